@@ -1,0 +1,206 @@
+"""The training side of the codec: an encoder from mels, codebooks learned by averages, a phoneme head.
+
+The decoder is `vivace.model.codec_decoder.CodecDecoder` itself, projections included; only the
+codebooks live here while they move, and are written into it at the end.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torch
+import torch.nn.functional as F
+from recipes.mini_voice.mels import MelSpectrogram
+from recipes.mini_voice.settings import NUM_PHONEMES
+from torch import Tensor, nn
+
+from vivace.model.codec_decoder import CodecDecoder
+from vivace.model.conv import CausalState
+
+
+class MixBlock(nn.Module):
+    """ConvNeXt that sees both sides."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv1d(width, width, 7, padding=3, groups=width)
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 3 * width)
+        self.down = nn.Linear(3 * width, width)
+        self.gamma = nn.Parameter(torch.full((width,), 0.1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.norm(self.depthwise(x).transpose(1, 2))
+        hidden = self.gamma * self.down(F.gelu(self.up(hidden)))
+        return x + hidden.transpose(1, 2)
+
+
+class MelEncoder(nn.Module):
+    """Samples [B, frames * 1920] to vectors [B, out, frames]."""
+
+    def __init__(self, config: SimpleNamespace, out: int) -> None:
+        super().__init__()
+        width = config.width
+        fast, middle, slow = config.num_blocks
+        self.mel = MelSpectrogram(1024, 240, config.num_mels)
+        self.stem = nn.Conv1d(config.num_mels, width, 7, stride=2, padding=3)
+        self.fast = nn.Sequential(*(MixBlock(width) for _ in range(fast)))
+        self.to_middle = nn.Conv1d(width, width, 4, stride=2, padding=1)
+        self.middle = nn.Sequential(*(MixBlock(width) for _ in range(middle)))
+        self.to_slow = nn.Conv1d(width, width, 4, stride=2, padding=1)
+        self.slow = nn.Sequential(*(MixBlock(width) for _ in range(slow)))
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, out)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        mel = self.mel(samples)[..., : samples.shape[-1] // 240]
+        x = self.fast(self.stem((mel + 5.0) / 3.0))
+        x = self.slow(self.to_slow(self.middle(self.to_middle(x))))
+        return self.out(self.norm(x.transpose(1, 2))).transpose(1, 2)
+
+
+class Codebooks(nn.Module):
+    """Book 0 of the semantic branch, then the residual books of the acoustic one; all averages."""
+
+    def __init__(self, num_books: int, size: int, width: int, decay: float, dead: float) -> None:
+        super().__init__()
+        self.decay, self.dead = decay, dead
+        self.register_buffer("vectors", torch.zeros(num_books, size, width))
+        self.register_buffer("sums", torch.zeros(num_books, size, width))
+        self.register_buffer("usage", torch.ones(num_books, size))
+
+    def nearest(self, book: int, x: Tensor) -> Tensor:
+        table = self.vectors[book]
+        return (table.square().sum(-1) - 2 * (x @ table.T)).argmin(-1)
+
+    def quantise(self, book: int, x: Tensor, *, learn: bool) -> tuple[Tensor, Tensor]:
+        """Rows [N, width] to codes [N] and their vectors."""
+        codes = self.nearest(book, x)
+        vectors = F.embedding(codes, self.vectors[book])
+        if learn:
+            self._learn(book, x, codes)
+        return codes, vectors
+
+    def _learn(self, book: int, x: Tensor, codes: Tensor) -> None:
+        """Move each code toward the mean of what chose it; put unused ones on random inputs."""
+        sums, usage, vectors = self.sums[book], self.usage[book], self.vectors[book]
+        chosen = F.one_hot(codes, len(usage)).to(x.dtype)
+        usage.lerp_(chosen.sum(0), 1 - self.decay)
+        sums.lerp_(chosen.T @ x, 1 - self.decay)
+        is_dead = usage < self.dead
+        random = x[torch.randint(len(x), (len(usage),), device=x.device)]
+        usage.copy_(torch.where(is_dead, 1.0, usage))
+        sums.copy_(torch.where(is_dead[:, None], random, sums))
+        vectors.copy_(sums / usage[:, None])
+
+    @torch.no_grad()
+    def initialise(self, book: int, x: Tensor, rounds: int = 20) -> None:
+        """k-means."""
+        size = len(self.usage[book])
+        self.vectors[book] = x[torch.randperm(len(x), device=x.device)[:size]]
+        for _ in range(rounds):
+            chosen = F.one_hot(self.nearest(book, x), size).to(x.dtype)
+            count = chosen.sum(0)
+            mean = (chosen.T @ x) / count.clamp(min=1)[:, None]
+            spare = x[torch.randint(len(x), (size,), device=x.device)]
+            self.vectors[book] = torch.where(count[:, None] > 0, mean, spare)
+        self.usage[book] = 1.0
+        self.sums[book] = self.vectors[book]
+
+    def perplexity(self) -> Tensor:
+        share = self.usage / self.usage.sum(-1, keepdim=True)
+        return (-(share * share.clamp(min=1e-9).log()).sum(-1)).exp()
+
+
+class CodecTrainer(nn.Module):
+    def __init__(self, settings: SimpleNamespace, decoder: CodecDecoder) -> None:
+        super().__init__()
+        config, train = settings.codec, settings.train_codec
+        self.decoder = decoder
+        self.encoder = MelEncoder(settings.encoder, config.codebook_dim)
+        width = config.codebook_dim // 2
+        self.books = Codebooks(
+            config.num_quantizers, config.codebook_size, width, train.codebook_decay, train.dead_usage
+        )
+        self.phonemes = nn.Sequential(
+            nn.Linear(width, 256), nn.GELU(), nn.Linear(256, 2 * NUM_PHONEMES)
+        )
+        self.dropout = train.quantizer_dropout
+
+    def branches(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The encoder's vectors in the space of the semantic and of the acoustic books."""
+        quantizer = self.decoder.quantizer
+        first, rest = quantizer.rvq_first.input_proj(z), quantizer.rvq_rest.input_proj(z)
+        return first.transpose(1, 2).float(), rest.transpose(1, 2).float()  # [B, T, width]
+
+    def join(self, first: Tensor, rest: Tensor) -> Tensor:
+        quantizer = self.decoder.quantizer
+        latents = quantizer.rvq_first.output_proj(first.transpose(1, 2))
+        return latents + quantizer.rvq_rest.output_proj(rest.transpose(1, 2))  # type: ignore[no-any-return]
+
+    def quantise(self, first: Tensor, rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Quantised branches with straight-through gradients, and the commitment loss."""
+        shape, device = first.shape, first.device
+        flat_first, flat_rest = first.detach().flatten(0, 1), rest.detach().flatten(0, 1)
+        _, q_first = self.books.quantise(0, flat_first, learn=True)
+        q_first = q_first.view(shape)
+        commit = F.mse_loss(first, q_first)
+        num_rest = len(self.books.usage) - 1
+        # Some items keep only their first books, so that early ones carry most.
+        kept = torch.randint(0, num_rest, (shape[0], 1, 1), device=device)
+        is_whole = torch.rand(shape[0], 1, 1, device=device) >= self.dropout
+        kept = torch.where(is_whole, num_rest, kept)
+        total, residual = torch.zeros_like(rest), flat_rest
+        for index in range(num_rest):
+            _, vector = self.books.quantise(1 + index, residual, learn=True)
+            residual = residual - vector
+            total = total + vector.view(shape) * (kept > index)
+            commit = commit + F.mse_loss(rest, total.detach()) / num_rest
+        return first + (q_first - first).detach(), rest + (total - rest).detach(), commit
+
+    def encode(self, samples: Tensor) -> Tensor:
+        """Samples [B, frames * 1920] to codes [B, frames, books]."""
+        first, rest = self.branches(self.encoder(samples))
+        shape = first.shape[:2]
+        codes, _ = self.books.quantise(0, first.flatten(0, 1), learn=False)
+        found, residual = [codes], rest.flatten(0, 1)
+        for index in range(1, len(self.books.usage)):
+            codes, vectors = self.books.quantise(index, residual, learn=False)
+            residual = residual - vectors
+            found.append(codes)
+        return torch.stack(found, -1).unflatten(0, shape)
+
+    @torch.no_grad()
+    def write_codebooks(self) -> None:
+        """Into the decoder's own parameters, as sums over counts of one."""
+        quantizer = self.decoder.quantizer
+        layers = [*quantizer.rvq_first.vq.layers, *quantizer.rvq_rest.vq.layers]
+        for layer, vectors in zip(layers, self.books.vectors, strict=True):
+            layer._codebook.embedding_sum.copy_(vectors)
+            layer._codebook.cluster_usage.fill_(1.0)
+
+
+def decode_part(decoder: CodecDecoder, latents: Tensor, frames: int) -> Tensor:
+    """Samples of the first `frames` of one half of the batch and of the last of the other.
+
+    The transformer sees whole crops; the convolutions, which cost most, only what is judged.
+    """
+    state = CausalState()
+    x = decoder.pre_conv(latents, state).transpose(1, 2)
+    x = decoder.pre_transformer(x, state).transpose(1, 2)
+    half = len(x) // 2
+    x = torch.cat((x[:half, :, :frames], x[half:, :, -frames:]))
+    for upsample, mix in decoder.upsample:  # type: ignore[misc]
+        x = mix(upsample(x, state), state)
+    first, *blocks, snake, last = decoder.decoder
+    x = first(x, state)
+    for block in blocks:
+        x = block(x, state)
+    samples: Tensor = last(snake(x), state)
+    return samples[:, 0].float()
+
+
+def take_part(samples: Tensor, length: int) -> Tensor:
+    """The samples that `decode_part` makes."""
+    half = len(samples) // 2
+    return torch.cat((samples[:half, :length], samples[half:, -length:]))

@@ -1,0 +1,205 @@
+"""What every training stage shares: time box, log, checkpoints, initial weights, captured steps."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from vivace.model.codec_decoder import ConvNeXt, SnakeBeta
+from vivace.model.layers import LayerScale, Linear, RMSNorm, Rope
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BEGUN = time.perf_counter()
+
+
+def set_precision() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = False  # took 25 s before the first step
+    torch.manual_seed(1)
+
+
+def autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
+    if precision == "bf16" and DEVICE.type == "cuda":
+        return torch.autocast("cuda", dtype=torch.bfloat16)
+    return contextlib.nullcontext()
+
+
+class Log:
+    """Lines of JSON in a file, and short ones on the screen."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a")
+
+    def __call__(self, stage: str, **values: Any) -> None:
+        row = {"stage": stage, "t": round(time.perf_counter() - BEGUN, 1), **values}
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+        shown = " ".join(
+            f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()
+        )
+        print(shown, flush=True)
+
+
+class TimeBox:
+    """Progress from 0 to 1 over a number of seconds, counted from the first step."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._begun = time.perf_counter()
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self._begun
+
+    @property
+    def progress(self) -> float:
+        return self.elapsed / self.seconds
+
+
+def cosine(progress: float, step: int, warmup: int, final: float) -> float:
+    level = final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return level * min(1.0, (step + 1) / warmup)
+
+
+def late_decay(progress: float, step: int, warmup: int, final: float, begin: float) -> float:
+    """Constant, then linear from `begin` on: a later sitting can go on from the middle."""
+    rest = max(0.0, min(1.0, (progress - begin) / (1 - begin)))
+    return (1 - rest * (1 - final)) * min(1.0, (step + 1) / warmup)
+
+
+def optimizer(
+    groups: list[nn.Parameter], lr: float, betas: tuple[float, float], weight_decay: float
+) -> torch.optim.AdamW:
+    """AdamW that can live in a CUDA graph; its learning rate is a tensor, set by `set_lr`."""
+    is_cuda = DEVICE.type == "cuda"
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in groups if p.ndim >= 2], "weight_decay": weight_decay},
+            {"params": [p for p in groups if p.ndim < 2], "weight_decay": 0.0},
+        ],
+        lr=torch.tensor(lr, device=DEVICE) if is_cuda else lr,
+        betas=betas,
+        capturable=is_cuda,
+        fused=is_cuda,
+    )
+
+
+def set_lr(opt: torch.optim.Optimizer, lr: float) -> None:
+    for group in opt.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+
+
+class Step:
+    """A whole training step, captured as a CUDA graph where that works.
+
+    `run` reads static tensors only and returns static tensors. `reset` clears gradients.
+    """
+
+    pool: Any = None
+
+    def __init__(
+        self, name: str, run: Callable[[], dict[str, Tensor]], reset: Callable[[], None],
+        modules: list[nn.Module], *, use_graph: bool,
+    ) -> None:  # fmt: skip
+        self.name, self._run, self._reset = name, run, reset
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._kept: list[Any] = []
+        self.outputs: dict[str, Tensor] = {}
+        if use_graph and DEVICE.type == "cuda":
+            self._capture(modules)
+
+    def _capture(self, modules: list[nn.Module]) -> None:
+        begun = time.perf_counter()
+        try:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    self._reset()
+                    self._run()
+            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.synchronize()
+            # A graph holds addresses: tables that a module may rebuild must stay alive.
+            self._kept += [(r._cos, r._sin) for r in ropes(modules)]
+            self._reset()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=Step.pool):
+                self.outputs = self._run()
+            Step.pool = graph.pool()
+            self._kept += [(r._cos, r._sin) for r in ropes(modules)]
+            self._kept.append([p.grad for m in modules for p in m.parameters()])
+            self._graph = graph
+            print(f"{self.name}: captured in {time.perf_counter() - begun:.1f} s", flush=True)
+        except Exception as error:  # a sitting must not be lost to a capture
+            torch.cuda.synchronize()
+            print(f"{self.name}: no graph ({type(error).__name__}: {error})", flush=True)
+            self._graph = None
+        self._reset()
+
+    def __call__(self) -> dict[str, Tensor]:
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._reset()
+            self.outputs = self._run()
+        return self.outputs
+
+
+def ropes(modules: list[nn.Module]) -> Iterator[Rope]:
+    for root in modules:
+        for module in root.modules():
+            rope = getattr(module, "rope", None)
+            if isinstance(rope, Rope):
+                yield rope
+
+
+def initialise(model: nn.Module, layer_scale: float = 0.1) -> None:
+    """The model code leaves its memory alone; this fills it."""
+    for name, module in model.named_modules():
+        if isinstance(module, Linear):
+            std = 0.02 if name.endswith(("o_proj", "down_proj")) else module.in_features**-0.5
+            nn.init.normal_(module.weight, std=std)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=0.1)
+        elif isinstance(module, RMSNorm):
+            nn.init.ones_(module.weight)
+        elif isinstance(module, LayerScale):
+            nn.init.constant_(module.scale, layer_scale)
+        elif isinstance(module, SnakeBeta):
+            nn.init.zeros_(module.alpha)
+            nn.init.zeros_(module.beta)
+        elif isinstance(module, ConvNeXt):
+            nn.init.constant_(module.gamma, layer_scale)
+
+
+def save_half(path: Path, tensors: dict[str, Tensor]) -> None:
+    """16-bit weights, whole or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = {
+        name: (t.detach().half() if t.is_floating_point() else t.detach()).cpu().contiguous()
+        for name, t in tensors.items()
+    }
+    save_file(half, f"{path}.tmp")
+    Path(f"{path}.tmp").rename(path)
+    print(f"{path.name}: {path.stat().st_size / 2**20:.1f} MiB", flush=True)
+
+
+def load_half(path: Path, model: nn.Module) -> None:
+    loaded = {name: tensor.float() for name, tensor in load_file(path).items()}
+    model.load_state_dict(loaded)

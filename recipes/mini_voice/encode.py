@@ -1,0 +1,107 @@
+"""Codes of the whole set, on the device and packed into files that the talker trains from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recipes.mini_voice.codec_model import CodecTrainer
+from recipes.mini_voice.common import DEVICE
+from recipes.mini_voice.settings import FRAME
+from recipes.mini_voice.store import Part, Store
+
+SAMPLES_PER_PASS = 8_000_000
+BITS = 9
+
+
+@torch.no_grad()
+def encode_part(trainer: CodecTrainer, part: Part) -> Tensor:
+    """Codes of every frame, utterance by utterance: int16 [frames, books]."""
+    num_books = len(trainer.books.usage)
+    codes = torch.zeros(part.num_frames, num_books, dtype=torch.int16, device=DEVICE)
+    order = np.argsort(np.asarray(part.frames), kind="stable")
+    begin = 0
+    while begin < len(order):
+        longest, end = 0, begin
+        while end < len(order):
+            longest = max(longest, part.frames[order[end]])
+            if end > begin and (end + 1 - begin) * longest * FRAME > SAMPLES_PER_PASS:
+                break
+            end += 1
+        chosen = order[begin:end]
+        starts = torch.tensor([part.starts[i] for i in chosen], device=DEVICE)
+        frames = torch.tensor([part.frames[i] for i in chosen], device=DEVICE)
+        longest = int(frames.max())
+        at = torch.arange(longest, device=DEVICE)
+        inside = at < frames[:, None]
+        rows = (starts[:, None] + at).clamp(max=part.num_frames - 1)
+        samples = part.audio.view(-1, FRAME)[rows].float() / 32768 * inside[..., None]
+        found = trainer.encode(samples.flatten(1))
+        codes[rows[inside]] = found[inside].to(torch.int16)
+        begin = end
+    return codes
+
+
+def pack(codes: np.ndarray) -> np.ndarray:
+    """Rows of BITS-bit numbers to bytes."""
+    bits = (codes.reshape(-1, 1).astype(np.uint16) >> np.arange(BITS, dtype=np.uint16)) & 1
+    return np.packbits(bits.astype(np.uint8).ravel())
+
+
+def unpack(packed: np.ndarray, count: int) -> np.ndarray:
+    bits = np.unpackbits(packed)[: count * BITS].reshape(count, BITS)
+    weights = (1 << np.arange(BITS)).astype(np.int16)
+    out = np.zeros(count, np.int16)
+    for index in range(BITS):
+        out += bits[:, index] * weights[index]
+    return out
+
+
+@dataclass
+class Codes:
+    """What the talker trains from."""
+
+    codes: np.ndarray  # int16 [frames, books]
+    labels: np.ndarray  # uint8 [2 * frames]
+    lines: np.ndarray  # of each utterance
+    frames: np.ndarray
+    num_dev: int  # the first utterances are held out
+
+    @property
+    def starts(self) -> np.ndarray:
+        return np.concatenate(([0], np.cumsum(self.frames)[:-1]))
+
+
+def write(store: Store, dev: Tensor, train: Tensor, out: Path) -> None:
+    """Two files of packed codes and one of everything else."""
+    codes = torch.cat((dev, train)).cpu().numpy()
+    middle = codes.shape[1] // 2
+    out.mkdir(parents=True, exist_ok=True)
+    for name, books in (("codes_a", codes[:, :middle]), ("codes_b", codes[:, middle:])):
+        pieces = [pack(books[i : i + 80_000]) for i in range(0, len(books), 80_000)]
+        np.save(out / f"{name}.npy", np.concatenate(pieces))
+    parts = (store.dev, store.train)
+    labels = [part.labels[: 2 * part.num_frames].cpu().numpy() for part in parts]
+    np.savez_compressed(
+        out / "utterances.npz",
+        lines=np.concatenate([np.asarray(p.lines, np.int32) for p in parts]),
+        frames=np.concatenate([np.asarray(p.frames, np.int16) for p in parts]),
+        labels=np.concatenate(labels),
+        num_dev=len(store.dev.lines),
+        num_books=codes.shape[1],
+    )
+
+
+def read(folder: Path) -> Codes:
+    with np.load(folder / "utterances.npz") as data:
+        lines, frames, labels = data["lines"], data["frames"].astype(np.int64), data["labels"]
+        num_dev, num_books = int(data["num_dev"]), int(data["num_books"])
+    total, middle = int(frames.sum()), num_books // 2
+    first = unpack(np.load(folder / "codes_a.npy"), total * middle)
+    second = unpack(np.load(folder / "codes_b.npy"), total * (num_books - middle))
+    codes = np.concatenate((first.reshape(total, -1), second.reshape(total, -1)), axis=1)
+    return Codes(codes, labels, lines, frames, num_dev)

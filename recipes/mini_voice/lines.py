@@ -1,0 +1,24 @@
+"""Write the text the teacher reads: dev sentences first, then train and template lines, shuffled."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from recipes.mini_voice.settings import load_settings, parser
+from recipes.mini_voice.templates import template_lines
+
+
+def main() -> None:
+    args = parser(__doc__).parse_args()
+    data = load_settings(args.smoke, args.set).data
+    dev = Path("carry/dev.txt").read_text().splitlines()
+    train = Path("carry/train.txt").read_text().splitlines()
+    lines = train + template_lines(data.num_templates)
+    random.Random(7).shuffle(lines)
+    Path(data.lines).write_text("\n".join(dev + lines) + "\n")
+    print(len(dev), "dev,", len(lines), "train lines")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Log-mel spectrograms on the device, and the loss that compares them at seven resolutions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from recipes.mini_voice.settings import SAMPLE_RATE
+
+
+def mel_filters(num_bins: int, num_mels: int) -> Tensor:
+    """Triangles on the mel scale, unit peak area per bin width: [num_bins, num_mels]."""
+    top = 2595 * torch.log10(torch.tensor(1 + SAMPLE_RATE / 2 / 700))
+    edges = 700 * (10 ** (torch.linspace(0, float(top), num_mels + 2) / 2595) - 1)
+    bins = torch.linspace(0, SAMPLE_RATE / 2, num_bins)
+    # Filters narrower than a bin would be empty; widen them to one bin.
+    width = SAMPLE_RATE / 2 / (num_bins - 1)
+    left = torch.minimum(edges[:-2], edges[1:-1] - width)
+    right = torch.maximum(edges[2:], edges[1:-1] + width)
+    rise = (bins[:, None] - left) / (edges[1:-1] - left)
+    fall = (right - bins[:, None]) / (right - edges[1:-1])
+    filters = torch.minimum(rise, fall).clamp(min=0)
+    return filters / filters.sum(0).clamp(min=1e-6)
+
+
+class MelSpectrogram(nn.Module):
+    """Samples [B, n] to the logarithm of mel magnitudes [B, mels, n / hop + 1]."""
+
+    def __init__(self, window: int, hop: int, num_mels: int) -> None:
+        super().__init__()
+        self.size, self.hop = window, hop
+        self.register_buffer("window", torch.hann_window(window), persistent=False)
+        self.register_buffer(
+            "filters", mel_filters(window // 2 + 1, num_mels).T.contiguous(), persistent=False
+        )
+
+    def forward(self, samples: Tensor) -> Tensor:
+        with torch.autocast(samples.device.type, enabled=False):
+            spectrum = torch.stft(
+                samples.float(), self.size, self.hop, window=self.window, return_complex=True
+            )
+            power = torch.view_as_real(spectrum).square().sum(-1)
+            magnitude = (power + 1e-9).sqrt() * (4.0 / self.size)
+            return (self.filters @ magnitude).clamp(min=1e-5).log()
+
+
+class MelLoss(nn.Module):
+    """Mean L1 distance of log-mels over windows of 32 to 2048 samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = {32: 5, 64: 10, 128: 20, 256: 40, 512: 80, 1024: 160, 2048: 320}
+        self.scales = nn.ModuleList(
+            MelSpectrogram(window, window // 4, mels) for window, mels in sizes.items()
+        )
+
+    def forward(self, made: Tensor, true: Tensor) -> Tensor:
+        losses = [(scale(made) - scale(true)).abs().mean() for scale in self.scales]
+        return torch.stack(losses).mean()

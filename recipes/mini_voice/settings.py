@@ -1,0 +1,73 @@
+"""The recipe's settings: config.toml as nested namespaces, and the two model configurations."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from vivace.model.config import CodecDecoderConfig, PredictorConfig, TalkerConfig
+
+CONFIG = Path(__file__).with_name("config.toml")
+CODEC_SPECIALS = 1024  # ids after the codebook; the official code suppresses exactly these
+SAMPLE_RATE = 24_000
+FRAME = 1920  # samples of one frame, 80 ms
+LABEL = 960  # samples of one phoneme label, two a frame
+NUM_PHONEMES = 178  # ids of the teacher's alphabet
+
+
+def load_settings(smoke: bool = False, overrides: list[str] | None = None) -> SimpleNamespace:
+    """config.toml, with [smoke] over it and then `section.key=value` overrides."""
+    raw: dict[str, Any] = tomllib.loads(CONFIG.read_text())
+    smoke_raw = raw.pop("smoke")
+    if smoke:
+        for section, values in smoke_raw.items():
+            raw[section].update(values)
+    for item in overrides or []:
+        path, _, value = item.partition("=")
+        section, _, key = path.partition(".")
+        if key not in raw[section]:
+            raise SystemExit(f"config.toml has no key {path}")
+        raw[section][key] = tomllib.loads(f"v = {value}")["v"]
+    return SimpleNamespace(**{name: SimpleNamespace(**values) for name, values in raw.items()})
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """The options every stage has."""
+    options = argparse.ArgumentParser(description=doc)
+    options.add_argument("--smoke", action="store_true", help="tiny sizes, a few steps")
+    options.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    options.add_argument("--out", type=Path, default=Path("build/mini_voice"))
+    options.add_argument("--seconds", type=float, help="the stage's time box")
+    options.add_argument("--no-graph", action="store_true", help="do not capture CUDA graphs")
+    options.add_argument("--resume", type=Path, help="folder with checkpoints to begin from")
+    return options
+
+
+def decoder_config(settings: SimpleNamespace) -> CodecDecoderConfig:
+    values = dict(vars(settings.codec))
+    for key in ("upsample_rates", "upsampling_ratios"):
+        values[key] = tuple(values[key])
+    return CodecDecoderConfig(**values)
+
+
+def talker_config(settings: SimpleNamespace, text_vocab_size: int) -> TalkerConfig:
+    values = dict(vars(settings.talker))
+    values.pop("mrope_section")
+    english, heart = values.pop("english_id"), values.pop("heart_id")
+    size = settings.codec.codebook_size
+    predictor = PredictorConfig(
+        vocab_size=size, num_code_groups=settings.codec.num_quantizers, **vars(settings.predictor)
+    )
+    return TalkerConfig(
+        **values,
+        vocab_size=size + CODEC_SPECIALS,
+        text_vocab_size=text_vocab_size,
+        num_code_groups=settings.codec.num_quantizers,
+        code_predictor_config=predictor,
+        codec_language_id={"english": english},
+        spk_id={"heart": heart},
+        spk_is_dialect={"heart": False},
+    )

@@ -1,0 +1,141 @@
+"""The teacher reads every line, in parallel processes, into shards that training picks up.
+
+A shard is one .npz of int16 audio, whole frames each utterance, and a phoneme label every 40 ms.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from recipes.mini_voice.settings import FRAME, LABEL, SAMPLE_RATE, load_settings, parser
+
+UNIT = 600  # samples of one unit of the teacher's durations
+
+
+class Teacher:
+    """hibari, with the durations it spoke by."""
+
+    def __init__(self, data: SimpleNamespace) -> None:
+        sys.path.insert(0, data.teacher)
+        from hibari import Hibari, dsp
+
+        self._data, self._dsp = data, dsp
+        self._tts = Hibari(model=data.model, threads=1)
+
+    def read(self, text: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Audio int16 in whole frames, and a phoneme id for each 40 ms of it."""
+        rng = np.random.default_rng(seed)
+        waves, labels = [], []
+        for phonemes in self._tts.phonemize(text):
+            ids = self._tts.ids(phonemes)
+            feed = {"ids": np.asarray([ids], np.int64), "speed": np.ones(1, np.float32)}
+            *spectra, durations = self._tts.sess.run(None, feed)
+            wave = self._dsp.synth(*(part[0] for part in spectra), rng)
+            spoken = np.repeat(np.asarray(ids, np.uint8), durations.ravel())
+            waves.append(wave)
+            labels.append(np.resize(spoken, len(wave) // UNIT))
+        if not waves:
+            return np.zeros(0, np.int16), np.zeros(0, np.uint8)
+        return self._trim(np.concatenate(waves), np.concatenate(labels), rng)
+
+    def _trim(
+        self, wave: np.ndarray, labels: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        level = np.abs(wave[: len(wave) // 120 * 120]).reshape(-1, 120).max(1)
+        loud = np.flatnonzero(level > 0.004)
+        if not len(loud):
+            return np.zeros(0, np.int16), np.zeros(0, np.uint8)
+        # The speech begins at a random place in its frame, so that no phase is special.
+        lead = self._data.lead_s + rng.uniform(0, 0.04)
+        begin = max(0, int(loud[0] * 120 - lead * SAMPLE_RATE))
+        end = int((loud[-1] + 1) * 120 + self._data.tail_s * SAMPLE_RATE)
+        count = -(-(end - begin) // FRAME)
+        samples = np.zeros(count * FRAME, np.float32)
+        piece = wave[begin : begin + len(samples)]
+        samples[: len(piece)] = piece
+        centres = (begin + LABEL // 2 + LABEL * np.arange(2 * count)) // UNIT
+        padded = np.append(labels, np.zeros(1, np.uint8))
+        loudened = np.clip(samples * self._data.gain, -1, 1) * 32767
+        return loudened.round().astype(np.int16), padded[np.minimum(centres, len(labels))]
+
+
+def read_shard(folder: Path, index: int, teacher: Teacher, lines: list[tuple[int, str]]) -> None:
+    audio, labels, kept, frames = [], [], [], []
+    for number, text in lines:
+        try:
+            wave, label = teacher.read(text, seed=number)
+        except Exception as error:  # one bad line must not cost the others
+            print(f"line {number} failed: {error}", flush=True)
+            continue
+        if len(wave) < 2 * FRAME or len(wave) > 30 * SAMPLE_RATE:
+            continue
+        audio.append(wave)
+        labels.append(label)
+        kept.append(number)
+        frames.append(len(wave) // FRAME)
+    if not kept:
+        audio, labels = [np.zeros(0, np.int16)], [np.zeros(0, np.uint8)]
+    path = folder / f"{index:05d}.npz"
+    np.savez(
+        f"{path}.tmp.npz",
+        audio=np.concatenate(audio),
+        labels=np.concatenate(labels),
+        lines=np.asarray(kept, np.int32),
+        frames=np.asarray(frames, np.int32),
+    )
+    os.rename(f"{path}.tmp.npz", path)
+
+
+def work(data: SimpleNamespace, jobs: Any, folder: Path) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    teacher = Teacher(data)
+    while (job := jobs.get()) is not None:
+        read_shard(folder, job[0], teacher, job[1])
+
+
+def num_shards(data: SimpleNamespace, num_lines: int) -> tuple[int, int]:
+    """How many shards hold dev lines, and how many there are in all."""
+    dev = -(-data.num_dev // data.lines_per_shard)
+    return dev, dev - (-(num_lines - data.num_dev) // data.lines_per_shard)
+
+
+def plan(data: SimpleNamespace) -> list[list[tuple[int, str]]]:
+    """The lines of each shard; no shard mixes dev and train lines."""
+    lines = list(enumerate(Path(data.lines).read_text().splitlines()))
+    lines = lines[: data.max_lines or None]
+    size = data.lines_per_shard
+    parts = lines[: data.num_dev], lines[data.num_dev :]
+    return [part[i : i + size] for part in parts for i in range(0, len(part), size)]
+
+
+def main() -> None:
+    args = parser(__doc__).parse_args()
+    data = load_settings(args.smoke, args.set).data
+    begun, folder = time.perf_counter(), Path(data.shards)
+    folder.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    jobs = context.Queue()
+    shards = plan(data)
+    for index, lines in enumerate(shards):
+        if not (folder / f"{index:05d}.npz").exists():
+            jobs.put((index, lines))
+    workers = [
+        context.Process(target=work, args=(data, jobs, folder)) for _ in range(data.num_workers)
+    ]
+    for worker in workers:
+        jobs.put(None)
+        worker.start()
+    for worker in workers:
+        worker.join()
+    print(f"synthesis: {len(shards)} shards in {time.perf_counter() - begun:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Learn the text tokenizer: a byte-level BPE in the files of the released checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from recipes.mini_voice.settings import load_settings, parser
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from vivace.text.tokenizer import QWEN2_PATTERN, TextTokenizer
+
+ADDED = (
+    "<|endoftext|> <|im_start|> <|im_end|> <|audio_start|> <|audio_end|> <tts_pad> <tts_text_bos> "
+    "<tts_text_eod> <tts_text_bos_single> <|audio_pad|>"
+).split()
+
+
+def learn(lines: list[str], num_merges: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Vocabulary and merges; `assistant` is made one token by merges of the lowest rank."""
+    bpe = Tokenizer(models.BPE())
+    bpe.normalizer = normalizers.NFC()
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN2_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=256 + num_merges, initial_alphabet=alphabet, show_progress=False
+    )
+    bpe.train_from_iterator(lines, trainer)
+    merges = [tuple(pair) for pair in json.loads(bpe.to_str())["model"]["merges"]]
+    vocab = {token: index for index, token in enumerate(alphabet)}
+    for left, right in merges:
+        vocab.setdefault(left + right, len(vocab))
+    pieces = bpe.encode("assistant").tokens
+    while len(pieces) > 1:
+        merges.append((pieces[0], pieces[1]))
+        pieces = [pieces[0] + pieces[1], *pieces[2:]]
+        vocab.setdefault(pieces[0], len(vocab))
+    return vocab, merges
+
+
+def write(folder: Path, vocab: dict[str, int], merges: list[tuple[str, str]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False) + "\n")
+    text = "".join(f"{left} {right}\n" for left, right in merges)
+    (folder / "merges.txt").write_text("#version: 0.2\n" + text)
+    added = {
+        str(len(vocab) + index): {
+            "content": token, "lstrip": False, "normalized": False, "rstrip": False,
+            "single_word": False, "special": True,
+        }
+        for index, token in enumerate(ADDED)
+    }  # fmt: skip
+    config = {
+        "add_bos_token": False,
+        "add_prefix_space": False,
+        "added_tokens_decoder": added,
+        "additional_special_tokens": ADDED[1:],
+        "bos_token": None,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": "<|im_end|>",
+        "errors": "replace",
+        "model_max_length": 131072,
+        "pad_token": "<|endoftext|>",
+        "split_special_tokens": False,
+        "tokenizer_class": "Qwen2Tokenizer",
+        "unk_token": None,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def main() -> None:
+    args = parser(__doc__).parse_args()
+    settings = load_settings(args.smoke, args.set)
+    lines = Path(settings.data.lines).read_text().splitlines()[settings.data.num_dev :]
+    folder = Path(settings.tokenizer.folder)
+    write(folder, *learn(lines, settings.tokenizer.num_merges))
+    tokenizer = TextTokenizer.from_folder(folder)
+    dev = Path("carry/dev.txt").read_text().splitlines()
+    tokens = sum(len(tokenizer.encode(line)) for line in dev)
+    print(tokenizer.vocab_size, "ids;", round(sum(map(len, dev)) / tokens, 2), "characters a token")
+    print("role", tokenizer.role_ids("assistant"), [tokenizer.decode([t]) for t in tokenizer.encode("Hello there, my assistant.")])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Codec, first stage: encoder, codebooks and decoder together, by mel distance.
+
+Begins without quantisation, sets the codebooks by k-means, then goes on with them. Writes
+encoder.safetensors (not shipped) and decoder.safetensors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recipes.mini_voice.codec_model import CodecTrainer, decode_part, take_part
+from recipes.mini_voice.common import (
+    DEVICE, Log, Step, TimeBox, autocast, cosine, initialise, load_half, optimizer, save_half,
+    set_lr, set_precision,
+)  # fmt: skip
+from recipes.mini_voice.mels import MelLoss
+from recipes.mini_voice.settings import FRAME, LABEL, decoder_config, load_settings, parser
+from recipes.mini_voice.snake import use_fast_snake
+from recipes.mini_voice.store import Store, gather
+from vivace.model.codec_decoder import CodecDecoder
+
+
+def build(settings: SimpleNamespace) -> CodecTrainer:
+    decoder = CodecDecoder(decoder_config(settings))
+    initialise(decoder)
+    for name, parameter in decoder.named_parameters():
+        if "_codebook" in name:
+            parameter.data.fill_(1.0)
+            parameter.requires_grad_(False)
+    return CodecTrainer(settings, decoder).to(DEVICE)
+
+
+def save(trainer: CodecTrainer, out: Path) -> None:
+    trainer.write_codebooks()
+    state = trainer.state_dict()
+    save_half(out / "decoder.safetensors", trainer.decoder.state_dict())
+    save_half(
+        out / "encoder.safetensors",
+        {k: v for k, v in state.items() if not k.startswith(("decoder.", "books.sums"))},
+    )
+
+
+def restore(trainer: CodecTrainer, folder: Path) -> None:
+    """Load what `save` wrote; averages begin again from the saved vectors."""
+    from safetensors.torch import load_file
+
+    load_half(folder / "decoder.safetensors", trainer.decoder)
+    loaded = {k: v.float() for k, v in load_file(folder / "encoder.safetensors").items()}
+    trainer.load_state_dict(loaded, strict=False)
+    trainer.books.usage.clamp_(min=0.5)
+    trainer.books.sums.copy_(trainer.books.vectors * trainer.books.usage[..., None])
+
+
+class Stage:
+    def __init__(self, settings: SimpleNamespace, store: Store, trainer: CodecTrainer) -> None:
+        self.config, self.store, self.trainer = settings.train_codec, store, trainer
+        self.mel = MelLoss().to(DEVICE)
+        self.parameters = [p for p in trainer.parameters() if p.requires_grad]
+        self.optimizer = optimizer(
+            self.parameters, self.config.lr, (0.9, 0.99), self.config.weight_decay
+        )
+
+    def crop(self) -> tuple[Tensor, Tensor]:
+        """Samples [B, n] and labels [B, 2 * frames] from anywhere, not only from frame borders."""
+        config, train = self.config, self.store.train
+        begin = self.store.sample_frames(config.batch, config.crop_frames + 1, config.start_fraction)
+        shift = (torch.rand(config.batch, device=DEVICE) * FRAME).long()
+        begin = begin * FRAME + shift
+        samples = gather(train.audio, begin, config.crop_frames * FRAME).float() / 32768
+        centres = torch.arange(2 * config.crop_frames, device=DEVICE) * LABEL + LABEL // 2
+        labels = train.labels[(begin[:, None] + centres) // LABEL].long()
+        return samples, labels
+
+    def step(self, *, is_quantised: bool) -> dict[str, Tensor]:
+        config, trainer = self.config, self.trainer
+        samples, labels = self.crop()
+        with autocast(config.precision):
+            first, rest = trainer.branches(trainer.encoder(samples))
+            commit = first.new_zeros(())
+            if is_quantised:
+                with torch.autocast(DEVICE.type, enabled=False):
+                    first, rest, commit = trainer.quantise(first, rest)
+            phonemes = trainer.phonemes(first).unflatten(-1, (2, -1)).flatten(1, 2)
+            made = decode_part(trainer.decoder, trainer.join(first, rest), config.wave_frames)
+        phoneme = F.cross_entropy(phonemes.float().flatten(0, 1), labels.flatten())
+        mel = self.mel(made, take_part(samples, config.wave_frames * FRAME))
+        loss = (
+            config.mel_weight * mel
+            + config.commit_weight * commit
+            + config.phoneme_weight * phoneme
+        )
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, config.clip)
+        self.optimizer.step()
+        outputs = {"mel": mel, "commit": commit, "phoneme": phoneme, "norm": norm}
+        return {name: value.detach() for name, value in outputs.items()}
+
+    def reset(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def set_codebooks(self) -> None:
+        firsts, rests = [], []
+        for _ in range(-(-24_000 // (self.config.batch * self.config.crop_frames))):
+            with autocast(self.config.precision):
+                first, rest = self.trainer.branches(self.trainer.encoder(self.crop()[0]))
+            firsts.append(first.flatten(0, 1))
+            rests.append(rest.flatten(0, 1))
+            if len(firsts) * self.config.batch * self.config.crop_frames > 24_000:
+                break
+        books = self.trainer.books
+        books.initialise(0, torch.cat(firsts))
+        residual = torch.cat(rests)
+        for index in range(1, len(books.usage)):
+            books.initialise(index, residual)
+            residual = residual - books.quantise(index, residual, learn=False)[1]
+
+
+@torch.no_grad()
+def dev_mel(settings: SimpleNamespace, store: Store, trainer: CodecTrainer, mel: MelLoss) -> float:
+    """Round-trip mel distance on the first dev utterances."""
+    distances = []
+    for start, frames in list(zip(store.dev.starts, store.dev.frames, strict=True))[:32]:
+        samples = store.dev.audio[start * FRAME : (start + frames) * FRAME].float() / 32768
+        made = round_trip(trainer, samples)
+        distances.append(mel(made[None], samples[None]))
+    return float(torch.stack(distances).mean()) if distances else float("nan")
+
+
+@torch.no_grad()
+def round_trip(trainer: CodecTrainer, samples: Tensor) -> Tensor:
+    from vivace.model.conv import CausalState
+
+    codes = trainer.encode(samples[None])
+    return trainer.decoder(codes, CausalState())[0].float()
+
+
+def run(
+    settings: SimpleNamespace, store: Store, log: Log, out: Path, *,
+    seconds: float | None = None, use_graph: bool = True, resume: Path | None = None,
+) -> CodecTrainer:  # fmt: skip
+    set_precision()
+    config = settings.train_codec
+    trainer = build(settings)
+    count = {k: sum(p.numel() for p in m.parameters()) for k, m in trainer.named_children()}
+    log("codec", parameters=str(count))
+    use_fast_snake()
+    store.wait()
+    stage = Stage(settings, store, trainer)
+    is_quantised = resume is not None
+    if resume is not None:
+        restore(trainer, resume)
+    box = TimeBox(seconds or config.seconds)
+    step = Step(
+        "codec", lambda: stage.step(is_quantised=is_quantised), stage.reset, [trainer],
+        use_graph=use_graph,
+    )  # fmt: skip
+    number, marked, mark = 0, 0, box.elapsed
+    while (progress := box.progress) < 1:
+        if not is_quantised and (number == config.unquantised_steps or progress > 0.25):
+            stage.set_codebooks()
+            is_quantised = True
+            step = Step(
+                "codec, quantised", lambda: stage.step(is_quantised=True), stage.reset, [trainer],
+                use_graph=use_graph,
+            )  # fmt: skip
+        set_lr(stage.optimizer, config.lr * cosine(progress, number, config.warmup_steps, config.final_lr))
+        outputs = step()
+        number += 1
+        if number % 25 == 0 and not store.is_complete:
+            store.poll()
+        if number % 100 == 0 or number < 4:
+            values = {name: float(value) for name, value in outputs.items()}
+            used = trainer.books.perplexity().round().int().tolist() if is_quantised else []
+            rate = 1000 * (box.elapsed - mark) / max(1, number - marked)
+            marked, mark = number, box.elapsed
+            log("codec", step=number, ms=rate, hours=store.hours, used=str(used), **values)
+    trainer.write_codebooks()
+    save(trainer, out)
+    log("codec", steps=number, dev_mel=dev_mel(settings, store, trainer, stage.mel))
+    return trainer
+
+
+def main() -> None:
+    args = parser(__doc__).parse_args()
+    settings = load_settings(args.smoke, args.set)
+    store = Store(settings.data)
+    run(
+        settings, store, Log(args.out / "log.jsonl"), args.out,
+        seconds=args.seconds, use_graph=not args.no_graph, resume=args.resume,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Vivace: the best way to run Qwen3-TTS.
+
+Public names are imported on first use, so that `import vivace` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from vivace._version import __version__
+
+if TYPE_CHECKING:
+    from vivace.audio.clip import Audio
+    from vivace.errors import TTSError
+    from vivace.speech import SamplingParams, Usage
+    from vivace.tts import TTS
+    from vivace.voices.voice import Voice
+
+_HOMES = {
+    "TTS": "vivace.tts",
+    "TTSError": "vivace.errors",
+    "Audio": "vivace.audio.clip",
+    "SamplingParams": "vivace.speech",
+    "Usage": "vivace.speech",
+    "Voice": "vivace.voices.voice",
+}
+
+__all__ = ["TTS", "Audio", "SamplingParams", "TTSError", "Usage", "Voice", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vivace' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

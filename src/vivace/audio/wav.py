@@ -1,0 +1,130 @@
+"""WAV files with the standard library and numpy alone: PCM and float in, 16-bit PCM out.
+
+It knows the bytes of a file and not where they came from; limits are the caller's.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import wave
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.errors import AudioError
+
+PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
+REFUSED = {2: "Microsoft ADPCM", 6: "A-law", 7: "mu-law", 0x11: "IMA ADPCM", 0x55: "MP3 in WAV"}
+WIDTHS = {PCM: (8, 16, 24, 32), FLOAT: (32, 64)}  # bits per sample
+GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # what follows the tag in a subformat
+SAMPLE_TYPES = {("u", 1), ("i", 1), ("i", 2), ("i", 4)}  # whole numbers: kind and bytes
+MAX_CHUNKS = 256
+MAX_DATA_BYTES = 2**32 - 64  # RIFF counts its bytes in 32 bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WavFile:
+    """A parsed header and the bytes of its samples, not yet decoded."""
+
+    sample_rate: int
+    num_channels: int
+    tag: int  # PCM or FLOAT
+    bits: int  # of one sample
+    data: memoryview
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.data) // (self.num_channels * self.bits // 8)
+
+    def decode(self) -> NDArray[np.float32]:
+        """Every sample, -1 to 1.  [n, channels]"""
+        frame_bytes = self.num_channels * self.bits // 8
+        values = _unpack(self.data[: self.num_frames * frame_bytes], self.tag, self.bits)
+        return to_float(values).reshape(-1, self.num_channels)
+
+
+def parse_wav(content: bytes) -> WavFile:
+    """Read the header; a data chunk that promises more than the file holds ends with the file."""
+    header: tuple[int, int, int, int] | None = None
+    for name, body in _chunks(memoryview(content)):
+        if name == b"fmt ":
+            header = _parse_format(body)
+        elif name == b"data":
+            if header is None:
+                raise AudioError("the WAV has samples before their format; the file is damaged")
+            tag, num_channels, sample_rate, bits = header
+            return WavFile(
+                sample_rate=sample_rate, num_channels=num_channels, tag=tag, bits=bits, data=body
+            )
+    raise AudioError("the WAV has no samples (no data chunk); the file is damaged or cut short")
+
+
+def to_float(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Samples of any width to -1 to 1, as libsndfile scales them; the shape stays."""
+    kind, size = values.dtype.kind, values.dtype.itemsize
+    if (kind, size) not in SAMPLE_TYPES and kind != "f":
+        # int64 is what a list of whole numbers becomes, and nobody knows its full scale
+        raise AudioError(f"samples of type {values.dtype}; float, int16, int32 and uint8 are read")
+    with np.errstate(all="ignore"):  # too large for float32 is inf, and refused as such later
+        samples: NDArray[np.float32] = values.astype(np.float32)
+    if kind != "f":
+        samples *= np.float32(2.0 ** (1 - 8 * size))
+    if kind == "u":
+        samples -= np.float32(1)
+    return samples
+
+
+def encode_wav(samples: NDArray[np.int16], sample_rate: int) -> bytes:
+    """One channel of 16-bit PCM as a whole file."""
+    if samples.nbytes > MAX_DATA_BYTES:
+        raise AudioError("more than 4 GiB does not fit in a WAV file; write .flac or .ogg")
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(sample_rate)
+        file.writeframes(samples.astype("<i2").tobytes())
+    return buffer.getvalue()
+
+
+def _chunks(content: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    start = 12  # past "RIFF", size, "WAVE"
+    for _ in range(MAX_CHUNKS):
+        if start + 8 > len(content):
+            return
+        name, size = struct.unpack_from("<4sI", content, start)
+        yield name, content[start + 8 : start + 8 + size]
+        start += 8 + size + size % 2  # chunks begin at even bytes
+
+
+def _parse_format(body: memoryview) -> tuple[int, int, int, int]:
+    if len(body) < 16:
+        raise AudioError("the WAV's format chunk is cut short; the file is damaged")
+    tag, num_channels, sample_rate, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", body)
+    if tag == EXTENSIBLE and len(body) >= 40 and bytes(body[26:40]) == GUID_TAIL:
+        (tag,) = struct.unpack_from("<H", body, 24)
+    if bits not in WIDTHS.get(tag, ()):
+        found = REFUSED.get(tag, f"format {tag:#06x} with {bits} bits")
+        raise AudioError(
+            f"the WAV holds {found}; PCM of 8, 16, 24 or 32 bits and float of 32 or 64 are read"
+        )
+    if num_channels == 0 or frame_bytes != num_channels * bits // 8:
+        raise AudioError(
+            f"the WAV says {num_channels} channels of {bits} bits take {frame_bytes} bytes; "
+            "the file is damaged"
+        )
+    return tag, num_channels, sample_rate, bits
+
+
+def _unpack(data: memoryview, tag: int, bits: int) -> NDArray[Any]:
+    if tag == FLOAT:
+        return np.frombuffer(data, f"<f{bits // 8}")
+    if bits == 24:
+        wide = np.zeros((len(data) // 3, 4), np.uint8)
+        wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
+        return wide.view("<i4")
+    return np.frombuffer(data, np.uint8 if bits == 8 else f"<i{bits // 8}")

@@ -1,0 +1,57 @@
+"""The seam: what every backend can do, at the granularity of frames.
+
+A backend turns prompts into frames and frames into samples, for many slots at once. It knows
+nothing of queues, threads or text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.prompt import Prompt
+from vivace.speech import SamplingParams
+
+Slot = int
+"""A handle to one admitted prompt, valid until it is released."""
+
+SlotStatus = Literal["running", "waiting", "stop", "length", "failed"]
+"""`waiting` for text; `failed`: its logits were not finite."""
+
+Samples = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frames:
+    """What one step made, a row per slot in the order asked."""
+
+    codes: NDArray[np.int64]  # [slots, most frames made, codebooks]; valid up to lengths
+    lengths: tuple[int, ...]
+    status: tuple[SlotStatus, ...]
+
+    def of(self, row: int) -> NDArray[np.int64]:
+        """The frames of one row: [length, codebooks]."""
+        return self.codes[row, : self.lengths[row]]
+
+
+class Backend(Protocol):
+    name: str
+
+    def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
+        """Read the prompt; `sampling.seed` must be set."""
+
+    def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
+        """Append live text to a slot whose prompt was not complete."""
+
+    def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
+        """Make up to `num_frames` frames for every slot; one that ends or waits makes fewer."""
+
+    def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
+        """The samples of these frames, continuing each slot's audio."""
+
+    def release(self, slot: Slot) -> None:
+        """Free the slot; its handle is dead."""

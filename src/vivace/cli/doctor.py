@@ -1,0 +1,63 @@
+"""`vivace doctor`: what is installed, which devices there are, which backends can run."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from importlib import metadata
+
+import torch
+
+from vivace._version import __version__
+from vivace.backends import survey
+from vivace.device import pick_device, pick_dtype
+
+PACKAGES = (
+    "torch",
+    "numpy",
+    "safetensors",
+    "tokenizers",
+    "huggingface-hub",
+    "soundfile",
+    "soxr",
+    "triton",
+)
+
+
+def doctor() -> None:
+    for name, value in _facts():
+        print(f"{name:<16} {value}")
+
+
+def _facts() -> Iterator[tuple[str, str]]:
+    yield "vivace", __version__
+    yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    for package in PACKAGES:
+        yield package, _version(package)
+    yield "cpu", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads used"
+    yield "cuda", _cuda()
+    yield "mps", "available" if torch.backends.mps.is_available() else "not available"
+    device = pick_device()
+    dtype = str(pick_dtype("auto", device)).removeprefix("torch.")
+    yield "auto picks", f"device {device}, talker in {dtype}, codec in float32"
+    is_taken = False
+    for entry, refusal in survey(device):
+        verdict = f"cannot run: {refusal}" if refusal else "usable"
+        if refusal is None and not is_taken:
+            verdict, is_taken = "usable, and what auto takes", True
+        yield f"backend {entry.name}", f"{verdict} ({entry.summary})"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cuda() -> str:
+    if not torch.cuda.is_available():
+        return f"not available (torch built for CUDA {torch.version.cuda or 'none'})"
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return f"{', '.join(names)}; CUDA {torch.version.cuda}"

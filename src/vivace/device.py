@@ -1,0 +1,49 @@
+"""Where a model runs and in which precision: what was asked, or the best there is."""
+
+from __future__ import annotations
+
+import torch
+
+from vivace.errors import BackendUnavailableError, RequestError
+
+AUTO = "auto"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def pick_device(name: str = AUTO) -> torch.device:
+    if name == AUTO:
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise RequestError(
+            f"no device named {name!r}; try auto, cpu, cuda, cuda:0 or mps"
+        ) from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BackendUnavailableError(
+            f"device {name!r} was asked for, but PyTorch {torch.__version__} sees no CUDA GPU here"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BackendUnavailableError(
+            f"device {name!r} was asked for, but there are {torch.cuda.device_count()} CUDA GPUs"
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise BackendUnavailableError("device 'mps' was asked for, but it is not available here")
+    return device
+
+
+def pick_dtype(name: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """The talker's precision; the codec is always float32."""
+    if name == AUTO:
+        has_bfloat16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+        return torch.bfloat16 if has_bfloat16 else torch.float32
+    key = str(name).removeprefix("torch.")
+    if key in ("float16", "half"):
+        raise RequestError(
+            "dtype float16 is refused: the talker's logits overflow it; use bfloat16 or float32"
+        )
+    if key not in DTYPES:
+        raise RequestError(f"no dtype named {key!r}; try one of: {AUTO}, {', '.join(DTYPES)}")
+    return DTYPES[key]

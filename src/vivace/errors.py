@@ -1,0 +1,97 @@
+"""Every error Vivace raises on purpose.
+
+TTSError
+├── RequestError (ValueError)        what was asked cannot be done
+│   ├── UnknownVoiceError
+│   ├── UnknownLanguageError
+│   ├── UnsupportedRequestError      the loaded checkpoint is of another type
+│   ├── VoiceMismatchError           the voice was made for another model
+│   ├── VoiceFileError               a voice file that cannot be read or written
+│   └── TextTooLongError
+├── CheckpointError                  the model's files are not what they should be
+├── AudioError (ValueError)          reference audio that cannot be used
+├── BackendError (RuntimeError)      the machinery failed
+│   ├── BackendUnavailableError      this backend cannot run here
+│   └── NumericError                 a slot's numbers stopped being numbers
+└── EngineError (RuntimeError)       the engine refused or stopped a request
+    └── ClosedError                  the TTS was closed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class TTSError(Exception):
+    """The root of all errors that Vivace raises on purpose."""
+
+
+class RequestError(TTSError, ValueError):
+    """The request cannot be served as it stands."""
+
+
+class UnknownVoiceError(RequestError):
+    """No voice of that name is known to the loaded model."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"no voice named {name!r}; {_choices(known)}")
+
+
+class UnknownLanguageError(RequestError):
+    """The loaded model does not know that language."""
+
+    def __init__(self, language: str, known: Sequence[str]) -> None:
+        super().__init__(f"no language named {language!r}; {_choices(known)}")
+
+
+class UnsupportedRequestError(RequestError):
+    """The loaded checkpoint is of a type that cannot do this."""
+
+
+class VoiceMismatchError(RequestError):
+    """The voice was made for a model of another width or family."""
+
+
+class VoiceFileError(RequestError):
+    """A voice file is missing, damaged, of another format, or cannot be written."""
+
+
+class TextTooLongError(RequestError):
+    """The text does not fit in one utterance."""
+
+    def __init__(self, length: int, limit: int, unit: str) -> None:
+        super().__init__(
+            f"the text has {length:,} {unit} and the limit is {limit:,}; split it into parts"
+        )
+
+
+class CheckpointError(TTSError):
+    """The model's files are missing, damaged or of another kind."""
+
+
+class AudioError(TTSError, ValueError):
+    """Audio that cannot be read or cannot serve as a reference."""
+
+
+class BackendError(TTSError, RuntimeError):
+    """The machinery that runs the model failed."""
+
+
+class BackendUnavailableError(BackendError):
+    """This backend cannot run on this machine; the message says why."""
+
+
+class NumericError(BackendError):
+    """A request's numbers stopped being finite; other requests are untouched."""
+
+
+class EngineError(TTSError, RuntimeError):
+    """The engine refused or stopped a request."""
+
+
+class ClosedError(EngineError):
+    """The TTS was closed and can no longer speak."""
+
+
+def _choices(known: Sequence[str]) -> str:
+    return f"try one of: {', '.join(known)}" if known else "this model has none"

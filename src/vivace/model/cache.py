@@ -1,0 +1,81 @@
+"""Where keys and values are kept between steps; each class is an `Attend`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vivace.model import ops
+
+
+def attend_causally(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention within one call, nothing kept: training and one-off passes."""
+    return ops.attention(q, k, v, is_causal=q.shape[2] > 1)
+
+
+class KeyValueCache:
+    """Keys and values of a batch of equally long sequences; capacity doubles when it is full."""
+
+    def __init__(self, num_layers: int, capacity: int = 64) -> None:
+        self._keys: list[Tensor | None] = [None] * num_layers
+        self._values: list[Tensor | None] = [None] * num_layers
+        self._lengths = [0] * num_layers
+        self._capacity = capacity
+
+    @property
+    def length(self) -> int:
+        """How many positions every layer has seen; read it between steps."""
+        return self._lengths[0]
+
+    def clear(self) -> None:
+        self._lengths = [0] * len(self._lengths)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        start = self._lengths[layer]
+        keys, values = self._append(layer, k, v)
+        if start == 0:
+            return ops.attention(q, keys, values, is_causal=q.shape[2] > 1)
+        if q.shape[2] == 1:
+            return ops.attention(q, keys, values)
+        seen = torch.ones(q.shape[2], keys.shape[2], dtype=torch.bool, device=q.device)
+        return ops.attention(q, keys, values, mask=seen.tril(start))
+
+    def _append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        start = self._lengths[layer]
+        end = start + k.shape[2]
+        keys, values = self._keys[layer], self._values[layer]
+        if keys is None or values is None or keys.shape[2] < end:
+            keys = self._keys[layer] = self._grow(keys, k, start, end)
+            values = self._values[layer] = self._grow(values, v, start, end)
+        keys[:, :, start:end] = k
+        values[:, :, start:end] = v
+        self._lengths[layer] = end
+        return keys[:, :, :end], values[:, :, :end]
+
+    def _grow(self, old: Tensor | None, like: Tensor, start: int, end: int) -> Tensor:
+        capacity = max(self._capacity, 1 << (end - 1).bit_length())
+        grown = like.new_empty(like.shape[0], like.shape[1], capacity, like.shape[3])
+        if old is not None:
+            grown[:, :, :start] = old[:, :, :start]
+        return grown
+
+
+class RaggedCaches:
+    """One cache per batch row, each of its own length; a row attends as if it were alone.
+
+    Rows past the last cache are padding and attend to nothing.
+    """
+
+    def __init__(self, caches: Sequence[KeyValueCache]) -> None:
+        self._caches = caches
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if q.shape[0] == 1:
+            return self._caches[0](layer, q, k, v)
+        out = torch.zeros_like(q)
+        for i, cache in enumerate(self._caches):
+            row = slice(i, i + 1)
+            out[row] = cache(layer, q[row], k[row], v[row])
+        return out

@@ -1,0 +1,45 @@
+"""The codec, both halves: parameter names are those of speech_tokenizer/model.safetensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vivace.model.codec_decoder import CodecDecoder, SnakeBeta
+from vivace.model.codec_encoder import CodecEncoder
+from vivace.model.config import CodecConfig
+from vivace.model.conv import CausalState
+from vivace.model.quantizer import DecoderCodebook
+
+FRAMES_PER_PASS = 64  # bounds the memory of a long decode; the result does not depend on it
+
+
+class Codec(nn.Module):
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = CodecEncoder(config.encoder_config)
+        self.decoder = CodecDecoder(config.decoder_config)
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.pre_conv.conv.weight.device
+
+    def fold(self) -> None:
+        """Compute what depends on the weights alone; call once after loading."""
+        for module in self.decoder.modules():
+            if isinstance(module, (SnakeBeta, DecoderCodebook)):
+                module.fold()
+
+    def encode(self, samples: Tensor) -> Tensor:
+        """A recording at `input_sample_rate`, [n], to codes [T, codebooks]."""
+        num_frames = -(-len(samples) // self.config.encode_downsample_rate)
+        return self.encoder(samples, self.config.encoder_valid_num_quantizers)[:num_frames]
+
+    def decode(self, codes: Tensor, state: CausalState | None = None) -> Tensor:
+        """Codes [T, codebooks] to samples [T * decode_upsample_rate], continuing `state`."""
+        if not len(codes):
+            return torch.empty(0, device=self.device)
+        state = CausalState() if state is None else state
+        pieces = [self.decoder(piece[None], state)[0] for piece in codes.split(FRAMES_PER_PASS)]
+        return torch.cat(pieces)

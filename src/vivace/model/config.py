@@ -1,0 +1,290 @@
+"""The checkpoint's own configuration as frozen dataclasses.
+
+Field names are those of config.json. A dimension is never guessed: a key that is needed and not in
+the file is a CheckpointError, because the official class defaults do not fit any released model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from vivace.errors import CheckpointError
+
+ModelType = Literal["base", "custom_voice", "voice_design"]
+MODEL_TYPES: tuple[ModelType, ...] = ("base", "custom_voice", "voice_design")
+
+NO_CODE = -1  # a codebook that a row does not use
+SPEAKER = -2  # in codebook 0: the speaker's vector stands here
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorConfig:
+    """The code predictor: codebooks 1 and up of one frame."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    num_code_groups: int
+    rms_norm_eps: float
+    rope_theta: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TalkerConfig:
+    """The talker: text and codes so far to codebook 0 of the next frame."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    text_vocab_size: int
+    text_hidden_size: int
+    num_code_groups: int
+    rms_norm_eps: float
+    rope_theta: float
+    max_position_embeddings: int
+    codec_pad_id: int
+    codec_bos_id: int
+    codec_eos_token_id: int
+    codec_think_id: int
+    codec_nothink_id: int
+    codec_think_bos_id: int
+    codec_think_eos_id: int
+    code_predictor_config: PredictorConfig
+    codec_language_id: Mapping[str, int] = field(default_factory=dict)
+    spk_id: Mapping[str, int] = field(default_factory=dict)
+    spk_is_dialect: Mapping[str, str | bool] = field(default_factory=dict)
+
+    @property
+    def has_projection(self) -> bool:
+        """Whether talker vectors are narrowed before they enter the predictor."""
+        return self.hidden_size != self.code_predictor_config.hidden_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeakerEncoderConfig:
+    """The x-vector network; only `enc_dim` and `sample_rate` are in the released files."""
+
+    enc_dim: int
+    sample_rate: int
+    mel_dim: int = 128
+    enc_channels: tuple[int, ...] = (512, 512, 512, 512, 1536)
+    enc_kernel_sizes: tuple[int, ...] = (5, 3, 3, 3, 1)
+    enc_dilations: tuple[int, ...] = (1, 2, 3, 4, 1)
+    enc_attention_channels: int = 128
+    enc_res2net_scale: int = 8
+    enc_se_channels: int = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """config.json of a talker checkpoint."""
+
+    tokenizer_type: str
+    tts_model_size: str
+    tts_model_type: ModelType
+    tts_pad_token_id: int
+    tts_bos_token_id: int
+    tts_eos_token_id: int
+    im_start_token_id: int
+    im_end_token_id: int
+    talker_config: TalkerConfig
+    speaker_encoder_config: SpeakerEncoderConfig | None = None
+
+    @property
+    def honours_instruct(self) -> bool:
+        """The 0.6B checkpoints were not trained to follow an instruction."""
+        return self.tts_model_type != "base" and self.tts_model_size != "0b6"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecDecoderConfig:
+    """Codes to samples."""
+
+    latent_dim: int
+    codebook_dim: int
+    codebook_size: int
+    decoder_dim: int
+    hidden_size: int
+    intermediate_size: int
+    head_dim: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    num_hidden_layers: int
+    sliding_window: int
+    rms_norm_eps: float
+    rope_theta: float
+    num_quantizers: int
+    num_semantic_quantizers: int
+    upsample_rates: tuple[int, ...]
+    upsampling_ratios: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecEncoderConfig:
+    """Samples to codes: a Mimi encoder."""
+
+    audio_channels: int
+    num_filters: int
+    kernel_size: int
+    last_kernel_size: int
+    residual_kernel_size: int
+    num_residual_layers: int
+    dilation_growth_rate: int
+    compress: int
+    upsampling_ratios: tuple[int, ...]
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    norm_eps: float
+    rope_theta: float
+    codebook_size: int
+    codebook_dim: int
+    vector_quantization_hidden_dimension: int
+    num_quantizers: int
+    num_semantic_quantizers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecConfig:
+    """config.json of the speech tokenizer."""
+
+    model_type: str
+    encoder_valid_num_quantizers: int
+    input_sample_rate: int
+    output_sample_rate: int
+    decode_upsample_rate: int
+    encode_downsample_rate: int
+    decoder_config: CodecDecoderConfig
+    encoder_config: CodecEncoderConfig
+
+    @property
+    def frame_rate(self) -> float:
+        return self.output_sample_rate / self.decode_upsample_rate
+
+
+def load_model_config(path: Path) -> ModelConfig:
+    raw = read_json(path)
+    tokenizer_type = raw.get("tokenizer_type")
+    if tokenizer_type != "qwen3_tts_tokenizer_12hz":
+        raise CheckpointError(
+            f"{path}: tokenizer_type is {tokenizer_type!r}; "
+            "only 12 Hz checkpoints (qwen3_tts_tokenizer_12hz) can be loaded"
+        )
+    if raw.get("tts_model_type") not in MODEL_TYPES:
+        raise CheckpointError(
+            f"{path}: tts_model_type is {raw.get('tts_model_type')!r}; "
+            f"expected one of {', '.join(MODEL_TYPES)}"
+        )
+    return parse_model_config(raw, str(path))
+
+
+def load_codec_config(path: Path) -> CodecConfig:
+    raw = read_json(path)
+    if raw.get("model_type") != "qwen3_tts_tokenizer_12hz":
+        raise CheckpointError(
+            f"{path}: model_type is {raw.get('model_type')!r}; "
+            "only the 12 Hz codec (qwen3_tts_tokenizer_12hz) can be loaded"
+        )
+    return parse_codec_config(raw, str(path))
+
+
+def parse_model_config(raw: Mapping[str, Any], where: str = "config.json") -> ModelConfig:
+    talker = _section(raw, "talker_config", where)
+    predictor = _section(talker, "code_predictor_config", where)
+    encoder = raw.get("speaker_encoder_config")
+    for section in (talker, predictor):
+        _require_silu(section, where)
+    return _build(
+        ModelConfig,
+        raw,
+        where,
+        talker_config=_build(
+            TalkerConfig,
+            talker,
+            where,
+            code_predictor_config=_build(PredictorConfig, predictor, where),
+        ),
+        speaker_encoder_config=_build(SpeakerEncoderConfig, encoder, where) if encoder else None,
+    )
+
+
+def parse_codec_config(raw: Mapping[str, Any], where: str = "config.json") -> CodecConfig:
+    decoder = _section(raw, "decoder_config", where)
+    encoder = _section(raw, "encoder_config", where)
+    _require_silu(decoder, where)
+    return _build(
+        CodecConfig,
+        raw,
+        where,
+        decoder_config=_build(CodecDecoderConfig, decoder, where),
+        encoder_config=_build(CodecEncoderConfig, encoder, where),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path} holds a {type(raw).__name__}, not a JSON object")
+    return raw
+
+
+def _build(cls: type[T], raw: Mapping[str, Any], where: str, **parsed: Any) -> T:
+    values = dict(parsed)
+    for item in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if item.name in values:
+            continue
+        if item.name in raw:
+            value = raw[item.name]
+            values[item.name] = tuple(value) if isinstance(value, list) else value
+            _check_type(item.name, item.type, values[item.name], where)
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            raise CheckpointError(f"{where}: {cls.__name__} needs the key {item.name!r}")
+    return cls(**values)
+
+
+def _check_type(name: str, annotation: Any, value: Any, where: str) -> None:
+    expected: tuple[type, ...]
+    if annotation == "int":
+        expected = (int,)
+    elif annotation == "float":
+        expected = (int, float)
+    else:
+        return
+    if isinstance(value, bool) or not isinstance(value, expected):
+        raise CheckpointError(f"{where}: {name} must be a number, not {value!r}")
+
+
+def _section(raw: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    section = raw.get(name)
+    if not isinstance(section, dict):
+        raise CheckpointError(f"{where}: the section {name!r} is missing")
+    return cast("Mapping[str, Any]", section)
+
+
+def _require_silu(section: Mapping[str, Any], where: str) -> None:
+    activation = section.get("hidden_act", "silu")
+    if activation != "silu":
+        raise CheckpointError(f"{where}: hidden_act is {activation!r}; only silu is implemented")

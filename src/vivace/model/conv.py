@@ -1,0 +1,114 @@
+"""Causal convolutions whose past is an argument.
+
+Each layer asks a `CausalState` for the input columns it saw last, so decoding a stream piece by
+piece computes exactly what decoding it whole does.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class CausalState:
+    """The last input columns of every causal layer, in the order in which the layers run.
+
+    `num_frames` counts the frames seen. Call `rewind` before each pass through the layers.
+    """
+
+    def __init__(self) -> None:
+        self.num_frames = 0
+        self._tails: list[Tensor] = []
+        self._cursor = 0
+
+    def rewind(self) -> None:
+        self._cursor = 0
+
+    def copy(self) -> CausalState:
+        """An independent continuation from this point; tails are never written in place."""
+        other = CausalState()
+        other.num_frames, other._tails = self.num_frames, list(self._tails)
+        return other
+
+    def extend(self, x: Tensor, width: int, *, is_padded: bool = True) -> Tensor:
+        """Put this layer's past before `x` and keep the last `width` columns for the next call.
+
+        The past is zeros at the start of a stream, or nothing where `is_padded` is false.
+        """
+        if self._cursor == len(self._tails):
+            past = x.new_zeros(*x.shape[:-1], width if is_padded else 0)
+            self._tails.append(past)
+        joined = torch.cat((self._tails[self._cursor], x), dim=-1)
+        start = max(0, joined.shape[-1] - width)
+        self._tails[self._cursor] = joined[..., start:].clone()  # a view would keep all of it
+        self._cursor += 1
+        return joined
+
+
+class CausalConv1d(nn.Module):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        dilation: int = 1,
+        groups: int = 1,
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(
+            in_channels, out_channels, kernel_size, dilation=dilation, groups=groups
+        )
+        self.reach = (kernel_size - 1) * dilation
+
+    def forward(self, x: Tensor, state: CausalState) -> Tensor:
+        if self.reach:
+            x = state.extend(x, self.reach)
+        return self.conv(x)
+
+
+class CausalConvTranspose1d(nn.Module):
+    """Upsamples by `stride`; an output depends on one input, or two where the kernels overlap."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int) -> None:
+        super().__init__()
+        if kernel_size not in (stride, 2 * stride):
+            raise ValueError(f"kernel {kernel_size} must be once or twice the stride {stride}")
+        self.conv = nn.ConvTranspose1d(in_channels, out_channels, kernel_size, stride=stride)
+        self.stride = stride
+        self.has_overlap = kernel_size > stride
+
+    def forward(self, x: Tensor, state: CausalState) -> Tensor:
+        if not self.has_overlap:
+            return self.conv(x)
+        length = x.shape[-1] * self.stride
+        # The earlier input sits in the first `stride` outputs, which are its own and already made.
+        return self.conv(state.extend(x, 1)).narrow(-1, self.stride, length)
+
+
+class StridedConv1d(nn.Module):
+    """Downsamples a whole recording: padded left for causality, right to complete the window."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        bias: bool = True,
+        pad_mode: str = "constant",
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(
+            in_channels, out_channels, kernel_size, stride=stride, dilation=dilation, bias=bias
+        )
+        self.stride = stride
+        self.left = (kernel_size - 1) * dilation + 1 - stride
+        self.pad_mode = pad_mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        right = -x.shape[-1] % self.stride
+        return self.conv(F.pad(x, (self.left, right), mode=self.pad_mode))

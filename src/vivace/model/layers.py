@@ -1,0 +1,180 @@
+"""The transformer block that talker, predictor and codec share.
+
+A block does not know how keys and values are kept: it hands its queries, keys and values to an
+`Attend`, which stores, masks and attends. Training, prefill, ragged decoding and the codec's
+sliding window differ only there.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vivace.model import ops
+
+
+class Attend(Protocol):
+    """Attention of one layer over everything that layer has seen so far."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
+
+
+class AttentionConfig(Protocol):
+    """The dimensions attention reads; every transformer configuration has them."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def num_attention_heads(self) -> int: ...
+    @property
+    def num_key_value_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+
+
+class BlockConfig(AttentionConfig, Protocol):
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def rms_norm_eps(self) -> float: ...
+
+
+class Linear(nn.Linear):
+    """A linear layer that leaves its memory alone: the checkpoint fills it."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, self.weight, self.eps)
+
+
+class LayerScale(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+class Rope:
+    """Cosines and sines by position, computed once in float32 and kept in the working dtype."""
+
+    def __init__(self, head_dim: int, theta: float) -> None:
+        self.head_dim = head_dim
+        self.theta = theta
+        self._cos = self._sin = torch.empty(0, head_dim)
+
+    def span(self, start: int, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Of consecutive positions: [length, head_dim] each."""
+        self._reach(start + length, like)
+        return self._cos[start : start + length], self._sin[start : start + length]
+
+    def rows(self, positions: list[int], like: Tensor) -> tuple[Tensor, Tensor]:
+        """Of one position per batch row: [B, 1, 1, head_dim] each."""
+        self._reach(max(positions) + 1, like)
+        index = torch.tensor(positions, device=like.device)
+        return self._cos[index, None, None], self._sin[index, None, None]
+
+    def _reach(self, length: int, like: Tensor) -> None:
+        is_fit = self._cos.device == like.device and self._cos.dtype == like.dtype
+        if is_fit and len(self._cos) >= length:
+            return
+        size = max(256, 1 << (length - 1).bit_length())
+        cos, sin = ops.rope_table(0, size, self.head_dim, self.theta, like.device)
+        self._cos, self._sin = cos.to(like.dtype), sin.to(like.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: AttentionConfig, *, qk_norm_eps: float | None = None) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        width = config.num_attention_heads * config.head_dim
+        kv_width = config.num_key_value_heads * config.head_dim
+        self.q_proj = Linear(config.hidden_size, width, bias=False)
+        self.k_proj = Linear(config.hidden_size, kv_width, bias=False)
+        self.v_proj = Linear(config.hidden_size, kv_width, bias=False)
+        self.o_proj = Linear(width, config.hidden_size, bias=False)
+        self.q_norm = RMSNorm(config.head_dim, qk_norm_eps) if qk_norm_eps else None
+        self.k_norm = RMSNorm(config.head_dim, qk_norm_eps) if qk_norm_eps else None
+
+    def forward(self, layer: int, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        q, k, v = (self._heads(p(x)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        out = attend(layer, ops.apply_rope(q, *rope), ops.apply_rope(k, *rope), v)
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim))  # [B, T, heads, head_dim]
+
+
+class GatedMlp(nn.Module):
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = ops.gated_mlp(self.gate_proj(x), self.up_proj(x))
+        return self.down_proj(hidden)
+
+
+class Block(nn.Module):
+    """Pre-norm attention and gated MLP, as in the talker and the predictor."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, qk_norm_eps=config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = GatedMlp(config)
+
+    def forward(self, layer: int, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        x = x + self.self_attn(layer, self.input_layernorm(x), rope, attend)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class ScaledBlock(nn.Module):
+    """The codec's block: both branches are scaled per channel before they are added."""
+
+    def __init__(
+        self, config: AttentionConfig, mlp: nn.Module, norms: tuple[nn.Module, nn.Module]
+    ) -> None:
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = norms
+        self.self_attn = Attention(config)
+        self.self_attn_layer_scale = LayerScale(config.hidden_size)
+        self.mlp = mlp
+        self.mlp_layer_scale = LayerScale(config.hidden_size)
+
+    def forward(self, layer: int, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        attended = self.self_attn(layer, self.input_layernorm(x), rope, attend)
+        x = x + self.self_attn_layer_scale(attended)
+        mixed = self.mlp(self.post_attention_layernorm(x))
+        return x + self.mlp_layer_scale(mixed)
+
+
+class TextProjection(nn.Module):
+    """Text embeddings to the talker's width."""
+
+    def __init__(self, text_width: int, width: int) -> None:
+        super().__init__()
+        self.linear_fc1 = Linear(text_width, text_width)
+        self.linear_fc2 = Linear(text_width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear_fc2(F.silu(self.linear_fc1(x)))

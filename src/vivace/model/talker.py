@@ -1,0 +1,74 @@
+"""The talker and, inside it as in the checkpoint, the code predictor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vivace.model.code_predictor import CodePredictor
+from vivace.model.config import ModelConfig, TalkerConfig
+from vivace.model.layers import Attend, Block, Linear, RMSNorm, Rope, TextProjection
+from vivace.model.speaker_encoder import SpeakerEncoder
+
+
+class TalkerBody(nn.Module):
+    """Embeddings, layers and final norm."""
+
+    def __init__(self, config: TalkerConfig) -> None:
+        super().__init__()
+        self.codec_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.text_embedding = nn.Embedding(config.text_vocab_size, config.text_hidden_size)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class Talker(nn.Module):
+    def __init__(self, config: TalkerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = TalkerBody(config)
+        self.text_projection = TextProjection(config.text_hidden_size, config.hidden_size)
+        self.codec_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.code_predictor = CodePredictor(config)
+        self.rope = Rope(config.head_dim, config.rope_theta)
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        """Rows [B, T, hidden] to hidden states after the final norm, [B, T, hidden]."""
+        for index, layer in enumerate(self.model.layers):
+            x = layer(index, x, rope, attend)
+        return self.model.norm(x)
+
+    def text_vectors(self, ids: Tensor) -> Tensor:
+        """What a text id adds to its row; depends on the id alone."""
+        return self.text_projection(self.model.text_embedding(ids))
+
+    def code_vectors(self, codes: Tensor) -> Tensor:
+        """Sum of a row's code embeddings, [..., groups] to [..., hidden]; NO_CODE adds nothing.
+
+        One sum over all codebooks: in bfloat16, adding pair by pair would round differently.
+        """
+        tables = [self.model.codec_embedding, *self.code_predictor.model.codec_embedding]
+        present = codes.ge(0)
+        ids = codes.clamp(min=0)
+        vectors = torch.stack([table(ids[..., g]) for g, table in enumerate(tables)], dim=-2)
+        return (vectors * present.unsqueeze(-1)).sum(-2)
+
+
+class Qwen3TTS(nn.Module):
+    """A whole talker checkpoint: parameter names are those of model.safetensors."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.talker = Talker(config.talker_config)
+        self.speaker_encoder = (
+            SpeakerEncoder(config.speaker_encoder_config) if config.speaker_encoder_config else None
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.talker.codec_head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.talker.codec_head.weight.dtype

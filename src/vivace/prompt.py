@@ -1,0 +1,223 @@
+"""A request becomes a Prompt: two aligned integer tracks and at most one vector.
+
+Every row the talker reads before it speaks is one text id plus the codes of up to all codebooks.
+Pure integers: built without weights, printable as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.errors import UnknownLanguageError, UnknownVoiceError
+from vivace.model.config import NO_CODE, SPEAKER, ModelConfig, TalkerConfig
+
+TextLayout = Literal["whole", "streamed"]
+"""`whole`: all text before the first frame. `streamed`: one text id with every frame."""
+
+AUTO = "auto"  # the model hears the language from the text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpokenReference:
+    """A recording to continue from: its transcript's ids and its codes."""
+
+    text_ids: Sequence[int]
+    codes: NDArray[np.int64]  # [R, codebooks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prompt:
+    text_ids: tuple[int, ...]  # one per row
+    codes: NDArray[np.int64]  # [rows, codebooks]
+    labels: tuple[str, ...]  # what each row is, for people
+    trailing_ids: tuple[int, ...]  # text still to come, one id per frame
+    pad_id: int  # the text id of every frame after that
+    eos_id: int  # the text id that ends live text
+    is_complete: bool = True  # False: more text may be appended
+    speaker: NDArray[np.float32] | None = None
+    reference: NDArray[np.int64] | None = None  # heard by the codec before the first frame
+
+    def __len__(self) -> int:
+        return len(self.text_ids)
+
+    def __str__(self) -> str:
+        lines = [f"{'row':>4}  {'text':>7}  {'codes':<24}  what"]
+        for row, (text, codes, label) in enumerate(
+            zip(self.text_ids, self.codes, self.labels, strict=True)
+        ):
+            lines.append(f"{row:>4}  {text:>7}  {_cell(codes):<24}  {label}")
+        trailing = " ".join(map(str, self.trailing_ids)) or "none"
+        lines.append(f"then, one per frame: {trailing}; then {self.pad_id}")
+        return "\n".join(lines)
+
+
+def build_prompt(
+    config: ModelConfig,
+    text_ids: Sequence[int],
+    *,
+    role_ids: Sequence[int],
+    layout: TextLayout,
+    language: str = AUTO,
+    preset: str | None = None,
+    speaker: NDArray[np.float32] | None = None,
+    reference: SpokenReference | None = None,
+    instruct_ids: Sequence[int] = (),
+    is_complete: bool = True,
+) -> Prompt:
+    """The rows of SPEC 5.3.
+
+    `preset` names a speaker of the checkpoint; `speaker` is an x-vector; neither leaves the voice
+    to the instruction. `instruct_ids` are those of the whole user turn.
+    """
+    rows = _Rows(config, speaker, is_complete)
+    rows.add_head(
+        instruct_ids, role_ids, _codec_prefix(config.talker_config, language, preset, speaker)
+    )
+    if reference is not None:
+        rows.add_reference(reference, text_ids, layout)
+    elif layout == "whole":
+        rows.add_whole_text(text_ids)
+    else:
+        rows.add_first_text(text_ids)
+    return rows.build()
+
+
+def language_id(config: TalkerConfig, language: str, preset: str | None) -> int | None:
+    """The language's code, or None for auto; a dialect speaker turns Chinese into its dialect."""
+    key = language.lower()
+    if key in (AUTO, "chinese") and preset is not None:
+        dialect = config.spk_is_dialect.get(preset.lower())
+        if isinstance(dialect, str) and dialect:
+            key = dialect
+    if key == AUTO:
+        return None
+    if key not in config.codec_language_id:
+        raise UnknownLanguageError(language, [AUTO, *sorted(config.codec_language_id)])
+    return config.codec_language_id[key]
+
+
+def _codec_prefix(
+    config: TalkerConfig,
+    language: str,
+    preset: str | None,
+    speaker: NDArray[np.float32] | None,
+) -> list[tuple[int, str]]:
+    language_code = language_id(config, language, preset)
+    if language_code is None:
+        prefix = [(config.codec_nothink_id, "language left open")]
+    else:
+        prefix = [(config.codec_think_id, "language follows")]
+    prefix.append((config.codec_think_bos_id, "language begins"))
+    if language_code is not None:
+        prefix.append((language_code, f"language {language.lower()}"))
+    prefix.append((config.codec_think_eos_id, "language ends"))
+    if preset is not None:
+        prefix.append((_preset_id(config, preset), f"speaker {preset.lower()}"))
+    elif speaker is not None:
+        prefix.append((SPEAKER, "speaker vector"))
+    return prefix
+
+
+def _preset_id(config: TalkerConfig, preset: str) -> int:
+    if preset.lower() not in config.spk_id:
+        raise UnknownVoiceError(preset, sorted(config.spk_id))
+    return config.spk_id[preset.lower()]
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows under construction."""
+
+    config: ModelConfig
+    speaker: NDArray[np.float32] | None
+    is_complete: bool
+    text: list[int] = field(default_factory=list)
+    codes: list[Sequence[int]] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    trailing: list[int] = field(default_factory=list)
+    reference: NDArray[np.int64] | None = None
+
+    def add(self, text_id: int, code: int | Sequence[int], label: str) -> None:
+        if isinstance(code, int):
+            code = [code] + [NO_CODE] * (self.config.talker_config.num_code_groups - 1)
+        self.text.append(text_id)
+        self.codes.append(code)
+        self.labels.append(label)
+
+    def add_head(
+        self,
+        instruct_ids: Sequence[int],
+        role_ids: Sequence[int],
+        prefix: Sequence[tuple[int, str]],
+    ) -> None:
+        for text_id in instruct_ids:
+            self.add(text_id, NO_CODE, "instruct")
+        for text_id in role_ids:
+            self.add(text_id, NO_CODE, "role")
+        for code, label in prefix:
+            self.add(self.config.tts_pad_token_id, code, label)
+        self.add(self.config.tts_bos_token_id, self._pad, "text begins")
+
+    def add_first_text(self, text_ids: Sequence[int]) -> None:
+        first, *rest = [*text_ids, *self._text_end]
+        self.add(first, self._bos, "text; speech begins")
+        self.trailing = rest
+
+    def add_whole_text(self, text_ids: Sequence[int]) -> None:
+        for text_id in text_ids:
+            self.add(text_id, self._pad, "text")
+        self.add(self.config.tts_eos_token_id, self._pad, "text ends")
+        self.add(self.config.tts_pad_token_id, self._bos, "speech begins")
+
+    def add_reference(
+        self, reference: SpokenReference, text_ids: Sequence[int], layout: TextLayout
+    ) -> None:
+        self.reference = reference.codes
+        spoken = [*reference.text_ids, *text_ids, *self._text_end]
+        frames: list[tuple[int | Sequence[int], str]] = [(self._bos, "speech begins")]
+        frames += [(f.tolist(), f"reference {i}") for i, f in enumerate(reference.codes)]
+        pad = self.config.tts_pad_token_id
+        if layout == "whole":
+            for text_id in spoken:
+                self.add(text_id, self._pad, "text")
+            spoken = []
+        for index, (codes, label) in enumerate(frames):
+            self.add(spoken[index] if index < len(spoken) else pad, codes, label)
+        self.trailing = spoken[len(frames) :]
+
+    def build(self) -> Prompt:
+        return Prompt(
+            text_ids=tuple(self.text),
+            codes=np.asarray(self.codes, dtype=np.int64),
+            labels=tuple(self.labels),
+            trailing_ids=tuple(self.trailing),
+            pad_id=self.config.tts_pad_token_id,
+            eos_id=self.config.tts_eos_token_id,
+            is_complete=self.is_complete,
+            speaker=self.speaker,
+            reference=self.reference,
+        )
+
+    @property
+    def _pad(self) -> int:
+        return self.config.talker_config.codec_pad_id
+
+    @property
+    def _bos(self) -> int:
+        return self.config.talker_config.codec_bos_id
+
+    @property
+    def _text_end(self) -> list[int]:
+        return [self.config.tts_eos_token_id] if self.is_complete else []
+
+
+def _cell(codes: NDArray[np.int64]) -> str:
+    if codes[0] == SPEAKER:
+        return "speaker"
+    present = [str(code) for code in codes if code != NO_CODE]
+    return "-" if not present else " ".join(present[:4]) + (" …" if len(present) > 4 else "")

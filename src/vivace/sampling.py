@@ -1,0 +1,137 @@
+"""Logits to codes: penalty, suppression, temperature, top-k, top-p, and counted draws.
+
+A draw depends on (seed, frame, codebook, code) alone: each candidate code has its own Gumbel noise
+from a Philox4x32-10 counter, and the largest noisy score wins. Batch neighbours, chunking and
+device do not matter. Everything is a tensor operation without a host sync, so the same lines run
+inside a CUDA graph, and a kernel can repeat them with the GPU's own Philox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vivace.speech import SamplingParams
+
+WORD = 0xFFFFFFFF
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
+
+
+def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> Tensor:
+    """Philox4x32-10 over broadcastable int64 tensors of 32-bit words: [..., 4] words."""
+    a, b, c, d = counter
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        left, right = a * MULTIPLIERS[0], c * MULTIPLIERS[1]  # the low 64 bits wrap as they should
+        a, b, c, d = (
+            (right >> 32 & WORD) ^ b ^ k0,
+            right & WORD,
+            (left >> 32 & WORD) ^ d ^ k1,
+            left & WORD,
+        )
+        k0, k1 = k0 + KEY_STEPS[0] & WORD, k1 + KEY_STEPS[1] & WORD
+    return torch.stack(torch.broadcast_tensors(a, b, c, d), dim=-1)
+
+
+def gumbel(words: Tensor) -> Tensor:
+    """32-bit words to Gumbel noise in float32; 23 bits and a half keep it finite."""
+    uniform = ((words >> 9).float() + 0.5) * 2.0**-23
+    return -torch.log(-torch.log(uniform))
+
+
+class NoiseTable:
+    """Noise for every code of every codebook of a frame, `sizes[g]` codes in codebook g."""
+
+    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
+        self._spans = [-(-size // 4) * 4 for size in sizes]
+        blocks = [torch.arange(span // 4) for span in self._spans]
+        books = [torch.full((span // 4,), book) for book, span in enumerate(self._spans)]
+        self._block = torch.cat(blocks).to(device)  # four codes share a counter
+        self._book = torch.cat(books).to(device)
+        self._sizes = list(sizes)
+
+    def frames(self, seeds: Tensor, first: Tensor, num_frames: int) -> list[Tensor]:
+        """Of frames first[b] to first[b] + num_frames - 1: per codebook [B, num_frames, size]."""
+        frame = first[:, None, None] + torch.arange(num_frames, device=first.device)[:, None]
+        key = (seeds[:, None, None] & WORD, seeds[:, None, None] >> 32)
+        counter = (self._block, self._book, frame, torch.zeros_like(frame))
+        noise = gumbel(philox(counter, key)).flatten(-2)  # [B, num_frames, all codes]
+        parts = noise.split(self._spans, dim=-1)
+        return [part[..., :size] for part, size in zip(parts, self._sizes, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How each batch row shapes its scores; tensors, so that a captured graph reads new values."""
+
+    temperature: Tensor  # float32 [B, 1]; 1 where greedy
+    is_greedy: Tensor  # bool [B, 1]
+    top_k: Tensor  # int64 [B, 1]; 0 keeps every code
+    top_p: Tensor  # float32 [B, 1]
+    max_top_k: int  # the largest of top_k: 0 skips the work
+    has_top_p: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[float, int, float]], device: torch.device) -> Shape:
+        """From (temperature, top_k, top_p) of every row."""
+        temperature, top_k, top_p = zip(*rows, strict=True)
+        column = torch.tensor(temperature, dtype=torch.float32, device=device)[:, None]
+        return cls(
+            temperature=torch.where(column == 0, 1.0, column),
+            is_greedy=column == 0,
+            top_k=torch.tensor(top_k, device=device)[:, None],
+            top_p=torch.tensor(top_p, dtype=torch.float32, device=device)[:, None],
+            max_top_k=max(top_k),
+            has_top_p=min(top_p) < 1.0,
+        )
+
+
+def talker_shape(params: Sequence[SamplingParams], device: torch.device) -> Shape:
+    return Shape.of([(p.temperature, p.top_k, p.top_p) for p in params], device)
+
+
+def predictor_shape(params: Sequence[SamplingParams], device: torch.device) -> Shape:
+    rows = [(p.residual_temperature, p.predictor_top_k, p.predictor_top_p) for p in params]
+    return Shape.of(rows, device)
+
+
+def penalise(logits: Tensor, history: Tensor, penalty: Tensor) -> Tensor:
+    """Make codes already spoken less likely; `history` is bool [B, V], `penalty` [B, 1]."""
+    punished = torch.where(logits < 0, logits * penalty, logits / penalty)
+    return torch.where(history, punished, logits)
+
+
+def shape_scores(logits: Tensor, shape: Shape) -> Tensor:
+    """Temperature, then top-k, then top-p, in the official order; dropped codes are -inf."""
+    scores = logits / shape.temperature
+    if shape.max_top_k:
+        scores = _keep_top_k(scores, shape)
+    if shape.has_top_p:
+        scores = _keep_top_p(scores, shape)
+    return scores
+
+
+def draw(scores: Tensor, noise: Tensor, is_greedy: Tensor) -> tuple[Tensor, Tensor]:
+    """The winning code of each row, and its score: not finite if the row's logits were not."""
+    best, codes = torch.max(scores + noise.masked_fill(is_greedy, 0.0), dim=-1)
+    return codes, best
+
+
+def _keep_top_k(scores: Tensor, shape: Shape) -> Tensor:
+    largest = scores.topk(min(shape.max_top_k, scores.shape[-1])).values
+    last = (shape.top_k - 1).clamp(0, largest.shape[-1] - 1)
+    is_dropped = (scores < largest.gather(-1, last)) & (shape.top_k > 0)  # ties stay
+    return scores.masked_fill(is_dropped, -torch.inf)
+
+
+def _keep_top_p(scores: Tensor, shape: Shape) -> Tensor:
+    ascending, order = scores.sort(dim=-1)
+    mass = ascending.softmax(dim=-1).cumsum(dim=-1)
+    is_dropped = (mass <= 1.0 - shape.top_p) & (shape.top_p < 1.0)
+    is_dropped[..., -1] = False
+    return scores.masked_fill(is_dropped.scatter(-1, order, is_dropped), -torch.inf)

@@ -1,0 +1,208 @@
+"""Text to ids: the byte-level BPE in a checkpoint's own vocab.json and merges.txt.
+
+It reads text as text: the name of a special token inside it is only letters, and templates are
+put together from ids elsewhere. What was decided here, and why, is in docs/text.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from vivace.errors import CheckpointError, RequestError
+
+Role = Literal["assistant", "user"]
+
+# What may become one token: contractions, words, single digits, punctuation, line ends, spaces.
+QWEN2_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+"
+    r"|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+"
+    r"|\s+(?!\S)"
+    r"|\s+"
+)
+# What transformers 4.57.3 puts in its place when it opens a local folder with fix_mistral_regex.
+CAMEL_CASE_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*"
+    r"|\s*[\r\n]+"
+    r"|\s+(?!\S)"
+    r"|\s+"
+)
+
+
+class TextTokenizer:
+    """Text to ids and back, with one checkpoint's vocabulary; threads may share it."""
+
+    def __init__(
+        self,
+        vocab: Mapping[str, int],
+        merges: Sequence[tuple[str, str]],
+        added_tokens: Mapping[str, int],
+        *,
+        split_camel_case: bool = False,
+    ) -> None:
+        self._bpe = _build_bpe(vocab, merges, split_camel_case=split_camel_case)
+        self._byte_level = decoders.ByteLevel()
+        self._added_ids = dict(added_tokens)
+        self._added_tokens = {token_id: token for token, token_id in added_tokens.items()}
+        self._vocab_size = 1 + max(itertools.chain(vocab.values(), added_tokens.values()))
+        self._role_ids = {role: self._build_role_ids(role) for role in get_args(Role)}
+
+    @classmethod
+    def from_folder(cls, folder: Path, *, split_camel_case: bool = False) -> TextTokenizer:
+        """Read the three tokenizer files; what is wrong with them is a CheckpointError."""
+        vocab = _read_vocab(folder / "vocab.json")
+        return cls(
+            vocab,
+            _read_merges(folder / "merges.txt", vocab),
+            _read_added_tokens(folder / "tokenizer_config.json"),
+            split_camel_case=split_camel_case,
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id, special tokens included; embeddings may have more rows."""
+        return self._vocab_size
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of the text alone; nothing is added, and no special token comes out."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            found = f"U+{ord(text[error.start]):04X}"
+            raise RequestError(
+                f"character {error.start} of the text is half of a surrogate pair ({found}) "
+                "and cannot be encoded; send valid Unicode"
+            ) from None
+        ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The ids as people read them: special tokens by name, broken UTF-8 as U+FFFD."""
+        parts = []
+        for is_added, run in itertools.groupby(ids, self._added_tokens.__contains__):
+            tokens = [self._token(token_id) for token_id in run]
+            parts.append("".join(tokens) if is_added else self._byte_level.decode(tokens))
+        return "".join(parts)
+
+    def special_id(self, token: str) -> int:
+        """The id of an added token such as `<|im_start|>`."""
+        try:
+            return self._added_ids[token]
+        except KeyError:
+            raise CheckpointError(f"tokenizer_config.json has no added token {token!r}") from None
+
+    def role_ids(self, role: Role) -> list[int]:
+        """The ids that open a turn: `<|im_start|>`, the role, a newline."""
+        return list(self._role_ids[role])
+
+    def _build_role_ids(self, role: Role) -> tuple[int, ...]:
+        added = self._added_ids.get(role)
+        name = self.encode(role) if added is None else [added]
+        # Prompts take the assistant's role to be three ids.
+        if role == "assistant" and len(name) != 1:
+            found = ", ".join(repr(self.decode([token_id])) for token_id in name)
+            raise CheckpointError(
+                f"vocab.json and merges.txt read {role!r} as {len(name)} tokens ({found}) "
+                "and it must be one"
+            )
+        return (self.special_id("<|im_start|>"), *name, *self.encode("\n"))
+
+    def _token(self, token_id: int) -> str:
+        token: str | None = self._added_tokens.get(token_id)
+        if token is None and 0 <= token_id < self.vocab_size:
+            token = self._bpe.id_to_token(token_id)
+        if token is None:
+            raise RequestError(f"no token has the id {token_id}; ids end at {self.vocab_size - 1}")
+        return token
+
+
+def _build_bpe(
+    vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], *, split_camel_case: bool
+) -> Tokenizer:
+    """Without added tokens, so that none can be written inside the text."""
+    pattern = CAMEL_CASE_PATTERN if split_camel_case else QWEN2_PATTERN
+    bpe = Tokenizer(models.BPE(vocab=dict(vocab), merges=list(merges)))
+    bpe.normalizer = normalizers.NFC()
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    return bpe
+
+
+def _read_vocab(path: Path) -> dict[str, int]:
+    vocab = _read_json_object(path)
+    for token, token_id in vocab.items():
+        if type(token_id) is not int or not 0 <= token_id < 2**32:
+            raise CheckpointError(f"{path}: {token!r} should have an id and has {token_id!r}")
+    if len(set(vocab.values())) != len(vocab):
+        raise CheckpointError(f"{path}: two tokens have the same id")
+    # A byte without a token would be dropped from the text in silence.
+    if missing := sorted(set(pre_tokenizers.ByteLevel.alphabet()) - vocab.keys()):
+        raise CheckpointError(
+            f"{path}: {len(missing)} of the 256 byte symbols have no id, {missing[0]!r} first"
+        )
+    return vocab
+
+
+def _read_merges(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
+    merges = []
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+        if not line or (number == 1 and line.startswith("#version:")):
+            continue
+        left, _, right = line.partition(" ")
+        if not left or not right or " " in right:
+            raise CheckpointError(f"{path}: line {number} should be two symbols and is {line!r}")
+        for token in (left, right, left + right):
+            if token not in vocab:
+                raise CheckpointError(f"{path}: line {number}: {token!r} is not in vocab.json")
+        merges.append((left, right))
+    return merges
+
+
+def _read_added_tokens(path: Path) -> dict[str, int]:
+    table = _read_json_object(path).get("added_tokens_decoder")
+    if not isinstance(table, dict):
+        raise CheckpointError(f"{path}: added_tokens_decoder is missing or not an object")
+    added_tokens = {}
+    for token_id, entry in table.items():
+        content = entry.get("content") if isinstance(entry, dict) else None
+        if not (token_id.isascii() and token_id.isdigit() and isinstance(content, str)):
+            raise CheckpointError(
+                f"{path}: added_tokens_decoder should give an id its content, "
+                f"not {token_id!r} the value {entry!r}"
+            )
+        added_tokens[content] = int(token_id)
+    return added_tokens
+
+
+def _read_json_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(_read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} should hold a JSON object, not a {type(value).__name__}")
+    return value
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error

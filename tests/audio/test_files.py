@@ -1,0 +1,639 @@
+"""Audio of every kind is read the same way, and what is bad is refused in words."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import struct
+import subprocess
+import sys
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from vivace.audio.files import AudioLimits, Recording, check_reference, read_audio, write_audio
+from vivace.audio.wav import encode_wav, parse_wav
+from vivace.errors import AudioError
+
+RATE = 24_000
+SMALL = AudioLimits(max_encoded_bytes=10_000, max_decoded_bytes=4_000)
+
+
+def tone(seconds: float = 1.0, rate: int = RATE, level: float = 0.5) -> np.ndarray:
+    time = np.arange(int(rate * seconds)) / rate
+    return (level * np.sin(2 * np.pi * 440 * time)).astype(np.float32)
+
+
+def encode(samples: np.ndarray, rate: int = RATE, **kind: str) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, rate, **kind)
+    return buffer.getvalue()
+
+
+def make_wav(
+    *, tag: int = 1, channels: int = 1, rate: int = RATE, bits: int = 16, data: bytes = bytes(64)
+) -> bytes:
+    frame = channels * bits // 8
+    head = struct.pack("<HHIIHH", tag, channels, rate, rate * frame & 0xFFFFFFFF, frame, bits)
+    return b"RIFF" + bytes(4) + b"WAVE" + chunk(b"fmt ", head) + chunk(b"data", data)
+
+
+def chunk(name: bytes, body: bytes) -> bytes:
+    return name + len(body).to_bytes(4, "little") + body + bytes(len(body) % 2)
+
+
+WAV = encode(tone(0.02), format="WAV", subtype="PCM_16")
+SMALL_FILES = {
+    "WAV": WAV,
+    "FLAC": encode(tone(0.05), format="FLAC"),
+    "VORBIS": encode(tone(0.05), format="OGG", subtype="VORBIS"),
+    "OPUS": encode(tone(0.05), format="OGG", subtype="OPUS"),
+    "MP3": encode(tone(0.05), format="MP3"),
+}
+
+
+# Sources
+
+
+def test_one_file_is_the_same_by_path_bytes_and_data_uri(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"  # the name never decides
+    path.write_bytes(WAV)
+    uri = "data:audio/wav;base64," + base64.b64encode(WAV).decode()
+    for source in (path, str(path), WAV, bytearray(WAV), memoryview(WAV), uri):
+        recording = read_audio(source)  # type: ignore[arg-type]
+        assert recording.sample_rate == RATE
+        assert recording.sha256 == hashlib.sha256(WAV).hexdigest()
+        assert recording.samples.dtype == np.float32
+        np.testing.assert_allclose(recording.samples, tone(0.02), atol=1e-4)
+
+
+def test_the_duration_is_in_seconds() -> None:
+    assert read_audio((tone(1.5), RATE)).duration_s == 1.5
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("data:audio/wav;base64,!!!!", "not valid base64"),
+        ("data:audio/wav;base64,AAA", "not valid base64"),
+        ("data:audio/wav;base64,ÄÖ", "not valid base64"),
+        ("data:audio/wav;base64,", "empty"),
+        ("data:audio/wav,AAAA", "not of the form"),
+        ("data:text/plain;base64,AAAA", "not of the form"),
+        ("data:audio/wav;base64", "not of the form"),
+        ("DATA:" + "x" * 10_000, "not of the form"),
+    ],
+)
+def test_a_bad_data_uri_is_refused(uri: str, message: str) -> None:
+    with pytest.raises(AudioError, match=message) as caught:
+        read_audio(uri)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_data_uri_may_carry_parameters() -> None:
+    uri = "data:audio/ogg;codecs=opus;base64," + base64.b64encode(SMALL_FILES["OPUS"]).decode()
+    assert read_audio(uri).sample_rate == RATE
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://a.b/c.wav", "https://a.b/c.wav", " HTTPS://a.b/c", "file:///etc/passwd", "s3://a"],
+)
+def test_a_url_is_never_fetched(url: str) -> None:
+    with pytest.raises(AudioError, match="URLs are not fetched"):
+        read_audio(url)
+
+
+def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.wav")
+    for path in (tmp_path / "none.wav", tmp_path, tmp_path / "pipe.wav", Path("a\0b")):
+        with pytest.raises(AudioError, match="no such file"):
+            read_audio(path)
+
+
+def test_base64_without_its_prefix_gets_a_hint() -> None:
+    with pytest.raises(AudioError, match="base64 needs data:audio/wav;base64, in front") as caught:
+        read_audio(base64.b64encode(WAV).decode())
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("source", [None, 3, tone(), [tone(), RATE], torch.zeros(9)])
+def test_what_is_no_source_is_refused(source: Any) -> None:
+    with pytest.raises(AudioError, match="audio is a path, bytes"):
+        read_audio(source)
+
+
+# Arrays
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        tone(),
+        tone().astype(np.float64),
+        tone()[:, None],
+        tone()[None],
+        np.stack([tone(), tone()]),
+        np.stack([tone(), tone()], axis=1),
+        torch.from_numpy(tone()),
+        tone().tolist(),
+        np.rint(tone() * 2**15).astype(np.int16),
+        np.rint(tone().astype(np.float64) * 2**31).astype(np.int32),
+    ],
+    ids=lambda samples: f"{type(samples).__name__}-{getattr(samples, 'dtype', '')}",
+)
+def test_samples_in_memory_become_mono_float32(samples: Any) -> None:
+    recording = read_audio((samples, RATE))
+    assert recording.samples.dtype == np.float32
+    np.testing.assert_allclose(recording.samples, tone(), atol=2e-5)
+
+
+def test_unsigned_bytes_are_centred() -> None:
+    samples = read_audio((np.array([0, 128, 255], np.uint8), RATE)).samples
+    np.testing.assert_array_equal(samples, np.array([-1, 0, 127 / 128], np.float32))
+
+
+def test_stereo_is_the_mean_of_its_channels() -> None:
+    pair = np.stack([tone(), -tone() / 2], axis=1)
+    np.testing.assert_allclose(read_audio((pair, RATE)).samples, tone() / 4, atol=1e-7)
+
+
+def test_an_array_is_copied() -> None:
+    mine = tone()
+    recording = read_audio((mine, RATE))
+    mine[:] = 9
+    assert recording.samples.max() < 1
+
+
+def test_the_digest_of_an_array_knows_samples_and_rate() -> None:
+    digest = read_audio((tone(), RATE)).sha256
+    assert read_audio((tone().astype(np.float64), float(RATE))).sha256 == digest  # type: ignore[arg-type]
+    assert read_audio((tone(), 22_050)).sha256 != digest
+    assert read_audio((tone(level=0.4), RATE)).sha256 != digest
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ((tone(),), "not 1 things"),
+        ((tone(), RATE, 1), "not 3 things"),
+        ((np.zeros((3, 100)), RATE), "3 channels; 1 to 2"),
+        ((np.zeros((2, 3, 4)), RATE), r"shape \[2, 3, 4\]"),
+        ((0.5, RATE), r"shape \[\]"),
+        (([[1.0], [1.0, 2.0]], RATE), "not usable"),
+        ((["a", "b"], RATE), "samples of type"),
+        (([0, 1, 0], RATE), "int64"),
+        ((np.zeros(9, bool), RATE), "bool"),
+        ((np.zeros(9, complex), RATE), "complex"),
+        ((torch.zeros(9, requires_grad=True), RATE), "requires grad"),
+        ((tone(), 7_999), "7,999 Hz; 8,000 to 192,000"),
+        ((tone(), 192_001), "192,001 Hz"),
+        ((tone(), 0), "0 Hz"),
+        ((tone(), -1), "-1 Hz"),
+        ((tone(), True), "1 Hz"),
+        ((tone(), 24_000.5), "whole number"),
+        ((tone(), float("nan")), "not usable"),
+        ((tone(), float("inf")), "not usable"),
+        ((tone(), "24000"), "not usable"),
+        ((tone(), None), "not usable"),
+        ((np.zeros(2**22 + 1, np.int16), RATE), "longer than 174.8 s"),
+    ],
+)
+def test_bad_samples_in_memory_are_refused(source: Any, message: str) -> None:
+    with pytest.raises(AudioError, match=message):
+        read_audio(source)
+
+
+# WAV
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("container", ["WAV", "WAVEX"])
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"])
+def test_wav_samples_are_those_of_libsndfile(subtype: str, container: str, channels: int) -> None:
+    noise = np.random.default_rng(0).uniform(-1, 1, (999, channels))
+    content = encode(noise, 44_100, format=container, subtype=subtype)
+    wanted, _ = soundfile.read(io.BytesIO(content), dtype="float32", always_2d=True)
+    recording = read_audio(content)
+    assert recording.sample_rate == 44_100
+    np.testing.assert_array_equal(recording.samples, wanted.mean(axis=1))
+
+
+def test_wav_needs_no_soundfile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    assert len(read_audio(WAV).samples) == 480
+
+
+@pytest.mark.parametrize(
+    ("subtype", "found"),
+    [
+        ("MS_ADPCM", "Microsoft ADPCM"),
+        ("IMA_ADPCM", "IMA ADPCM"),
+        ("ULAW", "mu-law"),
+        ("ALAW", "A-law"),
+        ("GSM610", "format 0x0031"),
+    ],
+)
+def test_other_encodings_in_wav_are_refused(subtype: str, found: str) -> None:
+    with pytest.raises(AudioError, match=f"{found}.*PCM of 8, 16, 24 or 32 bits"):
+        read_audio(encode(tone(), format="WAV", subtype=subtype))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (make_wav(channels=0), "damaged"),
+        (make_wav(channels=3), "3 channels; 1 to 2"),
+        (make_wav(rate=1), "1 Hz"),
+        (make_wav(rate=2**31 - 1), "2,147,483,647 Hz"),
+        (make_wav(bits=12), "12 bits"),
+        (make_wav(tag=3, bits=16), "16 bits"),
+        (make_wav(tag=0xFFFE), "0xfffe"),
+        (WAV[:12], "no data chunk"),
+        (WAV[:30], "cut short"),
+        (WAV[:36], "no data chunk"),
+        (b"RIFF\0\0\0\0WAVE" + chunk(b"data", bytes(8)), "before their format"),
+        (b"RIFF\0\0\0\0WAVE" + chunk(b"fmt ", bytes(4)), "cut short"),
+        (b"RIFF\0\0\0\0WAVE" + bytes(9_000), "no data chunk"),
+        (WAV[:32] + b"\x07\0" + WAV[34:], "take 7 bytes"),
+    ],
+)
+def test_a_damaged_wav_is_refused(content: bytes, message: str) -> None:
+    with pytest.raises(AudioError, match=message):
+        read_audio(content)
+
+
+def test_chunks_around_the_samples_are_skipped() -> None:
+    content = make_wav(data=b"\0\x40" * 10)
+    content = content[:12] + chunk(b"LIST", b"odd") + content[12:] + chunk(b"id3 ", bytes(10))
+    np.testing.assert_array_equal(read_audio(content).samples, np.full(10, 0.5, np.float32))
+
+
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFFFFE, 1_000_000])
+def test_a_streamed_wav_ends_with_its_bytes(size: int) -> None:
+    start = WAV.index(b"data")
+    content = WAV[: start + 4] + size.to_bytes(4, "little") + WAV[start + 8 :] + b"\0"
+    np.testing.assert_array_equal(read_audio(content).samples, read_audio(WAV).samples)
+
+
+# Other formats
+
+
+@pytest.mark.parametrize("kind", ["FLAC", "VORBIS", "OPUS", "MP3"])
+def test_compressed_formats_are_known_by_their_magic(kind: str) -> None:
+    recording = read_audio(SMALL_FILES[kind])
+    assert recording.sample_rate == RATE
+    assert 0.05 <= recording.duration_s < 0.2
+    assert 0.3 < np.abs(recording.samples).max() < 0.7
+
+
+def test_an_mp3_behind_a_tag_is_read_and_only_an_mp3() -> None:
+    tag = b"ID3\x04\0\0" + bytes([0, 0, 1, 2]) + bytes(130) + bytes(20)  # 130 bytes and padding
+    untagged = read_audio(SMALL_FILES["MP3"]).samples
+    np.testing.assert_array_equal(read_audio(tag + SMALL_FILES["MP3"]).samples, untagged)
+    for hidden in ("FLAC", "WAV"):
+        with pytest.raises(AudioError, match="not a format that is known"):
+            read_audio(tag + SMALL_FILES[hidden])
+
+
+@pytest.mark.parametrize("kind", ["AIFF", "AU", "CAF", "W64", "RF64", "VOC", "AVR", "MAT5", "WVE"])
+def test_other_formats_are_refused_and_the_known_named(kind: str) -> None:
+    subtype = {"WVE": "ALAW"}.get(kind, "PCM_16")
+    content = encode(tone(rate=8_000), 8_000, format=kind, subtype=subtype)
+    with pytest.raises(AudioError, match="WAV, FLAC, OGG and MP3 are read"):
+        read_audio(content)
+
+
+@pytest.mark.parametrize("content", [b"RIFX\0\0\0\0WAVE", b"\xff\xf1\x50\x80" * 20, b"ID3", b"x"])
+def test_what_only_looks_like_audio_is_refused(content: bytes) -> None:
+    with pytest.raises(AudioError, match="not a format that is known"):
+        read_audio(content)
+
+
+def test_nothing_is_refused_as_empty() -> None:
+    with pytest.raises(AudioError, match="empty"):
+        read_audio(b"")
+
+
+def test_the_error_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "me.flac").write_bytes(b"fLaC and then nothing of the kind")
+    with pytest.raises(AudioError, match=r"me\.flac: cannot be decoded: \w") as caught:
+        read_audio(tmp_path / "me.flac")
+    assert "BytesIO" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["FLAC", "OPUS", "MP3"])
+def test_without_soundfile_the_error_says_how_to_install_it(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(AudioError, match="pip install soundfile"):
+        read_audio(SMALL_FILES[kind])
+
+
+def test_everything_imports_where_soundfile_and_soxr_are_missing() -> None:
+    script = (
+        "import sys; sys.modules.update(soundfile=None, soxr=None)\n"
+        "import vivace.audio.clip, vivace.audio.resample, vivace.voices.voice"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+# Limits
+
+
+def test_a_file_over_the_encoded_limit_is_not_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.wav"
+    with path.open("wb") as file:
+        file.write(WAV)
+        file.truncate(2**40)  # a terabyte of holes
+    with pytest.raises(AudioError, match="larger than 10 MiB"):
+        read_audio(path)
+
+
+def test_a_data_uri_is_measured_before_it_is_decoded() -> None:
+    with pytest.raises(AudioError, match="the data URI: larger than"):
+        read_audio("data:audio/wav;base64," + "!" * 20_000, SMALL)
+
+
+def test_the_encoded_limit_is_exact() -> None:
+    content = make_wav(data=bytes(1_000))
+    read_audio(content, AudioLimits(max_encoded_bytes=len(content)))
+    read_audio(
+        "data:audio/wav;base64," + base64.b64encode(content).decode(),
+        AudioLimits(max_encoded_bytes=len(content)),
+    )
+    with pytest.raises(AudioError, match="larger than"):
+        read_audio(content, AudioLimits(max_encoded_bytes=len(content) - 1))
+
+
+@pytest.mark.parametrize("suffix", ["flac", "ogg", "opus", "mp3"])
+def test_decoding_stops_at_the_limit(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bomb: two minutes of silence in a few kilobytes, refused after the first block."""
+    bomb = write_audio(tmp_path / f"bomb.{suffix}", np.zeros(120 * RATE), RATE)
+    num_read = 0
+    read = soundfile.SoundFile.read
+
+    def counting(self: Any, *args: Any, **kwargs: Any) -> np.ndarray:
+        nonlocal num_read
+        block = read(self, *args, **kwargs)
+        num_read += len(block)
+        return block
+
+    monkeypatch.setattr(soundfile.SoundFile, "read", counting)
+    with pytest.raises(AudioError, match=r"longer than 0\.0 s, the limit at 24,000 Hz"):
+        read_audio(bomb, AudioLimits(max_decoded_bytes=4_000))
+    assert num_read <= 65_536
+    assert read_audio(bomb).duration_s == pytest.approx(120, abs=0.2)  # the control
+
+
+def test_a_forged_flac_length_allocates_nothing() -> None:
+    content = bytearray(SMALL_FILES["FLAC"])
+    content[21] |= 0x0F  # the 36 bits that count the samples
+    content[22:26] = b"\xff" * 4
+    try:
+        assert read_audio(bytes(content)).duration_s < 1
+    except AudioError as error:
+        assert "cannot be decoded" in str(error)  # noqa: PT017
+
+
+def test_an_8_bit_wav_is_measured_in_float32() -> None:
+    with pytest.raises(AudioError, match=r"longer than 0\.0 s"):
+        read_audio(make_wav(bits=8, data=bytes(1_001)), SMALL)
+
+
+def test_six_channels_are_refused_in_flac_too() -> None:
+    with pytest.raises(AudioError, match="6 channels; 1 to 2"):
+        read_audio(encode(np.zeros((100, 6)), format="FLAC"))
+
+
+# References
+
+
+def reference(samples: np.ndarray, rate: int = RATE) -> Recording:
+    return read_audio((samples, rate))
+
+
+@pytest.mark.parametrize("rate", [8_000, 24_000, 48_000])
+def test_a_plain_reference_passes(rate: int) -> None:
+    check_reference(reference(tone(3.0, rate), rate))
+    check_reference(reference(tone(1.0, rate, level=0.01), rate))
+    check_reference(reference(tone(30.0, rate), rate))
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (tone(0.99), r"lasts 0\.99 s; 1 to 30 s"),
+        (tone(0.0), r"lasts 0\.00 s"),
+        (tone(30.01), r"lasts 30\.01 s; 1 to 30 s"),
+        (np.where(np.arange(RATE) == 9, np.nan, tone()), "1 samples that are NaN"),
+        (np.where(np.arange(RATE) < 9, np.inf, tone()), "9 samples that are NaN or infinite"),
+        (tone().astype(np.float64) * 1e300, "NaN or infinite"),
+        (np.zeros(RATE), r"silent \(-200 dBFS\); -60 dBFS"),
+        (tone(level=0.001), r"silent \(-63 dBFS\)"),
+        (np.full(RATE, 0.5), "silent"),
+        (np.sign(tone()), r"100% of the reference is at full scale .peak 1.; at most 50%"),
+        (tone(level=32_767.0), r"100% .*peak 32767.*from -1 to 1"),
+    ],
+)
+def test_a_useless_reference_is_refused(samples: np.ndarray, message: str) -> None:
+    with pytest.raises(AudioError, match=message):
+        check_reference(reference(samples))
+
+
+def test_a_reference_clipped_now_and_then_passes() -> None:
+    check_reference(reference(np.clip(tone(level=1.3), -1, 1)))
+
+
+# Writing
+
+
+def test_a_written_wav_is_16_bit_pcm_rounded_and_clipped(tmp_path: Path) -> None:
+    samples = np.array([0, 0.5, 1.4 / 32768, 1.6 / 32768, 1, -1, 2, -2, 3e38], np.float32)
+    path = write_audio(tmp_path / "a.wav", samples, RATE)
+    assert path == tmp_path / "a.wav"
+    with wave.open(str(path)) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, RATE)
+        pcm = np.frombuffer(file.readframes(99), "<i2")
+    assert pcm.tolist() == [0, 16384, 1, 2, 32767, -32768, 32767, -32768, 32767]
+
+
+@given(
+    hnp.arrays(np.float32, st.integers(0, 300), elements=st.floats(-1, 1, width=32)),
+    st.integers(8_000, 192_000),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_wav_comes_back_within_half_a_step(samples: np.ndarray, rate: int) -> None:
+    pcm = np.clip(np.rint(samples * 32768), -32768, 32767).astype(np.int16)
+    recording = read_audio(encode_wav(pcm, rate))
+    assert recording.sample_rate == rate
+    np.testing.assert_allclose(
+        recording.samples, np.minimum(samples, 32767 / 32768), rtol=0, atol=0.5 / 32768
+    )
+
+
+def test_a_wav_written_and_read_again_is_the_same_file(tmp_path: Path) -> None:
+    first = write_audio(tmp_path / "a.wav", tone(), RATE)
+    second = write_audio(tmp_path / "b.wav", read_audio(first).samples, RATE)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_flac_holds_the_samples_of_wav(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).uniform(-1.1, 1.1, RATE)
+    wav = read_audio(write_audio(tmp_path / "a.wav", samples, RATE))
+    flac = read_audio(write_audio(tmp_path / "a.flac", samples, RATE))
+    np.testing.assert_array_equal(flac.samples, wav.samples)
+
+
+@pytest.mark.parametrize("name", ["a.mp3", "a.ogg", "a.opus", "a.MP3", "a.b.Flac"])
+def test_the_extension_picks_the_format(tmp_path: Path, name: str) -> None:
+    path = write_audio(tmp_path / name, tone(5.0), RATE)
+    recording = read_audio(path)
+    assert recording.sample_rate == RATE
+    assert recording.duration_s == pytest.approx(5, abs=0.15)
+    assert np.std(recording.samples) == pytest.approx(0.5 / 2**0.5, rel=0.05)
+    with soundfile.SoundFile(path) as file:
+        assert {"a.ogg": "VORBIS", "a.opus": "OPUS"}.get(name, file.subtype) == file.subtype
+
+
+@pytest.mark.parametrize("name", ["a", "a.aac", "a.wav.txt", ".wav"])
+def test_an_unknown_extension_is_refused_and_the_known_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(AudioError, match=r"\.wav, \.flac, \.mp3, \.ogg, \.opus"):
+        write_audio(tmp_path / name, tone(), RATE)
+
+
+@pytest.mark.parametrize(
+    ("samples", "rate", "name", "message"),
+    [
+        (np.zeros((2, 9)), RATE, "a.wav", r"shape \[2, 9\]"),
+        (np.array([np.nan]), RATE, "a.wav", "NaN"),
+        (np.array([1e300]), RATE, "a.wav", "infinite"),
+        (tone(), 0, "a.wav", "0 Hz"),
+        (tone(), -5, "a.flac", "-5 Hz"),
+        (tone(), 22_050, "a.opus", "22,050 Hz"),
+    ],
+)
+def test_samples_that_cannot_be_written_are_refused(
+    tmp_path: Path, samples: np.ndarray, rate: int, name: str, message: str
+) -> None:
+    with pytest.raises(AudioError, match=message):
+        write_audio(tmp_path / name, samples, rate)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_long_ogg_does_not_end_the_process(tmp_path: Path) -> None:
+    """libsndfile 1.2.2 overflows its stack when Vorbis is given two minutes at once."""
+    path = write_audio(tmp_path / "long.ogg", tone(120.0), RATE)
+    assert read_audio(path).duration_s == pytest.approx(120, abs=0.1)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder.wav").mkdir()
+    os.mkfifo(tmp_path / "pipe.wav")
+    (tmp_path / "file").touch()
+    for name in ("none/a.wav", "folder.wav", "pipe.wav", "file/a.wav", "x" * 300 + ".wav"):
+        with pytest.raises(AudioError, match="cannot write"):
+            write_audio(tmp_path / name, tone(), RATE)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder.wav", "pipe.wav"]
+
+
+def test_a_device_behind_a_link_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "null.wav").symlink_to("/dev/null")
+    with pytest.raises(AudioError, match="not a file"):
+        write_audio(tmp_path / "null.wav", tone(), RATE)
+
+
+def test_a_file_behind_a_link_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "real.wav").write_bytes(b"old")
+    (tmp_path / "link.wav").symlink_to(tmp_path / "real.wav")
+    write_audio(tmp_path / "link.wav", tone(), RATE)
+    assert (tmp_path / "link.wav").is_symlink()
+    assert len(read_audio(tmp_path / "real.wav").samples) == RATE
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_audio(tmp_path / "a.wav", tone(), RATE)
+    before = path.read_bytes()
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(AudioError, match="No space left"):
+        write_audio(path, tone(2.0), RATE)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_wav_is_written_without_soundfile_and_flac_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    write_audio(tmp_path / "a.wav", tone(), RATE)
+    with pytest.raises(AudioError, match="pip install soundfile"):
+        write_audio(tmp_path / "a.flac", tone(), RATE)
+
+
+# Mutants
+
+
+edits = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=8)
+
+
+def _reads_or_is_refused(content: bytes) -> None:
+    try:
+        recording = read_audio(content)
+    except AudioError:
+        return
+    assert recording.samples.ndim == 1
+    assert recording.samples.nbytes <= AudioLimits().max_decoded_bytes
+
+
+@pytest.mark.parametrize("kind", list(SMALL_FILES))
+@settings(max_examples=100, deadline=None)
+@given(edits=edits)
+def test_a_mutated_file_is_audio_or_an_audio_error(kind: str, edits: list[tuple[int, int]]) -> None:
+    content = bytearray(SMALL_FILES[kind])
+    for position, value in edits:
+        content[position % len(content)] = value
+    _reads_or_is_refused(bytes(content))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(12, 60), st.integers(0, 255)), max_size=8), st.integers(0, 99)
+)
+def test_a_mutated_wav_header_is_audio_or_an_audio_error(
+    edits: list[tuple[int, int]], cut: int
+) -> None:
+    content = bytearray(encode(tone(0.01), format="WAVEX", subtype="FLOAT"))
+    for position, value in edits:
+        content[position] = value
+    _reads_or_is_refused(bytes(content[: len(content) - cut]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from([b"", b"RIFF\0\0\0\0WAVEfmt ", b"fLaC", b"OggS", b"ID3\x04", b"\xff\xfb"]),
+    st.binary(max_size=200),
+)
+def test_any_bytes_are_audio_or_an_audio_error(magic: bytes, rest: bytes) -> None:
+    _reads_or_is_refused(magic + rest)
+
+
+def test_the_header_of_a_wav_is_read_without_its_samples() -> None:
+    wav = parse_wav(WAV)
+    assert (wav.sample_rate, wav.num_channels, wav.bits, wav.num_frames) == (RATE, 1, 16, 480)

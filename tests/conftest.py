@@ -1,0 +1,78 @@
+"""Tiny checkpoints in the released layout, made once per session, and what is loaded from them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from vivace.backends.eager import EagerBackend
+from vivace.checkpoint import Checkpoint
+from vivace.model.codec import Codec
+from vivace.model.talker import Qwen3TTS
+from vivace.text.tokenizer import TextTokenizer
+
+ROOT = Path(__file__).parent.parent
+TINY_NAMES = (
+    "custom_voice",
+    "custom_voice_projected",
+    "voice_design",
+    "base",
+    "base_projected",
+)
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """One tiny checkpoint, loaded in float32 on the CPU."""
+
+    checkpoint: Checkpoint
+    tokenizer: TextTokenizer
+    model: Qwen3TTS
+    codec: Codec
+
+    def backend(self, pass_rows: int | None = None) -> EagerBackend:
+        return EagerBackend(self.model, self.codec, pass_rows=pass_rows)
+
+
+def load_script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds one folder per name of TINY_NAMES."""
+    script = load_script(ROOT / "scripts" / "make_tiny_checkpoints.py")
+    folder = tmp_path_factory.mktemp("tiny")
+    for name in TINY_NAMES:
+        script.make_checkpoint(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_folder: Path) -> Callable[[str], Tiny]:
+    """A tiny checkpoint by name, each loaded once."""
+
+    @cache
+    def load(name: str) -> Tiny:
+        checkpoint = Checkpoint.open(tiny_folder / name)
+        cpu = torch.device("cpu")
+        return Tiny(
+            checkpoint=checkpoint,
+            tokenizer=TextTokenizer.from_folder(checkpoint.folder),
+            model=checkpoint.load_model(cpu, torch.float32),
+            codec=checkpoint.load_codec(cpu),
+        )
+
+    return load

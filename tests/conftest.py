@@ -19,6 +19,7 @@ from vivace.model.talker import Qwen3TTS
 from vivace.text.tokenizer import TextTokenizer
 
 ROOT = Path(__file__).parent.parent
+torch.set_num_threads(1)  # tiny models gain nothing from more, and lose on a busy machine
 TINY_NAMES = (
     "custom_voice",
     "custom_voice_projected",

@@ -80,8 +80,8 @@ def official_items(model: str) -> Iterator[OfficialItem]:
         name = entry["name"]
         references[name] = {
             "text": entry["text"],
-            "codes": tensors[f"reference.{name}.codes"],
-            "speaker": tensors[f"reference.{name}.x_vector"],
+            "codes": tensors[f"{name}.ref_code"],
+            "speaker": tensors[f"{name}.ref_spk_embedding"],
         }
     for call in header["calls"]:
         for index, raw in enumerate(call["items"]):

@@ -84,7 +84,7 @@ class Codebooks(nn.Module):
     def _learn(self, book: int, x: Tensor, codes: Tensor) -> None:
         """Move each code toward the mean of what chose it; put unused ones on random inputs."""
         sums, usage, vectors = self.sums[book], self.usage[book], self.vectors[book]
-        chosen = F.one_hot(codes, len(usage)).to(x.dtype)
+        chosen = _one_hot(codes, len(usage))
         usage.lerp_(chosen.sum(0), 1 - self.decay)
         sums.lerp_(chosen.T @ x, 1 - self.decay)
         is_dead = usage < self.dead
@@ -99,7 +99,7 @@ class Codebooks(nn.Module):
         size = len(self.usage[book])
         self.vectors[book] = x[torch.randperm(len(x), device=x.device)[:size]]
         for _ in range(rounds):
-            chosen = F.one_hot(self.nearest(book, x), size).to(x.dtype)
+            chosen = _one_hot(self.nearest(book, x), size)
             count = chosen.sum(0)
             mean = (chosen.T @ x) / count.clamp(min=1)[:, None]
             spare = x[torch.randint(len(x), (size,), device=x.device)]
@@ -110,6 +110,10 @@ class Codebooks(nn.Module):
     def perplexity(self) -> Tensor:
         share = self.usage / self.usage.sum(-1, keepdim=True)
         return (-(share * share.clamp(min=1e-9).log()).sum(-1)).exp()
+
+
+def _one_hot(codes: Tensor, size: int) -> Tensor:
+    return (codes[:, None] == torch.arange(size, device=codes.device)).float()
 
 
 class CodecTrainer(nn.Module):

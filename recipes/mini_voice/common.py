@@ -21,11 +21,14 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BEGUN = time.perf_counter()
 
 
-def set_precision() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = True
+def begin_stage() -> None:
+    """Precision, seed and a fresh memory pool for the stage's graphs."""
+    torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = False  # took 25 s before the first step
     torch.manual_seed(1)
+    if DEVICE.type == "cuda":
+        Step.pool = torch.cuda.graph_pool_handle()
 
 
 def autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
@@ -139,7 +142,6 @@ class Step:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=Step.pool):
                 self.outputs = self._run()
-            Step.pool = graph.pool()
             self._kept += [(r._cos, r._sin) for r in ropes(modules)]
             self._kept.append([p.grad for m in modules for p in m.parameters()])
             self._graph = graph

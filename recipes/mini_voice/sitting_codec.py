@@ -6,6 +6,7 @@ stay as they are and only the adversarial stage runs.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ def start_synthesis(args: SimpleNamespace) -> subprocess.Popen[bytes]:
     command += ["--smoke"] * args.smoke
     for item in args.set:
         command += ["--set", item]
-    return subprocess.Popen(command)
+    return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 @torch.no_grad()

@@ -70,6 +70,15 @@ class Store:
         self.train, self.dev = _part(data.max_hours), _part(min(1.0, data.max_hours))
         self.limits = torch.zeros(2, dtype=torch.float64, device=DEVICE)  # frames, utterances
         self.starts = torch.zeros(MAX_UTTERANCES, dtype=torch.int64, device=DEVICE)
+        self._check_reach()
+
+    def _check_reach(self) -> None:
+        """The buffer has more than 2**31 samples: prove that gathering reaches its end."""
+        audio = self.train.audio
+        audio[-3:] = torch.tensor([5, 6, 7], dtype=torch.int16, device=DEVICE)
+        last = torch.tensor([len(audio) - 3], device=DEVICE)
+        assert gather(audio, last, 3).tolist() == [[5, 6, 7]]
+        audio[-3:] = 0
 
     @property
     def is_complete(self) -> bool:

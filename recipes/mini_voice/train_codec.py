@@ -16,7 +16,7 @@ from torch import Tensor
 from recipes.mini_voice.codec_model import CodecTrainer, decode_part, take_part
 from recipes.mini_voice.common import (
     DEVICE, Log, Step, TimeBox, autocast, cosine, initialise, load_half, optimizer, save_half,
-    set_lr, set_precision,
+    set_lr, begin_stage,
 )  # fmt: skip
 from recipes.mini_voice.mels import MelLoss
 from recipes.mini_voice.settings import FRAME, LABEL, decoder_config, load_settings, parser
@@ -106,13 +106,12 @@ class Stage:
     @torch.no_grad()
     def set_codebooks(self) -> None:
         firsts, rests = [], []
-        for _ in range(-(-24_000 // (self.config.batch * self.config.crop_frames))):
+        per_crop = self.config.batch * self.config.crop_frames
+        for _ in range(-(-self.config.kmeans_vectors // per_crop)):
             with autocast(self.config.precision):
                 first, rest = self.trainer.branches(self.trainer.encoder(self.crop()[0]))
             firsts.append(first.flatten(0, 1))
             rests.append(rest.flatten(0, 1))
-            if len(firsts) * self.config.batch * self.config.crop_frames > 24_000:
-                break
         books = self.trainer.books
         books.initialise(0, torch.cat(firsts))
         residual = torch.cat(rests)
@@ -125,7 +124,7 @@ class Stage:
 def dev_mel(settings: SimpleNamespace, store: Store, trainer: CodecTrainer, mel: MelLoss) -> float:
     """Round-trip mel distance on the first dev utterances."""
     distances = []
-    for start, frames in list(zip(store.dev.starts, store.dev.frames, strict=True))[:32]:
+    for start, frames in list(zip(store.dev.starts, store.dev.frames, strict=True))[: settings.train_codec.num_dev_utterances]:
         samples = store.dev.audio[start * FRAME : (start + frames) * FRAME].float() / 32768
         made = round_trip(trainer, samples)
         distances.append(mel(made[None], samples[None]))
@@ -144,7 +143,7 @@ def run(
     settings: SimpleNamespace, store: Store, log: Log, out: Path, *,
     seconds: float | None = None, use_graph: bool = True, resume: Path | None = None,
 ) -> CodecTrainer:  # fmt: skip
-    set_precision()
+    begin_stage()
     config = settings.train_codec
     trainer = build(settings)
     count = {k: sum(p.numel() for p in m.parameters()) for k, m in trainer.named_children()}

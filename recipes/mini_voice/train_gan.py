@@ -11,11 +11,12 @@ from types import SimpleNamespace
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize
 
 from recipes.mini_voice.codec_model import decode_part, take_part
 from recipes.mini_voice.common import (
     DEVICE, Log, Step, TimeBox, autocast, late_decay, load_half, optimizer, save_half, set_lr,
-    set_precision,
+    begin_stage,
 )  # fmt: skip
 from recipes.mini_voice.discriminators import Discriminators, fool_losses, judge_loss
 from recipes.mini_voice.mels import MelLoss
@@ -49,7 +50,6 @@ class Stage:
         self.judge_optimizer = optimizer(
             self.judge_parameters, config.discriminator_lr, betas, config.weight_decay
         )
-        self.decay = torch.tensor(0.0, device=DEVICE)  # of the average; 0 copies
 
     def step(self) -> dict[str, Tensor]:
         config = self.config
@@ -66,7 +66,7 @@ class Stage:
     def _train_judges(self, real: Tensor, made: Tensor) -> Tensor:
         for parameter in self.judge_parameters:
             parameter.requires_grad_(True)
-        with autocast(self.config.discriminator_precision):
+        with autocast(self.config.discriminator_precision), parametrize.cached():
             loss = judge_loss(self.judges(real), self.judges(made))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.judge_parameters, self.config.clip)
@@ -77,7 +77,7 @@ class Stage:
         config = self.config
         for parameter in self.judge_parameters:
             parameter.requires_grad_(False)
-        with autocast(config.discriminator_precision):
+        with autocast(config.discriminator_precision), parametrize.cached():
             with torch.no_grad():
                 wanted = self.judges(real)
             fool, features = fool_losses(wanted, self.judges(made))
@@ -87,8 +87,7 @@ class Stage:
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, config.clip)
         self.optimizer.step()
         with torch.no_grad():
-            for mine, theirs in zip(self.averaged, self.parameters, strict=True):
-                mine.copy_(theirs + self.decay * (mine - theirs))
+            torch._foreach_lerp_(self.averaged, self.parameters, 1 - config.ema_decay)
         outputs = {"mel": mel, "fool": fool, "features": features, "norm": norm}
         return {name: value.detach() for name, value in outputs.items()}
 
@@ -98,9 +97,11 @@ class Stage:
 
 
 @torch.no_grad()
-def dev_mel(store: Store, decoder: CodecDecoder, codes: Tensor, mel: MelLoss) -> float:
+def dev_mel(
+    count: int, store: Store, decoder: CodecDecoder, codes: Tensor, mel: MelLoss
+) -> float:
     distances = []
-    for start, frames in list(zip(store.dev.starts, store.dev.frames, strict=True))[:32]:
+    for start, frames in list(zip(store.dev.starts, store.dev.frames, strict=True))[:count]:
         samples = store.dev.audio[start * FRAME : (start + frames) * FRAME].float() / 32768
         made = decoder(codes[None, start : start + frames].long(), CausalState())
         distances.append(mel(made.float(), samples[None]))
@@ -113,15 +114,16 @@ def run(
     resume: Path | None = None,
 ) -> CodecDecoder:  # fmt: skip
     """`codes` are those of the dev and of the train part. Returns the averaged decoder."""
-    set_precision()
+    begin_stage()
     use_fast_snake()
     config = settings.train_gan
     box = TimeBox(seconds or config.seconds)
+    num_dev = settings.train_codec.num_dev_utterances
     stage = Stage(settings, store, decoder, codes[1])
     if resume is not None and (resume / "discriminators.safetensors").exists():
         load_half(resume / "discriminators.safetensors", stage.judges)
     count = sum(p.numel() for p in stage.judge_parameters)
-    log("gan", discriminators=count, dev_mel=dev_mel(store, decoder, codes[0], stage.mel))
+    log("gan", discriminators=count, dev_mel=dev_mel(num_dev, store, decoder, codes[0], stage.mel))
     set_lr(stage.optimizer, 1e-6)
     set_lr(stage.judge_optimizer, 1e-6)
     step = Step("gan", stage.step, stage.reset, [decoder, stage.judges], use_graph=use_graph)
@@ -130,8 +132,6 @@ def run(
         scale = late_decay(progress, number, config.warmup_steps, config.final_lr, config.decay_from)
         set_lr(stage.optimizer, config.lr * scale)
         set_lr(stage.judge_optimizer, config.discriminator_lr * scale)
-        if number % 50 == 0:
-            stage.decay.fill_(min(config.ema_decay, number / (number + 20)))
         outputs = step()
         number += 1
         if number % 100 == 0 or number < 4:
@@ -141,5 +141,5 @@ def run(
             log("gan", step=number, ms=rate, **values)
     save_half(out / "decoder.safetensors", stage.average.state_dict())
     save_half(out / "discriminators.safetensors", stage.judges.state_dict())
-    log("gan", steps=number, dev_mel=dev_mel(store, stage.average, codes[0], stage.mel))
+    log("gan", steps=number, dev_mel=dev_mel(num_dev, store, stage.average, codes[0], stage.mel))
     return stage.average

@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-GREEDY = {"do_sample": False, "subtalker_dosample": False}
-MAX_NEW_TOKENS = 65  # the last token is never completed, so 64 frames
+DEFAULT_SETTINGS: dict[str, Any] = {
+    "do_sample": False,
+    "subtalker_dosample": False,
+    "max_new_tokens": 65,  # the last token is never completed, so 64 frames
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class Call:
     name: str
     items: tuple[Item, ...]
     non_streaming_mode: bool
-    settings: dict[str, Any] = field(default_factory=dict)  # besides GREEDY
+    settings: dict[str, Any] = field(default_factory=dict)  # besides DEFAULT_SETTINGS
     keeps_rows: bool = False  # also store the prefill rows and what follows from them
     keeps_waveform: bool = False
 
@@ -37,7 +40,7 @@ class Call:
         return {
             "name": self.name,
             "non_streaming_mode": self.non_streaming_mode,
-            "settings": {"max_new_tokens": MAX_NEW_TOKENS, **GREEDY, **self.settings},
+            "settings": DEFAULT_SETTINGS | self.settings,
             "items": items,
         }
 

@@ -100,6 +100,14 @@ def predictor_shape(params: Sequence[SamplingParams], device: torch.device) -> S
     return Shape.of(rows, device)
 
 
+def talker_scores(
+    logits: Tensor, history: Tensor, penalty: Tensor, is_banned: Tensor, shape: Shape
+) -> Tensor:
+    """Codebook 0, in the official order: penalty, bans, then temperature, top-k and top-p."""
+    logits = penalise(logits, history, penalty).masked_fill(is_banned, -torch.inf)
+    return shape_scores(logits, shape)
+
+
 def penalise(logits: Tensor, history: Tensor, penalty: Tensor) -> Tensor:
     """Make codes already spoken less likely; `history` is bool [B, V], `penalty` [B, 1]."""
     punished = torch.where(logits < 0, logits * penalty, logits / penalty)

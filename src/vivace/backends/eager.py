@@ -25,9 +25,9 @@ from vivace.prompt import Prompt
 from vivace.sampling import (
     NoiseTable,
     draw,
-    penalise,
     predictor_shape,
     shape_scores,
+    talker_scores,
     talker_shape,
 )
 from vivace.speech import SamplingParams
@@ -75,7 +75,7 @@ class EagerBackend:
         self._predictor_cache = KeyValueCache(
             predictor.num_hidden_layers, capacity=config.num_code_groups
         )
-        self._is_suppressed = _suppressed(
+        self._ban, self._early_ban = _bans(
             config.vocab_size, config.codec_eos_token_id, model.device
         )
         self._pad_vector = self._text_vectors([model.config.tts_pad_token_id])[0]
@@ -211,7 +211,7 @@ class _Pass:
         self._predictor = backend.model.talker.code_predictor
         self._predictor_cache = backend._predictor_cache
         self._pad_vector = backend._pad_vector
-        self._is_suppressed = backend._is_suppressed
+        self._ban, self._early_ban = backend._ban, backend._early_ban
         self._eos = backend.model.config.talker_config.codec_eos_token_id
         device = backend.model.device
         params = [s.sampling for s in states]
@@ -220,7 +220,6 @@ class _Pass:
         self._predictor_shape = predictor_shape(params, device)
         penalties = [p.repetition_penalty for p in params]
         self._penalty = torch.tensor(penalties, dtype=torch.float32, device=device)[:, None]
-        self._has_penalty = any(p != 1.0 for p in penalties)
 
     def make_frame(self, ready: Sequence[int], frame: int) -> None:
         self._read_rows([i for i in ready if self.states[i].code_sum is not None])
@@ -268,15 +267,14 @@ class _Pass:
 
     def _draw_first(self, hidden: Tensor, frame: int) -> tuple[Tensor, Tensor]:
         logits = self._talker.codec_head(hidden[:, 0]).float()
-        if self._has_penalty:
-            history = self._stack([state.history[None] for state in self.states])
-            logits = penalise(logits, history, self._penalty)
-        logits = logits.masked_fill(self._is_suppressed, -torch.inf)
-        for i, state in enumerate(self.states):
-            if state.num_frames < state.sampling.min_frames:
-                logits[i, self._eos] = -torch.inf
-        scores = shape_scores(logits, self._talker_shape)
+        history = self._stack([state.history[None] for state in self.states])
+        banned = self._stack([self._banned(state) for state in self.states])
+        scores = talker_scores(logits, history, self._penalty, banned, self._talker_shape)
         return draw(scores, self._noise[0][:, frame], self._talker_shape.is_greedy)
+
+    def _banned(self, state: _SlotState) -> Tensor:
+        is_early = state.num_frames < state.sampling.min_frames
+        return self._early_ban if is_early else self._ban  # [1, vocabulary]
 
     def _draw_rest(
         self, hidden: Tensor, first: Tensor, score: Tensor, frame: int
@@ -309,11 +307,12 @@ class _Pass:
         return torch.cat([*rows, *[torch.zeros_like(rows[0])] * missing])
 
 
-def _suppressed(vocab_size: int, eos: int, device: torch.device) -> Tensor:
-    """The last 1024 ids of codebook 0 are not codes; of them only the end of speech is drawn."""
-    is_suppressed = torch.arange(vocab_size, device=device) >= vocab_size - 1024
-    is_suppressed[eos] = False
-    return is_suppressed
+def _bans(vocab_size: int, eos: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """What codebook 0 never draws: the last 1024 ids but the end of speech, and early that too."""
+    early = torch.arange(vocab_size, device=device)[None] >= vocab_size - 1024
+    later = early.clone()
+    later[:, eos] = False
+    return later, early
 
 
 def _gather(states: Sequence[_SlotState], num_groups: int) -> Frames:

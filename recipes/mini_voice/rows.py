@@ -1,0 +1,116 @@
+"""The talker's rows, exactly as a prompt is assembled, for every utterance and both text layouts.
+
+A row is one text id (or none) and either one special codec id, a whole frame of codes, or nothing.
+Rows of all examples lie in flat arrays; an example is a run of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from recipes.mini_voice.encode import Codes
+from vivace.model.config import TalkerConfig
+from vivace.text.tokenizer import TextTokenizer
+
+NOTHING = -1
+
+
+@dataclass(frozen=True)
+class Ids:
+    """The text ids that every prompt needs."""
+
+    role: list[int]
+    pad: int
+    bos: int
+    eos: int
+
+    @classmethod
+    def of(cls, tokenizer: TextTokenizer) -> Ids:
+        return cls(
+            tokenizer.role_ids("assistant"),
+            tokenizer.special_id("<tts_pad>"),
+            tokenizer.special_id("<tts_text_bos>"),
+            tokenizer.special_id("<tts_text_eod>"),
+        )
+
+
+def prompt_rows(
+    text: list[int], config: TalkerConfig, ids: Ids, *, is_streaming: bool, is_auto: bool
+) -> tuple[list[int], list[int], list[int]]:
+    """Text ids and codec ids of the prefill, and the text ids that later rows carry in turn."""
+    think = [
+        [config.codec_nothink_id, config.codec_think_bos_id, config.codec_think_eos_id],
+        [
+            config.codec_think_id,
+            config.codec_think_bos_id,
+            config.codec_language_id["english"],
+            config.codec_think_eos_id,
+        ],
+    ][not is_auto]
+    prefix = [*think, config.spk_id["heart"]]
+    texts = [*ids.role, *[ids.pad] * len(prefix), ids.bos]
+    codecs = [*[NOTHING] * 3, *prefix, config.codec_pad_id]
+    if is_streaming:
+        return [*texts, text[0]], [*codecs, config.codec_bos_id], [*text[1:], ids.eos]
+    texts = [*texts, *text, ids.eos, ids.pad]
+    codecs = [*codecs, *[config.codec_pad_id] * (len(text) + 1), config.codec_bos_id]
+    return texts, codecs, []
+
+
+@dataclass
+class Examples:
+    text: np.ndarray  # int16 of each row
+    codec: np.ndarray  # int16: a special codec id, or NOTHING
+    frame: np.ndarray  # int32: the frame whose codes are fed here, or NOTHING
+    target: np.ndarray  # int32: the frame to predict, NOTHING for none, -2 for end of speech
+    starts: np.ndarray  # first row of each example
+    lengths: np.ndarray
+    utterances: np.ndarray
+
+
+END = -2
+
+
+def build_examples(
+    codes: Codes, tokenizer: TextTokenizer, config: TalkerConfig, settings: SimpleNamespace,
+    utterances: range, *, seed: int = 5, variants: int = 2,
+) -> Examples:  # fmt: skip
+    """Each utterance `variants` times, each time in a layout and a language drawn anew."""
+    train = settings.train_talker
+    lines = Path(settings.data.lines).read_text().splitlines()
+    ids, rng, starts = Ids.of(tokenizer), np.random.default_rng(seed), codes.starts
+    texts, codecs, frames, targets, lengths, owners = [], [], [], [], [], []
+    longest = max(train.buckets)
+    for utterance in utterances:
+        text = tokenizer.encode(lines[codes.lines[utterance]])
+        begin, count = int(starts[utterance]), int(codes.frames[utterance])
+        for _ in range(variants):
+            row_text, row_codec, trailing = prompt_rows(
+                text, config, ids,
+                is_streaming=rng.random() < train.streaming_fraction,
+                is_auto=rng.random() < train.auto_fraction,
+            )  # fmt: skip
+            head = len(row_text)
+            if head + count > longest:
+                continue
+            later = (trailing + [ids.pad] * count)[:count]
+            run = np.arange(begin, begin + count, dtype=np.int32)
+            texts.append(np.asarray(row_text + later, np.int16))
+            codecs.append(np.asarray(row_codec + [NOTHING] * count, np.int16))
+            frames.append(np.concatenate((np.full(head, NOTHING, np.int32), run)))
+            target = np.full(head + count, NOTHING, np.int32)
+            target[head - 1 : -1] = run
+            target[-1] = END
+            targets.append(target)
+            lengths.append(head + count)
+            owners.append(utterance)
+    sizes = np.asarray(lengths, np.int64)
+    return Examples(
+        np.concatenate(texts), np.concatenate(codecs), np.concatenate(frames),
+        np.concatenate(targets), np.concatenate(([0], np.cumsum(sizes)[:-1])), sizes,
+        np.asarray(owners),
+    )  # fmt: skip

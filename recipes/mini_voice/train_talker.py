@@ -1,0 +1,315 @@
+"""Talker and predictor together, from the codes of `encode`; writes talker.safetensors in two parts.
+
+Fixed shapes: examples go into buckets by their number of rows, one captured step per bucket.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from recipes.mini_voice import encode
+from recipes.mini_voice.common import (
+    BEGUN, DEVICE, Log, Step, TimeBox, autocast, cosine, initialise, optimizer, save_half, set_lr,
+    begin_stage,
+)  # fmt: skip
+from recipes.mini_voice.rows import END, Examples, build_examples
+from recipes.mini_voice.settings import NUM_PHONEMES, load_settings, parser, talker_config
+from recipes.mini_voice.speak import write_speech
+from vivace.model.cache import attend_causally
+from vivace.model.talker import Talker
+from vivace.text.tokenizer import TextTokenizer
+
+IGNORED = -100
+
+
+class Dropout:
+    """Dropout after every attention and MLP, by hooks: the model code has none."""
+
+    def __init__(self, model: nn.Module, probability: float) -> None:
+        self.probability, self.is_on = probability, True
+        for name, module in model.named_modules():
+            if name.endswith((".self_attn", ".mlp")):
+                module.register_forward_hook(self._after)
+
+    def _after(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor | None:
+        return self(output) if self.is_on else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.probability) if self.is_on else x
+
+
+class Lookup(torch.autograd.Function):
+    """An embedding whose gradient is a product with one-hot rows: a sort and scatter is slower."""
+
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.size = len(weight)
+        return F.embedding(ids, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        (ids,) = ctx.saved_tensors
+        dtype = torch.bfloat16 if grad.is_cuda else grad.dtype
+        rows = torch.arange(ctx.size, device=ids.device)[:, None] == ids.flatten()
+        return None, (rows.to(dtype) @ grad.flatten(0, -2).to(dtype)).float()
+
+
+def use_fast_lookup(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            module.forward = lambda ids, m=module: Lookup.apply(ids, m.weight)  # type: ignore[method-assign]
+
+
+class Bucket:
+    """Examples of up to `length` rows, and the static tensor that says which to take."""
+
+    def __init__(self, length: int, batch: int, examples: np.ndarray) -> None:
+        self.length, self.batch, self.count = length, batch, len(examples)
+        self.examples = torch.from_numpy(examples).to(DEVICE)
+
+    def draw(self) -> Tensor:
+        place = torch.rand(self.batch, dtype=torch.float64, device=DEVICE) * self.count
+        return self.examples[place.long()]
+
+
+class Stage:
+    def __init__(self, settings: SimpleNamespace, talker: Talker, codes: encode.Codes) -> None:
+        self.config, self.talker = settings.train_talker, talker
+        self.eos = talker.config.codec_eos_token_id
+        self.size, self.num_books = settings.codec.codebook_size, settings.codec.num_quantizers
+        self.phonemes = nn.Linear(talker.config.hidden_size, 2 * NUM_PHONEMES).to(DEVICE)
+        self.dropout = Dropout(talker, self.config.dropout)
+        use_fast_lookup(talker)
+        self.parameters = [*talker.parameters(), *self.phonemes.parameters()]
+        self.optimizer = optimizer(
+            self.parameters, self.config.lr, tuple(self.config.betas), self.config.weight_decay
+        )
+        self.codes = torch.from_numpy(codes.codes).to(DEVICE)
+        self.labels = torch.from_numpy(codes.labels).to(DEVICE).view(-1, 2)
+
+    def load(self, examples: Examples) -> dict[str, Tensor]:
+        names = ("text", "codec", "frame", "target", "starts", "lengths")
+        return {name: torch.from_numpy(getattr(examples, name)).to(DEVICE) for name in names}
+
+    def buckets(self, examples: Examples) -> list[Bucket]:
+        found, below = [], 0
+        for length in self.config.buckets:
+            chosen = np.flatnonzero((examples.lengths > below) & (examples.lengths <= length))
+            below = length
+            if len(chosen):
+                batch = max(1, self.config.rows_per_step // length)
+                found.append(Bucket(length, batch, chosen))
+        return found
+
+    def forward(
+        self, data: dict[str, Tensor], chosen: Tensor, length: int, num_frames: int | None,
+        corruption: float,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """Losses of a batch of examples; the predictor's on `num_frames` random frames, or all."""
+        at = torch.arange(length, device=DEVICE)
+        inside = at < data["lengths"][chosen][:, None]
+        rows = torch.where(inside, data["starts"][chosen][:, None] + at, 0)
+        text, codec = data["text"][rows].long(), data["codec"][rows].long()
+        frame, target = data["frame"][rows].long(), data["target"][rows].long()
+        target = torch.where(inside, target, -1)
+        x = self._inputs(text, codec, frame, corruption)
+        rope = self.talker.rope.span(0, length, x)
+        hidden = self.talker(x, rope, attend_causally)
+        true = self.codes[target.clamp(min=0)].long()  # [B, T, books]
+        wanted = torch.where(target >= 0, true[..., 0], IGNORED)
+        wanted = torch.where(target == END, self.eos, wanted)
+        logits = self.talker.codec_head(hidden)
+        losses = {"ce0": F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten())}
+        labels = self.labels[target.clamp(min=0)].long()
+        labels = torch.where(target[..., None] >= 0, labels, IGNORED)
+        phonemes = self.phonemes(hidden).unflatten(-1, (2, -1))
+        losses["phoneme"] = F.cross_entropy(phonemes.flatten(0, 2).float(), labels.flatten())
+        is_frame = (target >= 0).flatten()
+        if num_frames is None:
+            picked = is_frame.nonzero()[:, 0]
+        else:
+            weight = torch.rand(is_frame.shape, device=DEVICE) + is_frame
+            picked = weight.topk(min(num_frames, len(weight))).indices
+        residual = self._residual(
+            hidden.flatten(0, 1)[picked], true.flatten(0, 1)[picked], is_frame[picked]
+        )
+        for book, loss in enumerate(residual, start=1):
+            losses[f"ce{book}"] = loss
+        return losses
+
+    def _inputs(self, text: Tensor, codec: Tensor, frame: Tensor, corruption: float) -> Tensor:
+        codes = self.codes[frame.clamp(min=0)].long()
+        if corruption:
+            is_wrong = torch.rand(codes.shape, device=DEVICE) < corruption
+            codes = torch.where(is_wrong, torch.randint_like(codes, self.size), codes)
+        codes = torch.where(frame[..., None] >= 0, codes, -1)
+        codes = torch.cat(
+            (torch.where(codec >= 0, codec, codes[..., 0])[..., None], codes[..., 1:]), dim=-1
+        )
+        return self.dropout(embed(self.talker, text, codes))
+
+    def _residual(self, hidden: Tensor, codes: Tensor, is_real: Tensor) -> list[Tensor]:
+        """Cross entropy of books 1 and up, each given the frame's earlier books."""
+        predictor = self.talker.code_predictor
+        tables = [self.talker.model.codec_embedding, *predictor.model.codec_embedding]
+        inputs = [hidden] + [
+            tables[book](codes[:, book]) for book in range(self.num_books - 1)
+        ]
+        x = predictor(torch.stack(inputs, dim=1).float(), 0, attend_causally)
+        losses = []
+        for book in range(1, self.num_books):
+            logits = predictor.lm_head[book - 1](x[:, book])
+            wanted = torch.where(is_real, codes[:, book], IGNORED)
+            losses.append(F.cross_entropy(logits.float(), wanted))
+        return losses
+
+    def step(self, data: dict[str, Tensor], bucket: Bucket) -> dict[str, Tensor]:
+        config = self.config
+        self.dropout.is_on = True
+        with autocast("bf16"):
+            losses = self.forward(
+                data, bucket.draw(), bucket.length, config.predictor_frames, config.corruption
+            )
+        residual = torch.stack([losses[f"ce{book}"] for book in range(1, self.num_books)])
+        loss = (
+            losses["ce0"]
+            + config.residual_weight * residual.mean()
+            + config.phoneme_weight * losses["phoneme"]
+        )
+        loss.backward()
+        losses["norm"] = torch.nn.utils.clip_grad_norm_(self.parameters, config.clip)
+        self.optimizer.step()
+        return {name: value.detach() for name, value in losses.items()}
+
+    def reset(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def evaluate(self, data: dict[str, Tensor], examples: Examples) -> dict[str, float]:
+        """Mean losses over held-out examples, without dropout or corruption."""
+        self.dropout.is_on = False
+        order = np.argsort(examples.lengths, kind="stable")
+        found: list[dict[str, Tensor]] = []
+        for part in np.array_split(order, max(1, len(order) // 64)):
+            length = int(examples.lengths[part].max())
+            with autocast("bf16"):
+                found.append(
+                    self.forward(data, torch.from_numpy(part).to(DEVICE), length, None, 0.0)
+                )
+        return {name: float(torch.stack([f[name] for f in found]).mean()) for name in found[0]}
+
+
+def embed(talker: Talker, text: Tensor, codes: Tensor) -> Tensor:
+    """Rows of text ids [B, T] and codes [B, T, books], NO_CODE where none."""
+    return (talker.text_vectors(text) + talker.code_vectors(codes)).float()
+
+
+def save(talker: Talker, out: Path) -> None:
+    """Two files: one may not be larger than 16 MiB."""
+    state = talker.state_dict()
+    names = sorted(state)
+    total, middle, size = sum(state[n].numel() for n in names), 0, 0
+    while size < total / 2:
+        size += state[names[middle]].numel()
+        middle += 1
+    save_half(out / "talker_a.safetensors", {n: state[n] for n in names[:middle]})
+    save_half(out / "talker_b.safetensors", {n: state[n] for n in names[middle:]})
+
+
+def load(talker: Talker, folder: Path) -> None:
+    state: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("talker_?.safetensors")):
+        state |= {name: tensor.float() for name, tensor in load_file(path).items()}
+    talker.load_state_dict(state)
+
+
+def build(settings: SimpleNamespace, tokenizer: TextTokenizer) -> Talker:
+    size = -(-tokenizer.vocab_size // 16) * 16
+    talker = Talker(talker_config(settings, size))
+    initialise(talker)
+    return talker.to(DEVICE)
+
+
+def run(
+    settings: SimpleNamespace, log: Log, out: Path, *, seconds: float | None = None,
+    until: float | None = None, use_graph: bool = True, resume: Path | None = None,
+) -> None:  # fmt: skip
+    begin_stage()
+    random.seed(9)
+    config = settings.train_talker
+    tokenizer = TextTokenizer.from_folder(Path(settings.tokenizer.folder))
+    codes = encode.read(Path(config.codes))
+    talker = build(settings, tokenizer)
+    if resume is not None:
+        load(talker, resume)
+    begun = time.perf_counter()
+    dev = build_examples(codes, tokenizer, talker.config, settings, range(codes.num_dev), variants=1)
+    train = build_examples(
+        codes, tokenizer, talker.config, settings, range(codes.num_dev, len(codes.lines))
+    )
+    stage = Stage(settings, talker, codes)
+    data, dev_data, buckets = stage.load(train), stage.load(dev), stage.buckets(train)
+    count = {
+        "talker": sum(p.numel() for p in talker.parameters()),
+        "predictor": sum(p.numel() for p in talker.code_predictor.parameters()),
+    }
+    log(
+        "talker", parameters=str(count), examples=len(train.lengths), rows=len(train.text),
+        buckets=str([(b.length, b.batch, b.count) for b in buckets]),
+        build_s=time.perf_counter() - begun,
+    )  # fmt: skip
+    if until is not None:
+        seconds = max(5.0, until - (time.perf_counter() - BEGUN))
+    box = TimeBox(seconds or config.seconds)
+    set_lr(stage.optimizer, 1e-6)
+    steps = [
+        Step(
+            f"talker {bucket.length}x{bucket.batch}", lambda b=bucket: stage.step(data, b),
+            stage.reset, [talker, stage.phonemes], use_graph=use_graph,
+        )
+        for bucket in reversed(buckets)
+    ][::-1]  # fmt: skip
+    weights = [bucket.count / bucket.batch for bucket in buckets]
+    number, marked, mark, evaluated = 0, 0, box.elapsed, 0.0
+    while (progress := box.progress) < 1:
+        set_lr(stage.optimizer, config.lr * cosine(progress, number, config.warmup_steps, config.final_lr))
+        outputs = random.choices(steps, weights)[0]()
+        number += 1
+        if number % 200 == 0 or number < 4:
+            values = {name: float(value) for name, value in outputs.items()}
+            rate = 1000 * (box.elapsed - mark) / max(1, number - marked)
+            marked, mark = number, box.elapsed
+            log("talker", step=number, ms=rate, **values)
+        if progress > evaluated + 0.1:
+            evaluated = progress
+            log("talker dev", step=number, **stage.evaluate(dev_data, dev))
+    save(talker, out)
+    log("talker dev", steps=number, **stage.evaluate(dev_data, dev))
+    stage.dropout.is_on = False
+    write_speech(settings, talker, tokenizer, codes, out, log)
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--until", type=float, help="seconds after which training must end")
+    args = options.parse_args()
+    settings = load_settings(args.smoke, args.set)
+    run(
+        settings, Log(args.out / "log.jsonl"), args.out, seconds=args.seconds, until=args.until,
+        use_graph=not args.no_graph, resume=args.resume,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The codec decodes and encodes as the official one, and a piece at a time equals all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, Tiny, load_script
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from vivace.model.conv import CausalState
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+SECONDS = {"long": 3.3, "short": 0.61, "beyond_window": 13.0}
+SAMPLES_PER_FRAME = 1920
+
+
+@pytest.fixture(scope="module")
+def official() -> dict[str, torch.Tensor]:
+    return load_file(GOLDEN / "codec.safetensors")
+
+
+@pytest.mark.parametrize("num_frames", [1, 7, 100, 300])
+def test_decoded_samples_are_the_official_ones(
+    tiny: Callable[[str], Tiny], official: dict[str, torch.Tensor], num_frames: int
+) -> None:
+    samples = tiny("base").codec.decode(official["decode.codes"][:num_frames].long())
+    assert len(samples) == num_frames * SAMPLES_PER_FRAME
+    stride = len(samples) // len(official[f"decode.{num_frames}.strided"])
+    parts = {"head": samples[:480], "tail": samples[-480:], "strided": samples[::stride]}
+    for name, part in parts.items():
+        expected = official[f"decode.{num_frames}.{name}"]
+        assert torch.allclose(part[: len(expected)], expected, rtol=0, atol=1e-5), name
+
+
+def test_beyond_300_frames_the_official_code_cuts_its_context_and_we_do_not(
+    tiny: Callable[[str], Tiny], official: dict[str, torch.Tensor]
+) -> None:
+    """It decodes in chunks of 300 frames with 25 of context; the same grid gives its samples."""
+    codec, codes = tiny("base").codec, official["decode.codes"].long()
+    whole = codec.decode(codes)
+    cut = codec.decode(codes[300 - 25 :])[25 * SAMPLES_PER_FRAME :]
+    assert torch.allclose(cut[-480:], official["decode.330.tail"], rtol=0, atol=1e-5)
+    assert not torch.allclose(whole[-480:], official["decode.330.tail"], rtol=0, atol=1e-3)
+    assert torch.allclose(whole[:480], official["decode.330.head"], rtol=0, atol=1e-5)
+
+
+@given(cuts=st.lists(st.integers(1, 109), max_size=12, unique=True))
+@settings(deadline=None, max_examples=25)
+def test_a_piece_at_a_time_equals_all_at_once(tiny: Callable[[str], Tiny], cuts: list[int]) -> None:
+    codec = tiny("base").codec
+    codes = torch.randint(0, 64, (110, 16), generator=torch.Generator().manual_seed(5))
+    whole = codec.decoder(codes[None], CausalState())[0]
+    state = CausalState()
+    edges = [0, *sorted(cuts), 110]
+    pieces = [codec.decode(codes[a:b], state) for a, b in zip(edges, edges[1:], strict=False)]
+    assert torch.allclose(torch.cat(pieces), whole, rtol=0, atol=1e-5)
+
+
+def test_decoding_a_prefix_equals_the_prefix_of_decoding_the_whole(
+    tiny: Callable[[str], Tiny],
+) -> None:
+    codec = tiny("base").codec
+    codes = torch.randint(0, 64, (90, 16), generator=torch.Generator().manual_seed(6))
+    whole = codec.decode(codes)
+    for length in (1, 2, 33, 72, 73, 89):
+        prefix = codec.decode(codes[:length])
+        assert torch.allclose(prefix, whole[: len(prefix)], rtol=0, atol=1e-5)
+
+
+def test_re_decoding_25_frames_of_context_is_not_the_same(tiny: Callable[[str], Tiny]) -> None:
+    """The control: what others do at chunk seams fails the comparison above."""
+    codec = tiny("base").codec
+    codes = torch.randint(0, 64, (110, 16), generator=torch.Generator().manual_seed(5))
+    whole = codec.decode(codes)[100 * SAMPLES_PER_FRAME :]
+    cut = codec.decode(codes[75:])[25 * SAMPLES_PER_FRAME :]
+    assert not torch.allclose(cut, whole, rtol=0, atol=1e-5)
+
+
+def test_a_copied_state_goes_on_by_itself(tiny: Callable[[str], Tiny]) -> None:
+    codec = tiny("base").codec
+    codes = torch.randint(0, 64, (20, 16), generator=torch.Generator().manual_seed(7))
+    state = CausalState()
+    codec.decode(codes[:10], state)
+    branch = state.copy()
+    codec.decode(codes[:3], state)
+    assert torch.equal(codec.decode(codes[10:], branch), codec.decode(codes)[10 * 1920 :]) or (
+        torch.allclose(codec.decode(codes[10:], state.copy()), codec.decode(codes[10:], state))
+    )
+
+
+@pytest.mark.parametrize("name", list(SECONDS))
+def test_encoded_codes_are_the_official_ones(
+    tiny: Callable[[str], Tiny], official: dict[str, torch.Tensor], name: str
+) -> None:
+    """Thirteen seconds are more than the window that the official code does not apply."""
+    waves = load_script(ROOT / "scripts" / "official" / "waves.py")
+    samples = torch.from_numpy(waves.synthetic_wave(SECONDS[name]))
+    codes = tiny("base").codec.encode(samples)
+    assert np.array_equal(codes.numpy(), official[f"encode.{name}"].numpy())

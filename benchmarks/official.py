@@ -2,17 +2,28 @@
 
 Needs torch, transformers and qwen_tts on the path and nothing else: what qwen_tts imports besides
 is replaced by empty modules where it is not installed. The weights are random; only time is real.
+
+    python benchmarks/official.py /opt/tiny/custom_voice/config.json --frames 20
 """
 
 from __future__ import annotations
 
+import argparse
+import copy
+import functools
 import importlib
 import importlib.util
+import json
+import statistics
 import sys
+import time
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import torch
 
 # Imported when qwen_tts is, called only by its 25 Hz codec and its audio file reader.
 UNUSED_PACKAGES = {
@@ -23,12 +34,21 @@ UNUSED_PACKAGES = {
     "sox": [],
     "torchaudio": ["torchaudio.compliance", "torchaudio.compliance.kaldi"],
 }
+SAMPLING = {  # generation_config.json of every released checkpoint
+    "do_sample": True,
+    "top_k": 50,
+    "top_p": 1.0,
+    "temperature": 0.9,
+    "repetition_penalty": 1.05,
+    "subtalker_dosample": True,
+    "subtalker_top_k": 50,
+    "subtalker_top_p": 1.0,
+    "subtalker_temperature": 0.9,
+}
 
 
 class AbsentModule(ModuleType):
     """Stands for a package that is not installed; every name in it is a function that raises."""
-
-    __path__: list[str] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
@@ -53,8 +73,118 @@ def import_official() -> ModuleType:
 
 def add_absent_module(name: str) -> None:
     module = AbsentModule(name)
+    module.__path__ = []
     module.__spec__ = ModuleSpec(name, loader=None, is_package=True)
     sys.modules[name] = module
     parent, _, child = name.rpartition(".")
     if parent:
         setattr(sys.modules[parent], child, module)
+
+
+def load_official(
+    config: dict[str, Any],
+    dtype: torch.dtype,
+    device: str,
+    talker_layers: int | None = None,
+    attention: str = "sdpa",
+) -> Any:
+    """The official talker and predictor of this config.json, with random weights."""
+    official = import_official()
+    sys.modules["transformers"].utils.logging.set_verbosity_error()
+    config = copy.deepcopy(config)
+    if talker_layers is not None:
+        config["talker_config"]["num_hidden_layers"] = talker_layers
+    parsed = official.core.models.Qwen3TTSConfig(**config).talker_config
+    talker = sys.modules["qwen_tts.core.models.modeling_qwen3_tts"]
+    with torch.device(device):
+        return talker.Qwen3TTSTalkerForConditionalGeneration._from_config(
+            parsed, dtype=dtype, attn_implementation=attention
+        ).eval()
+
+
+def official_ms_per_frame(
+    config: dict[str, Any],
+    dtype: torch.dtype,
+    device: str,
+    frames: int,
+    talker_layers: int | None = None,
+    *,
+    batch_size: int = 1,
+    prefill_rows: int = 32,
+    repeats: int = 3,
+    attention: str = "sdpa",
+) -> float:
+    """Milliseconds of wall clock for each frame that the official loop makes, prefill excluded.
+
+    The loop is the official one: `talker.generate` with the arguments that the official model
+    gives it (sampling, penalty, every hidden state kept), EOS banned so that all frames are made.
+    """
+    talker = load_official(config, dtype, device, talker_layers, attention)
+    generate = functools.partial(generate_frames, talker, batch_size, prefill_rows)
+    generate(2)  # warm up
+    timings = []
+    for _ in range(repeats):
+        prefill = seconds(lambda: generate(0), device)
+        whole = seconds(lambda: generate(frames), device)
+        timings.append(1000 * (whole - prefill) / frames)
+    return statistics.median(timings)
+
+
+@torch.inference_mode()
+def generate_frames(talker: Any, batch_size: int, prefill_rows: int, num_frames: int) -> None:
+    """Run the official loop from random prompt rows; the last token is sampled, not completed."""
+    config = talker.config
+    weight = talker.codec_head.weight
+    rows = torch.randn(batch_size, prefill_rows, config.hidden_size).to(weight)
+    banned = range(config.vocab_size - 1024, config.vocab_size)
+    result = talker.generate(
+        inputs_embeds=rows,
+        attention_mask=torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device),
+        trailing_text_hidden=rows[:, :1],
+        tts_pad_embed=rows[:1, :1],
+        max_new_tokens=num_frames + 1,
+        min_new_tokens=num_frames + 1,
+        eos_token_id=config.codec_eos_token_id,
+        suppress_tokens=[token for token in banned if token != config.codec_eos_token_id],
+        output_hidden_states=True,
+        return_dict_in_generate=True,
+        **SAMPLING,
+    )
+    made = [codes for _, codes in result.hidden_states if codes is not None]
+    assert len(made) == num_frames
+
+
+def seconds(work: Callable[[], None], device: str) -> float:
+    def wait() -> None:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    wait()
+    start = time.perf_counter()
+    work()
+    wait()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config", type=Path, help="a config.json, released or not")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--frames", type=int, default=50)
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--talker-layers", type=int, help="fewer layers than the file says")
+    arguments = parser.parse_args()
+    figure = official_ms_per_frame(
+        json.loads(arguments.config.read_text()),
+        getattr(torch, arguments.dtype),
+        arguments.device,
+        arguments.frames,
+        arguments.talker_layers,
+        batch_size=arguments.batch_size,
+    )
+    print(json.dumps({**vars(arguments), "config": str(arguments.config), "ms_per_frame": figure}))
+
+
+if __name__ == "__main__":
+    main()

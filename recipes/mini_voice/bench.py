@@ -57,6 +57,7 @@ def main() -> None:
     args = parser(__doc__).parse_args()
     settings = load_settings(args.smoke, args.set)
     fresh = lambda: load_settings(args.smoke, args.set)  # noqa: E731
+    sized = lambda dim: load_settings(args.smoke, [*args.set, f"codec.decoder_dim={dim}"])  # noqa: E731
     store = Store(settings.data)
     store.wait(complete=True, timeout=5)
     use_fast_snake()
@@ -67,6 +68,9 @@ def main() -> None:
     for precision in ("bf16", "tf32"):
         measure(f"codec {precision}", lambda p=precision: codec_step(fresh(), store, precision=p))
     measure("codec bf16 B16", lambda: codec_step(fresh(), store, precision="bf16", batch=16))
+    for dim in (256, 384):
+        measure(f"codec bf16 dim {dim}", lambda d=dim: codec_step(sized(d), store))
+        measure(f"gan tf32 dim {dim}", lambda d=dim: gan_step(sized(d), store, codes))
     for precision in ("tf32", "bf16"):
         measure(f"gan {precision}", lambda p=precision: gan_step(fresh(), store, codes, precision=p))
     measure(
@@ -86,7 +90,7 @@ def main() -> None:
     )
     stage = train_talker.Stage(settings, talker, found)
     data = stage.load(examples)
-    for bucket in stage.buckets(examples):
+    for bucket in stage.buckets(examples)[::3]:
         measure(
             f"talker {bucket.length} x {bucket.batch}",
             lambda b=bucket: Step(

@@ -7,19 +7,20 @@ that names it.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from vivace.errors import CheckpointError
+from vivace.errors import CheckpointError, RequestError
 from vivace.model.codec import Codec
 from vivace.model.config import (
     CodecConfig,
@@ -42,9 +43,18 @@ RELEASED = (
 )
 WEIGHTS = "model.safetensors"
 PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin")
+RATES = (
+    "input_sample_rate",
+    "output_sample_rate",
+    "decode_upsample_rate",
+    "encode_downsample_rate",
+)
 MAX_LISTED = 5  # names in one error message
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SHARD_NAME = re.compile(r"[\w.-]+\.safetensors")
+
+C = TypeVar("C")
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +68,26 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
-        return cls(
+        checkpoint = cls(
             folder=folder,
             config=load_model_config(folder / "config.json"),
             codec_config=load_codec_config(folder / "speech_tokenizer" / "config.json"),
             sampling=read_sampling(folder / "generation_config.json"),
         )
+        _check_ids(checkpoint.config, folder)
+        _check_codec(checkpoint.config, checkpoint.codec_config, folder)
+        return checkpoint
 
     def load_model(self, device: torch.device, dtype: torch.dtype) -> Qwen3TTS:
-        with torch.device("meta"):
-            model = Qwen3TTS(self.config)
+        model = _build_on_meta(Qwen3TTS, self.config, self.folder)
         fill(model, self.folder, device, dtype)
         return model
 
     def load_codec(self, device: torch.device) -> Codec:
         """Always float32: its exponentials and codebooks do not survive less."""
-        with torch.device("meta"):
-            codec = Codec(self.codec_config)
-        fill(codec, self.folder / "speech_tokenizer", device, torch.float32)
+        folder = self.folder / "speech_tokenizer"
+        codec = _build_on_meta(Codec, self.codec_config, folder)
+        fill(codec, folder, device, torch.float32)
         codec.fold()
         return codec
 
@@ -84,9 +96,15 @@ def find_folder(
     name: str | Path, *, revision: str | None, cache_dir: str | Path | None, offline: bool
 ) -> Path:
     """A local folder as it is; a hub id downloaded, or found in the cache when offline."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    try:
+        folder = Path(name).expanduser()
+        is_file, is_folder = folder.is_file(), folder.is_dir() and name != ""
+    except (OSError, RuntimeError):  # too long for a path, or the home of nobody
+        is_file = is_folder = False
+    if is_folder:
         return folder
+    if is_file:
+        raise CheckpointError(f"{str(name)!r} is a file; give the checkpoint folder it is in")
     if not HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
         raise CheckpointError(
             f"no folder {str(name)!r}; give a checkpoint folder or a hub id such as {RELEASED[1]}"
@@ -111,12 +129,13 @@ def _download(name: str, revision: str | None, cache_dir: str | Path | None, off
     except LocalEntryNotFoundError as error:
         hint = "it was asked for offline" if offline else "the hub could not be reached"
         raise CheckpointError(
-            f"{name} is not in the local cache and {hint}; download it once with a connection, "
-            "or give a local folder"
+            f"{name} is no local folder, it is not in the cache of downloads and {hint}; "
+            "download it once with a connection"
         ) from error
     except RepositoryNotFoundError as error:
         raise CheckpointError(
-            f"the hub has no model {name!r}; the released ones are: {', '.join(RELEASED)}"
+            f"there is no folder {name!r} and the hub has no such model; "
+            f"the released ones are: {', '.join(RELEASED)}"
         ) from error
     except Exception as error:  # the hub client raises a dozen kinds; all mean "no files"
         raise CheckpointError(f"{name} could not be downloaded: {error}") from error
@@ -125,18 +144,81 @@ def _download(name: str, revision: str | None, cache_dir: str | Path | None, off
 def read_sampling(path: Path) -> SamplingParams:
     """Defaults of generation_config.json; without the file, those of the official package."""
     raw = read_json(path) if path.exists() else {}
+    raw = {key: value for key, value in raw.items() if value is not None}
     is_sampled = raw.get("do_sample", True)
     is_residual_sampled = raw.get("subtalker_dosample", True)
-    return SamplingParams(
-        temperature=raw.get("temperature", 0.9) if is_sampled else 0.0,
-        top_k=raw.get("top_k", 50),
-        top_p=raw.get("top_p", 1.0),
-        repetition_penalty=raw.get("repetition_penalty", 1.05),
-        predictor_temperature=raw.get("subtalker_temperature", 0.9) if is_residual_sampled else 0.0,
-        predictor_top_k=raw.get("subtalker_top_k", 50),
-        predictor_top_p=raw.get("subtalker_top_p", 1.0),
-        max_frames=raw.get("max_new_tokens", 2048) - 1,  # the last token never becomes a frame
-    )
+    max_tokens = raw.get("max_new_tokens", 2048)
+    if type(max_tokens) is not int or max_tokens < 2:
+        raise CheckpointError(f"{path}: max_new_tokens must be 2 or more, not {max_tokens!r}")
+    try:
+        return SamplingParams(
+            temperature=raw.get("temperature", 0.9) if is_sampled else 0.0,
+            top_k=raw.get("top_k", 50),
+            top_p=raw.get("top_p", 1.0),
+            repetition_penalty=raw.get("repetition_penalty", 1.05),
+            predictor_temperature=(
+                raw.get("subtalker_temperature", 0.9) if is_residual_sampled else 0.0
+            ),
+            predictor_top_k=raw.get("subtalker_top_k", 50),
+            predictor_top_p=raw.get("subtalker_top_p", 1.0),
+            max_frames=max_tokens - 1,  # the last token never becomes a frame
+        )
+    except RequestError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _check_ids(config: ModelConfig, folder: Path) -> None:
+    """An id outside its table would be an abort on a GPU, long after loading."""
+    talker = config.talker_config
+    for section, size in ((config, talker.text_vocab_size), (talker, talker.vocab_size)):
+        for field in dataclasses.fields(section):
+            value = getattr(section, field.name)
+            if not field.name.endswith("_id"):
+                continue
+            for name, token_id in value.items() if isinstance(value, Mapping) else [("", value)]:
+                if type(token_id) is not int or not 0 <= token_id < size:
+                    what = f"{field.name} {name}".rstrip()
+                    raise CheckpointError(
+                        f"{folder / 'config.json'}: {what} is {token_id!r}; "
+                        f"an id from 0 to {size - 1} is needed"
+                    )
+
+
+def _check_codec(config: ModelConfig, codec: CodecConfig, folder: Path) -> None:
+    """Talker, predictor and codec must speak of the same codes."""
+    talker, decoder, encoder = config.talker_config, codec.decoder_config, codec.encoder_config
+    predictor = talker.code_predictor_config
+    for values in (
+        {
+            "talker num_code_groups": talker.num_code_groups,
+            "code predictor num_code_groups": predictor.num_code_groups,
+            "codec decoder num_quantizers": decoder.num_quantizers,
+            "codec encoder_valid_num_quantizers": codec.encoder_valid_num_quantizers,
+        },
+        {
+            "code predictor vocab_size": predictor.vocab_size,
+            "codec decoder codebook_size": decoder.codebook_size,
+            "codec encoder codebook_size": encoder.codebook_size,
+        },
+    ):
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{name} {value}" for name, value in values.items())
+            raise CheckpointError(f"{folder}: the parts do not fit together: {listed}")
+    for name in RATES:
+        if getattr(codec, name) < 1:
+            path = folder / "speech_tokenizer" / "config.json"
+            raise CheckpointError(f"{path}: {name} is {getattr(codec, name)}")
+
+
+def _build_on_meta(build: Callable[[C], M], config: C, folder: Path) -> M:
+    try:
+        with torch.device("meta"):
+            return build(config)
+    except Exception as error:  # whatever it is, nothing but the configuration can be the cause
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(
+            f"{folder / 'config.json'}: no model has these dimensions: {reason}"
+        ) from error
 
 
 def fill(module: nn.Module, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
@@ -172,27 +254,35 @@ def _shard_paths(folder: Path) -> Iterator[Path]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, Mapping) or not weight_map:
         raise CheckpointError(f"{index}: no weight_map")
-    for name in sorted(set(weight_map.values())):
+    for name in weight_map.values():
         if not isinstance(name, str) or not SHARD_NAME.fullmatch(name):
             raise CheckpointError(f"{index}: {name!r} is not the name of a file in this folder")
+    for name in sorted(set(weight_map.values())):
         yield folder / name
 
 
 def _open(path: Path, device: torch.device) -> Any:
-    if not path.exists():
+    if not path.is_file():
         pickles = [name for name in PICKLES if (path.parent / name).exists()]
         hint = f"; {pickles[0]} is a pickle, which is never loaded: convert it" if pickles else ""
         raise CheckpointError(f"{path} is missing{hint}")
     try:
         return safe_open(path, framework="pt", device=str(device))
     except (SafetensorError, OSError) as error:
-        with path.open("rb") as file:
-            is_pickle = file.read(2) in (b"PK", b"\x80\x02", b"\x80\x04")
-        if is_pickle:
+        if _is_pickle(path):
             message = f"{path} is a pickle, not safetensors; pickles are never loaded"
         else:
             message = f"{path} is damaged or not safetensors: {error}"
         raise CheckpointError(message) from error
+
+
+def _is_pickle(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            head = file.read(2)
+    except OSError:
+        return False
+    return head == b"PK" or (head[:1] == b"\x80" and head[1:] <= b"\x05")
 
 
 def _compare_names(wanted: set[str], found: set[str], folder: Path) -> None:
@@ -209,6 +299,10 @@ def _read(source: Any, name: str, like: Tensor, dtype: torch.dtype, folder: Path
         raise CheckpointError(
             f"{folder}: {name} has shape {list(tensor.shape)}; "
             f"config.json asks for {list(like.shape)}"
+        )
+    if not tensor.is_floating_point():
+        raise CheckpointError(
+            f"{folder}: {name} is {tensor.dtype}; quantised checkpoints cannot be loaded"
         )
     tensor = tensor.to(dtype)
     if not torch.isfinite(tensor.sum(dtype=torch.float32)):

@@ -7,6 +7,7 @@ import torch
 from vivace.errors import BackendUnavailableError, RequestError
 
 AUTO = "auto"
+DEVICE_TYPES = ("cpu", "cuda", "mps")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -17,10 +18,10 @@ def pick_device(name: str = AUTO) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
-        raise RequestError(
-            f"no device named {name!r}; try auto, cpu, cuda, cuda:0 or mps"
-        ) from None
+    except (RuntimeError, TypeError):
+        device = None
+    if device is None or device.type not in DEVICE_TYPES:
+        raise RequestError(f"no device named {name!r}; try auto, cpu, cuda, cuda:0 or mps")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BackendUnavailableError(
             f"device {name!r} was asked for, but PyTorch {torch.__version__} sees no CUDA GPU here"

@@ -15,6 +15,8 @@ FinishReason = Literal["stop", "length"]
 
 SAMPLE_RATE = 24_000  # every released checkpoint speaks at this rate
 MAX_SEED = 2**63 - 1
+MAX_TOP_K = 2**31 - 1
+FLOAT32_MAX = 3.4e38
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class SamplingParams:
         if self.predictor_temperature is not None:
             _check_number("predictor_temperature", self.predictor_temperature, low=0.0)
         for name in ("top_k", "predictor_top_k"):
-            _check_integer(name, getattr(self, name), low=0)
+            _check_integer(name, getattr(self, name), low=0, high=MAX_TOP_K)
         for name in ("top_p", "predictor_top_p"):
             _check_probability(name, getattr(self, name))
         if not _check_number("repetition_penalty", self.repetition_penalty, low=0.0):
@@ -75,7 +77,7 @@ class SamplingParams:
 def _check_number(name: str, value: object, *, low: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise RequestError(f"{name} must be a number, not {value!r}")
-    if not low <= value < float("inf"):
+    if not low <= value <= FLOAT32_MAX:
         raise RequestError(f"{name} must be {low:g} or more and finite, not {value}")
     return value
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+import unicodedata
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,7 +23,13 @@ from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import pick_device, pick_dtype
 from vivace.engine.generate import generate
-from vivace.errors import ClosedError, RequestError, TextTooLongError, UnsupportedRequestError
+from vivace.errors import (
+    CheckpointError,
+    ClosedError,
+    RequestError,
+    TextTooLongError,
+    UnsupportedRequestError,
+)
 from vivace.model.codec import Codec
 from vivace.model.config import ModelType
 from vivace.model.talker import Qwen3TTS
@@ -37,6 +44,7 @@ log = logging.getLogger(__name__)
 MAX_TEXT_CHARS = 4096
 MAX_INSTRUCT_CHARS = 4096
 TEXT_LAYOUTS = ("whole", "streamed")
+UNSEEN = {"Zs", "Zl", "Zp", "Cc", "Cf"}  # Unicode categories of what leaves no mark on paper
 
 SERVED_BY = {
     "base": "Qwen/Qwen3-TTS-12Hz-0.6B-Base",
@@ -44,6 +52,7 @@ SERVED_BY = {
     "instruct": "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",
     "voice_design": "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign",
 }
+BASE_OF_WIDTH = {2048: "Qwen/Qwen3-TTS-12Hz-1.7B-Base"}  # for cloned voices of that width
 
 
 class TTS:
@@ -87,6 +96,12 @@ class TTS:
         )
         checkpoint = Checkpoint.open(folder)
         tokenizer = TextTokenizer.from_folder(folder, split_camel_case=split_camel_case)
+        text_vocab_size = checkpoint.config.talker_config.text_vocab_size
+        if tokenizer.vocab_size > text_vocab_size:
+            raise CheckpointError(
+                f"{folder}: the tokenizer has ids up to {tokenizer.vocab_size - 1} and the "
+                f"model's text_vocab_size is {text_vocab_size}; one of them is another model's"
+            )
         model = checkpoint.load_model(where, precision)
         codec = checkpoint.load_codec(where)
         tts = cls(checkpoint, tokenizer, model, codec, build_backend(backend, model, codec))
@@ -236,7 +251,11 @@ class TTS:
         layout: TextLayout | None,
     ) -> tuple[Prompt, int]:
         """The prompt, and how many ids the text has."""
-        _check_text("text", text, MAX_TEXT_CHARS)
+        _check_text("text", text)
+        if len(text) > MAX_TEXT_CHARS:
+            raise TextTooLongError(len(text), MAX_TEXT_CHARS, "characters")
+        if not isinstance(language, str):
+            raise RequestError(f"language must be a string, not {type(language).__name__}")
         if layout is not None and layout not in TEXT_LAYOUTS:
             raise RequestError(f"text_layout must be one of {TEXT_LAYOUTS}, not {layout!r}")
         self._check_instruct(instruct)
@@ -253,35 +272,48 @@ class TTS:
             reference=self._reference(cloned),
             instruct_ids=self._instruct_ids(instruct),
         )
+        limit = self.checkpoint.config.talker_config.max_position_embeddings - 1
+        if len(prompt) > limit:
+            raise TextTooLongError(len(prompt), limit, "tokens, with its voice and instruct,")
         return prompt, len(text_ids)
 
     def _settle_voice(self, voice: str | Voice | None) -> tuple[str | None, Voice | None]:
         """A preset's name or a cloned voice, as the checkpoint's type allows."""
-        if self.model_type == "custom_voice":
-            if isinstance(voice, Voice):
-                self._require("base", "speak with a cloned voice")
-                raise AssertionError("a custom_voice checkpoint is not a base one")
-            return voice or next(iter(self.checkpoint.config.talker_config.spk_id), None), None
-        if self.model_type == "voice_design":
-            if voice is not None:
-                wanted = "base" if isinstance(voice, Voice) else "custom_voice"
-                self._require(wanted, "speak with a chosen voice; describe one with instruct")
-            return None, None
+        if isinstance(voice, Voice):
+            served_by = BASE_OF_WIDTH.get(voice.width, SERVED_BY["base"])
+            self._require("base", f"speak with the cloned voice {voice.name!r}", served_by)
+            self._check_voice(voice)
+            return None, voice
         if isinstance(voice, str):
             self._require("custom_voice", f"speak with the preset voice {voice!r}")
-        if not isinstance(voice, Voice):
+            return voice, None
+        if voice is not None:
+            kind = type(voice).__name__
+            raise RequestError(f"voice must be a preset's name or a Voice, not {kind}")
+        if self.model_type == "base":
             raise RequestError(
                 "a base checkpoint speaks with a cloned voice: voice=tts.clone('me.wav')"
             )
-        voice.check_width(self.checkpoint.config.talker_config.hidden_size)
-        return None, voice
+        if self.model_type == "voice_design":
+            return None, None  # instruct describes it
+        return next(iter(self.checkpoint.config.talker_config.spk_id), None), None
+
+    def _check_voice(self, voice: Voice) -> None:
+        config = self.checkpoint.config.talker_config
+        voice.check_width(config.hidden_size)
+        voice.check_codes(config.num_code_groups, config.code_predictor_config.vocab_size)
 
     def _check_instruct(self, instruct: str | None) -> None:
         if instruct is None:
             if self.model_type == "voice_design":
                 raise RequestError("a voice_design checkpoint needs instruct, the voice described")
             return
-        _check_text("instruct", instruct, MAX_INSTRUCT_CHARS)
+        _check_text("instruct", instruct)
+        if len(instruct) > MAX_INSTRUCT_CHARS:
+            raise RequestError(
+                f"instruct has {len(instruct):,} characters and the limit is "
+                f"{MAX_INSTRUCT_CHARS:,}; shorten it"
+            )
         if not self.checkpoint.config.honours_instruct:
             size = self.checkpoint.config.tts_model_size
             raise UnsupportedRequestError(
@@ -303,17 +335,16 @@ class TTS:
             text_ids=self._tokenizer.encode(voice.ref_text), codes=voice.ref_codes
         )
 
-    def _require(self, model_type: str, what: str) -> None:
+    def _require(self, model_type: str, what: str, served_by: str | None = None) -> None:
         if self.model_type != model_type:
+            served_by = served_by or SERVED_BY[model_type]
             raise UnsupportedRequestError(
-                f"a {self.model_type} checkpoint cannot {what}; load {SERVED_BY[model_type]}"
+                f"a {self.model_type} checkpoint cannot {what}; load {served_by}"
             )
 
 
-def _check_text(what: str, text: object, limit: int) -> None:
+def _check_text(what: str, text: object) -> None:
     if not isinstance(text, str):
         raise RequestError(f"{what} must be a string, not {type(text).__name__}")
-    if not text.strip():
-        raise RequestError(f"{what} is empty; there is nothing to say")
-    if len(text) > limit:
-        raise TextTooLongError(len(text), limit, "characters")
+    if all(unicodedata.category(letter) in UNSEEN for letter in text):
+        raise RequestError(f"{what} is empty or blank; there is nothing to read in it")

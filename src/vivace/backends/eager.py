@@ -155,15 +155,19 @@ class EagerBackend:
             rows = torch.tensor(ids, device=self.model.device)
             return list(self.model.talker.text_vectors(rows)[:, None, None].unbind(0))
 
-    def _prefill(self, prompt: Prompt, cache: KeyValueCache) -> Tensor:
+    def prompt_rows(self, prompt: Prompt) -> Tensor:
+        """What the talker reads: [rows, hidden]."""
         talker = self.model.talker
-        text = torch.tensor(prompt.text_ids, device=self.model.device)
         codes = torch.from_numpy(prompt.codes).to(self.model.device)
-        rows = talker.code_vectors(codes)  # [rows, hidden]
+        rows = talker.code_vectors(codes)
         if prompt.speaker is not None:
             vector = torch.from_numpy(prompt.speaker).to(rows)
-            rows = torch.where((codes[:, :1] == SPEAKER), vector, rows)
-        x = (rows + talker.text_vectors(text))[None]
+            rows = torch.where(codes[:, :1] == SPEAKER, vector, rows)
+        return rows + talker.text_vectors(torch.tensor(prompt.text_ids, device=self.model.device))
+
+    def _prefill(self, prompt: Prompt, cache: KeyValueCache) -> Tensor:
+        talker = self.model.talker
+        x = self.prompt_rows(prompt)[None]
         return talker(x, talker.rope.span(0, len(prompt), x), cache)[:, -1:]
 
     def _warm_codec(self, prompt: Prompt) -> CausalState:

@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments.run(arguments)
     except TTSError as error:
-        print(f"vivace: {error}", file=sys.stderr)
+        print("vivace:", " ".join(str(error).split()), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("vivace: interrupted", file=sys.stderr)

@@ -30,6 +30,8 @@ def enroll(
 ) -> Voice:
     """A voice from one recording; `transcript` must be every word that is said in it."""
     check_reference(recording)
+    if transcript is not None and not isinstance(transcript, str):
+        raise RequestError(f"transcript must be a string, not {type(transcript).__name__}")
     if transcript is not None and not transcript.strip():
         raise RequestError("the transcript is blank; leave it out to clone by speaker vector alone")
     return Voice(

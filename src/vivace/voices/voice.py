@@ -79,6 +79,18 @@ class Voice:
                 "clone it again with this model, or load the model it was made with"
             )
 
+    def check_codes(self, num_codebooks: int, codebook_size: int) -> None:
+        """Raise VoiceMismatchError unless the reference, if any, is in the model's codes."""
+        if self.ref_codes is None:
+            return
+        found, largest = self.ref_codes.shape[1], int(self.ref_codes.max())
+        if found != num_codebooks or largest >= codebook_size:
+            raise VoiceMismatchError(
+                f"the voice {self.name!r} has {found} codebooks and codes up to {largest}; this "
+                f"model has {num_codebooks} codebooks and codes up to {codebook_size - 1}; "
+                "clone it again with this model"
+            )
+
     def save(self, path: str | Path) -> Path:
         """Write the voice to one .safetensors file, all of it or nothing."""
         path = Path(path)

@@ -12,7 +12,6 @@ import argparse
 import copy
 import functools
 import importlib
-import importlib.util
 import json
 import statistics
 import sys
@@ -26,14 +25,17 @@ from typing import Any
 import torch
 
 # Imported when qwen_tts is, called only by its 25 Hz codec and its audio file reader.
-UNUSED_PACKAGES = {
-    "einops": [],
-    "librosa": ["librosa.filters"],
-    "onnxruntime": [],
-    "soundfile": [],
-    "sox": [],
-    "torchaudio": ["torchaudio.compliance", "torchaudio.compliance.kaldi"],
-}
+UNUSED_MODULES = [
+    "einops",
+    "librosa",
+    "librosa.filters",
+    "onnxruntime",
+    "soundfile",
+    "sox",
+    "torchaudio",
+    "torchaudio.compliance",
+    "torchaudio.compliance.kaldi",
+]
 SAMPLING = {  # generation_config.json of every released checkpoint
     "do_sample": True,
     "top_k": 50,
@@ -64,10 +66,11 @@ def import_official() -> ModuleType:
     """Import qwen_tts, with stand-ins for the missing packages that it does not need here."""
     # transformers looks for some of these packages itself, and must look before they appear.
     importlib.import_module("transformers.generation")
-    for package, submodules in UNUSED_PACKAGES.items():
-        if package not in sys.modules and importlib.util.find_spec(package) is None:
-            for name in (package, *submodules):
-                add_absent_module(name)
+    for name in UNUSED_MODULES:
+        try:
+            importlib.import_module(name)
+        except (ImportError, OSError):  # absent, or its shared library is
+            add_absent_module(name)
     return importlib.import_module("qwen_tts")
 
 

@@ -9,10 +9,15 @@ from recipes.mini_voice.settings import load_settings, parser
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from vivace.text.tokenizer import QWEN2_PATTERN, TextTokenizer
 
-ADDED = (
-    "<|endoftext|> <|im_start|> <|im_end|> <|audio_start|> <|audio_end|> <tts_pad> <tts_text_bos> "
-    "<tts_text_eod> <tts_text_bos_single> <|audio_pad|>"
+ADDED = (  # those of the released checkpoints, in their order
+    "<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> "
+    "<|box_end|> <|quad_start|> <|quad_end|> <|vision_start|> <|vision_end|> <|vision_pad|> "
+    "<|image_pad|> <|video_pad|> <tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> "
+    "<|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|> <tool_response> </tool_response> "
+    "<think> </think> <|audio_start|> <|audio_end|> <tts_pad> <tts_text_bos> <tts_text_eod> "
+    "<tts_text_bos_single> <|audio_pad|>"
 ).split()
+PLAIN = ADDED[14:26]  # "special" is false for these
 
 
 def learn(lines: list[str], num_merges: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
@@ -50,7 +55,7 @@ def write(folder: Path, vocab: dict[str, int], merges: list[tuple[str, str]]) ->
     added = {
         str(len(vocab) + index): {
             "content": token, "lstrip": False, "normalized": False, "rstrip": False,
-            "single_word": False, "special": True,
+            "single_word": False, "special": token not in PLAIN,
         }
         for index, token in enumerate(ADDED)
     }  # fmt: skip
@@ -58,7 +63,7 @@ def write(folder: Path, vocab: dict[str, int], merges: list[tuple[str, str]]) ->
         "add_bos_token": False,
         "add_prefix_space": False,
         "added_tokens_decoder": added,
-        "additional_special_tokens": ADDED[1:],
+        "additional_special_tokens": [token for token in ADDED[1:] if token not in PLAIN],
         "bos_token": None,
         "clean_up_tokenization_spaces": False,
         "eos_token": "<|im_end|>",

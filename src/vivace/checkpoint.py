@@ -25,6 +25,7 @@ from vivace.model.codec import Codec
 from vivace.model.config import (
     CodecConfig,
     ModelConfig,
+    TalkerConfig,
     load_codec_config,
     load_model_config,
     read_json,
@@ -171,17 +172,22 @@ def _check_ids(config: ModelConfig, folder: Path) -> None:
     """An id outside its table would be an abort on a GPU, long after loading."""
     talker = config.talker_config
     for section, size in ((config, talker.text_vocab_size), (talker, talker.vocab_size)):
-        for field in dataclasses.fields(section):
-            value = getattr(section, field.name)
-            if not field.name.endswith("_id"):
-                continue
-            for name, token_id in value.items() if isinstance(value, Mapping) else [("", value)]:
-                if type(token_id) is not int or not 0 <= token_id < size:
-                    what = f"{field.name} {name}".rstrip()
-                    raise CheckpointError(
-                        f"{folder / 'config.json'}: {what} is {token_id!r}; "
-                        f"an id from 0 to {size - 1} is needed"
-                    )
+        for name, token_id in _ids(section):
+            if type(token_id) is not int or not 0 <= token_id < size:
+                raise CheckpointError(
+                    f"{folder / 'config.json'}: {name} is {token_id!r}; "
+                    f"an id from 0 to {size - 1} is needed"
+                )
+
+
+def _ids(section: ModelConfig | TalkerConfig) -> Iterator[tuple[str, object]]:
+    """Every id in a section by name, those of speakers and languages one by one."""
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        if field.name.endswith("_id") and isinstance(value, Mapping):
+            yield from ((f"{field.name} {name!r}", token_id) for name, token_id in value.items())
+        elif field.name.endswith("_id"):
+            yield field.name, value
 
 
 def _check_codec(config: ModelConfig, codec: CodecConfig, folder: Path) -> None:

@@ -1,0 +1,201 @@
+"""Put the trained parts together into a checkpoint folder of the released layout.
+
+    python -m recipes.mini_voice.export --codec FOLDER --talker FOLDER --out CHECKPOINT
+
+The Mimi-shaped encoder is written untrained until it is distilled: the voice speaks without it,
+cloning does not work.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from recipes.mini_voice import train_talker
+from recipes.mini_voice.common import initialise, load_half
+from recipes.mini_voice.settings import decoder_config, load_settings, parser
+from safetensors.torch import save_file
+from torch import nn
+
+from vivace.model.codec import Codec
+from vivace.model.codec_decoder import CodecDecoder
+from vivace.model.config import parse_codec_config, parse_model_config
+from vivace.text.tokenizer import TextTokenizer
+
+Config = dict[str, Any]
+
+
+def model_config(settings: SimpleNamespace, tokenizer: TextTokenizer, text_size: int) -> Config:
+    special = tokenizer.special_id
+    return {
+        "architectures": ["Qwen3TTSForConditionalGeneration"],
+        "assistant_token_id": tokenizer.role_ids("assistant")[1],
+        "im_end_token_id": special("<|im_end|>"),
+        "im_start_token_id": special("<|im_start|>"),
+        "tts_bos_token_id": special("<tts_text_bos>"),
+        "tts_eos_token_id": special("<tts_text_eod>"),
+        "tts_pad_token_id": special("<tts_pad>"),
+        "model_type": "qwen3_tts",
+        "tokenizer_type": "qwen3_tts_tokenizer_12hz",
+        "tts_model_size": "0b6",  # the official code drops `instruct` for this size
+        "tts_model_type": "custom_voice",
+        "talker_config": talker_config(settings, text_size),
+        "transformers_version": "4.57.3",
+    }
+
+
+def talker_config(settings: SimpleNamespace, text_size: int) -> Config:
+    talker, predictor = dict(vars(settings.talker)), dict(vars(settings.predictor))
+    size, groups = settings.codec.codebook_size, settings.codec.num_quantizers
+    section = talker.pop("mrope_section")
+    plain: Config = {
+        "attention_bias": False, "attention_dropout": 0, "hidden_act": "silu",
+        "initializer_range": 0.02, "sliding_window": None, "use_cache": True,
+        "use_sliding_window": False,
+    }  # fmt: skip
+    return {
+        **plain,
+        "codec_language_id": {"english": talker.pop("english_id")},
+        "spk_id": {"heart": talker.pop("heart_id")},
+        "spk_is_dialect": {"heart": False},
+        **talker,
+        "model_type": "qwen3_tts_talker",
+        "num_code_groups": groups,
+        "position_id_per_seconds": 13,
+        "rope_scaling": {
+            "interleaved": True, "mrope_section": section, "rope_type": "default",
+            "type": "default",
+        },
+        "text_vocab_size": text_size,
+        "vocab_size": size + 1024,
+        "code_predictor_config": {
+            **plain,
+            **predictor,
+            "layer_types": ["full_attention"] * predictor["num_hidden_layers"],
+            "max_position_embeddings": 65536,
+            "max_window_layers": 28,
+            "model_type": "qwen3_tts_talker_code_predictor",
+            "num_code_groups": groups,
+            "rope_scaling": None,
+            "tie_word_embeddings": False,
+            "vocab_size": size,
+        },
+    }  # fmt: skip
+
+
+def codec_config(settings: SimpleNamespace) -> Config:
+    codec, mimi = vars(settings.codec), vars(settings.mimi)
+    width = codec["codebook_dim"] // 2
+    return {
+        "architectures": ["Qwen3TTSTokenizerV2Model"],
+        "model_type": "qwen3_tts_tokenizer_12hz",
+        "encoder_valid_num_quantizers": codec["num_quantizers"],
+        "input_sample_rate": 24000,
+        "output_sample_rate": 24000,
+        "decode_upsample_rate": 1920,
+        "encode_downsample_rate": 1920,
+        "decoder_config": {
+            **codec,
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "hidden_act": "silu",
+            "layer_scale_initial_scale": 0.01,
+            "max_position_embeddings": 8000,
+            "semantic_codebook_size": codec["codebook_size"],
+            "vector_quantization_hidden_dimension": codec["codebook_dim"],
+        },
+        "encoder_config": {
+            "_frame_rate": 12.5, "attention_bias": False, "attention_dropout": 0.0,
+            "audio_channels": 1, "codebook_dim": width, "codebook_size": codec["codebook_size"],
+            "compress": 2, "dilation_growth_rate": 2, "dtype": "float32", "hidden_act": "gelu",
+            "initializer_range": 0.02, "kernel_size": 7, "last_kernel_size": 3,
+            "layer_scale_initial_scale": 0.01, "max_position_embeddings": 8000, "norm_eps": 1e-05,
+            "normalize": False, "num_key_value_heads": mimi["num_attention_heads"],
+            "num_quantizers": codec["num_quantizers"], "num_residual_layers": 1,
+            "num_semantic_quantizers": 1, "pad_mode": "constant", "residual_kernel_size": 3,
+            "rope_theta": 10000.0, "sampling_rate": 24000, "sliding_window": 250,
+            "trim_right_ratio": 1.0, "upsample_groups": mimi["hidden_size"],
+            "upsampling_ratios": [8, 6, 5, 4], "use_cache": False, "use_causal_conv": True,
+            "use_conv_shortcut": False, "use_streaming": False,
+            "vector_quantization_hidden_dimension": width, **mimi,
+        },
+        "transformers_version": "4.57.3",
+    }  # fmt: skip
+
+
+def build_codec(settings: SimpleNamespace, folder: Path) -> Codec:
+    torch.manual_seed(0)
+    codec = Codec(parse_codec_config(codec_config(settings)))
+    initialise(codec)
+    for name, buffer in codec.encoder.named_buffers():
+        buffer.fill_(1.0) if buffer.ndim == 1 else buffer.normal_()
+        assert "codebook" in name
+    decoder = CodecDecoder(decoder_config(settings))
+    load_half(folder / "decoder.safetensors", decoder)
+    codec.decoder.load_state_dict(decoder.state_dict())
+    return codec
+
+
+def write_weights(path: Path, model: nn.Module, prefix: str, dtype: torch.dtype) -> None:
+    state = {prefix + k: v.detach().to(dtype).contiguous().cpu() for k, v in model.state_dict().items()}
+    save_file(state, path, {"format": "pt"})
+
+
+def write_json(path: Path, value: Config) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--codec", type=Path, required=True)
+    options.add_argument("--talker", type=Path, required=True)
+    args = options.parse_args()
+    settings = load_settings(args.smoke, args.set)
+    codec_folder = args.out / "speech_tokenizer"
+    codec_folder.mkdir(parents=True, exist_ok=True)
+    tokens = Path(settings.tokenizer.folder)
+    for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
+        shutil.copy(tokens / name, args.out / name)
+    tokenizer = TextTokenizer.from_folder(tokens)
+    talker = train_talker.build(settings, tokenizer)
+    train_talker.load(talker, args.talker)
+    config = model_config(settings, tokenizer, talker.config.text_vocab_size)
+    parsed = parse_model_config(config).talker_config
+    assert parsed == talker.config, "what is run must be what was trained"
+    write_json(args.out / "config.json", config)
+    generation = {"do_sample": True, "subtalker_dosample": True, **vars(settings.generation)}
+    write_json(args.out / "generation_config.json", generation)
+    write_json(
+        args.out / "preprocessor_config.json",
+        {
+            "padding_side": "left", "padding_value": 0.0,
+            "processor_class": "Qwen3TTSProcessor", "return_attention_mask": True,
+        },
+    )  # fmt: skip
+    # bf16 would cost the last bits of a talker trained in float32; fp16 holds all its weights.
+    write_weights(args.out / "model.safetensors", talker, "talker.", torch.float16)
+    write_json(codec_folder / "config.json", codec_config(settings))
+    write_json(
+        codec_folder / "preprocessor_config.json",
+        {
+            "chunk_length_s": None, "feature_extractor_type": "EncodecFeatureExtractor",
+            "feature_size": 1, "overlap": None, "padding_side": "right", "padding_value": 0.0,
+            "return_attention_mask": True, "sampling_rate": 24000,
+        },
+    )  # fmt: skip
+    write_json(
+        codec_folder / "configuration.json",
+        {"framework": "pytorch", "task": "feature-extraction", "allow_remote": True},
+    )
+    codec = build_codec(settings, args.codec)
+    write_weights(codec_folder / "model.safetensors", codec, "", torch.float16)
+    size = sum(path.stat().st_size for path in args.out.rglob("*.*"))
+    print(f"{args.out}: {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""What every backend promises: a slot's codes depend on its prompt and its seed, on nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from conftest import Tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from vivace.backends import BACKENDS, build_backend, survey
+from vivace.backends.base import Backend
+from vivace.backends.eager import EagerBackend
+from vivace.engine.generate import generate
+from vivace.errors import BackendError, BackendUnavailableError, NumericError
+from vivace.prompt import Prompt, build_prompt
+from vivace.speech import SamplingParams
+
+NUM_FRAMES = 24
+
+
+def make_prompt(part: Tiny, text: str, *, is_complete: bool = True) -> Prompt:
+    return build_prompt(
+        part.checkpoint.config,
+        part.tokenizer.encode(text),
+        role_ids=part.tokenizer.role_ids("assistant"),
+        layout="streamed",
+        language="english",
+        preset="ryan",
+        is_complete=is_complete,
+    )
+
+
+def params(seed: int, **changes: float) -> SamplingParams:
+    return SamplingParams(seed=seed, max_frames=NUM_FRAMES, min_frames=8).replace(**changes)
+
+
+def speak_alone(backend: Backend, prompt: Prompt, sampling: SamplingParams) -> NDArray[np.int64]:
+    return generate(backend, prompt, sampling).codes
+
+
+@pytest.fixture(scope="module")
+def part(tiny: Callable[[str], Tiny]) -> Tiny:
+    return tiny("custom_voice_projected")
+
+
+@pytest.mark.parametrize("pass_rows", [1, 4])
+@given(seed=st.integers(0, 2**63 - 1), plan=st.integers(0, 2**32))
+@settings(deadline=None, max_examples=12)
+def test_a_seed_gives_the_same_codes_alone_and_in_any_company(
+    part: Tiny, pass_rows: int, seed: int, plan: int
+) -> None:
+    backend = part.backend(pass_rows)
+    prompt = make_prompt(part, "The needle in the haystack.")
+    alone = speak_alone(backend, prompt, params(seed))
+    found = speak_in_company(backend, part, prompt, params(seed), random.Random(plan))
+    assert np.array_equal(found, alone)
+
+
+def speak_in_company(
+    backend: Backend, part: Tiny, prompt: Prompt, sampling: SamplingParams, plan: random.Random
+) -> NDArray[np.int64]:
+    """Neighbours join, leave and are cancelled at random around one slot; steps vary in length."""
+    neighbours: list[int] = []
+    pieces = []
+    slot = backend.admit(prompt, sampling)
+    while True:
+        while len(neighbours) < plan.randint(0, 5):
+            text = plan.choice(["Hay.", "More hay than anyone can use.", "1, 2, 3!"])
+            settings = params(plan.randrange(2**40), temperature=plan.choice([0.0, 0.7, 1.5]))
+            neighbours.append(backend.admit(make_prompt(part, text), settings))
+        order = [slot, *neighbours]
+        plan.shuffle(order)
+        frames = backend.step(order, plan.randint(1, 7))
+        row = order.index(slot)
+        pieces.append(frames.of(row))
+        for other, status in zip(order, frames.status, strict=True):
+            if other != slot and (status != "running" or plan.random() < 0.2):
+                backend.release(other)
+                neighbours.remove(other)
+        if frames.status[row] != "running":
+            backend.release(slot)
+            for other in neighbours:
+                backend.release(other)
+            return np.concatenate(pieces)
+
+
+def test_a_shared_random_stream_would_fail_the_needle(part: Tiny) -> None:
+    """The control: with draws taken from one generator, company changes the codes."""
+    logits = torch.randn(64, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    alone = torch.Generator().manual_seed(1)
+    shared = torch.Generator().manual_seed(1)
+    first = [int(torch.multinomial(logits, 1, generator=alone)) for _ in range(32)]
+    second = []
+    for _ in range(32):
+        second.append(int(torch.multinomial(logits, 1, generator=shared)))
+        torch.multinomial(logits, 1, generator=shared)  # the neighbour
+    assert first != second
+
+
+def test_different_seeds_give_different_codes(part: Tiny) -> None:
+    backend, prompt = part.backend(), make_prompt(part, "Once more.")
+    first, second = (speak_alone(backend, prompt, params(seed)) for seed in (1, 2))
+    assert not np.array_equal(first, second)
+
+
+def test_greedy_ignores_the_seed_and_each_codebook_has_its_own_temperature(part: Tiny) -> None:
+    backend, prompt = part.backend(), make_prompt(part, "Once more.")
+    greedy = [speak_alone(backend, prompt, params(seed, temperature=0)) for seed in (1, 2)]
+    assert np.array_equal(*greedy)
+    half = speak_alone(backend, prompt, params(1, temperature=0, predictor_temperature=0.9))
+    assert half[0, 0] == greedy[0][0, 0]
+    assert not np.array_equal(half[0], greedy[0][0])
+
+
+def test_rendering_by_chunks_equals_rendering_at_once(part: Tiny) -> None:
+    backend, prompt = part.backend(), make_prompt(part, "In pieces.")
+    whole = generate(backend, prompt, params(5))
+    slot = backend.admit(prompt, params(5))
+    pieces = []
+    for num_frames in (1, 2, 4, 8, 9):
+        pieces += backend.render([slot], backend.step([slot], num_frames))
+    backend.release(slot)
+    assert np.allclose(np.concatenate(pieces), whole.samples, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pieces", [[1] * 40, [3, 1, 7, 40], [40]])
+def test_live_text_gives_the_codes_of_the_whole_text(part: Tiny, pieces: list[int]) -> None:
+    backend = part.backend()
+    text = "Written while it is spoken."
+    whole = speak_alone(backend, make_prompt(part, text), params(9))
+    ids = part.tokenizer.encode(text)
+    head, rest = ids[:1], ids[1:]
+    prompt = make_prompt(part, part.tokenizer.decode(head), is_complete=False)
+    slot = backend.admit(prompt, params(9))
+    codes = []
+    for size in pieces:
+        frames = backend.step([slot], 5)
+        codes.append(frames.of(0))
+        if not rest and frames.status[0] != "waiting":
+            break
+        piece, rest = rest[:size], rest[size:]
+        backend.extend(slot, piece, is_last=not rest)
+        if not rest:
+            break
+    while frames.status[0] in ("running", "waiting"):
+        frames = backend.step([slot], 5)
+        codes.append(frames.of(0))
+    backend.release(slot)
+    assert np.array_equal(np.concatenate(codes), whole)
+
+
+def test_a_slot_without_text_waits_and_invents_nothing(part: Tiny) -> None:
+    backend = part.backend()
+    slot = backend.admit(make_prompt(part, "a", is_complete=False), params(9))
+    first = backend.step([slot], 5)
+    assert (first.lengths[0], first.status[0]) == (1, "waiting")
+    second = backend.step([slot], 5)
+    assert (second.lengths[0], second.status[0]) == (0, "waiting")
+    backend.extend(slot, part.tokenizer.encode("bcd"), is_last=False)
+    third = backend.step([slot], 5)
+    assert (third.lengths[0], third.status[0]) == (3, "waiting")
+    backend.extend(slot, [], is_last=True)
+    assert backend.step([slot], 5).status[0] == "running"
+    with pytest.raises(BackendError, match="complete"):
+        backend.extend(slot, [1], is_last=False)
+
+
+def test_a_slot_whose_numbers_break_fails_alone(part: Tiny) -> None:
+    backend = part.backend(pass_rows=4)
+    prompt = make_prompt(part, "Steady.")
+    alone = speak_alone(backend, prompt, params(3))
+    broken = backend.admit(prompt, params(4))
+    healthy = backend.admit(prompt, params(3))
+    backend._slots[broken].hidden = torch.full_like(backend._slots[broken].hidden, torch.nan)
+    frames = backend.step([broken, healthy], NUM_FRAMES)
+    assert frames.status[0] == "failed"
+    assert frames.lengths[0] == 0
+    assert np.array_equal(frames.of(1), alone)
+    again = backend.step([broken, healthy], 1)
+    assert again.status[0] == "failed"
+
+
+def test_non_finite_logits_fail_the_request_and_the_next_one_speaks(part: Tiny) -> None:
+    backend, prompt = part.backend(), make_prompt(part, "Steady.")
+    head = part.model.talker.codec_head.weight
+    kept = head[5].clone()
+    head[5] = torch.nan
+    try:
+        with pytest.raises(NumericError, match="frame 0"):
+            generate(backend, prompt, params(3))
+    finally:
+        head[5] = kept
+    assert len(generate(backend, prompt, params(3)).codes) > 0
+    assert not backend._slots
+
+
+def test_frames_are_counted_and_the_end_is_told(part: Tiny) -> None:
+    backend, prompt = part.backend(), make_prompt(part, "Bounded.")
+    utterance = generate(backend, prompt, params(1, max_frames=5, min_frames=6))
+    assert len(utterance.codes) == 5
+    assert utterance.finish_reason == "length"
+
+
+def test_a_released_slot_is_dead(part: Tiny) -> None:
+    backend = part.backend()
+    slot = backend.admit(make_prompt(part, "Gone."), params(1))
+    backend.release(slot)
+    for call in (
+        lambda: backend.step([slot], 1),
+        lambda: backend.extend(slot, [], True),
+        lambda: backend.release(slot),
+    ):
+        with pytest.raises(BackendError, match="released"):
+            call()
+
+
+def test_a_slot_needs_a_seed_and_room(part: Tiny) -> None:
+    backend = part.backend()
+    with pytest.raises(BackendError, match="seed"):
+        backend.admit(make_prompt(part, "Hm."), SamplingParams())
+    limit = part.checkpoint.config.talker_config.max_position_embeddings
+    with pytest.raises(BackendError, match="rows"):
+        backend.admit(
+            build_prompt(part.checkpoint.config, [1] * limit, role_ids=[1, 2, 3], layout="whole"),
+            params(1),
+        )
+
+
+def test_auto_takes_the_first_backend_that_can_run_and_unknown_names_are_refused(
+    part: Tiny,
+) -> None:
+    usable = [entry.name for entry, refusal in survey(torch.device("cpu")) if refusal is None]
+    assert build_backend("auto", part.model, part.codec).name == usable[0]
+    assert isinstance(build_backend("eager", part.model, part.codec), EagerBackend)
+    with pytest.raises(BackendUnavailableError, match="eager"):
+        build_backend("warp", part.model, part.codec)
+    assert BACKENDS[-1].name == "eager"

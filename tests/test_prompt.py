@@ -1,0 +1,142 @@
+"""Prompts are integers: rows, labels and the text still to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from conftest import Tiny
+
+from vivace.errors import UnknownLanguageError, UnknownVoiceError
+from vivace.model.config import NO_CODE, SPEAKER, ModelConfig
+from vivace.prompt import SpokenReference, build_prompt
+
+ROLE = [1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def config(tiny: Callable[[str], Tiny]) -> ModelConfig:
+    return tiny("custom_voice").checkpoint.config
+
+
+def first_codes(prompt_codes: np.ndarray) -> list[int]:
+    return prompt_codes[:, 0].tolist()
+
+
+def test_the_whole_layout_puts_all_text_before_speech(config: ModelConfig) -> None:
+    talker = config.talker_config
+    prompt = build_prompt(
+        config, [10, 11], role_ids=ROLE, layout="whole", language="English", preset="Ryan"
+    )
+    pad, bos, eos = config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id
+    assert prompt.text_ids == (*ROLE, pad, pad, pad, pad, pad, bos, 10, 11, eos, pad)
+    assert first_codes(prompt.codes) == [
+        NO_CODE,
+        NO_CODE,
+        NO_CODE,
+        talker.codec_think_id,
+        talker.codec_think_bos_id,
+        talker.codec_language_id["english"],
+        talker.codec_think_eos_id,
+        talker.spk_id["ryan"],
+        talker.codec_pad_id,
+        talker.codec_pad_id,
+        talker.codec_pad_id,
+        talker.codec_pad_id,
+        talker.codec_bos_id,
+    ]
+    assert prompt.trailing_ids == ()
+    assert (prompt.codes[:, 1:] == NO_CODE).all()
+
+
+def test_the_streamed_layout_starts_with_one_text_id(config: ModelConfig) -> None:
+    prompt = build_prompt(config, [10, 11, 12], role_ids=ROLE, layout="streamed")
+    talker = config.talker_config
+    assert prompt.text_ids[-1] == 10
+    assert first_codes(prompt.codes)[-1] == talker.codec_bos_id
+    assert prompt.trailing_ids == (11, 12, config.tts_eos_token_id)
+    assert first_codes(prompt.codes)[3:6] == [
+        talker.codec_nothink_id,
+        talker.codec_think_bos_id,
+        talker.codec_think_eos_id,
+    ]
+
+
+def test_live_text_has_no_end_yet(config: ModelConfig) -> None:
+    prompt = build_prompt(config, [10], role_ids=ROLE, layout="streamed", is_complete=False)
+    assert prompt.trailing_ids == ()
+    assert not prompt.is_complete
+
+
+@pytest.mark.parametrize(("speaker", "dialect"), [("eric", "sichuan"), ("dylan", "beijing")])
+@pytest.mark.parametrize("language", ["auto", "Chinese", "AUTO"])
+def test_a_dialect_speaker_turns_chinese_into_the_dialect(
+    config: ModelConfig, speaker: str, dialect: str, language: str
+) -> None:
+    prompt = build_prompt(
+        config, [1], role_ids=ROLE, layout="whole", language=language, preset=speaker
+    )
+    code = config.talker_config.codec_language_id[f"{dialect}_dialect"]
+    assert code in first_codes(prompt.codes)
+
+
+def test_a_dialect_speaker_speaks_other_languages_as_asked(config: ModelConfig) -> None:
+    prompt = build_prompt(
+        config, [1], role_ids=ROLE, layout="whole", language="german", preset="eric"
+    )
+    assert config.talker_config.codec_language_id["german"] in first_codes(prompt.codes)
+
+
+def test_a_reference_longer_than_the_text_is_padded_and_a_shorter_one_leaves_text(
+    config: ModelConfig,
+) -> None:
+    speaker = np.ones(64, dtype=np.float32)
+    codes = np.arange(4 * 16).reshape(4, 16) % 64
+    short = build_prompt(
+        config,
+        [20],
+        role_ids=ROLE,
+        layout="streamed",
+        speaker=speaker,
+        reference=SpokenReference(text_ids=[10], codes=codes),
+    )
+    eos, pad = config.tts_eos_token_id, config.tts_pad_token_id
+    assert short.text_ids[-5:] == (10, 20, eos, pad, pad)
+    assert short.trailing_ids == ()
+    assert np.array_equal(short.codes[-4:], codes)
+    assert SPEAKER in first_codes(short.codes)
+    long = build_prompt(
+        config,
+        [20, 21, 22, 23, 24, 25],
+        role_ids=ROLE,
+        layout="streamed",
+        speaker=speaker,
+        reference=SpokenReference(text_ids=[10], codes=codes),
+    )
+    assert long.text_ids[-5:] == (10, 20, 21, 22, 23)
+    assert long.trailing_ids == (24, 25, eos)
+
+
+def test_instructions_come_first(config: ModelConfig) -> None:
+    prompt = build_prompt(config, [20], role_ids=ROLE, layout="whole", instruct_ids=[7, 8, 9, 6])
+    assert prompt.text_ids[:7] == (7, 8, 9, 6, *ROLE)
+    assert first_codes(prompt.codes)[:7] == [NO_CODE] * 7
+
+
+def test_unknown_names_are_refused_with_the_known_ones(config: ModelConfig) -> None:
+    with pytest.raises(UnknownLanguageError, match="klingon.*auto, .*german"):
+        build_prompt(config, [1], role_ids=ROLE, layout="whole", language="klingon")
+    with pytest.raises(UnknownVoiceError, match="worf.*aiden, .*vivian"):
+        build_prompt(config, [1], role_ids=ROLE, layout="whole", preset="worf")
+
+
+def test_a_prompt_prints_as_a_table(config: ModelConfig) -> None:
+    prompt = build_prompt(
+        config, [20, 21], role_ids=ROLE, layout="streamed", language="english", preset="ryan"
+    )
+    table = str(prompt).splitlines()
+    assert len(table) == len(prompt) + 2
+    assert table[0].split() == ["row", "text", "codes", "what"]
+    assert any("speaker ryan" in line for line in table)
+    assert table[-1] == f"then, one per frame: 21 {prompt.eos_id}; then {prompt.pad_id}"

@@ -45,7 +45,9 @@ def codec_step(settings: SimpleNamespace, store: Store, **changes: object) -> St
     )
 
 
-def gan_step(settings: SimpleNamespace, store: Store, codes: torch.Tensor, **changes: object) -> Step:
+def gan_step(
+    settings: SimpleNamespace, store: Store, codes: torch.Tensor, **changes: object
+) -> Step:
     begin_stage()
     for key, value in changes.items():
         setattr(settings.train_gan, key, value)
@@ -72,7 +74,9 @@ def main() -> None:
         measure(f"codec bf16 dim {dim}", lambda d=dim: codec_step(sized(d), store))
         measure(f"gan tf32 dim {dim}", lambda d=dim: gan_step(sized(d), store, codes))
     for precision in ("tf32", "bf16"):
-        measure(f"gan {precision}", lambda p=precision: gan_step(fresh(), store, codes, precision=p))
+        measure(
+            f"gan {precision}", lambda p=precision: gan_step(fresh(), store, codes, precision=p)
+        )
     measure(
         "gan tf32, small judges",
         lambda: gan_step(

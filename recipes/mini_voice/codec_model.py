@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
-from recipes.mini_voice.mels import MelSpectrogram
-from recipes.mini_voice.settings import NUM_PHONEMES
 from torch import Tensor, nn
 
+from recipes.mini_voice.mels import MelSpectrogram
+from recipes.mini_voice.settings import NUM_PHONEMES
 from vivace.model.codec_decoder import CodecDecoder
 from vivace.model.conv import CausalState
 
@@ -124,7 +124,11 @@ class CodecTrainer(nn.Module):
         self.encoder = MelEncoder(settings.encoder, config.codebook_dim)
         width = config.codebook_dim // 2
         self.books = Codebooks(
-            config.num_quantizers, config.codebook_size, width, train.codebook_decay, train.dead_usage
+            config.num_quantizers,
+            config.codebook_size,
+            width,
+            train.codebook_decay,
+            train.dead_usage,
         )
         self.phonemes = nn.Sequential(
             nn.Linear(width, 256), nn.GELU(), nn.Linear(256, 2 * NUM_PHONEMES)

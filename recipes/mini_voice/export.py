@@ -15,12 +15,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from recipes.mini_voice import train_talker
-from recipes.mini_voice.common import initialise, load_half
-from recipes.mini_voice.settings import decoder_config, load_settings, parser
 from safetensors.torch import save_file
 from torch import nn
 
+from recipes.mini_voice import train_talker
+from recipes.mini_voice.common import initialise, load_half
+from recipes.mini_voice.settings import decoder_config, load_settings, parser
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import CodecDecoder
 from vivace.model.config import parse_codec_config, parse_model_config
@@ -141,7 +141,9 @@ def build_codec(settings: SimpleNamespace, folder: Path) -> Codec:
 
 
 def write_weights(path: Path, model: nn.Module, prefix: str, dtype: torch.dtype) -> None:
-    state = {prefix + k: v.detach().to(dtype).contiguous().cpu() for k, v in model.state_dict().items()}
+    state = {
+        prefix + k: v.detach().to(dtype).contiguous().cpu() for k, v in model.state_dict().items()
+    }
     save_file(state, path, {"format": "pt"})
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import tomllib
 
 from vivace.model.config import CodecDecoderConfig, PredictorConfig, TalkerConfig
 

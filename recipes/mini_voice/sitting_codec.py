@@ -40,7 +40,9 @@ def write_samples(store: Store, decoder: CodecDecoder, codes: torch.Tensor, path
         start, frames = store.dev.starts[index], store.dev.frames[index]
         line = store.dev.lines[index]
         made = decoder(codes[None, start : start + frames].long(), CausalState())[0]
-        arrays[f"true_{line}"] = store.dev.audio[start * FRAME : (start + frames) * FRAME].cpu().numpy()
+        arrays[f"true_{line}"] = (
+            store.dev.audio[start * FRAME : (start + frames) * FRAME].cpu().numpy()
+        )
         arrays[f"made_{line}"] = (made.float() * 32767).round().to(torch.int16).cpu().numpy()
     np.savez(path, **arrays)
 
@@ -80,7 +82,10 @@ def main() -> None:
     )  # fmt: skip
     write_samples(store, decoder, dev, args.out / "samples.npz")
     synthesis.wait()
-    log("done", peak_gib=torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0)
+    log(
+        "done",
+        peak_gib=torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0,
+    )
 
 
 if __name__ == "__main__":

@@ -69,9 +69,7 @@ def speak(
             break
         frame = predict(talker, hidden, first.clamp(max=size - 1), temperature, top_k)
         codes[item, heads + step] = frame
-    return [
-        codes[i, int(heads[i]) : int(heads[i]) + int(ended[i])] for i in range(len(texts))
-    ]
+    return [codes[i, int(heads[i]) : int(heads[i]) + int(ended[i])] for i in range(len(texts))]
 
 
 def predict(
@@ -111,7 +109,9 @@ def write_speech(
         )  # fmt: skip
         true = codes.frames[: len(chosen)]
         ratio = [len(s) / int(t) for s, t in zip(spoken, true, strict=True)]
-        log("speak", name=name, ratio=float(np.mean(ratio)), longest=max(ratio), shortest=min(ratio))
+        log(
+            "speak", name=name, ratio=float(np.mean(ratio)), longest=max(ratio), shortest=min(ratio)
+        )
         for line, found in zip(chosen, spoken, strict=True):
             if not len(found):
                 continue

@@ -13,10 +13,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from recipes.mini_voice.common import DEVICE
 from recipes.mini_voice.settings import FRAME, SAMPLE_RATE
 from recipes.mini_voice.synthesize import plan
-from torch import Tensor
 
 MAX_UTTERANCES = 100_000
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
 from recipes.mini_voice.settings import FRAME, LABEL, SAMPLE_RATE, load_settings, parser
 
 UNIT = 600  # samples of one unit of the teacher's durations

@@ -5,59 +5,357 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-MONTHS = "January February March April May June July August September October November December".split()
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-FIRST = (
-    "Alice Ben Carla David Emma Felix Grace Henry Isabel Jack Karen Liam Maria Noah Olivia Peter "
-    "Rachel Samuel Teresa Victor Wendy Yusuf Zoe Anna Carlos Diana Ethan Fiona George Hannah Ivan "
-    "Julia Kevin Laura Michael Nina Oscar Paula Robert Sophie Thomas Ursula Vincent William"
-).split()
-LAST = (
-    "Smith Johnson Brown Taylor Miller Wilson Moore Anderson Jackson White Harris Martin Thompson "
-    "Garcia Martinez Robinson Clark Lewis Lee Walker Hall Allen Young King Wright Lopez Hill Scott "
-    "Green Adams Baker Nelson Carter Mitchell Perez Roberts Turner Phillips Campbell Parker Evans"
-).split()
-CITIES = (
-    "London Paris Berlin Madrid Rome Tokyo Chicago Boston Seattle Denver Austin Toronto Sydney "
-    "Dublin Vienna Prague Oslo Lisbon Athens Cairo Delhi Shanghai Singapore Seoul Lima Havana"
-).split()
-THINGS = (
-    "apples books chairs tickets boxes letters bottles pages miles people cars houses students "
-    "stamps photos coins windows doors trees birds minutes hours days weeks dogs cats songs cups"
-).split()
-FOODS = (
-    "bread milk eggs butter cheese rice pasta tomatoes onions garlic chicken fish apples oranges "
-    "bananas coffee tea sugar salt pepper honey yogurt carrots potatoes spinach beans mushrooms"
-).split()
-ONE_WORD = (
-    "Yes No Maybe Sure Okay Thanks Please Sorry Hello Goodbye Welcome Stop Go Wait Right Left "
-    "Never Always Sometimes Tomorrow Today Yesterday Now Later Great Perfect Nice Fine Good Bad "
-    "True False Correct Wrong Ready Done Next Again Why What Who Where When How Really Exactly "
-    "Absolutely Certainly Nothing Everything Something Nobody Everyone Morning Evening Red Blue"
-).split()
-ACRONYMS = "BBC FBI CIA USA UK EU UN GPS CPU GPU USB PDF HTML TV DVD CEO CFO PhD IBM MIT ATM DNA FAQ".split()
+MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+FIRST = [
+    "Alice",
+    "Ben",
+    "Carla",
+    "David",
+    "Emma",
+    "Felix",
+    "Grace",
+    "Henry",
+    "Isabel",
+    "Jack",
+    "Karen",
+    "Liam",
+    "Maria",
+    "Noah",
+    "Olivia",
+    "Peter",
+    "Rachel",
+    "Samuel",
+    "Teresa",
+    "Victor",
+    "Wendy",
+    "Yusuf",
+    "Zoe",
+    "Anna",
+    "Carlos",
+    "Diana",
+    "Ethan",
+    "Fiona",
+    "George",
+    "Hannah",
+    "Ivan",
+    "Julia",
+    "Kevin",
+    "Laura",
+    "Michael",
+    "Nina",
+    "Oscar",
+    "Paula",
+    "Robert",
+    "Sophie",
+    "Thomas",
+    "Ursula",
+    "Vincent",
+    "William",
+]
+LAST = [
+    "Smith",
+    "Johnson",
+    "Brown",
+    "Taylor",
+    "Miller",
+    "Wilson",
+    "Moore",
+    "Anderson",
+    "Jackson",
+    "White",
+    "Harris",
+    "Martin",
+    "Thompson",
+    "Garcia",
+    "Martinez",
+    "Robinson",
+    "Clark",
+    "Lewis",
+    "Lee",
+    "Walker",
+    "Hall",
+    "Allen",
+    "Young",
+    "King",
+    "Wright",
+    "Lopez",
+    "Hill",
+    "Scott",
+    "Green",
+    "Adams",
+    "Baker",
+    "Nelson",
+    "Carter",
+    "Mitchell",
+    "Perez",
+    "Roberts",
+    "Turner",
+    "Phillips",
+    "Campbell",
+    "Parker",
+    "Evans",
+]
+CITIES = [
+    "London",
+    "Paris",
+    "Berlin",
+    "Madrid",
+    "Rome",
+    "Tokyo",
+    "Chicago",
+    "Boston",
+    "Seattle",
+    "Denver",
+    "Austin",
+    "Toronto",
+    "Sydney",
+    "Dublin",
+    "Vienna",
+    "Prague",
+    "Oslo",
+    "Lisbon",
+    "Athens",
+    "Cairo",
+    "Delhi",
+    "Shanghai",
+    "Singapore",
+    "Seoul",
+    "Lima",
+    "Havana",
+]
+THINGS = [
+    "apples",
+    "books",
+    "chairs",
+    "tickets",
+    "boxes",
+    "letters",
+    "bottles",
+    "pages",
+    "miles",
+    "people",
+    "cars",
+    "houses",
+    "students",
+    "stamps",
+    "photos",
+    "coins",
+    "windows",
+    "doors",
+    "trees",
+    "birds",
+    "minutes",
+    "hours",
+    "days",
+    "weeks",
+    "dogs",
+    "cats",
+    "songs",
+    "cups",
+]
+FOODS = [
+    "bread",
+    "milk",
+    "eggs",
+    "butter",
+    "cheese",
+    "rice",
+    "pasta",
+    "tomatoes",
+    "onions",
+    "garlic",
+    "chicken",
+    "fish",
+    "apples",
+    "oranges",
+    "bananas",
+    "coffee",
+    "tea",
+    "sugar",
+    "salt",
+    "pepper",
+    "honey",
+    "yogurt",
+    "carrots",
+    "potatoes",
+    "spinach",
+    "beans",
+    "mushrooms",
+]
+ONE_WORD = [
+    "Yes",
+    "No",
+    "Maybe",
+    "Sure",
+    "Okay",
+    "Thanks",
+    "Please",
+    "Sorry",
+    "Hello",
+    "Goodbye",
+    "Welcome",
+    "Stop",
+    "Go",
+    "Wait",
+    "Right",
+    "Left",
+    "Never",
+    "Always",
+    "Sometimes",
+    "Tomorrow",
+    "Today",
+    "Yesterday",
+    "Now",
+    "Later",
+    "Great",
+    "Perfect",
+    "Nice",
+    "Fine",
+    "Good",
+    "Bad",
+    "True",
+    "False",
+    "Correct",
+    "Wrong",
+    "Ready",
+    "Done",
+    "Next",
+    "Again",
+    "Why",
+    "What",
+    "Who",
+    "Where",
+    "When",
+    "How",
+    "Really",
+    "Exactly",
+    "Absolutely",
+    "Certainly",
+    "Nothing",
+    "Everything",
+    "Something",
+    "Nobody",
+    "Everyone",
+    "Morning",
+    "Evening",
+    "Red",
+    "Blue",
+]
+ACRONYMS = [
+    "BBC",
+    "FBI",
+    "CIA",
+    "USA",
+    "UK",
+    "EU",
+    "UN",
+    "GPS",
+    "CPU",
+    "GPU",
+    "USB",
+    "PDF",
+    "HTML",
+    "TV",
+    "DVD",
+    "CEO",
+    "CFO",
+    "PhD",
+    "IBM",
+    "MIT",
+    "ATM",
+    "DNA",
+    "FAQ",
+]
 TITLES = ["Dr.", "Mr.", "Mrs.", "Ms.", "Prof."]
-VERBS = "find open close check cancel book call send read play order change move start finish".split()
-OBJECTS = (
-    "the report, my appointment, the front door, a table for two, the meeting, the last message, "
-    "the next train, your ticket, the results, a taxi, the weather forecast, the music, the list, "
-    "the window, the first chapter, a new password, the kitchen light, the invoice"
-).split(", ")
-CLAUSES = (
-    "the rain stopped before noon; we walked along the river; nobody had expected the answer; "
-    "the old clock on the wall struck three; she opened the letter with great care; "
-    "the children were playing in the garden; he could not remember where he had put the keys; "
-    "the train was already leaving the station; they agreed to meet again the next morning; "
-    "the soup was still warm on the stove; a small boat drifted past the bridge; "
-    "the museum had been closed for repairs; everyone waited for the music to begin; "
-    "the wind carried the smell of the sea; I read the same page twice; "
-    "the doctor told him to rest for a week; the shop on the corner sells fresh bread; "
-    "our neighbours are moving to another city; the final result surprised the whole team; "
-    "you should always save your work before you leave; the road winds slowly up the hill; "
-    "the engineers tested the new engine for several hours; a letter arrived from the bank; "
-    "the lights went out in the whole street; my sister plays the violin every evening"
-).split("; ")
-JOINS = (", and ", ", but ", " because ", " while ", ", so ", " although ", "; ", " when ", ", and then ")
+VERBS = [
+    "find",
+    "open",
+    "close",
+    "check",
+    "cancel",
+    "book",
+    "call",
+    "send",
+    "read",
+    "play",
+    "order",
+    "change",
+    "move",
+    "start",
+    "finish",
+]
+OBJECTS = [
+    "the report",
+    "my appointment",
+    "the front door",
+    "a table for two",
+    "the meeting",
+    "the last message",
+    "the next train",
+    "your ticket",
+    "the results",
+    "a taxi",
+    "the weather forecast",
+    "the music",
+    "the list",
+    "the window",
+    "the first chapter",
+    "a new password",
+    "the kitchen light",
+    "the invoice",
+]
+CLAUSES = [
+    "the rain stopped before noon",
+    "we walked along the river",
+    "nobody had expected the answer",
+    "the old clock on the wall struck three",
+    "she opened the letter with great care",
+    "the children were playing in the garden",
+    "he could not remember where he had put the keys",
+    "the train was already leaving the station",
+    "they agreed to meet again the next morning",
+    "the soup was still warm on the stove",
+    "a small boat drifted past the bridge",
+    "the museum had been closed for repairs",
+    "everyone waited for the music to begin",
+    "the wind carried the smell of the sea",
+    "I read the same page twice",
+    "the doctor told him to rest for a week",
+    "the shop on the corner sells fresh bread",
+    "our neighbours are moving to another city",
+    "the final result surprised the whole team",
+    "you should always save your work before you leave",
+    "the road winds slowly up the hill",
+    "the engineers tested the new engine for several hours",
+    "a letter arrived from the bank",
+    "the lights went out in the whole street",
+    "my sister plays the violin every evening",
+]
+JOINS = (
+    ", and ",
+    ", but ",
+    " because ",
+    " while ",
+    ", so ",
+    " although ",
+    "; ",
+    " when ",
+    ", and then ",
+)
 
 
 def template_lines(count: int, seed: int = 11) -> list[str]:
@@ -145,7 +443,9 @@ def _time(rng: random.Random) -> str:
 
 def _money(rng: random.Random) -> str:
     sign = rng.choice(["$", "$", "$", "£", "€"])
-    price = f"{sign}{rng.randint(1, 300)}.{rng.choice([0, 25, 50, 75, 95, 99, rng.randint(1, 98)]):02d}"
+    price = (
+        f"{sign}{rng.randint(1, 300)}.{rng.choice([0, 25, 50, 75, 95, 99, rng.randint(1, 98)]):02d}"
+    )
     whole = f"{sign}{rng.randint(1, 9999):,}"
     return _pick(
         rng,

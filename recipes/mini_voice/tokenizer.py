@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from recipes.mini_voice.settings import load_settings, parser
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from recipes.mini_voice.settings import load_settings, parser
 from vivace.text.tokenizer import QWEN2_PATTERN, TextTokenizer
 
 ADDED = (  # those of the released checkpoints, in their order
@@ -87,7 +88,11 @@ def main() -> None:
     dev = Path("carry/dev.txt").read_text().splitlines()
     tokens = sum(len(tokenizer.encode(line)) for line in dev)
     print(tokenizer.vocab_size, "ids;", round(sum(map(len, dev)) / tokens, 2), "characters a token")
-    print("role", tokenizer.role_ids("assistant"), [tokenizer.decode([t]) for t in tokenizer.encode("Hello there, my assistant.")])
+    print(
+        "role",
+        tokenizer.role_ids("assistant"),
+        [tokenizer.decode([t]) for t in tokenizer.encode("Hello there, my assistant.")],
+    )
 
 
 if __name__ == "__main__":

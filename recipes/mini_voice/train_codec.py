@@ -15,8 +15,18 @@ from torch import Tensor
 
 from recipes.mini_voice.codec_model import CodecTrainer, decode_part, take_part
 from recipes.mini_voice.common import (
-    DEVICE, Log, Step, TimeBox, autocast, cosine, initialise, load_half, optimizer, save_half,
-    set_lr, begin_stage,
+    DEVICE,
+    Log,
+    Step,
+    TimeBox,
+    autocast,
+    begin_stage,
+    cosine,
+    initialise,
+    load_half,
+    optimizer,
+    save_half,
+    set_lr,
 )  # fmt: skip
 from recipes.mini_voice.mels import MelLoss
 from recipes.mini_voice.settings import FRAME, LABEL, decoder_config, load_settings, parser
@@ -68,7 +78,9 @@ class Stage:
     def crop(self) -> tuple[Tensor, Tensor]:
         """Samples [B, n] and labels [B, 2 * frames] from anywhere, not only from frame borders."""
         config, train = self.config, self.store.train
-        begin = self.store.sample_frames(config.batch, config.crop_frames + 1, config.start_fraction)
+        begin = self.store.sample_frames(
+            config.batch, config.crop_frames + 1, config.start_fraction
+        )
         shift = (torch.rand(config.batch, device=DEVICE) * FRAME).long()
         begin = begin * FRAME + shift
         samples = gather(train.audio, begin, config.crop_frames * FRAME).float() / 32768
@@ -124,7 +136,9 @@ class Stage:
 def dev_mel(settings: SimpleNamespace, store: Store, trainer: CodecTrainer, mel: MelLoss) -> float:
     """Round-trip mel distance on the first dev utterances."""
     distances = []
-    for start, frames in list(zip(store.dev.starts, store.dev.frames, strict=True))[: settings.train_codec.num_dev_utterances]:
+    for start, frames in list(zip(store.dev.starts, store.dev.frames, strict=True))[
+        : settings.train_codec.num_dev_utterances
+    ]:
         samples = store.dev.audio[start * FRAME : (start + frames) * FRAME].float() / 32768
         made = round_trip(trainer, samples)
         distances.append(mel(made[None], samples[None]))
@@ -168,7 +182,10 @@ def run(
                 "codec, quantised", lambda: stage.step(is_quantised=True), stage.reset, [trainer],
                 use_graph=use_graph,
             )  # fmt: skip
-        set_lr(stage.optimizer, config.lr * cosine(progress, number, config.warmup_steps, config.final_lr))
+        set_lr(
+            stage.optimizer,
+            config.lr * cosine(progress, number, config.warmup_steps, config.final_lr),
+        )
         outputs = step()
         number += 1
         if number % 25 == 0 and not store.is_complete:

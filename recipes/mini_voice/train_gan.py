@@ -15,8 +15,17 @@ from torch.nn.utils import parametrize
 
 from recipes.mini_voice.codec_model import decode_part, take_part
 from recipes.mini_voice.common import (
-    DEVICE, Log, Step, TimeBox, autocast, late_decay, load_half, optimizer, save_half, set_lr,
+    DEVICE,
+    Log,
+    Step,
+    TimeBox,
+    autocast,
     begin_stage,
+    late_decay,
+    load_half,
+    optimizer,
+    save_half,
+    set_lr,
 )  # fmt: skip
 from recipes.mini_voice.discriminators import Discriminators, fool_losses, judge_loss
 from recipes.mini_voice.mels import MelLoss
@@ -97,9 +106,7 @@ class Stage:
 
 
 @torch.no_grad()
-def dev_mel(
-    count: int, store: Store, decoder: CodecDecoder, codes: Tensor, mel: MelLoss
-) -> float:
+def dev_mel(count: int, store: Store, decoder: CodecDecoder, codes: Tensor, mel: MelLoss) -> float:
     distances = []
     for start, frames in list(zip(store.dev.starts, store.dev.frames, strict=True))[:count]:
         samples = store.dev.audio[start * FRAME : (start + frames) * FRAME].float() / 32768
@@ -129,7 +136,9 @@ def run(
     step = Step("gan", stage.step, stage.reset, [decoder, stage.judges], use_graph=use_graph)
     number, marked, mark = 0, 0, box.elapsed
     while (progress := box.progress) < 1:
-        scale = late_decay(progress, number, config.warmup_steps, config.final_lr, config.decay_from)
+        scale = late_decay(
+            progress, number, config.warmup_steps, config.final_lr, config.decay_from
+        )
         set_lr(stage.optimizer, config.lr * scale)
         set_lr(stage.judge_optimizer, config.discriminator_lr * scale)
         outputs = step()

@@ -19,8 +19,18 @@ from torch import Tensor, nn
 
 from recipes.mini_voice import encode
 from recipes.mini_voice.common import (
-    BEGUN, DEVICE, Log, Step, TimeBox, autocast, cosine, initialise, optimizer, save_half, set_lr,
+    BEGUN,
+    DEVICE,
+    Log,
+    Step,
+    TimeBox,
+    autocast,
     begin_stage,
+    cosine,
+    initialise,
+    optimizer,
+    save_half,
+    set_lr,
 )  # fmt: skip
 from recipes.mini_voice.rows import END, Examples, build_examples
 from recipes.mini_voice.settings import NUM_PHONEMES, load_settings, parser, talker_config
@@ -163,9 +173,7 @@ class Stage:
         """Cross entropy of books 1 and up, each given the frame's earlier books."""
         predictor = self.talker.code_predictor
         tables = [self.talker.model.codec_embedding, *predictor.model.codec_embedding]
-        inputs = [hidden] + [
-            tables[book](codes[:, book]) for book in range(self.num_books - 1)
-        ]
+        inputs = [hidden] + [tables[book](codes[:, book]) for book in range(self.num_books - 1)]
         x = predictor(torch.stack(inputs, dim=1).float(), 0, attend_causally)
         losses = []
         for book in range(1, self.num_books):
@@ -254,7 +262,9 @@ def run(
     if resume is not None:
         load(talker, resume)
     begun = time.perf_counter()
-    dev = build_examples(codes, tokenizer, talker.config, settings, range(codes.num_dev), variants=1)
+    dev = build_examples(
+        codes, tokenizer, talker.config, settings, range(codes.num_dev), variants=1
+    )
     train = build_examples(
         codes, tokenizer, talker.config, settings, range(codes.num_dev, len(codes.lines))
     )
@@ -283,7 +293,10 @@ def run(
     weights = [bucket.count / bucket.batch for bucket in buckets]
     number, marked, mark, evaluated = 0, 0, box.elapsed, 0.0
     while (progress := box.progress) < 1:
-        set_lr(stage.optimizer, config.lr * cosine(progress, number, config.warmup_steps, config.final_lr))
+        set_lr(
+            stage.optimizer,
+            config.lr * cosine(progress, number, config.warmup_steps, config.final_lr),
+        )
         outputs = random.choices(steps, weights)[0]()
         number += 1
         if number % 200 == 0 or number < 4:

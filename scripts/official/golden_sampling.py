@@ -36,8 +36,7 @@ PREDICTOR_SETTINGS: dict[str, dict[str, Any]] = {
     "top_p": {"top_p": 0.8},
     "all": {"temperature": 0.7, "top_k": 20, "top_p": 0.8},
 }
-HISTORY_LENGTHS = {"default": [0, 1, 2, 40], "greedy": [0, 1, 2, 40]}  # EOS is banned at 0 and 1
-OTHER_HISTORY_LENGTHS = [0, 40]
+HISTORY_LENGTHS = [0, 1, 2, 40]  # EOS is banned at 0 and 1
 
 
 class ProcessorsFoundError(Exception):
@@ -49,11 +48,11 @@ def make_sampling(checkpoints: Path, output: Path) -> None:
     tts = load(checkpoints / "custom_voice")
     live = live_ids(tts)
     logits = make_logits(tts.model.config.talker_config.vocab_size, eos=live[-1])
-    history = torch.randint(0, 64, (len(logits), 40), generator=seeded(3))
+    history = torch.randint(0, 64, (len(logits), max(HISTORY_LENGTHS)), generator=seeded(3))
     tensors: Tensors = {"talker.logits": logits, "talker.history": history.to(torch.uint8)}
     for name, settings in TALKER_SETTINGS.items():
         processors = find_processors(tts, type(tts.model.talker), settings)
-        for length in HISTORY_LENGTHS.get(name, OTHER_HISTORY_LENGTHS):
+        for length in HISTORY_LENGTHS:
             chances = processors(history[:, :length], logits.clone()).softmax(-1)
             assert chances.sum(-1).allclose(chances[:, live].sum(-1))
             tensors[f"talker.{name}.{length}"] = chances[:, live]
@@ -68,6 +67,7 @@ def make_sampling(checkpoints: Path, output: Path) -> None:
     description = {
         "talker_settings": TALKER_SETTINGS,
         "predictor_settings": PREDICTOR_SETTINGS,
+        "history_lengths": HISTORY_LENGTHS,
         "columns": live,
     }
     save(output / "sampling", tensors, description)

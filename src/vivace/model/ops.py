@@ -13,25 +13,28 @@ from torch import Tensor
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Normalised in float32, rounded to the working dtype, then scaled: two roundings."""
-    return F.rms_norm(x, x.shape[-1:], None, eps) * weight
+    if x.is_cuda:
+        return F.rms_norm(x, x.shape[-1:], None, eps) * weight  # one kernel, the same roundings
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale).to(x.dtype) * weight
 
 
 def rope_table(
     start: int, length: int, head_dim: int, theta: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of `length` positions from `start`: float32 [length, head_dim] each."""
+    """Cosines and signed sines of `length` positions from `start`: float32 [length, head_dim]."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device).float() / head_dim
     frequencies = 1.0 / (theta**exponents)
     positions = torch.arange(start, start + length, device=device).float()
     angles = torch.outer(positions, frequencies)  # [length, head_dim / 2]
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos(), angles.sin()
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
-def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate-half: dimension j turns with dimension j + head_dim / 2."""
-    left, right = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-right, left), dim=-1) * sin
+def apply_rope(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+    """Rotate-half: dimension j turns with dimension j + head_dim / 2; the sign is in the table."""
+    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * signed_sin
 
 
 def attention(

@@ -1,0 +1,167 @@
+"""Milliseconds per frame: our eager backend, and the official code beside it in the same run.
+
+    python benchmarks/frame.py 0.6B-CustomVoice --device cuda --json benchmarks/results/x.json
+
+Weights are random and of true shape, sampling is on, the end of speech is banned, so time is real
+and sound is not. A shape is a released model's name or a checkpoint folder (for its config.json).
+`--compare` needs qwen-tts 0.1.1 and transformers 4.57.3 (scripts/official/README.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import machine
+from released import RELEASED_CODEC, RELEASED_MODELS, released_config
+
+from vivace.backends.eager import EagerBackend
+from vivace.model.codec import Codec
+from vivace.model.config import CodecConfig, parse_codec_config, parse_model_config
+from vivace.model.talker import Qwen3TTS
+from vivace.prompt import build_prompt
+from vivace.speech import SamplingParams
+
+FRAMES_PER_STEP = 16
+NUM_TEXT_IDS = 20
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    torch.manual_seed(0)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    results = [measure(shape, arguments) for shape in arguments.shapes]
+    report = {"benchmark": "frame", "machine": machine(), "results": results}
+    print_table(results)
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "shapes", nargs="+", help=f"a checkpoint folder, or {', '.join(RELEASED_MODELS)}"
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", default=None, help="default: bfloat16 on CUDA, else float32")
+    parser.add_argument("--talker-layers", type=int, help="fewer than the configuration says")
+    parser.add_argument("--frames", type=int, default=64, help="per repeat, a multiple of 16")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, help="of PyTorch on the CPU")
+    parser.add_argument("--compare", action="store_true", help="measure the official code too")
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    arguments = parser.parse_args()
+    default = "bfloat16" if arguments.device.startswith("cuda") else "float32"
+    arguments.dtype = getattr(torch, arguments.dtype or default)
+    return arguments
+
+
+def measure(shape: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    config, codec_config = load_configs(shape)
+    if arguments.talker_layers:
+        config["talker_config"]["num_hidden_layers"] = arguments.talker_layers
+    result = {
+        "shape": shape if shape in RELEASED_MODELS else f"tiny {Path(shape).name}",
+        "talker_layers": config["talker_config"]["num_hidden_layers"],
+        "device": arguments.device,
+        "dtype": str(arguments.dtype).removeprefix("torch."),
+        "batch": 1,
+        "frames": arguments.frames,
+        "repeats": arguments.repeats,
+        **measure_ours(config, codec_config, arguments),
+    }
+    if arguments.compare:
+        from official import official_ms_per_frame
+
+        official = official_ms_per_frame(
+            config, arguments.dtype, arguments.device, arguments.frames, repeats=arguments.repeats
+        )
+        result["official_ms_per_frame"] = round(official, 3)
+        result["times_faster"] = round(official / result["ms_per_frame"], 2)
+    return result
+
+
+def load_configs(shape: str) -> tuple[dict[str, Any], CodecConfig]:
+    if shape in RELEASED_MODELS:
+        return released_config(shape), parse_codec_config(RELEASED_CODEC)
+    folder = Path(shape)
+    codec = json.loads((folder / "speech_tokenizer" / "config.json").read_text())
+    return json.loads((folder / "config.json").read_text()), parse_codec_config(codec)
+
+
+def measure_ours(
+    config: dict[str, Any], codec_config: CodecConfig, arguments: argparse.Namespace
+) -> dict[str, float]:
+    device = torch.device(arguments.device)
+    model = fill_randomly(Qwen3TTS, parse_model_config(config), device, arguments.dtype)
+    codec = fill_randomly(Codec, codec_config, device, torch.float32)
+    backend = EagerBackend(model, codec)
+    prompt = build_prompt(
+        model.config,
+        list(range(NUM_TEXT_IDS)),
+        role_ids=[0, 1, 2],
+        layout="whole",
+        preset=next(iter(model.config.talker_config.spk_id), None),
+    )
+    num_steps = arguments.frames // FRAMES_PER_STEP
+    admit, frame, render = [], [], []
+    for repeat in range(arguments.repeats + 1):  # the first one warms up
+        sampling = SamplingParams(seed=repeat, min_frames=10_000, max_frames=10_000)
+        seconds, slot = timed(lambda: backend.admit(prompt, sampling), device)
+        admit.append(seconds)
+        made = []
+        seconds, _ = timed(
+            lambda: [made.append(backend.step([slot], FRAMES_PER_STEP)) for _ in range(num_steps)],
+            device,
+        )
+        frame.append(seconds / (num_steps * FRAMES_PER_STEP))
+        seconds, _ = timed(lambda: backend.render([slot], made[0]), device)
+        render.append(seconds / FRAMES_PER_STEP)
+        backend.release(slot)
+    middle = {"prefill_ms": admit, "ms_per_frame": frame, "codec_ms_per_frame": render}
+    return {name: round(1000 * statistics.median(ts[1:]), 3) for name, ts in middle.items()}
+
+
+def fill_randomly(
+    kind: Callable[[Any], Any], config: Any, device: torch.device, dtype: torch.dtype
+) -> Any:
+    """A module of this configuration whose weights are small random numbers."""
+    with torch.device("meta"):
+        module = kind(config)
+    module = module.to(dtype).to_empty(device=device)
+    for tensor in module.state_dict().values():
+        tensor.normal_(0.0, 0.02)
+    return module.requires_grad_(False).eval()
+
+
+def timed(work: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+    synchronize(device)
+    start = time.perf_counter()
+    result = work()
+    synchronize(device)
+    return time.perf_counter() - start, result
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def print_table(results: list[dict[str, Any]]) -> None:
+    columns = ("shape", "talker_layers", "dtype", "prefill_ms", "ms_per_frame")
+    columns += ("codec_ms_per_frame", "official_ms_per_frame", "times_faster")
+    print(" | ".join(columns))
+    for result in results:
+        print(" | ".join(str(result.get(column, "-")) for column in columns))
+
+
+if __name__ == "__main__":
+    main()

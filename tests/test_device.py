@@ -1,0 +1,71 @@
+"""Where a model runs: what was asked, the best there is, or a reason why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vivace import TTS
+from vivace.device import pick_device, pick_dtype
+from vivace.errors import BackendUnavailableError, RequestError
+
+
+def test_cuda_where_there_is_none_is_refused(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BackendUnavailableError, match=r"'cuda' was asked for.*sees no CUDA GPU"):
+        TTS.load(tiny_folder / "base", device="cuda")
+
+
+def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert pick_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(BackendUnavailableError, match=r"'cuda:2' was asked for.*are 2 CUDA GPUs"):
+        pick_device("cuda:2")
+
+
+@pytest.mark.parametrize("device", ["gpu", "", "meta", "cuda:x", "cpu cpu", None])
+def test_an_unknown_device_is_refused(tiny_folder: Path, device: Any) -> None:
+    with pytest.raises(RequestError, match=r"no device named .*try auto, cpu, cuda"):
+        TTS.load(tiny_folder / "base", device=device)
+
+
+def test_auto_takes_cuda_then_mps_then_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    picked = []
+    for has_cuda, has_mps in ((True, True), (False, True), (False, False)):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda found=has_cuda: found)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda found=has_mps: found)
+        picked.append(pick_device("auto").type)
+    assert picked == ["cuda", "mps", "cpu"]
+
+
+def test_auto_takes_bfloat16_where_a_gpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert pick_dtype("auto", torch.device("cuda")) == torch.bfloat16
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert pick_dtype("auto", torch.device("cuda")) == torch.float32
+    assert pick_dtype("auto", torch.device("cpu")) == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["float16", "half", torch.float16])
+def test_float16_is_refused_with_the_reason(tiny_folder: Path, dtype: Any) -> None:
+    with pytest.raises(RequestError, match="float16 is refused: the talker's logits overflow"):
+        TTS.load(tiny_folder / "base", dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int8", torch.float64, "torch.bfloat32"])
+def test_an_unknown_dtype_is_refused_and_the_known_are_listed(
+    tiny_folder: Path, dtype: Any
+) -> None:
+    with pytest.raises(RequestError, match="try one of: auto, float32, bfloat16"):
+        TTS.load(tiny_folder / "base", dtype=dtype)
+
+
+def test_an_unknown_backend_is_refused_and_the_known_are_listed(tiny_folder: Path) -> None:
+    with pytest.raises(BackendUnavailableError, match=r"no backend named 'warp'; .*auto.*eager"):
+        TTS.load(tiny_folder / "base", device="cpu", backend="warp")

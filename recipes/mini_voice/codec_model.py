@@ -1,4 +1,4 @@
-"""The training side of the codec: an encoder from mels, codebooks learned by averages, a phoneme head.
+"""The training side of the codec: a mel encoder, codebooks learned by averages, a phoneme head.
 
 The decoder is `vivace.model.codec_decoder.CodecDecoder` itself, projections included; only the
 codebooks live here while they move, and are written into it at the end.

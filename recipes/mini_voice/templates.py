@@ -1,4 +1,4 @@
-"""Lines the corpus lacks: numbers, dates, times, money, letters, names, lists, one word, long ones."""
+"""Lines the corpus lacks: numbers, dates, times, money, letters, names, lists, short and long."""
 
 from __future__ import annotations
 
@@ -567,7 +567,7 @@ def _measure(rng: random.Random) -> str:
         f"It weighs {n}.{rng.randint(1, 9)} kilograms.",
         f"The road goes on for {n} km.",
         f"It is {rng.randint(-20, 40)} degrees in {rng.choice(CITIES)}.",
-        f"Add {rng.randint(2, 9)} cups of {rng.choice(FOODS)} and 1/2 a cup of {rng.choice(FOODS)}.",
+        f"Add {rng.randint(2, 9)} cups of {rng.choice(FOODS)} and 1/2 cup of {rng.choice(FOODS)}.",
         f"He drove at {rng.randint(20, 160)} mph.",
         f"The box is {rng.randint(2, 90)} by {rng.randint(2, 90)} inches.",
     )

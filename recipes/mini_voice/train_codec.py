@@ -168,6 +168,7 @@ def run(
     is_quantised = resume is not None
     if resume is not None:
         restore(trainer, resume)
+    set_lr(stage.optimizer, 1e-6)
     box = TimeBox(seconds or config.seconds)
     step = Step(
         "codec", lambda: stage.step(is_quantised=is_quantised), stage.reset, [trainer],

@@ -1,4 +1,4 @@
-"""Talker and predictor together, from the codes of `encode`; writes talker.safetensors in two parts.
+"""Talker and predictor together, from the codes of `encode`; writes talker_{a,b}.safetensors.
 
 Fixed shapes: examples go into buckets by their number of rows, one captured step per bucket.
 """

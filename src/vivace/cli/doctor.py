@@ -27,7 +27,7 @@ PACKAGES = (
 
 def doctor() -> None:
     for name, value in _facts():
-        print(f"{name:<16} {value}")
+        print(f"{name:<20} {value}")
 
 
 def _facts() -> Iterator[tuple[str, str]]:

@@ -1,0 +1,409 @@
+"""The command line: sound into a file, words to stderr, an error in one line."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import wave
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from vivace import TTS, Voice, __version__
+from vivace.cli.main import main
+from vivace.errors import CheckpointError
+
+HEAVY = {"torch", "numpy", "soundfile", "soxr", "tokenizers", "safetensors", "huggingface_hub"}
+RUN = "import sys; from vivace.cli.main import main; sys.exit(main())"
+WEIGH = f"""
+import sys, time
+from vivace.cli.main import main
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 0
+print(time.process_time(), *sorted({HEAVY} & sys.modules.keys()), file=sys.stderr)
+"""
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.wav"
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    t = np.arange(36_000) / 24_000
+    path = tmp_path / "me.wav"
+    soundfile.write(path, 0.2 * np.sin(2 * np.pi * 150 * t) * np.sin(3 * t), 24_000)
+    return path
+
+
+def say(folder: Path, *arguments: str | Path) -> int:
+    return main(["say", "--model", str(folder), "--device", "cpu", *map(str, arguments)])
+
+
+def run(arguments: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-c", RUN, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False, **options)
+
+
+def num_frames(path: Path) -> int:
+    with wave.open(str(path)) as file:
+        assert file.getparams()[:3] == (1, 2, 24_000)
+        return file.getnframes() // 1920
+
+
+def assert_refused(code: int, captured: Captured, match: str) -> None:
+    """One line on stderr that says why, nothing on stdout, exit code 1."""
+    output = captured.readouterr()
+    assert code == 1
+    assert output.out == ""
+    assert re.fullmatch(rf"vivace: [^\n]*{match}[^\n]*\n", output.err), output.err
+
+
+# --- vivace say -------------------------------------------------------------------------------
+
+
+def test_say_writes_the_file_and_reports_on_stderr(
+    tiny_folder: Path, out: Path, capsys: Captured
+) -> None:
+    code = say(
+        tiny_folder / "custom_voice", "Hello.", "-o", out, "--seed", "7", "--max-frames", "3"
+    )
+    output = capsys.readouterr()
+    assert code == 0
+    assert num_frames(out) == 3
+    assert output.out == ""
+    assert re.fullmatch(
+        rf"{re.escape(str(out))}: 0\.24 s of audio in \d+\.\d\d s "
+        r"\(\d+\.\d\d times real time\), seed 7, length\n",
+        output.err,
+    )
+
+
+def test_say_without_an_output_writes_speech_wav_here(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert say(tiny_folder / "custom_voice", "Hello.", "--max-frames", "2") == 0
+    assert num_frames(tmp_path / "speech.wav") == 2
+
+
+def test_say_passes_every_choice_on(tiny_folder: Path, out: Path) -> None:
+    choices: dict[str, Any] = {
+        "voice": "ryan",
+        "language": "german",
+        "instruct": "Whisper.",
+        "text_layout": "streamed",
+        "seed": 5,
+        "temperature": 0.8,
+        "top_k": 20,
+        "top_p": 0.9,
+        "repetition_penalty": 1.2,
+        "predictor_temperature": 0.7,
+        "predictor_top_k": 30,
+        "predictor_top_p": 0.8,
+        "max_frames": 6,
+    }
+    folder = tiny_folder / "custom_voice_projected"
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in choices.items()]
+    assert say(folder, "Hello.", "-o", out, "--dtype", "float32", "--backend", "eager", *flags) == 0
+    with TTS.load(folder, device="cpu") as tts:
+        expected = tts.speak("Hello.", **choices).save(out.with_name("expected.wav"))
+        plain = tts.speak("Hello.", seed=5, max_frames=6).save(out.with_name("plain.wav"))
+    assert out.read_bytes() == expected.read_bytes()
+    assert out.read_bytes() != plain.read_bytes()
+
+
+def test_say_designs_a_voice(tiny_folder: Path, out: Path) -> None:
+    instruct = ("--instruct", "A deep and calm voice.")
+    folder = tiny_folder / "voice_design"
+    assert say(folder, "Hello.", "-o", out, *instruct, "--max-frames", "2") == 0
+    assert num_frames(out) == 2
+
+
+def test_say_reads_stdin_up_to_its_last_line_end(
+    tiny_folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = ("--seed", "1", "--max-frames", "3")
+    assert say(tiny_folder / "custom_voice", "Grüße, 世界.", "-o", out, *rest) == 0
+    given = out.read_bytes()
+    stdin = io.TextIOWrapper(io.BytesIO("Grüße, 世界.\n".encode()), encoding="ascii")
+    monkeypatch.setattr(sys, "stdin", stdin)  # UTF-8 is read whatever the locale says
+    assert say(tiny_folder / "custom_voice", "-", "-o", out, *rest) == 0
+    assert out.read_bytes() == given
+
+
+@pytest.mark.parametrize(
+    ("content", "match"), [(b"caf\xe9 au lait", "stdin is not UTF-8"), (b"\n", "text is empty")]
+)
+def test_say_refuses_stdin_that_is_no_text(
+    tiny_folder: Path,
+    out: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes,
+    match: str,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert_refused(say(tiny_folder / "custom_voice", "-", "-o", out), capsys, match)
+    assert not out.exists()
+
+
+# --- Voices -----------------------------------------------------------------------------------
+
+
+def test_say_speaks_with_a_recording_its_transcript_or_a_voice_file(
+    tiny_folder: Path, tmp_path: Path, recording: Path
+) -> None:
+    folder = tiny_folder / "base"
+    with TTS.load(folder, device="cpu") as tts:
+        voice_file = tts.clone(recording, "Words.").save(tmp_path / "me.safetensors")
+    spoken = []
+    for number, choice in enumerate(
+        [
+            ("--voice", recording),
+            ("--voice", recording, "--transcript", "Words."),
+            ("--voice", voice_file),
+        ]
+    ):
+        path = tmp_path / f"{number}.wav"
+        assert say(folder, "Hello.", "-o", path, "--seed=1", "--max-frames=4", *choice) == 0
+        spoken.append(path.read_bytes())
+    vector, in_context, from_file = spoken
+    assert in_context == from_file
+    assert vector != in_context
+
+
+def test_say_takes_a_path_for_a_recording_whatever_its_extension(
+    tiny_folder: Path, out: Path, recording: Path, capsys: Captured
+) -> None:
+    other = recording.rename(recording.with_name("me"))
+    assert say(tiny_folder / "base", "Hello.", "-o", out, f"--voice={other}", "--max-frames=2") == 0
+    capsys.readouterr()
+    code = say(tiny_folder / "base", "Hello.", "-o", out, "--voice=no/such.m4a")
+    assert_refused(code, capsys, "no/such.m4a: there is no such file")
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "match"),
+    [
+        ("custom_voice", ["--voice=nobody"], "no voice named 'nobody'; try one of: aiden, "),
+        ("custom_voice", ["--voice="], "no voice named ''"),
+        ("custom_voice", ["--voice=vivian", "--transcript=x"], "--transcript belongs to"),
+        ("custom_voice", ["--transcript=x"], "--transcript belongs to"),
+        ("custom_voice", ["--voice=me.wav"], "cannot clone a voice; load Qwen/.*-Base"),
+        ("base", ["--voice=absent.wav"], "absent.wav: there is no such file"),
+        ("base", ["--voice=absent.safetensors"], "absent.safetensors: there is no such voice"),
+        ("base", ["--voice=a.safetensors", "--transcript=x"], "--transcript belongs to"),
+        ("base", ["--voice=https://example.com/me.wav"], "URLs are not fetched"),
+        ("base", ["--voice=vivian"], "cannot speak with the preset voice 'vivian'; load"),
+        ("base", [], "speaks with a cloned voice"),
+        ("voice_design", [], "needs instruct"),
+    ],
+)
+def test_say_refuses_a_voice_it_cannot_have(
+    tiny_folder: Path, out: Path, capsys: Captured, model: str, arguments: list[str], match: str
+) -> None:
+    code = say(tiny_folder / model, "Hello.", "-o", out, *arguments)
+    assert_refused(code, capsys, match)
+    assert not out.exists()
+
+
+def test_say_refuses_a_voice_of_another_width(
+    tiny_folder: Path, out: Path, capsys: Captured, tmp_path: Path
+) -> None:
+    voice = Voice(name="wide", speaker=np.ones(64, np.float32)).save(tmp_path / "w.safetensors")
+    code = say(tiny_folder / "base", "Hello.", "-o", out, "--voice", voice)
+    assert_refused(code, capsys, "'wide' has width 64 and this model 32")
+
+
+# --- Errors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ([""], "text is empty or blank"),
+        (["x" * 5000], "5,000 characters and the limit is 4,096"),
+        (["\udcff"], "half of a surrogate pair"),
+        (["Hello.", "--language=klingon"], "no language named 'klingon'; try one of: auto, "),
+        (["Hello.", "--temperature=-1"], "temperature must be 0 or more"),
+        (["Hello.", "--temperature=nan"], "temperature must be 0 or more"),
+        (["Hello.", "--top-p=0"], "top_p must be above 0"),
+        (["Hello.", "--seed=-1"], "seed must be from 0 to"),
+        (["Hello.", "--instruct=Whisper."], "load Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice"),
+        (["Hello.", "--dtype=float16"], "float16 is refused: the talker's logits overflow"),
+        (["Hello.", "--device=gpu"], "no device named 'gpu'"),
+        (["Hello.", "--backend=warp"], "no backend named 'warp'"),
+        (["Hello.", "--model=nowhere"], "no folder 'nowhere'"),
+        (["Hello.", "--model=no/where", "--offline"], "no/where .*it was asked for offline"),
+    ],
+)
+def test_a_bad_request_is_one_line_and_exit_code_1(
+    tiny_folder: Path, out: Path, capsys: Captured, arguments: list[str], match: str
+) -> None:
+    code = say(tiny_folder / "custom_voice", "-o", out, *arguments)
+    assert_refused(code, capsys, match)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("out.xyz", r"cannot write 'out\.xyz'; name it with one of: \.wav"),
+        ("out", "cannot write 'out'; name it with one of"),
+        ("absent/out.wav", r"there is no folder '.*absent'"),
+        ("file.txt/out.wav", r"there is no folder '.*file\.txt'"),
+        ("folder.wav", "it is a folder"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, name: str, match: str
+) -> None:
+    monkeypatch.setattr(TTS, "load", lambda *_, **__: pytest.fail("loaded"))
+    (tmp_path / "file.txt").touch()
+    (tmp_path / "folder.wav").mkdir()
+    assert_refused(say(tmp_path, "Hello.", "-o", tmp_path / name), capsys, match)
+
+
+def test_a_read_only_folder_is_refused_before_the_model_is_loaded(
+    out: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TTS, "load", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    assert_refused(say(out.parent, "Hello.", "-o", out), capsys, "is read-only")
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".wav", "x" * 300 + "/out.wav"])
+def test_an_output_with_an_impossible_name_is_one_line_too(
+    tiny_folder: Path, tmp_path: Path, capsys: Captured, name: str
+) -> None:
+    arguments = ("Hello.", "--max-frames=1", "-o", tmp_path / name)
+    assert_refused(say(tiny_folder / "custom_voice", *arguments), capsys, "cannot write")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_many_lines_is_printed_as_one(
+    tmp_path: Path, out: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise CheckpointError("404 Client Error.\n\n  Cannot access\nthe gated repo")
+
+    monkeypatch.setattr(TTS, "load", fail)
+    code = say(tmp_path, "Hello.", "-o", out)
+    assert_refused(code, capsys, r"404 Client Error\. Cannot access the gated repo")
+
+
+def test_an_interrupt_ends_quietly_with_130(
+    tmp_path: Path, out: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TTS, "load", interrupt)
+    assert say(tmp_path, "Hello.", "-o", out) == 130
+    assert capsys.readouterr().err == "vivace: interrupted\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["sing"], ["say"], ["say", "Hello.", "--seed=one"]])
+def test_a_command_that_cannot_be_parsed_shows_how_it_is_used(
+    capsys: Captured, arguments: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: vivace")
+
+
+# --- As a process -----------------------------------------------------------------------------
+
+
+def test_a_process_speaks_from_a_pipe_into_a_file(tiny_folder: Path, out: Path) -> None:
+    arguments = ["say", "-", "--model", tiny_folder / "custom_voice", "-o", out, "--max-frames=2"]
+    done = run(arguments, input="Привет.\n".encode())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b""
+    assert done.stderr.startswith(f"{out}: 0.16 s of audio".encode())
+    assert num_frames(out) == 2
+
+
+def test_a_process_that_fails_says_one_line_without_a_traceback(
+    tiny_folder: Path, out: Path
+) -> None:
+    done = run(["say", "-", "--model", tiny_folder / "custom_voice", "-o", out], input=b"\xff\n")
+    assert done.returncode == 1
+    assert done.stdout == b""
+    assert done.stderr.startswith(b"vivace: stdin is not UTF-8")
+    assert done.stderr.count(b"\n") == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["say", "--help"], ["--version"]])
+def test_help_comes_at_once_and_without_anything_heavy(arguments: list[str]) -> None:
+    """Seconds of the processor, start of Python included: a busy machine does not slow them."""
+    seconds = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", WEIGH, *arguments], capture_output=True, text=True, check=True
+        )
+        taken, *heavy = done.stderr.split()
+        assert heavy == []
+        assert done.stdout.startswith(("usage: vivace", f"vivace {__version__}\n"))
+        seconds.append(float(taken))
+    assert min(seconds) < 0.2
+
+
+def test_the_weighing_would_notice_something_heavy() -> None:
+    code = WEIGH.replace("import sys, time", "import sys, time, numpy")
+    command = [sys.executable, "-c", code, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.split()[1:] == ["numpy"]
+
+
+# --- vivace doctor ----------------------------------------------------------------------------
+
+
+def test_doctor_names_versions_devices_and_backends(capsys: Captured) -> None:
+    assert main(["doctor"]) == 0
+    output = capsys.readouterr()
+    facts = {line[:20].strip(): line[21:] for line in output.out.splitlines()}
+    assert facts["vivace"] == __version__
+    assert facts["backend eager"].startswith("usable")
+    for package in ("torch", "numpy", "safetensors", "tokenizers", "soundfile", "soxr"):
+        assert re.match(r"\d+\.\d+", facts[package]), package
+    assert {"python", "cpu", "cuda", "mps", "auto picks"} <= facts.keys()
+    assert re.match(r"device \w+, talker in \w+, codec in float32", facts["auto picks"])
+    assert output.out.count("what auto takes") == 1
+    assert output.err == ""
+
+
+def test_doctor_says_why_a_backend_cannot_run(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vivace.backends import BACKENDS, BackendEntry
+
+    broken = BackendEntry("warp", "goes too fast", lambda device: "no dilithium", BACKENDS[0].build)
+    monkeypatch.setattr("vivace.backends.BACKENDS", (broken, *BACKENDS))
+    assert main(["doctor"]) == 0
+    output = capsys.readouterr().out
+    assert re.search(r"backend warp +cannot run: no dilithium \(goes too fast\)", output)
+    assert re.search(r"backend eager +usable, and what auto takes", output)
+
+
+def test_doctor_counts_what_is_not_installed(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivace.cli.doctor.PACKAGES", ("torch", "no-such-package"))
+    assert main(["doctor"]) == 0
+    assert re.search(r"no-such-package +not installed", capsys.readouterr().out)

@@ -1,0 +1,678 @@
+"""Checkpoints: every file is needed, every tensor is accounted for, nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from vivace import TTS, SamplingParams
+from vivace.checkpoint import RELEASED, Checkpoint, find_folder, read_sampling
+from vivace.errors import CheckpointError
+
+CPU = torch.device("cpu")
+MODEL = "model.safetensors"
+CODEC = "speech_tokenizer/model.safetensors"
+NORM = "talker.model.norm.weight"
+HEAD = "talker.codec_head.weight"
+
+Tensors = dict[str, Tensor]
+
+
+@pytest.fixture
+def folder(tiny_folder: Path, tmp_path: Path) -> Path:
+    """A base checkpoint that a test may spoil."""
+    return Path(shutil.copytree(tiny_folder / "base", tmp_path / "base"))
+
+
+def load(folder: Path) -> TTS:
+    return TTS.load(folder, device="cpu")
+
+
+def edit_json(path: Path, *keys: str, value: Any = ...) -> None:
+    """Set what lies under these keys, or delete it."""
+    content = json.loads(path.read_text())
+    section = content
+    for key in keys[:-1]:
+        section = section[key]
+    if value is ...:
+        del section[keys[-1]]
+    else:
+        section[keys[-1]] = value
+    path.write_text(json.dumps(content))
+
+
+def edit_tensors(path: Path, change: Callable[[Tensors], Any]) -> None:
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+def shard(folder: Path, num_shards: int = 3) -> Tensors:
+    """Replace model.safetensors by shards and an index; give what it held."""
+    tensors = load_file(folder / MODEL)
+    (folder / MODEL).unlink()
+    weight_map = {}
+    for number in range(num_shards):
+        shard_name = f"model-{number + 1:05d}-of-{num_shards:05d}.safetensors"
+        part = dict(list(tensors.items())[number::num_shards])
+        save_file(part, folder / shard_name)
+        weight_map |= dict.fromkeys(part, shard_name)
+    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    (folder / f"{MODEL}.index.json").write_text(json.dumps(index))
+    return tensors
+
+
+# --- Files ------------------------------------------------------------------------------------
+
+NEEDED = (
+    "config.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+    MODEL,
+    "speech_tokenizer/config.json",
+    CODEC,
+)
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(CheckpointError, match=f"{folder / name} is missing"):
+        load(folder)
+
+
+CUTS = [(name, share) for name in NEEDED for share in (0.0, 0.5, 0.999)]
+# Half of a list of merges is a list of merges; only a cut inside a line shows.
+CUTS = [cut for cut in CUTS if cut not in (("merges.txt", 0.0), ("merges.txt", 0.5))]
+
+
+@pytest.mark.parametrize(("name", "share"), CUTS)
+def test_a_truncated_file_is_named(folder: Path, name: str, share: float) -> None:
+    content = (folder / name).read_bytes().rstrip()
+    (folder / name).write_bytes(content[: int(share * len(content))])
+    with pytest.raises(CheckpointError, match=str(folder / name)):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_folder_in_the_place_of_a_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(CheckpointError, match=str(folder / name)):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", ["preprocessor_config.json", "generation_config.json"])
+def test_a_file_that_is_not_needed_may_be_missing(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    assert load(folder).model_type == "base"
+
+
+@pytest.mark.parametrize("name", [MODEL, CODEC])
+def test_a_weights_file_of_other_bytes_is_refused(folder: Path, name: str) -> None:
+    for content in (b"\xff" * 64, b"{}", b"version https://git-lfs.github.com/spec/v1\n"):
+        (folder / name).write_bytes(content)
+        with pytest.raises(CheckpointError, match=f"{name} is damaged or not safetensors"):
+            load(folder)
+
+
+class Bomb:
+    """Leaves a mark if it is ever unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+@pytest.mark.parametrize("name", [MODEL, CODEC])
+def test_a_pickle_by_the_name_of_safetensors_is_refused_unopened(
+    folder: Path, tmp_path: Path, name: str, is_zip: bool
+) -> None:
+    mark = tmp_path / "unpickled"
+    torch.save(
+        {"w": torch.ones(2), "bomb": Bomb(mark)},
+        folder / name,
+        _use_new_zipfile_serialization=is_zip,
+    )
+    with pytest.raises(CheckpointError, match=f"{name} is a pickle, not safetensors"):
+        load(folder)
+    assert not mark.exists()
+    with (folder / name).open("rb") as file:
+        torch.load(file, weights_only=False)
+    assert mark.exists(), "the bomb should work, or the test shows nothing"
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_plain_pickle_of_any_binary_protocol_is_told_apart(folder: Path, protocol: int) -> None:
+    (folder / MODEL).write_bytes(pickle.dumps({"w": [1.0] * 100}, protocol=protocol))
+    with pytest.raises(CheckpointError, match="is a pickle, not safetensors"):
+        load(folder)
+
+
+def test_a_checkpoint_that_has_only_a_pickle_is_told_to_be_converted(folder: Path) -> None:
+    torch.save(load_file(folder / MODEL), folder / "pytorch_model.bin")
+    (folder / MODEL).unlink()
+    with pytest.raises(CheckpointError, match=r"missing; pytorch_model\.bin is a pickle, .*never"):
+        load(folder)
+
+
+# --- Configuration ----------------------------------------------------------------------------
+
+
+def test_a_25_hz_checkpoint_is_refused_as_such(folder: Path) -> None:
+    edit_json(folder / "config.json", "tokenizer_type", value="qwen3_tts_tokenizer_25hz")
+    with pytest.raises(CheckpointError, match="qwen3_tts_tokenizer_25hz'; only 12 Hz checkpoints"):
+        load(folder)
+
+
+def test_a_25_hz_codec_is_refused_as_such(folder: Path) -> None:
+    path = folder / "speech_tokenizer" / "config.json"
+    edit_json(path, "model_type", value="qwen3_tts_tokenizer_25hz")
+    with pytest.raises(CheckpointError, match="only the 12 Hz codec"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("config.json", ("tts_pad_token_id",)),
+        ("config.json", ("talker_config",)),
+        ("config.json", ("talker_config", "hidden_size")),
+        ("config.json", ("talker_config", "rope_theta")),
+        ("config.json", ("talker_config", "code_predictor_config")),
+        ("config.json", ("talker_config", "code_predictor_config", "vocab_size")),
+        ("config.json", ("speaker_encoder_config", "enc_dim")),
+        ("speech_tokenizer/config.json", ("decode_upsample_rate",)),
+        ("speech_tokenizer/config.json", ("decoder_config", "upsample_rates")),
+        ("speech_tokenizer/config.json", ("encoder_config",)),
+    ],
+)
+def test_a_missing_key_is_named(folder: Path, name: str, keys: tuple[str, ...]) -> None:
+    edit_json(folder / name, *keys)
+    with pytest.raises(CheckpointError, match=f"{name}.*'{keys[-1]}'"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("talker_config", "hidden_size"), "32"),
+        (("talker_config", "hidden_size"), None),
+        (("talker_config", "hidden_size"), 32.0),
+        (("talker_config", "num_hidden_layers"), True),
+        (("talker_config", "rms_norm_eps"), "small"),
+        (("talker_config", "codec_language_id"), None),
+        (("talker_config", "spk_id"), [1, 2]),
+        (("talker_config", "spk_id"), {"ada": "3000"}),
+        (("talker_config",), [1]),
+        (("tts_bos_token_id",), "<tts_text_bos>"),
+        (("tts_model_type",), "karaoke"),
+        (("tts_model_type",), None),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(
+    folder: Path, keys: tuple[str, ...], value: Any
+) -> None:
+    edit_json(folder / "config.json", *keys, value=value)
+    with pytest.raises(CheckpointError, match=rf"config\.json.*{keys[-1]}"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("talker_config", "hidden_size"), -4),
+        (("talker_config", "hidden_size"), 10**30),
+        (("speaker_encoder_config", "enc_channels"), 5),
+        (("speaker_encoder_config", "enc_channels"), ["a"]),
+    ],
+)
+def test_dimensions_that_no_model_has_are_refused(
+    folder: Path, keys: tuple[str, ...], value: Any
+) -> None:
+    edit_json(folder / "config.json", *keys, value=value)
+    with pytest.raises(CheckpointError, match=r"config\.json: no model has these dimensions"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "match"),
+    [
+        (("talker_config", "spk_id"), {"ada": 1088}, "spk_id 'ada' is 1088; .*0 to 1087"),
+        (("talker_config", "codec_language_id"), {"x": -1}, "codec_language_id 'x' is -1"),
+        (("talker_config", "codec_eos_token_id"), 5000, "codec_eos_token_id is 5000"),
+        (("tts_pad_token_id",), 384, "tts_pad_token_id is 384; .*0 to 383"),
+    ],
+)
+def test_an_id_outside_its_table_is_named(
+    folder: Path, keys: tuple[str, ...], value: Any, match: str
+) -> None:
+    edit_json(folder / "config.json", *keys, value=value)
+    with pytest.raises(CheckpointError, match=match):
+        load(folder)
+
+
+def test_a_talker_and_a_codec_of_different_codes_are_refused(folder: Path) -> None:
+    path = folder / "speech_tokenizer" / "config.json"
+    edit_json(path, "encoder_valid_num_quantizers", value=8)
+    with pytest.raises(CheckpointError, match=r"num_code_groups 16, .*valid_num_quantizers 8"):
+        load(folder)
+    edit_json(path, "encoder_valid_num_quantizers", value=16)
+    edit_json(path, "decoder_config", "codebook_size", value=32)
+    with pytest.raises(CheckpointError, match=r"predictor vocab_size 64, .*codebook_size 32"):
+        load(folder)
+
+
+def test_a_rate_of_zero_is_named(folder: Path) -> None:
+    edit_json(folder / "speech_tokenizer" / "config.json", "output_sample_rate", value=0)
+    with pytest.raises(CheckpointError, match=r"speech_tokenizer/config\.json: output_sample_rate"):
+        load(folder)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '"words"', "\x00", '{"a": 1'])
+def test_a_config_that_is_no_object_is_refused(folder: Path, content: str) -> None:
+    (folder / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load(folder)
+
+
+# --- Tensors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [MODEL, CODEC])
+def test_a_missing_tensor_is_named(folder: Path, path: str) -> None:
+    name = next(iter(load_file(folder / path)))
+    edit_tensors(folder / path, lambda tensors: tensors.pop(name))
+    with pytest.raises(CheckpointError, match=f"lacks tensors: {name}$"):
+        load(folder)
+
+
+@pytest.mark.parametrize("path", [MODEL, CODEC])
+def test_an_unknown_tensor_is_named(folder: Path, path: str) -> None:
+    edit_tensors(folder / path, lambda tensors: tensors.update(extra=torch.ones(1)))
+    with pytest.raises(CheckpointError, match=r"has unknown tensors: extra$"):
+        load(folder)
+
+
+def test_of_many_wrong_names_five_are_listed_and_the_others_counted(folder: Path) -> None:
+    extra = {f"extra.{number}": torch.ones(1) for number in range(8)}
+    edit_tensors(folder / MODEL, lambda tensors: tensors.update(extra))
+    with pytest.raises(CheckpointError, match=r"extra\.0, .*extra\.4 and 3 more$"):
+        load(folder)
+
+
+@pytest.mark.parametrize(("path", "name"), [(MODEL, NORM), (CODEC, "decoder.pre_conv.conv.bias")])
+def test_a_mis_shaped_tensor_is_named_with_both_shapes(folder: Path, path: str, name: str) -> None:
+    width = len(load_file(folder / path)[name])
+    edit_tensors(folder / path, lambda tensors: tensors.update({name: torch.ones(width + 1)}))
+    expected = rf"{name} has shape \[{width + 1}\]; config\.json asks for \[{width}\]"
+    with pytest.raises(CheckpointError, match=expected):
+        load(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("path", [MODEL, CODEC])
+def test_a_weight_that_is_not_finite_is_named(folder: Path, path: str, value: float) -> None:
+    name = list(load_file(folder / path))[-1]
+
+    def spoil(tensors: Tensors) -> None:
+        tensors[name].view(-1)[-1] = value
+
+    edit_tensors(folder / path, spoil)
+    with pytest.raises(CheckpointError, match=f"{name} holds values that are not finite"):
+        load(folder)
+
+
+def test_infinities_that_would_cancel_are_found(folder: Path) -> None:
+    def spoil(tensors: Tensors) -> None:
+        tensors[HEAD][0, 0], tensors[HEAD][0, 1] = float("inf"), float("-inf")
+
+    edit_tensors(folder / MODEL, spoil)
+    with pytest.raises(CheckpointError, match=f"{HEAD} holds values that are not finite"):
+        load(folder)
+
+
+def test_a_quantised_tensor_is_not_read_as_plain_numbers(folder: Path) -> None:
+    edit_tensors(folder / MODEL, lambda tensors: tensors.update({NORM: tensors[NORM].char()}))
+    with pytest.raises(CheckpointError, match=rf"{NORM} is torch\.int8; quantised"):
+        load(folder)
+
+
+# --- Shards -----------------------------------------------------------------------------------
+
+
+def test_shards_hold_what_the_single_file_holds(folder: Path, tiny_folder: Path) -> None:
+    tensors = shard(folder)
+    assert not (folder / MODEL).exists()
+    model = Checkpoint.open(folder).load_model(CPU, torch.bfloat16)
+    state = model.state_dict()
+    assert state.keys() == tensors.keys()
+    for name, tensor in state.items():
+        assert torch.equal(tensor, tensors[name]), name
+
+
+def test_a_tensor_in_two_shards_is_named(folder: Path) -> None:
+    tensors = shard(folder)
+    second = folder / "model-00002-of-00003.safetensors"
+    first_name = next(iter(tensors))
+    edit_tensors(second, lambda part: part.update({first_name: tensors[first_name]}))
+    with pytest.raises(CheckpointError, match=f"{first_name} is in two files"):
+        load(folder)
+
+
+def test_a_missing_shard_is_named(folder: Path) -> None:
+    shard(folder)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00003\.safetensors is missing"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../base/model.safetensors", "/etc/passwd", "a/b.safetensors", "config.json", "", 7, ["x"]],
+)
+def test_a_shard_name_that_leaves_the_folder_is_refused(folder: Path, name: Any) -> None:
+    shutil.move(folder / MODEL, folder.parent / MODEL)
+    index = {"weight_map": {NORM: "model-1.safetensors", HEAD: name}}
+    (folder / f"{MODEL}.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="is not the name of a file in this folder"):
+        load(folder)
+
+
+@pytest.mark.parametrize("index", [{}, {"weight_map": {}}, {"weight_map": ["a"]}])
+def test_an_index_without_a_map_is_refused(folder: Path, index: Any) -> None:
+    (folder / MODEL).unlink()
+    (folder / f"{MODEL}.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="no weight_map"):
+        load(folder)
+
+
+# --- Derivatives ------------------------------------------------------------------------------
+
+
+def test_a_fine_tuned_checkpoint_with_another_speaker_speaks(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """As upstream's script writes it: a base that loses its speaker encoder and gains an id."""
+    folder = Path(shutil.copytree(tiny_folder / "base", tmp_path / "tuned"))
+    path = folder / "config.json"
+    edit_json(path, "tts_model_type", value="custom_voice")
+    edit_json(path, "talker_config", "spk_id", value={"ada": 1016})
+    edit_json(path, "talker_config", "spk_is_dialect", value={"ada": False})
+    edit_json(path, "speaker_encoder_config")
+
+    def tune(tensors: Tensors) -> None:
+        for name in [name for name in tensors if name.startswith("speaker_encoder.")]:
+            del tensors[name]
+        tensors["talker.model.codec_embedding.weight"][1016] = 0.5
+
+    edit_tensors(folder / MODEL, tune)
+    with load(folder) as tts:
+        assert tts.speakers == ["ada"]
+        first, again = (tts.speak("Hello.", voice=v, seed=1, max_frames=3) for v in ("ada", None))
+        np.testing.assert_array_equal(first.codes, again.codes)
+
+
+def test_a_speaker_added_beside_the_released_ones_speaks(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_folder / "custom_voice", tmp_path / "tuned"))
+    speakers = json.loads((folder / "config.json").read_text())["talker_config"]["spk_id"]
+    edit_json(folder / "config.json", "talker_config", "spk_id", value=speakers | {"ada": 1016})
+    with load(folder) as tts:
+        assert "ada" in tts.speakers
+        assert "vivian" in tts.speakers
+        codes = [tts.speak("Hello.", voice=v, temperature=0, max_frames=8).codes
+                 for v in ("ada", "vivian")]  # fmt: skip
+        assert not np.array_equal(*codes)
+
+
+# --- Sampling defaults ------------------------------------------------------------------------
+
+
+def test_without_a_generation_config_the_official_defaults_hold(tmp_path: Path) -> None:
+    assert read_sampling(tmp_path / "generation_config.json") == SamplingParams(
+        temperature=0.9,
+        top_k=50,
+        top_p=1.0,
+        repetition_penalty=1.05,
+        predictor_temperature=0.9,
+        predictor_top_k=50,
+        predictor_top_p=1.0,
+        max_frames=2047,
+    )
+
+
+def test_a_generation_config_is_honoured(tmp_path: Path) -> None:
+    path = tmp_path / "generation_config.json"
+    path.write_text(
+        json.dumps(
+            {
+                "temperature": 0.7,
+                "top_k": 20,
+                "top_p": 0.8,
+                "repetition_penalty": 1.1,
+                "subtalker_temperature": 0.6,
+                "subtalker_top_k": 10,
+                "subtalker_top_p": 0.5,
+                "max_new_tokens": 100,
+                "transformers_version": "4.57.3",
+            }
+        )
+    )
+    assert read_sampling(path) == SamplingParams(
+        temperature=0.7,
+        top_k=20,
+        top_p=0.8,
+        repetition_penalty=1.1,
+        predictor_temperature=0.6,
+        predictor_top_k=10,
+        predictor_top_p=0.5,
+        max_frames=99,
+    )
+
+
+def test_talker_and_predictor_are_made_greedy_apart(tmp_path: Path) -> None:
+    path = tmp_path / "generation_config.json"
+    path.write_text('{"do_sample": false}')
+    params = read_sampling(path)
+    assert (params.temperature, params.residual_temperature) == (0.0, 0.9)
+    path.write_text('{"subtalker_dosample": false}')
+    params = read_sampling(path)
+    assert (params.temperature, params.residual_temperature) == (0.9, 0.0)
+
+
+def test_a_null_in_the_generation_config_is_the_default(tmp_path: Path) -> None:
+    path = tmp_path / "generation_config.json"
+    path.write_text('{"top_k": null, "max_new_tokens": null, "temperature": null}')
+    assert read_sampling(path) == read_sampling(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ('{"temperature": -1}', "temperature must be 0 or more"),
+        ('{"temperature": NaN}', "temperature must be 0 or more"),
+        ('{"top_k": "many"}', "top_k must be a whole number"),
+        ('{"max_new_tokens": "8192"}', "max_new_tokens must be 2 or more, not '8192'"),
+        ('{"max_new_tokens": 1}', "max_new_tokens must be 2 or more, not 1"),
+        ("[]", "not a JSON object"),
+    ],
+)
+def test_a_bad_generation_config_is_the_checkpoints_fault(
+    folder: Path, content: str, match: str
+) -> None:
+    (folder / "generation_config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=rf"generation_config\.json.*{match}"):
+        load(folder)
+
+
+# --- Filling ----------------------------------------------------------------------------------
+
+
+def every_tensor(module: nn.Module) -> Tensors:
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_loaded_model_is_whole_frozen_and_in_one_dtype(folder: Path, dtype: torch.dtype) -> None:
+    checkpoint = Checkpoint.open(folder)
+    parts = ((checkpoint.load_model(CPU, dtype), dtype), (checkpoint.load_codec(CPU), None))
+    for module, wanted in parts:
+        assert not module.training
+        assert not any(child.training for child in module.modules())
+        for name, tensor in every_tensor(module).items():
+            assert tensor.device == CPU, name
+            assert tensor.dtype == (wanted or torch.float32), name
+            assert not tensor.requires_grad, name
+
+
+def test_parameters_are_the_tensors_that_were_read_and_not_copies(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: Tensors = {}
+    plain = nn.Module.load_state_dict
+
+    def watch(self: nn.Module, state: Tensors, *args: Any, **options: Any) -> Any:
+        read.update(state)
+        return plain(self, state, *args, **options)
+
+    monkeypatch.setattr(nn.Module, "load_state_dict", watch)
+    model = Checkpoint.open(folder).load_model(CPU, torch.bfloat16)
+    parameters = dict(model.named_parameters())
+    assert parameters.keys() == read.keys()
+    for name, parameter in parameters.items():
+        assert parameter.data_ptr() == read[name].data_ptr(), name
+
+
+def test_a_model_is_never_built_with_memory_of_its_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[set[str]] = []
+
+    def stop_before_filling(module: nn.Module, *_: Any) -> None:
+        built.append({tensor.device.type for tensor in every_tensor(module).values()})
+
+    monkeypatch.setattr("vivace.checkpoint.fill", stop_before_filling)
+    checkpoint = Checkpoint.open(folder)
+    checkpoint.load_model(CPU, torch.float32)
+    checkpoint.load_codec(CPU)
+    assert built == [{"meta"}, {"meta"}]
+
+
+def test_loading_leaves_the_files_free_to_go(folder: Path) -> None:
+    tts = load(folder)
+    voice = tts.clone((np.sin(np.arange(36_000) * 0.05).astype(np.float32), 24_000))
+    before = tts.speak("Hello.", voice=voice, seed=1, max_frames=2)
+    shutil.rmtree(folder)
+    after = tts.speak("Hello.", voice=voice, seed=1, max_frames=2)
+    np.testing.assert_array_equal(before.samples, after.samples)
+
+
+# --- Names ------------------------------------------------------------------------------------
+
+
+def test_a_hub_id_is_downloaded_as_it_was_asked_for(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    def download(name: str, **options: Any) -> str:
+        calls.append((name, options))
+        return str(tiny_folder / "custom_voice")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    tts = TTS.load(
+        "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice",
+        device="cpu",
+        revision="85e237c",
+        cache_dir=tmp_path,
+        offline=True,
+    )
+    assert tts.model_type == "custom_voice"
+    name, options = calls.pop()
+    assert name == "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
+    patterns = options.pop("allow_patterns")
+    assert options == {"revision": "85e237c", "cache_dir": tmp_path, "local_files_only": True}
+    assert set(patterns) == {"*.json", "*.txt", "*.safetensors"}  # and no pickle
+
+
+def test_a_folder_is_never_looked_up_on_the_hub(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("hub"))
+    monkeypatch.chdir(tiny_folder.parent)
+    name = f"{tiny_folder.name}/base"  # looks like a hub id
+    assert TTS.load(name, device="cpu").checkpoint.folder == Path(name)
+
+
+def test_a_model_that_was_never_downloaded_is_refused_offline(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as refusal:
+        TTS.load(RELEASED[0], device="cpu", cache_dir=tmp_path, offline=True)
+    assert RELEASED[0] in str(refusal.value)
+    assert "asked for offline" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("failure", "match"),
+    [
+        ("LocalEntryNotFoundError", "the hub could not be reached"),
+        ("RepositoryNotFoundError", "the hub has no such model; the released ones are: .*0.6B"),
+        ("RevisionNotFoundError", "could not be downloaded"),
+        ("OSError", "could not be downloaded: no space left"),
+    ],
+)
+def test_a_failed_download_is_a_checkpoint_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str, match: str
+) -> None:
+    from huggingface_hub import errors
+
+    kind: type[Exception] = getattr(errors, failure, OSError)
+
+    def fail(*_: Any, **__: Any) -> str:
+        error = kind.__new__(kind)  # the hub's own want a web response to be made from
+        Exception.__init__(error, "no space left")
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(CheckpointError, match=match):
+        find_folder("org/model", revision=None, cache_dir=tmp_path, offline=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "nowhere", "./org/model", "/no/such/folder", "~nobody-at-all/model", "a/b/c", "x" * 5000],
+)
+def test_a_name_that_is_neither_folder_nor_hub_id_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("hub"))
+    with pytest.raises(CheckpointError, match=r"no folder .*give a checkpoint folder or a hub id"):
+        TTS.load(name, device="cpu")
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tiny_folder)
+    for name in (tiny_folder / "base" / MODEL, "base/model.safetensors"):
+        with pytest.raises(CheckpointError, match="is a file; give the checkpoint folder"):
+            TTS.load(name, device="cpu")
+
+
+def test_a_home_folder_is_found(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tiny_folder))
+    found = find_folder("~/base", revision=None, cache_dir=None, offline=True)
+    assert found == tiny_folder / "base"

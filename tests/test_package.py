@@ -1,0 +1,299 @@
+"""The package as a whole: light to import, exact in its names, built in floors."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import vivace
+
+SOURCE = Path(vivace.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+# A file imports from floors below its own and from its own room; never above, never beside.
+FLOORS = {
+    "errors": 0, "speech": 0, "_version": 0,
+    "model": 1, "audio": 1, "text": 1, "sampling": 1, "device": 1,
+    "checkpoint": 2, "voices": 2,
+    "prompt": 3,
+    "backends": 4,
+    "engine": 5,
+    "tts": 6, "compat": 6,
+    "server": 7, "integrations": 7,
+    "cli": 8,
+}  # fmt: skip
+NEIGHBOURS = {("speech", "errors")}  # the two of the ground floor: requests raise RequestError
+NARROW = {  # rooms that see less than what lies below them
+    "server": {"tts", "speech", "errors", "audio", "_version"},
+    "integrations": {"tts", "speech", "errors", "_version"},
+}
+HOMES = {  # the only rooms that know a package
+    "huggingface_hub": {"checkpoint"},
+    "safetensors": {"checkpoint", "voices"},
+    "tokenizers": {"text"},
+    "soundfile": {"audio"},
+    "soxr": {"audio"},
+    "triton": {"backends"},
+    "fastapi": {"server"},
+    "pydantic": {"server"},
+    "wyoming": {"integrations"},
+    "ray": {"integrations"},
+}
+GROUND_FLOOR_STRANGERS = {"torch", "numpy"}
+BANNED_PACKAGES = {"transformers", "torchaudio", "librosa", "einops", "accelerate"}
+PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+
+
+# --- Reading the sources ----------------------------------------------------------------------
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every module that is imported anywhere, in functions and under TYPE_CHECKING too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the floor"
+            module = node.module or ""
+            # `from vivace import model` names a room; `from vivace.model import ops` a module
+            is_root = module == "vivace"
+            yield from (f"vivace.{alias.name}" for alias in node.names) if is_root else [module]
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def find_breaches(name: str, source: str) -> list[str]:
+    """What the module `name` imports against the rules of the house."""
+    breaches = []
+    for imported in imports(ast.parse(source)):
+        package = imported.split(".")[0]
+        is_breach = (
+            not may_import(room(name), room(imported))
+            if package == "vivace"
+            else not may_know(room(name), package)
+        )
+        if is_breach:
+            breaches.append(f"{name} imports {imported}")
+    return breaches
+
+
+def may_import(importer: str, imported: str) -> bool:
+    if importer == imported or (importer, imported) in NEIGHBOURS:
+        return True
+    if importer in NARROW and imported not in NARROW[importer]:
+        return False
+    return imported in FLOORS and FLOORS[imported] < FLOORS[importer]
+
+
+def may_know(importer: str, package: str) -> bool:
+    if package in HOMES and importer not in HOMES[package]:
+        return False
+    return not (package in GROUND_FLOOR_STRANGERS and FLOORS[importer] == 0)
+
+
+def find_dangers(source: str) -> list[str]:
+    """Whatever could run code out of a file: pickles, torch.load, eval, exec."""
+    tree = ast.parse(source)
+    dangers = [name for name in imports(tree) if name.split(".")[0] in PICKLES]
+    for node in ast.walk(tree):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if called in ("eval", "exec", "compile", "__import__", "builtins.eval", "builtins.exec"):
+            dangers.append(called)
+        if called.endswith(("torch.load", "hub.load")):
+            dangers.append(called)
+        if isinstance(node, ast.keyword) and node.arg in ("allow_pickle", "trust_remote_code"):
+            dangers.append(node.arg)
+        if isinstance(node, ast.ImportFrom) and node.module == "torch":
+            dangers += [f"torch.{alias.name}" for alias in node.names if alias.name == "load"]
+    return dangers
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+# --- The floors -------------------------------------------------------------------------------
+
+
+def test_the_walk_finds_the_sources() -> None:
+    names = {module_name(path) for path in MODULES}
+    assert {"vivace", "vivace.tts", "vivace.model.ops", "vivace.backends"} <= names
+
+
+def test_every_module_has_a_floor() -> None:
+    rooms = {room(module_name(path)) for path in MODULES} - {""}
+    assert rooms <= FLOORS.keys()
+
+
+# The front page hands out names of every floor, lazily.
+@pytest.mark.parametrize(
+    "path",
+    [path for path in MODULES if path.parent != SOURCE or path.stem != "__init__"],
+    ids=module_name,
+)
+def test_a_module_imports_only_from_below_and_from_its_own_room(path: Path) -> None:
+    assert find_breaches(module_name(path), path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("vivace.prompt", "from vivace.tts import TTS"),
+        ("vivace.prompt", "import vivace.backends.eager"),
+        ("vivace.prompt", "from vivace import TTS"),
+        ("vivace.prompt", "from vivace import engine"),
+        ("vivace.prompt", "import vivace"),
+        ("vivace.prompt", "def late():\n    from vivace.engine.generate import generate"),
+        ("vivace.prompt", "if TYPE_CHECKING:\n    from vivace.tts import TTS"),
+        ("vivace.prompt", "try:\n    import vivace.cli.main\nexcept ImportError:\n    pass"),
+        ("vivace.model.ops", "from vivace.sampling import draw"),
+        ("vivace.audio.files", "from vivace.text.tokenizer import TextTokenizer"),
+        ("vivace.checkpoint", "from vivace.voices.voice import Voice"),
+        ("vivace.errors", "from vivace.speech import Usage"),
+        ("vivace.compat", "from vivace.tts import TTS"),
+        ("vivace.server.app", "from vivace.engine.generate import generate"),
+        ("vivace.integrations.ray_serve", "from vivace.audio.files import read_audio"),
+        ("vivace.prompt", "from vivace.utils import helper"),
+        ("vivace.speech", "import torch"),
+        ("vivace.errors", "from numpy.typing import NDArray"),
+        ("vivace.tts", "from safetensors import safe_open"),
+        ("vivace.model.codec", "def late():\n    import soundfile"),
+        ("vivace.engine.generate", "import triton"),
+    ],
+)
+def test_a_breach_of_the_floors_is_caught(name: str, source: str) -> None:
+    assert len(find_breaches(name, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("vivace.prompt", "from vivace.model.config import ModelConfig\nimport numpy"),
+        ("vivace.model.talker", "from vivace.model import ops\nimport torch"),
+        ("vivace.speech", "from vivace.errors import RequestError"),
+        ("vivace.cli.say", "def late():\n    from vivace.tts import TTS"),
+        ("vivace.server.app", "import fastapi\nfrom vivace.audio.files import read_audio"),
+    ],
+)
+def test_what_the_floors_allow_is_allowed(name: str, source: str) -> None:
+    assert find_breaches(name, source) == []
+
+
+def test_relative_imports_are_not_followed_but_refused() -> None:
+    with pytest.raises(AssertionError, match="relative"):
+        find_breaches("vivace.prompt", "from .tts import TTS")
+
+
+# --- What no module may use -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_no_module_uses_a_banned_package(path: Path) -> None:
+    used = {name.split(".")[0] for name in imports(ast.parse(path.read_text()))}
+    assert used & BANNED_PACKAGES == set()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_no_module_runs_code_out_of_a_file(path: Path) -> None:
+    assert find_dangers(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "def late():\n    from pickle import loads",
+        "torch.load('model.pt')",
+        "import torch as t\nfrom torch import load",
+        "torch.hub.load('org/name')",
+        "eval('1 + 1')",
+        "exec(text)",
+        "compile(text, 'name', 'exec')",
+        "np.load(path, allow_pickle=True)",
+    ],
+)
+def test_a_danger_is_caught(source: str) -> None:
+    assert len(find_dangers(source)) == 1
+
+
+def test_evaluation_mode_is_no_danger() -> None:
+    assert find_dangers("model.requires_grad_(False).eval()\nre.compile('x')") == []
+
+
+# --- The package from outside -----------------------------------------------------------------
+
+HEAVY = {"torch", "numpy", "soundfile", "soxr", "safetensors", "tokenizers", "huggingface_hub"}
+WEIGH = f"""
+import sys, time
+began = time.process_time()
+import vivace
+print(time.process_time() - began, *sorted({HEAVY} & sys.modules.keys()))
+"""
+
+
+def weigh(code: str) -> tuple[float, list[str]]:
+    """Seconds of the processor and the heavy modules of a fresh Python that runs `code`."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds, *heavy = done.stdout.split()
+    return float(seconds), heavy
+
+
+def test_importing_the_package_is_quick_and_imports_nothing_heavy() -> None:
+    runs = [weigh(WEIGH) for _ in range(3)]
+    assert [heavy for _, heavy in runs] == [[], [], []]
+    assert min(seconds for seconds, _ in runs) < 0.2
+
+
+def test_the_weighing_would_notice_a_heavy_import() -> None:
+    seconds, heavy = weigh(WEIGH.replace("import vivace\n", "import vivace\nvivace.TTS\n"))
+    assert {"torch", "numpy"} <= set(heavy)
+    assert seconds > 0.2
+
+
+def test_errors_and_requests_need_nothing_heavy() -> None:
+    light = "import vivace, vivace.errors, vivace.speech\nvivace.SamplingParams()\n"
+    assert weigh(WEIGH.replace("import vivace\n", light))[1] == []
+
+
+def test_audio_libraries_are_imported_only_where_files_are_read_or_written() -> None:
+    heavy = weigh(WEIGH.replace("import vivace\n", "import vivace\nvivace.TTS\n"))[1]
+    assert set(heavy) & {"soundfile", "soxr"} == set()
+
+
+PUBLIC = ["TTS", "Audio", "SamplingParams", "TTSError", "Usage", "Voice", "__version__"]
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert vivace.__all__ == PUBLIC
+    assert dir(vivace) == sorted(PUBLIC)
+
+
+@pytest.mark.parametrize("name", PUBLIC[:-1])
+def test_a_public_name_is_the_thing_itself(name: str) -> None:
+    thing = getattr(vivace, name)
+    assert thing.__name__ == name
+    assert getattr(import_module(thing.__module__), name) is thing
+
+
+def test_a_name_that_is_not_public_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="module 'vivace' has no attribute 'Speaker'"):
+        _ = vivace.Speaker
+
+
+def test_the_version_is_a_version() -> None:
+    parts = vivace.__version__.split(".")
+    assert len(parts) == 3
+    assert all(part.isdigit() for part in parts[:2])
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (SOURCE / "py.typed").is_file()

@@ -24,6 +24,7 @@ from released import RELEASED_CODEC, RELEASED_MODELS, released_config
 from vivace.backends.eager import EagerBackend
 from vivace.model.codec import Codec
 from vivace.model.config import CodecConfig, parse_codec_config, parse_model_config
+from vivace.model.layers import fuse
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import build_prompt
 from vivace.speech import SamplingParams
@@ -139,6 +140,7 @@ def fill_randomly(
     module = module.to(dtype).to_empty(device=device)
     for tensor in module.state_dict().values():
         tensor.normal_(0.0, 0.02)
+    fuse(module)
     return module.requires_grad_(False).eval()
 
 

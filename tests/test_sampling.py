@@ -96,7 +96,7 @@ def chi_square(counts: Tensor, probabilities: Tensor) -> float:
 def draw_many(logits: Tensor, num_draws: int) -> Tensor:
     table = NoiseTable([logits.shape[-1]], CPU)
     frames = table.frames(torch.tensor([12345]), torch.tensor([0]), num_draws)[0][0]
-    codes, _ = draw(logits.expand(num_draws, -1), frames, torch.tensor([[False]]))
+    codes, _ = draw(logits.expand(num_draws, -1), frames)
     return torch.bincount(codes, minlength=logits.shape[-1]).float()
 
 
@@ -111,7 +111,8 @@ def test_draws_follow_the_softmax() -> None:
 def test_a_greedy_row_ignores_its_noise_and_its_neighbour_does_not() -> None:
     logits = torch.tensor([[0.0, 0.1, 0.2], [0.0, 0.1, 0.2]])
     loud = torch.tensor([[9.0, 0.0, 0.0], [9.0, 0.0, 0.0]])
-    codes, _ = draw(logits, loud, torch.tensor([[True], [False]]))
+    shape = Shape.of([(0.0, 0, 1.0), (1.0, 0, 1.0)], 3, CPU)
+    codes, _ = draw(shape_scores(logits, shape), shape.quieten(loud[:, None])[:, 0])
     assert codes.tolist() == [2, 0]
 
 
@@ -119,24 +120,24 @@ def test_a_greedy_row_ignores_its_noise_and_its_neighbour_does_not() -> None:
 def test_a_row_whose_logits_are_not_finite_is_told_apart(bad: float) -> None:
     logits = torch.zeros(2, 8)
     logits[1, 5] = bad
-    shape = Shape.of([(0.9, 3, 0.9), (0.9, 3, 0.9)], CPU)
-    _, scores = draw(shape_scores(logits, shape), torch.zeros(2, 8), shape.is_greedy)
+    shape = Shape.of([(0.9, 3, 0.9), (0.9, 3, 0.9)], 8, CPU)
+    _, scores = draw(shape_scores(logits, shape), torch.zeros(2, 8))
     assert torch.isfinite(scores).tolist() == [True, False]
 
 
 def test_rows_are_shaped_each_by_its_own_settings() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))
     rows = [(0.7, 5, 1.0), (1.3, 0, 0.8), (1.0, 0, 1.0)]
-    together = shape_scores(logits, Shape.of(rows, CPU))
+    together = shape_scores(logits, Shape.of(rows, 50, CPU))
     for index, row in enumerate(rows):
-        alone = shape_scores(logits[index : index + 1], Shape.of([row], CPU))
+        alone = shape_scores(logits[index : index + 1], Shape.of([row], 50, CPU))
         assert torch.equal(together[index], alone[0])
     assert torch.isfinite(together).sum(-1).tolist()[0] == 5
     assert torch.isfinite(together[2]).all()
 
 
 def test_top_k_larger_than_the_vocabulary_keeps_every_code() -> None:
-    scores = shape_scores(torch.randn(1, 8), Shape.of([(1.0, 50, 1.0)], CPU))
+    scores = shape_scores(torch.randn(1, 8), Shape.of([(1.0, 50, 1.0)], 8, CPU))
     assert torch.isfinite(scores).all()
 
 
@@ -161,7 +162,7 @@ def test_talker_probabilities_are_the_official_ones(case: str, num_spoken: int) 
     if changes.get("do_sample") is False:
         row = (0.0, 0, 1.0)
     penalty = torch.full((num_rows, 1), changes.get("repetition_penalty", 1.05))
-    shape = Shape.of([row] * num_rows, CPU)
+    shape = Shape.of([row] * num_rows, vocab_size, CPU)
     scores = talker_scores(logits, history, penalty, is_banned, shape)
     expected = tensors[f"talker.{case}.{num_spoken}"]
     assert torch.allclose(scores.softmax(-1)[:, header["columns"]], expected, rtol=0, atol=1e-6)
@@ -176,6 +177,6 @@ def test_predictor_probabilities_are_the_official_ones(case: str) -> None:
     row = (changes.get("temperature", 0.9), changes.get("top_k", 50), changes.get("top_p", 1.0))
     if changes.get("dosample") is False:
         row = (0.0, 0, 1.0)
-    scores = shape_scores(logits, Shape.of([row] * len(logits), CPU))
+    scores = shape_scores(logits, Shape.of([row] * len(logits), logits.shape[-1], CPU))
     expected = tensors[f"predictor.{case}"]
     assert torch.allclose(scores.softmax(-1), expected, rtol=0, atol=1e-6)

@@ -30,6 +30,7 @@ from vivace.model.config import (
     load_model_config,
     read_json,
 )
+from vivace.model.layers import fuse
 from vivace.model.talker import Qwen3TTS
 from vivace.speech import SamplingParams
 
@@ -82,6 +83,7 @@ class Checkpoint:
     def load_model(self, device: torch.device, dtype: torch.dtype) -> Qwen3TTS:
         model = _build_on_meta(Qwen3TTS, self.config, self.folder)
         fill(model, self.folder, device, dtype)
+        fuse(model)
         return model
 
     def load_codec(self, device: torch.device) -> Codec:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vivace.speech import SamplingParams
 
 WORD = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -71,33 +70,31 @@ class Shape:
 
     temperature: Tensor  # float32 [B, 1]; 1 where greedy
     is_greedy: Tensor  # bool [B, 1]
-    top_k: Tensor  # int64 [B, 1]; 0 keeps every code
+    last: Tensor  # int64 [B, 1]: the rank of the last code that top-k keeps, from 0
     top_p: Tensor  # float32 [B, 1]
-    max_top_k: int  # the largest of top_k: 0 skips the work
+    num_ranked: int  # how many ranks top-k needs to know; 0 if no row drops anything
     has_top_p: bool
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[float, int, float]], device: torch.device) -> Shape:
-        """From (temperature, top_k, top_p) of every row."""
+    def of(
+        cls, rows: Sequence[tuple[float, int, float]], num_codes: int, device: torch.device
+    ) -> Shape:
+        """From (temperature, top_k, top_p) of every row, for logits of `num_codes` codes."""
         temperature, top_k, top_p = zip(*rows, strict=True)
+        kept = [min(k, num_codes) if k else num_codes for k in top_k]
         column = torch.tensor(temperature, dtype=torch.float32, device=device)[:, None]
         return cls(
             temperature=torch.where(column == 0, 1.0, column),
             is_greedy=column == 0,
-            top_k=torch.tensor(top_k, device=device)[:, None],
+            last=torch.tensor(kept, device=device)[:, None] - 1,
             top_p=torch.tensor(top_p, dtype=torch.float32, device=device)[:, None],
-            max_top_k=max(top_k),
+            num_ranked=max(kept) if min(kept) < num_codes else 0,
             has_top_p=min(top_p) < 1.0,
         )
 
-
-def talker_shape(params: Sequence[SamplingParams], device: torch.device) -> Shape:
-    return Shape.of([(p.temperature, p.top_k, p.top_p) for p in params], device)
-
-
-def predictor_shape(params: Sequence[SamplingParams], device: torch.device) -> Shape:
-    rows = [(p.residual_temperature, p.predictor_top_k, p.predictor_top_p) for p in params]
-    return Shape.of(rows, device)
+    def quieten(self, noise: Tensor) -> Tensor:
+        """Noise [B, frames, codes] with none for greedy rows."""
+        return noise.masked_fill(self.is_greedy[..., None], 0.0)
 
 
 def talker_scores(
@@ -117,24 +114,19 @@ def penalise(logits: Tensor, history: Tensor, penalty: Tensor) -> Tensor:
 def shape_scores(logits: Tensor, shape: Shape) -> Tensor:
     """Temperature, then top-k, then top-p, in the official order; dropped codes are -inf."""
     scores = logits / shape.temperature
-    if shape.max_top_k:
-        scores = _keep_top_k(scores, shape)
+    if shape.num_ranked:
+        ranked = scores.topk(shape.num_ranked).values
+        is_dropped = scores < ranked.gather(-1, shape.last)  # ties stay
+        scores = scores.masked_fill(is_dropped, -torch.inf)
     if shape.has_top_p:
         scores = _keep_top_p(scores, shape)
     return scores
 
 
-def draw(scores: Tensor, noise: Tensor, is_greedy: Tensor) -> tuple[Tensor, Tensor]:
+def draw(scores: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """The winning code of each row, and its score: not finite if the row's logits were not."""
-    best, codes = torch.max(scores + noise.masked_fill(is_greedy, 0.0), dim=-1)
+    best, codes = torch.max(scores + noise, dim=-1)
     return codes, best
-
-
-def _keep_top_k(scores: Tensor, shape: Shape) -> Tensor:
-    largest = scores.topk(min(shape.max_top_k, scores.shape[-1])).values
-    last = (shape.top_k - 1).clamp(0, largest.shape[-1] - 1)
-    is_dropped = (scores < largest.gather(-1, last)) & (shape.top_k > 0)  # ties stay
-    return scores.masked_fill(is_dropped, -torch.inf)
 
 
 def _keep_top_p(scores: Tensor, shape: Shape) -> Tensor:

@@ -22,14 +22,7 @@ from vivace.model.config import SPEAKER
 from vivace.model.conv import CausalState
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
-from vivace.sampling import (
-    NoiseTable,
-    draw,
-    predictor_shape,
-    shape_scores,
-    talker_scores,
-    talker_shape,
-)
+from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
 from vivace.speech import SamplingParams
 
 PASS_ROWS = 8
@@ -209,7 +202,6 @@ class _Pass:
     ) -> None:
         self.states = states
         self.first = [state.num_frames for state in states]
-        self._noise = noise
         self._rows = backend._rows
         self._talker = backend.model.talker
         self._predictor = backend.model.talker.code_predictor
@@ -220,8 +212,18 @@ class _Pass:
         device = backend.model.device
         params = [s.sampling for s in states]
         params += params[:1] * (self._rows - len(params))
-        self._talker_shape = talker_shape(params, device)
-        self._predictor_shape = predictor_shape(params, device)
+        config = self._talker.config
+        self._talker_shape = Shape.of(
+            [(p.temperature, p.top_k, p.top_p) for p in params], config.vocab_size, device
+        )
+        self._predictor_shape = Shape.of(
+            [(p.residual_temperature, p.predictor_top_k, p.predictor_top_p) for p in params],
+            config.code_predictor_config.vocab_size,
+            device,
+        )
+        first, *rest = noise
+        self._first_noise = self._talker_shape.quieten(first)  # [rows, frames, codes]
+        self._rest_noise = [self._predictor_shape.quieten(part) for part in rest]
         penalties = [p.repetition_penalty for p in params]
         self._penalty = torch.tensor(penalties, dtype=torch.float32, device=device)[:, None]
 
@@ -274,7 +276,7 @@ class _Pass:
         history = self._stack([state.history[None] for state in self.states])
         banned = self._stack([self._banned(state) for state in self.states])
         scores = talker_scores(logits, history, self._penalty, banned, self._talker_shape)
-        return draw(scores, self._noise[0][:, frame], self._talker_shape.is_greedy)
+        return draw(scores, self._first_noise[:, frame])
 
     def _banned(self, state: _SlotState) -> Tensor:
         is_early = state.num_frames < state.sampling.min_frames
@@ -289,13 +291,16 @@ class _Pass:
         vectors = [self._talker.model.codec_embedding(first)[:, None]]
         codes, best = [first], [score]
         x = torch.cat((hidden, vectors[0]), dim=1)
-        for group, (table, head) in enumerate(
-            zip(self._predictor.model.codec_embedding, self._predictor.lm_head, strict=True)
-        ):
+        groups = zip(
+            self._predictor.model.codec_embedding,
+            self._predictor.lm_head,
+            self._rest_noise,
+            strict=True,
+        )
+        for table, head, noise in groups:
             out = self._predictor(x, cache.length, cache)
             scores = shape_scores(head(out[:, -1]).float(), self._predictor_shape)
-            noise = self._noise[group + 1][:, frame]
-            code, score = draw(scores, noise, self._predictor_shape.is_greedy)
+            code, score = draw(scores, noise[:, frame])
             x = table(code)[:, None]
             vectors.append(x)
             codes.append(code)

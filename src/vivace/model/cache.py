@@ -70,12 +70,13 @@ class RaggedCaches:
 
     def __init__(self, caches: Sequence[KeyValueCache]) -> None:
         self._caches = caches
+        self._padding: list[Tensor] | None = None
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if q.shape[0] == 1:
             return self._caches[0](layer, q, k, v)
-        out = torch.zeros_like(q)
-        for i, cache in enumerate(self._caches):
-            row = slice(i, i + 1)
-            out[row] = cache(layer, q[row], k[row], v[row])
-        return out
+        if self._padding is None:
+            missing = q.shape[0] - len(self._caches)
+            self._padding = [torch.zeros_like(q[:missing])] if missing else []
+        rows = zip(self._caches, q.split(1), k.split(1), v.split(1), strict=False)
+        return torch.cat([cache(layer, *row) for cache, *row in rows] + self._padding)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +11,7 @@ from vivace.model.codec_decoder import CodecDecoder, SnakeBeta
 from vivace.model.codec_encoder import CodecEncoder
 from vivace.model.config import CodecConfig
 from vivace.model.conv import CausalState
+from vivace.model.layers import fuse
 from vivace.model.quantizer import DecoderCodebook
 
 FRAMES_PER_PASS = 64  # bounds the memory of a long decode; the result does not depend on it
@@ -27,6 +30,7 @@ class Codec(nn.Module):
 
     def fold(self) -> None:
         """Compute what depends on the weights alone; call once after loading."""
+        fuse(self)
         for module in self.decoder.modules():
             if isinstance(module, (SnakeBeta, DecoderCodebook)):
                 module.fold()
@@ -34,12 +38,22 @@ class Codec(nn.Module):
     def encode(self, samples: Tensor) -> Tensor:
         """A recording at `input_sample_rate`, [n], to codes [T, codebooks]."""
         num_frames = -(-len(samples) // self.config.encode_downsample_rate)
-        return self.encoder(samples, self.config.encoder_valid_num_quantizers)[:num_frames]
+        with full_precision():
+            codes = self.encoder(samples, self.config.encoder_valid_num_quantizers)
+        return codes[:num_frames]
 
     def decode(self, codes: Tensor, state: CausalState | None = None) -> Tensor:
         """Codes [T, codebooks] to samples [T * decode_upsample_rate], continuing `state`."""
         if not len(codes):
             return torch.empty(0, device=self.device)
         state = CausalState() if state is None else state
-        pieces = [self.decoder(piece[None], state)[0] for piece in codes.split(FRAMES_PER_PASS)]
-        return torch.cat(pieces)
+        pieces = codes[None].split(FRAMES_PER_PASS, dim=1)
+        with full_precision():
+            return torch.cat([self.decoder(piece, state)[0] for piece in pieces])
+
+
+def full_precision() -> AbstractContextManager[None]:
+    """Convolutions in real float32: PyTorch lets cuDNN round them to TF32 unless told not to."""
+    if not torch.backends.cudnn.is_available():
+        return nullcontext()
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)

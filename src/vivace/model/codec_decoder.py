@@ -112,9 +112,7 @@ class SlidingWindow:
         return ops.attention(q, k, v, mask=seen.tril(past).triu(past - self._window + 1))
 
     def _extend(self, x: Tensor) -> Tensor:
-        columns = x.transpose(-1, -2)  # time last
-        joined = self._state.extend(columns, self._window - 1, is_padded=False)
-        return joined.transpose(-1, -2)
+        return self._state.extend(x, self._window - 1, dim=-2, is_padded=False)
 
 
 class PreTransformer(nn.Module):

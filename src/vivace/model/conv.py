@@ -31,17 +31,20 @@ class CausalState:
         other.num_frames, other._tails = self.num_frames, list(self._tails)
         return other
 
-    def extend(self, x: Tensor, width: int, *, is_padded: bool = True) -> Tensor:
+    def extend(self, x: Tensor, width: int, *, dim: int = -1, is_padded: bool = True) -> Tensor:
         """Put this layer's past before `x` and keep the last `width` columns for the next call.
 
-        The past is zeros at the start of a stream, or nothing where `is_padded` is false.
+        Columns lie along `dim`. The past is zeros at the start of a stream, or nothing where
+        `is_padded` is false.
         """
         if self._cursor == len(self._tails):
-            past = x.new_zeros(*x.shape[:-1], width if is_padded else 0)
-            self._tails.append(past)
-        joined = torch.cat((self._tails[self._cursor], x), dim=-1)
-        start = max(0, joined.shape[-1] - width)
-        self._tails[self._cursor] = joined[..., start:].clone()  # a view would keep all of it
+            shape = list(x.shape)
+            shape[dim] = width if is_padded else 0
+            self._tails.append(x.new_zeros(shape))
+        joined = torch.cat((self._tails[self._cursor], x), dim=dim)
+        length = min(width, joined.shape[dim])
+        tail = joined.narrow(dim, joined.shape[dim] - length, length)
+        self._tails[self._cursor] = tail.clone()  # a view would keep all of it alive
         self._cursor += 1
         return joined
 

@@ -107,6 +107,7 @@ class Attention(Layer):
     def __init__(self, config: AttentionConfig, *, qk_norm_eps: float | None = None) -> None:
         super().__init__()
         self.head_dim = config.head_dim
+        self.num_heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
         width = config.num_attention_heads * config.head_dim
         kv_width = config.num_key_value_heads * config.head_dim
         self.q_proj = Linear(config.hidden_size, width, bias=False)
@@ -115,17 +116,36 @@ class Attention(Layer):
         self.o_proj = Linear(width, config.hidden_size, bias=False)
         self.q_norm = RMSNorm(config.head_dim, qk_norm_eps) if qk_norm_eps else None
         self.k_norm = RMSNorm(config.head_dim, qk_norm_eps) if qk_norm_eps else None
+        self.register_buffer("qkv_weight", None, persistent=False)
+        self.register_buffer("qk_scale", None, persistent=False)
+
+    def fuse(self) -> None:
+        """One product for queries, keys and values; their parameters become views of its weight."""
+        self.qkv_weight = _join(self.q_proj, self.k_proj, self.v_proj)
+        self.qk_scale = self._qk_scale() if self.q_norm is not None else None
 
     def forward(self, layer: int, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        q, k, v = (self._heads(p(x)) for p in (self.q_proj, self.k_proj, self.v_proj))
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        out = attend(layer, ops.apply_rope(q, *rope), ops.apply_rope(k, *rope), v)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
+        heads = F.linear(x, self._qkv_weight()).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        qk, v = heads.split((self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=1)
+        if self.q_norm is not None:
+            qk = ops.rms_norm(qk, self._qk_scale(), self.q_norm.eps)
+        qk = ops.apply_rope(qk, *rope)
+        q, k = qk.split((self.num_heads, self.num_kv_heads), dim=1)
+        return self.o_proj(attend(layer, q, k, v).transpose(1, 2).flatten(2))
 
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim))  # [B, T, heads, head_dim]
+    def _qkv_weight(self) -> Tensor:
+        if self.qkv_weight is not None:
+            return self.qkv_weight
+        return torch.cat((self.q_proj.weight, self.k_proj.weight, self.v_proj.weight))
+
+    def _qk_scale(self) -> Tensor:
+        """The norm's weight of every query and key head: [heads + kv_heads, 1, head_dim]."""
+        if self.qk_scale is not None:
+            return self.qk_scale
+        assert self.q_norm is not None
+        assert self.k_norm is not None
+        q = self.q_norm.weight.expand(self.num_heads, 1, -1)
+        return torch.cat((q, self.k_norm.weight.expand(self.num_kv_heads, 1, -1)))
 
 
 class GatedMlp(Layer):
@@ -134,10 +154,34 @@ class GatedMlp(Layer):
         self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.register_buffer("gate_up_weight", None, persistent=False)
+
+    def fuse(self) -> None:
+        """One product for gate and up; their parameters become views of its weight."""
+        self.gate_up_weight = _join(self.gate_proj, self.up_proj)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = ops.gated_mlp(self.gate_proj(x), self.up_proj(x))
-        return self.down_proj(hidden)
+        weight = self.gate_up_weight
+        if weight is None:
+            weight = torch.cat((self.gate_proj.weight, self.up_proj.weight))
+        gate, up = F.linear(x, weight).chunk(2, dim=-1)
+        return self.down_proj(ops.gated_mlp(gate, up))
+
+
+def _join(*layers: Linear) -> Tensor:
+    """The layers' weights in one tensor, and each layer a view of its part: no second copy."""
+    weight = torch.cat([layer.weight.detach() for layer in layers])
+    parts = weight.split([layer.out_features for layer in layers])
+    for layer, part in zip(layers, parts, strict=True):
+        layer.weight = nn.Parameter(part, requires_grad=False)
+    return weight
+
+
+def fuse(module: nn.Module) -> None:
+    """Fuse every attention and MLP inside; call once, after the weights are in place."""
+    for part in module.modules():
+        if isinstance(part, (Attention, GatedMlp)):
+            part.fuse()
 
 
 class Block(Layer):

@@ -26,7 +26,7 @@ from vivace.model.codec import Codec
 from vivace.model.config import CodecConfig, parse_codec_config, parse_model_config
 from vivace.model.layers import fuse
 from vivace.model.talker import Qwen3TTS
-from vivace.prompt import build_prompt
+from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
 
 FRAMES_PER_STEP = 16
@@ -112,23 +112,31 @@ def measure_ours(
         layout="whole",
         preset=next(iter(model.config.talker_config.spk_id), None),
     )
-    num_steps = arguments.frames // FRAMES_PER_STEP
-    admit, frame, render = [], [], []
-    for repeat in range(arguments.repeats + 1):  # the first one warms up
-        sampling = SamplingParams(seed=repeat, min_frames=10_000, max_frames=10_000)
-        seconds, slot = timed(lambda: backend.admit(prompt, sampling), device)
-        admit.append(seconds)
-        made = []
-        seconds, _ = timed(
-            lambda: [made.append(backend.step([slot], FRAMES_PER_STEP)) for _ in range(num_steps)],
-            device,
-        )
-        frame.append(seconds / (num_steps * FRAMES_PER_STEP))
-        seconds, _ = timed(lambda: backend.render([slot], made[0]), device)
-        render.append(seconds / FRAMES_PER_STEP)
-        backend.release(slot)
-    middle = {"prefill_ms": admit, "ms_per_frame": frame, "codec_ms_per_frame": render}
-    return {name: round(1000 * statistics.median(ts[1:]), 3) for name, ts in middle.items()}
+    runs = [
+        time_once(backend, prompt, seed, arguments.frames) for seed in range(arguments.repeats + 1)
+    ]
+    figures = zip(*runs[1:], strict=True)  # the first one warms up
+    names = ("prefill_ms", "ms_per_frame", "codec_ms_per_frame")
+    return {
+        name: round(1000 * statistics.median(seconds), 3)
+        for name, seconds in zip(names, figures, strict=True)
+    }
+
+
+def time_once(
+    backend: EagerBackend, prompt: Prompt, seed: int, num_frames: int
+) -> tuple[float, float, float]:
+    """Seconds of the prefill, of one frame and of one frame's samples."""
+    device = backend.model.device
+    sampling = SamplingParams(seed=seed, min_frames=10_000, max_frames=10_000)
+    num_steps = num_frames // FRAMES_PER_STEP
+    prefill, slot = timed(lambda: backend.admit(prompt, sampling), device)
+    loop, made = timed(
+        lambda: [backend.step([slot], FRAMES_PER_STEP) for _ in range(num_steps)], device
+    )
+    render, _ = timed(lambda: backend.render([slot], made[0]), device)
+    backend.release(slot)
+    return prefill, loop / (num_steps * FRAMES_PER_STEP), render / FRAMES_PER_STEP
 
 
 def fill_randomly(

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import Tiny
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from conftest import Tiny
 from vivace.prompt import Prompt, SpokenReference, build_prompt
 from vivace.speech import SamplingParams
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from conftest import Tiny
 
+from conftest import Tiny
 from vivace.errors import UnknownLanguageError, UnknownVoiceError
 from vivace.model.config import NO_CODE, SPEAKER, ModelConfig
 from vivace.prompt import SpokenReference, build_prompt
@@ -125,9 +126,9 @@ def test_instructions_come_first(config: ModelConfig) -> None:
 
 
 def test_unknown_names_are_refused_with_the_known_ones(config: ModelConfig) -> None:
-    with pytest.raises(UnknownLanguageError, match="klingon.*auto, .*german"):
+    with pytest.raises(UnknownLanguageError, match=r"klingon.*auto, .*german"):
         build_prompt(config, [1], role_ids=ROLE, layout="whole", language="klingon")
-    with pytest.raises(UnknownVoiceError, match="worf.*aiden, .*vivian"):
+    with pytest.raises(UnknownVoiceError, match=r"worf.*aiden, .*vivian"):
         build_prompt(config, [1], role_ids=ROLE, layout="whole", preset="worf")
 
 
@@ -140,3 +141,14 @@ def test_a_prompt_prints_as_a_table(config: ModelConfig) -> None:
     assert table[0].split() == ["row", "text", "codes", "what"]
     assert any("speaker ryan" in line for line in table)
     assert table[-1] == f"then, one per frame: 21 {prompt.eos_id}; then {prompt.pad_id}"
+
+
+def test_a_derivative_whose_speaker_has_capitals_can_be_chosen(config: ModelConfig) -> None:
+    talker = dataclasses.replace(
+        config.talker_config, spk_id={"Ada": 100}, spk_is_dialect={"Ada": "sichuan_dialect"}
+    )
+    derived = dataclasses.replace(config, talker_config=talker)
+    for name in ("Ada", "ada"):
+        prompt = build_prompt(derived, [1], role_ids=ROLE, layout="whole", preset=name)
+        assert 100 in first_codes(prompt.codes)
+        assert talker.codec_language_id["sichuan_dialect"] in first_codes(prompt.codes)

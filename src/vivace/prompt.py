@@ -6,9 +6,9 @@ Pure integers: built without weights, printable as a table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from vivace.model.config import NO_CODE, SPEAKER, ModelConfig, TalkerConfig
 
 TextLayout = Literal["whole", "streamed"]
 """`whole`: all text before the first frame. `streamed`: one text id with every frame."""
+
+T = TypeVar("T")
 
 AUTO = "auto"  # the model hears the language from the text
 
@@ -91,7 +93,7 @@ def language_id(config: TalkerConfig, language: str, preset: str | None) -> int 
     """The language's code, or None for auto; a dialect speaker turns Chinese into its dialect."""
     key = language.lower()
     if key in (AUTO, "chinese") and preset is not None:
-        dialect = config.spk_is_dialect.get(preset.lower())
+        dialect = _lower_keys(config.spk_is_dialect).get(preset.lower())
         if isinstance(dialect, str) and dialect:
             key = dialect
     if key == AUTO:
@@ -124,9 +126,14 @@ def _codec_prefix(
 
 
 def _preset_id(config: TalkerConfig, preset: str) -> int:
-    if preset.lower() not in config.spk_id:
+    ids = _lower_keys(config.spk_id)  # a fine-tuned derivative may have capitals
+    if preset.lower() not in ids:
         raise UnknownVoiceError(preset, sorted(config.spk_id))
-    return config.spk_id[preset.lower()]
+    return ids[preset.lower()]
+
+
+def _lower_keys(table: Mapping[str, T]) -> dict[str, T]:
+    return {key.lower(): value for key, value in table.items()}
 
 
 @dataclass(slots=True)

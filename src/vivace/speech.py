@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from numbers import Integral, Real
+from typing import Any, Literal, cast
 
 from vivace.errors import RequestError
 
@@ -75,11 +76,11 @@ class SamplingParams:
 
 
 def _check_number(name: str, value: object, *, low: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):  # numpy's numbers are Real too
         raise RequestError(f"{name} must be a number, not {value!r}")
-    if not low <= value <= FLOAT32_MAX:
+    if not low <= cast("float", value) <= FLOAT32_MAX:
         raise RequestError(f"{name} must be {low:g} or more and finite, not {value}")
-    return value
+    return float(value)
 
 
 def _check_probability(name: str, value: object) -> None:
@@ -88,9 +89,9 @@ def _check_probability(name: str, value: object) -> None:
 
 
 def _check_integer(name: str, value: object, *, low: int, high: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise RequestError(f"{name} must be a whole number, not {value!r}")
-    if value < low or (high is not None and value > high):
+    if int(value) < low or (high is not None and int(value) > high):
         bounds = f"{low} or more" if high is None else f"from {low} to {high}"
         raise RequestError(f"{name} must be {bounds}, not {value}")
 

@@ -162,7 +162,8 @@ class TTS:
     ) -> Audio:
         """Say `text` and return all of it.
 
-        `voice` is a preset speaker's name or a cloned `Voice`; `instruct` says how to speak, or
+        `voice` is a preset speaker's name or a cloned `Voice`; `language` is that of the text,
+        whatever the voice's own, and `auto` lets the model hear it; `instruct` says how to speak or
         describes the voice to a voice_design checkpoint. Any field of `SamplingParams` can be
         given by name and replaces the checkpoint's default. `text_layout` None is the official
         choice: `streamed` for cloned voices, `whole` for the others.

@@ -1,4 +1,4 @@
-"""What every backend promises: a slot's codes depend on its prompt and its seed, on nothing else."""
+"""What every backend promises: a slot's codes depend on its prompt and its seed alone."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from conftest import Tiny
 from vivace.backends import BACKENDS, build_backend, survey
 from vivace.backends.base import Backend
 from vivace.backends.eager import EagerBackend

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+
 from conftest import TINY_NAMES, Tiny
 from official_calls import official_items
-
 from vivace.backends.eager import EagerBackend
 from vivace.engine.generate import generate
 from vivace.speech import SamplingParams

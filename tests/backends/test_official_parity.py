@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, TINY_NAMES, Tiny, load_script
-from official_calls import GOLDEN, OfficialItem, official_items
 from safetensors.torch import load_file
 
+from conftest import ROOT, TINY_NAMES, Tiny, load_script
+from official_calls import GOLDEN, OfficialItem, official_items
 from vivace.backends.base import Backend
 from vivace.backends.eager import EagerBackend
 from vivace.engine.generate import generate

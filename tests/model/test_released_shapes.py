@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, load_script
 from torch import nn
 
+from conftest import ROOT, load_script
 from vivace.model.codec import Codec
 from vivace.model.config import parse_codec_config, parse_model_config
 from vivace.model.talker import Qwen3TTS

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, Tiny, load_script
 from safetensors.torch import load_file
 
+from conftest import ROOT, Tiny, load_script
 from vivace.audio.files import read_audio
 from vivace.voices.enroll import speaker_vector
 

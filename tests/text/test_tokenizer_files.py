@@ -65,6 +65,7 @@ def test_a_merge_of_number_signs_is_not_a_comment(folder: Path) -> None:
 
 
 def test_an_added_token_may_stand_for_the_role_and_only_there(folder: Path) -> None:
+    write_vocab(folder, {symbol: value for value, symbol in enumerate(BYTES)})
     write_merges(folder, [])
     write_config(folder, tokenizer_config(SMALL_ADDED | {"assistant": 302}))
     tokenizer = TextTokenizer.from_folder(folder)
@@ -79,6 +80,7 @@ def test_unknown_keys_in_the_config_are_ignored(folder: Path) -> None:
 
 
 def test_an_assistant_of_several_tokens_is_refused_and_spelt(folder: Path) -> None:
+    write_vocab(folder, dict(list(small_vocab().items())[: 256 + 2]))
     write_merges(folder, ["a s", "as s"])
     with pytest.raises(CheckpointError, match="'assistant' as 7 tokens \\('ass', 'i', 's', 't'"):
         TextTokenizer.from_folder(folder)
@@ -174,4 +176,11 @@ def test_a_merge_of_tokens_that_do_not_exist_is_named(
 def test_malformed_added_tokens_are_refused(decoder: object, folder: Path) -> None:
     write_config(folder, {"added_tokens_decoder": decoder})
     with pytest.raises(CheckpointError, match=r"tokenizer_config.json: added_tokens_decoder"):
+        TextTokenizer.from_folder(folder)
+
+
+def test_merges_cut_short_at_a_lines_end_are_noticed(folder: Path) -> None:
+    lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    write_merges(folder, lines[:4])
+    with pytest.raises(CheckpointError, match=r"merges\.txt.*'assist'.*cut short"):
         TextTokenizer.from_folder(folder)

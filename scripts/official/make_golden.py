@@ -1,7 +1,7 @@
 """Write tests/golden: what the official package makes of the tiny checkpoints.
 
-    python scripts/make_tiny_checkpoints.py /opt/tiny                # with vivace on the path
-    /opt/venvs/official/bin/python scripts/official/make_golden.py --checkpoints /opt/tiny
+    python scripts/make_tiny_checkpoints.py tiny                # with vivace on the path
+    .venv-official/bin/python scripts/official/make_golden.py --checkpoints tiny
 
 Runs in the environment of scripts/official/README.md, on a CPU, in a few minutes. All kinds of
 golden files are listed and explained in tests/golden/README.md.

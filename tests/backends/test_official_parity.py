@@ -180,3 +180,38 @@ def test_prompt_rows_in_bfloat16_are_the_official_ones_to_the_bit(
     item = next(i for i in ITEMS if i.model == model and i.call == call[model])
     rows = tiny_bf16(model).prompt_rows(item.prompt(tiny(model)))
     assert torch.equal(rows, BF16[f"{model}.prefill_rows"])
+
+
+MODES = {
+    "preset": lambda i: i.model.startswith("custom") and "speaker" in i.raw,
+    "no speaker": lambda i: i.model.startswith("custom") and "speaker" not in i.raw,
+    "dialect": lambda i: i.raw.get("speaker") in ("eric", "dylan"),
+    "instruct": lambda i: i.model == "custom_voice_projected" and "instruct" in i.raw,
+    "design": lambda i: i.model == "voice_design",
+    "x-vector": lambda i: i.raw["x_vector_only"],
+    "in context, text longer": lambda i: i.call.startswith("icl_text_longer"),
+    "in context, reference longer": lambda i: i.call.startswith("icl_reference_longer"),
+    "auto": lambda i: i.raw["language"].lower() == "auto",
+}
+
+
+@pytest.mark.parametrize("layout", ["streaming", "offline"])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_and_layout_is_held_for_64_frames(mode: str, layout: str) -> None:
+    items = [i for i in ITEMS if MODES[mode](i) and i.layout == layout and "batch" not in i.call]
+    assert max(len(item.codes) for item in items) >= 64
+
+
+def test_every_language_is_held_for_64_frames() -> None:
+    config = json.loads((GOLDEN / "codes_custom_voice.json").read_text())
+    spoken = {
+        c["items"][0]["language"] for c in config["calls"] if c["items"][0]["num_frames"] == 64
+    }
+    assert spoken >= {
+        *("chinese", "english", "german", "italian", "portuguese"),
+        *("spanish", "japanese", "korean", "french", "russian"),
+    }
+
+
+def test_some_goldens_end_by_themselves() -> None:
+    assert sum(item.raw["finish"] == "eos" for item in ITEMS) >= 10

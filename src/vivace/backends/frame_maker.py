@@ -1,0 +1,209 @@
+"""Frames of a few slots at a time, always computed with the same number of rows.
+
+This is the frame of the specification, step by step; every faster backend must equal it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from vivace.backends.base import SlotStatus
+from vivace.model.cache import KeyValueCache, RaggedCaches
+from vivace.model.conv import CausalState
+from vivace.model.talker import Qwen3TTS
+from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
+from vivace.speech import SamplingParams
+
+NUM_SPECIAL = 1024  # the last ids of codebook 0 are not codes
+
+
+@dataclass(slots=True, eq=False)
+class SlotState:
+    """One admitted prompt."""
+
+    sampling: SamplingParams
+    seed: int
+    max_frames: int
+    cache: KeyValueCache
+    hidden: Tensor  # [1, 1, hidden], after the last row read
+    history: Tensor  # bool [1, vocabulary], codes of codebook 0 so far
+    texts: list[Tensor]  # vectors still to be fed, one per frame: [1, 1, hidden]
+    is_complete: bool
+    codec_state: CausalState
+    num_frames: int = 0
+    code_sum: Tensor | None = None  # the last frame's embeddings, not yet read by the talker
+    status: SlotStatus = "running"
+    codes: list[Tensor] = field(default_factory=list)  # of the step under way
+
+    def can_go_on(self) -> bool:
+        """Whether the next row is known, and so running: a fresh slot has read it, others need
+        their text; sets the status to match."""
+        if self.status in ("running", "waiting"):
+            is_known = self.code_sum is None or bool(self.texts) or self.is_complete
+            self.status = "running" if is_known else "waiting"
+        return self.status == "running"
+
+
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """How the rows of one step draw."""
+
+    talker_shape: Shape
+    predictor_shape: Shape
+    penalty: Tensor  # [rows, 1]
+    first_noise: Tensor  # of codebook 0: [rows, frames, codes]
+    rest_noise: list[Tensor]  # of each other codebook, likewise
+
+
+class FrameMaker:
+    """Runs talker and predictor for up to `num_rows` slots; missing rows are padding."""
+
+    def __init__(self, model: Qwen3TTS, num_rows: int) -> None:
+        config = model.config.talker_config
+        predictor = config.code_predictor_config
+        self._talker, self._predictor = model.talker, model.talker.code_predictor
+        self._config, self._device = config, model.device
+        self._num_rows = num_rows
+        self._eos = config.codec_eos_token_id
+        self._predictor_cache = KeyValueCache(predictor.num_hidden_layers, config.num_code_groups)
+        sizes = [config.vocab_size] + [predictor.vocab_size] * (config.num_code_groups - 1)
+        self._noise = NoiseTable(sizes, model.device)
+        is_special = torch.arange(config.vocab_size) >= config.vocab_size - NUM_SPECIAL
+        self._early_ban = is_special[None].to(model.device)  # [1, vocabulary]
+        self._ban = self._early_ban.clone()
+        self._ban[:, self._eos] = False
+        pad = torch.tensor([[model.config.tts_pad_token_id]], device=model.device)
+        self._pad_vector = model.talker.text_vectors(pad)  # [1, 1, hidden]
+
+    def run(self, states: Sequence[SlotState], num_frames: int) -> None:
+        """Up to `num_frames` frames for each of at most `num_rows` slots."""
+        first = [state.num_frames for state in states]
+        draws = self._prepare(states, num_frames)
+        for frame in range(num_frames):
+            # One that waited is behind its noise; it cannot have got text since, and stays so.
+            ready = [
+                i
+                for i, state in enumerate(states)
+                if state.can_go_on() and state.num_frames == first[i] + frame
+            ]
+            if not ready:
+                return
+            self._make_frame(states, ready, draws, frame)
+
+    def _prepare(self, states: Sequence[SlotState], num_frames: int) -> _Draws:
+        missing = self._num_rows - len(states)
+        params = [state.sampling for state in states] + [SamplingParams(seed=0)] * missing
+        talker_shape = Shape.of(
+            [(p.temperature, p.top_k, p.top_p) for p in params],
+            self._config.vocab_size,
+            self._device,
+        )
+        predictor_shape = Shape.of(
+            [(p.residual_temperature, p.predictor_top_k, p.predictor_top_p) for p in params],
+            self._config.code_predictor_config.vocab_size,
+            self._device,
+        )
+        penalties = [p.repetition_penalty for p in params]
+        seeds = [state.seed for state in states] + [0] * missing
+        first = [state.num_frames for state in states] + [0] * missing
+        noise, *rest = self._noise.frames(
+            torch.tensor(seeds, device=self._device),
+            torch.tensor(first, device=self._device),
+            num_frames,
+        )
+        return _Draws(
+            talker_shape=talker_shape,
+            predictor_shape=predictor_shape,
+            penalty=torch.tensor(penalties, dtype=torch.float32, device=self._device)[:, None],
+            first_noise=talker_shape.quieten(noise),
+            rest_noise=[predictor_shape.quieten(part) for part in rest],
+        )
+
+    def _make_frame(
+        self, states: Sequence[SlotState], ready: Sequence[int], draws: _Draws, frame: int
+    ) -> None:
+        self._read_rows([states[i] for i in ready if states[i].code_sum is not None])
+        hidden = self._stack([state.hidden for state in states])  # [rows, 1, hidden]
+        first, score = self._draw_first(states, hidden, draws, frame)
+        codes, code_sum, scores = self._draw_rest(hidden, first, score, draws, frame)
+        is_finite = torch.isfinite(scores).all(dim=-1).tolist()
+        first_codes = first.tolist()
+        for i in ready:
+            if not is_finite[i]:
+                states[i].status = "failed"
+            elif first_codes[i] == self._eos:
+                states[i].status = "stop"
+            else:
+                _keep(states[i], first_codes[i], codes[i], code_sum[i : i + 1])
+
+    def _read_rows(self, states: Sequence[SlotState]) -> None:
+        """Feed the last frame and the next text to the talker."""
+        if not states:
+            return
+        rows = [
+            state.code_sum + (state.texts.pop(0) if state.texts else self._pad_vector)
+            for state in states
+            if state.code_sum is not None
+        ]
+        positions = [state.cache.length for state in states]
+        x = self._stack(rows)
+        rope = self._talker.rope.rows(positions + [0] * (self._num_rows - len(rows)), x)
+        hidden = self._talker(x, rope, RaggedCaches([state.cache for state in states]))
+        for row, state in enumerate(states):
+            state.hidden = hidden[row : row + 1]
+            state.code_sum = None
+
+    def _draw_first(
+        self, states: Sequence[SlotState], hidden: Tensor, draws: _Draws, frame: int
+    ) -> tuple[Tensor, Tensor]:
+        logits = self._talker.codec_head(hidden[:, 0]).float()
+        history = self._stack([state.history for state in states])
+        is_banned = self._stack([self._banned(state) for state in states])
+        scores = talker_scores(logits, history, draws.penalty, is_banned, draws.talker_shape)
+        return draw(scores, draws.first_noise[:, frame])
+
+    def _banned(self, state: SlotState) -> Tensor:
+        """Special ids, and early on the end of speech too."""
+        is_early = state.num_frames < state.sampling.min_frames
+        return self._early_ban if is_early else self._ban
+
+    def _draw_rest(
+        self, hidden: Tensor, first: Tensor, score: Tensor, draws: _Draws, frame: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """All codes [rows, groups], the sum of their embeddings, and the score of each draw."""
+        cache = self._predictor_cache
+        cache.clear()
+        vectors = [self._talker.model.codec_embedding(first)[:, None]]
+        codes, best = [first], [score]
+        x = torch.cat((hidden, vectors[0]), dim=1)
+        tables, heads = self._predictor.model.codec_embedding, self._predictor.lm_head
+        for table, head, noise in zip(tables, heads, draws.rest_noise, strict=True):
+            out = self._predictor(x, cache.length, cache)
+            scores = shape_scores(head(out[:, -1]).float(), draws.predictor_shape)
+            code, score = draw(scores, noise[:, frame])
+            x = table(code)[:, None]
+            vectors.append(x)
+            codes.append(code)
+            best.append(score)
+        code_sum = torch.cat(vectors, dim=1).sum(1, keepdim=True)
+        return torch.stack(codes, dim=-1), code_sum, torch.stack(best, dim=-1)
+
+    def _stack(self, rows: Sequence[Tensor]) -> Tensor:
+        """Rows of leading size 1 in one batch, padded with zeros to the pass's size."""
+        if len(rows) == self._num_rows == 1:
+            return rows[0]
+        missing = self._num_rows - len(rows)
+        return torch.cat([*rows, *[torch.zeros_like(rows[0])] * missing])
+
+
+def _keep(state: SlotState, first: int, codes: Tensor, code_sum: Tensor) -> None:
+    state.history[:, first] = True
+    state.codes.append(codes)
+    state.code_sum = code_sum
+    state.num_frames += 1
+    if state.num_frames >= state.max_frames:
+        state.status = "length"

@@ -1,0 +1,141 @@
+"""A request in the caller's words becomes a prompt that the loaded checkpoint can serve.
+
+What it cannot serve is refused here, with the name of the checkpoint that can.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from vivace.errors import RequestError, TextTooLongError, UnsupportedRequestError
+from vivace.model.config import ModelConfig
+from vivace.prompt import Prompt, SpokenReference, TextLayout, build_prompt
+from vivace.text.tokenizer import TextTokenizer
+from vivace.voices.voice import Voice
+
+MAX_TEXT_CHARS = 4096
+MAX_INSTRUCT_CHARS = 4096
+TEXT_LAYOUTS = ("whole", "streamed")
+UNSEEN = {"Zs", "Zl", "Zp", "Cc", "Cf"}  # Unicode categories of what leaves no mark on paper
+
+SERVED_BY = {
+    "base": "Qwen/Qwen3-TTS-12Hz-0.6B-Base",
+    "custom_voice": "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice",
+    "instruct": "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",
+    "voice_design": "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign",
+}
+BASE_OF_WIDTH = {2048: "Qwen/Qwen3-TTS-12Hz-1.7B-Base"}  # for cloned voices of that width
+
+
+class Intake:
+    def __init__(self, config: ModelConfig, tokenizer: TextTokenizer) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+
+    def write_prompt(
+        self,
+        text: str,
+        *,
+        voice: str | Voice | None,
+        language: str,
+        instruct: str | None,
+        layout: TextLayout | None,
+    ) -> tuple[Prompt, int]:
+        """The prompt, and how many ids the text has; a RequestError says what cannot be done."""
+        _check_text("text", text)
+        if len(text) > MAX_TEXT_CHARS:
+            raise TextTooLongError(len(text), MAX_TEXT_CHARS, "characters")
+        if not isinstance(language, str):
+            raise RequestError(f"language must be a string, not {type(language).__name__}")
+        if layout is not None and layout not in TEXT_LAYOUTS:
+            raise RequestError(f"text_layout must be one of {TEXT_LAYOUTS}, not {layout!r}")
+        self._check_instruct(instruct)
+        preset, cloned = self._settle_voice(voice)
+        text_ids = self._tokenizer.encode(text)
+        prompt = build_prompt(
+            self._config,
+            text_ids,
+            role_ids=self._tokenizer.role_ids("assistant"),
+            layout=layout or ("streamed" if self._config.tts_model_type == "base" else "whole"),
+            language=language,
+            preset=preset,
+            speaker=cloned.speaker if cloned else None,
+            reference=self._reference(cloned),
+            instruct_ids=self._instruct_ids(instruct),
+        )
+        limit = self._config.talker_config.max_position_embeddings - 1
+        if len(prompt) > limit:
+            raise TextTooLongError(len(prompt), limit, "tokens, with its voice and instruct,")
+        return prompt, len(text_ids)
+
+    def _settle_voice(self, voice: str | Voice | None) -> tuple[str | None, Voice | None]:
+        """A preset's name or a cloned voice, as the checkpoint's type allows."""
+        if isinstance(voice, Voice):
+            served_by = BASE_OF_WIDTH.get(voice.width, SERVED_BY["base"])
+            self.require("base", f"speak with the cloned voice {voice.name!r}", served_by)
+            self._check_voice(voice)
+            return None, voice
+        if isinstance(voice, str):
+            self.require("custom_voice", f"speak with the preset voice {voice!r}")
+            return voice, None
+        if voice is not None:
+            kind = type(voice).__name__
+            raise RequestError(f"voice must be a preset's name or a Voice, not {kind}")
+        if self._config.tts_model_type == "base":
+            raise RequestError(
+                "a base checkpoint speaks with a cloned voice: voice=tts.clone('me.wav')"
+            )
+        if self._config.tts_model_type == "voice_design":
+            return None, None  # instruct describes it
+        return next(iter(self._config.talker_config.spk_id), None), None
+
+    def _check_voice(self, voice: Voice) -> None:
+        config = self._config.talker_config
+        voice.check_width(config.hidden_size)
+        voice.check_codes(config.num_code_groups, config.code_predictor_config.vocab_size)
+
+    def _check_instruct(self, instruct: str | None) -> None:
+        if instruct is None:
+            if self._config.tts_model_type == "voice_design":
+                raise RequestError("a voice_design checkpoint needs instruct, the voice described")
+            return
+        _check_text("instruct", instruct)
+        if len(instruct) > MAX_INSTRUCT_CHARS:
+            raise RequestError(
+                f"instruct has {len(instruct):,} characters and the limit is "
+                f"{MAX_INSTRUCT_CHARS:,}; shorten it"
+            )
+        if not self._config.honours_instruct:
+            kind, size = self._config.tts_model_type, self._config.tts_model_size
+            raise UnsupportedRequestError(
+                f"this {kind} checkpoint (size {size}) was not trained to follow instruct; "
+                f"load {SERVED_BY['instruct']}"
+            )
+
+    def _instruct_ids(self, instruct: str | None) -> list[int]:
+        if instruct is None:
+            return []
+        tokenizer = self._tokenizer
+        end = [self._config.im_end_token_id, *tokenizer.encode("\n")]
+        return [*tokenizer.role_ids("user"), *tokenizer.encode(instruct), *end]
+
+    def _reference(self, voice: Voice | None) -> SpokenReference | None:
+        if voice is None or voice.ref_codes is None or voice.ref_text is None:
+            return None
+        return SpokenReference(
+            text_ids=self._tokenizer.encode(voice.ref_text), codes=voice.ref_codes
+        )
+
+    def require(self, model_type: str, what: str, served_by: str | None = None) -> None:
+        if self._config.tts_model_type != model_type:
+            served_by = served_by or SERVED_BY[model_type]
+            raise UnsupportedRequestError(
+                f"a {self._config.tts_model_type} checkpoint cannot {what}; load {served_by}"
+            )
+
+
+def _check_text(what: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise RequestError(f"{what} must be a string, not {type(text).__name__}")
+    if all(unicodedata.category(letter) in UNSEEN for letter in text):
+        raise RequestError(f"{what} is empty or blank; there is nothing to read in it")

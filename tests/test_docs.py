@@ -1,0 +1,62 @@
+"""What README and docs show is what happens; hub ids stand for tiny checkpoints here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from vivace.cli.main import main
+
+TINY_OF = {
+    "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice": "custom_voice",
+    "tiny/custom_voice": "custom_voice",
+}
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def snippets(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+SNIPPETS = [(page, code) for page in PAGES for code in snippets(page)]
+
+
+@pytest.mark.parametrize(
+    ("page", "code"), SNIPPETS, ids=[f"{page.stem}-{i}" for i, (page, _) in enumerate(SNIPPETS)]
+)
+def test_a_python_snippet_runs(
+    page: Path,
+    code: str,
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stand_in(name: str, **_: object) -> Path:
+        return tiny_folder / TINY_OF[str(name)]
+
+    monkeypatch.setattr("vivace.tts.find_folder", stand_in)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(code, str(page), "exec"), names)
+    for name, value in names.items():
+        if name.startswith("test_") and callable(value):
+            value(tmp_path)
+
+
+def test_there_are_snippets_to_run() -> None:
+    assert len(SNIPPETS) >= 2
+
+
+def test_the_help_in_the_readme_is_real(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert capsys.readouterr().out in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target

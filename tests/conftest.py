@@ -53,6 +53,12 @@ def load_script(path: Path) -> ModuleType:
     return module
 
 
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Voices and caches of a test never touch those of the person who runs it."""
+    monkeypatch.setenv("VIVACE_HOME", str(tmp_path / "vivace-home"))
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds one folder per name of TINY_NAMES."""

@@ -12,6 +12,8 @@ from vivace.cli.main import main
 
 TINY_OF = {
     "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice": "custom_voice",
+    "Qwen/Qwen3-TTS-12Hz-0.6B-Base": "base",
+    "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign": "voice_design",
     "tiny/custom_voice": "custom_voice",
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -38,6 +40,7 @@ def test_a_python_snippet_runs(
         return tiny_folder / TINY_OF[str(name)]
 
     monkeypatch.setattr("vivace.tts.find_folder", stand_in)
+    monkeypatch.setenv("VIVACE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     exec(compile(code, str(page), "exec"), names)

@@ -320,9 +320,9 @@ def test_empty_or_blank_text_is_refused(custom: TTS, text: str) -> None:
         custom.speak(text)
 
 
-@pytest.mark.parametrize("text", [None, 5, b"Hello.", ["Hello."]])
+@pytest.mark.parametrize("text", [None, 5, b"Hello."])
 def test_text_that_is_no_string_is_refused_by_type(custom: TTS, text: Any) -> None:
-    with pytest.raises(RequestError, match=f"text must be a string, not {type(text).__name__}"):
+    with pytest.raises(RequestError, match=f"text must be a string.*, not {type(text).__name__}"):
         custom.speak(text)
 
 
@@ -521,7 +521,7 @@ def test_a_clone_is_a_vector_and_with_a_transcript_also_codes(base: TTS) -> None
     assert (alone.name, alone.language, alone.licence) == ("ada", "english", "CC0-1.0")
     assert alone.width == 32
     assert not alone.is_in_context
-    told = base.clone((samples, rate), TRANSCRIPT)
+    told = base.clone((samples, rate), TRANSCRIPT, append_silence=False)
     assert told.ref_text == TRANSCRIPT
     assert told.ref_codes is not None
     assert told.ref_codes.shape == (19, 16)  # 1.5 s of 12.5 frames, rounded up
@@ -554,7 +554,7 @@ def test_a_stereo_recording_is_heard_as_its_mean(base: TTS) -> None:
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 44_100, 96_000])
 def test_recordings_of_other_rates_are_resampled(base: TTS, rate: int) -> None:
-    voice = base.clone(make_recording(1.9, rate), TRANSCRIPT)
+    voice = base.clone(make_recording(1.9, rate), TRANSCRIPT, append_silence=False)
     assert voice.ref_codes is not None
     assert len(voice.ref_codes) == 24
     assert base.speak(TEXT, voice=voice, max_frames=2).usage.frames == 2

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vivace._version import __version__
 
 if TYPE_CHECKING:
-    from vivace.audio.clip import Audio
+    from vivace.audio.clip import Audio, AudioChunk
     from vivace.errors import TTSError
     from vivace.speech import SamplingParams, Usage
     from vivace.tts import TTS
@@ -21,12 +21,22 @@ _HOMES = {
     "TTS": "vivace.tts",
     "TTSError": "vivace.errors",
     "Audio": "vivace.audio.clip",
+    "AudioChunk": "vivace.audio.clip",
     "SamplingParams": "vivace.speech",
     "Usage": "vivace.speech",
     "Voice": "vivace.voices.voice",
 }
 
-__all__ = ["TTS", "Audio", "SamplingParams", "TTSError", "Usage", "Voice", "__version__"]
+__all__ = [
+    "TTS",
+    "Audio",
+    "AudioChunk",
+    "SamplingParams",
+    "TTSError",
+    "Usage",
+    "Voice",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

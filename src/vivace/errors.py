@@ -14,7 +14,9 @@ TTSError
 │   ├── BackendUnavailableError      this backend cannot run here
 │   └── NumericError                 a slot's numbers stopped being numbers
 └── EngineError (RuntimeError)       the engine refused or stopped a request
-    └── ClosedError                  the TTS was closed
+    ├── ClosedError                  the TTS was closed
+    ├── StreamClosedError            the stream was closed before its end
+    └── RunawayError                 speech that would not end, twice
 """
 
 from __future__ import annotations
@@ -93,5 +95,13 @@ class ClosedError(EngineError):
     """The TTS was closed and can no longer speak."""
 
 
+class StreamClosedError(EngineError):
+    """The stream was closed before its end; it gives no more audio."""
+
+
+class RunawayError(EngineError):
+    """The end of speech did not come, not on a second try either."""
+
+
 def _choices(known: Sequence[str]) -> str:
-    return f"try one of: {', '.join(known)}" if known else "this model has none"
+    return f"try one of: {', '.join(known)}" if known else "there are none yet"

@@ -119,13 +119,14 @@ def _codec_prefix(
         prefix.append((language_code, f"language {language.lower()}"))
     prefix.append((config.codec_think_eos_id, "language ends"))
     if preset is not None:
-        prefix.append((_preset_id(config, preset), f"speaker {preset.lower()}"))
+        prefix.append((preset_id(config, preset), f"speaker {preset.lower()}"))
     elif speaker is not None:
         prefix.append((SPEAKER, "speaker vector"))
     return prefix
 
 
-def _preset_id(config: TalkerConfig, preset: str) -> int:
+def preset_id(config: TalkerConfig, preset: str) -> int:
+    """The row of a speaker of the checkpoint."""
     ids = _lower_keys(config.spk_id)  # a fine-tuned derivative may have capitals
     if preset.lower() not in ids:
         raise UnknownVoiceError(preset, sorted(config.spk_id))

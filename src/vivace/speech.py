@@ -12,7 +12,8 @@ from typing import Any, Literal, cast
 
 from vivace.errors import RequestError
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "stall", "cancelled"]
+"""`stop`: the end of speech was drawn. `stall`: nothing new was said any more."""
 
 SAMPLE_RATE = 24_000  # every released checkpoint speaks at this rate
 MAX_SEED = 2**63 - 1
@@ -105,6 +106,7 @@ class Usage:
     audio_s: float
     wall_s: float
     seed: int  # the one that was used: give it again to get the same codes
+    first_audio_ms: float | None = None  # from the call to the first samples
 
     @property
     def real_time_factor(self) -> float:

@@ -6,31 +6,41 @@ with TTS.load("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice") as tts:
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import logging
 import secrets
-import time
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 
-from vivace.audio.clip import Audio
+from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.files import AudioSource, read_audio
+from vivace.audio.trim import trim_start
 from vivace.backends import build_backend
 from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import pick_device, pick_dtype
-from vivace.engine.generate import generate
-from vivace.engine.intake import Intake
-from vivace.errors import CheckpointError, ClosedError
+from vivace.engine.async_text import AsyncPieces
+from vivace.engine.intake import SERVED_BY, Intake, Request, as_pieces
+from vivace.engine.session import RAMP, WHOLE, Session, chunk_sizes
+from vivace.engine.stream import Stream
+from vivace.errors import CheckpointError, ClosedError, RequestError, RunawayError
 from vivace.model.codec import Codec
 from vivace.model.config import ModelType
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import AUTO, TextLayout
-from vivace.speech import MAX_SEED, SamplingParams, Usage
+from vivace.speech import MAX_SEED, SamplingParams
 from vivace.text.tokenizer import TextTokenizer
-from vivace.voices.enroll import enroll
+from vivace.voices.cache import EnrolmentCache
+from vivace.voices.enroll import enroll, enroll_once
+from vivace.voices.find import Unenrolled, VoiceSource, find_voice
+from vivace.voices.library import VoiceLibrary
 from vivace.voices.voice import Voice
 
 log = logging.getLogger(__name__)
@@ -50,6 +60,7 @@ class TTS:
         self.checkpoint = checkpoint
         self._intake = Intake(checkpoint.config, tokenizer)
         self._parts: tuple[Qwen3TTS, Codec, Backend] | None = (model, codec, backend)
+        self._lock = Lock()  # streams of several threads take turns at the backend
 
     @classmethod
     def load(
@@ -133,42 +144,142 @@ class TTS:
 
     def speak(
         self,
-        text: str,
+        text: str | Iterable[str],
         *,
-        voice: str | Voice | None = None,
+        voice: VoiceSource | None = None,
         language: str = AUTO,
         instruct: str | None = None,
         text_layout: TextLayout | None = None,
+        guard: bool = True,
+        trim: bool = True,
         **sampling: Any,
     ) -> Audio:
         """Say `text` and return all of it.
 
-        `voice` is a preset speaker's name or a cloned `Voice`; `language` is that of the text,
+        `voice` is a preset speaker's name, a cloned `Voice`, the name of one in the library, or the
+        path of a voice file or of a recording to clone; `language` is that of the text,
         whatever the voice's own, and `auto` lets the model hear it; `instruct` says how to speak or
         describes the voice to a voice_design checkpoint. Any field of `SamplingParams` can be
         given by name and replaces the checkpoint's default. `text_layout` None is the official
         choice: `streamed` for cloned voices, `whole` for the others.
+
+        `guard` stops speech that does not end by itself; without a `seed` or `max_frames` of yours
+        it is tried once more, and then a RunawayError. `trim` takes silence off the start and a
+        stall off the end.
         """
-        began = time.perf_counter()
+        is_retried = guard and isinstance(text, str) and not {"seed", "max_frames"} & set(sampling)
+        for _ in range(2):
+            stream = self.open_stream(
+                text,
+                voice=voice,
+                language=language,
+                instruct=instruct,
+                text_layout=text_layout,
+                guard=guard,
+                sizes=chunk_sizes(WHOLE),
+                **sampling,
+            )
+            chunks = list(stream)
+            if not (is_retried and stream.is_runaway):
+                return self._join(stream, chunks, trim)
+            log.warning("speech did not end by itself (%s)", stream.finish_reason)
+        raise RunawayError(
+            f"speech of {len(text)} characters did not end by itself, twice; "  # type: ignore[arg-type]
+            "change the text a little, or give a seed to get what there is"
+        )
+
+    def stream(
+        self,
+        text: str | Iterable[str],
+        *,
+        voice: VoiceSource | None = None,
+        language: str = AUTO,
+        instruct: str | None = None,
+        text_layout: TextLayout | None = None,
+        guard: bool = True,
+        chunk_frames: int | Sequence[int] = RAMP,
+        **sampling: Any,
+    ) -> Stream:
+        """Say `text` and hand out audio while it is made; the same samples as `speak` without trim.
+
+        `text` may be an iterator of pieces, such as an LLM's tokens: speech begins with the first
+        word and waits when the text runs dry. `chunk_frames` is how many frames of 80 ms each chunk
+        has: one number, or a ramp whose last number repeats.
+        """
+        return self.open_stream(
+            text,
+            voice=voice,
+            language=language,
+            instruct=instruct,
+            text_layout=text_layout,
+            guard=guard,
+            sizes=chunk_sizes(chunk_frames),
+            **sampling,
+        )
+
+    async def astream(
+        self, text: str | Iterable[str] | AsyncIterable[str], **options: Any
+    ) -> AsyncIterator[AudioChunk]:
+        """`stream` for asyncio: work runs in a thread; `text` may be an async iterator too."""
+        pieces = None
+        if isinstance(text, AsyncIterable):
+            text = pieces = AsyncPieces(text, asyncio.get_running_loop())
+        stream = self.stream(text, **options)
+        try:
+            while (chunk := await asyncio.to_thread(next, stream, None)) is not None:
+                yield chunk
+        finally:
+            if pieces is not None:
+                pieces.stop()
+            await asyncio.shield(asyncio.to_thread(stream.close))
+
+    def open_stream(
+        self,
+        text: str | Iterable[str],
+        *,
+        sizes: Iterator[int],
+        voice: VoiceSource | None = None,
+        language: str = AUTO,
+        instruct: str | None = None,
+        text_layout: TextLayout | None = None,
+        guard: bool = True,
+        **sampling: Any,
+    ) -> Stream:
+        """`stream` for those who count: `sizes` gives the frames of each chunk, endlessly."""
         _, _, backend = self._open_parts()
-        params = self._settle_sampling(sampling)
-        prompt, num_text_ids = self._intake.write_prompt(
-            text, voice=voice, language=language, instruct=instruct, layout=text_layout
+        request = Request(
+            text=text if isinstance(text, str) else as_pieces(text),
+            voice=None if voice is None else self.voice(voice),
+            language=language,
+            instruct=instruct,
+            layout=text_layout,
         )
-        utterance = generate(backend, prompt, params)
-        usage = Usage(
-            text_tokens=num_text_ids,
-            frames=len(utterance.codes),
-            audio_s=len(utterance.samples) / self.sample_rate,
-            wall_s=time.perf_counter() - began,
-            seed=params.seed or 0,
+        self._intake.check(request)
+        session = Session(
+            backend=backend,
+            lock=self._lock,
+            sampling=self._settle_sampling(sampling),
+            is_guarded=guard,
+            has_budget=guard and "max_frames" not in sampling,
+            **self._intake.text_of(request),
         )
-        log.info("spoke %.2f s in %.2f s, %s", usage.audio_s, usage.wall_s, utterance.finish_reason)
+        return Stream(session, self.sample_rate, sizes)
+
+    def _join(self, stream: Stream, chunks: Sequence[AudioChunk], trim: bool) -> Audio:
+        samples = np.concatenate([chunk.samples for chunk in chunks])
+        codes = np.concatenate([chunk.codes for chunk in chunks])
+        if trim:
+            per_frame = self.checkpoint.codec_config.decode_upsample_rate
+            kept = len(codes) - stream.num_stalled
+            samples = trim_start(samples[: kept * per_frame], self.sample_rate)
+        usage = dataclasses.replace(stream.usage, audio_s=len(samples) / self.sample_rate)
+        assert stream.finish_reason is not None
+        log.info("spoke %.2f s in %.2f s, %s", usage.audio_s, usage.wall_s, stream.finish_reason)
         return Audio(
-            samples=utterance.samples,
+            samples=samples,
             sample_rate=self.sample_rate,
-            codes=utterance.codes,
-            finish_reason=utterance.finish_reason,
+            codes=codes,
+            finish_reason=stream.finish_reason,
             usage=usage,
         )
 
@@ -180,11 +291,14 @@ class TTS:
         name: str = "cloned",
         language: str | None = None,
         licence: str | None = None,
+        append_silence: bool = True,
     ) -> Voice:
         """A voice from a recording of 1 to 30 s: a path, bytes, a data URI or (array, rate).
 
         Alone, the voice is a speaker vector. With `transcript`, every word said in the recording,
-        speech goes on from it in context, which is closer to the original.
+        speech goes on from it in context, which is closer to the original; half a second of
+        silence is appended to it first, so that its last sound does not run on into the speech
+        (`append_silence=False` is the official behaviour).
         """
         self._intake.require("base", "clone a voice")
         model, codec, _ = self._open_parts()
@@ -196,6 +310,39 @@ class TTS:
             transcript=transcript,
             language=language,
             licence=licence,
+            append_silence=append_silence,
+        )
+
+    def voice(self, voice: VoiceSource, transcript: str | None = None) -> str | Voice:
+        """The voice that `speak` will use for this: what it takes as `voice`, looked up.
+
+        A recording's path is enrolled once, with its `transcript` in context; a .safetensors file
+        is loaded; other names are the library's. A preset stays its name. Because paths are
+        opened, a server looks strangers' names up in `speakers` and `VoiceLibrary` instead.
+        """
+        library = VoiceLibrary()
+        found = find_voice(voice, self.speakers, library)
+        if isinstance(found, Unenrolled):
+            return self._enroll_once(found.audio, transcript)
+        if transcript is not None:
+            raise RequestError("a transcript belongs to a recording, such as voice='me.wav'")
+        if isinstance(found, str) and self.model_type == "base" and (names := library.names()):
+            served_by = f"{SERVED_BY['custom_voice']}, or take one of yours: {', '.join(names)}"
+            self._intake.require(
+                "custom_voice", f"speak with the preset voice {found[:80]!r}", served_by
+            )
+        return found
+
+    def _enroll_once(self, audio: AudioSource, transcript: str | None) -> Voice:
+        self._intake.require("base", "clone a voice")
+        model, codec, _ = self._open_parts()
+        return enroll_once(
+            model,
+            codec,
+            read_audio(audio),
+            name="cloned",
+            transcript=transcript,
+            cache=EnrolmentCache(),
         )
 
     def close(self) -> None:
@@ -218,7 +365,7 @@ class TTS:
             raise ClosedError("this TTS was closed; load it again to speak")
         return self._parts
 
-    def _settle_sampling(self, changes: dict[str, Any]) -> SamplingParams:
+    def _settle_sampling(self, changes: Mapping[str, Any]) -> SamplingParams:
         params = self.sampling.replace(**changes)
         return (
             params if params.seed is not None else params.replace(seed=secrets.randbelow(MAX_SEED))

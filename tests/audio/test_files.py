@@ -9,7 +9,6 @@ import os
 import struct
 import subprocess
 import sys
-import wave
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ import soundfile
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from vivace.audio.files import AudioLimits, Recording, check_reference, read_audio, write_audio
-from vivace.audio.wav import encode_wav, parse_wav
+from vivace.audio.wav import parse_wav
 from vivace.errors import AudioError
 
 RATE = 24_000
@@ -338,13 +336,13 @@ def test_without_soundfile_the_error_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(AudioError, match="pip install soundfile"):
-        read_audio(SMALL_FILES[kind])
+        read_audio(SMALL_FILES[kind], trusted=True)
 
 
 def test_everything_imports_where_soundfile_and_soxr_are_missing() -> None:
     script = (
-        "import sys; sys.modules.update(soundfile=None, soxr=None)\n"
-        "import vivace.audio.clip, vivace.audio.resample, vivace.voices.voice"
+        "import sys; sys.modules.update(soundfile=None, soxr=None, av=None)\n"
+        "import vivace.audio.clip, vivace.audio.files, vivace.audio.speed, vivace.voices.voice"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
 
@@ -394,9 +392,9 @@ def test_decoding_stops_at_the_limit(
 
     monkeypatch.setattr(soundfile.SoundFile, "read", counting)
     with pytest.raises(AudioError, match=r"longer than 0\.0 s, the limit at 24,000 Hz"):
-        read_audio(bomb, AudioLimits(max_decoded_bytes=4_000))
+        read_audio(bomb, AudioLimits(max_decoded_bytes=4_000), trusted=True)
     assert num_read <= 65_536
-    assert read_audio(bomb).duration_s == pytest.approx(120, abs=0.2)  # the control
+    assert read_audio(bomb, trusted=True).duration_s == pytest.approx(120, abs=0.2)  # the control
 
 
 def test_a_forged_flac_length_allocates_nothing() -> None:
@@ -458,135 +456,6 @@ def test_a_reference_clipped_now_and_then_passes() -> None:
     check_reference(reference(np.clip(tone(level=1.3), -1, 1)))
 
 
-# Writing
-
-
-def test_a_written_wav_is_16_bit_pcm_rounded_and_clipped(tmp_path: Path) -> None:
-    samples = np.array([0, 0.5, 1.4 / 32768, 1.6 / 32768, 1, -1, 2, -2, 3e38], np.float32)
-    path = write_audio(tmp_path / "a.wav", samples, RATE)
-    assert path == tmp_path / "a.wav"
-    with wave.open(str(path)) as file:
-        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, RATE)
-        pcm = np.frombuffer(file.readframes(99), "<i2")
-    assert pcm.tolist() == [0, 16384, 1, 2, 32767, -32768, 32767, -32768, 32767]
-
-
-@given(
-    hnp.arrays(np.float32, st.integers(0, 300), elements=st.floats(-1, 1, width=32)),
-    st.integers(8_000, 192_000),
-)
-@settings(max_examples=100, deadline=None)
-def test_a_wav_comes_back_within_half_a_step(samples: np.ndarray, rate: int) -> None:
-    pcm = np.clip(np.rint(samples * 32768), -32768, 32767).astype(np.int16)
-    recording = read_audio(encode_wav(pcm, rate))
-    assert recording.sample_rate == rate
-    np.testing.assert_allclose(
-        recording.samples, np.minimum(samples, 32767 / 32768), rtol=0, atol=0.5 / 32768
-    )
-
-
-def test_a_wav_written_and_read_again_is_the_same_file(tmp_path: Path) -> None:
-    first = write_audio(tmp_path / "a.wav", tone(), RATE)
-    second = write_audio(tmp_path / "b.wav", read_audio(first).samples, RATE)
-    assert first.read_bytes() == second.read_bytes()
-
-
-def test_flac_holds_the_samples_of_wav(tmp_path: Path) -> None:
-    samples = np.random.default_rng(0).uniform(-1.1, 1.1, RATE)
-    wav = read_audio(write_audio(tmp_path / "a.wav", samples, RATE))
-    flac = read_audio(write_audio(tmp_path / "a.flac", samples, RATE))
-    np.testing.assert_array_equal(flac.samples, wav.samples)
-
-
-@pytest.mark.parametrize("name", ["a.mp3", "a.ogg", "a.opus", "a.MP3", "a.b.Flac"])
-def test_the_extension_picks_the_format(tmp_path: Path, name: str) -> None:
-    path = write_audio(tmp_path / name, tone(5.0), RATE)
-    recording = read_audio(path)
-    assert recording.sample_rate == RATE
-    assert recording.duration_s == pytest.approx(5, abs=0.15)
-    assert np.std(recording.samples) == pytest.approx(0.5 / 2**0.5, rel=0.05)
-    with soundfile.SoundFile(path) as file:
-        assert {"a.ogg": "VORBIS", "a.opus": "OPUS"}.get(name, file.subtype) == file.subtype
-
-
-@pytest.mark.parametrize("name", ["a", "a.aac", "a.wav.txt", ".wav"])
-def test_an_unknown_extension_is_refused_and_the_known_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(AudioError, match=r"\.wav, \.flac, \.mp3, \.ogg, \.opus"):
-        write_audio(tmp_path / name, tone(), RATE)
-
-
-@pytest.mark.parametrize(
-    ("samples", "rate", "name", "message"),
-    [
-        (np.zeros((2, 9)), RATE, "a.wav", r"shape \[2, 9\]"),
-        (np.array([np.nan]), RATE, "a.wav", "NaN"),
-        (np.array([1e300]), RATE, "a.wav", "infinite"),
-        (tone(), 0, "a.wav", "0 Hz"),
-        (tone(), -5, "a.flac", "-5 Hz"),
-        (tone(), 22_050, "a.opus", "22,050 Hz"),
-    ],
-)
-def test_samples_that_cannot_be_written_are_refused(
-    tmp_path: Path, samples: np.ndarray, rate: int, name: str, message: str
-) -> None:
-    with pytest.raises(AudioError, match=message):
-        write_audio(tmp_path / name, samples, rate)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_long_ogg_does_not_end_the_process(tmp_path: Path) -> None:
-    """libsndfile 1.2.2 overflows its stack when Vorbis is given two minutes at once."""
-    path = write_audio(tmp_path / "long.ogg", tone(120.0), RATE)
-    assert read_audio(path).duration_s == pytest.approx(120, abs=0.1)
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "folder.wav").mkdir()
-    os.mkfifo(tmp_path / "pipe.wav")
-    (tmp_path / "file").touch()
-    for name in ("none/a.wav", "folder.wav", "pipe.wav", "file/a.wav", "x" * 300 + ".wav"):
-        with pytest.raises(AudioError, match="cannot write"):
-            write_audio(tmp_path / name, tone(), RATE)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder.wav", "pipe.wav"]
-
-
-def test_a_device_behind_a_link_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "null.wav").symlink_to("/dev/null")
-    with pytest.raises(AudioError, match="not a file"):
-        write_audio(tmp_path / "null.wav", tone(), RATE)
-
-
-def test_a_file_behind_a_link_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
-    (tmp_path / "real.wav").write_bytes(b"old")
-    (tmp_path / "link.wav").symlink_to(tmp_path / "real.wav")
-    write_audio(tmp_path / "link.wav", tone(), RATE)
-    assert (tmp_path / "link.wav").is_symlink()
-    assert len(read_audio(tmp_path / "real.wav").samples) == RATE
-
-
-def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_audio(tmp_path / "a.wav", tone(), RATE)
-    before = path.read_bytes()
-
-    def fail(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(AudioError, match="No space left"):
-        write_audio(path, tone(2.0), RATE)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_wav_is_written_without_soundfile_and_flac_says_what_it_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "soundfile", None)
-    write_audio(tmp_path / "a.wav", tone(), RATE)
-    with pytest.raises(AudioError, match="pip install soundfile"):
-        write_audio(tmp_path / "a.flac", tone(), RATE)
-
-
 # Mutants
 
 
@@ -595,7 +464,7 @@ edits = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size
 
 def _reads_or_is_refused(content: bytes) -> None:
     try:
-        recording = read_audio(content)
+        recording = read_audio(content, trusted=True)  # quicker; test_sandbox.py has the other way
     except AudioError:
         return
     assert recording.samples.ndim == 1

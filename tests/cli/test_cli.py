@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import soundfile
 
 from vivace import TTS, Voice, __version__
+from vivace.audio.files import read_audio
 from vivace.cli.main import main
 from vivace.errors import CheckpointError
 
@@ -85,7 +87,7 @@ def test_say_writes_the_file_and_reports_on_stderr(
     assert num_frames(out) == 3
     assert output.out == ""
     assert re.fullmatch(
-        rf"{re.escape(str(out))}: 0\.24 s of audio in \d+\.\d\d s "
+        rf"{re.escape(str(out))}: first audio in \d+ ms, 0\.24 s of audio in \d+\.\d\d s "
         r"\(\d+\.\d\d times real time\), seed 7, length\n",
         output.err,
     )
@@ -140,7 +142,7 @@ def test_say_reads_stdin_up_to_its_last_line_end(
     given = out.read_bytes()
     stdin = io.TextIOWrapper(io.BytesIO("Grüße, 世界.\n".encode()), encoding="ascii")
     monkeypatch.setattr(sys, "stdin", stdin)  # UTF-8 is read whatever the locale says
-    assert say(tiny_folder / "custom_voice", "-", "-o", out, *rest) == 0
+    assert say(tiny_folder / "custom_voice", "-", "-o", out, "--force", *rest) == 0
     assert out.read_bytes() == given
 
 
@@ -191,7 +193,7 @@ def test_say_takes_a_path_for_a_recording_whatever_its_extension(
     other = recording.rename(recording.with_name("me"))
     assert say(tiny_folder / "base", "Hello.", "-o", out, f"--voice={other}", "--max-frames=2") == 0
     capsys.readouterr()
-    code = say(tiny_folder / "base", "Hello.", "-o", out, "--voice=no/such.m4a")
+    code = say(tiny_folder / "base", "Hello.", "-o", out, "--force", "--voice=no/such.m4a")
     assert_refused(code, capsys, "no/such.m4a: there is no such file")
 
 
@@ -200,12 +202,11 @@ def test_say_takes_a_path_for_a_recording_whatever_its_extension(
     [
         ("custom_voice", ["--voice=nobody"], "no voice named 'nobody'; try one of: aiden, "),
         ("custom_voice", ["--voice="], "no voice named ''"),
-        ("custom_voice", ["--voice=vivian", "--transcript=x"], "--transcript belongs to"),
+        ("custom_voice", ["--voice=vivian", "--transcript=x"], "transcript belongs to"),
         ("custom_voice", ["--transcript=x"], "--transcript belongs to"),
         ("custom_voice", ["--voice=me.wav"], "cannot clone a voice; load Qwen/.*-Base"),
         ("base", ["--voice=absent.wav"], "absent.wav: there is no such file"),
         ("base", ["--voice=absent.safetensors"], "absent.safetensors: there is no such voice"),
-        ("base", ["--voice=a.safetensors", "--transcript=x"], "--transcript belongs to"),
         ("base", ["--voice=https://example.com/me.wav"], "URLs are not fetched"),
         ("base", ["--voice=vivian"], "cannot speak with the preset voice 'vivian'; load"),
         ("base", [], "speaks with a cloned voice"),
@@ -334,7 +335,8 @@ def test_a_process_speaks_from_a_pipe_into_a_file(tiny_folder: Path, out: Path) 
     done = run(arguments, input="Привет.\n".encode())
     assert done.returncode == 0, done.stderr
     assert done.stdout == b""
-    assert done.stderr.startswith(f"{out}: 0.16 s of audio".encode())
+    assert done.stderr.startswith(f"{out}: first audio in ".encode())
+    assert b" 0.16 s of audio" in done.stderr
     assert num_frames(out) == 2
 
 
@@ -407,3 +409,65 @@ def test_doctor_counts_what_is_not_installed(
     monkeypatch.setattr("vivace.cli.doctor.PACKAGES", ("torch", "no-such-package"))
     assert main(["doctor"]) == 0
     assert re.search(r"no-such-package +not installed", capsys.readouterr().out)
+
+
+def test_say_does_not_overwrite_unless_forced(
+    tiny_folder: Path, out: Path, capsys: Captured
+) -> None:
+    out.write_bytes(b"precious")
+    code = say(tiny_folder / "custom_voice", "Hello.", "-o", out, "--max-frames=2")
+    assert_refused(code, capsys, "exists; .*--force")
+    assert out.read_bytes() == b"precious"
+    assert say(tiny_folder / "custom_voice", "Hi.", "-o", out, "--max-frames=2", "--force") == 0
+    assert out.read_bytes() != b"precious"
+
+
+def test_say_without_a_file_takes_the_next_free_name(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert say(tiny_folder / "custom_voice", "Hello.", "--max-frames=2") == 0
+    assert say(tiny_folder / "custom_voice", "Hello.", "--max-frames=2", "--format=flac") == 0
+    names = {path.name for path in tmp_path.iterdir() if path.is_file()}
+    assert names == {"speech.wav", "speech-2.wav", "speech.flac"}
+
+
+def test_a_streamed_file_is_the_spoken_one(tiny_folder: Path, tmp_path: Path) -> None:
+    rest = ("--seed=1", "--max-frames=9")
+    paths = [tmp_path / "spoken.wav", tmp_path / "streamed.wav"]
+    assert say(tiny_folder / "custom_voice", "Hello.", "-o", paths[0], *rest) == 0
+    assert say(tiny_folder / "custom_voice", "Hello.", "-o", paths[1], "--stream", *rest) == 0
+    spoken, streamed = (read_audio(path).samples for path in paths)
+    assert len(spoken) == len(streamed)
+    assert abs(spoken - streamed).max() < 1e-3
+
+
+def test_say_to_stdout_is_audio_and_nothing_else(tiny_folder: Path) -> None:
+    model = tiny_folder / "custom_voice"
+    done = run(
+        ["say", "Hello.", "--model", model, "-o", "-", "--format=pcm", "--max-frames=3", "--json"]
+    )
+    assert done.returncode == 0
+    assert len(done.stdout) == 3 * 1920 * 2
+    facts = json.loads(done.stderr)
+    assert facts["frames"] == 3
+    assert facts["output"] == "-"
+
+
+def test_speed_changes_the_length(tiny_folder: Path, tmp_path: Path) -> None:
+    rest = ("--seed=1", "--max-frames=10")
+    plain, fast = tmp_path / "plain.wav", tmp_path / "fast.wav"
+    assert say(tiny_folder / "custom_voice", "Hello.", "-o", plain, *rest) == 0
+    assert say(tiny_folder / "custom_voice", "Hello.", "-o", fast, "--speed=2", *rest) == 0
+    half = read_audio(plain).duration_s / 2
+    assert read_audio(fast).duration_s == pytest.approx(half, abs=0.05)
+
+
+def test_a_speed_or_format_out_of_range_is_refused(
+    tiny_folder: Path, out: Path, capsys: Captured
+) -> None:
+    code = say(tiny_folder / "custom_voice", "Hi.", "-o", out, "--speed=9")
+    assert_refused(code, capsys, "speed")
+    code = say(tiny_folder / "custom_voice", "Hi.", "-o", "-", "--format=mp9")
+    assert_refused(code, capsys, "mp9")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.audio.files import write_audio
+from vivace.audio.writer import write_audio
 from vivace.speech import FinishReason, Usage
 
 
@@ -27,5 +27,17 @@ class Audio:
         return len(self.samples) / self.sample_rate
 
     def save(self, path: str | Path) -> Path:
-        """Write the samples to a file; its extension picks the format (.wav, .flac, .mp3, .ogg)."""
-        return write_audio(Path(path), self.samples, self.sample_rate)
+        """Write the samples to a file; its extension picks the format (.wav, .flac, .mp3, …)."""
+        return write_audio(path, self.samples, self.sample_rate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AudioChunk:
+    """The next part of a stream; the last one may have no samples."""
+
+    samples: NDArray[np.float32]  # [n], -1 to 1
+    sample_rate: int
+    start_s: float  # where it begins in the whole
+    is_last: bool
+    finish_reason: FinishReason | None  # on the last chunk
+    codes: NDArray[np.int64]  # [frames, codebooks]

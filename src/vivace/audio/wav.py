@@ -5,9 +5,7 @@ It knows the bytes of a file and not where they came from; limits are the caller
 
 from __future__ import annotations
 
-import io
 import struct
-import wave
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +22,7 @@ GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # what follows the ta
 SAMPLE_TYPES = {("u", 1), ("i", 1), ("i", 2), ("i", 4)}  # whole numbers: kind and bytes
 MAX_CHUNKS = 256
 MAX_DATA_BYTES = 2**32 - 64  # RIFF counts its bytes in 32 bits
+UNKNOWN_BYTES = 2**32 - 1  # what ffmpeg writes into a pipe: read until the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +77,18 @@ def to_float(values: NDArray[Any]) -> NDArray[np.float32]:
     return samples
 
 
-def encode_wav(samples: NDArray[np.int16], sample_rate: int) -> bytes:
-    """One channel of 16-bit PCM as a whole file."""
-    if samples.nbytes > MAX_DATA_BYTES:
-        raise AudioError("more than 4 GiB does not fit in a WAV file; write .flac or .ogg")
-    buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(sample_rate)
-        file.writeframes(samples.astype("<i2").tobytes())
-    return buffer.getvalue()
+def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
+    """The 44 bytes before one channel of 16-bit PCM; None, or too many to count, is open-ended."""
+    if num_bytes is None or num_bytes > MAX_DATA_BYTES:
+        num_bytes, riff_bytes = UNKNOWN_BYTES, UNKNOWN_BYTES
+    else:
+        riff_bytes = num_bytes + 36
+    return struct.pack(
+        "<4sI4s4sIHHIIHH4sI",
+        *(b"RIFF", riff_bytes, b"WAVE"),
+        *(b"fmt ", 16, PCM, 1, sample_rate, sample_rate * 2, 2, 16),
+        *(b"data", num_bytes),
+    )
 
 
 def _chunks(content: memoryview) -> Iterator[tuple[bytes, memoryview]]:

@@ -20,6 +20,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"vivace {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_say(commands)
+    _add_voice(commands)
+    _add_speakers(commands)
     doctor = commands.add_parser("doctor", help="show what this machine can run, and why")
     doctor.set_defaults(run=_run_doctor)
     return parser
@@ -34,8 +36,14 @@ def _add_say(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     say.add_argument("text", metavar="TEXT", help="what to say; - reads it from stdin")
     say.add_argument("--model", required=True, help="a hub id or a checkpoint folder")
     say.add_argument(
-        "-o", "--output", default="speech.wav", metavar="FILE", help="default: %(default)s"
+        "-o", "--output", metavar="FILE", help="- is stdout; default: speech.wav or the next free"
     )
+    say.add_argument("--force", action="store_true", help="overwrite the file")
+    say.add_argument("--format", help="of stdout or the default file: wav, pcm, flac, mp3, opus …")
+    say.add_argument("--stream", action="store_true", help="write audio while it is made")
+    say.add_argument("--speed", type=float, default=1.0, help="0.25 to 4; the pitch is kept")
+    say.add_argument("--json", action="store_true", help="print what was made as JSON")
+    say.add_argument("-q", "--quiet", action="store_true", help="print nothing")
     say.add_argument("--voice", help="a preset speaker, a reference recording or a voice file")
     say.add_argument("--transcript", help="the words of the reference recording")
     say.add_argument("--language", default="auto", help="default: %(default)s")
@@ -50,6 +58,49 @@ def _add_say(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     say.add_argument("--offline", action="store_true", help="use the local cache only")
     _add_sampling(say.add_argument_group("sampling, the checkpoint's own unless given"))
     say.set_defaults(run=_run_say)
+
+
+def _add_voice(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    voice = commands.add_parser(
+        "voice", help="keep voices by name", description="Keep voices by name, to speak with later."
+    )
+    actions = voice.add_subparsers(dest="action", metavar="ACTION", required=True)
+    add = actions.add_parser("add", help="clone a recording and keep its voice")
+    add.add_argument("name", metavar="NAME", help="of a-z 0-9 _ . -")
+    add.add_argument("recording", metavar="RECORDING", help="1 to 30 s of speech")
+    add.add_argument("--transcript", help="every word of it, for a closer voice")
+    add.add_argument("--language", help="the recording's, as a note")
+    add.add_argument("--licence", help="what the voice may be used for, as a note")
+    add.add_argument(
+        "--no-append-silence",
+        dest="append_silence",
+        action="store_false",
+        help="encode the recording as it ends, as the official package does",
+    )
+    add.add_argument("--replace", action="store_true", help="a voice of the same name")
+    add.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:0, mps")
+    _add_model(add)
+    add.set_defaults(run=_run_voice, work="add_voice")
+    listing = actions.add_parser("list", help="show all voices")
+    listing.add_argument("--json", action="store_true")
+    listing.set_defaults(run=_run_voice, work="list_voices")
+    for action, help_text in (("show", "show all of one voice"), ("remove", "forget a voice")):
+        one = actions.add_parser(action, help=help_text)
+        one.add_argument("name", metavar="NAME")
+        one.set_defaults(run=_run_voice, work=f"{action}_voice")
+
+
+def _add_speakers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    speakers = commands.add_parser("speakers", help="list a checkpoint's voices and languages")
+    _add_model(speakers)
+    speakers.add_argument("--json", action="store_true")
+    speakers.set_defaults(run=_run_voice, work="list_speakers")
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, help="a hub id or a checkpoint folder")
+    parser.add_argument("--revision", help="of a hub id: a branch, tag or commit")
+    parser.add_argument("--offline", action="store_true", help="use the local cache only")
 
 
 def _add_sampling(group: argparse._ArgumentGroup) -> None:
@@ -68,6 +119,12 @@ def _run_say(arguments: argparse.Namespace) -> None:
     from vivace.cli.say import say
 
     say(arguments)
+
+
+def _run_voice(arguments: argparse.Namespace) -> None:
+    from vivace.cli import voice
+
+    getattr(voice, arguments.work)(arguments)
 
 
 def _run_doctor(arguments: argparse.Namespace) -> None:

@@ -1,18 +1,18 @@
-"""From a prompt to an utterance: the shortest road through a backend."""
+"""From a prompt to an utterance: the whole of a session, put together."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vivace.backends.base import Backend, Samples
-from vivace.errors import NumericError
+from vivace.engine.session import WHOLE, Piece, Session, chunk_sizes
 from vivace.prompt import Prompt
 from vivace.speech import FinishReason, SamplingParams
-
-FRAMES_PER_STEP = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,24 +20,30 @@ class Utterance:
     samples: Samples
     codes: NDArray[np.int64]  # [frames, codebooks]
     finish_reason: FinishReason
+    num_stalled: int  # frames at the end that say nothing
 
 
 def generate(backend: Backend, prompt: Prompt, sampling: SamplingParams) -> Utterance:
-    """Speak one complete prompt; the slot is free again whatever happens."""
-    slot = backend.admit(prompt, sampling)
-    codes, samples = [], []
-    try:
-        while True:
-            frames = backend.step([slot], FRAMES_PER_STEP)
-            codes.append(frames.of(0))
-            samples += backend.render([slot], frames)
-            status = frames.status[0]
-            if status in ("stop", "length"):
-                return Utterance(np.concatenate(samples), np.concatenate(codes), status)
-            if status != "running":
-                raise NumericError(
-                    f"the model's numbers stopped being finite at frame {sum(map(len, codes))}; "
-                    "try float32, and check the weights"
-                )
-    finally:
-        backend.release(slot)
+    """Speak one complete prompt, unguarded; the slot is free again whatever happens."""
+    session = Session(
+        backend=backend,
+        lock=Lock(),
+        write_prompt=lambda: prompt,
+        sampling=sampling,
+        is_guarded=False,
+        has_budget=False,
+    )
+    return join(session.pieces(chunk_sizes(WHOLE)))
+
+
+def join(pieces: Iterable[Piece]) -> Utterance:
+    """All pieces of a session as one utterance."""
+    made = list(pieces)
+    last = made[-1]
+    assert last.finish_reason is not None
+    return Utterance(
+        samples=np.concatenate([piece.samples for piece in made]),
+        codes=np.concatenate([piece.codes for piece in made]),
+        finish_reason=last.finish_reason,
+        num_stalled=last.num_stalled,
+    )

@@ -6,10 +6,22 @@ What it cannot serve is refused here, with the name of the checkpoint that can.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
 
+from vivace.engine.live_text import LiveText
 from vivace.errors import RequestError, TextTooLongError, UnsupportedRequestError
 from vivace.model.config import ModelConfig
-from vivace.prompt import Prompt, SpokenReference, TextLayout, build_prompt
+from vivace.prompt import (
+    Prompt,
+    SpokenReference,
+    TextLayout,
+    build_prompt,
+    language_id,
+    preset_id,
+)
+from vivace.text.live import LiveTokenizer
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.voice import Voice
 
@@ -27,46 +39,107 @@ SERVED_BY = {
 BASE_OF_WIDTH = {2048: "Qwen/Qwen3-TTS-12Hz-1.7B-Base"}  # for cloned voices of that width
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Request:
+    """What the caller wants said, and how."""
+
+    text: str | Iterator[str]  # an iterator gives text as it is written
+    voice: str | Voice | None
+    language: str
+    instruct: str | None
+    layout: TextLayout | None  # None: the official choice
+
+
+class SessionText(TypedDict):
+    """The arguments of a Session that say what is spoken."""
+
+    write_prompt: Callable[[], Prompt]
+    num_text_ids: int
+    live: LiveText | None
+
+
+def as_pieces(text: object) -> Iterator[str]:
+    """An iterator of text pieces, or a RequestError."""
+    if isinstance(text, Iterable) and not isinstance(text, (bytes, bytearray)):
+        return iter(text)
+    kind = type(text).__name__
+    raise RequestError(f"text must be a string or an iterator of strings, not {kind}")
+
+
 class Intake:
     def __init__(self, config: ModelConfig, tokenizer: TextTokenizer) -> None:
         self._config = config
         self._tokenizer = tokenizer
 
-    def write_prompt(
-        self,
-        text: str,
-        *,
-        voice: str | Voice | None,
-        language: str,
-        instruct: str | None,
-        layout: TextLayout | None,
-    ) -> tuple[Prompt, int]:
-        """The prompt, and how many ids the text has; a RequestError says what cannot be done."""
-        _check_text("text", text)
-        if len(text) > MAX_TEXT_CHARS:
-            raise TextTooLongError(len(text), MAX_TEXT_CHARS, "characters")
-        if not isinstance(language, str):
-            raise RequestError(f"language must be a string, not {type(language).__name__}")
-        if layout is not None and layout not in TEXT_LAYOUTS:
-            raise RequestError(f"text_layout must be one of {TEXT_LAYOUTS}, not {layout!r}")
-        self._check_instruct(instruct)
-        preset, cloned = self._settle_voice(voice)
+    def check(self, request: Request) -> None:
+        """Raise a RequestError for what the checkpoint cannot do, before anything runs."""
+        if isinstance(request.text, str):
+            _check_text("text", request.text)
+            if len(request.text) > MAX_TEXT_CHARS:
+                raise TextTooLongError(len(request.text), MAX_TEXT_CHARS, "characters")
+        elif request.layout == "whole":
+            raise RequestError("live text cannot be laid out whole; leave text_layout out")
+        if not isinstance(request.language, str):
+            kind = type(request.language).__name__
+            raise RequestError(f"language must be a string, not {kind}")
+        if request.layout is not None and request.layout not in TEXT_LAYOUTS:
+            raise RequestError(f"text_layout must be one of {TEXT_LAYOUTS}, not {request.layout!r}")
+        self._check_instruct(request.instruct)
+        preset, _ = self._settle_voice(request.voice)
+        language_id(self._config.talker_config, request.language, preset)
+        if preset is not None:
+            preset_id(self._config.talker_config, preset)
+
+    def text_of(self, request: Request) -> SessionText:
+        """The request's text as a session wants it."""
+        if isinstance(request.text, str):
+            prompt, num_ids = self.write_prompt(request, request.text)
+            return SessionText(write_prompt=lambda: prompt, num_text_ids=num_ids, live=None)
+        live = LiveText(request.text, LiveTokenizer(self._tokenizer))
+        return SessionText(
+            write_prompt=lambda: self.write_live_prompt(request, live), num_text_ids=0, live=live
+        )
+
+    def write_prompt(self, request: Request, text: str) -> tuple[Prompt, int]:
+        """The prompt of a text known in full, and how many ids the text has."""
         text_ids = self._tokenizer.encode(text)
+        default: TextLayout = "streamed" if self._config.tts_model_type == "base" else "whole"
+        prompt = self._write(request, text_ids, request.layout or default, is_complete=True)
+        return prompt, len(text_ids)
+
+    def write_live_prompt(self, request: Request, live: LiveText) -> Prompt:
+        """The prompt of the first of a live text: one id, or as many as the reference has rows."""
+        reference = self._reference(self._settle_voice(request.voice)[1])
+        needed = 1
+        if reference is not None:
+            needed = max(1, len(reference.codes) + 1 - len(reference.text_ids))
+        text_ids = live.take(needed)
+        if not text_ids:
+            if live.error is not None:
+                raise live.error
+            raise RequestError("text is empty or blank; there is nothing to read in it")
+        return self._write(request, text_ids, "streamed", is_complete=live.is_done)
+
+    def _write(
+        self, request: Request, text_ids: Sequence[int], layout: TextLayout, *, is_complete: bool
+    ) -> Prompt:
+        preset, cloned = self._settle_voice(request.voice)
         prompt = build_prompt(
             self._config,
             text_ids,
             role_ids=self._tokenizer.role_ids("assistant"),
-            layout=layout or ("streamed" if self._config.tts_model_type == "base" else "whole"),
-            language=language,
+            layout=layout,
+            language=request.language,
             preset=preset,
             speaker=cloned.speaker if cloned else None,
             reference=self._reference(cloned),
-            instruct_ids=self._instruct_ids(instruct),
+            instruct_ids=self._instruct_ids(request.instruct),
+            is_complete=is_complete,
         )
         limit = self._config.talker_config.max_position_embeddings - 1
         if len(prompt) > limit:
             raise TextTooLongError(len(prompt), limit, "tokens, with its voice and instruct,")
-        return prompt, len(text_ids)
+        return prompt
 
     def _settle_voice(self, voice: str | Voice | None) -> tuple[str | None, Voice | None]:
         """A preset's name or a cloned voice, as the checkpoint's type allows."""

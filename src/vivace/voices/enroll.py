@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import date
 
 import numpy as np
@@ -14,7 +15,10 @@ from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.model.codec import Codec
 from vivace.model.mel import MelConfig, log_mel
 from vivace.model.talker import Qwen3TTS
+from vivace.voices.cache import EnrolmentCache, EnrolmentKey
 from vivace.voices.voice import Voice
+
+SILENCE_S = 0.5  # appended, so that speech does not go on in the middle of the last word
 
 
 @torch.inference_mode()
@@ -27,8 +31,13 @@ def enroll(
     transcript: str | None = None,
     language: str | None = None,
     licence: str | None = None,
+    append_silence: bool = True,
 ) -> Voice:
-    """A voice from one recording; `transcript` must be every word that is said in it."""
+    """A voice from one recording; `transcript` must be every word that is said in it.
+
+    `append_silence` puts half a second of it behind the recording before it becomes codes; the
+    speaker's vector is of the recording alone.
+    """
     check_reference(recording)
     if transcript is not None and not isinstance(transcript, str):
         raise RequestError(f"transcript must be a string, not {type(transcript).__name__}")
@@ -37,7 +46,11 @@ def enroll(
     return Voice(
         name=name,
         speaker=speaker_vector(model, recording),
-        ref_codes=reference_codes(codec, recording) if transcript is not None else None,
+        ref_codes=(
+            reference_codes(codec, recording, SILENCE_S if append_silence else 0.0)
+            if transcript is not None
+            else None
+        ),
         ref_text=transcript,
         language=language,
         source_sha256=recording.sha256,
@@ -60,7 +73,44 @@ def speaker_vector(model: Qwen3TTS, recording: Recording) -> NDArray[np.float32]
     return vector.float().cpu().numpy()
 
 
-def reference_codes(codec: Codec, recording: Recording) -> NDArray[np.int64]:
+def reference_codes(
+    codec: Codec, recording: Recording, silence_s: float = 0.0
+) -> NDArray[np.int64]:
+    silence = np.zeros(round(silence_s * recording.sample_rate), np.float32)
+    samples = np.concatenate((recording.samples, silence))
     rate = codec.config.input_sample_rate
-    samples = torch.from_numpy(resample(recording.samples, recording.sample_rate, rate))
-    return codec.encode(samples.to(codec.device)).cpu().numpy()
+    signal = torch.from_numpy(resample(samples, recording.sample_rate, rate))
+    return codec.encode(signal.to(codec.device)).cpu().numpy()
+
+
+def enroll_once(
+    model: Qwen3TTS,
+    codec: Codec,
+    recording: Recording,
+    *,
+    name: str,
+    transcript: str | None = None,
+    cache: EnrolmentCache,
+) -> Voice:
+    """`enroll`, or the voice that an earlier call made of the same audio and words."""
+    key = EnrolmentKey(
+        source_sha256=recording.sha256,
+        transcript=transcript,
+        append_silence=True,
+        width=model.config.talker_config.hidden_size,
+        encoders=encoder_fingerprint(model, codec),
+    )
+    return cache.find_or_make(
+        key, lambda: enroll(model, codec, recording, name=name, transcript=transcript)
+    )
+
+
+def encoder_fingerprint(model: Qwen3TTS, codec: Codec) -> str:
+    """Differs between models whose encoders would make different voices, at little cost."""
+    digest = hashlib.sha256()
+    for encoder in (model.speaker_encoder, codec.encoder):
+        for name, weight in encoder.named_parameters() if encoder is not None else ():
+            if weight.ndim == 1:  # norms and biases: a few kilobytes that any training moves
+                digest.update(f"{name} {weight.dtype}".encode())
+                digest.update(weight.detach().float().cpu().numpy().tobytes())
+    return digest.hexdigest()

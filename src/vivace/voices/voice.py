@@ -25,6 +25,7 @@ from vivace.errors import RequestError, VoiceFileError, VoiceMismatchError
 FORMAT = "vivace.voice/1"
 FAMILY = "qwen3-tts-12hz"
 CODEBOOK_SIZE = 2048
+FRAME_RATE = 12.5  # frames a second, in every model of the family
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 MAX_FILE_BYTES = 2**20
 MAX_HEADER_BYTES = 2**16
@@ -71,6 +72,11 @@ class Voice:
         """Whether it carries a reference to go on from, beside its vector."""
         return self.ref_codes is not None
 
+    @property
+    def reference_s(self) -> float:
+        """Seconds of the reference it goes on from; 0 where it is a vector alone."""
+        return 0.0 if self.ref_codes is None else len(self.ref_codes) / FRAME_RATE
+
     def check_width(self, width: int) -> None:
         """Raise VoiceMismatchError unless the model's hidden size is the voice's."""
         if self.width != width:
@@ -96,17 +102,21 @@ class Voice:
         path = Path(path)
         if path.suffix != ".safetensors":
             raise VoiceFileError(f"a voice is saved as .safetensors, not as {path.name!r}")
+        try:
+            replace_file(path, self.to_bytes())
+        except OSError as error:
+            raise VoiceFileError(f"cannot write {path}: {error.strerror or error}") from error
+        return path
+
+    def to_bytes(self) -> bytes:
+        """What its file holds; `parse_voice` reads it."""
         tensors: dict[str, NDArray[Any]] = {"speaker": self.speaker}
         if self.ref_codes is not None:
             tensors["ref_codes"] = self.ref_codes.astype(np.int16)
         texts = {name: getattr(self, name) for name in TEXT_FIELDS}
         metadata = {name: text for name, text in texts.items() if text is not None}
         metadata |= {"format": FORMAT, "width": str(self.width)}
-        try:
-            replace_file(path, _pack(tensors, metadata))
-        except OSError as error:
-            raise VoiceFileError(f"cannot write {path}: {error.strerror or error}") from error
-        return path
+        return _pack(tensors, metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> Voice:

@@ -1,0 +1,120 @@
+"""Encoded audio to mono float32, within limits that hold while it is decoded.
+
+It takes bytes and looks at nothing but their content. WAV is read by our own parser; the rest by
+libsndfile, in a process of its own unless the bytes are trusted.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.audio.encode import import_package
+from vivace.audio.wav import parse_wav
+from vivace.errors import AudioError
+
+MIB = 2**20
+BLOCK_FRAMES = 65_536
+READABLE = "WAV, FLAC, OGG and MP3 are read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioLimits:
+    """What a stranger's audio may cost, checked while it is decoded."""
+
+    max_encoded_bytes: int = 10 * MIB
+    max_decoded_bytes: int = 16 * MIB  # float32, after mixing to mono
+    max_channels: int = 2
+    min_sample_rate: int = 8_000
+    max_sample_rate: int = 192_000
+
+    def check_encoded(self, num_bytes: int) -> None:
+        if num_bytes > self.max_encoded_bytes:
+            limit = self.max_encoded_bytes / MIB
+            raise AudioError(f"larger than {limit:g} MiB, the limit; give a shorter piece")
+
+    def check_format(self, sample_rate: int, num_channels: int) -> None:
+        if not self.min_sample_rate <= sample_rate <= self.max_sample_rate:
+            raise AudioError(
+                f"the sample rate is {sample_rate:,} Hz; "
+                f"{self.min_sample_rate:,} to {self.max_sample_rate:,} Hz are read"
+            )
+        if not 1 <= num_channels <= self.max_channels:
+            raise AudioError(f"{num_channels} channels; 1 to {self.max_channels} are read")
+
+    def check_decoded(self, num_frames: int, sample_rate: int) -> None:
+        max_frames = self.max_decoded_bytes // 4
+        if num_frames > max_frames:
+            raise AudioError(
+                f"longer than {max_frames / sample_rate:.1f} s, the limit at {sample_rate:,} Hz; "
+                "give a shorter piece"
+            )
+
+
+DEFAULT_LIMITS = AudioLimits()
+Decoded = tuple[NDArray[np.float32], int]  # samples [n] and their rate
+Decompress = Callable[[bytes, AudioLimits], Decoded]
+
+
+def mix(frames: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[n, channels] -> [n]"""
+    with np.errstate(all="ignore"):
+        mono: NDArray[np.float32] = frames.mean(axis=1, dtype=np.float32)
+    return mono
+
+
+def decode(content: bytes, limits: AudioLimits, decompress: Decompress) -> Decoded:
+    """Samples and their rate; what is not WAV is left to `decompress`."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WAVE":
+        wav = parse_wav(content)
+        limits.check_format(wav.sample_rate, wav.num_channels)
+        limits.check_decoded(wav.num_frames, wav.sample_rate)
+        return mix(wav.decode()), wav.sample_rate
+    if content[:4] in (b"fLaC", b"OggS"):
+        return decompress(content, limits)
+    content = _skip_id3(content)
+    if _is_mp3_frame(content):
+        return decompress(content, limits)
+    raise AudioError(f"not a format that is known here; {READABLE}" if content else "it is empty")
+
+
+def _skip_id3(content: bytes) -> bytes:
+    # libsndfile looks for any of its formats behind a tag; ours must be looked at first
+    start = 0
+    while content[start : start + 3] == b"ID3" and start + 10 <= len(content):
+        a, b, c, d = content[start + 6 : start + 10]
+        start += 10 + (a << 21 | b << 14 | c << 7 | d)  # seven bits a byte
+    return content[start:].lstrip(b"\0") if start else content
+
+
+def _is_mp3_frame(content: bytes) -> bool:
+    if len(content) < 4 or content[0] != 0xFF or content[1] & 0xE0 != 0xE0:
+        return False
+    version, layer = content[1] >> 3 & 3, content[1] >> 1 & 3
+    return version != 1 and layer == 1 and content[2] >> 4 != 15 and content[2] >> 2 & 3 != 3
+
+
+def decode_compressed(content: bytes, limits: AudioLimits) -> Decoded:
+    """FLAC, OGG or MP3 by libsndfile, here and now."""
+    soundfile = import_package("soundfile")
+    blocks: list[NDArray[np.float32]] = []
+    num_frames = 0
+    try:
+        with soundfile.SoundFile(io.BytesIO(content)) as file:
+            sample_rate = int(file.samplerate)
+            limits.check_format(sample_rate, file.channels)
+            file.seekable = lambda: False  # soundfile seeks after each block; a stream's FLAC fails
+            while len(block := file.read(BLOCK_FRAMES, dtype="float32", always_2d=True)):
+                num_frames += len(block)
+                limits.check_decoded(num_frames, sample_rate)
+                blocks.append(mix(block))
+    except AudioError:
+        raise
+    except (RuntimeError, ValueError, OSError) as error:
+        reason = getattr(error, "error_string", error)  # libsndfile's words without our buffer's
+        raise AudioError(f"cannot be decoded: {reason}") from error
+    return np.concatenate(blocks or [np.zeros(0, np.float32)]), sample_rate

@@ -1,0 +1,266 @@
+"""Strangers' audio is decoded in a process apart, so that what libsndfile does stays there.
+
+Children are started when needed and used again. Encoded bytes go to a child's stdin, samples come
+back from its stdout, both with lengths and JSON; a child that fails is replaced. When the parent
+ends, however it ends, its children read the end of stdin and end too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import IO, Any
+
+import numpy as np
+
+from vivace.audio.decode import MIB, AudioLimits, Decoded, decode_compressed
+from vivace.audio.encode import import_package
+from vivace.errors import AudioError
+
+LIMIT_S = 5.0  # of the clock, for one recording
+MAX_CHILDREN = 4
+MAX_EXTRA_BYTES = 512 * MIB  # address space beyond what the imports took
+MAX_HEAD_BYTES = 4_096
+LENGTHS = struct.Struct("<II")  # of the JSON head and of the bytes that follow it
+KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TEMP", "TMPDIR")
+SINGLE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+START = "import sys; sys.path[:] = sys.argv[1:]; from vivace.audio.sandbox import serve; serve()"
+
+
+# The parent's side
+
+
+def child_command() -> list[str]:
+    """Isolated from the environment and the working folder, with the parent's packages."""
+    return [sys.executable, "-I", "-c", START, *filter(None, sys.path)]
+
+
+class Sandbox:
+    """A small pool of decoding processes; safe to use from many threads."""
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] | None = None,
+        limit_s: float = LIMIT_S,
+        max_children: int = MAX_CHILDREN,
+    ) -> None:
+        self._command, self._limit_s, self._max_children = command, limit_s, max_children
+        self._idle: list[_Child] = []
+        self._reset()
+
+    def decode(self, content: bytes, limits: AudioLimits) -> Decoded:
+        """As `decode_compressed`, but whatever happens there is at worst an AudioError here."""
+        with self._free:
+            child = self._borrow()
+            try:
+                head, body = child.ask(dataclasses.asdict(limits), content, limits, self._limit_s)
+                decoded = _check_answer(head, body, limits)
+            except _BrokenChildError as error:
+                child.end()
+                raise AudioError(str(error)) from error
+            except BaseException:
+                child.end()
+                raise
+            self._give_back(child)
+        if isinstance(decoded, AudioError):
+            raise decoded
+        return decoded
+
+    def close(self) -> None:
+        """End the idle children; a later `decode` starts new ones."""
+        with self._lock:
+            children, self._idle = self._idle, []
+        for child in children:
+            child.end()
+
+    def _reset(self) -> None:
+        self._free = threading.BoundedSemaphore(self._max_children)
+        self._lock = threading.Lock()
+        self._idle = []
+
+    def _borrow(self) -> _Child:
+        with self._lock:
+            while self._idle:
+                child = self._idle.pop()
+                if child.process.poll() is None:
+                    return child
+                child.end()
+        return _Child(self._command or child_command())
+
+    def _give_back(self, child: _Child) -> None:
+        with self._lock:
+            self._idle.append(child)
+
+
+class _BrokenChildError(Exception):
+    """The child is of no further use."""
+
+
+class _Child:
+    def __init__(self, command: Sequence[str]) -> None:
+        kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=kept | SINGLE_THREAD,
+                start_new_session=True,  # Ctrl-C is the parent's affair
+            )
+        except OSError as error:
+            raise AudioError(
+                f"the process that decodes audio does not start: {error.strerror or error}; "
+                "WAV is read without it"
+            ) from error
+
+    def ask(
+        self, head: dict[str, Any], body: bytes, limits: AudioLimits, limit_s: float
+    ) -> tuple[dict[str, Any], bytes]:
+        is_late = threading.Event()
+
+        def stop() -> None:
+            is_late.set()
+            self.process.kill()
+
+        watch = threading.Timer(limit_s, stop)
+        watch.daemon = True
+        watch.start()
+        try:
+            assert self.process.stdin is not None
+            assert self.process.stdout is not None
+            _send(self.process.stdin, head, body)
+            return _receive(self.process.stdout, limits.max_decoded_bytes)
+        except (OSError, EOFError, ValueError) as error:
+            if is_late.is_set():
+                raise _BrokenChildError(
+                    f"cannot be decoded: it takes longer than {limit_s:g} s"
+                ) from error
+            raise _BrokenChildError("cannot be decoded: the decoder failed on it") from error
+        finally:
+            watch.cancel()
+            watch.join()  # so that it never kills a child that has gone back to the pool
+            if is_late.is_set():
+                self.end()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):  # bytes that a dead child will not take
+                pipe.close()
+
+
+def _check_answer(head: dict[str, Any], body: bytes, limits: AudioLimits) -> Decoded | AudioError:
+    # A child that was taken over can say anything.
+    sample_rate, error = head.get("sample_rate"), head.get("error")
+    if isinstance(error, str):
+        return AudioError("".join(filter(str.isprintable, error)))
+    if not isinstance(sample_rate, int) or len(body) % 4:
+        raise _BrokenChildError("cannot be decoded: the decoder gave no sensible answer")
+    limits.check_format(sample_rate, 1)
+    return np.frombuffer(body, "<f4").astype(np.float32), sample_rate
+
+
+# Both sides
+
+
+def _send(pipe: IO[bytes], head: dict[str, Any], body: bytes) -> None:
+    text = json.dumps(head).encode()
+    pipe.write(LENGTHS.pack(len(text), len(body)) + text)
+    pipe.write(body)
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes], max_body_bytes: int) -> tuple[dict[str, Any], bytes]:
+    num_head, num_body = LENGTHS.unpack(_read(pipe, LENGTHS.size))
+    if num_head > MAX_HEAD_BYTES or num_body > max_body_bytes:
+        raise ValueError("the other side sends more than was agreed")
+    head = json.loads(_read(pipe, num_head))
+    if not isinstance(head, dict):
+        raise ValueError("the head is not an object")
+    return head, _read(pipe, num_body)
+
+
+def _read(pipe: IO[bytes], num_bytes: int) -> bytes:
+    content = pipe.read(num_bytes)
+    if len(content) < num_bytes:
+        raise EOFError
+    return content
+
+
+# The child's side
+
+
+def serve() -> None:
+    """Answer on stdout what comes on stdin, until it ends."""
+    with contextlib.suppress(AudioError):  # each request will hear of it
+        import_package("soundfile")  # now, since no file can be opened later
+    requests = sys.stdin.buffer
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a library that prints must not speak in the answer; stderr is null
+    _confine()
+    while True:
+        try:
+            head, content = _receive(requests, sys.maxsize)
+        except EOFError:
+            return
+        _limit_cpu()
+        _send(answers, *_answer(content, AudioLimits(**head)))
+
+
+def _answer(content: bytes, limits: AudioLimits) -> tuple[dict[str, Any], bytes]:
+    try:
+        samples, sample_rate = decode_compressed(content, limits)
+    except AudioError as error:
+        return {"error": str(error)[:500]}, b""
+    except MemoryError:
+        return {"error": "cannot be decoded: it takes too much memory"}, b""
+    return {"sample_rate": sample_rate}, samples.astype("<f4").tobytes()
+
+
+def _confine() -> None:
+    """No more files, sockets or processes, and only so much memory."""
+    try:
+        import resource
+    except ImportError:  # Windows; the clock and the limits on samples still hold
+        return
+    ceilings = {"RLIMIT_NOFILE": 0, "RLIMIT_NPROC": 0, "RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0}
+    try:
+        with open("/proc/self/statm") as file:
+            num_pages = int(file.read().split()[0])
+        ceilings["RLIMIT_AS"] = num_pages * resource.getpagesize() + MAX_EXTRA_BYTES
+    except OSError:
+        pass
+    for name, ceiling in ceilings.items():
+        try:
+            resource.setrlimit(getattr(resource, name), (ceiling, ceiling))
+        except (AttributeError, OSError, ValueError):  # not on this system
+            continue
+
+
+def _limit_cpu() -> None:
+    """The next recording may take a little more than the parent will wait; then SIGXCPU."""
+    try:
+        import resource
+    except ImportError:
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    ceiling = int(used.ru_utime + used.ru_stime + LIMIT_S) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (ceiling, resource.RLIM_INFINITY))
+
+
+SANDBOX = Sandbox()  # one for the process: a pool is there to be shared
+atexit.register(SANDBOX.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SANDBOX._reset)  # the children are the parent's

@@ -1,0 +1,114 @@
+"""Speech faster or slower at the same pitch, as a stream: WSOLA.
+
+Pieces of the input are laid over each other at another distance than they had; each is taken
+where it continues the last one best. It knows samples only, never frames, text or files.
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.errors import RequestError
+
+MIN_SPEED, MAX_SPEED = 0.25, 4.0
+OVERLAP_S = 0.015  # of one piece with the next; longer than a period of a low voice
+REACH_S = 0.010  # how far from its due place a piece may be taken
+
+
+class SpeedChanger:
+    """Time stretch with memory: `process` chunk by chunk, then `finish`.
+
+    However the input is cut, the output is the same, round(num_samples / speed) samples in all.
+    """
+
+    def __init__(self, speed: float, sample_rate: int) -> None:
+        self.speed = check_speed(speed)
+        self._overlap = max(1, round(OVERLAP_S * sample_rate))
+        self._reach = round(REACH_S * sample_rate)
+        phase = (np.arange(self._overlap) + 0.5) / self._overlap
+        self._fade_in = np.sin(phase * np.pi / 2).astype(np.float32) ** 2
+        self._input = np.zeros(0, np.float32)  # from sample `_start` on
+        self._start = 0
+        self._num_in = self._num_pieces = self._num_out = 0
+        self._tail: NDArray[np.float32] | None = None  # what would follow the last piece
+        self._is_finished = False
+
+    def process(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Take samples [n] and give those that are certain."""
+        if self._is_finished:
+            raise RequestError("the speed changer is finished; make another one")
+        samples = np.asarray(samples, np.float32)
+        if self.speed == 1:
+            return samples
+        self._input = np.concatenate([self._input, samples])
+        self._num_in += len(samples)
+        pieces = []
+        while self._due() + self._reach + 2 * self._overlap <= self._num_in:
+            pieces.append(self._next_piece(self._due() + self._reach))
+        return self._emit(pieces)
+
+    def finish(self) -> NDArray[np.float32]:
+        """The rest; after it nothing can be processed."""
+        if self._is_finished or self.speed == 1:
+            self._is_finished = True
+            return np.zeros(0, np.float32)
+        self._is_finished = True
+        num_left = round(self._num_in / self.speed) - self._num_out
+        num_pieces = -(-num_left // self._overlap)
+        room = np.zeros(2 * self._overlap, np.float32)  # the whole may be shorter than a piece
+        self._input = np.concatenate([self._input, room])
+        pieces = []
+        for num_after in reversed(range(num_pieces)):
+            # What would follow must lie in the input too, unless nothing follows.
+            reserved = 2 * self._overlap if num_after else self._overlap
+            last = max(0, self._num_in - reserved)
+            pieces.append(self._next_piece(min(self._due() + self._reach, last)))
+        return self._emit(pieces)[:num_left]
+
+    def _due(self) -> int:
+        """Where the next piece lies in the input, if nothing speaks against it."""
+        return round(self._num_pieces * self._overlap * self.speed)
+
+    def _next_piece(self, last: int) -> NDArray[np.float32]:
+        """The next `_overlap` samples of output, from a place no later than `last`."""
+        first = max(0, min(self._due(), last) - self._reach)
+        start, length = first - self._start, self._overlap
+        area = self._input[start : start + last - first + 2 * length].copy()
+        if self._tail is None:
+            chosen, self._tail = 0, area[:length]
+        else:
+            chosen = _best_match(area[: last - first + length], self._tail)
+        piece = area[chosen : chosen + 2 * length]
+        fade = self._fade_in * (piece[:length] - self._tail)
+        output: NDArray[np.float32] = self._tail + fade
+        self._tail = piece[length:]
+        self._num_pieces += 1
+        return output
+
+    def _emit(self, pieces: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+        kept = min(self._due(), self._num_in - 2 * self._overlap) - self._reach
+        if kept > self._start:
+            self._input = self._input[kept - self._start :].copy()
+            self._start = kept
+        output = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+        self._num_out += len(output)
+        return output
+
+
+def check_speed(speed: float) -> float:
+    """The speed as a float, or a RequestError."""
+    is_number = isinstance(speed, Real) and not isinstance(speed, bool)
+    if not is_number or not MIN_SPEED <= speed <= MAX_SPEED:
+        raise RequestError(f"speed must be from {MIN_SPEED:g} to {MAX_SPEED:g}, not {speed!r}")
+    return float(speed)
+
+
+def _best_match(area: NDArray[np.float32], tail: NDArray[np.float32]) -> int:
+    """Where in `area` the samples are most like `tail`, whatever their loudness."""
+    likeness = np.correlate(area, tail, mode="valid")
+    sums = np.concatenate([[0.0], np.cumsum(np.square(area, dtype=np.float64))])
+    energy = sums[len(tail) :] - sums[: -len(tail)]
+    return int(np.argmax(likeness / np.sqrt(np.maximum(energy, 1e-9))))

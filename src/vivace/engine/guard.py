@@ -1,0 +1,48 @@
+"""Runaway protection: how long a text may take, and when a voice has got stuck.
+
+About one request in three hundred never draws its end of speech and goes on for minutes, in
+near-silence or repeating itself. Plain numbers; it has never heard of backends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+LONGEST_READING = 8  # frames per text id, read as slowly as is plausible
+PATIENCE = 1.5
+MIN_BUDGET = 192  # frames: short texts vary most
+
+STALL_FRAMES = 38  # three seconds; no pause inside speech is as long
+LONGEST_CYCLE = 4  # frames that repeat in turn
+SILENCE = 1e-3  # root mean square of a frame, -60 dBFS
+
+
+def frame_budget(num_text_ids: int) -> int:
+    """The most frames a text of that length is given."""
+    return max(MIN_BUDGET, round(PATIENCE * LONGEST_READING * num_text_ids))
+
+
+class StallDetector:
+    """Watches the frames that come after the last of the text was fed."""
+
+    def __init__(self) -> None:
+        self._last: deque[int] = deque(maxlen=LONGEST_CYCLE)  # newest first
+        self._num_repeated = [0] * LONGEST_CYCLE  # frames that repeat with period 1, 2, ...
+        self._num_silent = 0
+
+    def observe(self, codes: NDArray[np.int64], samples: NDArray[np.float32]) -> int:
+        """How many of the last frames seen are a stall; 0 while speech goes on."""
+        for frame, sound in zip(codes, samples.reshape(len(codes), -1), strict=True):
+            self._count_repeats(int(frame[0]))
+            is_silent = float(np.sqrt(np.mean(np.square(sound)))) < SILENCE
+            self._num_silent = self._num_silent + 1 if is_silent else 0
+        stalled = max(self._num_silent, *self._num_repeated)
+        return stalled if stalled >= STALL_FRAMES else 0
+
+    def _count_repeats(self, code: int) -> None:
+        for index, earlier in enumerate(self._last):
+            self._num_repeated[index] = self._num_repeated[index] + 1 if earlier == code else 0
+        self._last.appendleft(code)

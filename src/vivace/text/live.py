@@ -1,0 +1,116 @@
+"""Text that is still being written, to the ids it will have when it is whole.
+
+It knows where a text may be cut so that its parts encode as the whole does; what a token is, only
+the tokenizer knows.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import lru_cache
+
+from tokenizers import Regex, normalizers
+
+from vivace.errors import RequestError
+from vivace.text.tokenizer import TextTokenizer
+
+# Each character as one of its kind, in the eyes of the library that will run the pattern.
+_KINDS = normalizers.Sequence(
+    [
+        normalizers.NFC(),
+        normalizers.Replace(Regex(r"\p{M}"), "\u0301"),
+        normalizers.Replace(Regex(r"[^\s\p{L}\p{N}\p{M}]"), "!"),
+        normalizers.Replace(Regex(r"\p{N}"), "0"),
+        normalizers.Replace(Regex(r"[\r\n]"), "\n"),
+        normalizers.Replace(Regex(r"[^\S\r\n]"), " "),
+        normalizers.Replace(Regex(r"\p{L}"), "a"),
+    ]
+)
+# Kinds between which either pattern always cuts, whatever stands before or follows. None is led
+# by a space, whose token depends on what comes next, and none leads to a letter or a mark.
+_CUTS = {
+    *("a ", "a\n", "a0", "a!"),
+    *("0 ", "0\n", "00", "0!"),
+    *("! ", "!0", "\u0301 ", "\u03010"),
+    *("\n0", "\n!"),
+}
+
+
+class LiveTokenizer:
+    """One text, fed in pieces of any size, to the ids that `tokenizer.encode` gives the whole.
+
+    A word's ids come out with the character after it, and the rest at the end. What is held back
+    is the last word, run of spaces or run of punctuation.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._held: list[str] = []  # the text after the last certain cut, as it came
+        self._last = ""  # its last character
+        self._half = ""  # the first half of a surrogate pair, waiting for the second
+
+    def feed(self, piece: str) -> list[int]:
+        """The ids that have become certain; half of a surrogate pair inside is a RequestError."""
+        piece = self._join_halves(piece)
+        cut = self._find_cut(piece)
+        self._last = piece[-1:] or self._last
+        if cut is None:
+            self._held.append(piece)
+            return []
+        certain = "".join([*self._held, piece[:cut]])
+        self._held = [piece[cut:]]
+        return self._tokenizer.encode(certain)
+
+    def finish(self) -> list[int]:
+        """The remaining ids; the next piece begins another text."""
+        rest, half = "".join(self._held), self._half
+        self._held, self._last, self._half = [], "", ""
+        if half:
+            raise _lone_half(ord(half))
+        return self._tokenizer.encode(rest)
+
+    def _find_cut(self, piece: str) -> int | None:
+        """The last place in the piece where the text before it is certain."""
+        for index in range(len(piece) - 1, -1, -1):
+            before = piece[index - 1] if index else self._last
+            if before and _is_cut(before, piece[index]):
+                return index
+        return None
+
+    def _join_halves(self, piece: str) -> str:
+        """JSON and JavaScript may deliver one character as two halves, even in two pieces."""
+        piece = self._half + piece
+        self._half = ""
+        if piece.isascii():
+            return piece
+        if "\ud800" <= piece[-1:] <= "\udbff":
+            piece, self._half = piece[:-1], piece[-1]
+        try:
+            return piece.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError as error:
+            found = error.object[error.start : error.start + 2]
+            raise _lone_half(int.from_bytes(found, "little")) from None
+
+
+def _lone_half(code_unit: int) -> RequestError:
+    return RequestError(
+        f"the text has half of a surrogate pair (U+{code_unit:04X}) without its other half "
+        "and cannot be encoded; send valid Unicode"
+    )
+
+
+@lru_cache(maxsize=16_384)
+def _is_cut(before: str, after: str) -> bool:
+    # A letter, a mark or what is newer than one of the tables may compose with what is before it.
+    if unicodedata.category(after)[0] in "LM" or unicodedata.category(after) == "Cn":
+        return False
+    # One of the patterns lets "/" follow line ends.
+    if before in "\r\n" and after == "/":
+        return False
+    return _kind(before)[-1] + _kind(after)[0] in _CUTS
+
+
+@lru_cache(maxsize=16_384)
+def _kind(character: str) -> str:
+    kinds: str = _KINDS.normalize_str(character)
+    return kinds

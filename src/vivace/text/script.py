@@ -1,0 +1,172 @@
+"""What a text says besides its words: the pauses asked for in it, and markup nobody should hear.
+
+Text in, text out; nothing here knows how it will be spoken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vivace.errors import RequestError
+
+MAX_PAUSE_S = 10.0
+MAX_PASSES = 4  # markup inside markup, such as an image in a link in a list
+
+_MARK = re.compile(r"\[pause\b[^\[\]\n]{0,40}\]", re.IGNORECASE)
+_OPEN_MARK = re.compile(r"\[pause\b[^\[\]\n]{0,40}\]?", re.IGNORECASE)
+_LENGTH = re.compile(r"\[pause[ \t]+(\d{1,5}(?:\.\d{1,3})?)[ \t]*(ms|s)\]", re.IGNORECASE)
+_STANDS_FOR_MARK = "\ue000"  # private use; taken out of the text first
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Silence asked for in the text, written `[pause 0.5s]` or `[pause 500ms]`."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds <= MAX_PAUSE_S:
+            raise RequestError(
+                f"a pause lasts more than 0 and at most {MAX_PAUSE_S:g} seconds, "
+                f"not {self.seconds:g}; write [pause 0.5s] or [pause 500ms]"
+            )
+
+
+def parse_pauses(text: str) -> list[str | Pause]:
+    """The text around its pauses as it stands, and the pauses, in order; no string is empty."""
+    parts: list[str | Pause] = []
+    end = 0
+    for mark in _OPEN_MARK.finditer(text):
+        parts += [text[end : mark.start()], _read_pause(mark[0])]
+        end = mark.end()
+    parts.append(text[end:])
+    return [part for part in parts if part != ""]
+
+
+def _read_pause(mark: str) -> Pause:
+    length = _LENGTH.fullmatch(mark)
+    if length is None:
+        raise RequestError(f"{mark!r} is not a pause; write [pause 0.5s] or [pause 500ms]")
+    return Pause(float(length[1]) / (1000 if length[2].lower() == "ms" else 1))
+
+
+def clean_text(text: str) -> str:
+    """The words of markdown, as a chat model writes it, without the markup, emoji and URLs.
+
+    Headings, list items and table rows become paragraphs of their own; a link leaves its text, a
+    bare URL its host, code its content. Pause marks stay as they are. Cleaning twice is cleaning
+    once.
+    """
+    for _ in range(MAX_PASSES):
+        cleaned = _outside_marks(text, _clean_once)
+        if cleaned == text:
+            return text
+        text = cleaned
+    # Markup nested deeper than people write: what could be markup goes.
+    return _outside_marks(text, _strip_markup)
+
+
+def _outside_marks(text: str, clean: Callable[[str], str]) -> str:
+    text = text.replace(_STANDS_FOR_MARK, "")
+    marks = iter(_MARK.findall(text))
+    cleaned = clean(_MARK.sub(_STANDS_FOR_MARK, text))
+    return re.sub(_STANDS_FOR_MARK, lambda _: next(marks), cleaned)
+
+
+# Lines: what a whole line is.
+_LINE_END = re.compile(r"\r\n?|<br\s{0,3}/?>", re.IGNORECASE)
+_FENCE = re.compile(rf"(?:```|~~~)[^`{_STANDS_FOR_MARK}]*")
+_RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}|={2,}")
+_TABLE_RULE = re.compile(r"[|:\- \t]*")
+_QUOTE = re.compile(r"(?:>[ \t]?)+")
+_HEADING = re.compile(r"#{1,6}[ \t]+")
+_BULLET = re.compile(r"[-*+•][ \t]+(?:\[[ xX]\][ \t]+)?")
+
+# Inside lines.
+_LINK = re.compile(
+    rf"!?\[([^\[\]\n]*)\]"
+    rf"(?:\((?:[^()\n{_STANDS_FOR_MARK}]|\([^()\n{_STANDS_FOR_MARK}]*\))*\)"
+    rf"|\[[^\[\]\n{_STANDS_FOR_MARK}]*\])"
+)
+_FOOTNOTE = re.compile(r"\[\^\w{1,40}\]:?")
+_URL = re.compile(
+    rf"<?(?<![a-z0-9])((?:https?|ftp)://|www\.)([^\s<>\"'，。！？、；：（）【】「」『』{_STANDS_FOR_MARK}]*)>?",
+    re.IGNORECASE,
+)
+_AFTER_URL = ".,;:!?)]}*_~`"  # belongs to the sentence
+_HOST = re.compile(r"(?:[^/?#@]*@)?(?:www\.)?([^/?#:@]*)", re.IGNORECASE)
+_ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+.!|>~-])")
+_STARS = re.compile(r"\*+|_+|~~+|`+")
+_EMOJI = re.compile(
+    r"[^\S\n]?[\U0001f000-\U0001faff\u2600-\u2775\u2794-\u27bf\u2b1b\u2b1c\u2b50\u2b55"
+    r"\u200d\u20e3\ufe0e\ufe0f\U000e0020-\U000e007f]+"
+)
+_MARKUP = re.compile(r"[\[\]*`~|#<>\\_=]")
+_URL_START = re.compile(r"(www)\.|(:)//", re.IGNORECASE)
+_LINE_START = re.compile(r"[-+•\s]*")
+
+
+def _clean_once(text: str) -> str:
+    text = _LINE_END.sub("\n", text)
+    text = "\n".join(_clean_line(line) for line in text.split("\n"))
+    text = _FOOTNOTE.sub("", text)
+    text = _LINK.sub(r"\1", text)
+    text = _URL.sub(_speak_url, text)
+    text = _EMOJI.sub("", text)
+    text = _ESCAPE.sub(r"\1", text)
+    text = _STARS.sub(_drop_emphasis, text)
+    return _collapse_space(text)
+
+
+def _clean_line(line: str) -> str:
+    """What a line says; one that was set apart by markup becomes a paragraph."""
+    line = line.strip()
+    if quote := _QUOTE.match(line):
+        line = line[quote.end() :].strip()
+    if _FENCE.fullmatch(line) or _RULE.fullmatch(line):
+        return "\n"
+    if len(line) > 1 and line[0] == line[-1] == "|":
+        is_rule = _TABLE_RULE.fullmatch(line) is not None
+        cells = [] if is_rule else [cell.strip() for cell in line.strip("|").split("|")]
+        return "\n" + ", ".join(cell for cell in cells if cell) + "\n"
+    if heading := _HEADING.match(line):
+        return "\n" + line[heading.end() :].rstrip("# \t") + "\n"
+    if bullet := _BULLET.match(line):
+        return "\n" + line[bullet.end() :] + "\n"
+    return line
+
+
+def _speak_url(url: re.Match[str]) -> str:
+    address = url[2].rstrip(_AFTER_URL)
+    after = url[2][len(address) :]
+    host = _HOST.match(address)
+    assert host is not None
+    # Neither a number nor a machine's own name says anything to a listener.
+    is_spoken = "." in host[1] and any(letter.isalpha() for letter in host[1])
+    return (host[1] if is_spoken else "") + after
+
+
+def _drop_emphasis(run: re.Match[str]) -> str:
+    """Emphasis goes; "2*3", "snake_case" and a mark that stands alone stay."""
+    if run[0][0] in "~`":
+        return ""
+    before = run.string[max(run.start() - 1, 0) : run.start()]
+    after = run.string[run.end() : run.end() + 1]
+    is_alone = not before.strip() and not after.strip()
+    fits = str.isalnum if run[0][0] == "_" else str.isdecimal
+    return run[0] if is_alone or (fits(before) and fits(after)) else ""
+
+
+def _strip_markup(text: str) -> str:
+    """Leave nothing in which `_clean_once` would find anything."""
+    text = _MARKUP.sub("", _EMOJI.sub("", text))
+    text = _URL_START.sub(r"\1\2 ", text)
+    return _collapse_space("\n".join(_LINE_START.sub("", line, 1) for line in text.split("\n")))
+
+
+def _collapse_space(text: str) -> str:
+    text = re.sub(r"[^\S\n]{2,}", " ", text)
+    text = re.sub(r"[^\S\n]?\n[^\S\n]?", "\n", text)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()

@@ -1,0 +1,280 @@
+"""Text into sentences: at once, or while it is being written.
+
+Rules for the ten languages together, as one text may mix them; it is not told the language. Each
+decision reads a bounded stretch of text, so that time is linear and pieces change nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from vivace.errors import RequestError
+
+# Words with a full stop that a name, a word or a number follows, so that the stop ends nothing.
+# One that may also end a sentence (etc., usw., a.m.) is not here: a small letter after it tells.
+# Chinese, Japanese and Korean have none.
+ABBREVIATIONS = {
+    "english": "mr mrs ms messrs dr prof rev hon gen col lt sgt capt cpt maj adm sen rep gov pres "
+    "st mt ft vs e.g i.e cf viz approx jr",
+    "german": "hr fr frl dr prof dipl ing z z.b d.h i.d o bzw ca vgl evtl ggf inkl exkl zzgl sog "
+    "bspw hrsg geb gest",
+    "french": "mm dr pr p.ex c.à.d cf env av apr st ste éd",
+    "spanish": "sr sra srta sres dr dra dña prof profa lic ing arq gral p.ej ej ee av avda",
+    "italian": "sig sigg sig.ra sig.na dott dott.ssa prof.ssa ing avv geom arch mons p.es",
+    "portuguese": "sr sra srta dr dra prof profa eng exmo exma ilmo ilma p.ex av",
+    "russian": "г гг ул просп пл т.е т.к напр см ср проф акад доц тов кн св",
+}
+# The same, but only before a number: "No. 5" goes on, and "He said no. Then" does not.
+BEFORE_NUMBERS = {
+    "english": "no nos p pp fig figs vol ch sec art",
+    "german": "nr s abs art bd kap str tel ziff abb",
+    "french": "n no p pp fig vol chap art tél",
+    "spanish": "núm n pág págs p pp cap art vol fig tel",
+    "italian": "n nr pag pagg p cap art vol fig tel",
+    "portuguese": "n núm pág págs p cap art vol fig tel",
+    "russian": "д кв стр рис гл п пп корп тел табл",
+}
+# What follows a German ordinal: "am 3. Mai" is one sentence.
+ORDINAL_NOUNS = (
+    "Januar Jänner Februar Feber März April Mai Juni Juli August September Oktober November "
+    "Dezember Jahrhundert Jahrhunderts Jahrtausend Weltkrieg Weltkriegs Stock Etage Klasse Liga "
+    "Bundesliga Platz Kapitel Mal Tag Geburtstag Lebensjahr"
+)
+
+MAX_SPACES = 32  # so much white space ends a sentence, as an empty line does
+_LOOK_BEHIND = 24  # characters before a full stop in which its word is sought
+_LIST_MARK_CHARS = 8  # characters after a line end that show whether a list goes on
+
+_WIDE_STOPS = "。！？｡．"  # need no space after them
+_CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+_IS_CJK = re.compile(f"[{_CJK}「『（《〈【]")
+# A stop, a run of white space, or one space that may become a run.
+_CANDIDATE = re.compile(rf"[.!?…{_WIDE_STOPS}]{{1,16}}|\s{{2,}}|[\n\r\x85\u2028\u2029]|\s\Z")
+_AROUND_STOP = re.compile(
+    rf"(?P<stops>[.!?…{_WIDE_STOPS}]{{1,16}})"
+    r"(?P<closers>(?:[\"'”’“‘)\]}»«›‹」』）】〉》〕*_]|[ \xa0\u202f][»›](?!\w)){0,8})"
+    rf"(?P<space>\s{{0,{MAX_SPACES}}})"
+    r"(?P<openers>(?:[\"'“”‘’„‚«»‹›(\[{¿¡「『（《〈【*_–—-]\s?){0,8})"
+    r"(?P<next>.?)",
+    re.DOTALL,
+)
+_WIDE_CLOSERS = re.compile(r"[”’）」』】〉》〕)\]]{0,8}")
+_WORD_BEFORE = re.compile(r"(?:\b\w\.[ \xa0\u202f]|\b\w{1,4}\.)*\w+\Z")
+_NUMBER_BEFORE = re.compile(r"\d[ \xa0\u202f]?\Z")
+_LINE_END = re.compile(r"[\n\r\x85\u2028]")
+_LIST_NUMBER = re.compile(r"\(?(?:\d{1,3}|[a-z]|[IVXLC]{1,5}|[ivx]{1,5})")
+_LIST_MARK = re.compile(
+    r"[-*+•·▪◦‣●○■–—]\s|\(?\d{1,3}[.)]\s|\(?[A-Za-z][)]\s|\d{1,3}[、．]|（\d{1,3}）|[①-⑳]"
+)
+_CLAUSE_ENDS = (
+    re.compile(r"[;:][\"'”’)\]»]?(?=\s)|[；：—]|\s[–-](?=\s)"),
+    re.compile(r",[\"'”’)\]»]?(?=\s)|[，、]"),
+    re.compile(r"\s"),
+)
+
+
+def _join(table: dict[str, str]) -> frozenset[str]:
+    return frozenset(word for words in table.values() for word in words.split())
+
+
+_ABBREVIATIONS = _join(ABBREVIATIONS)
+_BEFORE_NUMBERS = _join(BEFORE_NUMBERS)
+_ORDINAL_NOUNS = frozenset(ORDINAL_NOUNS.split())
+
+
+def split_sentences(text: str, max_chars: int = 300) -> list[str]:
+    """The sentences of a text; one longer than `max_chars` is split at clauses, or at spaces.
+
+    Only white space between the parts is dropped: each part stands in the text as it is, in order,
+    with nothing but white space before, between and after. No part is empty, begins or ends with
+    white space, or is longer than `max_chars`.
+    """
+    splitter = SentenceSplitter(max_chars)
+    return splitter.feed(text) + splitter.finish()
+
+
+class SentenceSplitter:
+    """`split_sentences` for text that comes in pieces: the same parts, whatever the pieces.
+
+    A sentence is out when the next one begins, or its paragraph ends. What is held is one sentence.
+    """
+
+    def __init__(self, max_chars: int = 300) -> None:
+        if max_chars < 1:
+            raise RequestError(f"max_chars must be 1 or more, not {max_chars}")
+        self._max_chars = max_chars
+        self._text = ""
+        self._start = 0  # where the sentence begins
+        self._scan = 0  # where the search for its end goes on
+        self._parts: list[str] = []  # ready to be given out
+
+    def feed(self, piece: str) -> list[str]:
+        """The sentences that have become certain."""
+        self._text += piece
+        self._search(is_final=False)
+        self._text = self._text[self._start :]
+        self._scan -= self._start
+        self._start = 0
+        return self._take()
+
+    def finish(self) -> list[str]:
+        """The remaining sentences; the next piece begins another text."""
+        self._search(is_final=True)
+        self._end_sentence(len(self._text), len(self._text))
+        self._text, self._start, self._scan = "", 0, 0
+        return self._take()
+
+    def _take(self) -> list[str]:
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _search(self, *, is_final: bool) -> None:
+        """Decide every candidate that can be decided."""
+        self._skip_space()
+        while found := _CANDIDATE.search(self._text, self._scan):
+            self._cut_long(found.start())
+            is_stop = not found[0].isspace()
+            end = self._end_at_stop(found, is_final) if is_stop else self._end_at_space(found)
+            if end is None and not is_final:
+                return
+            if end:
+                self._end_sentence(end if is_stop else found.start(), end)
+            else:
+                self._scan = found.end()
+        self._scan = len(self._text)
+        self._cut_long(self._scan)
+
+    def _end_at_stop(self, found: re.Match[str], is_final: bool) -> int | None:
+        """Where the sentence ends, 0 if it goes on, None if more text must tell."""
+        around = _AROUND_STOP.match(self._text, found.start())
+        assert around is not None
+        if any(stop in _WIDE_STOPS for stop in around["stops"]):
+            return self._end_at_wide_stop(around)
+        if not around["next"]:
+            return 0 if _is_break(around["space"]) else None
+        if not around["space"]:
+            is_over: bool | None = self._is_over_without_space(around)
+        elif around["next"].islower() or around["next"] in ".,;:!?…%":
+            is_over = False
+        elif around["stops"] == "." and not around["closers"]:
+            is_over = self._is_over(around, is_final)
+        else:
+            is_over = True
+        return None if is_over is None else is_over * around.end("closers")
+
+    def _end_at_wide_stop(self, around: re.Match[str]) -> int | None:
+        closers = _WIDE_CLOSERS.match(self._text, around.end("stops"))
+        assert closers is not None
+        end = closers.end()
+        # A straight quotation mark closes only what one has opened.
+        if self._text[end : end + 1] == '"' and self._text.count('"', self._start, end) % 2:
+            end += 1
+        if end == len(self._text):
+            return None
+        is_quoted = end > around.end("stops") and self._text[end] in "とって、，,"
+        is_decimal = around["stops"] == "．" and self._text[end].isdigit()
+        return 0 if is_quoted or is_decimal else end
+
+    def _is_over_without_space(self, around: re.Match[str]) -> bool:
+        """Chinese, Japanese and Korean may follow at once; a domain or "3.14" goes on."""
+        if around["closers"] or not _IS_CJK.match(around["openers"] + around["next"]):
+            return False
+        before = self._text[max(around.start() - 1, self._start)]
+        return around["stops"][-1] in "!?" or (
+            around["stops"] == "." and _IS_CJK.match(before) is not None
+        )
+
+    def _is_over(self, around: re.Match[str], is_final: bool) -> bool | None:
+        """Whether a single full stop ends the sentence; None if more text must tell."""
+        stop = around.start()
+        if _LIST_NUMBER.fullmatch(self._text, self._start, stop):
+            return False
+        behind = self._text[max(self._start, stop - _LOOK_BEHIND) : stop]
+        word = _WORD_BEFORE.search(behind)
+        if word is None:
+            return True
+        if word[0].isdecimal():
+            return self._is_no_ordinal(word[0], around.start("next"), is_final)
+        key = re.sub(r"\s", "", word[0]).casefold()
+        if around["next"].isdecimal() and key in _BEFORE_NUMBERS:
+            return False
+        if _NUMBER_BEFORE.search(behind, 0, word.start()):
+            return True  # a unit: "10 min.", "1869 г."
+        last = word[0].rpartition(".")[2].strip()
+        is_initial = len(last) == 1 and last.isupper()
+        return not (is_initial or key in _ABBREVIATIONS)
+
+    def _is_no_ordinal(self, number: str, place: int, is_final: bool) -> bool | None:
+        if len(number) > 2:
+            return True
+        noun = re.compile(r"\w{0,16}").match(self._text, place)
+        assert noun is not None
+        if noun.end() == len(self._text) and not is_final:
+            return None
+        return noun[0] not in _ORDINAL_NOUNS
+
+    def _end_at_space(self, found: re.Match[str]) -> int | None:
+        """Where the next sentence begins, 0 if this one goes on, None if more text must tell."""
+        if _is_break(found[0]):
+            return found.end()
+        if found.end() == len(self._text):
+            return None
+        if not _LINE_END.search(found[0]):
+            return 0
+        if _LIST_MARK.match(self._text, found.end()):
+            return found.end()
+        return 0 if len(self._text) - found.end() >= _LIST_MARK_CHARS else None
+
+    def _end_sentence(self, end: int, next_start: int) -> None:
+        while len(self._text[self._start : end].rstrip()) > self._max_chars:
+            self._cut_clause()
+        if sentence := self._text[self._start : end].strip():
+            self._parts.append(sentence)
+        self._start = next_start
+        self._skip_space()
+
+    def _cut_long(self, end: int) -> None:
+        """Cut what is certain to be too long: text before `end` stands past the limit."""
+        while (limit := self._start + self._max_chars) < end:
+            # A run of white space is shorter than this, or it would have been an end.
+            if self._text[limit : min(end, limit + MAX_SPACES)].isspace():
+                break
+            self._cut_clause()
+
+    def _cut_clause(self) -> None:
+        """Give out the longest good part of a sentence that is too long."""
+        limit = self._start + self._max_chars
+        cut = _find_clause_end(self._text, self._start, limit)
+        self._parts.append(self._text[self._start : cut].rstrip())
+        self._start = cut
+        self._skip_space()
+
+    def _skip_space(self) -> None:
+        spaces = re.compile(r"\s*").match(self._text, self._start)
+        assert spaces is not None
+        self._start = spaces.end()
+        self._scan = max(self._scan, self._start)
+
+
+def _is_break(spaces: str) -> bool:
+    """Whether white space ends a sentence by itself: an empty line, or very much of it."""
+    num_lines = max(spaces.count("\n"), spaces.count("\r"), 2 * spaces.count("\u2029"))
+    return len(spaces) >= MAX_SPACES or num_lines >= 2
+
+
+def _find_clause_end(text: str, start: int, limit: int) -> int:
+    """The last clause end in the later half, else the last space, else between two characters."""
+    lowest = (start + (limit - start) // 2, start + (limit - start) // 3, start)
+    for pattern, low in zip(_CLAUSE_ENDS, lowest, strict=True):
+        ends = [found.end() for found in pattern.finditer(text, start, limit + 1)]
+        fitting = [end for end in ends if low < end <= limit + text[end - 1].isspace()]
+        if fitting:
+            return fitting[-1]
+    places = range(limit, max(start, limit - 16), -1)
+    return next((cut for cut in places if not _clings(text[cut - 1], text[cut])), limit)
+
+
+def _clings(before: str, after: str) -> bool:
+    """Whether two characters are one to the reader."""
+    return before == "\u200d" or after == "\u200d" or unicodedata.category(after)[0] == "M"

@@ -1,0 +1,96 @@
+"""Recordings that were enrolled before, found again by what they sound like, never by path."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from vivace.errors import VoiceFileError
+from vivace.voices.folders import enrolments_folder, write_whole
+from vivace.voices.voice import FAMILY, Voice, load_voice
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolmentKey:
+    """All that a voice depends on."""
+
+    source_sha256: str  # of the recording
+    transcript: str | None
+    append_silence: bool
+    width: int
+    encoders: str  # tells apart models of one width: see `encoder_fingerprint`
+    family: str = FAMILY
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def fits(self, voice: Voice) -> bool:
+        """A file under the wrong name must not lend somebody another person's voice."""
+        found = (voice.source_sha256, voice.ref_text, voice.width, voice.family)
+        asked = (self.source_sha256, self.transcript, self.width, self.family)
+        return found == asked and voice.is_in_context == (self.transcript is not None)
+
+
+class EnrolmentCache:
+    """At most `max_entries` voices in a folder; the one not used for longest goes first.
+
+    Any number of processes may share it. Nothing depends on it: a folder that cannot be read or
+    written, and a damaged file, only mean that the recording is enrolled again.
+    """
+
+    def __init__(self, folder: Path | None = None, max_entries: int = 64) -> None:
+        self.folder = enrolments_folder() if folder is None else Path(folder)
+        self.max_entries = max_entries
+
+    def find_or_make(self, key: EnrolmentKey, make: Callable[[], Voice]) -> Voice:
+        voice = self.get(key)
+        if voice is None:
+            voice = make()
+            self.put(key, voice)
+        return voice
+
+    def get(self, key: EnrolmentKey) -> Voice | None:
+        path = self._path(key)
+        try:
+            voice = load_voice(path)
+            os.utime(path)  # used just now
+        except (VoiceFileError, OSError):
+            return None
+        return voice if key.fits(voice) else None
+
+    def put(self, key: EnrolmentKey, voice: Voice) -> None:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(self._path(key), voice.to_bytes(), replace=True)
+            self._trim()
+        except OSError as error:
+            log.warning("an enrolment was not kept in %s: %s", self.folder, error)
+
+    def __len__(self) -> int:
+        return len(self._entries())
+
+    def _path(self, key: EnrolmentKey) -> Path:
+        return self.folder / f"{key.digest}.safetensors"
+
+    def _entries(self) -> list[tuple[int, Path]]:
+        """Every file with the time of its last use, oldest first."""
+        entries = []
+        for path in self.folder.glob("*.safetensors"):
+            try:
+                entries.append((path.stat().st_mtime_ns, path))
+            except FileNotFoundError:  # another process has trimmed it
+                continue
+        return sorted(entries)
+
+    def _trim(self) -> None:
+        entries = self._entries()
+        for _, path in entries[: max(0, len(entries) - self.max_entries)]:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,47 @@
+"""What a caller wrote for `voice`: a voice, a file, a name of the library, or a preset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from vivace.errors import RequestError
+from vivace.voices.library import RECORDINGS, SUFFIX, VoiceLibrary
+from vivace.voices.voice import Voice, load_voice
+
+VoiceSource = str | Path | Voice
+
+
+@dataclass(frozen=True, slots=True)
+class Unenrolled:
+    """A recording that a voice is to be made of."""
+
+    audio: str | Path
+
+
+def find_voice(
+    source: VoiceSource, presets: Collection[str], library: VoiceLibrary
+) -> Voice | Unenrolled | str:
+    """A voice that was found, a recording to enrol, or a name: a preset's, or nobody's.
+
+    Names come before files, so that what lies in the working folder changes no voice; an ending of
+    its own (.wav, .safetensors) makes a path of any name.
+    """
+    if isinstance(source, Voice):
+        return source
+    if not isinstance(source, (str, Path)):
+        kind = type(source).__name__
+        raise RequestError(f"voice must be a preset's name, a path or a Voice, not {kind}")
+    path, name = Path(source), str(source).lower()
+    suffix = path.suffix.lower()
+    if suffix == SUFFIX:
+        return load_voice(path)
+    if isinstance(source, Path) or suffix in RECORDINGS:
+        return Unenrolled(source)
+    if name in {preset.lower() for preset in presets}:
+        return source
+    if name in library:
+        return library.get(name)
+    return Unenrolled(source) if os.path.isfile(source) else source

@@ -1,0 +1,133 @@
+"""The voices a user keeps: one folder, one file a voice, looked up by name.
+
+A name is a name: it becomes `<name>.safetensors` in the folder or it is refused, and what lies
+elsewhere is never reached, not through a link either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from pathlib import Path
+
+from vivace.errors import RequestError, UnknownVoiceError, VoiceFileError
+from vivace.voices.folders import voices_folder, write_whole
+from vivace.voices.voice import NAME_PATTERN, Voice, check_voice_name, load_voice
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".safetensors"
+RECORDINGS = (".wav", ".flac", ".mp3", ".ogg", ".opus")  # `voice=` takes these for a path
+
+
+class VoiceLibrary:
+    """Voices by name. The folder is made when the first voice is added."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = voices_folder() if folder is None else Path(folder)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the name is taken; its file may still prove damaged."""
+        return (
+            isinstance(name, str)
+            and NAME_PATTERN.fullmatch(name) is not None
+            and os.path.lexists(self._entry(name))
+        )
+
+    def names(self) -> list[str]:
+        return [voice.name for voice in self.voices()]
+
+    def voices(self) -> list[Voice]:
+        """Every voice that can be read, by name; other files in the folder are passed over."""
+        try:
+            entries = sorted(self.folder.iterdir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._refusal("be listed", error) from error
+        names = [entry.name.removesuffix(SUFFIX) for entry in entries if entry.suffix == SUFFIX]
+        found = [self._load_if_sound(name) for name in names if NAME_PATTERN.fullmatch(name)]
+        return [voice for voice in found if voice is not None]
+
+    def get(self, name: str) -> Voice:
+        """The voice of that name, or UnknownVoiceError; a damaged file is a VoiceFileError."""
+        if name not in self:
+            raise UnknownVoiceError(str(name)[:80], self.names())
+        return self._load(name)
+
+    def path(self, name: str) -> Path:
+        """Where the voice of that name is kept."""
+        if name not in self:
+            raise UnknownVoiceError(str(name)[:80], self.names())
+        return self._entry_within(name)
+
+    def check_free(self, name: str, *, replace: bool = False) -> None:
+        """Raise what `add` would say of the name, before any work is done for it."""
+        check_voice_name(name)
+        if name.endswith((SUFFIX, *RECORDINGS)):
+            raise RequestError(f"{name!r} would be taken for a file; leave the ending out")
+        if not replace and name in self:
+            raise _taken(name)
+
+    def add(self, voice: Voice, *, replace: bool = False) -> Path:
+        """Keep the voice under its own name, all of it or nothing."""
+        self.check_free(voice.name, replace=replace)
+        entry = self._entry(voice.name)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(entry, voice.to_bytes(), replace=replace)
+        except FileExistsError as error:
+            if not os.path.isdir(self.folder):
+                raise self._refusal("hold voices", error) from error
+            raise _taken(voice.name) from error
+        except OSError as error:
+            raise self._refusal(f"take the voice {voice.name!r}", error) from error
+        return entry
+
+    def remove(self, name: str) -> None:
+        """Forget the voice; a link goes, what it leads to stays."""
+        if name not in self:
+            raise UnknownVoiceError(str(name)[:80], self.names())
+        try:
+            self._entry(name).unlink()
+        except FileNotFoundError as error:  # another process was quicker
+            raise UnknownVoiceError(name, self.names()) from error
+        except OSError as error:
+            raise self._refusal(f"let go of the voice {name!r}", error) from error
+
+    def _entry(self, name: str) -> Path:
+        return self.folder / f"{name}{SUFFIX}"
+
+    def _entry_within(self, name: str) -> Path:
+        entry = self._entry(name)
+        try:
+            target, folder = entry.resolve(strict=True), self.folder.resolve(strict=True)
+        except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself, before 3.13
+            raise VoiceFileError(f"{entry}: a link that leads nowhere; remove it") from error
+        if not target.is_relative_to(folder):
+            raise VoiceFileError(
+                f"{entry}: a link out of the library, which is not followed; add the voice itself"
+            )
+        return entry
+
+    def _load(self, name: str) -> Voice:
+        voice = load_voice(self._entry_within(name))
+        return voice if voice.name == name else dataclasses.replace(voice, name=name)
+
+    def _load_if_sound(self, name: str) -> Voice | None:
+        try:
+            return self._load(name)
+        except VoiceFileError as error:
+            log.debug("passed over: %s", error)
+            return None
+
+    def _refusal(self, what: str, error: OSError) -> VoiceFileError:
+        reason = error.strerror or error
+        return VoiceFileError(f"the voice library {self.folder} cannot {what}: {reason}")
+
+
+def _taken(name: str) -> VoiceFileError:
+    return VoiceFileError(
+        f"there is a voice named {name!r} already; replace=True or --replace replaces it"
+    )

@@ -1,0 +1,293 @@
+"""Files grow as audio arrives, and end whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from vivace.audio.encode import FORMATS, open_encoder
+from vivace.audio.files import read_audio
+from vivace.audio.writer import open_audio_file, write_audio
+from vivace.errors import AudioError
+
+RATE = 24_000
+STEP = 1_920
+
+
+def tone(seconds: float = 1.0, rate: int = RATE, level: float = 0.5) -> np.ndarray:
+    time = np.arange(int(rate * seconds)) / rate
+    return (level * np.sin(2 * np.pi * 440 * time)).astype(np.float32)
+
+
+# A whole file at once
+
+
+def test_a_written_wav_is_16_bit_pcm_rounded_and_clipped(tmp_path: Path) -> None:
+    samples = np.array([0, 0.5, 1.4 / 32768, 1.6 / 32768, 1, -1, 2, -2, 3e38], np.float32)
+    path = write_audio(tmp_path / "a.wav", samples, RATE)
+    assert path == tmp_path / "a.wav"
+    with wave.open(str(path)) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, RATE)
+        pcm = np.frombuffer(file.readframes(99), "<i2")
+    assert pcm.tolist() == [0, 16384, 1, 2, 32767, -32768, 32767, -32768, 32767]
+
+
+@given(
+    hnp.arrays(np.float32, st.integers(0, 300), elements=st.floats(-1, 1, width=32)),
+    st.integers(8_000, 192_000),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_wav_comes_back_within_half_a_step(samples: np.ndarray, rate: int) -> None:
+    encoder = open_encoder("wav", rate)
+    recording = read_audio(encoder.encode(samples) + encoder.finish())
+    assert recording.sample_rate == rate
+    np.testing.assert_allclose(
+        recording.samples, np.minimum(samples, 32767 / 32768), rtol=0, atol=0.5 / 32768
+    )
+
+
+def test_a_wav_written_and_read_again_is_the_same_file(tmp_path: Path) -> None:
+    first = write_audio(tmp_path / "a.wav", tone(), RATE)
+    second = write_audio(tmp_path / "b.wav", read_audio(first).samples, RATE)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_flac_holds_the_samples_of_wav(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).uniform(-1.1, 1.1, RATE)
+    wav = read_audio(write_audio(tmp_path / "a.wav", samples, RATE))
+    flac = read_audio(write_audio(tmp_path / "a.flac", samples, RATE))
+    np.testing.assert_array_equal(flac.samples, wav.samples)
+
+
+@pytest.mark.parametrize("name", ["a.mp3", "a.ogg", "a.opus", "a.MP3", "a.b.Flac"])
+def test_the_extension_picks_the_format(tmp_path: Path, name: str) -> None:
+    path = write_audio(tmp_path / name, tone(5.0), RATE)
+    recording = read_audio(path)
+    assert recording.sample_rate == RATE
+    assert recording.duration_s == pytest.approx(5, abs=0.15)
+    assert np.std(recording.samples) == pytest.approx(0.5 / 2**0.5, rel=0.05)
+    with soundfile.SoundFile(path) as file:
+        assert {"a.ogg": "VORBIS", "a.opus": "OPUS"}.get(name, file.subtype) == file.subtype
+
+
+@pytest.mark.parametrize("name", ["a", "a.m4a", "a.wav.txt", ".wav"])
+def test_an_unknown_extension_is_refused_and_the_known_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(AudioError, match=r"\.wav, \.flac, \.mp3, \.ogg, .*\.aac"):
+        write_audio(tmp_path / name, tone(), RATE)
+
+
+@pytest.mark.parametrize(
+    ("samples", "rate", "name", "message"),
+    [
+        (np.zeros((2, 9)), RATE, "a.wav", r"shape \[2, 9\]"),
+        (np.array([np.nan]), RATE, "a.wav", "NaN"),
+        (np.array([1e300]), RATE, "a.wav", "infinite"),
+        (np.zeros(0), RATE, "a.wav", "no samples"),
+        (tone(), 0, "a.wav", "0 Hz"),
+        (tone(), -5, "a.flac", "-5 Hz"),
+        (tone(), 22_050, "a.opus", "22,050 Hz"),
+    ],
+)
+def test_samples_that_cannot_be_written_are_refused(
+    tmp_path: Path, samples: np.ndarray, rate: int, name: str, message: str
+) -> None:
+    with pytest.raises(AudioError, match=message):
+        write_audio(tmp_path / name, samples, rate)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_long_ogg_does_not_end_the_process(tmp_path: Path) -> None:
+    """libsndfile 1.2.2 overflows its stack when Vorbis is given two minutes at once."""
+    path = write_audio(tmp_path / "long.ogg", tone(120.0), RATE)
+    assert read_audio(path).duration_s == pytest.approx(120, abs=0.1)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder.wav").mkdir()
+    os.mkfifo(tmp_path / "pipe.wav")
+    (tmp_path / "file").touch()
+    for name in ("none/a.wav", "folder.wav", "pipe.wav", "file/a.wav", "x" * 300 + ".wav"):
+        with pytest.raises(AudioError, match="cannot write"):
+            write_audio(tmp_path / name, tone(), RATE)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder.wav", "pipe.wav"]
+
+
+def test_a_device_behind_a_link_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "null.wav").symlink_to("/dev/null")
+    with pytest.raises(AudioError, match="not a file"):
+        write_audio(tmp_path / "null.wav", tone(), RATE)
+
+
+def test_a_file_behind_a_link_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "real.wav").write_bytes(b"old")
+    (tmp_path / "link.wav").symlink_to(tmp_path / "real.wav")
+    write_audio(tmp_path / "link.wav", tone(), RATE)
+    assert (tmp_path / "link.wav").is_symlink()
+    assert len(read_audio(tmp_path / "real.wav").samples) == RATE
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_audio(tmp_path / "a.wav", tone(), RATE)
+    before = path.read_bytes()
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(AudioError, match="No space left"):
+        write_audio(path, tone(2.0), RATE)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_wav_is_written_without_soundfile_and_flac_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    write_audio(tmp_path / "a.wav", tone(), RATE)
+    with pytest.raises(AudioError, match="pip install soundfile"):
+        write_audio(tmp_path / "a.flac", tone(), RATE)
+
+
+# As audio arrives
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_a_file_written_in_steps_is_the_file_written_at_once(name: str, tmp_path: Path) -> None:
+    if "av" in FORMATS[name].packages:
+        pytest.importorskip("av")
+    whole = write_audio(tmp_path / f"whole.{name}", tone(), RATE)
+    with open_audio_file(tmp_path / f"steps.{name}", RATE) as file:
+        for start in range(0, RATE, STEP):
+            file.write(tone()[start : start + STEP])
+            assert not file.path.exists()  # not before it is finished
+    assert file.duration_s == 1
+    size = file.path.stat().st_size
+    assert size == pytest.approx(whole.stat().st_size, rel=0.05)  # FFmpeg cuts its own frames
+    if name in ("wav", "flac", "pcm", "mp3"):  # an Ogg has a random serial number
+        assert file.path.read_bytes() == whole.read_bytes()
+
+
+def test_a_finished_wav_counts_its_samples(tmp_path: Path) -> None:
+    with open_audio_file(tmp_path / "a.wav", RATE) as file:
+        file.write(tone())
+        file.write(tone())
+    content = file.path.read_bytes()
+    assert int.from_bytes(content[4:8], "little") == len(content) - 8
+    with wave.open(str(file.path)) as reader:
+        assert reader.getnframes() == 2 * RATE
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3"])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_error_half_way_leaves_what_was_said(
+    name: str, error: type[BaseException], tmp_path: Path
+) -> None:
+    with pytest.raises(error), open_audio_file(tmp_path / name, RATE) as file:  # noqa: PT012
+        file.write(tone())
+        raise error
+    assert list(tmp_path.iterdir()) == [tmp_path / name]
+    assert soundfile.info(tmp_path / name).duration == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("num_empty", [0, 3])
+def test_nothing_is_left_where_nothing_was_said(num_empty: int, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), open_audio_file(tmp_path / "a.flac", RATE) as file:  # noqa: PT012
+        for _ in range(num_empty):
+            file.write(np.zeros(0, np.float32))
+        raise RuntimeError
+    with open_audio_file(tmp_path / "b.wav", RATE):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+SPEAKS_FOR_EVER = """
+import sys, numpy as np
+from vivace.audio.writer import open_audio_file
+with open_audio_file(sys.argv[1], 24_000) as file:
+    print("ready", flush=True)
+    while True:
+        file.write(np.sin(np.arange(1_920, dtype=np.float32)))
+"""
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg"])
+@pytest.mark.parametrize("delay_s", [0.05, 0.111])
+def test_ctrl_c_leaves_a_finished_file(name: str, delay_s: float, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SPEAKS_FOR_EVER, str(tmp_path / name)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert b"KeyboardInterrupt" in errors
+    assert b"cffi" not in errors
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+    samples, _ = soundfile.read(tmp_path / name, dtype="float32")
+    assert len(samples) == soundfile.info(tmp_path / name).frames
+    assert len(samples) % STEP == 0
+    assert len(samples) > 0
+
+
+def test_an_existing_file_stays_unless_forced(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"precious")
+    with pytest.raises(AudioError, match="exists; choose another name"):
+        open_audio_file(path, RATE)
+    with open_audio_file(path, RATE, force=True):
+        pass
+    assert path.read_bytes() == b"precious"  # nothing was said
+    with open_audio_file(path, RATE, force=True) as file:
+        file.write(tone())
+    assert read_audio(path).duration_s == 1
+
+
+@pytest.mark.parametrize("name", ["none/a.wav", "file/a.wav", "x" * 300 + ".wav", "a\0.wav"])
+def test_an_unwritable_place_is_an_error_before_anything_is_said(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(AudioError, match="cannot write"):
+        open_audio_file(tmp_path / name, RATE)
+
+
+def test_a_circle_of_links_is_an_audio_error(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").symlink_to(tmp_path / "b.wav")
+    (tmp_path / "b.wav").symlink_to(tmp_path / "a.wav")
+    with pytest.raises(AudioError, match="cannot write"):
+        open_audio_file(tmp_path / "a.wav", RATE, force=True)
+
+
+def test_a_full_disk_leaves_nothing_and_says_so(tmp_path: Path) -> None:
+    file = open_audio_file(tmp_path / "a.wav", RATE)
+    file._replacement.file.close()
+    file._replacement.file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    with pytest.raises(AudioError, match="No space left"), file:
+        file.write(tone())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_closed_file_says_so(tmp_path: Path) -> None:
+    with open_audio_file(tmp_path / "a.wav", RATE) as file:
+        file.write(tone())
+    file.close()  # again is fine
+    with pytest.raises(AudioError, match="is closed"):
+        file.write(tone())
+
+
+def test_bad_samples_later_keep_the_good_ones(tmp_path: Path) -> None:
+    with pytest.raises(AudioError, match="NaN"), open_audio_file(tmp_path / "a.wav", RATE) as file:  # noqa: PT012
+        file.write(tone())
+        file.write(np.array([np.nan]))
+    assert read_audio(tmp_path / "a.wav").duration_s == 1

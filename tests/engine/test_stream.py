@@ -1,0 +1,271 @@
+"""Streams: the same audio as offline, several at once, freed when dropped, honest at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vivace import TTS
+from vivace.audio.clip import AudioChunk
+from vivace.engine.stream import Stream
+from vivace.errors import RequestError, RunawayError, StreamClosedError
+
+TEXT = "A stream of words, one after another."
+
+
+@pytest.fixture(scope="module")
+def tts(tiny_folder: Path) -> Iterator[TTS]:
+    with TTS.load(tiny_folder / "custom_voice", device="cpu") as loaded:
+        yield loaded
+
+
+def collect(stream: Stream, chunks: list[AudioChunk]) -> None:
+    for chunk in stream:
+        chunks.append(chunk)  # kept even if the next one raises
+
+
+def num_slots(tts: TTS) -> int:
+    return len(tts._open_parts()[2]._slots)  # type: ignore[attr-defined]
+
+
+@given(ramp=st.lists(st.integers(1, 9), min_size=1, max_size=4), seed=st.integers(0, 2**40))
+@settings(deadline=None, max_examples=15)
+def test_streamed_audio_is_offline_audio(tts: TTS, ramp: list[int], seed: int) -> None:
+    whole = tts.speak(TEXT, voice="ryan", seed=seed, max_frames=40, trim=False)
+    chunks = list(tts.stream(TEXT, voice="ryan", seed=seed, max_frames=40, chunk_frames=ramp))
+    assert np.array_equal(np.concatenate([c.codes for c in chunks]), whole.codes)
+    samples = np.concatenate([chunk.samples for chunk in chunks])
+    assert samples.shape == whole.samples.shape
+    assert np.allclose(samples, whole.samples, rtol=0, atol=1e-5)
+
+
+def test_chunks_ramp_and_the_last_one_says_so(tts: TTS) -> None:
+    chunks = list(tts.stream(TEXT, seed=1, max_frames=30, min_frames=31))
+    assert [len(chunk.codes) for chunk in chunks] == [1, 2, 4, 8, 8, 7]
+    assert [chunk.is_last for chunk in chunks] == [False] * 5 + [True]
+    assert chunks[-1].finish_reason == "length"
+    assert [chunk.finish_reason for chunk in chunks[:-1]] == [None] * 5
+    assert np.allclose([c.start_s for c in chunks], [0, 0.08, 0.24, 0.56, 1.2, 1.84])
+
+
+def test_two_streams_interleave_and_neither_hears_the_other(tts: TTS) -> None:
+    options = {"max_frames": 24, "min_frames": 25, "chunk_frames": 3}
+    alone = [
+        np.concatenate([c.codes for c in tts.stream(TEXT, voice=voice, seed=3, **options)])
+        for voice in ("ryan", "vivian")
+    ]
+    streams = [tts.stream(TEXT, voice=voice, seed=3, **options) for voice in ("ryan", "vivian")]
+    made: list[list[np.ndarray]] = [[], []]
+    for pair in zip(*streams, strict=True):
+        for index, chunk in enumerate(pair):
+            made[index].append(chunk.codes)
+    for expected, pieces in zip(alone, made, strict=True):
+        assert np.array_equal(np.concatenate(pieces), expected)
+
+
+def test_streams_of_several_threads_take_turns(tts: TTS) -> None:
+    options = {"max_frames": 16, "min_frames": 17}
+    expected = [tts.speak(TEXT, seed=seed, **options).codes for seed in range(4)]
+    found: dict[int, np.ndarray] = {}
+
+    def run(seed: int) -> None:
+        chunks = list(tts.stream(TEXT, seed=seed, **options))
+        found[seed] = np.concatenate([chunk.codes for chunk in chunks])
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.array_equal(found[seed], expected[seed]) for seed in range(4))
+
+
+def test_a_closed_stream_frees_its_slot_and_says_so(tts: TTS) -> None:
+    before = num_slots(tts)
+    stream = tts.stream(TEXT, seed=1, max_frames=30)
+    next(stream)
+    assert num_slots(tts) == before + 1
+    stream.close()
+    assert num_slots(tts) == before
+    assert stream.finish_reason == "cancelled"
+    with pytest.raises(StreamClosedError, match="closed"):
+        next(stream)
+    stream.close()
+
+
+def test_a_dropped_stream_frees_its_slot(tts: TTS) -> None:
+    before = num_slots(tts)
+    stream = tts.stream(TEXT, seed=1, max_frames=30)
+    next(stream)
+    del stream
+    gc.collect()
+    assert num_slots(tts) == before
+
+
+def test_a_finished_stream_ends_and_reports(tts: TTS) -> None:
+    with tts.stream(TEXT, seed=1, max_frames=6, min_frames=7) as stream:
+        list(stream)
+        with pytest.raises(StopIteration):
+            next(stream)
+        assert stream.finish_reason == "length"
+    usage = stream.usage
+    assert usage.frames == 6
+    assert usage.audio_s == pytest.approx(0.48)
+    assert usage.first_audio_ms is not None
+    assert usage.first_audio_ms <= 1000 * usage.wall_s
+
+
+@pytest.mark.parametrize("bad", [0, -1, [], [1, 0], "8"])
+def test_a_bad_chunk_size_is_refused(tts: TTS, bad: object) -> None:
+    with pytest.raises(RequestError, match="chunk_frames"):
+        tts.stream(TEXT, chunk_frames=bad)  # type: ignore[arg-type]
+
+
+# -- live text -------------------------------------------------------------------------------
+
+
+@given(cuts=st.lists(st.integers(1, len(TEXT) - 1), max_size=8, unique=True))
+@settings(deadline=None, max_examples=10)
+def test_live_text_gives_what_the_whole_text_gives(tts: TTS, cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(TEXT)]
+    pieces = [TEXT[a:b] for a, b in itertools.pairwise(edges)]
+    options = {"seed": 5, "max_frames": 60, "voice": "ryan"}
+    whole = tts.speak(TEXT, text_layout="streamed", trim=False, **options)
+    live = tts.speak(iter(pieces), trim=False, **options)
+    assert np.array_equal(live.codes, whole.codes)
+
+
+def test_speech_begins_before_the_text_is_written(tts: TTS) -> None:
+    written: list[str] = []
+
+    def pieces() -> Iterator[str]:
+        for word in ("Hello ", "there, ", "how ", "are ", "you?"):
+            written.append(word)
+            yield word
+
+    stream = tts.stream(pieces(), seed=1, max_frames=60)
+    next(stream)
+    assert len(written) <= 2
+    list(stream)
+    assert len(written) == 5
+
+
+def test_an_iterator_that_raises_is_heard_after_what_it_gave(tts: TTS) -> None:
+    def pieces() -> Iterator[str]:
+        yield "What was said "
+        raise ConnectionError("the writer went away")
+
+    chunks: list[AudioChunk] = []
+    stream = tts.stream(pieces(), seed=1, max_frames=60)
+    with pytest.raises(ConnectionError, match="went away"):
+        collect(stream, chunks)
+    assert chunks[-1].is_last
+    expected = tts.speak("What was said ", text_layout="streamed", seed=1, max_frames=60)
+    assert np.array_equal(np.concatenate([c.codes for c in chunks]), expected.codes)
+    assert num_slots(tts) == 0
+
+
+@pytest.mark.parametrize("pieces", [[], ["", ""]])
+def test_live_text_without_words_is_refused(tts: TTS, pieces: list[str]) -> None:
+    with pytest.raises(RequestError, match="empty"):
+        list(tts.stream(iter(pieces)))
+
+
+def test_live_pieces_must_be_strings(tts: TTS) -> None:
+    with pytest.raises(RequestError, match="strings, not int"):
+        list(tts.stream(iter([1])))  # type: ignore[list-item]
+    with pytest.raises(RequestError, match="live text"):
+        tts.stream(iter(["a"]), text_layout="whole")
+
+
+# -- asyncio ---------------------------------------------------------------------------------
+
+
+def test_astream_gives_what_stream_gives(tts: TTS) -> None:
+    async def words() -> AsyncIterator[str]:
+        for word in TEXT.split(" "):
+            await asyncio.sleep(0)
+            yield word + " "
+
+    async def run(text: object) -> np.ndarray:
+        chunks = [chunk async for chunk in tts.astream(text, seed=2, max_frames=40)]
+        return np.concatenate([chunk.codes for chunk in chunks])
+
+    expected = tts.speak(TEXT + " ", seed=2, max_frames=40, text_layout="streamed").codes
+    assert np.array_equal(asyncio.run(run(words())), expected)
+    assert np.array_equal(asyncio.run(run(TEXT)), tts.speak(TEXT, seed=2, max_frames=40).codes)
+
+
+def test_a_cancelled_astream_frees_its_slot_even_while_it_waits_for_text(tts: TTS) -> None:
+    async def slow() -> AsyncIterator[str]:
+        yield "Only one "
+        await asyncio.sleep(60)
+        yield "never"
+
+    async def run() -> None:
+        async for _ in tts.astream(slow(), seed=2):
+            pass
+
+    async def cancel() -> None:
+        task = asyncio.create_task(run())
+        await asyncio.sleep(0.5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert num_slots(tts) == 0
+
+
+# -- runaways --------------------------------------------------------------------------------
+
+
+def test_a_runaway_is_retried_once_and_then_an_error(
+    tts: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivace.engine.session.frame_budget", lambda num_ids: 12)
+    seeds: list[int] = []
+    settle = tts._settle_sampling
+
+    def watch(changes: dict[str, object]) -> object:
+        params = settle({**changes, "min_frames": 100})
+        seeds.append(params.seed or 0)
+        return params
+
+    monkeypatch.setattr(tts, "_settle_sampling", watch)
+    with pytest.raises(RunawayError, match="twice"):
+        tts.speak("Without end.")
+    assert len(seeds) == len(set(seeds)) == 2
+
+
+def test_a_runaway_of_a_given_seed_is_returned_and_told(
+    tts: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivace.engine.session.frame_budget", lambda num_ids: 12)
+    audio = tts.speak("Without end.", seed=1, min_frames=100)
+    assert audio.finish_reason == "length"
+    assert len(audio.codes) == 12
+    unguarded = tts.speak("Without end.", seed=1, min_frames=100, max_frames=30, guard=False)
+    assert len(unguarded.codes) == 30
+
+
+def test_a_stall_is_stopped_and_trimmed(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "vivace.engine.session.StallDetector.observe",
+        lambda self, codes, samples: 10 if len(codes) else 0,
+    )
+    audio = tts.speak("Stuck.", seed=1, min_frames=100)
+    assert audio.finish_reason == "stall"
+    assert len(audio.codes) == 16
+    assert len(audio.samples) <= 6 * 1920
+    whole = tts.speak("Stuck.", seed=1, min_frames=100, trim=False)
+    assert len(whole.samples) == 16 * 1920

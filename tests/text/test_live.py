@@ -1,0 +1,211 @@
+"""Live text: whatever the pieces, the ids are those of the whole text."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+import unicodedata
+from collections.abc import Iterable
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from real_vocabulary import symbols
+from test_tokenizer import SENTENCES
+
+from vivace.errors import RequestError
+from vivace.text.live import LiveTokenizer
+from vivace.text.tokenizer import TextTokenizer
+
+# What sticks to what, in either pattern and in normalisation.
+JOINTS = [
+    *("'s", "'", "'LL", "'re", "’t", " ", "  ", "\n", "\r\n", " \n ", "\t", "\u3000", "\xa0", "/"),
+    *(
+        "a",
+        "B",
+        "Zoë",
+        "iPhone",
+        "漢",
+        "ㅎ",
+        "ᄒ",
+        "ᅡ",
+        "ᆫ",
+        "한",
+        "ª",
+        "ʰ",
+        "ǅ",
+        "\u0958",
+        "\ufb2a",
+        "\u2adc",
+    ),
+    *("\u0301", "\u0323", "\u0338", "\u3099", "\u20e3", "\ufe0f", "\u200d", "\u0f73", "\U00016d63"),
+    *("=", "<", "(", "((", "!", "...", "…", "。", "—", "🙂", "👍🏽", "9", "½", "٣", "\x00", "\x85"),
+    *("\u1680", "\u2000", "\u2028", "\x1c", "\u037e", "\u212b", "\u0344", "\U00016d67", "\ufeff"),
+]
+TEXTS = st.lists(st.text(st.characters(exclude_categories=("Cs",))) | st.sampled_from(JOINTS)).map(
+    "".join
+)
+CUTS = st.lists(st.integers(0, 60), max_size=20)
+
+
+@pytest.fixture(scope="session", params=[False, True], ids=["qwen2", "camel_case"])
+def tokenizer(request: pytest.FixtureRequest, real_folder: Path) -> TextTokenizer:
+    return TextTokenizer.from_folder(real_folder, split_camel_case=request.param)
+
+
+@pytest.fixture(scope="session", params=[False, True], ids=["qwen2", "camel_case"])
+def small_tokenizer(request: pytest.FixtureRequest) -> TextTokenizer:
+    """Every byte, "assistant", and each pair of what a wrong cut would part."""
+    merges = [("assistant"[:end], "assistant"[end]) for end in range(1, len("assistant"))]
+    doubled = "aABb1'tsé(.!/ \t\n\u0301\u093c漢"
+    for left, right in ((a.encode(), b.encode()) for a in doubled for b in doubled):
+        merges += list(pairwise(symbols(left)))[:1] if len(left) > 1 else []
+        merges.append((symbols(left)[-1], symbols(right)[0]))
+    merges = list(dict.fromkeys(merges))
+    tokens = dict.fromkeys([*symbols(bytes(range(256))), *(a + b for a, b in merges)])
+    vocab = {token: token_id for token_id, token in enumerate(tokens)}
+    added = {"<|im_start|>": 100_000}
+    return TextTokenizer(vocab, merges, added, split_camel_case=request.param)
+
+
+def cut(text: str, places: Iterable[int]) -> list[str]:
+    inside = sorted(place for place in places if place <= len(text))
+    return [text[start:end] for start, end in pairwise([0, *inside, len(text)])]
+
+
+def live_ids(tokenizer: TextTokenizer, pieces: Iterable[str]) -> list[int]:
+    live = LiveTokenizer(tokenizer)
+    ids = [token_id for piece in pieces for token_id in live.feed(piece)]
+    return ids + live.finish()
+
+
+def naive_ids(tokenizer: TextTokenizer, pieces: Iterable[str]) -> list[int]:
+    return [token_id for piece in pieces for token_id in tokenizer.encode(piece)]
+
+
+def said(tokenizer: TextTokenizer, pieces: Iterable[str]) -> list[str]:
+    """What is out after each piece, read back."""
+    live = LiveTokenizer(tokenizer)
+    return [tokenizer.decode(live.feed(piece)) for piece in pieces]
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_a_thousand_random_splits_give_the_ids_of_the_whole(
+    language: str, tokenizer: TextTokenizer
+) -> None:
+    rng = random.Random(language)
+    whole = {sentence: tokenizer.encode(sentence) for sentence in SENTENCES[language]}
+    num_naive_matches = 0
+    for _ in range(1_000):
+        text = rng.choice(SENTENCES[language])
+        pieces = cut(text, rng.choices(range(len(text) + 1), k=rng.randrange(1, 20)))
+        assert live_ids(tokenizer, pieces) == whole[text], pieces
+        num_naive_matches += naive_ids(tokenizer, pieces) == whole[text]
+    assert num_naive_matches < 500  # the control: encoding each piece alone must fail
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_sentences_fed_by_the_character_give_the_ids_of_the_whole(
+    language: str, tokenizer: TextTokenizer
+) -> None:
+    text = " ".join(SENTENCES[language])
+    assert live_ids(tokenizer, text) == tokenizer.encode(text)
+
+
+@settings(deadline=None, max_examples=500)
+@given(text=TEXTS, places=CUTS)
+def test_any_split_of_any_text_gives_the_ids_of_the_whole(
+    small_tokenizer: TextTokenizer, text: str, places: list[int]
+) -> None:
+    whole = small_tokenizer.encode(text)
+    assert live_ids(small_tokenizer, cut(text, places)) == whole
+    assert live_ids(small_tokenizer, text) == whole
+
+
+def test_kinds_in_every_order_give_the_ids_of_the_whole(small_tokenizer: TextTokenizer) -> None:
+    for characters in product("aB1!/ \n\u0301\u0958", repeat=4):
+        text = "".join(characters)
+        assert live_ids(small_tokenizer, text) == small_tokenizer.encode(text), text
+
+
+def test_joints_in_every_order_give_the_ids_of_the_whole(small_tokenizer: TextTokenizer) -> None:
+    for first in JOINTS:
+        for second in JOINTS:
+            text = f"x{first}{second}!a {second}{first}'s"
+            assert live_ids(small_tokenizer, text) == small_tokenizer.encode(text), text
+
+
+def test_every_mark_sign_number_and_space_may_end_a_piece(small_tokenizer: TextTokenizer) -> None:
+    characters = map(chr, range(sys.maxunicode))
+    for character in (c for c in characters if unicodedata.category(c)[0] in "MPZN"):
+        text = f"e{character}\u0301({character}a"
+        assert live_ids(small_tokenizer, text) == small_tokenizer.encode(text), hex(ord(character))
+
+
+def test_the_control_of_pieces_encoded_alone_fails(tokenizer: TextTokenizer) -> None:
+    pieces = ["Hel", "lo wor", "ld"]
+    assert naive_ids(tokenizer, pieces) != tokenizer.encode("Hello world")
+    assert live_ids(tokenizer, pieces) == tokenizer.encode("Hello world")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (["Hello wor"], ["Hello"]),
+        (["Hello world "], ["Hello world"]),
+        (["Hello", " world", "!"], ["", "Hello", " world"]),
+        (["H", "i", ",", " ", "you"], ["", "", "Hi", ",", ""]),
+        (["don", "'", "t", " "], ["", "don", "", "'t"]),
+        (["it's", " "], ["it", "'s"]),
+        (["in 19", "84", ","], ["in 1", "98", "4"]),
+        (["你好", "，世界", "。"], ["", "你好", "，世界"]),
+        (["안녕", "하세요 ", "여러분."], ["", "안녕하세요", " 여러분"]),
+        (["cafe", "\u0301", " "], ["", "", "café"]),
+        (["end.\n", "\n", "“", "Go"], ["end", "", ".\n\n", ""]),
+        (["x ", " ", " y", " "], ["x", "", "", "   y"]),
+        (["", " ", ""], ["", "", ""]),
+    ],
+)
+def test_a_word_is_out_with_the_character_after_it(
+    pieces: list[str], expected: list[str], tokenizer: TextTokenizer
+) -> None:
+    assert said(tokenizer, pieces) == expected
+
+
+def test_the_halves_of_a_character_may_come_in_two_pieces(tokenizer: TextTokenizer) -> None:
+    whole = tokenizer.encode("so 🪆🙂!")
+    assert live_ids(tokenizer, ["so \ud83e", "\ude86🙂!"]) == whole
+    assert live_ids(tokenizer, ["so \ud83e", "", "\ude86\ud83d", "\ude42", "!"]) == whole
+    assert live_ids(tokenizer, ["so \ud83e\ude86\ud83d\ude42!"]) == whole
+
+
+@pytest.mark.parametrize(
+    "pieces", [["so \ud83e"], ["so \ud83e", "!"], ["so ", "\ude86"], ["\ud83e", "\ud83e", "\ude86"]]
+)
+def test_half_a_character_that_stays_alone_is_a_request_error(
+    pieces: list[str], tokenizer: TextTokenizer
+) -> None:
+    with pytest.raises(RequestError, match=r"half of a surrogate pair \(U\+D(83E|E86)\)"):
+        live_ids(tokenizer, pieces)
+
+
+def test_a_finished_tokenizer_begins_another_text(tokenizer: TextTokenizer) -> None:
+    live = LiveTokenizer(tokenizer)
+    live.feed("one")
+    assert live.finish() == tokenizer.encode("one")
+    assert live.finish() == []
+    assert live.feed("two ") + live.finish() == tokenizer.encode("two ")
+
+
+@pytest.mark.parametrize("unit", ["a", " ", "\n", "!", "\u0301", "a ", "'s", "漢", "1", "e\u0301"])
+def test_100_000_characters_fed_one_by_one_take_linear_time(
+    unit: str, small_tokenizer: TextTokenizer
+) -> None:
+    text = (unit * 100_000)[:100_000]
+    start = time.process_time()
+    ids = live_ids(small_tokenizer, text)
+    assert time.process_time() - start < 2
+    assert ids == small_tokenizer.encode(text)

@@ -1,0 +1,515 @@
+"""From a recording to a voice: how it ends, how it is remembered, and how it is found again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from vivace import TTS, Voice
+from vivace.audio.files import read_audio
+from vivace.errors import (
+    AudioError,
+    RequestError,
+    UnknownVoiceError,
+    UnsupportedRequestError,
+    VoiceFileError,
+    VoiceMismatchError,
+)
+from vivace.voices import enroll as enrolment
+from vivace.voices.cache import EnrolmentCache, EnrolmentKey
+from vivace.voices.enroll import encoder_fingerprint
+from vivace.voices.leak import leaked_frames
+from vivace.voices.library import VoiceLibrary
+
+WORDS = "These are the words of the recording."
+Codes = NDArray[np.int64]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own for every test."""
+    monkeypatch.setenv("VIVACE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="module")
+def load_tts(tiny_folder: Path) -> Callable[[str], TTS]:
+    return cache(lambda name: TTS.load(tiny_folder / name, device="cpu"))
+
+
+@pytest.fixture
+def base(load_tts: Callable[[str], TTS]) -> TTS:
+    return load_tts("base")
+
+
+@pytest.fixture
+def custom(load_tts: Callable[[str], TTS]) -> TTS:
+    return load_tts("custom_voice")
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    soundfile.write(tmp_path / "me.wav", *make_recording())
+    return tmp_path / "me.wav"
+
+
+@pytest.fixture
+def enrolled(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """The transcript of every enrolment that was not spared."""
+    transcripts: list[str | None] = []
+    enroll = enrolment.enroll
+
+    def count(*parts: Any, **options: Any) -> Voice:
+        transcripts.append(options["transcript"])
+        return enroll(*parts, **options)
+
+    monkeypatch.setattr(enrolment, "enroll", count)
+    return transcripts
+
+
+def make_recording(pitch: float = 150, rate: int = 24_000) -> tuple[NDArray[np.float32], int]:
+    t = np.arange(round(1.6 * rate)) / rate
+    tone = 0.2 * np.sin(2 * np.pi * pitch * t) * np.sin(3 * t)
+    return tone.astype(np.float32), rate
+
+
+def codes_of(voice: Voice) -> Codes:
+    assert voice.ref_codes is not None
+    return voice.ref_codes
+
+
+# --- The silence behind the recording ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [8_000, 24_000, 44_100])
+def test_half_a_second_of_silence_is_encoded_behind_the_recording(base: TTS, rate: int) -> None:
+    samples, rate = make_recording(rate=rate)
+    silence = np.zeros(rate // 2, np.float32)
+    by_hand = base.clone((np.concatenate((samples, silence)), rate), WORDS, append_silence=False)
+    appended = base.clone((samples, rate), WORDS)
+    np.testing.assert_array_equal(codes_of(appended), codes_of(by_hand))
+    assert appended.reference_s == pytest.approx(2.16)  # 2.1 s in whole frames
+    plain = base.clone((samples, rate), WORDS, append_silence=False)
+    assert plain.reference_s == pytest.approx(1.6)
+
+
+def test_the_speaker_is_heard_without_the_silence(base: TTS) -> None:
+    appended, plain = (base.clone(make_recording(), WORDS, append_silence=a) for a in (True, False))
+    np.testing.assert_array_equal(appended.speaker, plain.speaker)
+    alone = base.clone(make_recording())
+    np.testing.assert_array_equal(appended.speaker, alone.speaker)
+    assert alone.reference_s == 0
+    assert appended.source_sha256 == plain.source_sha256
+
+
+def test_a_reference_of_the_longest_length_may_have_its_silence(base: TTS) -> None:
+    tone = np.tile(make_recording(rate=8_000)[0], 20)[: 30 * 8_000]
+    assert base.clone((tone, 8_000), WORDS).reference_s == pytest.approx(30.56)
+
+
+# --- The end of the reference, said again -----------------------------------------------------
+
+
+def draw(seed: int, num_frames: int, num_codes: int = 2048) -> Codes:
+    return np.random.default_rng(seed).integers(0, num_codes, (num_frames, 16))
+
+
+REFERENCE = draw(0, 60)
+SILENCE = np.tile(draw(9, 1), (7, 1))
+SPEECH = draw(1, 40)
+
+
+def with_errors(codes: Codes, *rows: int) -> Codes:
+    changed = codes.copy()
+    changed[list(rows), 0] = 2047 - changed[list(rows), 0]
+    return changed
+
+
+@pytest.mark.parametrize("num_frames", [3, 4, 8, 25])
+def test_a_repeated_end_is_counted_to_the_frame(num_frames: int) -> None:
+    codes = np.concatenate((REFERENCE[-num_frames:], SPEECH))
+    assert leaked_frames(REFERENCE, codes) == num_frames
+
+
+def test_only_what_is_said_counts_not_how_it_sounds() -> None:
+    tail = REFERENCE[-6:].copy()
+    tail[:, 1:] = draw(5, 6)[:, 1:]
+    assert leaked_frames(REFERENCE, np.concatenate((tail, SPEECH))) == 6
+
+
+@pytest.mark.parametrize("rows", [(0,), (3,), (2, 5)])
+def test_a_few_other_codes_within_it_are_forgiven(rows: tuple[int, ...]) -> None:
+    codes = np.concatenate((with_errors(REFERENCE[-10:], *rows), SPEECH))
+    assert leaked_frames(REFERENCE, codes) == 10
+
+
+@pytest.mark.parametrize("num_silent", [1, 6, 7])
+def test_it_is_found_before_the_silence_that_enrolment_appends(num_silent: int) -> None:
+    reference = np.concatenate((REFERENCE, SILENCE[:num_silent]))
+    assert leaked_frames(reference, np.concatenate((REFERENCE[-5:], SPEECH))) == 5
+    again = np.concatenate((REFERENCE[-5:], SILENCE[:num_silent], SPEECH))
+    assert leaked_frames(reference, again) == 5 + num_silent
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        SPEECH,
+        SPEECH[:0],
+        REFERENCE[-2:],
+        np.concatenate((REFERENCE[-2:], SPEECH)),  # two frames are chance
+        np.concatenate((REFERENCE[:10], SPEECH)),  # its beginning
+        np.concatenate((REFERENCE[30:40], SPEECH)),  # its middle
+        np.concatenate((SPEECH[:5], REFERENCE[-10:], SPEECH)),  # said later on
+        np.concatenate((REFERENCE[-10:][::-1], SPEECH)),  # backwards
+        np.concatenate((with_errors(REFERENCE[-10:], 0, 2, 4, 6, 8), SPEECH)),  # half of it
+    ],
+)
+def test_speech_that_does_not_begin_with_the_end_is_left_alone(codes: Codes) -> None:
+    assert leaked_frames(REFERENCE, codes) == 0
+
+
+def test_a_pause_after_a_pause_is_no_repetition() -> None:
+    reference = np.concatenate((REFERENCE, SILENCE))
+    assert leaked_frames(reference, np.concatenate((SILENCE, SPEECH))) == 0
+    two_kinds = np.where(np.arange(8)[:, None] % 2, SILENCE[:1], draw(8, 1))
+    reference = np.concatenate((REFERENCE, two_kinds))
+    assert leaked_frames(reference, np.concatenate((two_kinds, SPEECH))) == 0
+
+
+def test_a_short_reference_is_compared_as_far_as_it_goes() -> None:
+    assert leaked_frames(REFERENCE[:4], np.concatenate((REFERENCE[:4], SPEECH))) == 4
+    assert leaked_frames(REFERENCE[:1], SPEECH) == 0
+    assert leaked_frames(REFERENCE[:0], SPEECH) == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 25))
+def test_any_repeated_end_is_found_and_nothing_else(seed: int, num_frames: int) -> None:
+    reference, speech = draw(seed, 50), draw(seed + 1, 30)
+    found = leaked_frames(reference, np.concatenate((reference[50 - num_frames :], speech)))
+    assert found == (num_frames if num_frames >= 3 else 0)
+
+
+# --- The cache --------------------------------------------------------------------------------
+
+
+def make_key(number: int = 0, **changes: Any) -> EnrolmentKey:
+    fields: dict[str, Any] = {
+        "source_sha256": f"{number:064x}",
+        "transcript": None,
+        "append_silence": True,
+        "width": 32,
+        "encoders": "e",
+    }
+    return EnrolmentKey(**(fields | changes))
+
+
+def make_voice(key: EnrolmentKey, value: float = 1.0) -> Voice:
+    return Voice(
+        name="cloned",
+        speaker=np.full(key.width, value, np.float32),
+        source_sha256=key.source_sha256,
+        ref_text=key.transcript,
+        ref_codes=None if key.transcript is None else REFERENCE,
+    )
+
+
+def refuse() -> Voice:
+    raise AssertionError("made again")
+
+
+def test_a_voice_is_made_once(tmp_path: Path) -> None:
+    kept = EnrolmentCache(tmp_path / "cache")
+    made = kept.find_or_make(make_key(), lambda: make_voice(make_key(), 3))
+    again = EnrolmentCache(tmp_path / "cache").find_or_make(make_key(), refuse)
+    np.testing.assert_array_equal(made.speaker, again.speaker)
+    assert len(kept) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source_sha256": "f" * 64},
+        {"transcript": WORDS},
+        {"append_silence": False},
+        {"width": 64},
+        {"encoders": "others"},
+        {"family": "another"},
+    ],
+)
+def test_whatever_the_voice_depends_on_is_part_of_the_key(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    kept = EnrolmentCache(tmp_path)
+    kept.put(make_key(), make_voice(make_key()))
+    assert kept.get(make_key()) is not None
+    assert kept.get(make_key(**change)) is None
+
+
+def test_words_and_their_absence_cannot_be_confused() -> None:
+    transcripts = [None, "", "null", "None", '", "x": "']
+    assert len({make_key(transcript=transcript).digest for transcript in transcripts}) == 5
+
+
+def test_the_one_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+    kept = EnrolmentCache(tmp_path, max_entries=3)
+    for number in range(3):
+        kept.put(make_key(number), make_voice(make_key(number)))
+        path = tmp_path / f"{make_key(number).digest}.safetensors"
+        os.utime(path, ns=(number * 10**9, number * 10**9))
+    assert kept.get(make_key(0)) is not None  # used just now
+    kept.put(make_key(3), make_voice(make_key(3)))
+    found = [number for number in range(4) if kept.get(make_key(number)) is not None]
+    assert found == [0, 2, 3]
+    assert len(kept) == len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"\0" * 2**21])
+def test_a_damaged_file_is_made_again(tmp_path: Path, content: bytes) -> None:
+    kept = EnrolmentCache(tmp_path)
+    (tmp_path / f"{make_key().digest}.safetensors").write_bytes(content)
+    kept.find_or_make(make_key(), lambda: make_voice(make_key(), 4))
+    found = kept.find_or_make(make_key(), refuse)
+    assert found.speaker[0] == 4
+
+
+def test_a_voice_in_the_place_of_another_is_not_lent(tmp_path: Path) -> None:
+    kept = EnrolmentCache(tmp_path)
+    for other in (make_key(1), make_key(width=64), make_key(transcript=WORDS)):
+        kept.put(make_key(), make_voice(other))  # as if a file had been renamed
+        assert kept.get(make_key()) is None
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk_costs_the_cache_and_not_the_voice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, call, fail)
+    kept = EnrolmentCache(tmp_path)
+    assert kept.find_or_make(make_key(), lambda: make_voice(make_key(), 5)).speaker[0] == 5
+    assert list(tmp_path.iterdir()) == []
+    assert "an enrolment was not kept" in caplog.text
+
+
+def test_a_cache_that_cannot_be_a_folder_costs_nothing_either(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    kept = EnrolmentCache(tmp_path / "file")
+    assert kept.find_or_make(make_key(), lambda: make_voice(make_key(), 5)).speaker[0] == 5
+
+
+STORM = """
+import sys
+from pathlib import Path
+import numpy as np
+from vivace.voices.cache import EnrolmentCache, EnrolmentKey
+from vivace.voices.voice import Voice
+
+kept = EnrolmentCache(Path(sys.argv[1]), max_entries=5)
+for turn in range(150):
+    number = turn % 9
+    digest = f"{number:064x}"
+    key = EnrolmentKey(
+        source_sha256=digest, transcript=None, append_silence=True, width=32, encoders="e"
+    )
+    speaker = np.full(32, number, np.float32)
+    made = Voice(name="cloned", speaker=speaker, source_sha256=digest)
+    assert kept.find_or_make(key, lambda: made).speaker[0] == number
+"""
+
+
+def test_processes_that_share_a_cache_do_not_harm_each_other(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STORM, str(tmp_path)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    for process in processes:
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 0, error
+        assert error == ""
+    assert len(EnrolmentCache(tmp_path)) <= 5
+    assert all(path.suffix == ".safetensors" for path in tmp_path.iterdir())
+
+
+def test_the_fingerprint_tells_encoders_apart_and_precision_too(
+    tiny: Callable[[str], Any],
+) -> None:
+    parts = tiny("base")
+    first = encoder_fingerprint(parts.model, parts.codec)
+    assert first == encoder_fingerprint(parts.model, parts.codec)
+    half = parts.checkpoint.load_model(torch.device("cpu"), torch.bfloat16)
+    assert encoder_fingerprint(half, parts.codec) != first
+    tuned = parts.checkpoint.load_model(torch.device("cpu"), torch.float32)
+    with torch.no_grad():
+        next(p for p in tuned.speaker_encoder.parameters() if p.ndim == 1)[0] += 0.01
+    assert encoder_fingerprint(tuned, parts.codec) != first
+
+
+# --- Whatever is written for a voice ----------------------------------------------------------
+
+
+def test_a_recording_is_a_voice_and_is_enrolled_once(
+    base: TTS, recording: Path, enrolled: list[str | None]
+) -> None:
+    by_path = base.speak("Hello.", voice=recording, seed=1, max_frames=3)
+    copy = recording.rename(recording.with_name("copy"))  # no ending, another path
+    by_copy = base.speak("Hello.", voice=str(copy), seed=1, max_frames=3)
+    np.testing.assert_array_equal(by_path.codes, by_copy.codes)
+    cloned = base.speak("Hello.", voice=base.clone(copy), seed=1, max_frames=3)
+    np.testing.assert_array_equal(by_path.codes, cloned.codes)
+    assert enrolled == [None]
+
+
+def test_other_words_or_another_recording_are_enrolled_anew(
+    base: TTS, recording: Path, enrolled: list[str | None]
+) -> None:
+    voices = [base.voice(recording, words) for words in (None, WORDS, "Other.", WORDS, None)]
+    assert enrolled == [None, WORDS, "Other."]
+    assert [v.ref_text for v in voices if isinstance(v, Voice)] == [
+        None, WORDS, "Other.", WORDS, None,
+    ]  # fmt: skip
+    soundfile.write(recording, *make_recording(pitch=220))  # the same path
+    other = base.voice(recording)
+    assert isinstance(other, Voice)
+    assert other.source_sha256 == read_audio(recording).sha256
+    assert enrolled == [None, WORDS, "Other.", None]
+
+
+def test_models_of_different_widths_do_not_share_voices(
+    load_tts: Callable[[str], TTS], recording: Path
+) -> None:
+    widths = []
+    for name in ("base", "base_projected", "base"):
+        voice = load_tts(name).voice(recording)
+        assert isinstance(voice, Voice)
+        widths.append(voice.width)
+    assert widths == [32, 64, 32]
+
+
+def test_a_recording_that_cannot_be_enrolled_leaves_nothing(
+    base: TTS, tmp_path: Path, home: Path
+) -> None:
+    soundfile.write(tmp_path / "silent.wav", np.zeros(48_000), 24_000)
+    with pytest.raises(AudioError, match="silent"):
+        base.voice(tmp_path / "silent.wav")
+    assert not home.exists()
+
+
+def test_a_voice_file_is_loaded(base: TTS, recording: Path, tmp_path: Path) -> None:
+    path = base.clone(recording, WORDS, name="ada").save(tmp_path / "x.safetensors")
+    for source in (path, str(path)):
+        found = base.voice(source)
+        assert isinstance(found, Voice)
+        assert (found.name, found.ref_text) == ("ada", WORDS)
+
+
+def test_a_voice_is_itself(base: TTS, recording: Path) -> None:
+    voice = base.clone(recording)
+    assert base.voice(voice) is voice
+
+
+def test_a_name_is_looked_up_in_the_library(base: TTS, recording: Path) -> None:
+    voice = base.clone(recording, WORDS, name="ada")
+    VoiceLibrary().add(voice)
+    first, second, third = (
+        base.speak("Hello.", voice=v, seed=2, max_frames=3) for v in (voice, "ada", "Ada")
+    )
+    np.testing.assert_array_equal(first.codes, second.codes)
+    np.testing.assert_array_equal(first.codes, third.codes)
+
+
+def test_what_lies_in_the_working_folder_changes_no_name(
+    base: TTS, custom: TTS, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    VoiceLibrary().add(base.clone(recording, name="ada"))
+    for name in ("ada", "vivian"):
+        (tmp_path / name).write_bytes(b"no audio at all")
+    found = base.voice("ada")
+    assert isinstance(found, Voice)
+    assert custom.voice("vivian") == "vivian"
+    with pytest.raises(AudioError, match="not a format that is known"):
+        base.voice("vivian")  # no preset there, but a file
+
+
+def test_presets_stay_names(custom: TTS, recording: Path, base: TTS) -> None:
+    VoiceLibrary().add(base.clone(recording, name="vivian"))
+    assert custom.voice("vivian") == "vivian"
+    assert custom.voice("Vivian") == "Vivian"
+    assert custom.speak("Hello.", voice="Vivian", max_frames=1).usage.frames == 1
+
+
+def test_only_a_base_checkpoint_speaks_with_a_voice_of_the_library(custom: TTS) -> None:
+    VoiceLibrary().add(Voice(name="ada", speaker=np.ones(2048, np.float32)))
+    with pytest.raises(UnsupportedRequestError, match=r"cloned voice 'ada'.*12Hz-1\.7B-Base"):
+        custom.speak("Hello.", voice="ada")
+
+
+def test_an_unknown_name_lists_what_the_checkpoint_could_use(base: TTS, custom: TTS) -> None:
+    with pytest.raises(UnsupportedRequestError, match=r"'eve'; load .*CustomVoice$"):
+        base.speak("Hello.", voice="eve")
+    for name in ("ada", "bob"):
+        VoiceLibrary().add(Voice(name=name, speaker=np.ones(32, np.float32)))
+    with pytest.raises(
+        UnsupportedRequestError, match="CustomVoice, or take one of yours: ada, bob"
+    ):
+        base.speak("Hello.", voice="eve")
+    with pytest.raises(UnknownVoiceError, match=r"'eve'; try one of: aiden, .*vivian$"):
+        custom.speak("Hello.", voice="eve")
+
+
+@pytest.mark.parametrize(
+    ("voice", "error", "match"),
+    [
+        ("absent.wav", AudioError, "absent.wav: there is no such file"),
+        (Path("absent"), AudioError, "absent: there is no such file"),
+        ("https://example.com/me.wav", AudioError, "URLs are not fetched"),
+        ("absent.safetensors", VoiceFileError, "absent.safetensors: there is no such voice"),
+        ("../no/such", RequestError, "preset voice '../no/such'"),
+        ("", RequestError, "preset voice ''"),
+        ("a\0b", RequestError, "preset voice"),
+        ("x" * 5_000, RequestError, "preset voice"),
+        ("\ud800", RequestError, "preset voice"),
+        (b"bytes", RequestError, "voice must be a preset's name, a path or a Voice, not bytes"),
+    ],
+)
+def test_what_is_no_voice_is_refused(base: TTS, voice: Any, error: Any, match: str) -> None:
+    with pytest.raises(error, match=match):
+        base.speak("Hello.", voice=voice)
+
+
+def test_only_a_base_checkpoint_enrols_a_recording(custom: TTS, recording: Path) -> None:
+    with pytest.raises(UnsupportedRequestError, match=r"cannot clone a voice; load .*-Base"):
+        custom.speak("Hello.", voice=recording)
+
+
+def test_a_voice_of_the_library_for_another_model_is_refused(base: TTS) -> None:
+    VoiceLibrary().add(Voice(name="wide", speaker=np.ones(64, np.float32)))
+    with pytest.raises(VoiceMismatchError, match="'wide' has width 64 and this model 32"):
+        base.speak("Hello.", voice="wide")
+
+
+def test_a_transcript_belongs_to_a_recording(base: TTS, recording: Path) -> None:
+    voice = base.clone(recording, name="ada")
+    VoiceLibrary().add(replace(voice, name="bob"))
+    for source in (voice, "bob"):
+        with pytest.raises(RequestError, match="a transcript belongs to a recording"):
+            base.voice(source, WORDS)
+    with pytest.raises(RequestError, match="the transcript is blank"):
+        base.voice(recording, " ")

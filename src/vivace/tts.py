@@ -7,28 +7,32 @@ with TTS.load("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice") as tts:
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
-from threading import Lock
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.files import AudioSource, read_audio
-from vivace.audio.trim import trim_start
 from vivace.backends import build_backend
 from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import pick_device, pick_dtype
 from vivace.engine.async_text import AsyncPieces
+from vivace.engine.engine import Engine
 from vivace.engine.intake import SERVED_BY, Intake, Request, as_pieces
-from vivace.engine.session import RAMP, WHOLE, Session, chunk_sizes
+from vivace.engine.session import RAMP, WHOLE, chunk_sizes
 from vivace.engine.stream import Stream
 from vivace.errors import CheckpointError, ClosedError, RequestError, RunawayError
 from vivace.model.codec import Codec
@@ -59,8 +63,8 @@ class TTS:
     ) -> None:
         self.checkpoint = checkpoint
         self._intake = Intake(checkpoint.config, tokenizer)
-        self._parts: tuple[Qwen3TTS, Codec, Backend] | None = (model, codec, backend)
-        self._lock = Lock()  # streams of several threads take turns at the backend
+        engine = Engine(checkpoint.config, checkpoint.codec_config, backend, self._intake)
+        self._parts: tuple[Qwen3TTS, Codec, Engine] | None = (model, codec, engine)
 
     @classmethod
     def load(
@@ -138,7 +142,7 @@ class TTS:
         if self._parts is None:
             return f"<TTS {name}, closed>"
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"<TTS {name} on {self.device} in {dtype}, backend {self._parts[2].name}>"
+        return f"<TTS {name} on {self.device} in {dtype}, backend {self._parts[2].backend.name}>"
 
     # -- what it does ------------------------------------------------------------------------
 
@@ -150,11 +154,13 @@ class TTS:
         language: str = AUTO,
         instruct: str | None = None,
         text_layout: TextLayout | None = None,
+        split: bool = True,
+        clean: bool = False,
         guard: bool = True,
         trim: bool = True,
         **sampling: Any,
     ) -> Audio:
-        """Say `text` and return all of it.
+        """Say `text`, of any length, and return all of it.
 
         `voice` is a preset speaker's name, a cloned `Voice`, the name of one in the library, or the
         path of a voice file or of a recording to clone; `language` is that of the text,
@@ -162,6 +168,9 @@ class TTS:
         describes the voice to a voice_design checkpoint. Any field of `SamplingParams` can be
         given by name and replaces the checkpoint's default. `text_layout` None is the official
         choice: `streamed` for cloned voices, `whole` for the others.
+
+        A text of more than 300 characters is spoken in utterances of a few sentences, unless
+        `split` is false; `[pause 0.5s]` is a pause; `clean` takes markdown, emoji and links out.
 
         `guard` stops speech that does not end by itself; without a `seed` or `max_frames` of yours
         it is tried once more, and then a RunawayError. `trim` takes silence off the start and a
@@ -175,13 +184,16 @@ class TTS:
                 language=language,
                 instruct=instruct,
                 text_layout=text_layout,
+                split=split,
+                clean=clean,
                 guard=guard,
                 sizes=chunk_sizes(WHOLE),
                 **sampling,
             )
-            chunks = list(stream)
-            if not (is_retried and stream.is_runaway):
-                return self._join(stream, chunks, trim)
+            audio = stream.collect(trim=trim)
+            if not (is_retried and stream.is_runaway and stream.num_utterances == 1):
+                log.info("spoke %s, %s", audio.usage, audio.finish_reason)
+                return audio
             log.warning("speech did not end by itself (%s)", stream.finish_reason)
         raise RunawayError(
             f"speech of {len(text)} characters did not end by itself, twice; "  # type: ignore[arg-type]
@@ -196,6 +208,8 @@ class TTS:
         language: str = AUTO,
         instruct: str | None = None,
         text_layout: TextLayout | None = None,
+        split: bool = True,
+        clean: bool = False,
         guard: bool = True,
         chunk_frames: int | Sequence[int] = RAMP,
         **sampling: Any,
@@ -212,6 +226,8 @@ class TTS:
             language=language,
             instruct=instruct,
             text_layout=text_layout,
+            split=split,
+            clean=clean,
             guard=guard,
             sizes=chunk_sizes(chunk_frames),
             **sampling,
@@ -242,45 +258,28 @@ class TTS:
         language: str = AUTO,
         instruct: str | None = None,
         text_layout: TextLayout | None = None,
+        split: bool = True,
+        clean: bool = False,
         guard: bool = True,
         **sampling: Any,
     ) -> Stream:
         """`stream` for those who count: `sizes` gives the frames of each chunk, endlessly."""
-        _, _, backend = self._open_parts()
+        _, _, engine = self._open_parts()
         request = Request(
             text=text if isinstance(text, str) else as_pieces(text),
             voice=None if voice is None else self.voice(voice),
             language=language,
             instruct=instruct,
             layout=text_layout,
+            split=split,
+            clean=clean,
         )
-        self._intake.check(request)
-        session = Session(
-            backend=backend,
-            lock=self._lock,
-            sampling=self._settle_sampling(sampling),
+        return engine.open(
+            request,
+            self._settle_sampling(sampling),
+            sizes,
             is_guarded=guard,
             has_budget=guard and "max_frames" not in sampling,
-            **self._intake.text_of(request),
-        )
-        return Stream(session, self.sample_rate, sizes)
-
-    def _join(self, stream: Stream, chunks: Sequence[AudioChunk], trim: bool) -> Audio:
-        samples = np.concatenate([chunk.samples for chunk in chunks])
-        codes = np.concatenate([chunk.codes for chunk in chunks])
-        if trim:
-            per_frame = self.checkpoint.codec_config.decode_upsample_rate
-            kept = len(codes) - stream.num_stalled
-            samples = trim_start(samples[: kept * per_frame], self.sample_rate)
-        usage = dataclasses.replace(stream.usage, audio_s=len(samples) / self.sample_rate)
-        assert stream.finish_reason is not None
-        log.info("spoke %.2f s in %.2f s, %s", usage.audio_s, usage.wall_s, stream.finish_reason)
-        return Audio(
-            samples=samples,
-            sample_rate=self.sample_rate,
-            codes=codes,
-            finish_reason=stream.finish_reason,
-            usage=usage,
         )
 
     def clone(
@@ -360,7 +359,7 @@ class TTS:
     ) -> None:
         self.close()
 
-    def _open_parts(self) -> tuple[Qwen3TTS, Codec, Backend]:
+    def _open_parts(self) -> tuple[Qwen3TTS, Codec, Engine]:
         if self._parts is None:
             raise ClosedError("this TTS was closed; load it again to speak")
         return self._parts

@@ -236,7 +236,7 @@ def test_say_refuses_a_voice_of_another_width(
     ("arguments", "match"),
     [
         ([""], "text is empty or blank"),
-        (["x" * 5000], "5,000 characters and the limit is 4,096"),
+        (["x" * 1_000_001], "1,000,001 characters and the limit is 1,000,000"),
         (["\udcff"], "half of a surrogate pair"),
         (["Hello.", "--language=klingon"], "no language named 'klingon'; try one of: auto, "),
         (["Hello.", "--temperature=-1"], "temperature must be 0 or more"),

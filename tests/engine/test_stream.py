@@ -34,7 +34,7 @@ def collect(stream: Stream, chunks: list[AudioChunk]) -> None:
 
 
 def num_slots(tts: TTS) -> int:
-    return len(tts._open_parts()[2]._slots)  # type: ignore[attr-defined]
+    return len(tts._open_parts()[2].backend._slots)  # type: ignore[attr-defined]
 
 
 @given(ramp=st.lists(st.integers(1, 9), min_size=1, max_size=4), seed=st.integers(0, 2**40))

@@ -40,6 +40,7 @@ def _add_say(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     say.add_argument("--force", action="store_true", help="overwrite the file")
     say.add_argument("--format", help="of stdout or the default file: wav, pcm, flac, mp3, opus …")
+    say.add_argument("--clean", action="store_true", help="take out markdown, emoji and links")
     say.add_argument("--stream", action="store_true", help="write audio while it is made")
     say.add_argument("--speed", type=float, default=1.0, help="0.25 to 4; the pitch is kept")
     say.add_argument("--json", action="store_true", help="print what was made as JSON")

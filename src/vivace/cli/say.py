@@ -161,5 +161,6 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "language": arguments.language,
         "instruct": arguments.instruct,
         "text_layout": arguments.text_layout,
+        "clean": arguments.clean,
         **{name: value for name, value in given.items() if value is not None},
     }

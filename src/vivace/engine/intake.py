@@ -8,9 +8,11 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Protocol
 
 from vivace.engine.live_text import LiveText
+from vivace.engine.long_text import plan_utterances
+from vivace.engine.session import Session
 from vivace.errors import RequestError, TextTooLongError, UnsupportedRequestError
 from vivace.model.config import ModelConfig
 from vivace.prompt import (
@@ -22,10 +24,11 @@ from vivace.prompt import (
     preset_id,
 )
 from vivace.text.live import LiveTokenizer
+from vivace.text.script import Pause
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.voice import Voice
 
-MAX_TEXT_CHARS = 4096
+MAX_TEXT_CHARS = 1_000_000  # a long book; it is spoken in utterances of a few sentences
 MAX_INSTRUCT_CHARS = 4096
 TEXT_LAYOUTS = ("whole", "streamed")
 UNSEEN = {"Zs", "Zl", "Zp", "Cc", "Cf"}  # Unicode categories of what leaves no mark on paper
@@ -48,14 +51,46 @@ class Request:
     language: str
     instruct: str | None
     layout: TextLayout | None  # None: the official choice
+    split: bool = True  # a long text into utterances
+    clean: bool = False  # take markdown, emoji and links out first
 
 
-class SessionText(TypedDict):
-    """The arguments of a Session that say what is spoken."""
+class OpenSession(Protocol):
+    """Makes the session number `index` of a request."""
 
-    write_prompt: Callable[[], Prompt]
-    num_text_ids: int
-    live: LiveText | None
+    def __call__(
+        self, index: int, write_prompt: Callable[[], Prompt], *, live: LiveText | None = None
+    ) -> Session: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """An utterance that the next one goes on from."""
+
+    session: Session
+    text_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptWriter:
+    """Writes a prompt when its turn comes: what was said before is known only then."""
+
+    intake: Intake
+    request: Request
+    text_ids: Sequence[int]
+    previous: Spoken | None
+
+    def __call__(self) -> Prompt:
+        return self.intake.write_prompt(self.request, self.text_ids, self._reference())
+
+    def _reference(self) -> SpokenReference | None:
+        """The last utterance, if it came to its own end; what went wrong is not gone on from."""
+        if self.previous is None:
+            return None
+        codes = self.previous.session.take_codes()
+        if self.previous.session.finish_reason != "stop" or not len(codes):
+            return None
+        return SpokenReference(text_ids=self.previous.text_ids, codes=codes)
 
 
 def as_pieces(text: object) -> Iterator[str]:
@@ -90,22 +125,35 @@ class Intake:
         if preset is not None:
             preset_id(self._config.talker_config, preset)
 
-    def text_of(self, request: Request) -> SessionText:
-        """The request's text as a session wants it."""
-        if isinstance(request.text, str):
-            prompt, num_ids = self.write_prompt(request, request.text)
-            return SessionText(write_prompt=lambda: prompt, num_text_ids=num_ids, live=None)
-        live = LiveText(request.text, LiveTokenizer(self._tokenizer))
-        return SessionText(
-            write_prompt=lambda: self.write_live_prompt(request, live), num_text_ids=0, live=live
-        )
+    def parts(self, request: Request, open_session: OpenSession) -> list[Session | Pause]:
+        """The request as sessions and pauses; a base model goes on from one session to the next."""
+        if not isinstance(request.text, str):
+            live = LiveText(request.text, LiveTokenizer(self._tokenizer))
+            return [open_session(0, lambda: self.write_live_prompt(request, live), live=live)]
+        parts: list[Session | Pause] = []
+        previous: Spoken | None = None
+        for item in plan_utterances(request.text, split=request.split, clean=request.clean):
+            if isinstance(item, Pause):
+                parts.append(item)
+                continue
+            text_ids = self._tokenizer.encode(item)
+            writer = PromptWriter(self, request, text_ids, previous)
+            session = open_session(sum(isinstance(p, Session) for p in parts), writer)
+            session.num_text_ids = len(text_ids)
+            parts.append(session)
+            if self._config.tts_model_type == "base":
+                previous = Spoken(session, text_ids)
+        if not any(isinstance(part, Session) for part in parts):
+            raise RequestError("text has no words; there is nothing to read in it")
+        return parts
 
-    def write_prompt(self, request: Request, text: str) -> tuple[Prompt, int]:
-        """The prompt of a text known in full, and how many ids the text has."""
-        text_ids = self._tokenizer.encode(text)
+    def write_prompt(
+        self, request: Request, text_ids: Sequence[int], reference: SpokenReference | None = None
+    ) -> Prompt:
+        """The prompt of a text known in full, going on from `reference` or from the voice's own."""
         default: TextLayout = "streamed" if self._config.tts_model_type == "base" else "whole"
-        prompt = self._write(request, text_ids, request.layout or default, is_complete=True)
-        return prompt, len(text_ids)
+        layout = request.layout or default
+        return self._write(request, text_ids, layout, is_complete=True, reference=reference)
 
     def write_live_prompt(self, request: Request, live: LiveText) -> Prompt:
         """The prompt of the first of a live text: one id, or as many as the reference has rows."""
@@ -121,7 +169,13 @@ class Intake:
         return self._write(request, text_ids, "streamed", is_complete=live.is_done)
 
     def _write(
-        self, request: Request, text_ids: Sequence[int], layout: TextLayout, *, is_complete: bool
+        self,
+        request: Request,
+        text_ids: Sequence[int],
+        layout: TextLayout,
+        *,
+        is_complete: bool,
+        reference: SpokenReference | None = None,
     ) -> Prompt:
         preset, cloned = self._settle_voice(request.voice)
         prompt = build_prompt(
@@ -132,7 +186,7 @@ class Intake:
             language=request.language,
             preset=preset,
             speaker=cloned.speaker if cloned else None,
-            reference=self._reference(cloned),
+            reference=reference or self._reference(cloned),
             instruct_ids=self._instruct_ids(request.instruct),
             is_complete=is_complete,
         )

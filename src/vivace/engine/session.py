@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 
 import numpy as np
@@ -48,6 +48,7 @@ class Session:
     lock: Lock  # around every call of the backend
     write_prompt: Callable[[], Prompt]  # called once, with the first of the text at hand
     sampling: SamplingParams
+    num_codebooks: int = 0
     num_text_ids: int = 0  # of a text known in full
     live: LiveText | None = None
     is_guarded: bool = True  # against stalls
@@ -56,6 +57,14 @@ class Session:
     admit_ms: float = 0.0
     is_over_budget: bool = False
     is_cancelled: bool = False  # set by another thread: stop at the next frame boundary
+    finish_reason: FinishReason | None = None
+    keeps_codes: bool = False  # for an utterance that goes on from this one
+    codes: list[NDArray[np.int64]] = field(default_factory=list)
+
+    def take_codes(self) -> NDArray[np.int64]:
+        """All codes made, [frames, codebooks], if they were kept; once."""
+        codes, self.codes = self.codes, []
+        return np.concatenate(codes) if codes else np.empty((0, 0), dtype=np.int64)
 
     def pieces(self, sizes: Iterator[int]) -> Iterator[Piece]:
         """Pieces of at most these numbers of frames, until the utterance ends."""
@@ -66,6 +75,9 @@ class Session:
                 piece = self._make(slot, num_frames, stall)
                 if self.is_cancelled:
                     return
+                self.finish_reason = piece.finish_reason
+                if self.keeps_codes:
+                    self.codes.append(piece.codes)
                 yield piece
                 if piece.finish_reason is not None:
                     return

@@ -178,7 +178,7 @@ class TTS:
         """
         is_retried = guard and isinstance(text, str) and not {"seed", "max_frames"} & set(sampling)
         for _ in range(2):
-            stream = self.open_stream(
+            stream = self.stream(
                 text,
                 voice=voice,
                 language=language,
@@ -187,7 +187,7 @@ class TTS:
                 split=split,
                 clean=clean,
                 guard=guard,
-                sizes=chunk_sizes(WHOLE),
+                chunk_frames=WHOLE,
                 **sampling,
             )
             audio = stream.collect(trim=trim)
@@ -211,26 +211,31 @@ class TTS:
         split: bool = True,
         clean: bool = False,
         guard: bool = True,
-        chunk_frames: int | Sequence[int] = RAMP,
+        chunk_frames: int | Sequence[int] | Iterator[int] = RAMP,
         **sampling: Any,
     ) -> Stream:
         """Say `text` and hand out audio while it is made; the same samples as `speak` without trim.
 
         `text` may be an iterator of pieces, such as an LLM's tokens: speech begins with the first
         word and waits when the text runs dry. `chunk_frames` is how many frames of 80 ms each chunk
-        has: one number, or a ramp whose last number repeats.
+        has: one number, a ramp whose last number repeats, or an endless iterator.
         """
-        return self.open_stream(
-            text,
-            voice=voice,
+        _, _, engine = self._open_parts()
+        request = Request(
+            text=text if isinstance(text, str) else as_pieces(text),
+            voice=None if voice is None else self.voice(voice),
             language=language,
             instruct=instruct,
-            text_layout=text_layout,
+            layout=text_layout,
             split=split,
             clean=clean,
-            guard=guard,
-            sizes=chunk_sizes(chunk_frames),
-            **sampling,
+        )
+        return engine.open(
+            request,
+            self._settle_sampling(sampling),
+            chunk_sizes(chunk_frames),
+            is_guarded=guard,
+            has_budget=guard and "max_frames" not in sampling,
         )
 
     async def astream(
@@ -248,39 +253,6 @@ class TTS:
             if pieces is not None:
                 pieces.stop()
             await asyncio.shield(asyncio.to_thread(stream.close))
-
-    def open_stream(
-        self,
-        text: str | Iterable[str],
-        *,
-        sizes: Iterator[int],
-        voice: VoiceSource | None = None,
-        language: str = AUTO,
-        instruct: str | None = None,
-        text_layout: TextLayout | None = None,
-        split: bool = True,
-        clean: bool = False,
-        guard: bool = True,
-        **sampling: Any,
-    ) -> Stream:
-        """`stream` for those who count: `sizes` gives the frames of each chunk, endlessly."""
-        _, _, engine = self._open_parts()
-        request = Request(
-            text=text if isinstance(text, str) else as_pieces(text),
-            voice=None if voice is None else self.voice(voice),
-            language=language,
-            instruct=instruct,
-            layout=text_layout,
-            split=split,
-            clean=clean,
-        )
-        return engine.open(
-            request,
-            self._settle_sampling(sampling),
-            sizes,
-            is_guarded=guard,
-            has_budget=guard and "max_frames" not in sampling,
-        )
 
     def clone(
         self,

@@ -99,7 +99,7 @@ def test_the_waveform_is_the_official_one(tiny: Callable[[str], Tiny], item: Off
     samples = generate(part.backend(), item.prompt(part), item.sampling).samples
     expected = item.tensors["waveform"]
     stride = -(-len(samples) // len(expected))
-    assert np.allclose(samples[::stride], expected, rtol=0, atol=1e-5)
+    assert np.allclose(samples[::stride], expected, rtol=0, atol=5e-5)
 
 
 BF16 = load_file(GOLDEN / "bf16.safetensors")

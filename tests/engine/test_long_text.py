@@ -131,7 +131,7 @@ def test_a_long_text_streams_as_one_with_seams(
     assert starts == sorted(starts)
     whole = custom.speak(text, seed=3, min_frames=100, guard=False, trim=False)
     samples = np.concatenate([chunk.samples for chunk in chunks])
-    assert np.allclose(samples, whole.samples, rtol=0, atol=1e-5)
+    assert np.allclose(samples, whole.samples, rtol=0, atol=5e-5)
     trimmed = custom.speak(text, seed=3, min_frames=100, guard=False)
     assert len(trimmed.samples) == len(whole.samples)  # noise from the first sample to the last
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from vivace.model.conv import CausalState
 GOLDEN = Path(__file__).parent.parent / "golden"
 SECONDS = {"long": 3.3, "short": 0.61, "beyond_window": 13.0}
 SAMPLES_PER_FRAME = 1920
+ROUNDING = 5e-5  # the random codec plays at full scale and amplifies the last bit
 
 
 @pytest.fixture(scope="module")
@@ -26,17 +28,24 @@ def official() -> dict[str, torch.Tensor]:
     return load_file(GOLDEN / "codec.safetensors")
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-5), (torch.float32, ROUNDING)])
 @pytest.mark.parametrize("num_frames", [1, 7, 100, 300])
 def test_decoded_samples_are_the_official_ones(
-    tiny: Callable[[str], Tiny], official: dict[str, torch.Tensor], num_frames: int
+    tiny: Callable[[str], Tiny],
+    official: dict[str, torch.Tensor],
+    num_frames: int,
+    dtype: torch.dtype,
+    tolerance: float,
 ) -> None:
-    samples = tiny("base").codec.decode(official["decode.codes"][:num_frames].long())
+    """In float64 only the official code's own rounding is left, on any machine."""
+    codec = copy.deepcopy(tiny("base").codec).to(dtype)
+    samples = codec.decode(official["decode.codes"][:num_frames].long()).float()
     assert len(samples) == num_frames * SAMPLES_PER_FRAME
     stride = len(samples) // len(official[f"decode.{num_frames}.strided"])
     parts = {"head": samples[:480], "tail": samples[-480:], "strided": samples[::stride]}
     for name, part in parts.items():
         expected = official[f"decode.{num_frames}.{name}"]
-        assert torch.allclose(part[: len(expected)], expected, rtol=0, atol=1e-5), name
+        assert torch.allclose(part[: len(expected)], expected, rtol=0, atol=tolerance), name
 
 
 def test_beyond_300_frames_the_official_code_cuts_its_context_and_we_do_not(
@@ -46,9 +55,9 @@ def test_beyond_300_frames_the_official_code_cuts_its_context_and_we_do_not(
     codec, codes = tiny("base").codec, official["decode.codes"].long()
     whole = codec.decode(codes)
     cut = codec.decode(codes[300 - 25 :])[25 * SAMPLES_PER_FRAME :]
-    assert torch.allclose(cut[-480:], official["decode.330.tail"], rtol=0, atol=1e-5)
+    assert torch.allclose(cut[-480:], official["decode.330.tail"], rtol=0, atol=ROUNDING)
     assert not torch.allclose(whole[-480:], official["decode.330.tail"], rtol=0, atol=1e-3)
-    assert torch.allclose(whole[:480], official["decode.330.head"], rtol=0, atol=1e-5)
+    assert torch.allclose(whole[:480], official["decode.330.head"], rtol=0, atol=ROUNDING)
 
 
 @given(cuts=st.lists(st.integers(1, 109), max_size=12, unique=True))
@@ -60,7 +69,7 @@ def test_a_piece_at_a_time_equals_all_at_once(tiny: Callable[[str], Tiny], cuts:
     state = CausalState()
     edges = [0, *sorted(cuts), 110]
     pieces = [codec.decode(codes[a:b], state) for a, b in itertools.pairwise(edges)]
-    assert torch.allclose(torch.cat(pieces), whole, rtol=0, atol=1e-5)
+    assert torch.allclose(torch.cat(pieces), whole, rtol=0, atol=ROUNDING)
 
 
 def test_decoding_a_prefix_equals_the_prefix_of_decoding_the_whole(
@@ -71,7 +80,7 @@ def test_decoding_a_prefix_equals_the_prefix_of_decoding_the_whole(
     whole = codec.decode(codes)
     for length in (1, 2, 33, 72, 73, 89):
         prefix = codec.decode(codes[:length])
-        assert torch.allclose(prefix, whole[: len(prefix)], rtol=0, atol=1e-5)
+        assert torch.allclose(prefix, whole[: len(prefix)], rtol=0, atol=ROUNDING)
 
 
 def test_re_decoding_25_frames_of_context_is_not_the_same(tiny: Callable[[str], Tiny]) -> None:
@@ -80,7 +89,7 @@ def test_re_decoding_25_frames_of_context_is_not_the_same(tiny: Callable[[str], 
     codes = torch.randint(0, 64, (110, 16), generator=torch.Generator().manual_seed(5))
     whole = codec.decode(codes)[100 * SAMPLES_PER_FRAME :]
     cut = codec.decode(codes[75:])[25 * SAMPLES_PER_FRAME :]
-    assert not torch.allclose(cut, whole, rtol=0, atol=1e-5)
+    assert not torch.allclose(cut, whole, rtol=0, atol=ROUNDING)
 
 
 def test_a_copied_state_goes_on_by_itself(tiny: Callable[[str], Tiny]) -> None:
@@ -91,7 +100,7 @@ def test_a_copied_state_goes_on_by_itself(tiny: Callable[[str], Tiny]) -> None:
     branch = state.copy()
     codec.decode(codes[:3], state)  # must not disturb the branch
     expected = codec.decode(codes)[10 * SAMPLES_PER_FRAME :]
-    assert torch.allclose(codec.decode(codes[10:], branch), expected, rtol=0, atol=1e-5)
+    assert torch.allclose(codec.decode(codes[10:], branch), expected, rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("name", list(SECONDS))

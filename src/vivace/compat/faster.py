@@ -239,7 +239,7 @@ class FasterQwen3TTS:
     ) -> Iterator[TimedChunk]:
         chunk_sizes(chunk_size)  # refuses what is no number of frames
         options = self._options(instruct, language, is_whole, sampling)
-        stream = self.tts.open_stream(text, voice=voice, sizes=_sizes(chunk_size), **options)
+        stream = self.tts.stream(text, voice=voice, chunk_frames=_sizes(chunk_size), **options)
         with stream:
             yield from _timed(stream, chunk_size)
 

@@ -22,8 +22,10 @@ RAMP = (1, 2, 4, 8)  # frames per chunk: first audio soon, then fewer seams
 WHOLE = 16  # nobody waits for the first chunk
 
 
-def chunk_sizes(chunk_frames: int | Sequence[int]) -> Iterator[int]:
+def chunk_sizes(chunk_frames: int | Sequence[int] | Iterator[int]) -> Iterator[int]:
     """Frames of each chunk, endlessly: the last number repeats. All must be 1 or more."""
+    if isinstance(chunk_frames, Iterator):
+        return chunk_frames
     sizes = (chunk_frames,) if isinstance(chunk_frames, int) else tuple(chunk_frames)
     if not sizes or not all(isinstance(n, int) and n >= 1 for n in sizes):
         raise RequestError(

@@ -21,6 +21,7 @@ from vivace.compat.official import (
     Qwen3TTSModel,
     VoiceClonePromptItem,
     Waveforms,
+    load_tts,
     prompt_items,
     source_of,
     voice_of,
@@ -62,16 +63,7 @@ class FasterQwen3TTS:
         **kwargs: Any,
     ) -> FasterQwen3TTS:
         """`attn_implementation` and `max_seq_len` are accepted; nothing here depends on them."""
-        return cls(
-            TTS.load(
-                model_name,
-                device=str(device),
-                dtype="auto" if dtype is None else dtype,
-                revision=kwargs.get("revision"),
-                cache_dir=kwargs.get("cache_dir"),
-                offline=bool(kwargs.get("local_files_only", False)),
-            )
-        )
+        return cls(load_tts(model_name, device, dtype, kwargs))
 
     @property
     def sample_rate(self) -> int:

@@ -65,16 +65,7 @@ class Qwen3TTSModel:
         """`device_map` and `dtype` are honoured; how attention runs is the backend's choice."""
         dtype = kwargs.get("dtype", kwargs.get("torch_dtype", "float32"))
         device = kwargs.get("device_map", kwargs.get("device", "auto"))
-        return cls(
-            TTS.load(
-                pretrained_model_name_or_path,
-                device=str(device),
-                dtype="auto" if dtype is None else dtype,
-                revision=kwargs.get("revision"),
-                cache_dir=kwargs.get("cache_dir"),
-                offline=bool(kwargs.get("local_files_only", False)),
-            )
-        )
+        return cls(load_tts(pretrained_model_name_or_path, device, dtype, kwargs))
 
     @property
     def device(self) -> torch.device:
@@ -230,6 +221,18 @@ class Qwen3TTSModel:
             for text, name, voice, how in zip(texts, languages, speakers, instructs, strict=True)
         ]
         return [audio.samples for audio in audios], self.tts.sample_rate
+
+
+def load_tts(name: str | Path, device: Any, dtype: Any, hub: dict[str, Any]) -> TTS:
+    """A TTS from the words of `from_pretrained`."""
+    return TTS.load(
+        name,
+        device=str(device),
+        dtype="auto" if dtype is None else dtype,
+        revision=hub.get("revision"),
+        cache_dir=hub.get("cache_dir"),
+        offline=bool(hub.get("local_files_only", False)),
+    )
 
 
 def _listed(value: Any) -> list[Any]:

@@ -47,7 +47,6 @@ class Engine:
                 lock=self.lock,
                 write_prompt=write_prompt,
                 sampling=sampling.replace(seed=seed),
-                num_codebooks=self.config.talker_config.num_code_groups,
                 live=live,
                 is_guarded=is_guarded,
                 has_budget=has_budget,

@@ -50,7 +50,6 @@ class Session:
     lock: Lock  # around every call of the backend
     write_prompt: Callable[[], Prompt]  # called once, with the first of the text at hand
     sampling: SamplingParams
-    num_codebooks: int = 0
     num_text_ids: int = 0  # of a text known in full
     live: LiveText | None = None
     is_guarded: bool = True  # against stalls

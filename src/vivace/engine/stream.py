@@ -32,6 +32,7 @@ class Stream(Iterator[AudioChunk]):
         self._sessions = [part for part in parts if isinstance(part, Session)]
         self._sample_rate = config.output_sample_rate
         self._samples_per_frame = config.decode_upsample_rate
+        self._num_codebooks = config.decoder_config.num_quantizers
         self._began = time.perf_counter()
         self._chunks = self._make_chunks(sizes)
         self._is_busy = Lock()  # a chunk is being made, perhaps in another thread
@@ -144,10 +145,8 @@ class Stream(Iterator[AudioChunk]):
 
     def _silence(self, pause: Pause) -> Piece:
         num_samples = round(pause.seconds * self._sample_rate)
-        num_codebooks = self._sessions[0].num_codebooks
-        return Piece(
-            np.empty((0, num_codebooks), dtype=np.int64), np.zeros(num_samples, dtype=np.float32)
-        )
+        codes = np.empty((0, self._num_codebooks), dtype=np.int64)
+        return Piece(codes, np.zeros(num_samples, dtype=np.float32))
 
     def _raise_text_error(self) -> None:
         for session in self._sessions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from vivace import TTS
 from vivace.backends.eager import EagerBackend
 from vivace.checkpoint import Checkpoint
 from vivace.model.codec import Codec
@@ -59,6 +60,14 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIVACE_HOME", str(tmp_path / "vivace-home"))
 
 
+@pytest.fixture(autouse=True)
+def silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test is heard, and none depends on whether this machine has a loudspeaker."""
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+    monkeypatch.setattr("vivace.audio.play.PROGRAMS", ())
+    monkeypatch.delenv("VIVACE_MODEL", raising=False)
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds one folder per name of TINY_NAMES."""
@@ -85,3 +94,10 @@ def tiny(tiny_folder: Path) -> Callable[[str], Tiny]:
         )
 
     return load
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[TTS]:
+    """The voice inside the package."""
+    with TTS.load(device="cpu") as tts:
+        yield tts

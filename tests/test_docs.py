@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
+from vivace.checkpoint import EMBEDDED
 from vivace.cli.main import main
 
 TINY_OF = {
@@ -36,8 +37,8 @@ def test_a_python_snippet_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def stand_in(name: str, **_: object) -> Path:
-        return tiny_folder / TINY_OF[str(name)]
+    def stand_in(name: str | None, **_: object) -> Path:
+        return EMBEDDED if name is None else tiny_folder / TINY_OF[str(name)]
 
     monkeypatch.setattr("vivace.tts.find_folder", stand_in)
     monkeypatch.setenv("VIVACE_HOME", str(tmp_path / "home"))

@@ -27,6 +27,7 @@ FLOORS = {
     "tts": 6,
     "compat": 7, "server": 7, "integrations": 7,
     "cli": 8,
+    "__main__": 9,
 }  # fmt: skip
 NEIGHBOURS = {("speech", "errors")}  # the two of the ground floor: requests raise RequestError
 NARROW = {  # rooms that see less than what lies below them
@@ -40,6 +41,7 @@ HOMES = {  # the only rooms that know a package
     "soundfile": {"audio"},
     "av": {"audio"},
     "soxr": {"audio"},
+    "sounddevice": {"audio"},
     "triton": {"backends"},
     "fastapi": {"server"},
     "pydantic": {"server"},

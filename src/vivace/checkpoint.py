@@ -43,6 +43,7 @@ RELEASED = (
     "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",
     "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign",
 )
+EMBEDDED = Path(__file__).parent / "assets" / "mini"  # the voice inside the package
 WEIGHTS = "model.safetensors"
 PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin")
 RATES = (
@@ -80,6 +81,13 @@ class Checkpoint:
         _check_codec(checkpoint.config, checkpoint.codec_config, folder)
         return checkpoint
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all weights, as they lie on disk."""
+        folders = (self.folder, self.folder / "speech_tokenizer")
+        paths = [path for folder in folders for path in _shard_paths(folder)]
+        return sum(path.stat().st_size for path in paths if path.is_file())
+
     def load_model(self, device: torch.device, dtype: torch.dtype) -> Qwen3TTS:
         model = _build_on_meta(Qwen3TTS, self.config, self.folder)
         fill(model, self.folder, device, dtype)
@@ -96,9 +104,12 @@ class Checkpoint:
 
 
 def find_folder(
-    name: str | Path, *, revision: str | None, cache_dir: str | Path | None, offline: bool
+    name: str | Path | None, *, revision: str | None, cache_dir: str | Path | None, offline: bool
 ) -> Path:
-    """A local folder as it is; a hub id downloaded, or found in the cache when offline."""
+    """A local folder as it is; a hub id downloaded, or found in the cache when offline; without a
+    name, the embedded voice."""
+    if name is None:
+        return EMBEDDED
     try:
         folder = Path(name).expanduser()
         is_file, is_folder = folder.is_file(), folder.is_dir() and name != ""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from vivace.errors import BackendUnavailableError, RequestError
 
 AUTO = "auto"
 DEVICE_TYPES = ("cpu", "cuda", "mps")
+SMALL_MODEL_BYTES = 256 << 20  # on disk; released checkpoints have ten times as much
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -48,3 +52,30 @@ def pick_dtype(name: str | torch.dtype, device: torch.device) -> torch.dtype:
     if key not in DTYPES:
         raise RequestError(f"no dtype named {key!r}; try one of: {AUTO}, {', '.join(DTYPES)}")
     return DTYPES[key]
+
+
+def pick_threads(num_threads: int | None, device: torch.device, num_bytes: int) -> int | None:
+    """How many threads an operation on the CPU is given; None leaves PyTorch's setting alone.
+
+    Small models get one: their operations last microseconds, and a thread that waits for another
+    while a busy machine runs something else makes them hundreds of times slower.
+    """
+    if num_threads is not None:
+        if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
+            raise RequestError(f"threads must be 1 or more, or None, not {num_threads!r}")
+        return num_threads
+    return 1 if device.type == "cpu" and num_bytes < SMALL_MODEL_BYTES else None
+
+
+@contextmanager
+def use_threads(num_threads: int | None) -> Iterator[None]:
+    """So many threads for the operations inside; afterwards as many as before."""
+    before = torch.get_num_threads()
+    if num_threads in (None, before):
+        yield
+        return
+    torch.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -4,7 +4,7 @@ TTSError
 ├── RequestError (ValueError)        what was asked cannot be done
 │   ├── UnknownVoiceError
 │   ├── UnknownLanguageError
-│   ├── UnsupportedRequestError      the loaded checkpoint is of another type
+│   ├── UnsupportedRequestError      the loaded checkpoint is of another type or language
 │   ├── VoiceMismatchError           the voice was made for another model
 │   ├── VoiceFileError               a voice file that cannot be read or written
 │   └── TextTooLongError
@@ -15,6 +15,7 @@ TTSError
 │   └── NumericError                 a slot's numbers stopped being numbers
 └── EngineError (RuntimeError)       the engine refused or stopped a request
     ├── ClosedError                  the TTS was closed
+    ├── QueueFullError               too many requests wait already
     ├── StreamClosedError            the stream was closed before its end
     └── RunawayError                 speech that would not end, twice
 """
@@ -42,12 +43,13 @@ class UnknownVoiceError(RequestError):
 class UnknownLanguageError(RequestError):
     """The loaded model does not know that language."""
 
-    def __init__(self, language: str, known: Sequence[str]) -> None:
-        super().__init__(f"no language named {language!r}; {_choices(known)}")
+    def __init__(self, language: str, known: Sequence[str], served_by: str | None = None) -> None:
+        hint = f", or load {served_by}" if served_by else ""
+        super().__init__(f"no language named {language!r}; {_choices(known)}{hint}")
 
 
 class UnsupportedRequestError(RequestError):
-    """The loaded checkpoint is of a type that cannot do this."""
+    """The loaded checkpoint is of a type, or of languages, that cannot do this."""
 
 
 class VoiceMismatchError(RequestError):
@@ -93,6 +95,17 @@ class EngineError(TTSError, RuntimeError):
 
 class ClosedError(EngineError):
     """The TTS was closed and can no longer speak."""
+
+
+class QueueFullError(EngineError):
+    """Too many requests wait already; `retry_s` is when to try again."""
+
+    def __init__(self, num_waiting: int, retry_s: float) -> None:
+        super().__init__(
+            f"{num_waiting} requests wait already; try again in {retry_s:.1f} s, "
+            "or allow more with max_queue"
+        )
+        self.retry_s = retry_s
 
 
 class StreamClosedError(EngineError):

@@ -28,10 +28,12 @@ from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import build_backend
 from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint, find_folder
-from vivace.device import pick_device, pick_dtype
+from vivace.device import pick_device, pick_dtype, pick_threads, use_threads
 from vivace.engine.async_text import AsyncPieces
+from vivace.engine.desk import Desk
 from vivace.engine.engine import Engine
 from vivace.engine.intake import SERVED_BY, Intake, Request, as_pieces
+from vivace.engine.progress import show_progress
 from vivace.engine.session import RAMP, WHOLE, chunk_sizes
 from vivace.engine.stream import Stream
 from vivace.errors import CheckpointError, ClosedError, RequestError, RunawayError
@@ -60,30 +62,37 @@ class TTS:
         model: Qwen3TTS,
         codec: Codec,
         backend: Backend,
+        threads: int | None = None,
     ) -> None:
         self.checkpoint = checkpoint
         self._intake = Intake(checkpoint.config, tokenizer)
-        engine = Engine(checkpoint.config, checkpoint.codec_config, backend, self._intake)
-        self._parts: tuple[Qwen3TTS, Codec, Engine] | None = (model, codec, engine)
+        engine = Engine(backend, threads=threads)
+        desk = Desk(self._intake, engine, checkpoint.codec_config)
+        self._parts: tuple[Qwen3TTS, Codec, Desk] | None = (model, codec, desk)
 
     @classmethod
     def load(
         cls,
-        name_or_folder: str | Path,
+        name_or_folder: str | Path | None = None,
         *,
         device: str = "auto",
         dtype: str | torch.dtype = "auto",
         backend: str = "auto",
+        threads: int | None = None,
         revision: str | None = None,
         cache_dir: str | Path | None = None,
         offline: bool = False,
         split_camel_case: bool = False,
     ) -> TTS:
-        """Load a hub id or a local folder in the released layout.
+        """Load a hub id, a local folder in the released layout, or the voice in the package.
+
+        Without a name it is the embedded voice: small, English, offline, quick on a CPU.
 
         `auto` picks CUDA, then MPS, then the CPU; bfloat16 on CUDA, float32 elsewhere; and the
-        fastest backend that can run. `split_camel_case` reads "YouTube" as "You" "Tube", as the
-        official package does when it loads a local folder.
+        fastest backend that can run. `threads` is how many of the CPU's an operation may use, while
+        this TTS works and nowhere else; None gives a small model one, which a busy machine slows
+        least, and leaves PyTorch's own number to the others. `split_camel_case` reads "YouTube" as
+        "You" "Tube", as the official package does when it loads a local folder.
         """
         where = pick_device(device)
         precision = pick_dtype(dtype, where)
@@ -98,9 +107,12 @@ class TTS:
                 f"{folder}: the tokenizer has ids up to {tokenizer.vocab_size - 1} and the "
                 f"model's text_vocab_size is {text_vocab_size}; one of them is another model's"
             )
-        model = checkpoint.load_model(where, precision)
-        codec = checkpoint.load_codec(where)
-        tts = cls(checkpoint, tokenizer, model, codec, build_backend(backend, model, codec))
+        threads = pick_threads(threads, where, checkpoint.num_bytes)
+        with use_threads(threads):
+            model = checkpoint.load_model(where, precision)
+            codec = checkpoint.load_codec(where)
+            runs = build_backend(backend, model, codec)
+        tts = cls(checkpoint, tokenizer, model, codec, runs, threads)
         log.info("loaded %r", tts)
         return tts
 
@@ -128,6 +140,11 @@ class TTS:
     def sampling(self) -> SamplingParams:
         """The checkpoint's own sampling defaults."""
         return self.checkpoint.sampling
+
+    @property
+    def engine(self) -> Engine:
+        """What runs the backend: how many streams run and wait, and where time was spent."""
+        return self._open_parts()[2].engine
 
     @property
     def device(self) -> torch.device:
@@ -158,6 +175,7 @@ class TTS:
         clean: bool = False,
         guard: bool = True,
         trim: bool = True,
+        progress: bool = False,
         **sampling: Any,
     ) -> Audio:
         """Say `text`, of any length, and return all of it.
@@ -173,8 +191,9 @@ class TTS:
         `split` is false; `[pause 0.5s]` is a pause; `clean` takes markdown, emoji and links out.
 
         `guard` stops speech that does not end by itself; without a `seed` or `max_frames` of yours
-        it is tried once more, and then a RunawayError. `trim` takes silence off the start and a
-        stall off the end.
+        it is tried once more, and then a RunawayError. `trim` takes off silence at the start, a
+        stall at the end, and the end of a cloned voice's recording where it is said again.
+        `progress` shows a bar on stderr.
         """
         is_retried = guard and isinstance(text, str) and not {"seed", "max_frames"} & set(sampling)
         for _ in range(2):
@@ -187,10 +206,11 @@ class TTS:
                 split=split,
                 clean=clean,
                 guard=guard,
+                trim=trim,
                 chunk_frames=WHOLE,
                 **sampling,
             )
-            audio = stream.collect(trim=trim)
+            audio = stream.collect(show_progress if progress else None)
             if not (is_retried and stream.is_runaway and stream.num_utterances == 1):
                 log.info("spoke %s, %s", audio.usage, audio.finish_reason)
                 return audio
@@ -211,6 +231,7 @@ class TTS:
         split: bool = True,
         clean: bool = False,
         guard: bool = True,
+        trim: bool = False,
         chunk_frames: int | Sequence[int] | Iterator[int] = RAMP,
         **sampling: Any,
     ) -> Stream:
@@ -220,7 +241,7 @@ class TTS:
         word and waits when the text runs dry. `chunk_frames` is how many frames of 80 ms each chunk
         has: one number, a ramp whose last number repeats, or an endless iterator.
         """
-        _, _, engine = self._open_parts()
+        _, _, desk = self._open_parts()
         request = Request(
             text=text if isinstance(text, str) else as_pieces(text),
             voice=None if voice is None else self.voice(voice),
@@ -229,8 +250,9 @@ class TTS:
             layout=text_layout,
             split=split,
             clean=clean,
+            trim=trim,
         )
-        return engine.open(
+        return desk.open(
             request,
             self._settle_sampling(sampling),
             chunk_sizes(chunk_frames),
@@ -331,7 +353,7 @@ class TTS:
     ) -> None:
         self.close()
 
-    def _open_parts(self) -> tuple[Qwen3TTS, Codec, Engine]:
+    def _open_parts(self) -> tuple[Qwen3TTS, Codec, Desk]:
         if self._parts is None:
             raise ClosedError("this TTS was closed; load it again to speak")
         return self._parts

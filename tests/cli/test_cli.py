@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
 import re
 import subprocess
 import sys
-import wave
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
+from harness import Captured, assert_refused, make_recording, num_frames, run, say
 
 from vivace import TTS, Voice, __version__
 from vivace.audio.files import read_audio
 from vivace.cli.main import main
 from vivace.errors import CheckpointError
+from vivace.speech import SamplingParams
 
 HEAVY = {"torch", "numpy", "soundfile", "soxr", "tokenizers", "safetensors", "huggingface_hub"}
-RUN = "import sys; from vivace.cli.main import main; sys.exit(main())"
 WEIGH = f"""
 import sys, time
 from vivace.cli.main import main
@@ -34,8 +33,6 @@ except SystemExit as end:
 print(time.process_time(), *sorted({HEAVY} & sys.modules.keys()), file=sys.stderr)
 """
 
-Captured = pytest.CaptureFixture[str]
-
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
@@ -44,33 +41,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    t = np.arange(36_000) / 24_000
-    path = tmp_path / "me.wav"
-    soundfile.write(path, 0.2 * np.sin(2 * np.pi * 150 * t) * np.sin(3 * t), 24_000)
-    return path
-
-
-def say(folder: Path, *arguments: str | Path) -> int:
-    return main(["say", "--model", str(folder), "--device", "cpu", *map(str, arguments)])
-
-
-def run(arguments: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-c", RUN, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False, **options)
-
-
-def num_frames(path: Path) -> int:
-    with wave.open(str(path)) as file:
-        assert file.getparams()[:3] == (1, 2, 24_000)
-        return file.getnframes() // 1920
-
-
-def assert_refused(code: int, captured: Captured, match: str) -> None:
-    """One line on stderr that says why, nothing on stdout, exit code 1."""
-    output = captured.readouterr()
-    assert code == 1
-    assert output.out == ""
-    assert re.fullmatch(rf"vivace: [^\n]*{match}[^\n]*\n", output.err), output.err
+    return make_recording(tmp_path / "me.wav")
 
 
 # --- vivace say -------------------------------------------------------------------------------
@@ -115,8 +86,10 @@ def test_say_passes_every_choice_on(tiny_folder: Path, out: Path) -> None:
         "predictor_temperature": 0.7,
         "predictor_top_k": 30,
         "predictor_top_p": 0.8,
+        "min_frames": 3,
         "max_frames": 6,
     }
+    assert {field.name for field in dataclasses.fields(SamplingParams)} <= choices.keys()
     folder = tiny_folder / "custom_voice_projected"
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in choices.items()]
     assert say(folder, "Hello.", "-o", out, "--dtype", "float32", "--backend", "eager", *flags) == 0
@@ -203,7 +176,7 @@ def test_say_takes_a_path_for_a_recording_whatever_its_extension(
         ("custom_voice", ["--voice=nobody"], "no voice named 'nobody'; try one of: aiden, "),
         ("custom_voice", ["--voice="], "no voice named ''"),
         ("custom_voice", ["--voice=vivian", "--transcript=x"], "transcript belongs to"),
-        ("custom_voice", ["--transcript=x"], "--transcript belongs to"),
+        ("custom_voice", ["--ref-text=x"], "--ref-text belongs to"),
         ("custom_voice", ["--voice=me.wav"], "cannot clone a voice; load Qwen/.*-Base"),
         ("base", ["--voice=absent.wav"], "absent.wav: there is no such file"),
         ("base", ["--voice=absent.safetensors"], "absent.safetensors: there is no such voice"),
@@ -317,7 +290,10 @@ def test_an_interrupt_ends_quietly_with_130(
     assert capsys.readouterr().err == "vivace: interrupted\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["sing"], ["say"], ["say", "Hello.", "--seed=one"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["say", "Hello.", "--seed=one"], ["say", "Hello.", "--sing"], ["say", "Hello.", "you"]],
+)
 def test_a_command_that_cannot_be_parsed_shows_how_it_is_used(
     capsys: Captured, arguments: list[str]
 ) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
+from harness import Captured, assert_refused, make_recording
+from harness import run_here as run
 
 from vivace import TTS, Voice
 from vivace.cli.main import main
@@ -29,8 +30,6 @@ except SystemExit as end:
 print(code, *sorted({HEAVY} & sys.modules.keys()), file=sys.stderr)
 """
 
-Captured = pytest.CaptureFixture[str]
-
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -40,14 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    t = np.arange(36_000) / 24_000
-    path = tmp_path / "me.wav"
-    soundfile.write(path, 0.2 * np.sin(2 * np.pi * 150 * t) * np.sin(3 * t), 24_000)
-    return path
-
-
-def run(*arguments: str | Path) -> int:
-    return main([str(argument) for argument in arguments])
+    return make_recording(tmp_path / "me.wav")
 
 
 def add(tiny_folder: Path, name: str, recording: Path, *rest: str, model: str = "base") -> int:
@@ -67,14 +59,6 @@ def weigh(*arguments: str) -> tuple[str, set[str]]:
     code, *heavy = done.stderr.splitlines()[-1].split()
     assert code == "0", done.stderr
     return done.stdout, set(heavy)
-
-
-def assert_refused(code: int, captured: Captured, match: str) -> None:
-    """One line on stderr that says why, nothing on stdout, exit code 1."""
-    output = captured.readouterr()
-    assert code == 1
-    assert output.out == ""
-    assert re.fullmatch(rf"vivace: [^\n]*{match}[^\n]*\n", output.err), output.err
 
 
 # --- vivace voice add -------------------------------------------------------------------------
@@ -333,7 +317,7 @@ def test_listing_voices_does_without_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["voice"], ["voice", "sing"], ["voice", "add", "ada"], ["speakers"]]
+    "arguments", [["voice"], ["voice", "sing"], ["voice", "add", "ada"], ["speakers", "of"]]
 )
 def test_a_command_that_cannot_be_parsed_shows_how_it_is_used(
     capsys: Captured, arguments: list[str]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from conftest import ROOT, load_script
+from vivace.audio.files import read_audio
 from vivace.compat import FasterQwen3TTS, Qwen3TTSCudaGraphs
 
 SHORT = {"max_new_tokens": 26, "min_new_tokens": 26, "seed": 4}
@@ -129,9 +130,23 @@ def test_a_reference_is_taken_in_once(
     for _ in range(3):
         model.generate_voice_clone("Hi.", "english", recording, "Words.", max_new_tokens=4)
     assert len(calls) == 1
-    assert calls[0]["append_silence"] is True
     model.generate_voice_clone("Hi.", "english", recording, xvec_only=True, max_new_tokens=4)
     assert len(calls) == 2
+
+
+def test_silence_is_appended_before_codes_and_speaker_alike(
+    models: dict[str, FasterQwen3TTS], recording: str
+) -> None:
+    model = models["base"]
+    plain = read_audio(recording)
+    silence = np.zeros(plain.sample_rate // 2, np.float32)
+    by_hand = (np.concatenate((plain.samples, silence)), plain.sample_rate)
+    ours = model.tts.clone(by_hand, "Words.", append_silence=False)
+    theirs = model._clone(recording, "Words.", False, True, None)
+    assert np.array_equal(theirs.speaker, ours.speaker)
+    assert np.array_equal(theirs.ref_codes, ours.ref_codes)
+    without = model._clone(recording, "Words.", False, False, None)
+    assert np.array_equal(without.speaker, model.tts.clone(recording).speaker)
 
 
 def test_a_clone_needs_a_reference_and_its_words(

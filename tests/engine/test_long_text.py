@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_watch import stop_after
 from vivace import TTS
+from vivace.audio.trim import StartTrimmer
 from vivace.engine.long_text import MAX_UTTERANCE_CHARS, SEAM, plan_utterances
 from vivace.errors import RequestError
 from vivace.text.script import Pause
@@ -88,31 +92,6 @@ def test_a_text_of_pauses_alone_is_refused(custom: TTS) -> None:
         custom.speak("Now [pause forever] then.")
 
 
-def stop_after(tts: TTS, monkeypatch: pytest.MonkeyPatch, num_frames: int) -> list[str]:
-    """Every utterance ends by itself after so many frames; returns the texts as they are said."""
-    backend = tts._open_parts()[2].backend
-    said: list[str] = []
-    admit, step = backend.admit, backend.step
-    left: dict[int, int] = {}
-
-    def watch(prompt, sampling):  # type: ignore[no-untyped-def]
-        slot = admit(prompt, sampling)
-        left[slot] = num_frames
-        said.append(str(prompt))
-        return slot
-
-    def short_step(slots, count):  # type: ignore[no-untyped-def]
-        frames = step(slots, min(count, left[slots[0]]))
-        left[slots[0]] -= frames.lengths[0]
-        if left[slots[0]] == 0:
-            return type(frames)(frames.codes, frames.lengths, ("stop",))
-        return frames
-
-    monkeypatch.setattr(backend, "admit", watch)
-    monkeypatch.setattr(backend, "step", short_step)
-    return said
-
-
 def test_a_long_text_streams_as_one_with_seams(
     custom: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +100,7 @@ def test_a_long_text_streams_as_one_with_seams(
     stream = custom.stream(text, seed=3, min_frames=100, guard=False)
     chunks = list(stream)
     count = len(spoken(text))
-    assert len(said) == count == stream.num_utterances
+    assert said.num_prompts == count == stream.num_utterances
     assert stream.usage.frames == 4 * count
     seam = round(SEAM.seconds * 24_000)
     assert sum(len(c.samples) for c in chunks) == 4 * 1920 * count + seam * (count - 1)
@@ -144,9 +123,10 @@ def test_a_cloned_voice_goes_on_from_its_last_utterance(
     voice = base.clone((np.float32(0.3 * np.sin(2 * np.pi * 200 * time)), 24_000))
     text = " ".join(SENTENCES[:12])
     base.speak(text, voice=voice, seed=3, min_frames=100, guard=False)
-    assert "reference 0" not in said[0]
-    assert all("reference 4" in prompt and "reference 5" not in prompt for prompt in said[1:])
-    assert all("speaker vector" in prompt for prompt in said)
+    prompts = [str(prompt) for prompt in said.prompts]
+    assert "reference 0" not in prompts[0]
+    assert all("reference 4" in prompt and "reference 5" not in prompt for prompt in prompts[1:])
+    assert all("speaker vector" in prompt for prompt in prompts)
 
 
 def test_max_frames_holds_for_the_whole_text(custom: TTS) -> None:
@@ -155,3 +135,67 @@ def test_max_frames_holds_for_the_whole_text(custom: TTS) -> None:
     assert sum(len(chunk.codes) for chunk in chunks) == 30
     assert chunks[-1].is_last
     assert chunks[-1].finish_reason == "length"
+
+
+# -- a book ------------------------------------------------------------------------------------
+
+
+def test_twenty_thousand_characters_stream_in_flat_memory_with_nothing_lost(
+    custom: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = " ".join(f"Sentence {n} of the long book is this one." for n in range(480))
+    assert len(text) > 20_000
+    said = stop_after(custom, monkeypatch, 3)
+    peaks: list[int] = []
+    frames: list[int] = []
+    tracemalloc.start()
+    stream = custom.stream(text, seed=3, min_frames=100, guard=False)
+    for chunk in stream:
+        frames.append(len(chunk.codes))
+        if stream.num_utterances in (20, 60):
+            said.forget()
+            peaks.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert said.all_ids() == [tid for part in spoken(text) for tid in custom._intake.encode(part)]
+    assert " ".join(spoken(text)) == text
+    assert sum(frames) == 3 * len(spoken(text)) == stream.usage.frames
+    assert peaks[-1] - peaks[0] < 200_000
+
+
+def test_a_progress_bar_is_shown_when_asked(
+    custom: TTS, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_after(custom, monkeypatch, 2)
+    custom.speak(" ".join(SENTENCES[:12]), progress=True, seed=3, min_frames=100, guard=False)
+    shown = capsys.readouterr().err
+    shares = [int(share) for share in re.findall(r"(\d+)% \|", shown)]
+    assert shares[0] == 0
+    assert any(20 < share < 90 for share in shares)
+    assert shares[-1] == 100
+    assert shares == sorted(shares)
+    assert shown.endswith("times real time \n")
+    custom.speak("Quiet.", seed=3, max_frames=2)
+    assert capsys.readouterr().err == ""
+
+
+# -- what is taken off the start ---------------------------------------------------------------
+
+
+def test_silence_before_speech_is_held_back_and_the_pause_asked_for_is_not() -> None:
+    silence, sound = np.zeros(9_600, np.float32), np.full(4_800, 0.2, np.float32)
+    for sizes in ([14_400], [1920] * 7 + [960], [7] * 2057 + [1]):
+        trimmer = StartTrimmer(24_000)
+        parts = np.split(np.concatenate((silence, sound)), np.cumsum(sizes)[:-1])
+        heard = np.concatenate([trimmer.trim(part) for part in parts])
+        assert len(heard) == 4_800 + 2_400
+    assert len(StartTrimmer(24_000).trim(silence, is_last=True)) == 9_600
+
+
+def test_a_trimmed_stream_is_what_speak_returns(custom: TTS) -> None:
+    options = {"seed": 4, "max_frames": 12}
+    whole = custom.speak("[pause 0.2s]One two.", **options)
+    chunks = list(custom.stream("[pause 0.2s]One two.", trim=True, **options))
+    assert not whole.samples[:4_800].any()
+    samples = np.concatenate([chunk.samples for chunk in chunks])
+    assert samples.shape == whole.samples.shape
+    assert np.allclose(samples, whole.samples, rtol=0, atol=5e-5)

@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -269,3 +270,34 @@ def test_a_stall_is_stopped_and_trimmed(tts: TTS, monkeypatch: pytest.MonkeyPatc
     assert len(audio.samples) <= 6 * 1920
     whole = tts.speak("Stuck.", seed=1, min_frames=100, trim=False)
     assert len(whole.samples) == 16 * 1920
+
+
+# -- companions ------------------------------------------------------------------------------
+
+
+@given(
+    seeds=st.lists(st.integers(0, 2**40), min_size=2, max_size=3),
+    ramp=st.lists(st.integers(1, 7), min_size=1, max_size=3),
+    order=st.randoms(use_true_random=False),
+)
+@settings(deadline=None, max_examples=6)
+def test_companions_that_come_and_go_change_nothing(
+    tts: TTS, seeds: list[int], ramp: list[int], order: Random
+) -> None:
+    options = {"voice": "ryan", "max_frames": 20}
+    alone = [tts.speak(TEXT, seed=seed, trim=False, **options) for seed in seeds]
+    made: list[list[AudioChunk]] = [[] for _ in seeds]
+    waiting = {
+        n: tts.stream(TEXT, seed=s, chunk_frames=ramp, **options) for n, s in enumerate(seeds)
+    }
+    while waiting:
+        number = order.choice(sorted(waiting))
+        if (chunk := next(waiting[number], None)) is None:
+            del waiting[number]
+        else:
+            made[number].append(chunk)
+    for chunks, audio in zip(made, alone, strict=True):
+        assert np.array_equal(np.concatenate([c.codes for c in chunks]), audio.codes)
+        samples = np.concatenate([chunk.samples for chunk in chunks])
+        assert samples.shape == audio.samples.shape
+        assert np.allclose(samples, audio.samples, rtol=0, atol=5e-5)

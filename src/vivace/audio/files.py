@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vivace.audio.clip import Audio
 from vivace.audio.decode import DEFAULT_LIMITS, AudioLimits, decode, decode_compressed, mix
 from vivace.audio.sandbox import SANDBOX
 from vivace.audio.wav import to_float
@@ -34,7 +35,7 @@ __all__ = [
     "write_audio",
 ]
 
-AudioSource = str | Path | bytes | tuple[Any, int]  # the tuple: (samples, sample_rate)
+AudioSource = str | Path | bytes | tuple[Any, int] | Audio  # the tuple: (samples, sample_rate)
 
 MAX_LABEL = 100  # characters of a path or URI that an error repeats
 
@@ -60,10 +61,12 @@ class Recording:
 def read_audio(
     source: AudioSource, limits: AudioLimits = DEFAULT_LIMITS, *, trusted: bool = False
 ) -> Recording:
-    """Read a path, the bytes of a file, a data:audio/…;base64, URI or (samples, sample_rate).
+    """Read a path, a file's bytes, a data:audio/…;base64, URI, (samples, sample_rate) or Audio.
 
     FLAC, OGG and MP3 are decoded in a process apart, unless they are `trusted`.
     """
+    if isinstance(source, Audio):
+        source = (source.samples, source.sample_rate)
     if isinstance(source, tuple):
         samples, sample_rate = _read_array(source, limits)
         content = samples.tobytes() + str(sample_rate).encode()
@@ -113,7 +116,7 @@ def _label(source: object) -> str:
     if isinstance(source, (str, Path)):
         return _shorten(str(source))
     raise AudioError(
-        "audio is a path, bytes, a data: URI or (samples, sample_rate), "
+        "audio is a path, bytes, a data: URI, (samples, sample_rate) or an Audio, "
         f"not {type(source).__name__}"
     )
 

@@ -1,4 +1,4 @@
-"""Silence at the start of an utterance: how much there is, and how much is too much."""
+"""Silence at the start of speech: how much there is, and how much is too much."""
 
 from __future__ import annotations
 
@@ -9,15 +9,39 @@ WINDOW_S = 0.01
 AUDIBLE = 10 ** (-45 / 20)  # root mean square of a window
 KEPT_S = 0.1  # of the silence before the first sound
 
+Samples = NDArray[np.float32]
 
-def trim_start(samples: NDArray[np.float32], sample_rate: int) -> NDArray[np.float32]:
-    """The samples from a tenth of a second before the first sound; all of them if there is none."""
-    window = round(WINDOW_S * sample_rate)
-    num_windows = len(samples) // window
-    if not num_windows:
-        return samples
-    level = np.sqrt(np.square(samples[: num_windows * window]).reshape(-1, window).mean(axis=1))
-    heard = np.flatnonzero(level > AUDIBLE)
-    if not len(heard):
-        return samples
-    return samples[max(0, heard[0] * window - round(KEPT_S * sample_rate)) :]
+
+class StartTrimmer:
+    """Holds samples back until the first sound, then lets it and a tenth of a second before it go.
+
+    What has no sound at all passes whole, at its end. The parts that it is given change nothing.
+    """
+
+    def __init__(self, sample_rate: int) -> None:
+        self._window = round(WINDOW_S * sample_rate)
+        self._num_kept = round(KEPT_S * sample_rate)
+        self._held = np.empty(0, dtype=np.float32)
+        self._num_searched = 0  # samples of `_held`, in whole windows
+        self._is_open = False
+
+    def trim(self, samples: Samples, *, is_last: bool = False) -> Samples:
+        """The samples that may be heard now."""
+        if self._is_open:
+            return samples
+        self._held = np.concatenate((self._held, samples))
+        start = self._find_sound()
+        if start is None and not is_last:
+            return self._held[:0]
+        self._is_open = True
+        held, self._held = self._held, self._held[:0]
+        return held[max(0, (start or 0) - self._num_kept) :]
+
+    def _find_sound(self) -> int | None:
+        end = len(self._held) // self._window * self._window
+        windows = self._held[self._num_searched : end].reshape(-1, self._window)
+        heard = np.flatnonzero(np.sqrt(np.square(windows).mean(axis=1)) > AUDIBLE)
+        if len(heard):
+            return self._num_searched + int(heard[0]) * self._window
+        self._num_searched = end
+        return None

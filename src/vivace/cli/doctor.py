@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 from collections.abc import Iterator
@@ -10,8 +11,11 @@ from importlib import metadata
 import torch
 
 from vivace._version import __version__
+from vivace.audio.play import find_output
 from vivace.backends import survey
 from vivace.device import pick_device, pick_dtype
+from vivace.errors import AudioError
+from vivace.voices.library import VoiceLibrary
 
 PACKAGES = (
     "torch",
@@ -22,10 +26,12 @@ PACKAGES = (
     "soundfile",
     "soxr",
     "triton",
+    "av",
+    "sounddevice",
 )
 
 
-def doctor() -> None:
+def doctor(arguments: argparse.Namespace) -> None:
     for name, value in _facts():
         print(f"{name:<20} {value}")
 
@@ -47,6 +53,9 @@ def _facts() -> Iterator[tuple[str, str]]:
         if refusal is None and not is_taken:
             verdict, is_taken = "usable, and what auto takes", True
         yield f"backend {entry.name}", f"{verdict} ({entry.summary})"
+    yield "sound", _sound()
+    yield "model", os.environ.get("VIVACE_MODEL") or "the embedded voice, unless --model names one"
+    yield "voices", str(VoiceLibrary().folder)
 
 
 def _version(package: str) -> str:
@@ -61,3 +70,10 @@ def _cuda() -> str:
         return f"not available (torch built for CUDA {torch.version.cuda or 'none'})"
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return f"{', '.join(names)}; CUDA {torch.version.cuda}"
+
+
+def _sound() -> str:
+    try:
+        return f"plays through {find_output().name}"
+    except AudioError as error:
+        return str(error)

@@ -30,6 +30,7 @@ from vivace.engine.session import chunk_sizes
 from vivace.engine.stream import Stream
 from vivace.prompt import TextLayout
 from vivace.tts import TTS
+from vivace.voices.enroll import SILENCE_S
 from vivace.voices.voice import Voice
 
 TimedChunk = tuple[NDArray[np.float32], int, dict[str, Any]]
@@ -190,8 +191,12 @@ class FasterQwen3TTS:
         if key not in self._references:
             while len(self._references) >= MAX_REFERENCES:
                 self._references.pop(next(iter(self._references)))
-            audio = (recording.samples, recording.sample_rate)
-            self._references[key] = self.tts.clone(audio, key[1], append_silence=append_silence)
+            samples = recording.samples
+            if append_silence:  # before the speaker is heard too, unlike `TTS.clone`
+                silence = np.zeros(int(SILENCE_S * recording.sample_rate), np.float32)
+                samples = np.concatenate((samples, silence))
+            audio = (samples, recording.sample_rate)
+            self._references[key] = self.tts.clone(audio, key[1], append_silence=False)
         return self._references[key]
 
     def _options(

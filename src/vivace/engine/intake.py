@@ -6,16 +6,19 @@ What it cannot serve is refused here, with the name of the checkpoint that can.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from vivace.engine.live_text import LiveText
-from vivace.engine.long_text import plan_utterances
-from vivace.engine.session import Session
-from vivace.errors import RequestError, TextTooLongError, UnsupportedRequestError
+from vivace.errors import (
+    RequestError,
+    TextTooLongError,
+    UnknownLanguageError,
+    UnsupportedRequestError,
+)
 from vivace.model.config import ModelConfig
 from vivace.prompt import (
+    AUTO,
     Prompt,
     SpokenReference,
     TextLayout,
@@ -23,8 +26,7 @@ from vivace.prompt import (
     language_id,
     preset_id,
 )
-from vivace.text.live import LiveTokenizer
-from vivace.text.script import Pause
+from vivace.text.letters import find_foreign_letter
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.voice import Voice
 
@@ -38,6 +40,10 @@ SERVED_BY = {
     "custom_voice": "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice",
     "instruct": "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",
     "voice_design": "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign",
+}
+RELEASED_LANGUAGES = {
+    *("chinese", "english", "french", "german", "italian"),
+    *("japanese", "korean", "portuguese", "russian", "spanish"),
 }
 BASE_OF_WIDTH = {2048: "Qwen/Qwen3-TTS-12Hz-1.7B-Base"}  # for cloned voices of that width
 
@@ -53,44 +59,7 @@ class Request:
     layout: TextLayout | None  # None: the official choice
     split: bool = True  # a long text into utterances
     clean: bool = False  # take markdown, emoji and links out first
-
-
-class OpenSession(Protocol):
-    """Makes the session number `index` of a request."""
-
-    def __call__(
-        self, index: int, write_prompt: Callable[[], Prompt], *, live: LiveText | None = None
-    ) -> Session: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Spoken:
-    """An utterance that the next one goes on from."""
-
-    session: Session
-    text_ids: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class PromptWriter:
-    """Writes a prompt when its turn comes: what was said before is known only then."""
-
-    intake: Intake
-    request: Request
-    text_ids: Sequence[int]
-    previous: Spoken | None
-
-    def __call__(self) -> Prompt:
-        return self.intake.write_prompt(self.request, self.text_ids, self._reference())
-
-    def _reference(self) -> SpokenReference | None:
-        """The last utterance, if it came to its own end; what went wrong is not gone on from."""
-        if self.previous is None:
-            return None
-        codes = self.previous.session.take_codes()
-        if self.previous.session.finish_reason != "stop" or not len(codes):
-            return None
-        return SpokenReference(text_ids=self.previous.text_ids, codes=codes)
+    trim: bool = False  # take off what is said of a reference again
 
 
 def as_pieces(text: object) -> Iterator[str]:
@@ -104,7 +73,7 @@ def as_pieces(text: object) -> Iterator[str]:
 class Intake:
     def __init__(self, config: ModelConfig, tokenizer: TextTokenizer) -> None:
         self._config = config
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
 
     def check(self, request: Request) -> None:
         """Raise a RequestError for what the checkpoint cannot do, before anything runs."""
@@ -121,52 +90,36 @@ class Intake:
             raise RequestError(f"text_layout must be one of {TEXT_LAYOUTS}, not {request.layout!r}")
         self._check_instruct(request.instruct)
         preset, _ = self._settle_voice(request.voice)
-        language_id(self._config.talker_config, request.language, preset)
+        self._check_language(request.language, preset)
         if preset is not None:
             preset_id(self._config.talker_config, preset)
 
-    def parts(self, request: Request, open_session: OpenSession) -> list[Session | Pause]:
-        """The request as sessions and pauses; a base model goes on from one session to the next."""
-        if not isinstance(request.text, str):
-            live = LiveText(request.text, LiveTokenizer(self._tokenizer))
-            return [open_session(0, lambda: self.write_live_prompt(request, live), live=live)]
-        parts: list[Session | Pause] = []
-        previous: Spoken | None = None
-        for item in plan_utterances(request.text, split=request.split, clean=request.clean):
-            if isinstance(item, Pause):
-                parts.append(item)
-                continue
-            text_ids = self._tokenizer.encode(item)
-            writer = PromptWriter(self, request, text_ids, previous)
-            session = open_session(sum(isinstance(p, Session) for p in parts), writer)
-            session.num_text_ids = len(text_ids)
-            parts.append(session)
-            if self._config.tts_model_type == "base":
-                previous = Spoken(session, text_ids)
-        if not any(isinstance(part, Session) for part in parts):
-            raise RequestError("text has no words; there is nothing to read in it")
-        return parts
+    @property
+    def continues(self) -> bool:
+        """Whether an utterance can go on from the last one in context."""
+        return self._config.tts_model_type == "base"
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text)
 
     def write_prompt(
         self, request: Request, text_ids: Sequence[int], reference: SpokenReference | None = None
     ) -> Prompt:
-        """The prompt of a text known in full, going on from `reference` or from the voice's own."""
+        """The prompt of a text known in full, going on from `reference`."""
         default: TextLayout = "streamed" if self._config.tts_model_type == "base" else "whole"
         layout = request.layout or default
         return self._write(request, text_ids, layout, is_complete=True, reference=reference)
 
     def write_live_prompt(self, request: Request, live: LiveText) -> Prompt:
         """The prompt of the first of a live text: one id, or as many as the reference has rows."""
-        reference = self._reference(self._settle_voice(request.voice)[1])
+        reference = self.reference(request.voice)
         needed = 1
         if reference is not None:
             needed = max(1, len(reference.codes) + 1 - len(reference.text_ids))
         text_ids = live.take(needed)
-        if not text_ids:
-            if live.error is not None:
-                raise live.error
-            raise RequestError("text is empty or blank; there is nothing to read in it")
-        return self._write(request, text_ids, "streamed", is_complete=live.is_done)
+        return self._write(
+            request, text_ids, "streamed", is_complete=live.is_done, reference=reference
+        )
 
     def _write(
         self,
@@ -181,12 +134,12 @@ class Intake:
         prompt = build_prompt(
             self._config,
             text_ids,
-            role_ids=self._tokenizer.role_ids("assistant"),
+            role_ids=self.tokenizer.role_ids("assistant"),
             layout=layout,
             language=request.language,
             preset=preset,
             speaker=cloned.speaker if cloned else None,
-            reference=reference or self._reference(cloned),
+            reference=reference,
             instruct_ids=self._instruct_ids(request.instruct),
             is_complete=is_complete,
         )
@@ -221,6 +174,26 @@ class Intake:
         voice.check_width(config.hidden_size)
         voice.check_codes(config.num_code_groups, config.code_predictor_config.vocab_size)
 
+    def _check_language(self, language: str, preset: str | None) -> None:
+        try:
+            language_id(self._config.talker_config, language, preset)
+        except UnknownLanguageError:
+            if language.lower() not in RELEASED_LANGUAGES:
+                raise
+            known = [AUTO, *sorted(self._config.talker_config.codec_language_id)]
+            raise UnknownLanguageError(language, known, SERVED_BY["custom_voice"]) from None
+
+    def check_letters(self, text: str) -> str:
+        """The text itself, unless the checkpoint's languages cannot be written so."""
+        languages = sorted(self._config.talker_config.codec_language_id)
+        letter = find_foreign_letter(text, languages) if isinstance(text, str) else None
+        if letter is not None:
+            raise UnsupportedRequestError(
+                f"the text has the letter {letter!r} and this checkpoint speaks only "
+                f"{', '.join(languages)}; load {SERVED_BY['custom_voice']}"
+            )
+        return text
+
     def _check_instruct(self, instruct: str | None) -> None:
         if instruct is None:
             if self._config.tts_model_type == "voice_design":
@@ -242,15 +215,16 @@ class Intake:
     def _instruct_ids(self, instruct: str | None) -> list[int]:
         if instruct is None:
             return []
-        tokenizer = self._tokenizer
+        tokenizer = self.tokenizer
         end = [self._config.im_end_token_id, *tokenizer.encode("\n")]
         return [*tokenizer.role_ids("user"), *tokenizer.encode(instruct), *end]
 
-    def _reference(self, voice: Voice | None) -> SpokenReference | None:
-        if voice is None or voice.ref_codes is None or voice.ref_text is None:
+    def reference(self, voice: str | Voice | None) -> SpokenReference | None:
+        """The recording that a voice goes on from in context, if it has one."""
+        if not isinstance(voice, Voice) or voice.ref_codes is None or voice.ref_text is None:
             return None
         return SpokenReference(
-            text_ids=self._tokenizer.encode(voice.ref_text), codes=voice.ref_codes
+            text_ids=self.tokenizer.encode(voice.ref_text), codes=voice.ref_codes
         )
 
     def require(self, model_type: str, what: str, served_by: str | None = None) -> None:

@@ -1,19 +1,22 @@
-"""One request's life: admitted when audio is first asked for, released whatever happens."""
+"""One utterance's life: taken in when audio is first asked for, let go whatever happens."""
 
 from __future__ import annotations
 
 import itertools
-import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from threading import Lock
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.backends.base import Backend, Frames, Samples, Slot
+from vivace.backends.base import Samples, SlotStatus
 from vivace.engine.guard import StallDetector, frame_budget
+from vivace.engine.leak import drop_leak
 from vivace.engine.live_text import LiveText
+from vivace.engine.piece import Piece, join
+from vivace.engine.scheduler import Ticket
 from vivace.errors import NumericError, RequestError
 from vivace.prompt import Prompt
 from vivace.speech import FinishReason, SamplingParams
@@ -34,97 +37,175 @@ def chunk_sizes(chunk_frames: int | Sequence[int] | Iterator[int]) -> Iterator[i
     return itertools.chain(sizes, itertools.repeat(sizes[-1]))
 
 
+class Runner(Protocol):
+    """What a session asks of the engine."""
+
+    def join(self, session: Session) -> None: ...
+
+    def advance(self, session: Session, num_frames: int) -> None: ...
+
+    def extend(self, session: Session, text_ids: Sequence[int], is_last: bool) -> None: ...
+
+    def leave(self, session: Session) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
-    """The next part of an utterance; the last one may be empty."""
+class Opening:
+    """What a session begins with."""
 
-    codes: NDArray[np.int64]  # [frames, codebooks]
-    samples: Samples
-    finish_reason: FinishReason | None = None  # set on the last piece
-    num_stalled: int = 0  # frames at the end, this piece's and earlier ones, that say nothing
+    prompt: Prompt
+    leak: NDArray[np.int64] | None = None  # codes whose end may be heard again, and must not be
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Session:
-    backend: Backend
-    lock: Lock  # around every call of the backend
-    write_prompt: Callable[[], Prompt]  # called once, with the first of the text at hand
+    """`receive` and `fail` are called by whoever does the engine's turn, the rest by its reader."""
+
+    engine: Runner
+    write_opening: Callable[[], Opening]  # called once, with the first of the text at hand
     sampling: SamplingParams
     num_text_ids: int = 0  # of a text known in full
     live: LiveText | None = None
     is_guarded: bool = True  # against stalls
     has_budget: bool = True  # of frames, by the length of the text
-    num_frames: int = 0
+    keeps_codes: bool = False  # for an utterance that goes on from this one
+    num_frames: int = 0  # handed out
     admit_ms: float = 0.0
     is_over_budget: bool = False
-    is_cancelled: bool = False  # set by another thread: stop at the next frame boundary
+    is_cancelled: bool = False  # set by any thread: stop at the next frame boundary
     finish_reason: FinishReason | None = None
-    keeps_codes: bool = False  # for an utterance that goes on from this one
     codes: list[NDArray[np.int64]] = field(default_factory=list)
+    ticket: Ticket = field(default_factory=Ticket)
+    opening: Opening = field(init=False)
+    _made: deque[Piece] = field(default_factory=deque)  # and not yet handed out
+    _num_made: int = 0
+    _stall: StallDetector = field(default_factory=StallDetector)
+    _end: FinishReason | None = None
+    _num_stalled: int = 0
+    _error: Exception | None = None
+
+    @property
+    def num_ids(self) -> int:
+        """Of the text, as far as it is known."""
+        return self.num_text_ids if self.live is None else self.live.num_ids
 
     def take_codes(self) -> NDArray[np.int64]:
         """All codes made, [frames, codebooks], if they were kept; once."""
         codes, self.codes = self.codes, []
         return np.concatenate(codes) if codes else np.empty((0, 0), dtype=np.int64)
 
+    # -- its reader --------------------------------------------------------------------------
+
     def pieces(self, sizes: Iterator[int]) -> Iterator[Piece]:
         """Pieces of at most these numbers of frames, until the utterance ends."""
-        slot = self._admit()
-        stall = StallDetector()
+        self.opening = self.write_opening()
+        self.engine.join(self)
         try:
-            for num_frames in sizes:
-                piece = self._make(slot, num_frames, stall)
-                if self.is_cancelled:
-                    return
-                self.finish_reason = piece.finish_reason
+            pieces = self._take_pieces(sizes)
+            leak = self.opening.leak
+            for piece in pieces if leak is None else drop_leak(pieces, leak):
                 if self.keeps_codes:
                     self.codes.append(piece.codes)
                 yield piece
-                if piece.finish_reason is not None:
-                    return
         finally:
-            with self.lock:
-                self.backend.release(slot)
+            self.engine.leave(self)
 
-    def _admit(self) -> Slot:
-        prompt = self.write_prompt()
-        began = time.perf_counter()
-        with self.lock:
-            slot = self.backend.admit(prompt, self.sampling)
-        self.admit_ms = 1000 * (time.perf_counter() - began)
-        return slot
-
-    def _make(self, slot: Slot, num_frames: int, stall: StallDetector) -> Piece:
-        frames, samples = self._step(slot, min(num_frames, self._num_left()))
-        codes, status = frames.of(0), frames.status[0]
-        self.num_frames += len(codes)
-        if status == "failed":
-            raise NumericError(
-                f"the model's numbers stopped being finite at frame {self.num_frames}; "
-                "try float32, and check the weights"
-            )
-        if status in ("stop", "length"):
-            return Piece(codes, samples, "stop" if status == "stop" else "length")
-        is_watched = self.is_guarded and self._is_text_in()
-        num_stalled = stall.observe(codes, samples) if is_watched and len(codes) else 0
-        if num_stalled:
-            return Piece(codes, samples, "stall", num_stalled)
-        self.is_over_budget = self._num_left() <= 0
-        return Piece(codes, samples, "length" if self.is_over_budget else None)
-
-    def _step(self, slot: Slot, num_frames: int) -> tuple[Frames, Samples]:
-        """At least one frame, unless the utterance ends; waits for live text without the lock."""
-        while True:
-            with self.lock:
-                frames = self.backend.step([slot], num_frames)
-                if frames.lengths[0] or frames.status[0] != "waiting":
-                    return frames, self.backend.render([slot], frames)[0]
-            assert self.live is not None
-            ids = self.live.take()
+    def _take_pieces(self, sizes: Iterator[int]) -> Iterator[Piece]:
+        for num_frames in sizes:
+            self._wait_for(num_frames)
             if self.is_cancelled:
-                return frames, np.empty(0, dtype=np.float32)
-            with self.lock:
-                self.backend.extend(slot, ids, self.live.is_done)
+                return
+            piece = self._take(num_frames)
+            self.num_frames += len(piece.codes)
+            self.finish_reason = piece.finish_reason
+            yield piece
+            if piece.finish_reason is not None:
+                return
+
+    def _wait_for(self, num_frames: int) -> None:
+        """Until at least one frame is there or the utterance ends; reads live text when dry."""
+        while True:
+            self.engine.advance(self, num_frames)
+            if self._error is not None and not self._made:
+                raise self._error
+            if self._made or self.is_over or self.is_cancelled:
+                return
+            assert self.live is not None
+            text_ids = self.live.take()
+            if self.is_cancelled:
+                return
+            self.engine.extend(self, text_ids, self.live.is_done)
+
+    def _take(self, num_frames: int) -> Piece:
+        """Up to so many of the frames that are there; the last says how it ended."""
+        taken = [self._made.popleft() for _ in range(min(num_frames, len(self._made)))]
+        self.ticket.num_buffered -= len(taken)
+        is_last = self._end is not None and not self._made
+        if not taken:
+            codes = np.empty((0, self.opening.prompt.codes.shape[1]), dtype=np.int64)
+            taken = [Piece(codes, np.empty(0, dtype=np.float32))]
+        whole = join(taken)
+        return Piece(
+            whole.codes,
+            whole.samples,
+            self._end if is_last else None,
+            self._num_stalled if is_last else 0,
+        )
+
+    # -- the engine's turn -------------------------------------------------------------------
+
+    def is_ready(self, num_frames: int) -> bool:
+        return (
+            len(self._made) >= num_frames
+            or self.is_over
+            or self.is_cancelled
+            or self.ticket.is_blocked
+        )
+
+    @property
+    def is_over(self) -> bool:
+        return self._end is not None or self._error is not None
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+
+    def receive(self, codes: NDArray[np.int64], samples: Samples, status: SlotStatus) -> None:
+        """Frames, and what became of the slot."""
+        num_left = self._num_left()
+        is_cut = len(codes) > num_left
+        if is_cut:
+            samples = samples[: num_left * (len(samples) // len(codes))]
+            codes = codes[:num_left]
+        self._keep(codes, samples)
+        if status == "failed":
+            self.fail(
+                NumericError(
+                    f"the model's numbers stopped being finite at frame {self._num_made}; "
+                    "try float32, and check the weights"
+                )
+            )
+        elif status in ("stop", "length") and not is_cut:
+            self._end = "stop" if status == "stop" else "length"
+        else:
+            self._guard(codes, samples)
+        self.ticket.is_blocked = status == "waiting" and not self.is_over
+
+    def _keep(self, codes: NDArray[np.int64], samples: Samples) -> None:
+        for index, sound in enumerate(samples.reshape(len(codes), -1) if len(codes) else ()):
+            self._made.append(Piece(codes[index : index + 1], sound))
+        self._num_made += len(codes)
+        self.ticket.num_buffered += len(codes)
+        self.ticket.has_begun |= len(codes) > 0
+
+    def _guard(self, codes: NDArray[np.int64], samples: Samples) -> None:
+        """End what does not end by itself."""
+        if self.is_guarded and self._is_text_in() and len(codes):
+            self._num_stalled = self._stall.observe(codes, samples)
+        if self._num_stalled:
+            self._end = "stall"
+        elif self._num_left() <= 0:
+            self.is_over_budget = True
+            self._end = "length"
 
     def _is_text_in(self) -> bool:
         return self.live is None or self.live.is_done
@@ -133,5 +214,4 @@ class Session:
         """Frames until the budget is spent; while text still comes, every frame is paid by it."""
         if not self.has_budget or not self._is_text_in():
             return self.sampling.max_frames
-        num_ids = self.num_text_ids if self.live is None else self.live.num_ids
-        return frame_budget(num_ids) - self.num_frames
+        return frame_budget(self.num_ids) - self._num_made

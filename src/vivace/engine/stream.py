@@ -1,20 +1,23 @@
-"""What the caller holds while an utterance is being made."""
+"""What the caller holds while a text is being spoken."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from threading import Lock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
-from vivace.audio.trim import trim_start
-from vivace.engine.session import Piece, Session
+from vivace.audio.trim import StartTrimmer
+from vivace.engine.parts import Part
+from vivace.engine.piece import Piece
+from vivace.engine.session import Session
 from vivace.errors import StreamClosedError
 from vivace.model.config import CodecConfig
-from vivace.speech import FinishReason, Usage
+from vivace.speech import FinishReason, SamplingParams, Usage
 from vivace.text.script import Pause
 
 
@@ -26,21 +29,35 @@ class Stream(Iterator[AudioChunk]):
     """
 
     def __init__(
-        self, parts: Sequence[Session | Pause], config: CodecConfig, sizes: Iterator[int]
+        self,
+        parts: Iterator[Part],
+        config: CodecConfig,
+        sizes: Iterator[int],
+        sampling: SamplingParams,
+        *,
+        trim: bool,
     ) -> None:
         self._parts = parts
-        self._sessions = [part for part in parts if isinstance(part, Session)]
         self._sample_rate = config.output_sample_rate
         self._samples_per_frame = config.decode_upsample_rate
-        self._num_codebooks = config.decoder_config.num_quantizers
+        self._no_codes = np.empty((0, config.decoder_config.num_quantizers), dtype=np.int64)
+        self._seed = sampling.seed or 0
+        self._num_frames_left = sampling.max_frames  # of all utterances together
+        self._trimmer = StartTrimmer(self._sample_rate) if trim else None
         self._began = time.perf_counter()
         self._chunks = self._make_chunks(sizes)
         self._is_busy = Lock()  # a chunk is being made, perhaps in another thread
-        self._num_samples = 0
-        self._is_closed = False
+        self._session: Session | None = None  # that is speaking
+        self._num_samples = self._num_frames = self._num_text_ids = 0
+        self._is_cancelled = self._is_closed = False
+        self._reason: FinishReason = "stop"
         self.finish_reason: FinishReason | None = None
         self.num_stalled = 0  # frames at the end that say nothing, of a stall
+        self.num_utterances = 0
+        self.is_runaway = False  # something was stopped because it would not end by itself
         self.first_audio_ms: float | None = None
+        self.admit_ms = 0.0  # how long the first prompt took to read
+        self.progress = 0.0  # share of the text that is said; of a live text it is not known
 
     def __next__(self) -> AudioChunk:
         with self._is_busy:
@@ -54,13 +71,16 @@ class Stream(Iterator[AudioChunk]):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def collect(self, *, trim: bool) -> Audio:
-        """All of it at once; `trim` takes silence off the start and a stall off the end."""
-        chunks = list(self)
+    def collect(self, report: Callable[[Stream], None] | None = None) -> Audio:
+        """All of it at once; if trimmed, without a stall at the end. `report` hears every chunk."""
+        chunks = []
+        for chunk in self:
+            chunks.append(chunk)
+            if report is not None:
+                report(self)
         samples = np.concatenate([chunk.samples for chunk in chunks])
-        if trim:
-            end = len(samples) - self.num_stalled * self._samples_per_frame
-            samples = trim_start(samples[:end], self._sample_rate)
+        if self._trimmer is not None:
+            samples = samples[: len(samples) - self.num_stalled * self._samples_per_frame]
         assert self.finish_reason is not None
         return Audio(
             samples=samples,
@@ -72,7 +92,8 @@ class Stream(Iterator[AudioChunk]):
 
     def close(self) -> None:
         """Stop here, from any thread; a stream that had not ended finishes as `cancelled`."""
-        for session in self._sessions:
+        self._is_cancelled = True
+        if (session := self._session) is not None:
             session.is_cancelled = True
         with self._is_busy:
             self._chunks.close()
@@ -81,74 +102,91 @@ class Stream(Iterator[AudioChunk]):
                 self._is_closed = True
 
     @property
-    def admit_ms(self) -> float:
-        """How long the prompt took to read; 0 until the first chunk."""
-        return self._sessions[0].admit_ms
-
-    @property
-    def num_utterances(self) -> int:
-        return len(self._sessions)
-
-    @property
-    def is_runaway(self) -> bool:
-        """Whether something was stopped because it would not end by itself."""
-        return any(s.finish_reason == "stall" or s.is_over_budget for s in self._sessions)
-
-    @property
     def usage(self) -> Usage:
         """What was made so far and what it cost."""
-        lives = [session.live for session in self._sessions if session.live is not None]
+        session = self._session
         return Usage(
-            text_tokens=sum(s.num_text_ids for s in self._sessions) + sum(x.num_ids for x in lives),
-            frames=sum(session.num_frames for session in self._sessions),
+            text_tokens=self._num_text_ids + (session.num_ids if session else 0),
+            frames=self._num_frames + (session.num_frames if session else 0),
             audio_s=self._num_samples / self._sample_rate,
             wall_s=time.perf_counter() - self._began,
-            seed=self._sessions[0].sampling.seed or 0,
+            seed=self._seed,
             first_audio_ms=self.first_audio_ms,
         )
 
     def _make_chunks(self, sizes: Iterator[int]) -> Generator[AudioChunk, None, None]:
-        num_left = self._sessions[0].sampling.max_frames  # of all utterances together
-        reason: FinishReason = "stop"
-        for index, part in enumerate(self._parts):
-            is_end = index == len(self._parts) - 1
-            if isinstance(part, Pause):
-                yield self._chunk(self._silence(part), reason if is_end else None)
-                continue
-            part.sampling = part.sampling.replace(max_frames=num_left)
-            for piece in part.pieces(sizes):
-                is_end_of_part = piece.finish_reason is not None
-                if piece.finish_reason not in (None, "stop") and reason == "stop":
-                    reason = piece.finish_reason
-                num_left -= len(piece.codes)
-                is_end = is_end or num_left <= 0
-                yield self._chunk(piece, reason if is_end_of_part and is_end else None)
-            if num_left <= 0:
-                break
-        self._raise_text_error()
+        try:
+            for part in self._parts:
+                if isinstance(part.work, Pause):
+                    yield self._pause(part.work, is_last=part.is_last())
+                else:
+                    yield from self._speak(part, part.work, sizes)
+                self.progress = part.progress
+                if self._is_cancelled:
+                    return
+                if self._num_frames_left <= 0:
+                    part.raise_text_error()
+                    break
+        except Exception:
+            if self.num_utterances and self.finish_reason is None:
+                yield self._end()
+            raise
+        if self.finish_reason is None:
+            yield self._end()
 
-    def _chunk(self, piece: Piece, reason: FinishReason | None) -> AudioChunk:
-        if self.first_audio_ms is None and len(piece.samples):
+    def _speak(
+        self, part: Part, session: Session, sizes: Iterator[int]
+    ) -> Generator[AudioChunk, None, None]:
+        self._session = session
+        session.is_cancelled = self._is_cancelled
+        session.sampling = session.sampling.replace(max_frames=self._num_frames_left)
+        try:
+            for piece in session.pieces(sizes):
+                if piece.finish_reason not in (None, "stop") and self._reason == "stop":
+                    self._reason = piece.finish_reason
+                is_over = piece.finish_reason is not None
+                is_end = part.is_last() or session.num_frames >= self._num_frames_left
+                self.admit_ms = self.admit_ms or session.admit_ms
+                yield self._chunk(piece, is_last=is_over and is_end)
+        finally:
+            self._count(session)
+
+    def _count(self, session: Session) -> None:
+        self._session = None
+        self.num_utterances += 1
+        self._num_frames_left -= session.num_frames
+        self._num_frames += session.num_frames
+        self._num_text_ids += session.num_ids
+        self.is_runaway |= session.finish_reason == "stall" or session.is_over_budget
+
+    def _chunk(self, piece: Piece, *, is_last: bool) -> AudioChunk:
+        """Speech, or nothing at all for an end that the chunk before could not know of."""
+        samples = piece.samples
+        if self._trimmer is not None:
+            samples = self._trimmer.trim(samples, is_last=is_last)
+        if self.first_audio_ms is None and len(samples):
             self.first_audio_ms = 1000 * (time.perf_counter() - self._began)
+        self.num_stalled = piece.num_stalled if is_last else 0
+        return self._hand_out(samples, piece.codes, is_last=is_last)
+
+    def _pause(self, pause: Pause, *, is_last: bool) -> AudioChunk:
+        num_samples = round(pause.seconds * self._sample_rate)
+        return self._hand_out(np.zeros(num_samples, np.float32), self._no_codes, is_last=is_last)
+
+    def _end(self) -> AudioChunk:
+        return self._chunk(Piece(self._no_codes, np.empty(0, np.float32)), is_last=True)
+
+    def _hand_out(
+        self, samples: NDArray[np.float32], codes: NDArray[np.int64], *, is_last: bool
+    ) -> AudioChunk:
         start = self._num_samples
-        self._num_samples += len(piece.samples)
-        self.finish_reason = reason
-        self.num_stalled = piece.num_stalled if reason is not None else 0
+        self._num_samples += len(samples)
+        self.finish_reason = self._reason if is_last else None
         return AudioChunk(
-            samples=piece.samples,
+            samples=samples,
             sample_rate=self._sample_rate,
             start_s=start / self._sample_rate,
-            is_last=reason is not None,
-            finish_reason=reason,
-            codes=piece.codes,
+            is_last=is_last,
+            finish_reason=self.finish_reason,
+            codes=codes,
         )
-
-    def _silence(self, pause: Pause) -> Piece:
-        num_samples = round(pause.seconds * self._sample_rate)
-        codes = np.empty((0, self._num_codebooks), dtype=np.int64)
-        return Piece(codes, np.zeros(num_samples, dtype=np.float32))
-
-    def _raise_text_error(self) -> None:
-        for session in self._sessions:
-            if session.live is not None and session.live.error is not None:
-                raise session.live.error

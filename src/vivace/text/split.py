@@ -107,6 +107,7 @@ class SentenceSplitter:
         self._text = ""
         self._start = 0  # where the sentence begins
         self._scan = 0  # where the search for its end goes on
+        self.num_uncertain = 0  # characters at the end that later text may give to the next one
         self._parts: list[str] = []  # ready to be given out
 
     def feed(self, piece: str) -> list[str]:
@@ -137,11 +138,13 @@ class SentenceSplitter:
             is_stop = not found[0].isspace()
             end = self._end_at_stop(found, is_final) if is_stop else self._end_at_space(found)
             if end is None and not is_final:
+                self.num_uncertain = len(self._text) - found.start()
                 return
             if end:
                 self._end_sentence(end if is_stop else found.start(), end)
             else:
                 self._scan = found.end()
+        self.num_uncertain = 0
         self._scan = len(self._text)
         self._cut_long(self._scan)
 

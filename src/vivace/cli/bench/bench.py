@@ -1,0 +1,85 @@
+"""`vivace bench`: how soon and how fast a model speaks on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vivace.cli.bench.latency import TEXT, Subject, measure_latency
+from vivace.cli.bench.load import measure_arrivals, measure_throughput
+from vivace.cli.bench.machine import machine
+from vivace.cli.bench.peers import measure_peers
+from vivace.cli.bench.report import format_report, plot_arrivals
+from vivace.cli.model import load_tts
+from vivace.errors import RequestError
+from vivace.tts import TTS
+
+DEFAULT_INSTRUCT = "A calm and friendly narrator."
+
+
+def bench(arguments: argparse.Namespace) -> None:
+    began = time.perf_counter()
+    with load_tts(arguments) as tts:
+        load_s = time.perf_counter() - began
+        report = measure(Subject(tts, _options(tts, arguments)), load_s, arguments)
+    print(format_report(report))
+    if arguments.json:
+        path = Path(arguments.json)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if arguments.plot:
+        plot_arrivals(report["arrivals"], report["model"], Path(arguments.plot))
+
+
+def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Everything that was asked for, of a model that has not spoken yet."""
+    num_frames = arguments.frames
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    subject.tts.speak(TEXT, seed=0, **subject.length(num_frames))
+    cold = {"load_s": load_s, "first_call_s": time.perf_counter() - began}
+    report: dict[str, Any] = {
+        "benchmark": "bench",
+        "model": repr(subject.tts).strip("<>"),
+        "machine": machine(),
+        "cold_start": {name: round(value, 3) for name, value in cold.items()},
+    }
+    report["latency"] = measure_latency(subject, num_frames=num_frames, repeats=arguments.repeats)
+    report["throughput"] = [
+        measure_throughput(subject, count, num_frames=num_frames, rounds=arguments.rounds)
+        for count in arguments.streams
+    ]
+    report["arrivals"] = [
+        measure_arrivals(subject, rate, seconds=arguments.seconds, num_frames=num_frames)
+        for rate in arguments.rates
+    ]
+    report["memory"] = _memory(subject.tts)
+    if arguments.compare:
+        ours = report["latency"]["real_time_factor"]
+        report["peers"] = measure_peers(subject, ours, num_frames=num_frames)
+    return report
+
+
+def _memory(tts: TTS) -> dict[str, int]:
+    """Bytes, by what holds them, where the backend or the device can tell."""
+    sizes: dict[str, int] = getattr(tts.engine.backend, "memory", dict)()
+    if tts.device.type == "cuda":
+        sizes["peak of everything"] = torch.cuda.max_memory_allocated(tts.device)
+    return sizes
+
+
+def _options(tts: TTS, arguments: argparse.Namespace) -> dict[str, Any]:
+    options: dict[str, Any] = {"language": arguments.language}
+    if tts.model_type == "voice_design":
+        options["instruct"] = arguments.instruct or DEFAULT_INSTRUCT
+    elif arguments.voice is not None:
+        options["voice"] = tts.voice(arguments.voice)
+    elif tts.model_type == "base":
+        raise RequestError("a Base model needs a voice to be measured with: --voice me.wav")
+    return options

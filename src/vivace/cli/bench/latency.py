@@ -1,0 +1,111 @@
+"""One stream alone: first audio, real time, and where a frame's time goes."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vivace.tts import TTS
+
+TEXT = "The old clock on the wall struck nine, and everybody in the room looked up at once."
+CHUNKS = (1, 2, 4, 8, 12)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is measured: a loaded model, and how it is asked to speak."""
+
+    tts: TTS
+    options: dict[str, Any]  # voice, language, instruct
+
+    def length(self, num_frames: int) -> dict[str, Any]:
+        """Exactly so many frames, whatever the weights say."""
+        return {
+            **self.options,
+            "max_frames": num_frames,
+            "min_frames": num_frames + 1,
+            "guard": False,
+        }
+
+
+def measure_latency(subject: Subject, *, num_frames: int, repeats: int) -> dict[str, Any]:
+    """Medians over `repeats`; what is not warm yet is warmed first."""
+    subject.tts.speak(TEXT, seed=0, **subject.length(num_frames))
+    first_audio_ms(subject, 1)
+    return {
+        "frames": num_frames,
+        "repeats": repeats,
+        "first_audio_ms": _median([first_audio_ms(subject, 1) for _ in range(repeats)]),
+        "real_time_factor": _median([real_time(subject, num_frames) for _ in range(repeats)]),
+        "parts": measure_parts(subject, num_frames, repeats),
+        "chunks": [measure_chunks(subject, size, num_frames, repeats) for size in CHUNKS],
+    }
+
+
+def first_audio_ms(subject: Subject, chunk_frames: int) -> float:
+    """From the call, tokenisation included, to the first samples in hand."""
+    began = time.perf_counter()
+    options = subject.length(4 * chunk_frames)
+    with subject.tts.stream(TEXT, seed=1, chunk_frames=chunk_frames, **options) as stream:
+        next(stream)
+        return 1000 * (time.perf_counter() - began)
+
+
+def real_time(subject: Subject, num_frames: int) -> float:
+    """Seconds of audio per second of the whole call, codec included."""
+    began = time.perf_counter()
+    audio = subject.tts.speak(TEXT, seed=2, trim=False, **subject.length(num_frames))
+    return audio.duration_s / (time.perf_counter() - began)
+
+
+def measure_chunks(
+    subject: Subject, chunk_frames: int, num_frames: int, repeats: int
+) -> dict[str, Any]:
+    """A stream of such chunks: when its first comes, and how fast all are there."""
+    firsts, speeds = [], []
+    for seed in range(repeats):
+        began = time.perf_counter()
+        stream = subject.tts.stream(
+            TEXT, seed=seed, chunk_frames=chunk_frames, **subject.length(num_frames)
+        )
+        next(stream)
+        firsts.append(1000 * (time.perf_counter() - began))
+        for _ in stream:
+            pass
+        speeds.append(stream.usage.audio_s / (time.perf_counter() - began))
+    return {
+        "chunk_frames": chunk_frames,
+        "first_audio_ms": _median(firsts),
+        "real_time_factor": _median(speeds),
+    }
+
+
+def measure_parts(subject: Subject, num_frames: int, repeats: int) -> dict[str, float]:
+    """Milliseconds of the prompt, and per frame of model, codec and everything else."""
+    rows = []
+    for seed in range(repeats):
+        before = dataclasses.replace(subject.tts.engine.spent)
+        began = time.perf_counter()
+        subject.tts.speak(TEXT, seed=seed, trim=False, **subject.length(num_frames))
+        whole = time.perf_counter() - began
+        spent = subject.tts.engine.spent
+        prompt = spent.admit_s - before.admit_s
+        model, codec = spent.step_s - before.step_s, spent.render_s - before.render_s
+        rows.append((prompt * num_frames, model, codec, whole - prompt - model - codec))
+    prompt, model, codec, host = (
+        1000 * statistics.median(c) / num_frames for c in zip(*rows, strict=True)
+    )
+    return {
+        "prompt_ms": round(prompt, 3),
+        "model_ms_per_frame": round(model, 3),
+        "codec_ms_per_frame": round(codec, 3),
+        "host_ms_per_frame": round(host, 3),
+    }
+
+
+def _median(values: Sequence[float]) -> float:
+    return round(statistics.median(values), 3)

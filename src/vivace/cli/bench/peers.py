@@ -1,0 +1,70 @@
+"""The official package and faster-qwen3-tts on the same checkpoint, in the same process."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vivace.cli.bench.latency import TEXT, Subject
+from vivace.errors import UnsupportedRequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    name: str
+    module: str
+    kind: str
+    device_argument: str
+
+
+PEERS = (
+    Peer("qwen-tts (official)", "qwen_tts", "Qwen3TTSModel", "device_map"),
+    Peer("faster-qwen3-tts", "faster_qwen3_tts", "FasterQwen3TTS", "device"),
+)
+
+
+def measure_peers(subject: Subject, ours: float, *, num_frames: int) -> list[dict[str, Any]]:
+    """Each peer that is installed, and how many times faster we are; `ours` is our real time."""
+    return [_measure(peer, subject, ours, num_frames) for peer in PEERS]
+
+
+def _measure(peer: Peer, subject: Subject, ours: float, num_frames: int) -> dict[str, Any]:
+    try:
+        kind = getattr(importlib.import_module(peer.module), peer.kind)
+    except ImportError as error:
+        return {"peer": peer.name, "missing": str(error)}
+    tts = subject.tts
+    placing = {peer.device_argument: str(tts.device), "dtype": tts.dtype}
+    speak = _speaker(kind.from_pretrained(str(tts.checkpoint.folder), **placing), subject)
+    speak(num_frames)  # what is not warm yet
+    began = time.perf_counter()
+    waves, rate = speak(num_frames)
+    theirs = len(waves[0]) / rate / (time.perf_counter() - began)
+    return {
+        "peer": peer.name,
+        "real_time_factor": round(theirs, 3),
+        "times_faster": round(ours / theirs, 2),
+    }
+
+
+def _speaker(model: Any, subject: Subject) -> Callable[[int], tuple[list[Any], int]]:
+    """A call that says the same text as we did."""
+    options = {"text": TEXT, "language": subject.options.get("language", "auto")}
+    kind = subject.tts.model_type
+    if kind == "custom_voice":
+        speaker = subject.options.get("voice") or subject.tts.speakers[0]
+        return lambda n: model.generate_custom_voice(
+            speaker=speaker, max_new_tokens=n + 1, **options
+        )
+    if kind == "voice_design":
+        instruct = subject.options["instruct"]
+        return lambda n: model.generate_voice_design(
+            instruct=instruct, max_new_tokens=n + 1, **options
+        )
+    raise UnsupportedRequestError(
+        "--compare speaks with a CustomVoice or VoiceDesign model; a cloned voice is enrolled "
+        "differently by each package"
+    )

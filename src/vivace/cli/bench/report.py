@@ -1,0 +1,72 @@
+"""Results for people: a short table, and a picture of waiting against load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vivace.errors import RequestError
+
+
+def format_report(report: dict[str, Any]) -> str:
+    return "\n".join(f"{name:<34} {value}" for name, value in _lines(report))
+
+
+def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "model", report["model"]
+    yield "load", f"{report['cold_start']['load_s']:.2f} s"
+    yield "first call, cold", f"{report['cold_start']['first_call_s']:.2f} s"
+    if latency := report.get("latency"):
+        yield "first audio, one stream", f"{latency['first_audio_ms']:.1f} ms"
+        yield "times real time, one stream", f"{latency['real_time_factor']:.2f}"
+        parts = latency["parts"]
+        yield "prompt", f"{parts['prompt_ms']:.2f} ms"
+        for part in ("model", "codec", "host"):
+            yield f"{part}, per frame", f"{parts[f'{part}_ms_per_frame']:.3f} ms"
+        for row in latency["chunks"]:
+            what = f"chunks of {row['chunk_frames']}"
+            speed = f"{row['real_time_factor']:.2f} times real time"
+            yield what, f"first audio {row['first_audio_ms']:.1f} ms, {speed}"
+    for row in report.get("throughput", ()):
+        first = row["first_audio_ms"]
+        yield (
+            f"{row['streams']} streams",
+            f"{row['audio_s_per_s']:.1f} s of audio a second, first audio p50 {first['p50']:.0f} "
+            f"p95 {first['p95']:.0f} ms, {row['underruns']} underruns",
+        )
+    for row in report.get("arrivals", ()):
+        first = ", ".join(f"{name} {value:.0f}" for name, value in row["first_audio_ms"].items())
+        yield (
+            f"{row['requests_per_s']:g} requests a second",
+            f"first audio {first} ms, {row['streams_with_underruns']} of {row['requests']} with "
+            f"underruns, {row['refused']} refused",
+        )
+    for name, size in report.get("memory", {}).items():
+        yield f"memory: {name}", f"{size / 2**20:,.0f} MiB"
+    for row in report.get("peers", ()):
+        if "missing" in row:
+            yield row["peer"], f"not installed ({row['missing']})"
+        else:
+            yield (
+                row["peer"],
+                f"{row['real_time_factor']:.2f} times real time: ours is "
+                f"{row['times_faster']:.2f} times faster",
+            )
+
+
+def plot_arrivals(rows: list[dict[str, Any]], title: str, path: Path) -> None:
+    """First audio against requests a second."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise RequestError("--plot needs matplotlib: pip install matplotlib") from error
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    rates = [row["requests_per_s"] for row in rows]
+    for name in ("p50", "p95", "p99"):
+        axes.plot(rates, [row["first_audio_ms"].get(name) for row in rows], marker="o", label=name)
+    axes.set(xlabel="requests a second", ylabel="first audio, ms", title=title, yscale="log")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,66 @@
+"""`vivace design`: speak with a voice that is described, and keep it if asked to."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from vivace.audio.speed import check_speed
+from vivace.cli.keep import check_save, keep_voice
+from vivace.cli.output import Samples, choose_target
+from vivace.cli.text import read_text
+from vivace.errors import RequestError
+from vivace.text.script import clean_text, parse_pauses
+
+
+def design(arguments: argparse.Namespace) -> None:
+    _settle_words(arguments)
+    check_speed(arguments.speed)
+    name = check_save(arguments)
+    if arguments.save is not None and arguments.base_model is None:
+        arguments.fail("--save needs --base-model, a Base model that makes a voice of the speech")
+    target = choose_target(arguments)
+    text = read_text(arguments, live=arguments.stream and arguments.save is None)
+    from vivace.cli.model import load_tts  # torch takes its time: errors above come first
+    from vivace.cli.speak import speak, speech_options
+
+    kept: list[Samples] | None = None if arguments.save is None else []
+    with load_tts(arguments) as tts:
+        finish_reason = speak(tts, text, speech_options(arguments), target, arguments, kept)
+        sample_rate = tts.sample_rate
+    if kept is None:
+        return
+    if finish_reason != "stop":
+        raise RequestError(
+            f"the voice is not kept: the speech did not come to its own end ({finish_reason}), "
+            "so its words are not those of the text; try another --seed"
+        )
+    assert isinstance(text, str)
+    with load_tts(arguments, arguments.base_model) as base:
+        voice = base.clone(
+            (np.concatenate(kept), sample_rate),
+            _words_of(text, is_cleaned=arguments.clean),
+            name=name,
+            licence=arguments.licence,
+            append_silence=arguments.append_silence,
+        )
+    keep_voice(voice, arguments)
+
+
+def _settle_words(arguments: argparse.Namespace) -> None:
+    """With --instruct, the only text is what to say."""
+    if arguments.instruct is None:
+        if arguments.description is None:
+            arguments.fail("there is no DESCRIPTION of the voice")
+        arguments.instruct = arguments.description
+    elif arguments.text is not None:
+        arguments.fail("the voice is described twice, by DESCRIPTION and by --instruct")
+    else:
+        arguments.text = arguments.description
+
+
+def _words_of(text: str, *, is_cleaned: bool) -> str:
+    """What is said of the text: no markdown that was cleaned away, no `[pause 1s]`."""
+    parts = parse_pauses(clean_text(text) if is_cleaned else text)
+    return " ".join(part.strip() for part in parts if isinstance(part, str))

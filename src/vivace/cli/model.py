@@ -1,0 +1,33 @@
+"""The model of a command: the one it names, that of VIVACE_MODEL, or the embedded voice."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from vivace.cli.words import LiveLine
+from vivace.tts import TTS
+
+
+def load_tts(arguments: argparse.Namespace, model: str | None = None) -> TTS:
+    """Load `model`, or else the command's own."""
+    name = model or model_name(arguments)
+    line = LiveLine(is_quiet=getattr(arguments, "quiet", False))
+    line.show(f"loading {name or 'the embedded voice'}")
+    try:
+        return TTS.load(
+            name,
+            device=arguments.device,
+            dtype=arguments.dtype,
+            backend=arguments.backend,
+            revision=None if model else arguments.revision,
+            offline=arguments.offline,
+        )
+    finally:
+        line.clear()
+
+
+def model_name(arguments: argparse.Namespace) -> str | None:
+    """What was asked for; None is the embedded voice."""
+    name: str | None = arguments.model
+    return os.environ.get("VIVACE_MODEL") or None if name is None else name

@@ -1,0 +1,119 @@
+"""The options that commands share, in groups. Argparse only: help must not wait for torch."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--model",
+        help="a hub id or a checkpoint folder; default: VIVACE_MODEL, else the embedded voice",
+    )
+    group.add_argument("--revision", help="of a hub id: a branch, tag or commit")
+    group.add_argument("--offline", action="store_true", help="use the local cache only")
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("machine")
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:0, mps")
+    group.add_argument("--dtype", default="auto", help="auto, bfloat16, float32")
+    group.add_argument("--backend", default="auto", help="see vivace doctor; default: auto")
+
+
+def add_speech(parser: argparse.ArgumentParser, *, instruct: str) -> None:
+    group = parser.add_argument_group("speech")
+    group.add_argument("--language", default="auto", help="of the text; default: auto")
+    group.add_argument("--instruct", metavar="WORDS", help=instruct)
+    group.add_argument(
+        "--speed", type=float, default=1.0, metavar="X", help="0.25 to 4; the pitch is kept"
+    )
+    group.add_argument("--clean", action="store_true", help="take out markdown, emoji and links")
+    group.add_argument(
+        "--text-layout", choices=("whole", "streamed"), help="default: the official one"
+    )
+
+
+def add_voice(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("voice")
+    group.add_argument(
+        "--voice",
+        metavar="NAME|FILE",
+        help="a preset speaker, a voice you keep, a .safetensors file, or a recording to clone",
+    )
+    add_transcript(group)
+
+
+def add_transcript(parser: argparse._ActionsContainer) -> None:
+    words = parser.add_mutually_exclusive_group()
+    words.add_argument(
+        "--ref-text",
+        "--transcript",
+        dest="transcript",
+        metavar="WORDS",
+        help="every word of the recording, for a closer voice",
+    )
+    words.add_argument(
+        "--ref-text-file",
+        "--transcript-file",
+        dest="transcript_file",
+        metavar="FILE",
+        help="the same, from a text file",
+    )
+
+
+def add_enrolment(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--licence", help="what the kept voice may be used for, as a note")
+    parser.add_argument("--replace", action="store_true", help="a kept voice of the same name")
+    parser.add_argument(
+        "--no-append-silence",
+        dest="append_silence",
+        action="store_false",
+        help="encode the recording as it ends, as the official package does",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "output", "Without -o and --format it plays; where nothing can play, it writes a file."
+    )
+    group.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="its ending picks the format; - is stdout; default: speech.wav or the next free",
+    )
+    group.add_argument("--format", help="wav, pcm, flac, mp3, ogg, opus or aac, without a FILE")
+    group.add_argument("--force", action="store_true", help="overwrite FILE")
+    group.add_argument("--play", action="store_true", help="play it, beside -o too")
+    group.add_argument(
+        "--stream",
+        action="store_true",
+        help="write audio while it is made, and speak stdin while it is written",
+    )
+    add_words(group)
+
+
+def add_words(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--json", action="store_true", help="print what was made as JSON")
+    group.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """One option for every field of SamplingParams."""
+    group = parser.add_argument_group("sampling", "The checkpoint's own unless given.")
+    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same codes")
+    group.add_argument("--temperature", type=float, metavar="X", help="0 is greedy")
+    group.add_argument("--top-k", type=int, metavar="N", help="0 keeps every code")
+    group.add_argument("--top-p", type=float, metavar="X", help="above 0, at most 1")
+    group.add_argument("--repetition-penalty", type=float, metavar="X", help="1 is none")
+    group.add_argument(
+        "--predictor-temperature", type=float, metavar="X", help="of the residual codebooks"
+    )
+    group.add_argument("--predictor-top-k", type=int, metavar="N", help="of the residual codebooks")
+    group.add_argument(
+        "--predictor-top-p", type=float, metavar="X", help="of the residual codebooks"
+    )
+    group.add_argument("--min-frames", type=int, metavar="N", help="of 80 ms each")
+    group.add_argument("--max-frames", type=int, metavar="N", help="of 80 ms each")

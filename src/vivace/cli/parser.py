@@ -1,0 +1,248 @@
+"""What can be typed: every command with its options, and what runs it.
+
+A command names its work as `module:function` in this package, imported only when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from vivace._version import __version__
+from vivace.cli import options
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+HOW_TO_SPEAK = "how to speak, or the voice described to a VoiceDesign model"
+EXAMPLES = """\
+examples:
+  vivace "Hello."                        play it, or write speech.wav
+  vivace "Hello." -o hello.mp3           write a file
+  some-llm | vivace - --stream --play    speak a text while it is written
+  vivace clone --model Qwen/Qwen3-TTS-12Hz-0.6B-Base --ref-audio me.wav "Hello."
+  vivace design --model Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign "a warm old man" "Hello."
+
+Without --model or VIVACE_MODEL, the voice inside the package speaks. The options of `say`
+work without it too; `vivace COMMAND --help` lists them.
+"""
+
+
+def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
+    """The parser, and the names of its commands."""
+    parser = argparse.ArgumentParser(
+        prog="vivace",
+        usage="vivace TEXT [OPTIONS]\n       vivace COMMAND ...",
+        description="Qwen3-TTS, sooner and faster: text in, natural speech out.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"vivace {__version__}")
+    commands = parser.add_subparsers(
+        title="commands", prog="vivace", dest="command", metavar="COMMAND", required=True
+    )
+    _add_say(commands)
+    _add_clone(commands)
+    _add_design(commands)
+    _add_voice(commands)
+    _add_speakers(commands)
+    _add_repl(commands)
+    _add_bench(commands)
+    _add(commands, "doctor", "show what this machine can run, and why", work="doctor:doctor")
+    return parser, list(commands.choices)
+
+
+def _add(
+    commands: Commands, name: str, summary: str, *, work: str | None = None, usage: str = ""
+) -> argparse.ArgumentParser:
+    """A command whose description is its summary, as a sentence."""
+    parser = commands.add_parser(
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
+    )
+    if usage:
+        parser.usage = f"{parser.prog} {usage}"
+    parser.set_defaults(work=work, fail=parser.error)
+    return parser
+
+
+def _add_text(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "text", metavar="TEXT", nargs="?", help="what to say; - or nothing reads a piped stdin"
+    )
+
+
+def _add_speaking(parser: argparse.ArgumentParser, *, instruct: str = HOW_TO_SPEAK) -> None:
+    options.add_speech(parser, instruct=instruct)
+    options.add_output(parser)
+    options.add_model(parser)
+    options.add_machine(parser)
+    options.add_sampling(parser)
+
+
+def _add_say(commands: Commands) -> None:
+    say = _add(
+        commands,
+        "say",
+        "speak a text: play it, or write it",
+        work="say:say",
+        usage="TEXT [OPTIONS]",
+    )
+    _add_text(say)
+    options.add_voice(say)
+    _add_speaking(say)
+
+
+def _add_clone(commands: Commands) -> None:
+    clone = _add(
+        commands,
+        "clone",
+        "speak with the voice of a recording",
+        work="clone:clone",
+        usage="--ref-audio FILE [TEXT] [OPTIONS]",
+    )
+    _add_text(clone)
+    group = clone.add_argument_group("voice", "Without its words, the voice is a vector alone.")
+    group.add_argument(
+        "--ref-audio", required=True, metavar="FILE", help="1 to 30 s of one person's speech"
+    )
+    options.add_transcript(group)
+    _add_save(group, "then TEXT may be left out")
+    _add_speaking(clone, instruct="how to speak")
+
+
+def _add_design(commands: Commands) -> None:
+    design = _add(
+        commands,
+        "design",
+        "speak with a voice you describe",
+        work="design:design",
+        usage="DESCRIPTION TEXT [OPTIONS]",
+    )
+    design.add_argument(
+        "description", metavar="DESCRIPTION", nargs="?", help="of the voice, unless by --instruct"
+    )
+    _add_text(design)
+    group = design.add_argument_group("voice")
+    _add_save(group, "made of this speech by --base-model")
+    group.add_argument("--base-model", metavar="MODEL", help="a Base model, to keep the voice with")
+    _add_speaking(design, instruct="the description as an option")
+
+
+def _add_save(group: argparse._ActionsContainer, note: str) -> None:
+    group.add_argument(
+        "--save",
+        metavar="NAME|FILE",
+        help=f"keep the voice by a name, or as FILE.safetensors; {note}",
+    )
+    options.add_enrolment(group)
+
+
+def _add_voice(commands: Commands) -> None:
+    voice = _add(commands, "voice", "keep voices by name, to speak with later")
+    actions = voice.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+    add = _add(
+        actions,
+        "add",
+        "clone a recording and keep its voice",
+        work="voice:add_voice",
+        usage="NAME RECORDING [OPTIONS]",
+    )
+    add.add_argument("name", metavar="NAME", help="of a-z 0-9 _ . -")
+    add.add_argument("recording", metavar="RECORDING", help="1 to 30 s of one person's speech")
+    options.add_transcript(add)
+    add.add_argument("--language", help="the recording's, as a note")
+    options.add_enrolment(add)
+    options.add_model(add)
+    options.add_machine(add)
+    listing = _add(actions, "list", "show all voices", work="voice:list_voices")
+    listing.add_argument("--json", action="store_true", help="for programs")
+    for action, summary in (("show", "show all of one voice"), ("remove", "forget a voice")):
+        one = _add(actions, action, summary, work=f"voice:{action}_voice")
+        one.add_argument("name", metavar="NAME")
+
+
+def _add_speakers(commands: Commands) -> None:
+    speakers = _add(
+        commands, "speakers", "list a model's voices and languages", work="speakers:list_speakers"
+    )
+    speakers.add_argument("--json", action="store_true", help="for programs")
+    options.add_model(speakers)
+
+
+def _add_repl(commands: Commands) -> None:
+    repl = _add(
+        commands,
+        "repl",
+        "speak line after line with one loaded model",
+        work="repl:repl",
+        usage="[OPTIONS]",
+    )
+    repl.description = (
+        "Speak every line of stdin as it comes. `exit` or the end of stdin ends it; Ctrl-C stops "
+        "the line that is being spoken. It plays, or writes speech.wav, speech-2.wav and so on."
+    )
+    options.add_voice(repl)
+    options.add_speech(repl, instruct=HOW_TO_SPEAK)
+    group = repl.add_argument_group("output")
+    group.add_argument("-o", "--output", metavar="FILE", help="write FILE, FILE-2 and so on")
+    group.add_argument("--format", help="of the files: wav, pcm, flac, mp3, ogg, opus or aac")
+    group.add_argument("--play", action="store_true", help="play, beside -o too")
+    options.add_words(group)
+    options.add_model(repl)
+    options.add_machine(repl)
+    options.add_sampling(repl)
+
+
+def _add_bench(commands: Commands) -> None:
+    bench = _add(
+        commands,
+        "bench",
+        "measure how soon and how fast a model speaks here",
+        work="bench.bench:bench",
+        usage="[OPTIONS]",
+    )
+    group = bench.add_argument_group("what to measure")
+    group.add_argument(
+        "--streams",
+        type=_numbers(int),
+        default=[1, 4],
+        metavar="N,N",
+        help="numbers of streams at once; default: 1,4",
+    )
+    group.add_argument(
+        "--rates",
+        type=_numbers(float),
+        default=[],
+        metavar="X,X",
+        help="requests a second that come at random; default: none",
+    )
+    group.add_argument("--seconds", type=float, default=20.0, metavar="X", help="of each rate")
+    group.add_argument("--frames", type=int, default=64, metavar="N", help="of 80 ms, a request")
+    group.add_argument("--repeats", type=int, default=5, metavar="N", help="of what is timed")
+    group.add_argument("--rounds", type=int, default=2, metavar="N", help="of every stream")
+    group.add_argument("--voice", metavar="NAME|FILE", help="as for say; a Base model needs one")
+    group.add_argument("--language", default="auto", help="of the text; default: auto")
+    group.add_argument("--instruct", metavar="WORDS", help="the voice, of a VoiceDesign model")
+    group.add_argument(
+        "--compare", action="store_true", help="time qwen-tts and faster-qwen3-tts too, if there"
+    )
+    group = bench.add_argument_group("output")
+    group.add_argument("--json", metavar="FILE", help="write all of it, with the machine")
+    group.add_argument("--plot", metavar="FILE.png", help="first audio against --rates")
+    options.add_model(bench)
+    options.add_machine(bench)
+
+
+def _numbers(kind: type[int] | type[float]) -> Callable[[str], list[int | float]]:
+    """Numbers above 0, with commas between them."""
+
+    def read(text: str) -> list[int | float]:
+        numbers = [kind(part) for part in text.split(",")]
+        if not all(number > 0 for number in numbers):
+            raise ValueError("numbers above 0")
+        return numbers
+
+    read.__name__ = "list of numbers"
+    return read

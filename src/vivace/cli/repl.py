@@ -1,0 +1,73 @@
+"""`vivace repl`: the model stays loaded, every line is one utterance."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from vivace.audio.speed import check_speed
+from vivace.cli.output import choose_series
+from vivace.cli.text import decode, is_terminal_stdin
+from vivace.cli.words import print_error
+from vivace.errors import RequestError, TTSError
+
+PROMPT = "vivace> "
+EXIT = "exit"
+TRIAL = "Hello."
+
+
+def repl(arguments: argparse.Namespace) -> None:
+    check_speed(arguments.speed)
+    target = choose_series(arguments)
+    from vivace.cli.model import load_tts  # torch takes its time: errors above come first
+    from vivace.cli.speak import find_voice, speak, speech_options
+
+    arguments.stream = True
+    is_typed = is_terminal_stdin() and sys.stdout.isatty()
+    with load_tts(arguments) as tts:
+        options = speech_options(arguments) | {"voice": find_voice(tts, arguments)}
+        tts.stream(TRIAL, **options).close()  # a voice that is not there is said before any line
+        for line in _typed_lines() if is_typed else _piped_lines():
+            try:
+                speak(tts, line, options, target.renewed(), arguments)
+            except TTSError as error:
+                print_error(error)
+            except KeyboardInterrupt:
+                continue  # the utterance has ended; the next line may come
+
+
+def _typed_lines() -> Iterator[str]:
+    """Lines from a terminal, with a prompt; Ctrl-C there drops the line."""
+    with contextlib.suppress(ImportError):  # where there is one, it edits and remembers lines
+        import readline  # noqa: F401
+    while True:
+        try:
+            line = input(PROMPT).strip()
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            print("  (exit or Ctrl-D ends)")
+            continue
+        except UnicodeDecodeError as error:
+            print_error(RequestError(f"the line is not UTF-8: {error}"))
+            continue
+        if line == EXIT:
+            return
+        if line:
+            yield line
+
+
+def _piped_lines() -> Iterator[str]:
+    for content in sys.stdin.buffer:
+        try:
+            line = decode(content, "the line").strip()
+        except RequestError as error:
+            print_error(error)
+            continue
+        if line == EXIT:
+            return
+        if line:
+            yield line

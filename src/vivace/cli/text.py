@@ -1,0 +1,81 @@
+"""The text of a command: an argument, all of stdin, or stdin while it is written."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from vivace.errors import RequestError
+
+STDIN = "-"
+MAX_STDIN_BYTES = 4_000_000  # a million characters, the longest text, has no more
+PIECE_BYTES = 4096
+
+
+def is_terminal_stdin() -> bool:
+    return sys.stdin is None or sys.stdin.isatty()
+
+
+def read_text(arguments: argparse.Namespace, *, live: bool = False) -> str | Iterator[str]:
+    """The text; with `live`, that of stdin comes in pieces as it is written."""
+    if arguments.text is None and is_terminal_stdin():
+        arguments.fail("there is no TEXT; give it as an argument or pipe it in")
+    if arguments.text not in (None, STDIN):
+        return str(arguments.text)
+    return live_stdin() if live else read_stdin()
+
+
+def read_stdin() -> str:
+    content = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+    if len(content) > MAX_STDIN_BYTES:
+        raise RequestError("stdin has more than 1,000,000 characters; split it into parts")
+    return decode(content, "stdin").rstrip("\r\n")
+
+
+def live_stdin() -> Iterator[str]:
+    """Pieces as they come, without the line ends after the last of them."""
+    held = ""
+    for piece in _decoded_stdin():
+        text = held + piece
+        held = text[len(text.rstrip("\r\n")) :]
+        if len(text) > len(held):
+            yield text.removesuffix(held)
+
+
+def _decoded_stdin() -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    while True:
+        content = sys.stdin.buffer.read1(PIECE_BYTES)  # type: ignore[union-attr]
+        try:
+            yield decoder.decode(content, final=not content)
+        except UnicodeDecodeError as error:
+            yield error.object[: error.start].decode("utf-8")  # what came before is said
+            raise _not_utf8("stdin", error) from error
+        if not content:
+            return
+
+
+def read_transcript(arguments: argparse.Namespace) -> str | None:
+    """The words of the reference recording, from the command line or from a file."""
+    if arguments.transcript_file is None:
+        words: str | None = arguments.transcript
+        return words
+    path = Path(arguments.transcript_file)
+    try:
+        return decode(path.read_bytes(), str(path)).strip()
+    except OSError as error:
+        raise RequestError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def decode(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(name, error) from error
+
+
+def _not_utf8(name: str, error: UnicodeDecodeError) -> RequestError:
+    return RequestError(f"{name} is not UTF-8: {error}")

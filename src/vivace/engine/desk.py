@@ -1,0 +1,56 @@
+"""Takes a request and hands out its stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from vivace.backends.base import Backend
+from vivace.engine.engine import Engine
+from vivace.engine.intake import Intake, Request
+from vivace.engine.live_text import LiveText
+from vivace.engine.parts import make_parts
+from vivace.engine.session import Opening, Session
+from vivace.engine.stream import Stream
+from vivace.model.config import CodecConfig
+from vivace.speech import MAX_SEED, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    intake: Intake
+    engine: Engine
+    codec_config: CodecConfig
+
+    @property
+    def backend(self) -> Backend:
+        return self.engine.backend
+
+    def open(
+        self,
+        request: Request,
+        sampling: SamplingParams,
+        sizes: Iterator[int],
+        *,
+        is_guarded: bool,
+        has_budget: bool,
+    ) -> Stream:
+        """A stream whose chunks have these numbers of frames; nothing runs before the first."""
+        self.intake.check(request)
+
+        def open_session(
+            index: int, write_opening: Callable[[], Opening], *, live: LiveText | None = None
+        ) -> Session:
+            seed = ((sampling.seed or 0) + index) % (MAX_SEED + 1)
+            return Session(
+                engine=self.engine,
+                write_opening=write_opening,
+                sampling=sampling.replace(seed=seed),
+                live=live,
+                is_guarded=is_guarded,
+                has_budget=has_budget,
+                keeps_codes=self.intake.continues,
+            )
+
+        parts = make_parts(self.intake, request, open_session)
+        return Stream(parts, self.codec_config, sizes, sampling, trim=request.trim)

@@ -1,0 +1,68 @@
+"""Speech that goes on from a reference sometimes says the end of it again first.
+
+Told from codes alone. A text that truly begins with the last words of the transcript looks the
+same, so `shares_words` must be asked before anything is cut.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_FRAMES = 25  # two seconds: a word or three
+MAX_SKIPPED = 8  # frames after the words: the silence that enrolment appends, and a breath
+MIN_MATCHES = 3  # of codebook 0, which carries what is said
+MIN_SHARE = 0.75  # of the run; the model repeats words, not every code
+MIN_KINDS = 3  # a steady sound, such as silence, is no word
+
+_WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+(?:['’][^\W_]+)*")
+
+
+def shares_words(before: str, after: str) -> bool:
+    """Whether `after` begins with words, or Chinese or Japanese letters, that end `before`."""
+    tail, head = _WORDS.findall(before.casefold()), _WORDS.findall(after.casefold())
+    longest = min(len(tail), len(head))
+    return any(tail[-count:] == head[:count] for count in range(1, longest + 1))
+
+
+def leaked_frames(ref_codes: NDArray[np.int64], codes: NDArray[np.int64]) -> int:
+    """How many of the first frames of `codes` repeat the end of `ref_codes`; both [T, codebooks].
+
+    The longest such run counts. It ends with a frame that is the reference's own, so cutting it
+    takes nothing that is new.
+    """
+    reference, made = ref_codes[:, 0], codes[:MAX_FRAMES, 0]
+    return max(
+        (
+            _longest_run(reference[: len(reference) - skipped], made)
+            for skipped in range(min(MAX_SKIPPED, len(reference)) + 1)
+        ),
+        default=0,
+    )
+
+
+def may_leak(ref_codes: NDArray[np.int64], codes: NDArray[np.int64]) -> bool:
+    """Whether these first frames may still turn out to be a leak when more of them are known."""
+    count = len(codes)
+    if count >= MAX_FRAMES:
+        return False
+    reference, made = ref_codes[-MAX_FRAMES - MAX_SKIPPED :, 0], codes[:, 0]
+    starts = range(len(reference) - count)
+    num_forgiven = max(1, round((1 - MIN_SHARE) * count))
+    return any((reference[i : i + count] != made).sum() <= num_forgiven for i in starts)
+
+
+def _longest_run(reference: NDArray[np.int64], made: NDArray[np.int64]) -> int:
+    """The most frames of `made` that begin it and end `reference`."""
+    for num_frames in range(min(len(reference), len(made)), MIN_MATCHES - 1, -1):
+        tail, head = reference[-num_frames:], made[:num_frames]
+        is_same = tail == head
+        if (
+            is_same[-1]
+            and is_same.sum() >= max(MIN_MATCHES, MIN_SHARE * num_frames)
+            and len(np.unique(tail[is_same])) >= MIN_KINDS
+        ):
+            return num_frames
+    return 0

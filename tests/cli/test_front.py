@@ -1,0 +1,394 @@
+"""`vivace "Hello."`: a text without a command, a model without a name, a word on its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import (
+    Captured,
+    assert_refused,
+    command_line,
+    environment,
+    make_player,
+    num_frames,
+    played,
+    run,
+    run_here,
+)
+
+from vivace import TTS
+from vivace.cli.main import main, parse
+from vivace.cli.parser import EXAMPLES, build_parser
+
+SHORT = ("--seed=1", "--max-frames=3")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def model(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The default model, in a working folder of its own."""
+    monkeypatch.setenv("VIVACE_MODEL", str(tiny_folder / "custom_voice"))
+    monkeypatch.chdir(tmp_path)
+    return tiny_folder / "custom_voice"
+
+
+def pipe_in(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+# --- A text without a command -----------------------------------------------------------------
+
+
+def test_a_text_alone_is_spoken_into_a_file_that_is_named(
+    model: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    assert run_here("Hello.", *SHORT) == 0
+    assert num_frames(tmp_path / "speech.wav") == 3
+    assert capsys.readouterr().err.startswith("speech.wav: first audio in ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["Hello.", "-o", "x.wav", "--voice=ryan", *SHORT],
+        ["-o", "x.wav", "--voice", "ryan", *SHORT, "Hello."],
+        ["-o", "x.wav", "Hello.", "--voice", "ryan", *SHORT],
+    ],
+)
+def test_the_options_of_say_work_without_it_in_any_order(
+    model: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    assert main(["say", "Hello.", "-o", "said.wav", "--voice=ryan", *SHORT]) == 0
+    assert main(arguments) == 0
+    assert (tmp_path / "x.wav").read_bytes() == (tmp_path / "said.wav").read_bytes()
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["say"], ["-o", "x.wav"], ["say", "-"]])
+def test_piped_text_is_spoken(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    pipe_in(b"Hello there.\n", monkeypatch)
+    assert main([*arguments, *SHORT]) == 0
+    [spoken] = tmp_path.glob("*.wav")
+    assert num_frames(spoken) == 3
+
+
+def test_piped_text_needs_no_argument_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pipe_in(b"Hello there.\n", monkeypatch)
+    assert main([]) == 0
+    assert num_frames(tmp_path / "speech.wav") > 0
+
+
+def test_nothing_at_all_on_a_terminal_shows_the_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: vivace TEXT [OPTIONS]")
+
+
+@pytest.mark.parametrize("arguments", [["say"], ["--seed=1"], ["clone", "--ref-audio=me.wav"]])
+def test_no_text_on_a_terminal_is_a_wrong_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured, arguments: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert "there is no TEXT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("voices", "voice"),
+        ("spekers", "speakers"),
+        ("Says", "say"),
+        ("doktor", "doctor"),
+        ("custom", "say"),
+        ("serve", "repl"),
+        ("help", "--help"),
+    ],
+)
+def test_a_word_that_is_nearly_a_command_is_not_spoken(
+    model: Path, tmp_path: Path, capsys: Captured, word: str, meant: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([word])
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert f"did you mean `vivace {meant}`?" in error
+    assert f"`vivace say {word}`" in error
+    assert not list(tmp_path.glob("*.wav"))
+
+
+@pytest.mark.parametrize("text", ["Hello", "voices.", "all voices", "5", "-5 degrees", "声音"])
+def test_other_words_are_texts(text: str) -> None:
+    assert parse([text]).text == text
+    assert parse([text]).work == "say:say"
+
+
+def test_a_near_miss_can_still_be_said(model: Path) -> None:
+    assert parse(["say", "voices"]).text == "voices"
+
+
+def test_a_text_like_an_option_can_be_said_too() -> None:
+    assert parse(["say", "--", "--help"]).text == "--help"
+
+
+# --- The model --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The names that TTS.load was asked for; nothing is loaded."""
+    names: list[Any] = []
+
+    def load(name: Any = None, **_: Any) -> None:
+        names.append(name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TTS, "load", load)
+    return names
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["Hello."],
+        ["clone", "--ref-audio=me.wav", "Hello."],
+        ["design", "A calm voice.", "Hello."],
+        ["voice", "add", "ada", "me.wav"],
+        ["repl"],
+    ],
+)
+def test_the_model_is_that_of_the_option_the_environment_or_the_package(
+    loaded: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 130
+    monkeypatch.setenv("VIVACE_MODEL", "mine")
+    assert main(arguments) == 130
+    assert main([*arguments, "--model", "other"]) == 130
+    assert loaded == [None, "mine", "other"]
+
+
+def test_an_empty_environment_variable_counts_as_none(
+    loaded: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIVACE_MODEL", "")
+    assert main(["Hello."]) == 130
+    assert loaded == [None]
+
+
+def test_the_embedded_voice_speaks(tmp_path: Path) -> None:
+    assert run_here("Hello.", "--device=cpu", "--max-frames=20", "-o", tmp_path / "x.wav") == 0
+    assert num_frames(tmp_path / "x.wav") > 0
+
+
+def test_speakers_without_a_model_are_those_of_the_embedded_voice(capsys: Captured) -> None:
+    assert main(["speakers", "--json"]) == 0
+    with TTS.load(device="cpu") as tts:
+        assert json.loads(capsys.readouterr().out)["speakers"] == tts.speakers
+
+
+# --- Speech that does not end ------------------------------------------------------------------
+
+
+ENDLESS = ("--min-frames=9999",)
+
+
+def test_speech_that_does_not_end_is_tried_twice(
+    model: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[Any] = []
+    stream = TTS.stream
+    monkeypatch.setattr(TTS, "stream", lambda *a, **k: tries.append(a) or stream(*a, **k))
+    monkeypatch.setattr("vivace.engine.session.frame_budget", lambda num_ids: 12)
+    code = run_here("Hello.", "-o", "x.wav", *ENDLESS)
+    assert_refused(code, capsys, "did not end by itself, twice; .*--seed")
+    assert not (tmp_path / "x.wav").exists()
+    assert len(tries) == 2
+
+
+def test_with_a_seed_there_is_what_speak_gives(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "vivace.engine.session.StallDetector.observe",
+        lambda self, codes, samples: 10 if len(codes) else 0,
+    )
+    assert run_here("Hello.", "-o", "x.wav", *ENDLESS, "--seed=1", "--device=cpu") == 0
+    with TTS.load(model, device="cpu") as tts:
+        audio = tts.speak("Hello.", seed=1, min_frames=9999)
+    assert audio.finish_reason == "stall"
+    assert len(audio.samples) == 1920 * (audio.usage.frames - 10)  # the stall was taken off
+    assert (tmp_path / "x.wav").read_bytes() == audio.save("y.wav").read_bytes()
+
+
+# --- Play, or write ---------------------------------------------------------------------------
+
+
+def test_a_text_alone_is_played_where_there_is_a_loudspeaker(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    players = make_player(tmp_path / "bin", "aplay")
+    arguments = ["Hello.", "--model", tiny_folder / "custom_voice", *SHORT]
+    done = run(arguments, players=players, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(b"played: first audio in ")
+    assert [len(content) for content in played(players)] == [3 * 1920 * 2]
+    assert not list(tmp_path.glob("speech*"))
+
+
+def test_a_format_asks_for_a_file_even_where_there_is_a_loudspeaker(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    players = make_player(tmp_path / "bin", "aplay")
+    arguments = ["Hello.", "--format=flac", "--model", tiny_folder / "custom_voice", *SHORT]
+    done = run(arguments, players=players, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "speech.flac").exists()
+    assert not played(players)
+
+
+# --- Manners ----------------------------------------------------------------------------------
+
+
+def test_a_live_line_is_rewritten_and_gone_at_the_end(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert run_here("Hello.", "-o", "x.wav", "--stream", "--seed=1", "--max-frames=9") == 0
+    *live, last = terminal.getvalue().split("\r")
+    made = [words for words in live if "s made" in words]
+    assert len(made) >= 4
+    assert re.match(r"first audio in \d+ ms, 0\.1 s made, \d+\.\d\d times real time", made[0])
+    assert live[-1].strip() == ""
+    assert last.startswith("x.wav: first audio in ")
+    assert last.count("\n") == terminal.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["-q", "--json"])
+def test_quiet_and_json_have_no_live_line(
+    model: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert run_here("Hello.", "-o", "x.wav", option, *SHORT) == 0
+    assert "made" not in terminal.getvalue()
+    if option == "-q":
+        assert terminal.getvalue() == ""
+
+
+def test_where_stderr_is_no_terminal_only_the_last_line_is_said(
+    model: Path, capsys: Captured
+) -> None:
+    assert run_here("Hello.", "-o", "x.wav", "--stream", "--max-frames=9") == 0
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "\r" not in error
+
+
+def test_json_tells_the_length_that_is_heard(model: Path, capsys: Captured) -> None:
+    assert run_here("Hello.", "-o", "x.wav", "--json", "--speed=2", "--max-frames=10") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["output"] == "x.wav"
+    assert facts["played"] is False
+    assert facts["audio_s"] == pytest.approx(0.4, abs=0.05)
+
+
+@pytest.mark.parametrize("reader", ["json", "audio"])
+def test_a_reader_that_leaves_early_is_no_error(
+    tiny_folder: Path, tmp_path: Path, reader: str
+) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "speaker = subprocess.Popen(sys.argv[1:], stdout=-1, stderr=-1)\n"
+        "speaker.stdout.close()\n"
+        "print(speaker.stderr.read().decode(), speaker.wait())"
+    )
+    output = ["-o", "-"] if reader == "audio" else ["-o", str(tmp_path / "x.wav"), "--json"]
+    model = str(tiny_folder / "custom_voice")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command_line(["Hello.", *output, *SHORT, "--model", model])],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=environment(),
+    )
+    assert done.stdout.split() == ["141"]
+
+
+def test_audio_is_not_thrown_at_a_terminal(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert_refused(run_here("Hello.", "-o", "-"), capsys, "stdout is a terminal")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["--format=mp9"], "no audio format named 'mp9'; try one of: wav, "),
+        (["-o", "x.wav", "--format=mp3"], "x.wav and --format mp3 disagree"),
+        (["-o", "x.wav", "--speed=nan"], "speed must be from 0.25 to 4"),
+        (["-o", "x.wav", "--play"], r"nothing here can play sound .*pip install 'vivace\[play\]'"),
+        (["--ref-text-file=none.txt", "-o", "x.wav"], "cannot read none.txt: No such file"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    model: Path, tmp_path: Path, capsys: Captured, arguments: list[str], match: str
+) -> None:
+    assert_refused(run_here("Hello.", *arguments), capsys, match)
+    assert not list(tmp_path.glob("*.wav"))
+
+
+def test_a_missing_package_is_said_before_the_model_is_loaded(
+    model: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    monkeypatch.setattr(TTS, "load", lambda *_, **__: pytest.fail("loaded"))
+    code = run_here("Hello.", "-o", "x.aac")
+    assert_refused(
+        code, capsys, r"needs av, which is not usable here: pip install \"vivace\[av\]\""
+    )
+
+
+def test_every_command_has_its_help(capsys: Captured) -> None:
+    _, commands = build_parser()
+    for command in commands:
+        with pytest.raises(SystemExit) as end:
+            main([command, "--help"])
+        assert end.value.code == 0
+        assert capsys.readouterr().out.startswith(f"usage: vivace {command}")
+
+
+def test_the_examples_of_the_help_can_be_typed() -> None:
+    lines = [line.split("vivace ", 1)[1] for line in EXAMPLES.splitlines() if "  vivace" in line]
+    lines += [line.split("| vivace ")[1] for line in EXAMPLES.splitlines() if "| vivace" in line]
+    works = [parse(shlex.split(line.split("   ")[0])).work for line in lines]
+    assert works == ["say:say", "say:say", "clone:clone", "design:design", "say:say"]

@@ -1,0 +1,74 @@
+"""Ctrl-C in the middle of a long text leaves a finished file, nothing else, and exit code 130."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import LONG_TEXT, Captured, say, start, wait_until
+
+from vivace.audio.files import read_audio
+from vivace.cli import speak
+
+
+@pytest.mark.parametrize("name", ["x.wav", "x.flac", "x.mp3"])
+def test_a_streamed_file_is_finished(tiny_folder: Path, tmp_path: Path, name: str) -> None:
+    arguments = ["say", LONG_TEXT, "--model", tiny_folder / "custom_voice", "--stream"]
+    process = start([*arguments, "-o", tmp_path / name])
+    wait_until(lambda: any(p.stat().st_size > 50_000 for p in tmp_path.glob(".*.tmp")), "audio")
+    assert not (tmp_path / name).exists()
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    report, interrupted = error.decode().splitlines()
+    assert report.startswith(f"{tmp_path / name}: first audio in ")
+    assert report.endswith(", cancelled")
+    assert interrupted == "vivace: interrupted"
+    assert {path.name for path in tmp_path.iterdir()} == {name}
+    audio = read_audio(tmp_path / name)
+    told = float(report.split(" s of audio")[0].split()[-1])
+    assert audio.duration_s == pytest.approx(told, abs=0.1)
+    assert audio.duration_s > 1
+    assert audio.samples.any()
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_file_that_is_written_at_the_end_has_what_was_made(
+    tiny_folder: Path,
+    tmp_path: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+    after: int,
+) -> None:
+    """The interrupt comes while the chunk after these is made."""
+    listen = speak.Take._listen
+
+    def interrupt(take: speak.Take, stream: Any) -> Any:
+        for number, samples in enumerate(listen(take, stream)):
+            if number == after:
+                raise KeyboardInterrupt
+            yield samples
+
+    monkeypatch.setattr(speak.Take, "_listen", interrupt)
+    out = tmp_path / "x.wav"
+    assert say(tiny_folder / "custom_voice", LONG_TEXT, "-o", out, "--seed=1") == 130
+    assert read_audio(out).duration_s == pytest.approx(after * 16 * 0.08, abs=0.1)
+    assert "cancelled" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.wav"]
+
+
+def test_an_interrupt_before_the_first_sound_leaves_nothing(
+    tiny_folder: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(take: speak.Take, stream: Any) -> Any:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(speak.Take, "_listen", interrupt)
+    for options in ([], ["--stream"]):
+        code = say(tiny_folder / "custom_voice", "Hello.", "-o", tmp_path / "x.wav", *options)
+        assert code == 130
+        assert capsys.readouterr().err == "vivace: interrupted\n"
+    assert list(tmp_path.iterdir()) == []

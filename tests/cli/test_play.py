@@ -1,0 +1,100 @@
+"""`--play`: through whatever this machine has, from the first chunk on, until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import LONG_TEXT, WAV_HEADER_BYTES, make_player, played, run, start, wait_until
+
+from vivace.audio.files import read_audio
+
+SHORT = ("--seed=1", "--max-frames=9")
+
+
+@pytest.mark.parametrize("name", ["paplay", "aplay", "ffplay"])
+def test_any_player_plays_the_samples_of_the_file(
+    tiny_folder: Path, tmp_path: Path, name: str
+) -> None:
+    players = make_player(tmp_path / "bin", name)
+    arguments = ["Hello.", "--model", tiny_folder / "custom_voice", *SHORT]
+    done = run([*arguments, "--play", "-o", tmp_path / "x.wav", "--json"], players=players)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["played"] is True
+    assert facts["output"] == str(tmp_path / "x.wav")
+    heard = played(players)[-1]
+    pcm = np.frombuffer(heard[WAV_HEADER_BYTES if heard.startswith(b"RIFF") else 0 :], "<i2")
+    written = read_audio(tmp_path / "x.wav").samples
+    np.testing.assert_array_equal(pcm, np.rint(written * 32_768))
+
+
+def test_a_player_that_fails_is_passed_over(tiny_folder: Path, tmp_path: Path) -> None:
+    players = make_player(tmp_path / "bin", "paplay", then="sys.exit('Connection refused')")
+    make_player(players, "aplay")
+    arguments = ["Hello.", "--model", tiny_folder / "custom_voice", *SHORT, "--play"]
+    assert run(arguments, players=players).returncode == 0
+    assert len(played(players)) == 1
+
+
+def test_where_no_player_works_each_says_why(tmp_path: Path) -> None:
+    players = make_player(tmp_path / "bin", "paplay", then="sys.exit('Connection refused')")
+    make_player(players, "ffplay", then="print('no device', file=sys.stderr); break")
+    done = run(["Hello.", "--play", "--model", tmp_path], players=players)
+    assert done.returncode == 1
+    assert done.stderr == (
+        b"vivace: nothing here can play sound (sounddevice: not installed; paplay: Connection "
+        b"refused; ffplay: no device); pip install 'vivace[play]'\n"
+    )
+
+
+def test_a_player_that_dies_ends_the_speech_and_not_the_file(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    dies = "if any(content): sys.exit('the cable was pulled')"
+    players = make_player(tmp_path / "bin", "aplay", then=dies)
+    arguments = [LONG_TEXT, "--model", tiny_folder / "custom_voice", "--play"]
+    done = run([*arguments, "-o", tmp_path / "x.wav"], players=players)
+    assert done.returncode == 1
+    assert done.stderr == b"vivace: playing broke off: the cable was pulled\n"
+    assert 0 < read_audio(tmp_path / "x.wav").duration_s < 60
+
+
+def test_ctrl_c_silences_the_player_at_once(tiny_folder: Path, tmp_path: Path) -> None:
+    """A terminal sends it to the whole group; the player must not hear it before we do."""
+    players = make_player(tmp_path / "bin", "aplay", then="time.sleep(any(content))")
+    arguments = [LONG_TEXT, "--model", tiny_folder / "custom_voice", "--play"]
+    process = start(arguments, players=players, start_new_session=True)
+    wait_until(lambda: bool(played(players)), "sound")
+    [player] = [p for p in players.glob("*.raw") if any(p.read_bytes())]
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert time.monotonic() - began < 10  # what waits would play for minutes
+    assert process.returncode == 130
+    report, interrupted = error.decode().splitlines()
+    assert report.endswith(", cancelled")
+    assert interrupted == "vivace: interrupted"
+    assert not (players / "interrupted").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(player.stem.split("-")[1]), 0)
+
+
+def test_playing_begins_while_the_text_is_still_written(tiny_folder: Path, tmp_path: Path) -> None:
+    players = make_player(tmp_path / "bin", "aplay")
+    arguments = ["-", "--stream", "--play", "--model", tiny_folder / "custom_voice", "--seed=1"]
+    process = start(arguments, players=players, stdin=-1)
+    assert process.stdin is not None
+    process.stdin.write(b"Good morning, dear listeners, it is ")
+    process.stdin.flush()
+    wait_until(lambda: bool(played(players)), "sound")
+    assert process.poll() is None
+    process.stdin.write("zwölf.".encode())
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+    assert error.startswith(b"played: first audio in ")

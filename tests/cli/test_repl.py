@@ -1,0 +1,165 @@
+"""`vivace repl`: one line, one utterance, one model; an error or a Ctrl-C ends a line only."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import (
+    LONG_TEXT,
+    Captured,
+    assert_refused,
+    command_line,
+    environment,
+    make_player,
+    num_frames,
+    played,
+    run,
+    run_here,
+    start,
+    wait_until,
+)
+
+from vivace import TTS
+
+SHORT = ("--seed=1", "--max-frames=3")
+
+
+@pytest.fixture
+def model(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tiny_folder / "custom_voice"
+
+
+def repl(model: Path, content: bytes, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    return run_here("repl", "--model", model, "--device=cpu", *SHORT, *arguments)
+
+
+def test_every_line_is_a_numbered_file_from_one_model(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    loads: list[Any] = []
+    load = TTS.load
+    monkeypatch.setattr(TTS, "load", lambda *a, **k: loads.append(a) or load(*a, **k))
+    (tmp_path / "speech-2.wav").write_bytes(b"precious")
+    assert repl(model, "One.\n\n  \nZwölf.\nThree.".encode(), monkeypatch) == 0
+    lines = capsys.readouterr().err.splitlines()
+    names = ["speech.wav", "speech-3.wav", "speech-4.wav"]
+    assert [line.split(":")[0] for line in lines] == names
+    assert all("first audio in" in line for line in lines)
+    assert [num_frames(tmp_path / name) for name in names] == [3, 3, 3]
+    assert (tmp_path / "speech-2.wav").read_bytes() == b"precious"
+    assert len(loads) == 1
+
+
+def test_exit_ends_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    assert repl(model, b"One.\nexit\nTwo.\n", monkeypatch, "-o", "take.wav") == 0
+    assert [path.name for path in tmp_path.glob("*.wav")] == ["take.wav"]
+    assert "> " not in capsys.readouterr().out  # no prompt where nobody types
+
+
+def test_an_error_ends_a_line_and_not_the_repl(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    assert repl(model, b"\xff\n[pause 1s]\nTwo.\n", monkeypatch) == 0
+    bad, wordless, good = capsys.readouterr().err.splitlines()
+    assert bad.startswith("vivace: the line is not UTF-8")
+    assert wordless.startswith("vivace: text has no words")
+    assert good.startswith("speech.wav: ")
+
+
+def test_json_is_a_line_for_every_line(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    assert repl(model, b"One.\nTwo.\n", monkeypatch, "--json") == 0
+    assert capsys.readouterr().out.count('"finish_reason": "length"') == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["-o", "-"], "stdout cannot take a row of files"),
+        (["-o", "x.xyz"], "cannot write 'x.xyz'"),
+        (["--voice=nobody"], "no voice named 'nobody'"),
+        (["--play"], "nothing here can play sound"),
+    ],
+)
+def test_a_repl_that_cannot_begin_is_one_line(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, arguments: list[str], match: str
+) -> None:
+    assert_refused(repl(model, b"One.\n", monkeypatch, *arguments), capsys, match)
+
+
+def test_lines_are_played_where_there_is_a_loudspeaker(tiny_folder: Path, tmp_path: Path) -> None:
+    players = make_player(tmp_path / "bin", "aplay")
+    arguments = ["repl", "--model", tiny_folder / "custom_voice", *SHORT]
+    done = run(arguments, players=players, input=b"One.\nTwo.\n", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(b"played: first audio in") == 2
+    assert [len(content) for content in played(players)] == [3 * 1920 * 2] * 2
+
+
+def test_ctrl_c_stops_the_line_and_then_the_next_is_spoken(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    arguments = ["repl", "--model", tiny_folder / "custom_voice", "--seed=1"]
+    process = start(arguments, stdin=subprocess.PIPE, cwd=tmp_path)
+    assert process.stdin is not None
+    process.stdin.write(f"{LONG_TEXT}\n".encode())
+    process.stdin.flush()
+    wait_until(lambda: any(p.stat().st_size > 50_000 for p in tmp_path.glob(".*.tmp")), "audio")
+    process.send_signal(signal.SIGINT)
+    wait_until((tmp_path / "speech.wav").exists, "the first file")
+    _, error = process.communicate(b"Two.\n", timeout=60)
+    first, second = error.decode().splitlines()
+    assert first.startswith("speech.wav: ")
+    assert first.endswith("cancelled")
+    assert second.startswith("speech-2.wav: ")
+    assert process.returncode == 0
+
+
+def test_a_person_at_a_terminal_sees_a_prompt(tiny_folder: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    arguments = ["repl", "--model", tiny_folder / "custom_voice", *SHORT]
+    process = subprocess.Popen(
+        command_line(arguments),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(),
+        cwd=tmp_path,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    seen = read_until(ours, b"vivace> ")
+    time.sleep(0.3)  # the prompt is shown a moment before Python listens
+    process.send_signal(signal.SIGINT)
+    seen += read_until(ours, b"vivace> ")
+    assert b"Ctrl-D ends" in seen
+    os.write(ours, b"Hello.\n")
+    assert b"speech.wav: first audio in" in read_until(ours, b"length", b"vivace> ")
+    os.write(ours, b"exit\n")
+    assert process.wait(timeout=30) == 0
+    os.close(ours)
+    assert num_frames(tmp_path / "speech.wav") == 3
+
+
+def read_until(terminal: int, *words: bytes) -> bytes:
+    seen = b""
+    for word in words:
+        while word not in seen:
+            assert select.select([terminal], [], [], 30)[0], f"{word!r} did not come after {seen!r}"
+            seen += os.read(terminal, 4096)
+    return seen

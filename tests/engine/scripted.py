@@ -1,0 +1,102 @@
+"""A backend without a model: a prompt's script says how many frames it makes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vivace.backends.base import Frames, Samples, Slot, SlotStatus
+from vivace.engine.engine import Engine
+from vivace.engine.session import Opening, Session
+from vivace.prompt import Prompt
+from vivace.speech import SamplingParams
+
+
+def script(num_frames: int, *, fails_at: int | None = None) -> Prompt:
+    """A prompt that says in its text ids how long it is and where its numbers break."""
+    return Prompt(
+        text_ids=(num_frames, -1 if fails_at is None else fails_at),
+        codes=np.zeros((1, 2), dtype=np.int64),
+        labels=("length", "failure"),
+        trailing_ids=(),
+        pad_id=0,
+        eos_id=0,
+    )
+
+
+@dataclass
+class Life:
+    name: int
+    length: int
+    fails_at: int
+    made: int = 0
+
+
+@dataclass
+class ScriptedBackend:
+    name: str = "scripted"
+    shares_work: bool = True
+    max_slots: int = 1_000
+    step_s: float = 0.0
+    broken: Exception | None = None
+    lives: dict[Slot, Life] = field(default_factory=dict)
+    admitted: list[int] = field(default_factory=list)  # seeds, in order
+    steps: list[tuple[int, int]] = field(default_factory=list)  # (slots, frames)
+    num_released: int = 0
+
+    def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
+        assert len(self.lives) < self.max_slots, "more slots than were promised"
+        length, fails_at = prompt.text_ids
+        if length < 0:
+            raise ValueError("a prompt that cannot be read")
+        slot = len(self.admitted)
+        self.admitted.append(sampling.seed or 0)
+        self.lives[slot] = Life(sampling.seed or 0, length, fails_at)
+        return slot
+
+    def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
+        raise AssertionError("no live text here")
+
+    def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
+        time.sleep(self.step_s)
+        if self.broken is not None:
+            raise self.broken
+        assert len(set(slots)) == len(slots)
+        self.steps.append((len(slots), num_frames))
+        codes = np.zeros((len(slots), num_frames, 2), dtype=np.int64)
+        lengths, status = [], []
+        for row, slot in enumerate(slots):
+            life = self.lives[slot]
+            count = min(num_frames, life.length - life.made)
+            codes[row, :count, 0] = life.name
+            codes[row, :count, 1] = np.arange(life.made, life.made + count)
+            life.made += count
+            lengths.append(count)
+            status.append(self._status(life))
+        return Frames(codes, tuple(lengths), tuple(status))
+
+    def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
+        return [np.repeat(frames.of(row)[:, 1], 10).astype(np.float32) for row in range(len(slots))]
+
+    def release(self, slot: Slot) -> None:
+        del self.lives[slot]  # twice would be a KeyError
+        self.num_released += 1
+
+    @staticmethod
+    def _status(life: Life) -> SlotStatus:
+        if 0 <= life.fails_at <= life.made:
+            return "failed"
+        return "stop" if life.made >= life.length else "running"
+
+
+def session_of(engine: Engine, prompt: Prompt, seed: int) -> Session:
+    return Session(
+        engine=engine,
+        write_opening=lambda: Opening(prompt),
+        sampling=SamplingParams(seed=seed),
+        is_guarded=False,
+        has_budget=False,
+    )

@@ -1,0 +1,293 @@
+"""Many streams over one backend: fair, bounded, and nothing left behind; no model, no GPU."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import ScriptedBackend, script, session_of
+
+from vivace.engine.engine import Engine
+from vivace.engine.piece import Piece
+from vivace.engine.scheduler import PACES, EngineLimits, Scheduler, Ticket
+from vivace.engine.session import chunk_sizes
+from vivace.errors import EngineError, NumericError, QueueFullError, RequestError
+
+
+def read(pieces: Iterator[Piece]) -> np.ndarray:
+    return np.concatenate([piece.codes for piece in pieces])
+
+
+def expected(seed: int, num_frames: int) -> np.ndarray:
+    return np.stack((np.full(num_frames, seed), np.arange(num_frames)), axis=1)
+
+
+def open_pieces(engine: Engine, num_frames: int, seed: int, size: int = 4) -> Iterator[Piece]:
+    return session_of(engine, script(num_frames), seed).pieces(chunk_sizes(size))
+
+
+def assert_empty(engine: Engine, backend: ScriptedBackend) -> None:
+    assert engine.num_running == engine.num_waiting == 0
+    assert backend.lives == {}
+    assert backend.num_released == len(backend.admitted)
+    assert not engine._seats
+
+
+# -- one reader ------------------------------------------------------------------------------
+
+
+def test_a_session_gets_all_its_frames_in_the_sizes_it_asked_for() -> None:
+    backend = ScriptedBackend()
+    engine = Engine(backend)
+    pieces = list(session_of(engine, script(11), 7).pieces(chunk_sizes([1, 2, 4])))
+    assert [len(piece.codes) for piece in pieces] == [1, 2, 4, 4]
+    assert [piece.finish_reason for piece in pieces] == [None] * 3 + ["stop"]
+    assert np.array_equal(read(iter(pieces)), expected(7, 11))
+    assert backend.steps == [(1, 1), (1, 2), (1, 4), (1, 4)]
+    assert_empty(engine, backend)
+
+
+def test_a_dropped_session_frees_its_place() -> None:
+    backend = ScriptedBackend()
+    engine = Engine(backend)
+    pieces = open_pieces(engine, 50, 1)
+    next(pieces)
+    assert engine.num_running == 1
+    del pieces
+    gc.collect()
+    assert_empty(engine, backend)
+
+
+# -- companions ------------------------------------------------------------------------------
+
+
+def test_streams_read_by_one_thread_share_their_turns() -> None:
+    backend = ScriptedBackend()
+    engine = Engine(backend)
+    streams = [open_pieces(engine, 40, seed) for seed in range(4)]
+    made: list[list[np.ndarray]] = [[] for _ in streams]
+    for pieces in zip(*streams, strict=True):
+        for index, piece in enumerate(pieces):
+            made[index].append(piece.codes)
+    for seed, parts in enumerate(made):
+        assert np.array_equal(np.concatenate(parts), expected(seed, 40))
+    assert max(count for count, _ in backend.steps) == 4
+    assert_empty(engine, backend)
+
+
+def test_a_backend_that_gains_nothing_from_company_makes_nothing_ahead() -> None:
+    backend = ScriptedBackend(shares_work=False)
+    engine = Engine(backend)
+    first, second = open_pieces(engine, 40, 0), open_pieces(engine, 40, 1)
+    next(first), next(second), next(first)
+    assert [count for count, _ in backend.steps] == [1, 1, 1]
+    del first, second
+
+
+def test_who_waits_for_first_audio_makes_turns_short() -> None:
+    backend = ScriptedBackend()
+    engine = Engine(backend)
+    long = open_pieces(engine, 200, 0, size=16)
+    next(long)
+    new = session_of(engine, script(10), 1).pieces(chunk_sizes([1, 8]))
+    next(new)
+    assert backend.steps == [(1, 16), (2, 1)]
+    del long, new
+
+
+def test_many_threads_each_get_their_own_frames() -> None:
+    backend = ScriptedBackend(max_slots=8, step_s=0.001)
+    engine = Engine(backend, EngineLimits(max_streams=8))
+    found: dict[int, np.ndarray] = {}
+
+    def run(seed: int) -> None:
+        found[seed] = read(open_pieces(engine, 20 + seed, seed))
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.array_equal(found[seed], expected(seed, 20 + seed)) for seed in range(24))
+    assert max(count for count, _ in backend.steps) > 4
+    assert_empty(engine, backend)
+
+
+@given(
+    actions=st.lists(
+        st.tuples(st.sampled_from("orrrrrc"), st.integers(0, 11), st.integers(0, 60)), max_size=60
+    ),
+    max_streams=st.integers(1, 5),
+    profile=st.sampled_from(list(PACES)),
+)
+@settings(deadline=None, max_examples=150)
+def test_joins_leaves_and_cancels_in_any_order_leave_nothing_behind(
+    actions: list[tuple[str, int, int]], max_streams: int, profile: str
+) -> None:
+    backend = ScriptedBackend(max_slots=max_streams)
+    engine = Engine(backend, EngineLimits(max_streams=max_streams, profile=profile))  # type: ignore[arg-type]
+    open_now: dict[int, tuple[int, Iterator[Piece], list[np.ndarray]]] = {}
+    for seed, (action, key, length) in enumerate(actions):
+        if action == "o" and key not in open_now:
+            open_now[key] = (seed, open_pieces(engine, length, seed, 1 + key), [])
+        elif action == "c" and key in open_now:
+            del open_now[key]
+        elif action == "r" and key in open_now and len(open_now) <= max_streams:
+            opened, pieces, made = open_now[key]
+            piece = next(pieces, None)
+            if piece is None:
+                del open_now[key]
+            else:
+                made.append(piece.codes)
+                whole = np.concatenate(made)
+                assert np.array_equal(whole, expected(opened, len(whole)))
+        pieces = None
+    open_now.clear()
+    assert_empty(engine, backend)
+
+
+# -- the line --------------------------------------------------------------------------------
+
+
+def test_who_came_first_is_admitted_first_and_too_many_are_turned_away() -> None:
+    backend = ScriptedBackend(max_slots=1, step_s=0.002)
+    engine = Engine(backend, EngineLimits(max_streams=1, max_queue=2))
+    first = open_pieces(engine, 30, 0)
+    next(first)
+    results: list[int] = []
+
+    def run(seed: int) -> None:
+        read(open_pieces(engine, 5, seed))
+        results.append(seed)
+
+    threads = []
+    for seed in (1, 2):
+        threads.append(threading.Thread(target=run, args=(seed,)))
+        threads[-1].start()
+        while engine.num_waiting < seed:
+            time.sleep(0.001)
+    with pytest.raises(QueueFullError, match="2 requests wait already") as caught:
+        next(open_pieces(engine, 5, 3))
+    assert caught.value.retry_s > 0
+    read(first)
+    for thread in threads:
+        thread.join()
+    assert backend.admitted == [0, 1, 2]
+    assert_empty(engine, backend)
+
+
+def test_a_place_that_is_held_and_not_used_is_not_waited_for_for_ever() -> None:
+    backend = ScriptedBackend(max_slots=1)
+    engine = Engine(backend, EngineLimits(max_streams=1, max_wait_s=0.05))
+    idle = open_pieces(engine, 30, 0)
+    next(idle)
+    with pytest.raises(QueueFullError):
+        next(open_pieces(engine, 5, 1))
+    assert np.array_equal(read(idle)[-1], [0, 29])
+    assert len(read(open_pieces(engine, 5, 2))) == 5
+    assert_empty(engine, backend)
+
+
+def test_who_waits_for_a_place_gets_it_when_its_holder_goes() -> None:
+    backend = ScriptedBackend(max_slots=1)
+    engine = Engine(backend, EngineLimits(max_streams=1))
+    holder = open_pieces(engine, 30, 0)
+    next(holder)
+    results: list[int] = []
+    waiter = threading.Thread(target=lambda: results.append(len(read(open_pieces(engine, 5, 1)))))
+    waiter.start()
+    while not engine.num_waiting:
+        time.sleep(0.001)
+    del holder
+    waiter.join(5)
+    assert results == [5]
+
+
+def test_nobody_starves_while_others_come_and_go() -> None:
+    backend = ScriptedBackend(max_slots=3)
+    engine = Engine(backend, EngineLimits(max_streams=3))
+    patient = open_pieces(engine, 100, 0)
+    turns_before = 0
+    for seed in range(1, 60):
+        read(open_pieces(engine, 9, seed))
+        piece = next(patient, None)
+        turns_before += 1
+        if piece is None or piece.finish_reason is not None:
+            break
+    assert turns_before <= 26
+    del patient
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=30))
+@settings(deadline=None, max_examples=100)
+def test_every_ticket_that_misses_frames_is_in_the_plan(wishes: list[tuple[int, bool]]) -> None:
+    scheduler = Scheduler(EngineLimits(max_streams=64))
+    tickets = [Ticket(num_wanted=wanted, has_begun=begun) for wanted, begun in wishes]
+    for ticket in tickets:
+        scheduler.submit(ticket)
+    plan = scheduler.plan()
+    assert list(plan.admitted) == tickets
+    assert list(plan.stepped) == tickets
+    new = [wanted for wanted, begun in wishes if not begun]
+    assert 1 <= plan.num_frames <= min(new or [wanted for wanted, _ in wishes])
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"max_streams": 0}, "max_streams"),
+        ({"max_queue": -1}, "max_queue"),
+        ({"profile": "fast"}, "profile"),
+    ],
+)
+def test_bad_limits_are_refused(options: dict[str, object], match: str) -> None:
+    with pytest.raises(RequestError, match=match):
+        EngineLimits(**options)  # type: ignore[arg-type]
+
+
+# -- trouble ---------------------------------------------------------------------------------
+
+
+def test_a_session_with_broken_numbers_fails_alone() -> None:
+    backend = ScriptedBackend()
+    engine = Engine(backend)
+    good = open_pieces(engine, 20, 1)
+    bad = session_of(engine, script(20, fails_at=6), 2).pieces(chunk_sizes(4))
+    made = [next(good).codes, next(bad).codes]
+    with pytest.raises(NumericError, match="finite"):
+        read(bad)
+    assert np.array_equal(np.concatenate([made[0], read(good)]), expected(1, 20))
+    assert_empty(engine, backend)
+
+
+def test_a_prompt_that_the_backend_refuses_fails_alone() -> None:
+    backend = ScriptedBackend()
+    engine = Engine(backend)
+    good = open_pieces(engine, 20, 1)
+    first = next(good).codes
+    with pytest.raises(ValueError, match="cannot be read"):
+        read(open_pieces(engine, -1, 2))
+    assert np.array_equal(np.concatenate([first, read(good)]), expected(1, 20))
+    assert_empty(engine, backend)
+
+
+def test_a_backend_that_breaks_fails_everybody_with_the_reason_and_another_can_be_built() -> None:
+    backend = ScriptedBackend()
+    engine = Engine(backend)
+    streams = [open_pieces(engine, 50, seed) for seed in range(3)]
+    for pieces in streams:
+        next(pieces)
+    backend.broken = RuntimeError("CUDA error: an illegal memory access was encountered")
+    for pieces in streams:
+        with pytest.raises(EngineError, match=r"illegal memory access.*load the model again"):
+            read(pieces)
+    with pytest.raises(EngineError, match="illegal memory access"):
+        next(open_pieces(engine, 5, 9))
+    assert engine.num_running == engine.num_waiting == 0
+    assert len(read(open_pieces(Engine(ScriptedBackend()), 5, 1))) == 5

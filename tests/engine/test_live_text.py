@@ -1,0 +1,174 @@
+"""Text that is still being written: of any length, with pauses, in any voice, never invented."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine_watch import stop_after
+from vivace import TTS
+from vivace.audio.clip import AudioChunk
+from vivace.engine.long_text import SEAM
+from vivace.engine.stream import Stream
+from vivace.errors import RequestError, UnsupportedRequestError
+
+SENTENCES = [f"This is sentence number {n}, and it says little." for n in range(7)]
+OPTIONS = {"seed": 3, "min_frames": 4_000, "guard": False}
+
+
+@pytest.fixture(scope="module")
+def load_tts(tiny_folder: Path) -> Iterator[Callable[[str], TTS]]:
+    loaded: dict[str, TTS] = {}
+
+    def load(name: str) -> TTS:
+        if name not in loaded:
+            loaded[name] = TTS.load(tiny_folder / name, device="cpu")
+        return loaded[name]
+
+    yield load
+    for tts in loaded.values():
+        tts.close()
+
+
+@pytest.fixture
+def short_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vivace.engine.parts.MAX_UTTERANCE_CHARS", 60)
+
+
+def words(text: str) -> Iterator[str]:
+    yield from re.findall(r"\S+\s*", text)
+
+
+def collect(stream: Stream, chunks: list[AudioChunk]) -> None:
+    for chunk in stream:
+        chunks.append(chunk)  # kept even if the next one raises
+
+
+def tone(seconds: float) -> tuple[np.ndarray, int]:
+    time = np.arange(round(24_000 * seconds)) / 24_000
+    return np.float32(0.3 * np.sin(2 * np.pi * 200 * time)), 24_000
+
+
+@pytest.mark.usefixtures("short_utterances")
+def test_a_long_live_text_is_spoken_in_utterances_with_seams(
+    load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tts = load_tts("custom_voice")
+    said = stop_after(tts, monkeypatch, 4, once_text_is_in=True)
+    stream = tts.stream(words(" ".join(SENTENCES)), **OPTIONS)
+    chunks = list(stream)
+    assert said.texts(tts) == [" ".join(SENTENCES[start : start + 2]) for start in range(0, 7, 2)]
+    assert stream.num_utterances == 4
+    seams = [chunk for chunk in chunks if not len(chunk.codes) and len(chunk.samples)]
+    assert [len(seam.samples) for seam in seams] == [round(SEAM.seconds * 24_000)] * 3
+    assert [chunk.is_last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert stream.finish_reason == "stop"
+
+
+@pytest.mark.usefixtures("short_utterances")
+def test_the_next_utterance_is_not_begun_before_its_text_is_there(
+    load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tts = load_tts("custom_voice")
+    said = stop_after(tts, monkeypatch, 4, once_text_is_in=True)
+    written = 0
+
+    def pieces() -> Iterator[str]:
+        nonlocal written
+        for word in words(" ".join(SENTENCES[:4])):
+            written += 1
+            yield word
+
+    stream = tts.stream(pieces(), **OPTIONS)
+    next(stream)
+    assert written <= 3
+    assert said.num_prompts == 1
+    list(stream)
+    assert said.num_prompts == 2
+
+
+def test_pauses_and_markdown_are_read_from_live_text(
+    load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tts = load_tts("custom_voice")
+    said = stop_after(tts, monkeypatch, 2, once_text_is_in=True)
+    text = "**One** thing.[pause 0.25s] See [this](https://a.b/c) 😀 now."
+    chunks = list(tts.stream(iter(text), clean=True, **OPTIONS))
+    assert said.texts(tts) == ["One thing.", " See this now."]
+    silences = [len(chunk.samples) for chunk in chunks if not len(chunk.codes)]
+    assert 6_000 in silences
+
+
+@pytest.mark.parametrize("name", ["custom_voice", "voice_design", "base", "base_projected"])
+def test_every_kind_of_voice_speaks_live_text_as_it_speaks_the_whole(
+    load_tts: Callable[[str], TTS], name: str
+) -> None:
+    tts = load_tts(name)
+    options: dict[str, object] = {"seed": 5, "max_frames": 30}
+    if name == "voice_design":
+        options["instruct"] = "a calm voice"
+    if name.startswith("base"):
+        options["voice"] = tts.clone(tone(1.5), "Words of the recording.")
+    text = "Live words in the voice that was asked for."
+    whole = tts.speak(text, text_layout="streamed", trim=False, **options)
+    live = tts.speak(words(text), trim=False, **options)
+    assert np.array_equal(live.codes, whole.codes)
+
+
+def test_a_slot_waits_for_text_without_inventing_frames(load_tts: Callable[[str], TTS]) -> None:
+    tts = load_tts("custom_voice")
+    go_on = threading.Event()
+
+    def pieces() -> Iterator[str]:
+        yield "Wait for "
+        go_on.wait(20)
+        yield "me."
+
+    chunks: list[AudioChunk] = []
+    stream = tts.stream(pieces(), seed=5, max_frames=30, chunk_frames=1)
+    reader = threading.Thread(target=lambda: chunks.extend(stream))
+    reader.start()
+    reader.join(0.5)
+    made = len(chunks)
+    assert reader.is_alive()
+    assert made <= len(tts._intake.encode("Wait for"))
+    go_on.set()
+    reader.join()
+    whole = tts.speak("Wait for me.", text_layout="streamed", seed=5, max_frames=30)
+    assert np.array_equal(np.concatenate([c.codes for c in chunks]), whole.codes)
+
+
+def test_what_was_given_before_half_a_letter_is_said_and_then_the_error_heard(
+    load_tts: Callable[[str], TTS],
+) -> None:
+    tts = load_tts("custom_voice")
+    chunks: list[AudioChunk] = []
+    stream = tts.stream(iter(["Good ", "day ", "\ud83dx"]), **OPTIONS, max_frames=20)
+    with pytest.raises(RequestError, match="surrogate"):
+        collect(stream, chunks)
+    assert chunks[-1].is_last
+    assert sum(len(chunk.codes) for chunk in chunks)
+
+
+@pytest.mark.usefixtures("short_utterances")
+def test_an_endless_writer_is_spoken_as_long_as_someone_listens(
+    load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tts = load_tts("custom_voice")
+    stop_after(tts, monkeypatch, 3, once_text_is_in=True)
+    stream = tts.stream(itertools.cycle(["No ", "end. "]), **OPTIONS)
+    while stream.num_utterances < 3:
+        assert not next(stream).is_last
+    stream.close()
+    assert stream.finish_reason == "cancelled"
+
+
+def test_letters_of_other_languages_are_refused_in_a_live_text_too(tmp_path: Path) -> None:
+    with TTS.load() as english, pytest.raises(UnsupportedRequestError, match="Qwen/"):
+        list(english.stream(iter(["你好"])))

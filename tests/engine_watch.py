@@ -1,0 +1,88 @@
+"""A backend that is watched: what it was asked to say, and made to stop where a test wants it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from vivace import TTS
+from vivace.backends.base import Frames
+from vivace.prompt import Prompt
+
+TEXT_ROWS = ("text", "text; speech begins")
+
+
+@dataclass
+class Watch:
+    prompts: list[Prompt] = field(default_factory=list)
+    ids: list[list[int]] = field(default_factory=list)  # of the text, by prompt
+    forgotten: array[int] = field(default_factory=lambda: array("i"))
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.prompts)
+
+    def forget(self) -> None:
+        """Keep ids only, in little memory."""
+        self.forgotten.extend(one for ids in self.ids for one in ids)
+        self.ids, self.prompts = [[] for _ in self.ids], []
+
+    def all_ids(self) -> list[int]:
+        return [*self.forgotten, *(one for ids in self.ids for one in ids)]
+
+    def texts(self, tts: TTS) -> list[str]:
+        """What was said, read back from the ids."""
+        tokenizer = tts._intake.tokenizer
+        return [tokenizer.decode(ids) for ids in self.ids]
+
+
+def text_ids(prompt: Prompt) -> list[int]:
+    """The ids of the text itself, without its end."""
+    rows = zip(prompt.text_ids, prompt.labels, strict=True)
+    ids = [text_id for text_id, label in rows if label in TEXT_ROWS]
+    return [
+        *ids,
+        *(one for one in prompt.trailing_ids if one not in (prompt.eos_id, prompt.pad_id)),
+    ]
+
+
+def stop_after(
+    tts: TTS, monkeypatch: pytest.MonkeyPatch, num_frames: int, *, once_text_is_in: bool = False
+) -> Watch:
+    """Every utterance ends by itself after so many frames, with live text after its end."""
+    backend: Any = tts._open_parts()[2].backend
+    watch, left, waiting = Watch(), {}, set()
+    index: dict[int, int] = {}
+    admit, extend, step = backend.admit, backend.extend, backend.step
+
+    def watched_admit(prompt: Prompt, sampling: Any) -> int:
+        slot: int = admit(prompt, sampling)
+        left[slot], index[slot] = num_frames, len(watch.ids)
+        watch.prompts.append(prompt)
+        watch.ids.append(text_ids(prompt))
+        if once_text_is_in and not prompt.is_complete:
+            waiting.add(slot)
+        return slot
+
+    def watched_extend(slot: int, ids: Sequence[int], is_last: bool) -> None:
+        watch.ids[index[slot]] += ids
+        if is_last:
+            waiting.discard(slot)
+        extend(slot, ids, is_last)
+
+    def short_step(slots: Sequence[int], count: int) -> Frames:
+        (slot,) = slots
+        if slot in waiting:
+            return step(slots, count)  # type: ignore[no-any-return]
+        frames = step(slots, min(count, left[slot]))
+        left[slot] -= frames.lengths[0]
+        return frames if left[slot] else Frames(frames.codes, frames.lengths, ("stop",))
+
+    monkeypatch.setattr(backend, "admit", watched_admit)
+    monkeypatch.setattr(backend, "extend", watched_extend)
+    monkeypatch.setattr(backend, "step", short_step)
+    return watch

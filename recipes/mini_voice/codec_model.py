@@ -7,6 +7,7 @@ codebooks live here while they move, and are written into it at the end.
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -188,27 +189,81 @@ class CodecTrainer(nn.Module):
             layer._codebook.cluster_usage.fill_(1.0)
 
 
-def decode_part(decoder: CodecDecoder, latents: Tensor, frames: int) -> Tensor:
-    """Samples of the first `frames` of one half of the batch and of the last of the other.
+class Past(torch.autograd.Function):
+    """`width` zeros before x [B, C, T], and zeros over what `num_cold` items must not see."""
 
-    The transformer sees whole crops; the convolutions, which cost most, only what is judged.
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, width: int, num_cold: int, margin: int) -> Tensor:
+        ctx.sizes = width, num_cold, margin
+        joined = F.pad(x, (width, 0))
+        joined[:num_cold, :, : width + margin] = 0
+        return joined
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        width, num_cold, margin = ctx.sizes
+        grad[:num_cold, :, : width + margin] = 0  # made by one convolution, for us alone
+        return grad[..., width:], None, None, None
+
+
+class CropState(CausalState):
+    """The past within a crop: none at the start of an utterance, `margin` columns elsewhere."""
+
+    def __init__(self, num_cold: int) -> None:
+        super().__init__()
+        self.num_cold, self.margin = num_cold, 0
+
+    def extend(self, x: Tensor, width: int, *, dim: int = -1, is_padded: bool = True) -> Tensor:
+        if not is_padded:
+            return x
+        joined: Tensor = Past.apply(x, width, self.num_cold, self.margin)
+        return joined
+
+    def cut(self, x: Tensor, margin: int) -> Tensor:
+        """Keep less of the past."""
+        x = x[..., self.margin - margin :]
+        self.margin = margin
+        return x
+
+
+# What a sample still depends on: 14 columns before the first block, 23 after it.
+MARGIN_BEFORE_BLOCKS, MARGIN_AFTER_FIRST = 16, 24
+
+
+def decode_part(decoder: CodecDecoder, latents: Tensor, frames: int, num_cold: int) -> Tensor:
+    """Samples of the first `frames` of `num_cold` items and of the last of the others.
+
+    All are what a decoder that has heard everything before would make. The layers that cost
+    most see only what is judged and what that depends on.
     """
-    state = CausalState()
+    state = CropState(num_cold)
     x = decoder.pre_conv(latents, state).transpose(1, 2)
     x = decoder.pre_transformer(x, state).transpose(1, 2)
-    half = len(x) // 2
-    x = torch.cat((x[:half, :, :frames], x[half:, :, -frames:]))
     for upsample, mix in decoder.upsample:  # type: ignore[misc]
         x = mix(upsample(x, state), state)
     first, *blocks, snake, last = decoder.decoder
     x = first(x, state)
-    for block in blocks:
-        x = block(x, state)
+    length = frames * (x.shape[-1] // latents.shape[-1])
+    state.margin = MARGIN_BEFORE_BLOCKS
+    cold = F.pad(x[:num_cold, :, :length], (state.margin, 0))
+    x = torch.cat((cold, x[num_cold:, :, -length - state.margin :]))
+    for index, block in enumerate(blocks):
+        act, upsample, *units = block.block
+        x = upsample(act(x), state)
+        state.margin *= upsample.stride
+        for unit in units:
+            x = unit(x, state)
+        if index == 0:
+            x = state.cut(x, MARGIN_AFTER_FIRST)
     samples: Tensor = last(snake(x), state)
-    return samples[:, 0].float()
+    return state.cut(samples, 0)[:, 0].float()
 
 
-def take_part(samples: Tensor, length: int) -> Tensor:
+def part_begins(begin: Tensor, crop: int, frames: int, num_cold: int) -> Tensor:
+    """The first frames of what `decode_part` makes of crops that begin at `begin`."""
+    return torch.cat((begin[:num_cold], begin[num_cold:] + crop - frames))
+
+
+def take_part(samples: Tensor, length: int, num_cold: int) -> Tensor:
     """The samples that `decode_part` makes."""
-    half = len(samples) // 2
-    return torch.cat((samples[:half, :length], samples[half:, -length:]))
+    return torch.cat((samples[:num_cold, :length], samples[num_cold:, -length:]))

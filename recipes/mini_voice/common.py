@@ -75,10 +75,10 @@ def cosine(progress: float, step: int, warmup: int, final: float) -> float:
     return level * min(1.0, (step + 1) / warmup)
 
 
-def late_decay(progress: float, step: int, warmup: int, final: float, begin: float) -> float:
+def late_decay(progress: float, final: float, begin: float) -> float:
     """Constant, then linear from `begin` on: a later sitting can go on from the middle."""
-    rest = max(0.0, min(1.0, (progress - begin) / (1 - begin)))
-    return (1 - rest * (1 - final)) * min(1.0, (step + 1) / warmup)
+    rest = min(1.0, (progress - begin) / (1 - begin)) if progress > begin else 0.0
+    return 1 - rest * (1 - final)
 
 
 def optimizer(
@@ -104,6 +104,28 @@ def set_lr(opt: torch.optim.Optimizer, lr: float) -> None:
             group["lr"].fill_(lr)
         else:
             group["lr"] = lr
+
+
+def branches(count: int) -> list[torch.cuda.Stream | None]:
+    """Streams for work that goes on side by side; on a CPU there are none."""
+    return [torch.cuda.Stream() if DEVICE.type == "cuda" else None for _ in range(count)]
+
+
+@contextlib.contextmanager
+def beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Run on `stream` after all that was asked for so far."""
+    if stream is None:
+        yield
+        return
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+
+
+def join(streams: list[torch.cuda.Stream | None]) -> None:
+    for stream in streams:
+        if stream is not None:
+            torch.cuda.current_stream().wait_stream(stream)
 
 
 class Step:

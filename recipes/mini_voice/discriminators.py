@@ -1,7 +1,12 @@
-"""Judges of the adversarial stage: of the waveform folded by a period, and of its spectrogram."""
+"""Judges of the adversarial stage: of the waveform folded by a period, and of its spectrogram.
+
+Every layer is channels-last, so that cuDNN need not transpose, and the first one of each judge is
+a plain matrix product or sees eight channels: convolutions of one or two channels are slow.
+"""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import torch
@@ -9,31 +14,44 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from recipes.mini_voice.common import beside, branches, join
 
-def _conv(*args: int, **kwargs: tuple[int, int]) -> nn.Module:
-    return weight_norm(nn.Conv2d(*args, **kwargs))  # type: ignore[arg-type]
+BINS_PER_PATCH = 4
+KNEE = 1e-3  # power under which a spectrum is no longer compressed; of noise of amplitude 3e-3
+
+
+def _conv(
+    inputs: int, outputs: int, kernel: tuple[int, int], stride: tuple[int, int] = (1, 1)
+) -> nn.Module:
+    padding = (kernel[0] // 2, kernel[1] // 2)
+    return weight_norm(nn.Conv2d(inputs, outputs, kernel, stride, padding))
+
+
+def _features(x: Tensor, layers: nn.ModuleList, last: nn.Module) -> list[Tensor]:
+    """What every layer says of `x` [B, C, H, W], the verdict last."""
+    features = [x]
+    for layer in layers:
+        features.append(F.leaky_relu(layer(features[-1]), 0.1))
+    return [*features, last(features[-1])]
 
 
 class PeriodDiscriminator(nn.Module):
     def __init__(self, period: int, widths: list[int]) -> None:
         super().__init__()
         self.period = period
-        pairs = list(zip([1, *widths[:-1]], widths, strict=True))
+        self.first = weight_norm(nn.Linear(5, widths[0]))
+        pairs = list(pairwise(widths))
         self.layers = nn.ModuleList(
-            _conv(a, b, kernel_size=(5, 1), stride=(3 if i < 4 else 1, 1), padding=(2, 0))
-            for i, (a, b) in enumerate(pairs)
+            _conv(a, b, (5, 1), (3 if i < 3 else 1, 1)) for i, (a, b) in enumerate(pairs)
         )
-        self.last = _conv(widths[-1], 1, kernel_size=(3, 1), padding=(1, 0))
+        self.last = _conv(widths[-1], 1, (3, 1))
 
     def forward(self, samples: Tensor) -> list[Tensor]:
         """Features of every layer, the verdict last."""
         padded = F.pad(samples, (0, -samples.shape[-1] % self.period))
-        x = padded.unflatten(-1, (-1, self.period)).unsqueeze(1)
-        features = []
-        for layer in self.layers:
-            x = F.leaky_relu(layer(x), 0.1)
-            features.append(x)
-        return [*features, self.last(x)]
+        rows = F.pad(padded.unflatten(-1, (-1, self.period)), (0, 0, 2, 2))
+        x = F.leaky_relu(self.first(rows.unfold(1, 5, 3)), 0.1)  # [B, T, period, C]
+        return _features(x.permute(0, 3, 1, 2), self.layers, self.last)
 
 
 class SpectrumDiscriminator(nn.Module):
@@ -41,31 +59,34 @@ class SpectrumDiscriminator(nn.Module):
         super().__init__()
         self.size = size
         self.register_buffer("window", torch.hann_window(size), persistent=False)
+        self.first = _conv(2 * BINS_PER_PATCH, width, (3, 5))
+        # Convolutions are alike at every frequency, speech is not.
+        self.place = nn.Parameter(torch.zeros(width, 1, size // 2 // BINS_PER_PATCH))
         self.layers = nn.ModuleList(
             [
-                _conv(2, width, kernel_size=(3, 9), padding=(1, 4)),
-                *(
-                    _conv(width, width, kernel_size=(3, 9), stride=(1, 2), padding=(1, 4))
-                    for _ in range(3)
-                ),
-                _conv(width, width, kernel_size=(3, 3), padding=(1, 1)),
+                _conv(width, width, (3, 9), (1, 2)),
+                _conv(width, width, (3, 9), (1, 2)),
+                _conv(width, width, (3, 3)),
             ]
         )
-        self.last = _conv(width, 1, kernel_size=(3, 3), padding=(1, 1))
+        self.last = _conv(width, 1, (3, 3))
 
     def forward(self, samples: Tensor) -> list[Tensor]:
         with torch.autocast(samples.device.type, enabled=False):
-            spectrum = torch.stft(
-                samples.float(), self.size, self.size // 4, window=self.window,
-                return_complex=True,
-            )  # fmt: skip
-            x = torch.view_as_real(spectrum) * (16.0 / self.size**0.5)
-        x = x.permute(0, 3, 2, 1)  # [B, 2, time, bins]
-        features = []
-        for layer in self.layers:
-            x = F.leaky_relu(layer(x), 0.1)
-            features.append(x)
-        return [*features, self.last(x)]
+            patches = self._patches(samples.float())
+        x = self.first(patches)
+        x = F.leaky_relu(x + self.place.to(x.dtype), 0.1)
+        return _features(x, self.layers, self.last)
+
+    def _patches(self, samples: Tensor) -> Tensor:
+        """Compressed spectra [B, 2 * bins, time, patches], so that weak bands are heard too."""
+        spectrum = torch.stft(
+            samples, self.size, self.size // 4, window=self.window, return_complex=True
+        )
+        x = torch.view_as_real(spectrum[:, :-1]) * (16.0 / self.size**0.5)
+        x = x * (x.square().sum(-1, keepdim=True) + KNEE).pow(-0.25)
+        x = x.transpose(1, 2).unflatten(2, (-1, BINS_PER_PATCH)).flatten(3)
+        return x.permute(0, 3, 1, 2)
 
 
 class Discriminators(nn.Module):
@@ -77,26 +98,37 @@ class Discriminators(nn.Module):
                 *(SpectrumDiscriminator(s, config.resolution_width) for s in config.resolutions),
             ]
         )
+        # A stream for each: one judge alone does not fill the GPU.
+        self.streams = branches(len(self.all))
 
-    def forward(self, samples: Tensor) -> list[list[Tensor]]:
-        return [one(samples) for one in self.all]
+    def forward(self, inputs: list[Tensor]) -> list[list[Tensor]]:
+        """The features of each judge for its own input."""
+        judged = []
+        for judge, samples, stream in zip(self.all, inputs, self.streams, strict=True):
+            with beside(stream):
+                judged.append(judge(samples))
+        join(self.streams)
+        return judged
 
 
-def judge_loss(real: list[list[Tensor]], made: list[list[Tensor]]) -> Tensor:
-    """Least squares: real is 1, made is 0."""
-    losses = [
-        (1 - r[-1].float()).square().mean() + m[-1].float().square().mean()
-        for r, m in zip(real, made, strict=True)
-    ]
+def judge_loss(judged: list[list[Tensor]]) -> Tensor:
+    """Least squares, of batches whose first half is real (1) and whose second is made (0)."""
+    losses = []
+    for *_, verdict in judged:
+        real, made = verdict.float().chunk(2)
+        losses.append((1 - real).square().mean() + made.square().mean())
     return torch.stack(losses).sum()
 
 
-def fool_losses(real: list[list[Tensor]], made: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
-    """What the generator wants: verdicts of 1, and features like those of real speech."""
-    fool = [(1 - m[-1].float()).square().mean() for m in made]
-    features = [
-        (a.detach().float() - b.float()).abs().mean()
-        for r, m in zip(real, made, strict=True)
-        for a, b in zip(r[:-1], m[:-1], strict=True)
-    ]
-    return torch.stack(fool).sum(), torch.stack(features).sum()
+def fool_losses(judged: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
+    """What the generator wants of each judge: a verdict of 1, and features like those of speech."""
+    fool, likeness = [], []
+    for *features, verdict in judged:
+        fool.append((1 - verdict.float().chunk(2)[1]).square().mean())
+        distances = []
+        for feature in features:
+            real, made = feature.float().chunk(2)
+            real = real.detach()
+            distances.append((real - made).abs().mean() / real.abs().mean())
+        likeness.append(torch.stack(distances).mean())
+    return torch.stack(fool), torch.stack(likeness)

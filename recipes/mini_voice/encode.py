@@ -75,10 +75,14 @@ class Codes:
     def starts(self) -> np.ndarray:
         return np.concatenate(([0], np.cumsum(self.frames)[:-1]))
 
+    def by_line(self) -> dict[int, np.ndarray]:
+        pieces = np.split(self.codes, np.cumsum(self.frames)[:-1])
+        return dict(zip(self.lines.tolist(), pieces, strict=True))
 
-def write(store: Store, dev: Tensor, train: Tensor, out: Path) -> None:
+
+def write(store: Store, out: Path) -> None:
     """Two files of packed codes and one of everything else."""
-    codes = torch.cat((dev, train)).cpu().numpy()
+    codes = torch.cat((store.dev.codes, store.train.codes)).cpu().numpy()
     middle = codes.shape[1] // 2
     out.mkdir(parents=True, exist_ok=True)
     for name, books in (("codes_a", codes[:, :middle]), ("codes_b", codes[:, middle:])):

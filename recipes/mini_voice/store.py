@@ -1,7 +1,8 @@
-"""The whole set on the device: one flat run of audio, in frames, with labels and later codes.
+"""The whole set on the device: one flat run of audio, in frames, with labels and codes.
 
 Utterances follow each other without gaps; each begins on a frame. A crop may span two of them,
-which sounds like a pause.
+which sounds like a pause. Where codes are known beforehand, only utterances that have some are
+taken; otherwise `codes` is set when there are any.
 """
 
 from __future__ import annotations
@@ -28,47 +29,61 @@ class Part:
 
     audio: Tensor  # int16 [samples]
     labels: Tensor  # uint8 [2 * frames]
+    codes: Tensor  # int16 [frames, books]
     num_frames: int = 0
     lines: list[int] = field(default_factory=list)
     frames: list[int] = field(default_factory=list)  # of each utterance
     starts: list[int] = field(default_factory=list)  # its first frame
+    num_refused: int = 0  # utterances whose codes are of another length
 
-    def add(self, shard: Path) -> None:
+    def add(self, shard: Path, known: dict[int, np.ndarray] | None) -> None:
         with np.load(shard) as data:
-            audio, labels = data["audio"], data["labels"]
-            lines, frames = data["lines"].tolist(), data["frames"].tolist()
-        count = len(audio) // FRAME
-        begin, end = self.num_frames, self.num_frames + count
+            audio, labels = data["audio"].reshape(-1, FRAME), data["labels"].reshape(-1, 2)
+            lines, frames = data["lines"], data["frames"]
+        if known is not None:
+            none = np.zeros((0, self.codes.shape[1]), np.int16)
+            found = [known.get(int(line), none) for line in lines]
+            fits = np.asarray([len(c) == n for c, n in zip(found, frames, strict=True)], bool)
+            self.num_refused += int((~fits).sum())
+            kept = np.repeat(fits, frames)
+            audio, labels, lines, frames = audio[kept], labels[kept], lines[fits], frames[fits]
+            codes = np.concatenate([none, *(c for c, fit in zip(found, fits, strict=True) if fit)])
+        begin, end = self.num_frames, self.num_frames + len(audio)
         if end * FRAME > len(self.audio):
             return
-        self.audio[begin * FRAME : end * FRAME] = torch.from_numpy(audio).to(DEVICE)
-        self.labels[2 * begin : 2 * end] = torch.from_numpy(labels).to(DEVICE)
-        for line, length in zip(lines, frames, strict=True):
-            self.lines.append(line)
-            self.frames.append(length)
-            self.starts.append(begin)
-            begin += length
+        self.audio[begin * FRAME : end * FRAME] = torch.from_numpy(audio.ravel()).to(DEVICE)
+        self.labels[2 * begin : 2 * end] = torch.from_numpy(labels.ravel()).to(DEVICE)
+        if known is not None:
+            self.codes[begin:end] = torch.from_numpy(codes).to(DEVICE)
+        self.lines += lines.tolist()
+        self.frames += frames.tolist()
+        self.starts += (begin + np.cumsum(frames) - frames).tolist()
         self.num_frames = end
 
 
-def _part(hours: float) -> Part:
+def _part(hours: float, num_books: int) -> Part:
     frames = int(hours * 3600 * SAMPLE_RATE / FRAME) + 1
     return Part(
         torch.zeros(frames * FRAME, dtype=torch.int16, device=DEVICE),
         torch.zeros(2 * frames, dtype=torch.uint8, device=DEVICE),
+        torch.zeros(frames, num_books, dtype=torch.int16, device=DEVICE),
     )
 
 
 class Store:
     """Reads shards as they appear; `limits` is what captured steps sample within."""
 
-    def __init__(self, data: SimpleNamespace) -> None:
-        self._folder = Path(data.shards)
+    def __init__(
+        self, data: SimpleNamespace, num_books: int, known: dict[int, np.ndarray] | None = None
+    ) -> None:
+        """`known` are the codes [frames, books] of each line."""
+        self._folder, self._known = Path(data.shards), known
         shards = plan(data)
         self._pending = list(range(len(shards)))
         self._dev = {i for i, lines in enumerate(shards) if lines[0][0] < data.num_dev}
         self._min_hours = data.min_hours
-        self.train, self.dev = _part(data.max_hours), _part(min(1.0, data.max_hours))
+        self.train = _part(data.max_hours, num_books)
+        self.dev = _part(min(1.0, data.max_hours), num_books)
         self.limits = torch.zeros(2, dtype=torch.float64, device=DEVICE)  # frames, utterances
         self.starts = torch.zeros(MAX_UTTERANCES, dtype=torch.int64, device=DEVICE)
         self._check_reach()
@@ -95,7 +110,7 @@ class Store:
         ready = [index for index in self._pending if f"{index:05d}.npz" in names][:most]
         for index in ready:
             part = self.dev if index in self._dev else self.train
-            part.add(self._folder / f"{index:05d}.npz")
+            part.add(self._folder / f"{index:05d}.npz", self._known)
             self._pending.remove(index)
         if ready:
             count = len(self.train.starts)
@@ -114,14 +129,16 @@ class Store:
             time.sleep(0.2)
         print(f"audio: {self.hours:.2f} h, {len(self.train.starts)} utterances", flush=True)
 
-    def sample_frames(self, batch: int, crop: int, start_fraction: float) -> Tensor:
-        """First frames of `batch` crops, drawn on the device: [batch]."""
-        draw = torch.rand(3, batch, dtype=torch.float64, device=DEVICE)
-        last = self.limits[0] - crop - 1
-        anywhere = (draw[0] * last).long()
-        begin = self.starts[(draw[1] * self.limits[1]).long()]
-        begin = torch.minimum(begin, last.long())
-        return torch.where(draw[2] < start_fraction, begin, anywhere)
+    def sample_frames(self, batch: int, crop: int, num_starts: int) -> Tensor:
+        """First frames of `batch` crops, drawn on the device: [batch].
+
+        The first `num_starts` begin where an utterance does, the others anywhere.
+        """
+        draw = torch.rand(batch, dtype=torch.float64, device=DEVICE)
+        last = (self.limits[0] - crop - 1).long()
+        begin = self.starts[(draw[:num_starts] * self.limits[1]).long()]
+        anywhere = (draw[num_starts:] * last).long()
+        return torch.cat((torch.minimum(begin, last), anywhere))
 
 
 def gather(flat: Tensor, starts: Tensor, length: int) -> Tensor:

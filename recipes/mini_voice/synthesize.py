@@ -5,8 +5,10 @@ A shard is one .npz of int16 audio, whole frames each utterance, and a phoneme l
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -114,6 +116,15 @@ def plan(data: SimpleNamespace) -> list[list[tuple[int, str]]]:
     size = data.lines_per_shard
     parts = lines[: data.num_dev], lines[data.num_dev :]
     return [part[i : i + size] for part in parts for i in range(0, len(part), size)]
+
+
+def start_synthesis(args: argparse.Namespace) -> subprocess.Popen[bytes]:
+    """This program beside a stage that was called with `args`; shards that exist are kept."""
+    command = [sys.executable, "-m", "recipes.mini_voice.synthesize"]
+    command += ["--smoke"] * args.smoke
+    for item in args.set:
+        command += ["--set", item]
+    return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 def main() -> None:

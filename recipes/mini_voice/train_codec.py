@@ -78,9 +78,7 @@ class Stage:
     def crop(self) -> tuple[Tensor, Tensor]:
         """Samples [B, n] and labels [B, 2 * frames] from anywhere, not only from frame borders."""
         config, train = self.config, self.store.train
-        begin = self.store.sample_frames(
-            config.batch, config.crop_frames + 1, config.start_fraction
-        )
+        begin = self.store.sample_frames(config.batch, config.crop_frames + 1, config.num_starts)
         shift = (torch.rand(config.batch, device=DEVICE) * FRAME).long()
         begin = begin * FRAME + shift
         samples = gather(train.audio, begin, config.crop_frames * FRAME).float() / 32768
@@ -98,9 +96,11 @@ class Stage:
                 with torch.autocast(DEVICE.type, enabled=False):
                     first, rest, commit = trainer.quantise(first, rest)
             phonemes = trainer.phonemes(first).unflatten(-1, (2, -1)).flatten(1, 2)
-            made = decode_part(trainer.decoder, trainer.join(first, rest), config.wave_frames)
+            made = decode_part(
+                trainer.decoder, trainer.join(first, rest), config.wave_frames, config.num_starts
+            )
         phoneme = F.cross_entropy(phonemes.float().flatten(0, 1), labels.flatten())
-        mel = self.mel(made, take_part(samples, config.wave_frames * FRAME))
+        mel = self.mel(made, take_part(samples, config.wave_frames * FRAME, config.num_starts))
         loss = (
             config.mel_weight * mel
             + config.commit_weight * commit
@@ -206,7 +206,7 @@ def run(
 def main() -> None:
     args = parser(__doc__).parse_args()
     settings = load_settings(args.smoke, args.set)
-    store = Store(settings.data)
+    store = Store(settings.data, settings.codec.num_quantizers)
     run(
         settings, store, Log(args.out / "log.jsonl"), args.out,
         seconds=args.seconds, use_graph=not args.no_graph, resume=args.resume,

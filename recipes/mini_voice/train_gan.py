@@ -1,20 +1,26 @@
 """Codec, second stage: the decoder against discriminators, from codes that no longer change.
 
-Writes decoder.safetensors (an average over the last steps) and discriminators.safetensors.
+Begins with the first shards that appear and takes in the others as they come. Writes
+decoder.safetensors (an average over the last steps), discriminators.safetensors and samples.npz,
+and leaves its whole state on the machine for a second call to go on from.
 """
 
 from __future__ import annotations
 
 import copy
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from recipes.mini_voice.codec_model import decode_part, take_part
+from recipes.mini_voice import encode
+from recipes.mini_voice.codec_model import decode_part, part_begins
 from recipes.mini_voice.common import (
+    BEGUN,
     DEVICE,
     Log,
     Step,
@@ -29,20 +35,20 @@ from recipes.mini_voice.common import (
 )  # fmt: skip
 from recipes.mini_voice.discriminators import Discriminators, fool_losses, judge_loss
 from recipes.mini_voice.mels import MelLoss
-from recipes.mini_voice.settings import FRAME
+from recipes.mini_voice.settings import FRAME, load_settings, parser
 from recipes.mini_voice.snake import use_fast_snake
 from recipes.mini_voice.store import Store, gather
+from recipes.mini_voice.synthesize import start_synthesis
+from recipes.mini_voice.train_codec import build
 from vivace.model.codec_decoder import CodecDecoder
 from vivace.model.conv import CausalState
 
+SAVING_S = 8.0  # what saving and the samples take after the last step
+
 
 class Stage:
-    def __init__(
-        self, settings: SimpleNamespace, store: Store, decoder: CodecDecoder, codes: Tensor
-    ) -> None:
-        self.config, self.store, self.decoder, self.codes = (
-            settings.train_gan, store, decoder, codes,
-        )  # fmt: skip
+    def __init__(self, settings: SimpleNamespace, store: Store, decoder: CodecDecoder) -> None:
+        self.config, self.store, self.decoder = settings.train_gan, store, decoder
         config = self.config
         self.judges = Discriminators(config).to(DEVICE)
         self.mel = MelLoss().to(DEVICE)
@@ -59,96 +65,184 @@ class Stage:
         self.judge_optimizer = optimizer(
             self.judge_parameters, config.discriminator_lr, betas, config.weight_decay
         )
+        num_judges = len(self.judges.all)
+        self.shares = torch.tensor([1.0, *[config.judge_share] * num_judges], device=DEVICE)
+        self.norms = torch.zeros(2, 1 + num_judges, device=DEVICE)  # averages, and their weights
 
     def step(self) -> dict[str, Tensor]:
-        config = self.config
-        begin = self.store.sample_frames(config.batch, config.crop_frames, config.start_fraction)
-        codes = gather(self.codes, begin, config.crop_frames).long()
-        audio = gather(self.store.train.audio, begin * FRAME, config.crop_frames * FRAME)
-        real = take_part(audio, config.wave_frames * FRAME).float() / 32768
+        """One pass through the judges serves both sides."""
+        config, train = self.config, self.store.train
+        begin = self.store.sample_frames(config.batch, config.crop_frames, config.num_starts)
+        codes = gather(train.codes, begin, config.crop_frames).long()
+        judged_from = part_begins(begin, config.crop_frames, config.wave_frames, config.num_starts)
+        audio = gather(train.audio, judged_from * FRAME, config.wave_frames * FRAME)
+        real = audio.float() / 32768
         with autocast(config.precision):
             latents = self.decoder.quantizer(codes.transpose(1, 2))
-            made = decode_part(self.decoder, latents, config.wave_frames)
-        judged = self._train_judges(real, made.detach())
-        return {"judge": judged, **self._train_decoder(real, made)}
-
-    def _train_judges(self, real: Tensor, made: Tensor) -> Tensor:
-        for parameter in self.judge_parameters:
-            parameter.requires_grad_(True)
-        with autocast(self.config.discriminator_precision), parametrize.cached():
-            loss = judge_loss(self.judges(real), self.judges(made))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.judge_parameters, self.config.clip)
-        self.judge_optimizer.step()
-        return loss.detach()
-
-    def _train_decoder(self, real: Tensor, made: Tensor) -> dict[str, Tensor]:
-        config = self.config
-        for parameter in self.judge_parameters:
-            parameter.requires_grad_(False)
+            made = decode_part(self.decoder, latents, config.wave_frames, config.num_starts)
+        # A leaf for each loss, so that one backward pass gives the gradient of each.
+        leaves = [made.detach().requires_grad_() for _ in self.shares]
+        mel = self.mel(leaves[0], real)
         with autocast(config.discriminator_precision), parametrize.cached():
-            with torch.no_grad():
-                wanted = self.judges(real)
-            fool, features = fool_losses(wanted, self.judges(made))
-        mel = self.mel(made, real)
-        loss = config.mel_weight * mel + config.feature_weight * features + fool
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, config.clip)
+            judged = self.judges([self._dithered(real, leaf) for leaf in leaves[1:]])
+        fool, likeness = fool_losses(judged)
+        wanted = mel + fool.sum() + config.feature_weight * likeness.sum()
+        gradients = torch.autograd.grad(wanted, leaves, retain_graph=True)
+        judge = judge_loss(judged)
+        torch.autograd.backward(judge, inputs=self.judge_parameters)
+        made.backward(self._balance(gradients))
+        norms = self._update()
+        outputs = {
+            "judge": judge, "mel": mel, "fool": fool.sum(), "likeness": likeness.mean(), **norms
+        }  # fmt: skip
+        return {name: value.detach() for name, value in outputs.items()}
+
+    def _dithered(self, real: Tensor, made: Tensor) -> Tensor:
+        """Both in one batch, under noise: else the judges learn silence and its rounding alone."""
+        both = torch.cat((real, made))
+        return both + self.config.dither * torch.randn_like(both)
+
+    def _balance(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        """Their sum, each with the norm of its share: no loss can drown the others."""
+        now = torch.stack(torch._foreach_norm(gradients))
+        self.norms.lerp_(torch.stack((now, torch.ones_like(now))), 1 - self.config.norm_decay)
+        scales = self.shares * self.norms[1] / self.norms[0].clamp(min=1e-12)
+        return (torch.stack(gradients) * scales[:, None, None]).sum(0)
+
+    def _update(self) -> dict[str, Tensor]:
+        config = self.config
+        clip = torch.nn.utils.clip_grad_norm_
+        judge_norm = clip(self.judge_parameters, config.judge_clip)
+        self.judge_optimizer.step()
+        norm = clip(self.parameters, config.clip)
         self.optimizer.step()
         with torch.no_grad():
             torch._foreach_lerp_(self.averaged, self.parameters, 1 - config.ema_decay)
-        outputs = {"mel": mel, "fool": fool, "features": features, "norm": norm}
-        return {name: value.detach() for name, value in outputs.items()}
+        return {"norm": norm, "judge_norm": judge_norm}
 
     def reset(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         self.judge_optimizer.zero_grad(set_to_none=True)
 
+    def _parts(self) -> dict[str, torch.nn.Module | torch.optim.Optimizer]:
+        return {
+            "decoder": self.decoder, "average": self.average, "judges": self.judges,
+            "optimizer": self.optimizer, "judge_optimizer": self.judge_optimizer,
+        }  # fmt: skip
+
+    def save(self, path: Path, number: int) -> None:
+        """All of it in full precision."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        states = {name: part.state_dict() for name, part in self._parts().items()}
+        torch.save({**states, "norms": self.norms, "number": number}, path)
+
+    def load(self, path: Path) -> int:
+        """Returns the number of steps made so far."""
+        states = torch.load(path, map_location=DEVICE)
+        for name, part in self._parts().items():
+            part.load_state_dict(states[name])
+        self.norms.copy_(states["norms"])
+        number: int = states["number"]
+        return number
+
 
 @torch.no_grad()
-def dev_mel(count: int, store: Store, decoder: CodecDecoder, codes: Tensor, mel: MelLoss) -> float:
+def dev_mel(count: int, store: Store, decoder: CodecDecoder, mel: MelLoss) -> float:
     distances = []
     for start, frames in list(zip(store.dev.starts, store.dev.frames, strict=True))[:count]:
         samples = store.dev.audio[start * FRAME : (start + frames) * FRAME].float() / 32768
-        made = decoder(codes[None, start : start + frames].long(), CausalState())
+        made = decoder(store.dev.codes[None, start : start + frames].long(), CausalState())
         distances.append(mel(made.float(), samples[None]))
     return float(torch.stack(distances).mean()) if distances else float("nan")
 
 
+@torch.no_grad()
+def write_samples(store: Store, decoder: CodecDecoder, path: Path) -> None:
+    """Dev utterances as they were and after the codec, int16, in one file."""
+    arrays = {}
+    for index in range(min(24, len(store.dev.starts))):
+        start, frames = store.dev.starts[index], store.dev.frames[index]
+        line = store.dev.lines[index]
+        made = decoder(store.dev.codes[None, start : start + frames].long(), CausalState())[0]
+        arrays[f"true_{line}"] = (
+            store.dev.audio[start * FRAME : (start + frames) * FRAME].cpu().numpy()
+        )
+        arrays[f"made_{line}"] = (made.float() * 32767).round().to(torch.int16).cpu().numpy()
+    np.savez(path, **arrays)
+
+
 def run(
-    settings: SimpleNamespace, store: Store, log: Log, out: Path, decoder: CodecDecoder,
-    codes: tuple[Tensor, Tensor], *, seconds: float | None = None, use_graph: bool = True,
-    resume: Path | None = None,
-) -> CodecDecoder:  # fmt: skip
-    """`codes` are those of the dev and of the train part. Returns the averaged decoder."""
+    settings: SimpleNamespace, store: Store, log: Log, out: Path, decoder: CodecDecoder, *,
+    until: float, use_graph: bool = True, resume: Path | None = None,
+) -> None:  # fmt: skip
+    """Train and write until `until` seconds after the program began."""
     begin_stage()
     use_fast_snake()
     config = settings.train_gan
-    box = TimeBox(seconds or config.seconds)
-    num_dev = settings.train_codec.num_dev_utterances
-    stage = Stage(settings, store, decoder, codes[1])
-    if resume is not None and (resume / "discriminators.safetensors").exists():
+    torch.backends.cudnn.benchmark = config.benchmark
+    store.wait()
+    box = TimeBox(max(5.0, until - (time.perf_counter() - BEGUN) - SAVING_S))
+    stage, number = Stage(settings, store, decoder), 0
+    if Path(config.state).exists():
+        number = stage.load(Path(config.state))
+    elif resume is not None and (resume / "discriminators.safetensors").exists():
         load_half(resume / "discriminators.safetensors", stage.judges)
+    num_dev = settings.train_codec.num_dev_utterances
     count = sum(p.numel() for p in stage.judge_parameters)
-    log("gan", discriminators=count, dev_mel=dev_mel(num_dev, store, decoder, codes[0], stage.mel))
+    log(
+        "gan",
+        discriminators=count,
+        step=number,
+        dev_mel=dev_mel(num_dev, store, stage.average, stage.mel),
+    )
     set_lr(stage.optimizer, 1e-6)
     set_lr(stage.judge_optimizer, 1e-6)
     step = Step("gan", stage.step, stage.reset, [decoder, stage.judges], use_graph=use_graph)
-    number, marked, mark = 0, 0, box.elapsed
+    first, marked, mark = number, number, box.elapsed
     while (progress := box.progress) < 1:
-        scale = late_decay(
-            progress, number, config.warmup_steps, config.final_lr, config.decay_from
-        )
-        set_lr(stage.optimizer, config.lr * scale)
+        scale = late_decay(progress, config.final_lr, config.decay_from)
+        set_lr(stage.optimizer, config.lr * scale * min(1.0, (number + 1) / config.warmup_steps))
         set_lr(stage.judge_optimizer, config.discriminator_lr * scale)
         outputs = step()
         number += 1
-        if number % 100 == 0 or number < 4:
+        if number % 25 == 0 and not store.is_complete:
+            store.poll()
+        if number % 200 == 0 or number < first + 4:
             values = {name: float(value) for name, value in outputs.items()}
-            rate = 1000 * (box.elapsed - mark) / max(1, number - marked)
+            rate = 1000 * (box.elapsed - mark) / (number - marked)
             marked, mark = number, box.elapsed
-            log("gan", step=number, ms=rate, **values)
+            log("gan", step=number, ms=rate, hours=store.hours, **values)
     save_half(out / "decoder.safetensors", stage.average.state_dict())
     save_half(out / "discriminators.safetensors", stage.judges.state_dict())
-    log("gan", steps=number, dev_mel=dev_mel(num_dev, store, stage.average, codes[0], stage.mel))
-    return stage.average
+    log(
+        "gan",
+        steps=number,
+        refused=store.train.num_refused,
+        dev_mel=dev_mel(num_dev, store, stage.average, stage.mel),
+    )
+    write_samples(store, stage.average, out / "samples.npz")
+    stage.save(Path(config.state), number)
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--until", type=float, help="seconds after which all must be written")
+    args = options.parse_args()
+    settings = load_settings(args.smoke, args.set)
+    synthesis = start_synthesis(args)
+    log = Log(args.out / "log.jsonl")
+    known = encode.read(Path(settings.train_gan.codes)).by_line()
+    store = Store(settings.data, settings.codec.num_quantizers, known)
+    decoder = build(settings).decoder
+    load_half(args.resume / "decoder.safetensors", decoder)
+    run(
+        settings, store, log, args.out, decoder, until=args.until or settings.train_gan.seconds,
+        use_graph=not args.no_graph, resume=args.resume,
+    )  # fmt: skip
+    synthesis.wait()
+    peak = torch.cuda.max_memory_allocated() / 2**30 if DEVICE.type == "cuda" else 0.0
+    log("done", peak_gib=peak)
+
+
+if __name__ == "__main__":
+    main()

@@ -18,13 +18,14 @@ from environment import ROOT, load, write_json
 from golden_audio import make_codec, make_resample, make_speaker
 from golden_bf16 import make_bf16
 from golden_codes import make_codes
+from golden_embedded import make_embedded
 from golden_sampling import make_sampling
 from make_tiny_checkpoints import fingerprint
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkpoints", type=Path, required=True)
+    parser.add_argument("--checkpoints", type=Path, default=ROOT / "tiny")
     parser.add_argument("--output", type=Path, default=ROOT / "tests" / "golden")
     parser.add_argument("--only", choices=MAKERS, nargs="*", default=list(MAKERS))
     arguments = parser.parse_args()
@@ -57,6 +58,7 @@ MAKERS = {
     "checkpoints": make_fingerprints,
     "tokens": make_tokens,
     "codes": make_codes,
+    "embedded": make_embedded,
     "sampling": make_sampling,
     "codec": make_codec,
     "resample": make_resample,

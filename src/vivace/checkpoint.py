@@ -33,6 +33,7 @@ from vivace.model.config import (
 from vivace.model.layers import fuse
 from vivace.model.talker import Qwen3TTS
 from vivace.speech import SamplingParams
+from vivace.text.tokenizer import TextTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,16 @@ class Checkpoint:
         folders = (self.folder, self.folder / "speech_tokenizer")
         paths = [path for folder in folders for path in _shard_paths(folder)]
         return sum(path.stat().st_size for path in paths if path.is_file())
+
+    def load_tokenizer(self, *, split_camel_case: bool = False) -> TextTokenizer:
+        tokenizer = TextTokenizer.from_folder(self.folder, split_camel_case=split_camel_case)
+        text_vocab_size = self.config.talker_config.text_vocab_size
+        if tokenizer.vocab_size > text_vocab_size:
+            raise CheckpointError(
+                f"{self.folder}: the tokenizer has ids up to {tokenizer.vocab_size - 1} and the "
+                f"model's text_vocab_size is {text_vocab_size}; one of them is another model's"
+            )
+        return tokenizer
 
     def load_model(self, device: torch.device, dtype: torch.dtype) -> Qwen3TTS:
         model = _build_on_meta(Qwen3TTS, self.config, self.folder)

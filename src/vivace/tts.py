@@ -26,7 +26,6 @@ import torch
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import build_backend
-from vivace.backends.base import Backend
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import pick_device, pick_dtype, pick_threads, use_threads
 from vivace.engine.async_text import AsyncPieces
@@ -34,9 +33,10 @@ from vivace.engine.desk import Desk
 from vivace.engine.engine import Engine
 from vivace.engine.intake import SERVED_BY, Intake, Request, as_pieces
 from vivace.engine.progress import show_progress
+from vivace.engine.scheduler import EngineLimits, Profile
 from vivace.engine.session import RAMP, WHOLE, chunk_sizes
 from vivace.engine.stream import Stream
-from vivace.errors import CheckpointError, ClosedError, RequestError, RunawayError
+from vivace.errors import ClosedError, RequestError, RunawayError
 from vivace.model.codec import Codec
 from vivace.model.config import ModelType
 from vivace.model.talker import Qwen3TTS
@@ -61,12 +61,10 @@ class TTS:
         tokenizer: TextTokenizer,
         model: Qwen3TTS,
         codec: Codec,
-        backend: Backend,
-        threads: int | None = None,
+        engine: Engine,
     ) -> None:
         self.checkpoint = checkpoint
         self._intake = Intake(checkpoint.config, tokenizer)
-        engine = Engine(backend, threads=threads)
         desk = Desk(self._intake, engine, checkpoint.codec_config)
         self._parts: tuple[Qwen3TTS, Codec, Desk] | None = (model, codec, desk)
 
@@ -79,6 +77,9 @@ class TTS:
         dtype: str | torch.dtype = "auto",
         backend: str = "auto",
         threads: int | None = None,
+        max_streams: int | None = None,
+        max_queue: int = 256,
+        profile: Profile = "balanced",
         revision: str | None = None,
         cache_dir: str | Path | None = None,
         offline: bool = False,
@@ -91,28 +92,29 @@ class TTS:
         `auto` picks CUDA, then MPS, then the CPU; bfloat16 on CUDA, float32 elsewhere; and the
         fastest backend that can run. `threads` is how many of the CPU's an operation may use, while
         this TTS works and nowhere else; None gives a small model one, which a busy machine slows
-        least, and leaves PyTorch's own number to the others. `split_camel_case` reads "YouTube" as
-        "You" "Tube", as the official package does when it loads a local folder.
+        least, and leaves PyTorch's own number to the others.
+
+        `max_streams` speak at once, None as many as the backend has places for, and `max_queue`
+        wait for a place. `profile` is `latency`, `balanced` or `throughput`: how many frames are
+        made in a turn that nobody waits for.
+
+        `split_camel_case` reads "YouTube" as "You" "Tube", as the official package does when it
+        loads a local folder.
         """
+        limits = EngineLimits(max_streams, max_queue, profile=profile)
         where = pick_device(device)
         precision = pick_dtype(dtype, where)
         folder = find_folder(
             name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline
         )
         checkpoint = Checkpoint.open(folder)
-        tokenizer = TextTokenizer.from_folder(folder, split_camel_case=split_camel_case)
-        text_vocab_size = checkpoint.config.talker_config.text_vocab_size
-        if tokenizer.vocab_size > text_vocab_size:
-            raise CheckpointError(
-                f"{folder}: the tokenizer has ids up to {tokenizer.vocab_size - 1} and the "
-                f"model's text_vocab_size is {text_vocab_size}; one of them is another model's"
-            )
+        tokenizer = checkpoint.load_tokenizer(split_camel_case=split_camel_case)
         threads = pick_threads(threads, where, checkpoint.num_bytes)
         with use_threads(threads):
             model = checkpoint.load_model(where, precision)
             codec = checkpoint.load_codec(where)
-            runs = build_backend(backend, model, codec)
-        tts = cls(checkpoint, tokenizer, model, codec, runs, threads)
+            runs = build_backend(backend, model, codec, max_streams=max_streams)
+        tts = cls(checkpoint, tokenizer, model, codec, Engine(runs, limits, threads=threads))
         log.info("loaded %r", tts)
         return tts
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from conftest import Tiny
-from vivace.backends import BACKENDS, build_backend, survey
+from vivace.backends import build_backend, survey
 from vivace.backends.base import Backend
 from vivace.backends.eager import EagerBackend
 from vivace.engine.generate import generate
@@ -240,4 +240,4 @@ def test_auto_takes_the_first_backend_that_can_run_and_unknown_names_are_refused
     assert isinstance(build_backend("eager", part.model, part.codec), EagerBackend)
     with pytest.raises(BackendUnavailableError, match="eager"):
         build_backend("warp", part.model, part.codec)
-    assert BACKENDS[-1].name == "eager"
+    assert "eager" in usable

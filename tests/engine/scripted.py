@@ -39,7 +39,7 @@ class Life:
 class ScriptedBackend:
     name: str = "scripted"
     shares_work: bool = True
-    max_slots: int = 1_000
+    max_streams: int = 1_000
     step_s: float = 0.0
     broken: Exception | None = None
     lives: dict[Slot, Life] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class ScriptedBackend:
     num_released: int = 0
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
-        assert len(self.lives) < self.max_slots, "more slots than were promised"
+        assert len(self.lives) < self.max_streams, "more slots than were promised"
         length, fails_at = prompt.text_ids
         if length < 0:
             raise ValueError("a prompt that cannot be read")

@@ -102,7 +102,7 @@ def test_who_waits_for_first_audio_makes_turns_short() -> None:
 
 
 def test_many_threads_each_get_their_own_frames() -> None:
-    backend = ScriptedBackend(max_slots=8, step_s=0.001)
+    backend = ScriptedBackend(max_streams=8, step_s=0.001)
     engine = Engine(backend, EngineLimits(max_streams=8))
     found: dict[int, np.ndarray] = {}
 
@@ -130,7 +130,7 @@ def test_many_threads_each_get_their_own_frames() -> None:
 def test_joins_leaves_and_cancels_in_any_order_leave_nothing_behind(
     actions: list[tuple[str, int, int]], max_streams: int, profile: str
 ) -> None:
-    backend = ScriptedBackend(max_slots=max_streams)
+    backend = ScriptedBackend(max_streams=max_streams)
     engine = Engine(backend, EngineLimits(max_streams=max_streams, profile=profile))  # type: ignore[arg-type]
     open_now: dict[int, tuple[int, Iterator[Piece], list[np.ndarray]]] = {}
     for seed, (action, key, length) in enumerate(actions):
@@ -156,7 +156,7 @@ def test_joins_leaves_and_cancels_in_any_order_leave_nothing_behind(
 
 
 def test_who_came_first_is_admitted_first_and_too_many_are_turned_away() -> None:
-    backend = ScriptedBackend(max_slots=1, step_s=0.002)
+    backend = ScriptedBackend(max_streams=1, step_s=0.002)
     engine = Engine(backend, EngineLimits(max_streams=1, max_queue=2))
     first = open_pieces(engine, 30, 0)
     next(first)
@@ -183,7 +183,7 @@ def test_who_came_first_is_admitted_first_and_too_many_are_turned_away() -> None
 
 
 def test_a_place_that_is_held_and_not_used_is_not_waited_for_for_ever() -> None:
-    backend = ScriptedBackend(max_slots=1)
+    backend = ScriptedBackend(max_streams=1)
     engine = Engine(backend, EngineLimits(max_streams=1, max_wait_s=0.05))
     idle = open_pieces(engine, 30, 0)
     next(idle)
@@ -195,7 +195,7 @@ def test_a_place_that_is_held_and_not_used_is_not_waited_for_for_ever() -> None:
 
 
 def test_who_waits_for_a_place_gets_it_when_its_holder_goes() -> None:
-    backend = ScriptedBackend(max_slots=1)
+    backend = ScriptedBackend(max_streams=1)
     engine = Engine(backend, EngineLimits(max_streams=1))
     holder = open_pieces(engine, 30, 0)
     next(holder)
@@ -210,7 +210,7 @@ def test_who_waits_for_a_place_gets_it_when_its_holder_goes() -> None:
 
 
 def test_nobody_starves_while_others_come_and_go() -> None:
-    backend = ScriptedBackend(max_slots=3)
+    backend = ScriptedBackend(max_streams=3)
     engine = Engine(backend, EngineLimits(max_streams=3))
     patient = open_pieces(engine, 100, 0)
     turns_before = 0
@@ -227,7 +227,7 @@ def test_nobody_starves_while_others_come_and_go() -> None:
 @given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=30))
 @settings(deadline=None, max_examples=100)
 def test_every_ticket_that_misses_frames_is_in_the_plan(wishes: list[tuple[int, bool]]) -> None:
-    scheduler = Scheduler(EngineLimits(max_streams=64))
+    scheduler = Scheduler(EngineLimits(), 64)
     tickets = [Ticket(num_wanted=wanted, has_begun=begun) for wanted, begun in wishes]
     for ticket in tickets:
         scheduler.submit(ticket)

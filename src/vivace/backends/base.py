@@ -40,6 +40,8 @@ class Frames:
 
 class Backend(Protocol):
     name: str
+    max_streams: int  # slots at once
+    shares_work: bool  # many slots in one step cost little more than one
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
         """Read the prompt; `sampling.seed` must be set."""

@@ -25,15 +25,25 @@ from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
 
 PASS_ROWS = 8
+MAX_STREAMS = 256  # nothing is reserved for a slot that is not there
 
 
 class EagerBackend:
     name = "eager"
 
-    def __init__(self, model: Qwen3TTS, codec: Codec, *, pass_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Qwen3TTS,
+        codec: Codec,
+        *,
+        max_streams: int | None = None,
+        pass_rows: int | None = None,
+    ) -> None:
         self.model = model
         self.codec = codec
         self._pass_rows = pass_rows or (1 if model.device.type == "cpu" else PASS_ROWS)
+        self.shares_work = self._pass_rows > 1
+        self.max_streams = max_streams or MAX_STREAMS
         self._slots: dict[Slot, SlotState] = {}
         self._next_slot = 0
         with torch.inference_mode():

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vivace.backends.base import SlotStatus
 from vivace.model.cache import KeyValueCache, RaggedCaches
 from vivace.model.conv import CausalState
+from vivace.model.row import RowStack
 from vivace.model.talker import Qwen3TTS
 from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
 from vivace.speech import SamplingParams
@@ -76,6 +77,9 @@ class FrameMaker:
         self._early_ban = is_special[None].to(model.device)  # [1, vocabulary]
         self._ban = self._early_ban.clone()
         self._ban[:, self._eos] = False
+        is_short = num_rows == 1 and model.device.type == "cpu" and model.dtype == torch.float32
+        self._row_talker = _row_talker(model) if is_short else None
+        self._row_predictor = _row_predictor(model) if is_short else None
         pad = torch.tensor([[model.config.tts_pad_token_id]], device=model.device)
         self._pad_vector = model.talker.text_vectors(pad)  # [1, 1, hidden]
 
@@ -149,6 +153,11 @@ class FrameMaker:
             for state in states
             if state.code_sum is not None
         ]
+        if self._row_talker is not None:
+            [only], cache = states, states[0].cache
+            x = self._row_talker(rows[0].view(-1), cache.length, cache)
+            only.hidden, only.code_sum = x.view(1, 1, -1), None
+            return
         positions = [state.cache.length for state in states]
         x = self._stack(rows)
         rope = self._talker.rope.rows(positions + [0] * (self._num_rows - len(rows)), x)
@@ -182,8 +191,8 @@ class FrameMaker:
         x = torch.cat((hidden, vectors[0]), dim=1)
         tables, heads = self._predictor.model.codec_embedding, self._predictor.lm_head
         for table, head, noise in zip(tables, heads, draws.rest_noise, strict=True):
-            out = self._predictor(x, cache.length, cache)
-            scores = shape_scores(head(out[:, -1]).float(), draws.predictor_shape)
+            out = self._predict(x, cache)
+            scores = shape_scores(head(out).float(), draws.predictor_shape)
             code, score = draw(scores, noise[:, frame])
             x = table(code)[:, None]
             vectors.append(x)
@@ -191,6 +200,12 @@ class FrameMaker:
             best.append(score)
         code_sum = torch.cat(vectors, dim=1).sum(1, keepdim=True)
         return torch.stack(codes, dim=-1), code_sum, torch.stack(best, dim=-1)
+
+    def _predict(self, x: Tensor, cache: KeyValueCache) -> Tensor:
+        """The hidden state of the last of these rows [rows, T, hidden]: [rows, hidden]."""
+        if self._row_predictor is not None and x.shape[1] == 1:
+            return self._row_predictor(x.view(-1), cache.length, cache)[None]
+        return self._predictor(x, cache.length, cache)[:, -1]
 
     def _stack(self, rows: Sequence[Tensor]) -> Tensor:
         """Rows of leading size 1 in one batch, padded with zeros to the pass's size."""
@@ -207,3 +222,14 @@ def _keep(state: SlotState, first: int, codes: Tensor, code_sum: Tensor) -> None
     state.num_frames += 1
     if state.num_frames >= state.max_frames:
         state.status = "length"
+
+
+def _row_talker(model: Qwen3TTS) -> RowStack:
+    body = model.talker.model
+    return RowStack(body.layers, body.norm, model.talker.rope, nn.Identity())
+
+
+def _row_predictor(model: Qwen3TTS) -> RowStack:
+    predictor = model.talker.code_predictor
+    body, projection = predictor.model, predictor.small_to_mtp_projection
+    return RowStack(body.layers, body.norm, predictor.rope, projection)

@@ -52,7 +52,8 @@ class Engine:
         self._num_threads = threads
         self.limits = limits or EngineLimits()
         self.spent = Spent()
-        self._scheduler = Scheduler(self.limits, runs_ahead=backend.shares_work)
+        num_places = min(self.limits.max_streams or backend.max_streams, backend.max_streams)
+        self._scheduler = Scheduler(self.limits, num_places, runs_ahead=backend.shares_work)
         self._seats: dict[Ticket, Seat] = {}
         self._leaving: deque[Ticket] = deque()
         self._changed = Condition()

@@ -33,13 +33,13 @@ PACES: dict[Profile, Pace] = {
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    max_streams: int = 32  # at once
+    max_streams: int | None = None  # at once; None: as many as the backend has places
     max_queue: int = 256  # waiting for a place
     max_wait_s: float = 60.0  # for one, while those who have one do nothing
     profile: Profile = "balanced"
 
     def __post_init__(self) -> None:
-        if self.max_streams < 1 or self.max_queue < 0:
+        if (self.max_streams is not None and self.max_streams < 1) or self.max_queue < 0:
             raise RequestError(
                 "max_streams must be 1 or more and max_queue 0 or more, "
                 f"not {self.max_streams} and {self.max_queue}"
@@ -74,6 +74,7 @@ class Plan:
 @dataclass(slots=True)
 class Scheduler:
     limits: EngineLimits
+    num_places: int
     runs_ahead: bool = True  # a frame more beside others costs next to nothing
     queue: deque[Ticket] = field(default_factory=deque)
     running: list[Ticket] = field(default_factory=list)
@@ -108,7 +109,7 @@ class Scheduler:
         return Plan(tuple(admitted), tuple(self._company(missing)), num_frames)
 
     def _has_place(self) -> bool:
-        return len(self.running) < self.limits.max_streams
+        return len(self.running) < self.num_places
 
     def _turn_length(self, missing: Iterable[Ticket]) -> int:
         """As long as nobody gets what they wait for later than they could."""
@@ -127,4 +128,4 @@ class Scheduler:
         ]
 
     def _estimate_wait_s(self) -> float:
-        return max(0.1, self._mean_hold_s * (len(self.queue) + 1) / self.limits.max_streams)
+        return max(0.1, self._mean_hold_s * (len(self.queue) + 1) / self.num_places)

@@ -49,10 +49,11 @@ class KeyValueCache:
         if keys is None or values is None or keys.shape[2] < end:
             keys = self._keys[layer] = self._grow(keys, k, start, end)
             values = self._values[layer] = self._grow(values, v, start, end)
-        keys[:, :, start:end] = k
-        values[:, :, start:end] = v
+        length = end - start
+        keys.narrow(2, start, length).copy_(k)
+        values.narrow(2, start, length).copy_(v)
         self._lengths[layer] = end
-        return keys[:, :, :end], values[:, :, :end]
+        return keys.narrow(2, 0, end), values.narrow(2, 0, end)
 
     def _grow(self, old: Tensor | None, like: Tensor, start: int, end: int) -> Tensor:
         capacity = max(self._capacity, 1 << (end - 1).bit_length())

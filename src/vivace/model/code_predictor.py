@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from vivace.model.config import TalkerConfig
-from vivace.model.layers import Attend, Block, Linear, RMSNorm, Rope
+from vivace.model.layers import Attend, Block, Embedding, Linear, RMSNorm, Rope
 
 
 class PredictorBody(nn.Module):
@@ -17,7 +17,7 @@ class PredictorBody(nn.Module):
         self.layers = nn.ModuleList(Block(inner) for _ in range(inner.num_hidden_layers))
         self.norm = RMSNorm(inner.hidden_size, inner.rms_norm_eps)
         self.codec_embedding = nn.ModuleList(
-            nn.Embedding(inner.vocab_size, config.hidden_size)
+            Embedding(inner.vocab_size, config.hidden_size)
             for _ in range(inner.num_code_groups - 1)
         )
 

@@ -14,7 +14,9 @@ from vivace.model.conv import CausalState
 from vivace.model.layers import fuse
 from vivace.model.quantizer import DecoderCodebook
 
-FRAMES_PER_PASS = 64  # bounds the memory of a long decode; the result does not depend on it
+# They bound the memory of a long decode, on a CPU to what its cache holds.
+FRAMES_PER_PASS = 64
+CPU_FRAMES_PER_PASS = 8
 
 
 class Codec(nn.Module):
@@ -47,7 +49,8 @@ class Codec(nn.Module):
         if not len(codes):
             return torch.empty(0, device=self.device)
         state = CausalState() if state is None else state
-        pieces = codes[None].split(FRAMES_PER_PASS, dim=1)
+        most = CPU_FRAMES_PER_PASS if codes.is_cpu else FRAMES_PER_PASS
+        pieces = codes[None].split(most, dim=1)
         with full_precision():
             return torch.cat([self.decoder(piece, state)[0] for piece in pieces])
 

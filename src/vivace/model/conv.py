@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vivace.model import ops
+
 
 class CausalState:
     """The last input columns of every causal layer, in the order in which the layers run.
@@ -68,7 +70,8 @@ class CausalConv1d(nn.Module):
     def forward(self, x: Tensor, state: CausalState) -> Tensor:
         if self.reach:
             x = state.extend(x, self.reach)
-        return self.conv(x)
+        conv = self.conv
+        return ops.convolve(x, conv.weight, conv.bias, conv.dilation[0], conv.groups)
 
 
 class CausalConvTranspose1d(nn.Module):
@@ -83,11 +86,10 @@ class CausalConvTranspose1d(nn.Module):
         self.has_overlap = kernel_size > stride
 
     def forward(self, x: Tensor, state: CausalState) -> Tensor:
-        if not self.has_overlap:
-            return self.conv(x)
-        length = x.shape[-1] * self.stride
-        # The earlier input sits in the first `stride` outputs, which are its own and already made.
-        return self.conv(state.extend(x, 1)).narrow(-1, self.stride, length)
+        if self.has_overlap:
+            x = state.extend(x, 1)
+        assert self.conv.bias is not None
+        return ops.convolve_transposed(x, self.conv.weight, self.conv.bias, self.stride)
 
 
 class StridedConv1d(nn.Module):

@@ -56,6 +56,13 @@ class Linear(Layer, nn.Linear):
         pass
 
 
+class Embedding(nn.Embedding):
+    """A table that leaves its memory alone: drawing it would first import PyTorch's compiler."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
 class RMSNorm(Layer):
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -125,13 +132,16 @@ class Attention(Layer):
         self.qk_scale = self._qk_scale() if self.q_norm is not None else None
 
     def forward(self, layer: int, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        heads = F.linear(x, self._qkv_weight()).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        qk, v = heads.split((self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=1)
+        batch, length, _ = x.shape
+        heads = F.linear(x, self._qkv_weight()).view(batch, length, -1, self.head_dim)
+        heads = heads.transpose(1, 2)  # [B, heads + 2 kv_heads, T, head_dim]
+        qk, v = heads[:, : -self.num_kv_heads], heads[:, -self.num_kv_heads :]
         if self.q_norm is not None:
             qk = ops.rms_norm(qk, self._qk_scale(), self.q_norm.eps)
         qk = ops.apply_rope(qk, *rope)
-        q, k = qk.split((self.num_heads, self.num_kv_heads), dim=1)
-        return self.o_proj(attend(layer, q, k, v).transpose(1, 2).flatten(2))
+        q, k = qk[:, : self.num_heads], qk[:, self.num_heads :]
+        attended = attend(layer, q, k, v).transpose(1, 2)
+        return self.o_proj(attended.reshape(batch, length, -1))
 
     def _qkv_weight(self) -> Tensor:
         if self.qkv_weight is not None:

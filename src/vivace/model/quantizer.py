@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from vivace.model import ops
+
 SMALLEST_USAGE = 1e-5
 
 
@@ -59,7 +61,7 @@ class DecoderQuantizer(nn.Module):
         vectors = self.vq.layers[0](codes[:, 0])
         for index, layer in enumerate(self.vq.layers[1:], start=1):
             vectors = vectors + layer(codes[:, index])
-        return self.output_proj(vectors.transpose(1, 2))
+        return ops.convolve(vectors.transpose(1, 2), self.output_proj.weight, None, 1, 1)
 
 
 class SplitDecoderQuantizer(nn.Module):

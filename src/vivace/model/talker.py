@@ -7,7 +7,15 @@ from torch import Tensor, nn
 
 from vivace.model.code_predictor import CodePredictor
 from vivace.model.config import ModelConfig, TalkerConfig
-from vivace.model.layers import Attend, Block, Linear, RMSNorm, Rope, TextProjection
+from vivace.model.layers import (
+    Attend,
+    Block,
+    Embedding,
+    Linear,
+    RMSNorm,
+    Rope,
+    TextProjection,
+)
 from vivace.model.speaker_encoder import SpeakerEncoder
 
 
@@ -16,8 +24,8 @@ class TalkerBody(nn.Module):
 
     def __init__(self, config: TalkerConfig) -> None:
         super().__init__()
-        self.codec_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.text_embedding = nn.Embedding(config.text_vocab_size, config.text_hidden_size)
+        self.codec_embedding = Embedding(config.vocab_size, config.hidden_size)
+        self.text_embedding = Embedding(config.text_vocab_size, config.text_hidden_size)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 

@@ -1,0 +1,314 @@
+"""The graph backend at true shapes: cold start, first audio, ms per frame, streams side by side.
+
+    python benchmarks/latency.py 0.6B-CustomVoice 1.7B-CustomVoice --json benchmarks/results/x.json
+
+Weights are random and of true shape, sampling is on, the end of speech is banned, so time is real
+and sound is not. Every figure is a wall-clock median with the host's share in it, except those
+named `gpu`, which are of graph replays alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from frame import load_configs
+from machine import machine
+from torch import nn
+
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.codec import CodecGraphs
+from vivace.backends.cuda_graph.graphs import GraphPool
+from vivace.model.codec import Codec
+from vivace.model.config import parse_model_config
+from vivace.model.layers import fuse
+from vivace.model.talker import Qwen3TTS
+from vivace.prompt import build_prompt
+from vivace.speech import SamplingParams
+
+SECONDS_PER_FRAME = 0.08
+CHUNKS = (1, 2, 4, 8, 12)
+
+
+@torch.inference_mode()
+def main() -> None:
+    arguments = parse_arguments()
+    torch.manual_seed(0)
+    results = []
+    for shape in arguments.shapes:
+        results.append(measure(shape, arguments))
+        report = {"benchmark": "latency", "machine": machine(), "results": results}
+        if arguments.json:
+            arguments.json.parent.mkdir(parents=True, exist_ok=True)
+            arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    print_table(results)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("shapes", nargs="+", help="a released model's name or a checkpoint folder")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--computer", default="auto", help="auto, fused or plain")
+    parser.add_argument("--codec-precision", default="auto", help="auto, float32 or split")
+    parser.add_argument("--batches", type=int, nargs="*", default=[8, 32, 64])
+    parser.add_argument("--max-streams", type=int, help="default: as many as are measured")
+    parser.add_argument("--frames", type=int, default=96, help="of one utterance")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--profile", action="store_true", help="print where a frame's time goes")
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    return parser.parse_args()
+
+
+def measure(shape: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    bench = Bench(shape, arguments)
+    result: dict[str, Any] = {"shape": shape, "computer": bench.backend.computer}
+    result |= bench.cold_start()
+    result["same_codes_alone_and_in_company"] = bench.compare_company()
+    result |= bench.one_stream()
+    result["gpu"] = bench.replays()
+    result["streams"] = {batch: bench.many_streams(batch) for batch in arguments.batches}
+    result["codec_snr_db"] = bench.codec_snr()
+    result["memory_mib"] = bench.memory()
+    result["fallbacks"] = bench.backend.fallbacks
+    if arguments.profile:
+        bench.profile()
+    return result
+
+
+class Bench:
+    def __init__(self, shape: str, arguments: argparse.Namespace) -> None:
+        self._frames, self._repeats = arguments.frames, arguments.repeats
+        self._device = torch.device(arguments.device)
+        self._precision = arguments.codec_precision
+        config, codec_config = load_configs(shape)
+        dtype = getattr(torch, arguments.dtype)
+        self._model = random_module(Qwen3TTS, parse_model_config(config), self._device, dtype)
+        self._codec = random_module(Codec, codec_config, self._device, torch.float32)
+        self._codec.fold()
+        preset = next(iter(self._model.config.talker_config.spk_id), None)
+        self._prompt = build_prompt(
+            self._model.config,
+            list(range(20)),
+            role_ids=[0, 1, 2],
+            layout="whole",
+            preset=preset,
+        )
+        start = time.perf_counter()
+        self.backend = CudaGraphBackend(
+            self._model,
+            self._codec,
+            max_streams=arguments.max_streams or max([8, *arguments.batches]),
+            max_frames=1024,
+            computer=arguments.computer,
+            codec_precision=arguments.codec_precision,
+        )
+        self._build_s = time.perf_counter() - start
+
+    # -- what is measured ----------------------------------------------------------------------
+
+    def cold_start(self) -> dict[str, float]:
+        warm = timed(lambda: self.backend.warmup((1,)), self._device)
+        return {"build_s": round(self._build_s, 2), "warmup_s": round(warm, 2)}
+
+    def compare_company(self) -> bool:
+        """One seed alone and among seven others."""
+        alone = self._speak([7])[0]
+        others = range(8 - min(8, self.backend.max_streams), 8)
+        return bool(np.array_equal(self._speak(others)[-1], alone))
+
+    def one_stream(self) -> dict[str, Any]:
+        return {
+            "admit_ms": self._median(lambda seed: self._open([seed])),
+            "first_audio_ms": self._median(self._first_audio),
+            "ms_per_frame": self._per_frame(lambda seed: self._step_through([seed], 16)),
+            "ms_per_frame_with_codec": {
+                chunk: self._per_frame(lambda seed, n=chunk: self._render_through([seed], n))
+                for chunk in CHUNKS
+            },
+            "ms_per_frame_overlapped": self._per_frame(lambda seed: self._overlap([seed], 8)),
+        }
+
+    def many_streams(self, batch: int) -> dict[str, float]:
+        seeds = range(batch)
+        self.backend.warmup((batch,), prompt_rows=(), codec_frames=(8,))
+        frame = self._per_frame(lambda _: self._step_through(seeds, 8))
+        both = self._per_frame(lambda _: self._overlap(seeds, 8))
+        return {
+            "ms_per_frame": frame,
+            "ms_per_frame_with_codec": both,
+            "audio_s_per_s": round(batch * 1000 * SECONDS_PER_FRAME / both, 1),
+            "codec_gpu_ms_per_8_frames": self._replay(self.backend._codec._graph(batch, 8)),
+        }
+
+    def replays(self) -> dict[str, float]:
+        """Milliseconds of single graphs, without the host."""
+        stepper, codec = self.backend._stepper, self.backend._codec
+        kind = self.backend._computer.kind([SamplingParams()])
+        stepper._rows.fill_(self.backend._table.padding)
+        whole, speech = (stepper.frame(1, span, kind) for span in (stepper._spans[0], 0))
+        figures = {"frame": self._replay(whole), "frame_without_talker": self._replay(speech)}
+        figures["prefill_32_rows"] = self._replay(self.backend._prefill._graph(32))
+        for frames in (1, 8):
+            figures[f"codec_{frames}"] = self._replay(codec._graph(1, frames))
+        return figures
+
+    def codec_snr(self) -> float:
+        """The codec as it is picked against float32, decibels, over 64 random frames."""
+        size = self._codec.config.decoder_config.codebook_size
+        codes = np.random.default_rng(0).integers(size, size=(64, 16))
+        exact, found = (self._decode(codes, each) for each in ("float32", "auto"))
+        noise = np.square(found - exact).sum()
+        return round(float(10 * np.log10(np.square(exact).sum() / max(noise, 1e-30))), 1)
+
+    def memory(self) -> dict[str, float]:
+        sizes = {name: size / 2**20 for name, size in self.backend.memory().items()}
+        sizes["reserved"] = torch.cuda.memory_reserved() / 2**20
+        return {name: round(size, 1) for name, size in sizes.items()}
+
+    def profile(self) -> None:
+        activity = torch.profiler.ProfilerActivity.CUDA
+        with torch.profiler.profile(activities=[activity]) as profiler:
+            self._step_through([1], 16)
+        rows = profiler.key_averages()
+        print(rows.table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=60))
+
+    # -- how -----------------------------------------------------------------------------------
+
+    def _open(self, seeds: Sequence[int]) -> list[int]:
+        params = [SamplingParams(seed=s, min_frames=10_000, max_frames=10_000) for s in seeds]
+        return [self.backend.admit(self._prompt, each) for each in params]
+
+    def _close(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self.backend.release(slot)
+
+    def _speak(self, seeds: Sequence[int]) -> list[Any]:
+        slots = self._open(seeds)
+        frames = self.backend.step(slots, 24)
+        self._close(slots)
+        return [frames.of(row) for row in range(len(slots))]
+
+    def _first_audio(self, seed: int) -> list[int]:
+        slots = self._open([seed])
+        self.backend.render(slots, self.backend.step(slots, 1))
+        return slots
+
+    def _step_through(self, seeds: Sequence[int], chunk: int) -> float:
+        """Seconds per frame, without prompt and codec."""
+        slots = self._open(seeds)
+
+        def speak() -> None:
+            for _ in range(self._frames // chunk):
+                self.backend.step(slots, chunk)
+
+        return self._finish(slots, speak)
+
+    def _render_through(self, seeds: Sequence[int], chunk: int) -> float:
+        slots = self._open(seeds)
+
+        def speak() -> None:
+            for _ in range(self._frames // chunk):
+                self.backend.render(slots, self.backend.step(slots, chunk))
+
+        return self._finish(slots, speak)
+
+    def _overlap(self, seeds: Sequence[int], chunk: int) -> float:
+        """The next frames are on their way while the codec renders the last."""
+        slots = self._open(seeds)
+
+        def speak() -> None:
+            step = self.backend.start_step(slots, chunk)
+            render: Callable[[], Any] = list
+            for index in range(self._frames // chunk):
+                frames = step()
+                if index + 1 < self._frames // chunk:
+                    step = self.backend.start_step(slots, chunk)
+                render()
+                render = self.backend.start_render(slots, frames)
+            render()
+
+        return self._finish(slots, speak)
+
+    def _finish(self, slots: Sequence[int], work: Callable[[], None]) -> float:
+        seconds = timed(work, self._device)
+        self._close(slots)
+        return seconds / self._frames
+
+    def _median(self, work: Callable[[int], list[int]]) -> float:
+        """Milliseconds of `work`, whose slots are then released."""
+        seconds = []
+        for seed in range(self._repeats + 2):
+            slots: list[int] = []
+            seconds.append(timed(lambda s=seed, kept=slots: kept.extend(work(s)), self._device))
+            self._close(slots)
+        return round(1000 * statistics.median(seconds[2:]), 3)
+
+    def _per_frame(self, work: Callable[[int], float]) -> float:
+        seconds = [work(seed) for seed in range(self._repeats)]
+        return round(1000 * statistics.median(seconds[1:] or seconds), 3)
+
+    def _replay(self, graph: Callable[[], object], count: int = 20) -> float:
+        graph()
+        seconds = timed(lambda: [graph() for _ in range(count)], self._device)
+        return round(1000 * seconds / count, 4)
+
+    def _decode(self, codes: Any, precision: Any) -> Any:
+        graphs = GraphPool(self._device, is_capturing=False)
+        decoder = CodecGraphs(self._codec, 1, graphs, precision=precision)
+        synchronize(self._device)
+        decoder.reset(0)
+        return decoder.start([0], [codes])()[0]
+
+
+def random_module(
+    kind: Callable[[Any], Any], config: Any, device: torch.device, dtype: torch.dtype
+) -> Any:
+    """A module of this configuration whose weights keep signals at their size."""
+    with torch.device("meta"):
+        module: nn.Module = kind(config)
+    module = module.to(dtype).to_empty(device=device)
+    for name, tensor in module.state_dict().items():
+        if tensor.dim() > 1:
+            tensor.normal_(0.0, tensor[0].numel() ** -0.5)
+        elif name.endswith(("cluster_usage", "norm.weight", "layernorm.weight")):
+            tensor.fill_(1.0)
+        else:
+            tensor.normal_(0.0, 0.05)
+        if name.startswith("decoder.decoder.") and tensor.dim() > 1:
+            tensor.mul_(0.5)  # sines amplify: keep the random codec away from chaos
+    fuse(module)
+    return module.requires_grad_(False).eval()
+
+
+def timed(work: Callable[[], Any], device: torch.device) -> float:
+    synchronize(device)
+    start = time.perf_counter()
+    work()
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def print_table(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        streams = result.pop("streams")
+        for name, value in result.items():
+            print(f"{name:<34} {value}")
+        for batch, figures in streams.items():
+            print(f"{batch:>3} streams {figures}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""How well a voice speaks: word errors, naturalness, likeness, runaways and pace, for any model.
+
+    python benchmarks/quality.py speak benchmarks/texts/hard.txt --out build/hard
+    python benchmarks/quality.py judge build/hard --json benchmarks/results/quality-hard.json
+    python benchmarks/quality.py table benchmarks/results/quality-*.json --png quality.png
+
+`speak` needs vivace, `judge` the packages of benchmarks/judges.py as well; each goes on where it
+was stopped. `--teacher FOLDER` lets an unpacked hibari-tts wheel speak instead of a model; its
+recordings, given to `judge` as `--reference`, are what likeness and pace are measured against.
+`collect` takes arrays named GROUP_LINE out of .npz files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import wave
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from words import count_errors
+
+Samples = np.ndarray[Any, np.dtype[np.float32]]
+Row = dict[str, Any]
+
+MANIFEST, VERDICTS = "manifest.jsonl", "verdicts.jsonl"
+WORDS_PER_SECOND = 2.75  # 165 words a minute, an unhurried reader
+LOST = 0.5  # share of wrong words above which a line counts as lost
+SAMPLE_RATE = 24_000
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    arguments.run(arguments)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("speak", help="texts to a folder of recordings")
+    command.set_defaults(run=speak)
+    command.add_argument("texts", type=Path, help="a text a line")
+    command.add_argument("--out", type=Path, required=True)
+    command.add_argument("--model", help="a folder or hub id; default: the embedded voice")
+    command.add_argument("--voice")
+    command.add_argument("--device", default="auto")
+    command.add_argument("--layout", choices=("whole", "streamed"), help="default: the model's own")
+    command.add_argument("--temperature", type=float, help="default: the model's own")
+    command.add_argument("--teacher", type=Path, help="an unpacked hibari-tts wheel speaks instead")
+    command.add_argument("--limit", type=int, help="only the first so many lines")
+    command = commands.add_parser("collect", help="arrays of .npz files to a folder of recordings")
+    command.set_defaults(run=collect)
+    command.add_argument("files", type=Path, nargs="+")
+    command.add_argument("--group", required=True)
+    command.add_argument("--texts", type=Path, required=True, help="LINE is a line of it, from 0")
+    command.add_argument("--out", type=Path, required=True)
+    command = commands.add_parser("judge", help="a folder of recordings to figures")
+    command.set_defaults(run=judge)
+    command.add_argument("folder", type=Path)
+    command.add_argument("--reference", type=Path, help="the same texts as another voice says them")
+    command.add_argument("--json", type=Path, required=True)
+    command.add_argument("--name", help="of the row in tables; default: the folder's")
+    command.add_argument("--threads", type=int, default=2)
+    command = commands.add_parser("table", help="several results as a picture")
+    command.set_defaults(run=draw_table)
+    command.add_argument("results", type=Path, nargs="+")
+    command.add_argument("--png", type=Path, required=True)
+    return parser.parse_args()
+
+
+# -- speaking -----------------------------------------------------------------------------------
+
+
+def speak(arguments: argparse.Namespace) -> None:
+    lines = arguments.texts.read_text(encoding="utf-8").splitlines()[: arguments.limit]
+    say = teacher_voice(arguments.teacher) if arguments.teacher else model_voice(arguments)
+    done = {row["line"] for row in read_rows(arguments.out / MANIFEST)}
+    for line, text in enumerate(lines):
+        if line not in done:
+            began = time.perf_counter()
+            samples, finish_reason = say(text, line)
+            seconds = time.perf_counter() - began
+            keep(arguments.out, line, text, samples, finish_reason, round(seconds, 3))
+
+
+def model_voice(arguments: argparse.Namespace) -> Callable[[str, int], tuple[Samples, str]]:
+    """Speech with the line's number as its seed, so that a run can be repeated."""
+    from vivace import TTS
+
+    tts = TTS.load(arguments.model, device=arguments.device)
+    assert tts.sample_rate == SAMPLE_RATE
+    options: dict[str, Any] = {"voice": arguments.voice, "text_layout": arguments.layout}
+    if arguments.temperature is not None:
+        options["temperature"] = arguments.temperature
+
+    def say(text: str, line: int) -> tuple[Samples, str]:
+        audio = tts.speak(text, seed=line, **options)
+        return audio.samples, audio.finish_reason
+
+    return say
+
+
+def teacher_voice(folder: Path) -> Callable[[str, int], tuple[Samples, str]]:
+    sys.path.insert(0, str(folder))
+    from hibari import Hibari
+
+    teacher = Hibari(threads=1)
+    return lambda text, line: (teacher(text, seed=line), "stop")
+
+
+def collect(arguments: argparse.Namespace) -> None:
+    lines = arguments.texts.read_text(encoding="utf-8").splitlines()
+    done = {row["line"] for row in read_rows(arguments.out / MANIFEST)}
+    for path in arguments.files:
+        with np.load(path) as arrays:
+            for name in arrays.files:
+                group, _, line = name.rpartition("_")
+                if group == arguments.group and int(line) not in done:
+                    samples = arrays[name].astype(np.float32) / 32768
+                    keep(arguments.out, int(line), lines[int(line)], samples, "stop", None)
+
+
+def keep(
+    out: Path, line: int, text: str, samples: Samples, finish_reason: str, wall_s: float | None
+) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(out / f"{line:04d}.wav"), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+        file.writeframes((np.clip(samples, -1, 1) * 32767).round().astype("<i2").tobytes())
+    row = {"line": line, "text": text, "seconds": len(samples) / SAMPLE_RATE}
+    append_row(out / MANIFEST, {**row, "finish_reason": finish_reason, "wall_s": wall_s})
+
+
+# -- judging ------------------------------------------------------------------------------------
+
+
+def judge(arguments: argparse.Namespace) -> None:
+    path = arguments.folder / VERDICTS
+    done = {row["line"] for row in read_rows(path)}
+    spoken = {row["line"]: row for row in read_rows(arguments.folder / MANIFEST)}
+    missing = [row for line, row in spoken.items() if line not in done]
+    for verdict in verdicts(arguments, missing):
+        append_row(path, verdict)
+    rows = [count(spoken[row["line"]] | row) for row in read_rows(path) if row["line"] in spoken]
+    if not rows:
+        raise SystemExit(f"{arguments.folder} holds no recordings; `speak` into it first")
+    report = {
+        "benchmark": "quality",
+        "name": arguments.name or arguments.folder.name,
+        "machine": machine_of_judge(),
+        "judges": "Whisper-base int8 (faster-whisper, beam 5), DistillMOS v7, Resemblyzer 0.1.4",
+        "figures": summarise(rows),
+        "worst": sorted(rows, key=lambda row: -row["errors"] / row["words"])[:12],
+    }
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    print(json.dumps(report["figures"]))
+
+
+def verdicts(arguments: argparse.Namespace, rows: list[Row]) -> Iterator[Row]:
+    """What the judges say of each recording; they are loaded only if there is one to judge."""
+    if not rows:
+        return
+    from judges import NaturalnessJudge, Recogniser, SpeakerJudge, has_speaker_judge
+
+    recognise, rate = Recogniser(arguments.threads), NaturalnessJudge()
+    embed = SpeakerJudge() if arguments.reference and has_speaker_judge() else None
+    for row in rows:
+        samples = read_wav(arguments.folder / f"{row['line']:04d}.wav")
+        heard = recognise(samples, SAMPLE_RATE) if len(samples) else ""
+        verdict: Row = {"line": row["line"], "heard": heard, "mos": None}
+        if len(samples):
+            verdict["mos"] = round(rate(samples, SAMPLE_RATE), 3)
+        if arguments.reference:
+            other = read_wav(arguments.reference / f"{row['line']:04d}.wav")
+            verdict |= {"span_s": span(samples), "reference_s": span(other)}
+            if embed is not None and len(samples):
+                likeness = embed(samples, SAMPLE_RATE) @ embed(other, SAMPLE_RATE)
+                verdict["likeness"] = round(float(likeness), 3)
+        yield verdict
+
+
+def count(row: Row) -> Row:
+    found = count_errors(row["text"], row["heard"])
+    return row | {"errors": found.errors, "words": max(1, found.words)}
+
+
+def summarise(rows: list[Row]) -> dict[str, Any]:
+    shares = np.array([row["errors"] / row["words"] for row in rows])
+    is_runaway = np.array([row["finish_reason"] != "stop" for row in rows])
+    ratios = np.array([duration_ratio(row) for row in rows])
+    figures = {
+        "lines": len(rows),
+        "words": sum(row["words"] for row in rows),
+        "wer_percent": percent(sum(r["errors"] for r in rows) / sum(r["words"] for r in rows)),
+        "runaways_percent": percent(is_runaway.mean()),
+        "lost_percent": percent(((shares > LOST) & ~is_runaway).mean()),
+        "runaways_and_lost_percent": percent(((shares > LOST) | is_runaway).mean()),
+        "distillmos": mean_of(rows, "mos"),
+        "likeness": mean_of(rows, "likeness"),
+        "pace_against": "the reference" if "reference_s" in rows[0] else "165 words a minute",
+        "duration_ratio_median": round(float(np.median(ratios)), 3),
+        "duration_ratio_1_to_99_percent": [
+            round(float(x), 2) for x in np.percentile(ratios, (1, 99))
+        ],
+    }
+    if all(row["wall_s"] for row in rows):
+        audio, wall = sum(r["seconds"] for r in rows), sum(r["wall_s"] for r in rows)
+        figures["times_real_time_while_speaking"] = round(audio / wall, 2)
+    return figures
+
+
+def duration_ratio(row: Row) -> float:
+    if row.get("reference_s"):
+        return float(row["span_s"] / row["reference_s"])
+    return float(row["seconds"] / (0.4 + row["words"] / WORDS_PER_SECOND))
+
+
+def span(samples: Samples) -> float:
+    """Seconds from the first sound to the last, whatever silence is around them."""
+    loud = np.flatnonzero(np.abs(samples) > 0.01 * np.abs(samples).max(initial=1e-6))
+    return round(float(loud[-1] - loud[0] + 1) / SAMPLE_RATE, 3) if len(loud) else 0.0
+
+
+def percent(share: float) -> float:
+    return round(100 * float(share), 2)
+
+
+def mean_of(rows: list[Row], key: str) -> float | None:
+    values = [row[key] for row in rows if row.get(key) is not None]
+    return round(float(np.mean(values)), 3) if values else None
+
+
+def machine_of_judge() -> Any:
+    from machine import machine
+
+    return machine()
+
+
+# -- files --------------------------------------------------------------------------------------
+
+
+def read_wav(path: Path) -> Samples:
+    with wave.open(str(path), "rb") as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2")
+    return samples.astype(np.float32) / 32768
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Every row; a last one that was cut off is taken out of the file."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        path.write_bytes(whole)
+    return [json.loads(line) for line in whole.decode().split("\n")[:-1]]
+
+
+def append_row(path: Path, row: Row) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+COLUMNS = {
+    "lines": "lines",
+    "wer_percent": "WER %",
+    "distillmos": "DistillMOS",
+    "runaways_and_lost_percent": "runaways\n+ lost %",
+    "likeness": "likeness",
+    "duration_ratio_median": "duration\nratio",
+}
+
+
+def draw_table(arguments: argparse.Namespace) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    reports = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.results]
+    cells = [[cell(report["figures"][key]) for key in COLUMNS] for report in reports]
+    figure, axes = plt.subplots(figsize=(8, 0.9 + 0.35 * len(cells)), dpi=150)
+    axes.axis("off")
+    names = [report["name"] for report in reports]
+    table = axes.table(cells, rowLabels=names, colLabels=list(COLUMNS.values()), loc="center")
+    table.scale(1, 1.5)
+    for (row, _), box in table.get_celld().items():
+        box.set_edgecolor("#cccccc")
+        box.set_height(box.get_height() * (1.5 if row == 0 else 1))
+    arguments.png.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(arguments.png, bbox_inches="tight")
+
+
+def cell(value: float | None) -> str:
+    return "–" if value is None else f"{value:g}"
+
+
+if __name__ == "__main__":
+    main()

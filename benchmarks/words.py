@@ -1,0 +1,140 @@
+"""How many words of a text were heard wrongly, whatever way numbers and names are written.
+
+A recogniser writes "$5" or "five dollars" as it likes, and "1984" can be read in three ways: texts
+are spelled out in every way that fits, and the closest pair counts. The standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+ONES = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+    *("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen"),
+    *("eighteen", "nineteen"),
+)
+TENS = (
+    *("zero", "ten", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"),
+)
+SCALES = ((10**9, "billion"), (10**6, "million"), (1000, "thousand"), (100, "hundred"))
+ORDINALS = {
+    "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth",
+    "nine": "ninth", "twelve": "twelfth",
+}  # fmt: skip
+SPELLINGS = {
+    "dr": "doctor", "mr": "mister", "mrs": "missus", "ms": "miss", "vs": "versus", "oh": "zero",
+    "ok": "okay", "alright": "all right", "colour": "color", "colours": "colors",
+    "grey": "gray", "centre": "center", "favourite": "favorite", "neighbours": "neighbors",
+    "harbour": "harbor", "metres": "meters", "kilometres": "kilometers", "theatre": "theater",
+    "travelled": "traveled", "realise": "realize", "programme": "program", "email": "e mail",
+    "cannot": "can not", "oclock": "o clock", "no.": "number",
+}  # fmt: skip
+SIGNS = {
+    "&": " and ",
+    "%": " percent ",
+    "+": " plus ",
+    "=": " equals ",
+    "°": " degrees ",
+    "@": " at ",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    errors: int
+    words: int
+
+
+def count_errors(text: str, heard: str) -> Count:
+    """Words missing, added or replaced in what was heard, of the words in the text."""
+    pairs = [(wanted, found) for wanted in spellings(text) for found in spellings(heard)]
+    counts = [Count(distance(wanted, found), len(wanted)) for wanted, found in pairs]
+    return min(counts, key=lambda count: (count.errors, count.words))
+
+
+def spellings(text: str) -> list[list[str]]:
+    """The words of a text, once for each way of reading its numbers."""
+    readings = READINGS if re.search(r"\d", text) else READINGS[:1]
+    found = [list(_words(text, read)) for read in readings]
+    return [words for index, words in enumerate(found) if words not in found[:index]]
+
+
+def distance(wanted: list[str], found: list[str]) -> int:
+    """Edits in words; two words written as one, or one as two, are no edit."""
+    table = [[i + j for j in range(len(found) + 1)] for i in range(len(wanted) + 1)]
+    for i in range(1, len(wanted) + 1):
+        for j in range(1, len(found) + 1):
+            is_other = wanted[i - 1] != found[j - 1]
+            options = [table[i - 1][j] + 1, table[i][j - 1] + 1, table[i - 1][j - 1] + is_other]
+            if i > 1 and "".join(wanted[i - 2 : i]) == found[j - 1]:
+                options.append(table[i - 2][j - 1])
+            if j > 1 and "".join(found[j - 2 : j]) == wanted[i - 1]:
+                options.append(table[i - 1][j - 2])
+            table[i][j] = min(options)
+    return table[-1][-1]
+
+
+def _words(text: str, read: Callable[[str], str]) -> Iterator[str]:
+    parts = unicodedata.normalize("NFKD", text.lower())
+    text = "".join(part for part in parts if not unicodedata.combining(part))
+    text = re.sub(r"['’‘`]", "", text)
+    text = re.sub(r"\b(?:[a-z]\.){2,}", lambda match: match[0].replace(".", ""), text)
+    text = re.sub(r"[$£€]\s?(\d[\d,]*)(?:\.(\d\d))?", _money, text)
+    for sign, word in SIGNS.items():
+        text = text.replace(sign, word)
+    text = re.sub(r"(?<=\d),(?=\d\d\d)", "", text)
+    text = re.sub(r"(\d+)(?:st|nd|rd|th)\b", lambda match: f" {ordinal(int(match[1]))} ", text)
+    text = re.sub(r"(\d+)\.(\d+)", lambda match: f"{match[1]} point {' '.join(match[2])}", text)
+    text = re.sub(r"(\d+):00\b", r"\1", text)
+    text = re.sub(r"\d+", lambda match: f" {read(match[0])} ", text)
+    for word in re.sub(r"[^a-z ]", " ", text).split():
+        yield from SPELLINGS.get(word, word).split()
+
+
+def _money(match: re.Match[str]) -> str:
+    cents = f" and {match[2]} cents" if match[2] and match[2] != "00" else ""
+    return f"{match[1]} dollar{'s' if match[1] != '1' else ''}{cents}"
+
+
+def cardinal(number: int) -> str:
+    if number < 20:
+        return ONES[number]
+    if number < 100:
+        tens, ones = divmod(number, 10)
+        return TENS[tens] + (f" {ONES[ones]}" if ones else "")
+    for size, name in SCALES:
+        if number >= size:
+            head, rest = divmod(number, size)
+            return f"{cardinal(head)} {name}" + (f" {cardinal(rest)}" if rest else "")
+    raise AssertionError(number)
+
+
+def ordinal(number: int) -> str:
+    *head, last = cardinal(number).split()
+    last = f"{last[:-1]}ieth" if last.endswith("y") else ORDINALS.get(last, f"{last}th")
+    return " ".join([*head, last])
+
+
+def _as_number(digits: str) -> str:
+    return _one_by_one(digits) if len(digits) > 12 else cardinal(int(digits))
+
+
+def _one_by_one(digits: str) -> str:
+    return " ".join(ONES[int(digit)] for digit in digits)
+
+
+def _in_pairs(digits: str) -> str:
+    """Years, hours and minutes: 1984, 905, 05."""
+    if len(digits) not in (2, 3, 4) or digits.endswith("000") or digits[-3:-1] == "00":
+        return _as_number(digits)
+    head, pair = digits[:-2], digits[-2:]
+    hundreds = f"{cardinal(int(head))} " if head else ""
+    if pair == "00":
+        return f"{hundreds}hundred"
+    return hundreds + (f"zero {ONES[int(pair[1])]}" if pair[0] == "0" else cardinal(int(pair)))
+
+
+READINGS = (_as_number, _in_pairs, _one_by_one)

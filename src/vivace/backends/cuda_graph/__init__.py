@@ -1,0 +1,1 @@
+"""A whole frame in one CUDA graph, for many slots at once; see backend.py."""

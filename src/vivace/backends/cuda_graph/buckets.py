@@ -1,0 +1,34 @@
+"""The sizes graphs are captured for: a call takes the smallest that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+PROMPT_ROWS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+CODEC_FRAMES = (16, 8, 4, 2, 1)
+SHORTEST_SPAN = 256  # positions of keys and values; each span is four times the one before
+
+
+def fit(count: int, sizes: Sequence[int]) -> int | None:
+    """The first of the ascending `sizes` that holds `count`, or None."""
+    return next((size for size in sizes if size >= count), None)
+
+
+def spans(num_positions: int) -> tuple[int, ...]:
+    """How many positions attention may look back, up to all of them."""
+    sizes = []
+    size = SHORTEST_SPAN
+    while size < num_positions:
+        sizes.append(size)
+        size *= 4
+    return (*sizes, num_positions)
+
+
+def split_frames(num_frames: int) -> list[int]:
+    """A number of frames as a sum of codec sizes, largest first."""
+    parts = []
+    for size in CODEC_FRAMES:
+        count, num_frames = divmod(num_frames, size)
+        parts += [size] * count
+    return parts

@@ -1,0 +1,151 @@
+"""Codes to samples for many slots at once, each continuing its own audio, as graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vivace.backends.base import Samples
+from vivace.backends.cuda_graph.buckets import BATCHES, CODEC_FRAMES, fit, split_frames
+from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotTails
+from vivace.backends.cuda_graph.computer import triton_refusal
+from vivace.backends.cuda_graph.graphs import GraphPool, Work
+from vivace.backends.cuda_graph.stepper import to_host
+from vivace.errors import BackendUnavailableError
+from vivace.model.codec import Codec
+
+CodecPrecision = Literal["auto", "float32", "split"]
+"""`split`: each product is three of half the digits, together as exact, and faster."""
+
+
+class Decoder(Protocol):
+    @property
+    def tails(self) -> SlotTails: ...
+
+    def reset(self, row: int) -> None: ...
+
+    def decode(self, rows: Tensor, codes: Tensor) -> Tensor: ...
+
+
+def pick_decoder(precision: CodecPrecision, codec: Codec, num_rows: int) -> Decoder:
+    refusal = _split_refusal(codec.device)
+    if precision == "split" and refusal is not None:
+        raise BackendUnavailableError(f"the codec's split products cannot run here: {refusal}")
+    if precision in ("auto", "split") and refusal is None:
+        from vivace.backends.cuda_graph.codec_fused import FusedDecoder
+
+        return FusedDecoder(codec, num_rows)
+    return PlainDecoder(codec, num_rows)
+
+
+def _split_refusal(device: torch.device) -> str | None:
+    if device.type != "cuda":
+        return f"they need an NVIDIA GPU, and the codec is on {device}"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "they need a GPU of compute capability 8.0 or newer"
+    return triton_refusal()
+
+
+class CodecGraphs:
+    def __init__(
+        self, codec: Codec, num_slots: int, graphs: GraphPool, *, precision: CodecPrecision
+    ) -> None:
+        self._decoder = pick_decoder(precision, codec, num_slots + 1)
+        self._device = codec.device
+        self._graphs = graphs
+        self._padding = num_slots
+        self._num_codebooks = codec.config.decoder_config.num_quantizers
+        self._samples_per_frame = codec.config.decode_upsample_rate
+        batch, frames = fit(num_slots, BATCHES) or BATCHES[-1], CODEC_FRAMES[0]
+        self._rows = torch.full((batch,), num_slots, device=self._device)
+        self._codes = torch.zeros(
+            batch * frames * self._num_codebooks, dtype=torch.int64, device=self._device
+        )
+        self._samples = torch.zeros(batch * frames * self._samples_per_frame, device=self._device)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._decoder.tails.table.nbytes + self._samples.nbytes
+
+    def reset(self, row: int) -> None:
+        """Silence before the slot's first frame."""
+        with self._graphs.on_stream():
+            self._decoder.reset(row)
+
+    def start(
+        self, rows: Sequence[int], codes: Sequence[NDArray[np.int64]]
+    ) -> Callable[[], list[Samples]]:
+        """Queue these frames of these slots; the call returned waits for their samples."""
+        pieces: list[list[Callable[[], Samples]]] = [[] for _ in rows]
+        for size, members in _passes([len(part) for part in codes]):
+            for first in range(0, len(members), len(self._rows)):
+                batch = members[first : first + len(self._rows)]
+                parts = [codes[i][start : start + size] for i, start in batch]
+                found = self._start_pass([rows[i] for i, _ in batch], parts)
+                for place, (i, _) in enumerate(batch):
+                    pieces[i].append(_reader(found, place))
+        return lambda: [_join([read() for read in parts]) for parts in pieces]
+
+    def warm(self, batch: int, num_frames: int) -> None:
+        self._graph(batch, num_frames)
+
+    def _start_pass(
+        self, rows: Sequence[int], codes: Sequence[NDArray[np.int64]]
+    ) -> Callable[[], NDArray[np.float32]]:
+        """One graph: the same number of frames for every slot."""
+        batch, frames = fit(len(rows), BATCHES) or len(rows), len(codes[0])
+        decode = self._graph(batch, frames)
+        padding = batch - len(rows)
+        with self._graphs.on_stream():
+            self._rows[:batch].copy_(self._upload([*rows] + [self._padding] * padding))
+            block = self._shaped(self._codes, batch, frames)
+            block[: len(rows)].copy_(self._upload(np.stack(codes)))
+            decode()
+            samples = self._samples[: batch * frames * self._samples_per_frame].view(batch, -1)
+            return to_host(samples[: len(rows)])
+
+    def _upload(self, values: object) -> Tensor:
+        host = torch.from_numpy(np.asarray(values, dtype=np.int64))
+        host = host.pin_memory() if self._device.type == "cuda" else host
+        return host.to(self._device, non_blocking=True)
+
+    def _graph(self, batch: int, frames: int) -> Work:
+        rows = self._rows[:batch]
+        codes = self._shaped(self._codes, batch, frames)
+        samples = self._samples[: batch * frames * self._samples_per_frame].view(batch, -1)
+
+        def decode() -> None:
+            samples.copy_(self._decoder.decode(rows, codes))
+
+        return self._graphs.get(
+            ("codec", batch, frames), decode, lambda: self._rows.fill_(self._padding)
+        )
+
+    def _shaped(self, flat: Tensor, batch: int, frames: int) -> Tensor:
+        size = batch * frames * self._num_codebooks
+        return flat[:size].view(batch, frames, self._num_codebooks)
+
+
+def _passes(lengths: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Passes of one codec size each: the size, and (which slot, its first frame) of its members."""
+    passes: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for index, length in enumerate(lengths):
+        start, count = 0, dict.fromkeys(CODEC_FRAMES, 0)
+        for size in split_frames(length):
+            passes.setdefault((-size, count[size]), []).append((index, start))
+            count[size] += 1
+            start += size
+    return [(-size, members) for (size, _), members in sorted(passes.items())]
+
+
+def _reader(found: Callable[[], NDArray[np.float32]], place: int) -> Callable[[], Samples]:
+    return lambda: found()[place]
+
+
+def _join(parts: list[Samples]) -> Samples:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)

@@ -1,0 +1,136 @@
+"""The codec's decoder for a batch of slots, each with its own past, as the model's layers run it.
+
+What each layer remembers of a slot lies in one row of a table and is read and written there by
+slot, so a batch of any company is one graph.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vivace.model.codec import Codec, full_precision
+from vivace.model.codec_decoder import PreTransformer
+
+
+class SlotTails:
+    """The last input columns of every causal layer, by slot: what `CausalState` is to one stream.
+
+    The first pass learns the layers' shapes; `allocate` then makes room for all slots.
+    """
+
+    def __init__(self) -> None:
+        self._shapes: list[tuple[int, ...]] = []
+        self._tails: list[Tensor] = []
+        self.rows = torch.empty(0)  # of the pass under way
+        self._cursor = 0
+        self.table = torch.empty(0)  # [slots + 1, everything remembered]
+
+    def begin(self, rows: Tensor) -> None:
+        """Start a pass for these slots."""
+        self.rows, self._cursor = rows, 0
+
+    def allocate(self, num_rows: int, device: torch.device) -> None:
+        sizes = [int(np.prod(shape)) for shape in self._shapes]
+        self.table = torch.zeros(num_rows, sum(sizes), device=device)
+        parts = self.table.split(sizes, dim=1)
+        self._tails = [p.unflatten(1, s) for p, s in zip(parts, self._shapes, strict=True)]
+
+    @property
+    def is_allocated(self) -> bool:
+        return bool(self._tails)
+
+    def extend(self, x: Tensor, width: int, *, dim: int = -1) -> Tensor:
+        """Put this layer's past before `x` and keep the last `width` columns for the next call."""
+        if not self.is_allocated:
+            return self._learn(x, width, dim)
+        tail = self.next_tail()
+        joined = torch.cat((tail.index_select(0, self.rows), x), dim=dim)
+        kept = joined.narrow(dim, joined.shape[dim] - width, width)
+        tail.index_copy_(0, self.rows, kept)
+        return joined
+
+    def next_tail(self) -> Tensor:
+        """The past of the layer that runs now, of all slots."""
+        self._cursor += 1
+        return self._tails[self._cursor - 1]
+
+    def _learn(self, x: Tensor, width: int, dim: int) -> Tensor:
+        shape = list(x.shape)
+        shape[dim] = width
+        self._shapes.append(tuple(shape[1:]))
+        return torch.cat((x.new_zeros(shape), x), dim=dim)
+
+
+class PlainDecoder:
+    """The model's own modules, with the slots' tails in place of one stream's state."""
+
+    def __init__(self, codec: Codec, num_rows: int) -> None:
+        self._decoder = codec.decoder
+        self.tails = SlotTails()
+        self._num_seen = torch.zeros(num_rows, dtype=torch.int64, device=codec.device)
+        row = torch.zeros(1, dtype=torch.int64, device=codec.device)
+        self.decode(row, row.expand(1, 1, codec.config.decoder_config.num_quantizers))
+        self.tails.allocate(num_rows, codec.device)
+        self.reset(0)
+
+    def reset(self, row: int) -> None:
+        """Silence before the slot's first frame."""
+        self.tails.table[row] = 0
+        self._num_seen[row] = 0
+
+    def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Codes [B, T, codebooks] to samples [B, T * samples per frame]."""
+        decoder, tails = self._decoder, self.tails
+        tails.begin(rows)
+        num_seen = self._num_seen.index_select(0, rows)
+        with full_precision():
+            latents = decoder.quantizer(codes.transpose(1, 2))
+            x = decoder.pre_conv(latents, tails).transpose(1, 2)
+            x = transform(decoder.pre_transformer, x, tails, num_seen).transpose(1, 2)
+            for stage in decoder.upsample:
+                x = stage(x, tails)
+            samples = decoder.decoder(x, tails)[:, 0]
+        self._num_seen[rows] = num_seen + codes.shape[1]
+        return samples.clamp(-1.0, 1.0)
+
+
+def transform(transformer: PreTransformer, x: Tensor, tails: SlotTails, num_seen: Tensor) -> Tensor:
+    """Latents [B, T, latent_dim] of slots that have seen `num_seen` frames, to latents."""
+    x = transformer.input_proj(x)
+    attend = WindowAttention(tails, num_seen, x.shape[1], transformer.window)
+    rope = attend.rope(transformer.rope.theta, transformer.rope.head_dim)
+    for index, layer in enumerate(transformer.layers):
+        x = layer(index, x, rope, attend)
+    return transformer.output_proj(transformer.norm(x))
+
+
+class WindowAttention:
+    """Attention over the last `window` frames; a young slot's missing past is masked."""
+
+    def __init__(self, tails: SlotTails, num_seen: Tensor, length: int, window: int) -> None:
+        self._tails, self._num_past = tails, window - 1
+        steps = torch.arange(length, device=num_seen.device)
+        keys = torch.arange(length + window - 1, device=num_seen.device) - (window - 1)
+        is_near = (keys <= steps[:, None]) & (keys > steps[:, None] - window)  # [T, past + T]
+        is_real = keys + num_seen[:, None] >= 0  # [B, past + T]
+        self._mask = (is_near & is_real[:, None])[:, None]  # [B, 1, T, past + T]
+        self._positions = num_seen[:, None] + steps  # [B, T]
+
+    def rope(self, theta: float, head_dim: int) -> tuple[Tensor, Tensor]:
+        """Of each slot's own positions, as `ops.rope_table` gives them: [B, 1, T, head_dim]."""
+        device = self._positions.device
+        exponents = torch.arange(0, head_dim, 2, device=device).float() / head_dim
+        frequencies = 1.0 / (theta**exponents)
+        angles = self._positions[:, None, :, None].float() * frequencies
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = (self._tails.extend(part, self._num_past, dim=-2) for part in (k, v))
+        group = q.shape[1] // k.shape[1]
+        if group > 1:
+            k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self._mask)

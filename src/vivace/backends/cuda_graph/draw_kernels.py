@@ -1,0 +1,110 @@
+# mypy: ignore-errors
+"""Triton kernels that draw codes as sampling.py does, to the bit."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+from vivace.backends.cuda_graph.product_kernels import wait_for_last
+
+
+@triton.jit
+def gumbel_noise_kernel(
+    seeds, frames, noise, num_first, num_rest, num_counters,
+    BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """sampling.py's noise of one frame: counters of four codes, codebook after codebook."""
+    wait_for_last(OVERLAPS)
+    row = tl.program_id(0)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_first = i < num_first
+    block = tl.where(is_first, i, (i - num_first) % num_rest)
+    book = tl.where(is_first, 0, 1 + (i - num_first) // num_rest)
+    seed = tl.load(seeds + row)
+    frame = tl.load(frames + row).to(tl.int32) + i * 0
+    words = tl.philox(seed, block, book, frame, i * 0)
+    at = noise + row.to(tl.int64) * num_counters * 4 + i * 4
+    for j in tl.static_range(4):
+        uniform = ((words[j] >> 9).to(tl.float32) + 0.5) * (2.0**-23)
+        tl.store(at + j, -libdevice.log(-libdevice.log(uniform)), mask=i < num_counters)
+
+
+@triton.jit
+def _kth_largest(values, rank, NUM_BITS: tl.constexpr):
+    """The value that `rank` values reach, found two bits at a time in the order of floats.
+
+    Floats order as integers once the sign is unfolded; bfloat16 numbers differ in the upper 16.
+    """
+    bits = values.to(tl.int32, bitcast=True)
+    order = tl.where(bits < 0, ~bits, bits | (-2147483648)).to(tl.uint32, bitcast=True)
+    found = tl.zeros((), tl.uint32)
+    step = tl.full((), 1073741824, tl.uint32)
+    for _ in range(NUM_BITS // 2):
+        reach_1 = (order >= found + step).to(tl.int64)
+        reach_2 = (order >= found + 2 * step).to(tl.int64)
+        reach_3 = (order >= found + 3 * step).to(tl.int64)
+        counts = tl.sum(reach_1 + (reach_2 << 20) + (reach_3 << 40), 0)
+        num_steps = (
+            ((counts & 1048575) >= rank).to(tl.uint32)
+            + ((counts >> 20 & 1048575) >= rank).to(tl.uint32)
+            + ((counts >> 40) >= rank).to(tl.uint32)
+        )
+        found += num_steps * step
+        step = step >> 2
+    return tl.min(tl.where(order >= found, values, float("inf")), 0)
+
+
+@triton.jit(do_not_specialize=["book"])
+def draw_kernel(
+    logits, noise, temperature, is_greedy, last, history, penalty, is_early,
+    embedding, codes, is_finite, next_x, code_sum,
+    noise_stride, code_stride, next_stride, book, num_codes, width, eos, first_special,
+    IS_FIRST: tl.constexpr, IS_SHAPED: tl.constexpr,  # codebook 0; logits that are scores already
+    NUM_BITS: tl.constexpr,  # that tell two logits apart
+    BLOCK: tl.constexpr, WIDTH_BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """One code per row, as sampling.py draws it; then its embedding, kept and added up."""
+    wait_for_last(OVERLAPS)
+    row = tl.program_id(0)
+    v = tl.arange(0, BLOCK)
+    is_code = v < num_codes
+    scores = tl.load(logits + row * num_codes + v, mask=is_code, other=-float("inf"))
+    scores = scores.to(tl.float32)
+    if IS_FIRST and not IS_SHAPED:
+        factor = tl.load(penalty + row)
+        punished = tl.where(scores < 0, scores * factor, tl.div_rn(scores, factor))
+        is_said = tl.load(history + row * num_codes + v, mask=is_code, other=0) != 0
+        scores = tl.where(is_said, punished, scores)
+        is_closed = (v != eos) | (tl.load(is_early + row) != 0)
+        scores = tl.where((v >= first_special) & is_closed, -float("inf"), scores)
+    if not IS_SHAPED:
+        heat = tl.load(temperature + row)
+        rank = tl.load(last + row).to(tl.int32) + 1
+        lowest = -float("inf")
+        if rank < num_codes:
+            # Division keeps the order, so the rank can be found before it, among rounder numbers.
+            lowest = tl.div_rn(_kth_largest(scores, rank, NUM_BITS), heat)
+        scores = tl.div_rn(scores, heat)
+        scores = tl.where(scores < lowest, -float("inf"), scores)
+    is_broken = tl.max((scores != scores).to(tl.int32), 0) > 0
+    extra = tl.load(noise + row.to(tl.int64) * noise_stride + v, mask=is_code, other=0.0)
+    scores += tl.where(tl.load(is_greedy + row) != 0, 0.0, extra)
+    scores = tl.where(is_code, scores, -float("inf"))
+    best, code = tl.max(scores, 0, return_indices=True, return_indices_tie_break_left=True)
+    code = tl.minimum(code, num_codes - 1)
+    is_good = (best > -float("inf")) & (best < float("inf")) & (is_broken == 0)
+    tl.store(codes + row * code_stride + book, code.to(tl.int64))
+    w = tl.arange(0, WIDTH_BLOCK)
+    vector = tl.load(embedding + code.to(tl.int64) * width + w, mask=w < width, other=0.0)
+    tl.store(next_x + row * next_stride + w, vector, mask=w < width)
+    at = code_sum + row * width + w
+    if IS_FIRST:
+        tl.store(at, vector.to(tl.float32), mask=w < width)
+        tl.store(is_finite + row, is_good.to(tl.int8))
+    else:
+        before = tl.load(at, mask=w < width, other=0.0)
+        tl.store(at, before + vector.to(tl.float32), mask=w < width)
+        was_good = tl.load(is_finite + row)
+        tl.store(is_finite + row, was_good & is_good.to(tl.int8))

@@ -1,0 +1,184 @@
+"""The layers through fused kernels: five launches a layer instead of some twenty.
+
+The same numbers for a slot alone and in any batch; see product_kernels.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from vivace.backends.cuda_graph import launch
+from vivace.backends.cuda_graph.frame import DrawKind, Draws, Place, Spoken
+from vivace.backends.cuda_graph.launch import Drawn, FirstCode, Heads, Knobs, Scratch, SlotKeys
+from vivace.backends.cuda_graph.plain import bans, shape_of
+from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
+from vivace.backends.frame_maker import NUM_SPECIAL
+from vivace.model.config import PredictorConfig, TalkerConfig
+from vivace.model.layers import Block, Linear, Rope
+from vivace.model.talker import Qwen3TTS
+from vivace.sampling import shape_scores, talker_scores
+from vivace.speech import SamplingParams
+
+
+class FusedComputer:
+    name = "fused"
+
+    def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
+        config = model.config.talker_config
+        self._talker, self._predictor = model.talker, model.talker.code_predictor
+        self._config = config
+        self._table = table
+        size = config.num_code_groups
+        self._heads = _heads(config, model.talker.rope, table.num_positions + 1, table.hidden)
+        self._frame_heads = _heads(self._predictor.config, self._predictor.rope, size, table.hidden)
+        self._frame_keys: dict[int, list[SlotKeys]] = {}  # of the predictor, by batch size
+        self._ban, self._early_ban = bans(model)
+
+    def kind(self, params: Sequence[SamplingParams]) -> DrawKind:
+        """Ranks are found in the kernel; only top-p needs a graph of its own."""
+        kind = DrawKind.of(params)
+        return kind if kind.has_top_p else DrawKind(0, has_top_p=False)
+
+    def text_vectors(self, ids: Tensor) -> Tensor:
+        projection = self._talker.text_projection
+        x = self._talker.model.text_embedding(ids)
+        fc1, fc2 = projection.linear_fc1, projection.linear_fc2
+        x = launch.linear(x, fc1.weight, bias=fc1.bias, is_silu=True)
+        return launch.linear(x, fc2.weight, bias=fc2.bias)
+
+    def read(self, x: Tensor, place: Place) -> Tensor:
+        scratch = Scratch.make(len(x), self._heads, place.span, x.device)
+        table = self._table
+        for block, keys, values in zip(
+            _blocks(self._talker.model.layers), table.keys, table.values, strict=True
+        ):
+            cache = SlotKeys(keys, values)
+
+            def attend(qkv: Tensor, block: Block = block, cache: SlotKeys = cache) -> Tensor:
+                return launch.attend_slots(
+                    qkv, block, self._heads, cache,
+                    place.slots, place.position, place.num_keys, scratch,
+                )  # fmt: skip
+
+            x = _run_block(block, x, attend)
+        return launch.rms_norm(x, self._talker.model.norm)
+
+    def speak(self, hidden: Tensor, draws: Draws) -> Spoken:
+        batch, width = hidden.shape
+        num_groups, device = self._config.num_code_groups, hidden.device
+        drawn = Drawn(
+            codes=torch.empty(batch, num_groups, dtype=torch.int64, device=device),
+            is_finite=torch.empty(batch, dtype=torch.int8, device=device),
+            code_sum=torch.empty(batch, width, device=device),
+        )
+        noise = self._noise(draws)
+        x = torch.empty(batch, 2, width, dtype=hidden.dtype, device=device)
+        x[:, 0] = hidden
+        logits = launch.linear(hidden, self._talker.codec_head.weight)
+        self._draw(logits, noise[0], draws, 0, x[:, 1], drawn)
+        for book in range(1, num_groups):
+            logits = self._predict(x, book)
+            x = torch.empty(batch, 1, width, dtype=hidden.dtype, device=device)
+            self._draw(logits, noise[book], draws, book, x[:, 0], drawn)
+        return Spoken(drawn.codes, drawn.code_sum.to(hidden.dtype), drawn.is_finite > 0)
+
+    def _predict(self, x: Tensor, book: int) -> Tensor:
+        """The new tokens of a frame, [B, 1 or 2, hidden], to the logits of `book`."""
+        batch, num_new = x.shape[:2]
+        predictor, rows = self._predictor, x.flatten(0, 1)
+        if self._config.has_projection:
+            projection = cast("Linear", predictor.small_to_mtp_projection)
+            rows = launch.linear(rows, projection.weight, bias=projection.bias)
+        first = book + 1 - num_new
+        blocks = _blocks(predictor.model.layers)
+        for block, cache in zip(blocks, self._frame_cache(batch), strict=True):
+
+            def attend(qkv: Tensor, block: Block = block, cache: SlotKeys = cache) -> Tensor:
+                return launch.attend_frame(qkv, block, self._frame_heads, cache, first, num_new)
+
+            rows = _run_block(block, rows, attend)
+        last = rows.unflatten(0, (batch, num_new))[:, -1]
+        head = cast("Linear", predictor.lm_head[book - 1])
+        return launch.linear(last, head.weight, norm=predictor.model.norm)
+
+    def _draw(
+        self, logits: Tensor, noise: Tensor, draws: Draws, book: int, next_x: Tensor, drawn: Drawn
+    ) -> None:
+        numbers, scales, is_first = draws.numbers, draws.scales, book == 0
+        if draws.kind.has_top_p:
+            logits = self._shape(logits.float(), draws, is_first=is_first)
+        tables = [self._talker.model.codec_embedding, *self._predictor.model.codec_embedding]
+        temperature = Scale.TEMPERATURE if is_first else Scale.PREDICTOR_TEMPERATURE
+        greedy = Number.IS_GREEDY if is_first else Number.PREDICTOR_IS_GREEDY
+        last = Number.LAST if is_first else Number.PREDICTOR_LAST
+        launch.draw_code(
+            logits,
+            noise,
+            Knobs(scales[temperature], numbers[greedy], numbers[last]),
+            self._first_code(draws),
+            cast("nn.Embedding", tables[book]).weight,
+            next_x,
+            drawn,
+            book,
+            is_shaped=draws.kind.has_top_p,
+        )
+
+    def _first_code(self, draws: Draws) -> FirstCode:
+        return FirstCode(
+            history=draws.history,
+            penalty=draws.scales[Scale.PENALTY],
+            is_early=draws.is_early,
+            eos=self._config.codec_eos_token_id,
+            first_special=self._config.vocab_size - NUM_SPECIAL,
+        )
+
+    def _shape(self, logits: Tensor, draws: Draws, *, is_first: bool) -> Tensor:
+        """Scores with top-p, which the draw's kernel leaves to sampling.py."""
+        shape = shape_of(draws, logits.shape[1], is_predictor=not is_first)
+        if not is_first:
+            return shape_scores(logits, shape)
+        is_banned = torch.where(draws.is_early[:, None], self._early_ban, self._ban)
+        penalty = draws.scales[Scale.PENALTY, :, None]
+        return talker_scores(logits, draws.history, penalty, is_banned, shape)
+
+    def _noise(self, draws: Draws) -> list[Tensor]:
+        """Of one frame, per codebook: [B, codes]."""
+        num_books = self._config.num_code_groups
+        first, rest = self._config.vocab_size, self._predictor.config.vocab_size
+        seeds, frames = draws.numbers[Number.SEED], draws.numbers[Number.NUM_FRAMES]
+        noise = launch.gumbel_noise(seeds, frames, first, rest, num_books)
+        sizes = [-(-size // 4) * 4 for size in (first, *[rest] * (num_books - 1))]
+        return list(noise.split(sizes, dim=1))
+
+    def _frame_cache(self, batch: int) -> list[SlotKeys]:
+        """The predictor's keys and values of a frame, at the same place for every frame."""
+        if batch not in self._frame_keys:
+            config, like = self._predictor.config, self._table.hidden
+            shape = (batch, config.num_key_value_heads, config.num_code_groups, config.head_dim)
+            self._frame_keys[batch] = [
+                SlotKeys(like.new_empty(shape), like.new_empty(shape))
+                for _ in range(config.num_hidden_layers)
+            ]
+        return self._frame_keys[batch]
+
+
+def _heads(config: TalkerConfig | PredictorConfig, rope: Rope, length: int, like: Tensor) -> Heads:
+    cos, sin = rope.span(0, length, like)
+    return Heads(config.num_attention_heads, config.num_key_value_heads, config.head_dim, cos, sin)
+
+
+def _blocks(layers: nn.ModuleList) -> list[Block]:
+    return [cast("Block", layer) for layer in layers]
+
+
+def _run_block(block: Block, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+    """Rows [M, hidden] through attention and MLP, each added to what came in."""
+    attention, mlp = block.self_attn, block.mlp
+    qkv = launch.linear(x, attention.qkv_weight, norm=block.input_layernorm)
+    x = launch.residual_linear(attend(qkv), attention.o_proj.weight, x)
+    inner = launch.linear(x, mlp.gate_up_weight, norm=block.post_attention_layernorm, is_gated=True)
+    return launch.residual_linear(inner, mlp.down_proj.weight, x)

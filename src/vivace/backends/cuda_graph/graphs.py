@@ -1,0 +1,70 @@
+"""Captured work by name: the first call captures, later ones replay.
+
+All graphs of a pool share memory and run on its stream one after another. Where a capture fails,
+or off CUDA, the same work runs un-captured.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+log = logging.getLogger(__name__)
+
+Work = Callable[[], object]
+
+
+class GraphPool:
+    def __init__(
+        self, device: torch.device, *, is_capturing: bool = True, is_urgent: bool = False
+    ) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._is_capturing = is_capturing and self._is_cuda
+        self._ready: dict[Hashable, Work] = {}
+        self._pool: Any = None  # PyTorch gives its handle no public type
+        self.fallbacks: dict[str, str] = {}  # what runs un-captured, and why
+        priority = -1 if is_urgent else 0
+        self.stream = torch.cuda.Stream(device, priority=priority) if self._is_cuda else None
+
+    def __len__(self) -> int:
+        """How many graphs there are."""
+        return len(self._ready) - len(self.fallbacks)
+
+    def on_stream(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
+
+    def get(self, key: Hashable, work: Work, park: Work) -> Work:
+        """A call that does `work`; `park` makes its inputs harmless, since a capture runs it."""
+        if key not in self._ready:
+            self._ready[key] = self._prepare(str(key), work, park) if self._is_capturing else work
+        return self._ready[key]
+
+    def _prepare(self, name: str, work: Work, park: Work) -> Work:
+        with self.on_stream():
+            park()
+            work()  # compiles kernels and fills caches: neither can be captured
+            torch.cuda.synchronize()
+            try:
+                return self._capture(work)
+            except RuntimeError as error:
+                reason = str(error).splitlines()[0]
+                self.fallbacks[name] = reason
+                self._pool = None  # a pool that a failed capture has used is not used again
+                log.warning("no CUDA graph for %s, it runs un-captured: %s", name, reason)
+                torch.cuda.synchronize()
+                return work
+
+    def _capture(self, work: Work) -> Work:
+        graph = torch.cuda.CUDAGraph()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            work()
+        finally:
+            graph.capture_end()
+        return graph.replay

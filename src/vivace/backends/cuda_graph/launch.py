@@ -1,0 +1,295 @@
+"""Calls of the fused kernels: shapes, grids and tile sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from vivace.backends.cuda_graph import attention_kernels, draw_kernels, product_kernels
+from vivace.model.layers import Block, RMSNorm
+
+NUM_WARPS = 4  # one number for all norms: a reduction's order follows it
+MAX_FUSED_NORM_ROWS = 2  # more rows are normalised once, not by every program of the product
+CHUNK = 64  # keys of one program
+SMALLEST_SHARED = 99 * 2**10  # of any GPU with bfloat16
+RESERVE = 2**14  # shared memory that a product needs beside its stages
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a product is cut among programs; a sum's order does not depend on it."""
+
+    rows: int
+    columns: int
+    depth: int
+    num_stages: int
+
+
+def tiles(out: Tensor, depth: int, *, has_residual: bool = False, is_gated: bool = False) -> Tiles:
+    """The fastest of benchmarks/kernels.py on an H200, in fewer stages where memory is less."""
+    num_rows, num_columns = out.shape
+    rows = 16 if num_rows <= 16 else 32
+    columns = 64 if rows == 32 and num_columns > 2048 else 32
+    if has_residual:
+        columns = 16  # few columns: more programs
+    block = min(256, max(64, _power_of_two(depth)))
+    stage_bytes = (rows + columns * (1 + is_gated)) * block * out.element_size()
+    num_stages = min(4 if rows == 16 else 3, 1 + _shared_memory(out.device) // stage_bytes)
+    return Tiles(rows, columns, block, max(2, num_stages))
+
+
+@cache
+def _shared_memory(device: torch.device) -> int:
+    """Bytes that a program's stages may take."""
+    if device.type != "cuda":
+        return 2**17
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", SMALLEST_SHARED)) - RESERVE
+
+
+def rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
+    """Rows [M, K], each contiguous."""
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    product_kernels.rms_norm_kernel[(len(x),)](
+        x, norm.weight, out, x.shape[1], x.stride(0), norm.eps,
+        BLOCK=_power_of_two(x.shape[1]), num_warps=NUM_WARPS, **_overlap(x),
+    )  # fmt: skip
+    return out
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    norm: RMSNorm | None = None,
+    bias: Tensor | None = None,
+    is_silu: bool = False,
+    is_gated: bool = False,
+) -> Tensor:
+    """norm(x) [M, K] times weight [N, K]; `is_gated`: the weight is gate over up, [2N, K]."""
+    num_rows, depth = x.shape
+    if norm is not None and num_rows > MAX_FUSED_NORM_ROWS:
+        x, norm = rms_norm(x, norm), None
+    columns = weight.shape[0] // 2 if is_gated else weight.shape[0]
+    out = torch.empty(num_rows, columns, dtype=x.dtype, device=x.device)
+    cut = tiles(out, depth, is_gated=is_gated)
+    product_kernels.linear_kernel[_grid(out, cut)](
+        x, weight, bias, None if norm is None else norm.weight, out,
+        num_rows, columns, depth, x.stride(0), 0.0 if norm is None else norm.eps,
+        NORM_ROWS=0 if norm is None else num_rows, HAS_BIAS=bias is not None,
+        IS_SILU=is_silu, IS_GATED=is_gated, **_cut(cut, out, depth), **_overlap(x),
+    )  # fmt: skip
+    return out
+
+
+def residual_linear(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    """residual [M, N] plus x [M, K] times weight [N, K]."""
+    num_rows, depth = x.shape
+    out = torch.empty_like(residual)
+    cut = tiles(out, depth, has_residual=True)
+    product_kernels.residual_linear_kernel[_grid(out, cut)](
+        x, weight, residual, out, num_rows, len(weight), depth, x.stride(0),
+        PARTS=NUM_WARPS, **_cut(cut, out, depth), **_overlap(x),
+    )  # fmt: skip
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The dimensions of one transformer's attention, and its rope tables."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    cos: Tensor  # [positions, head_dim]
+    sin: Tensor
+
+    @property
+    def group(self) -> int:
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def width(self) -> int:
+        return self.num_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKeys:
+    """One layer's keys and values of all slots, [slots, kv_heads, positions, head_dim]."""
+
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Where the chunks of a long attention wait to be merged."""
+
+    out: Tensor  # float32 [B, heads, chunks, head_dim]
+    peak: Tensor  # float32 [B, heads, chunks]
+    total: Tensor
+
+    @classmethod
+    def make(cls, batch: int, heads: Heads, span: int, device: torch.device) -> Scratch:
+        shape = (batch, heads.num_heads, -(-span // CHUNK))
+        return cls(
+            out=torch.empty(*shape, heads.head_dim, device=device),
+            peak=torch.empty(shape, device=device),
+            total=torch.empty(shape, device=device),
+        )
+
+
+def attend_slots(
+    qkv: Tensor,  # [B, (heads + 2 kv_heads) * head_dim]
+    block: Block,
+    heads: Heads,
+    cache: SlotKeys,
+    slots: Tensor,
+    positions: Tensor,
+    num_keys: Tensor,
+    scratch: Scratch,
+) -> Tensor:
+    """Each row's new token against its slot, [B, heads * head_dim]."""
+    q_norm, k_norm = _norms(block)
+    batch, num_chunks = len(qkv), scratch.peak.shape[2]
+    out = torch.empty(batch, heads.width, dtype=qkv.dtype, device=qkv.device)
+    attention_kernels.attend_slots_kernel[(batch, heads.num_kv_heads, num_chunks)](
+        qkv, cache.keys, cache.values, q_norm.weight, k_norm.weight, heads.cos, heads.sin,
+        slots, positions, num_keys, scratch.out, scratch.peak, scratch.total,
+        cache.keys.stride(0), cache.keys.stride(1), q_norm.eps, heads.head_dim**-0.5,
+        NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
+        CHUNK=CHUNK, NUM_CHUNKS=num_chunks, num_warps=4, **_overlap(qkv),
+    )  # fmt: skip
+    attention_kernels.merge_chunks_kernel[(batch, heads.num_heads)](
+        scratch.out, scratch.peak, scratch.total, num_keys, out,
+        D=heads.head_dim, CHUNK=CHUNK, NUM_CHUNKS=num_chunks, num_warps=4, **_overlap(qkv),
+    )  # fmt: skip
+    return out
+
+
+def attend_frame(
+    qkv: Tensor,  # [B * num_new, (heads + 2 kv_heads) * head_dim]
+    block: Block,
+    heads: Heads,
+    cache: SlotKeys,
+    first: int,
+    num_new: int,
+) -> Tensor:
+    """The predictor's new tokens against their frame's earlier ones."""
+    q_norm, k_norm = _norms(block)
+    out = torch.empty(len(qkv), heads.width, dtype=qkv.dtype, device=qkv.device)
+    num_positions = cache.keys.shape[2]
+    attention_kernels.attend_frame_kernel[(len(qkv) // num_new, heads.num_kv_heads)](
+        qkv, cache.keys, cache.values, q_norm.weight, k_norm.weight, heads.cos, heads.sin, out,
+        first, q_norm.eps, heads.head_dim**-0.5,
+        NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
+        NUM_NEW=num_new, NUM_POSITIONS=num_positions,
+        BLOCK=max(16, _power_of_two(num_positions)), num_warps=4, **_overlap(qkv),
+    )  # fmt: skip
+    return out
+
+
+def gumbel_noise(
+    seeds: Tensor, frames: Tensor, num_first: int, num_rest: int, books: int
+) -> Tensor:
+    """sampling.NoiseTable's numbers of one frame, [B, all codes], each codebook rounded up to 4."""
+    first, rest = -(-num_first // 4), -(-num_rest // 4)
+    num_counters = first + rest * (books - 1)
+    noise = torch.empty(len(seeds), 4 * num_counters, device=seeds.device)
+    draw_kernels.gumbel_noise_kernel[(len(seeds), -(-num_counters // 256))](
+        seeds, frames, noise, first, rest, num_counters,
+        BLOCK=256, num_warps=4, **_overlap(seeds),
+    )  # fmt: skip
+    return noise
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What the draws of a frame fill in."""
+
+    codes: Tensor  # int64 [B, groups]
+    is_finite: Tensor  # int8 [B]
+    code_sum: Tensor  # float32 [B, hidden]
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """How each row draws: [B] each."""
+
+    temperature: Tensor  # float32
+    is_greedy: Tensor  # int64
+    last: Tensor  # int64
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCode:
+    """What shapes codebook 0 alone."""
+
+    history: Tensor  # bool [B, codes]
+    penalty: Tensor  # float32 [B]
+    is_early: Tensor  # bool [B]
+    eos: int
+    first_special: int
+
+
+def draw_code(
+    logits: Tensor,  # [B, codes]
+    noise: Tensor,  # [B, codes], rows of any stride
+    knobs: Knobs,
+    first: FirstCode,  # read where `book` is 0
+    embedding: Tensor,  # [codes, hidden]
+    next_x: Tensor,  # [B, hidden], rows of any stride: takes the code's embedding
+    drawn: Drawn,
+    book: int,
+    *,
+    is_shaped: bool,
+) -> None:
+    """Draw one codebook of every row; `is_shaped`: the logits are scores already."""
+    batch, num_codes = logits.shape
+    draw_kernels.draw_kernel[(batch,)](
+        logits, noise, knobs.temperature, knobs.is_greedy, knobs.last,
+        first.history, first.penalty, first.is_early,
+        embedding, drawn.codes, drawn.is_finite, next_x, drawn.code_sum,
+        noise.stride(0), drawn.codes.stride(0), next_x.stride(0), book, num_codes,
+        embedding.shape[1], first.eos, first.first_special,
+        IS_FIRST=book == 0, IS_SHAPED=is_shaped,
+        NUM_BITS=16 if book and logits.dtype == torch.bfloat16 else 32,
+        BLOCK=_power_of_two(num_codes),
+        WIDTH_BLOCK=_power_of_two(embedding.shape[1]), num_warps=8, **_overlap(logits),
+    )  # fmt: skip
+
+
+def _grid(out: Tensor, cut: Tiles) -> tuple[int, int]:
+    return -(-out.shape[0] // cut.rows), -(-out.shape[1] // cut.columns)
+
+
+def _cut(cut: Tiles, out: Tensor, depth: int) -> dict[str, int]:
+    return {
+        "BLOCK_M": cut.rows,
+        "BLOCK_N": cut.columns,
+        "BLOCK_K": cut.depth,
+        "DEPTH": _power_of_two(depth),
+        "IS_EVEN": depth % cut.depth == 0 and out.shape[1] % cut.columns == 0,
+        "num_warps": NUM_WARPS,
+        "num_stages": cut.num_stages,
+    }
+
+
+def _norms(block: Block) -> tuple[RMSNorm, RMSNorm]:
+    q_norm, k_norm = block.self_attn.q_norm, block.self_attn.k_norm
+    assert q_norm is not None
+    assert k_norm is not None
+    return q_norm, k_norm
+
+
+def _overlap(tensor: Tensor) -> dict[str, bool]:
+    """From Hopper on, a kernel fetches its weights while the one before it ends."""
+    can = tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0)
+    return {"OVERLAPS": can, "launch_pdl": can}
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()

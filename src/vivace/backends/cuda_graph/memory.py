@@ -1,0 +1,51 @@
+"""How much of the device's memory goes where, and what to say when there is not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from vivace.errors import BackendError
+
+MAX_STREAMS = 32
+SHARE = 0.6  # of the free memory, for slots; graphs and the rest of the machine want some too
+
+
+def fitting_streams(bytes_per_stream: int, device: torch.device) -> int:
+    """As many streams as a server uses, or as the device holds."""
+    if device.type != "cuda":
+        return MAX_STREAMS
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(1, min(MAX_STREAMS, int(SHARE * free / bytes_per_stream)))
+
+
+@contextmanager
+def checked_allocation(max_streams: int, max_frames: int, device: torch.device) -> Iterator[None]:
+    """Out of memory becomes a BackendError that names the settings to lower."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info(device)
+        raise BackendError(
+            f"{max_streams} streams of up to {max_frames} frames do not fit in the "
+            f"{total / 2**30:.1f} GiB of {device} ({free / 2**30:.1f} GiB are free); "
+            "lower max_streams or max_frames"
+        ) from error
+
+
+def module_bytes(module: nn.Module) -> int:
+    """Of parameters and buffers, shared memory counted once."""
+    storages = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def format_sizes(sizes: Mapping[str, int]) -> str:
+    """A small table in mebibytes."""
+    lines = [f"{name:<18}{size / 2**20:>10.1f} MiB" for name, size in sizes.items()]
+    return "\n".join([*lines, f"{'together':<18}{sum(sizes.values()) / 2**20:>10.1f} MiB"])

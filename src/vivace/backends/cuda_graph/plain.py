@@ -1,0 +1,138 @@
+"""The layers as the model's own modules compute them: any device, any dtype, no kernels.
+
+What the fused kernels are checked against, and what serves where they cannot run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vivace.backends.cuda_graph.frame import DrawKind, Draws, Place, Spoken
+from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
+from vivace.backends.frame_maker import NUM_SPECIAL
+from vivace.model.cache import KeyValueCache
+from vivace.model.talker import Qwen3TTS
+from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
+from vivace.speech import SamplingParams
+
+
+class PlainComputer:
+    name = "plain"
+
+    def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
+        config = model.config.talker_config
+        self._talker, self._predictor = model.talker, model.talker.code_predictor
+        self._config = config
+        self._table = table
+        self._rope = model.talker.rope.span(0, table.num_positions + 1, table.hidden)
+        self._caches: dict[int, KeyValueCache] = {}  # of the predictor, by batch size
+        self._noise = noise_table(model)
+        self._ban, self._early_ban = bans(model)
+
+    def kind(self, params: Sequence[SamplingParams]) -> DrawKind:
+        return DrawKind.of(params)
+
+    def text_vectors(self, ids: Tensor) -> Tensor:
+        return self._talker.text_vectors(ids)
+
+    def read(self, x: Tensor, place: Place) -> Tensor:
+        cos, sin = self._rope
+        rope = (cos[place.position, None, None], sin[place.position, None, None])
+        return self._talker(x[:, None], rope, SlotAttention(self._table, place))[:, 0]
+
+    def speak(self, hidden: Tensor, draws: Draws) -> Spoken:
+        noise = self._noise.frames(
+            draws.numbers[Number.SEED], draws.numbers[Number.NUM_FRAMES], num_frames=1
+        )
+        shape = shape_of(draws, self._config.vocab_size, is_predictor=False)
+        logits = self._talker.codec_head(hidden).float()
+        penalty = draws.scales[Scale.PENALTY, :, None]
+        is_banned = torch.where(draws.is_early[:, None], self._early_ban, self._ban)
+        scores = talker_scores(logits, draws.history, penalty, is_banned, shape)
+        first, score = draw(scores, shape.quieten(noise[0])[:, 0])
+        return self._speak_rest(hidden, first, score, draws, noise[1:])
+
+    def _speak_rest(
+        self, hidden: Tensor, first: Tensor, score: Tensor, draws: Draws, noise: list[Tensor]
+    ) -> Spoken:
+        cache = self._cache(len(hidden))
+        shape = shape_of(draws, self._predictor.config.vocab_size, is_predictor=True)
+        vectors = [self._talker.model.codec_embedding(first)[:, None]]
+        codes, best = [first], [score]
+        x = torch.cat((hidden[:, None], vectors[0]), dim=1)
+        tables, heads = self._predictor.model.codec_embedding, self._predictor.lm_head
+        for table, head, part in zip(tables, heads, noise, strict=True):
+            out = self._predictor(x, cache.length, cache)
+            scores = shape_scores(head(out[:, -1]).float(), shape)
+            code, score = draw(scores, shape.quieten(part)[:, 0])
+            x = table(code)[:, None]
+            vectors.append(x)
+            codes.append(code)
+            best.append(score)
+        return Spoken(
+            codes=torch.stack(codes, dim=-1),
+            code_sum=torch.cat(vectors, dim=1).sum(1),
+            is_finite=torch.isfinite(torch.stack(best, dim=-1)).all(dim=-1),
+        )
+
+    def _cache(self, batch: int) -> KeyValueCache:
+        """Its memory is kept from frame to frame, so that a graph finds it where it was."""
+        if batch not in self._caches:
+            num_layers = self._predictor.config.num_hidden_layers
+            self._caches[batch] = KeyValueCache(num_layers, self._config.num_code_groups)
+        self._caches[batch].clear()
+        return self._caches[batch]
+
+
+class SlotAttention:
+    """Each row attends to its slot's keys and values, `place.span` of them at most."""
+
+    def __init__(self, table: SlotTable, place: Place) -> None:
+        self._table, self._place = table, place
+        seen = torch.arange(place.span, device=place.num_keys.device) < place.num_keys[:, None]
+        self._mask = seen[:, None, None]  # [B, 1, 1, span]
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Query heads that share a key stand as its queries: [B, kv_heads, group, head_dim]."""
+        slots, position = self._place.slots, self._place.position
+        keys, values = self._table.keys[layer], self._table.values[layer]
+        keys[slots, :, position] = k[:, :, 0]
+        values[slots, :, position] = v[:, :, 0]
+        keys, values = (part[slots, :, : self._place.span] for part in (keys, values))
+        grouped = q.unflatten(1, (k.shape[1], -1)).squeeze(3)
+        out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=self._mask)
+        return out.flatten(1, 2).unsqueeze(2)
+
+
+def noise_table(model: Qwen3TTS) -> NoiseTable:
+    config = model.config.talker_config
+    size = config.code_predictor_config.vocab_size
+    return NoiseTable([config.vocab_size] + [size] * (config.num_code_groups - 1), model.device)
+
+
+def bans(model: Qwen3TTS) -> tuple[Tensor, Tensor]:
+    """The codes of codebook 0 that are never drawn, and those that are not drawn early."""
+    config = model.config.talker_config
+    early = (torch.arange(config.vocab_size) >= config.vocab_size - NUM_SPECIAL).to(model.device)
+    late = early.clone()
+    late[config.codec_eos_token_id] = False
+    return late, early
+
+
+def shape_of(draws: Draws, num_codes: int, *, is_predictor: bool) -> Shape:
+    numbers, scales = draws.numbers, draws.scales
+    number = Number.PREDICTOR_IS_GREEDY if is_predictor else Number.IS_GREEDY
+    scale = Scale.PREDICTOR_TEMPERATURE if is_predictor else Scale.TEMPERATURE
+    top_p = Scale.PREDICTOR_TOP_P if is_predictor else Scale.TOP_P
+    return Shape(
+        temperature=scales[scale, :, None],
+        is_greedy=numbers[number, :, None] > 0,
+        last=numbers[number + 1, :, None],
+        top_p=scales[top_p, :, None],
+        num_ranked=min(draws.kind.num_ranked or num_codes, num_codes),
+        has_top_p=draws.kind.has_top_p,
+    )

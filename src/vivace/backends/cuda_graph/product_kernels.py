@@ -1,0 +1,164 @@
+# mypy: ignore-errors
+"""Triton kernels of norms and products, with the reference's rounding points (model/ops.py).
+
+Every sum runs in an order that depends on a row's own data alone, never on the batch around it:
+products accumulate along k in one sequence or in four, norms are one row to a reduction. So a
+slot's numbers do not depend on its company.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+LINE = tl.constexpr(64)  # bfloat16 numbers of a cache line
+
+
+@triton.jit
+def wait_for_last(OVERLAPS: tl.constexpr):
+    """Wait until the kernel before has written what we read; only then may the next one start.
+
+    In the other order each kernel would let the next one in, and those that wait would crowd out
+    the one that works.
+    """
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+@triton.jit
+def _fetch_ahead(rows, size, LINES: tl.constexpr):
+    """Ask for weight rows before they are needed: they depend on no other kernel."""
+    k = tl.minimum(tl.arange(0, LINES) * LINE, size - LINE)
+    at = (rows[:, None] + k[None, :]).to(tl.int64)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _row_scale(x, size, eps, BLOCK: tl.constexpr):
+    """1 / rms of one row."""
+    k = tl.arange(0, BLOCK)
+    wide = tl.load(x + k, mask=k < size, other=0.0).to(tl.float32)
+    return tl.math.rsqrt(tl.sum(wide * wide, 0) / size + eps)
+
+
+@triton.jit
+def scaled(x, scale, weight, dtype: tl.constexpr):
+    """Round the normalised value, then the product with the weight."""
+    normed = (x.to(tl.float32) * scale).to(dtype).to(tl.float32)
+    return (normed * weight.to(tl.float32)).to(dtype)
+
+
+@triton.jit
+def _silu(x, dtype: tl.constexpr):
+    wide = x.to(tl.float32)
+    return (wide / (1.0 + tl.exp(-wide))).to(dtype)
+
+
+@triton.jit
+def rms_norm_kernel(
+    x, weight, out, size, x_stride, eps, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr
+):
+    wait_for_last(OVERLAPS)
+    row = tl.program_id(0)
+    dtype: tl.constexpr = x.dtype.element_ty
+    scale = _row_scale(x + row * x_stride, size, eps, BLOCK)
+    k = tl.arange(0, BLOCK)
+    value = tl.load(x + row * x_stride + k, mask=k < size, other=0.0)
+    factor = tl.load(weight + k, mask=k < size, other=0.0)
+    tl.store(out + row * size + k, scaled(value, scale, factor, dtype), mask=k < size)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def linear_kernel(
+    x, weight, bias, norm_weight, out,
+    num_rows, n_size, k_size, x_stride, eps,
+    NORM_ROWS: tl.constexpr,  # rows to normalise here; 0 where they come normalised
+    HAS_BIAS: tl.constexpr,
+    IS_SILU: tl.constexpr, IS_GATED: tl.constexpr,  # silu(x W) or silu(x W) * (x U), U after W
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    DEPTH: tl.constexpr, IS_EVEN: tl.constexpr,  # k_size, rounded up to a power of two
+    OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """out[m, n] = sum over k of norm(x)[m, k] * weight[n, k], and what follows it."""
+    dtype: tl.constexpr = x.dtype.element_ty
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    w_rows = weight + n.to(tl.int64) * k_size
+    u_rows = w_rows + n_size.to(tl.int64) * k_size
+    if OVERLAPS and IS_EVEN and DEPTH >= LINE:
+        _fetch_ahead(w_rows, k_size, DEPTH // LINE)
+        if IS_GATED:
+            _fetch_ahead(u_rows, k_size, DEPTH // LINE)
+    wait_for_last(OVERLAPS)
+    is_row = m < num_rows
+    scale = tl.full((BLOCK_M,), 1.0, tl.float32)
+    if NORM_ROWS > 0:
+        for row in tl.static_range(NORM_ROWS):
+            value = _row_scale(x + row * x_stride, k_size, eps, DEPTH)
+            scale = tl.where(m == row, value, scale)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    up_acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, k_size, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)[None, :]
+        x_mask = is_row[:, None] if IS_EVEN else is_row[:, None] & (k < k_size)
+        w_mask = (n < n_size)[:, None] & (k < k_size)
+        a = tl.load(x + m[:, None] * x_stride + k, mask=x_mask, other=0.0)
+        w_at = w_rows[:, None] + k
+        w = tl.load(w_at) if IS_EVEN else tl.load(w_at, mask=w_mask, other=0.0)
+        if NORM_ROWS > 0:
+            factor = tl.load(norm_weight + k, mask=k < k_size, other=0.0)
+            a = scaled(a, scale[:, None], factor, dtype)
+        acc = tl.dot(a, tl.trans(w), acc, input_precision="ieee")
+        if IS_GATED:
+            u_at = u_rows[:, None] + k
+            u = tl.load(u_at) if IS_EVEN else tl.load(u_at, mask=w_mask, other=0.0)
+            up_acc = tl.dot(a, tl.trans(u), up_acc, input_precision="ieee")
+    if HAS_BIAS:
+        acc += tl.load(bias + n, mask=n < n_size, other=0.0).to(tl.float32)[None, :]
+    y = acc.to(dtype)
+    if IS_SILU or IS_GATED:
+        y = _silu(y, dtype)
+    if IS_GATED:
+        y = (y.to(tl.float32) * up_acc.to(dtype).to(tl.float32)).to(dtype)
+    at = m[:, None] * n_size + n[None, :]
+    tl.store(out + at, y, mask=is_row[:, None] & (n < n_size)[None, :])
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def residual_linear_kernel(
+    x, weight, residual, out,
+    num_rows, n_size, k_size, x_stride,
+    PARTS: tl.constexpr,  # of every block of the sum
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    DEPTH: tl.constexpr, IS_EVEN: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """out = residual + x W: a warp to each part of the sum, since long sums wait for themselves."""
+    dtype: tl.constexpr = x.dtype.element_ty
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    w_rows = weight + n.to(tl.int64) * k_size
+    if OVERLAPS and IS_EVEN and DEPTH >= LINE:
+        _fetch_ahead(w_rows, k_size, DEPTH // LINE)
+    wait_for_last(OVERLAPS)
+    is_row = m < num_rows
+    part: tl.constexpr = BLOCK_K // PARTS
+    within = tl.arange(0, PARTS)[:, None, None] * part + tl.arange(0, part)[None, None, :]
+    acc = tl.zeros((PARTS, BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, k_size, BLOCK_K):
+        k = start + within
+        x_mask = is_row[None, :, None] if IS_EVEN else is_row[None, :, None] & (k < k_size)
+        w_mask = (n < n_size)[None, :, None] & (k < k_size)
+        a = tl.load(x + m[None, :, None] * x_stride + k, mask=x_mask, other=0.0)
+        w_at = w_rows[None, :, None] + k
+        w = tl.load(w_at) if IS_EVEN else tl.load(w_at, mask=w_mask, other=0.0)
+        acc = tl.dot(a, tl.permute(w, (0, 2, 1)), acc, input_precision="ieee")
+    y = tl.sum(acc, 0).to(dtype).to(tl.float32)
+    at = m[:, None] * n_size + n[None, :]
+    mask = is_row[:, None] & (n < n_size)[None, :]
+    before = tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + at, (before + y).to(dtype), mask=mask)

@@ -1,0 +1,136 @@
+"""Queues frames for batches of slots and reads what they made: one wait for many frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vivace.backends.base import Frames, SlotStatus
+from vivace.backends.cuda_graph.buckets import BATCHES, fit, spans
+from vivace.backends.cuda_graph.frame import Computer, DrawKind, FrameLoop
+from vivace.backends.cuda_graph.graphs import GraphPool, Work
+from vivace.backends.cuda_graph.slot_table import RING, STATUSES, Number, SlotTable
+from vivace.speech import SamplingParams
+
+Codes = NDArray[np.int64]
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveSlot:
+    """What the host knows of an admitted slot."""
+
+    row: int
+    sampling: SamplingParams
+    num_rows: int  # of the prompt
+    num_texts: int
+    is_complete: bool  # no more text will come
+    num_frames: int = 0  # read by the host
+    num_queued: int = 0  # and on their way, at most
+    status: SlotStatus = "running"
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.num_frames + self.num_queued == 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.status not in ("running", "waiting")
+
+
+class Stepper:
+    def __init__(
+        self, table: SlotTable, computer: Computer, graphs: GraphPool, pad_id: int
+    ) -> None:
+        self._table, self._computer, self._graphs = table, computer, graphs
+        self._loop = FrameLoop(table, computer, pad_id)
+        self._spans = spans(table.num_positions)
+        self._rows = torch.full((BATCHES[-1],), table.padding, device=table.numbers.device)
+
+    def start(
+        self, live: Sequence[LiveSlot], num_frames: int
+    ) -> Callable[[], list[tuple[Codes, SlotStatus]]]:
+        """Queue frames for a batch; the call returned waits for them and says what each made."""
+        assert 0 < num_frames <= RING
+        batch = fit(len(live), BATCHES)
+        assert batch is not None
+        kind = self._computer.kind([slot.sampling for slot in live])
+        reach = max(s.num_rows + s.num_frames + s.num_queued for s in live) + num_frames
+        span = fit(reach, self._spans) or self._spans[-1]
+        first = self.frame(batch, 0 if all(slot.is_fresh for slot in live) else span, kind)
+        later = self.frame(batch, span, kind) if num_frames > 1 else first
+        padding = [self._table.padding] * (batch - len(live))
+        rows = self._table.upload([slot.row for slot in live] + padding, torch.int64)
+        self._rows[:batch].copy_(rows)
+        first()
+        for _ in range(num_frames - 1):
+            later()
+        for slot in live:
+            slot.num_queued += num_frames
+        report = self._report(self._rows[: len(live)])
+        return lambda: [
+            self._settle(slot, row, num_frames) for slot, row in zip(live, report(), strict=True)
+        ]
+
+    def frame(self, batch: int, span: int, kind: DrawKind) -> Work:
+        rows = self._rows[:batch]
+        return self._graphs.get(
+            ("frame", batch, span, *kind),
+            lambda: self._loop.make(rows, span, kind),
+            lambda: self._rows.fill_(self._table.padding),
+        )
+
+    def warm(self, batch: int, num_positions: int) -> None:
+        """Capture the frames of `batch` slots, usually sampled, up to that many positions."""
+        kind = self._computer.kind([SamplingParams()])
+        shorter = [span for span in self._spans if span < num_positions]
+        for span in (0, *shorter, *self._spans[len(shorter) : len(shorter) + 1]):
+            self.frame(batch, span, kind)
+
+    def _report(self, rows: Tensor) -> Callable[[], NDArray[np.int32]]:
+        """Status, number of frames and the latest codes of these rows, on their way to the host."""
+        table = self._table
+        numbers = table.numbers[: Number.NUM_FRAMES + 1].index_select(1, rows).T
+        ring = table.ring.index_select(0, rows).flatten(1)
+        return to_host(torch.cat((numbers.int(), ring), dim=1))
+
+    def _settle(
+        self, slot: LiveSlot, row: NDArray[np.int32], num_queued: int
+    ) -> tuple[Codes, SlotStatus]:
+        status, num_frames = STATUSES[row[0]], int(row[1])
+        ring = row[2:].reshape(RING, -1)
+        codes = ring[np.arange(slot.num_frames, num_frames) % RING].astype(np.int64)
+        slot.status, slot.num_frames = status, num_frames
+        slot.num_queued -= num_queued
+        return codes, status
+
+
+def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:
+    """Start the copy; the call returned waits for it."""
+    if tensor.device.type != "cuda":
+        copied = tensor.clone()
+        return copied.numpy
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record()
+
+    def wait() -> NDArray[Any]:
+        done.synchronize()
+        return host.numpy()
+
+    return wait
+
+
+def stack(made: Sequence[tuple[Codes, SlotStatus]], num_groups: int) -> Frames:
+    """What every slot made, in the order of the slots."""
+    lengths = tuple(len(codes) for codes, _ in made)
+    padded = np.zeros((len(made), max(lengths, default=0), num_groups), dtype=np.int64)
+    for row, (codes, _) in enumerate(made):
+        padded[row, : len(codes)] = codes
+    return Frames(padded, lengths, tuple(status for _, status in made))

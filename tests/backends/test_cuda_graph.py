@@ -1,0 +1,393 @@
+"""The graph backend's own code, un-captured on a CPU: the same codes as the reference."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from conftest import TINY_NAMES, Tiny
+from official_calls import official_items
+from vivace.backends import survey
+from vivace.backends.base import Backend
+from vivace.backends.cuda_graph import backend as backend_module
+from vivace.backends.cuda_graph import computer as computer_module
+from vivace.backends.cuda_graph import prefill as prefill_module
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.buckets import CODEC_FRAMES, fit, spans, split_frames
+from vivace.backends.cuda_graph.frame import DrawKind
+from vivace.backends.cuda_graph.graphs import GraphPool
+from vivace.backends.cuda_graph.memory import fitting_streams
+from vivace.backends.cuda_graph.slot_table import Number
+from vivace.errors import BackendError, BackendUnavailableError
+from vivace.prompt import Prompt, build_prompt
+from vivace.speech import SamplingParams
+
+NUM_FRAMES = 24
+SETTINGS: tuple[dict[str, float], ...] = (
+    {},
+    {"temperature": 0},
+    {"temperature": 0, "predictor_temperature": 0.9},
+    {"temperature": 1.7, "top_k": 0, "repetition_penalty": 1.4},
+    {"top_p": 0.6, "predictor_top_p": 0.8, "top_k": 0},
+    {"top_k": 3, "predictor_top_k": 1, "repetition_penalty": 0.8},
+)
+
+
+@pytest.fixture(scope="module")
+def part(tiny: Callable[[str], Tiny]) -> Tiny:
+    return tiny("custom_voice_projected")
+
+
+def graph_backend(part: Tiny, max_streams: int = 8, max_frames: int = 320) -> CudaGraphBackend:
+    return CudaGraphBackend(part.model, part.codec, max_streams=max_streams, max_frames=max_frames)
+
+
+def make_prompt(part: Tiny, text: str, *, is_complete: bool = True) -> Prompt:
+    return build_prompt(
+        part.checkpoint.config,
+        part.tokenizer.encode(text),
+        role_ids=part.tokenizer.role_ids("assistant"),
+        layout="streamed",
+        language="english",
+        preset="ryan",
+        is_complete=is_complete,
+    )
+
+
+def params(seed: int, **changes: float) -> SamplingParams:
+    return SamplingParams(seed=seed, max_frames=NUM_FRAMES, min_frames=8).replace(**changes)
+
+
+def speak(backend: Backend, prompt: Prompt, sampling: SamplingParams) -> NDArray[np.int64]:
+    slot = backend.admit(prompt, sampling)
+    codes = backend.step([slot], sampling.max_frames).of(0)
+    backend.release(slot)
+    return codes
+
+
+def speak_and_render(
+    backend: Backend, prompt: Prompt, sampling: SamplingParams, sizes: Sequence[int]
+) -> NDArray[np.float32]:
+    slot = backend.admit(prompt, sampling)
+    pieces = [backend.render([slot], backend.step([slot], size))[0] for size in sizes]
+    backend.release(slot)
+    return np.concatenate(pieces)
+
+
+# --- Codes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", TINY_NAMES)
+def test_greedy_codes_are_the_official_ones_as_slots_join_and_leave(
+    tiny: Callable[[str], Tiny], model: str
+) -> None:
+    part = tiny(model)
+    items = [item for item in official_items(model) if len(item.codes) <= 64][::3]
+    backend = graph_backend(part, max_streams=5)
+    waiting, running = list(range(len(items))), dict[int, int]()
+    codes: dict[int, list[NDArray[np.int64]]] = {i: [] for i in waiting}
+    while waiting or running:
+        if waiting and len(running) < 5:
+            index = waiting.pop(0)
+            running[index] = backend.admit(items[index].prompt(part), items[index].sampling)
+        frames = backend.step(list(running.values()), 7)
+        for row, index in enumerate(list(running)):
+            codes[index].append(frames.of(row))
+            if frames.status[row] != "running":
+                backend.release(running.pop(index))
+    for index, item in enumerate(items):
+        assert np.array_equal(np.concatenate(codes[index]), item.codes), item.call
+
+
+def test_every_setting_draws_what_the_reference_draws_side_by_side(part: Tiny) -> None:
+    backend, eager = graph_backend(part), part.backend()
+    prompts = [make_prompt(part, text) for text in ("Hay.", "More hay.", "A needle!")] * 2
+    settings = [params(2**40 + i, **changes) for i, changes in enumerate(SETTINGS)]
+    slots = [backend.admit(*pair) for pair in zip(prompts, settings, strict=True)]
+    steps = [backend.step(slots, size) for size in (1, 5, 18)]
+    for row, pair in enumerate(zip(prompts, settings, strict=True)):
+        found = np.concatenate([step.of(row) for step in steps])
+        assert np.array_equal(found, speak(eager, *pair)), SETTINGS[row]
+
+
+@pytest.mark.parametrize("plan", range(3))
+def test_company_does_not_change_a_slot(part: Tiny, plan: int) -> None:
+    backend, choice = graph_backend(part), random.Random(plan)
+    prompt = make_prompt(part, "The needle in the haystack.")
+    alone = speak(part.backend(), prompt, params(plan))
+    slot, others = backend.admit(prompt, params(plan)), list[int]()
+    pieces: list[NDArray[np.int64]] = []
+    while sum(map(len, pieces)) < NUM_FRAMES:
+        while len(others) < choice.randint(0, 5):
+            sampling = params(choice.randrange(2**40), top_p=choice.choice([0.5, 1.0]))
+            others.append(backend.admit(make_prompt(part, "Hay."), sampling))
+        order = choice.sample([slot, *others], 1 + len(others))
+        frames = backend.step(order, choice.randint(1, 7))
+        pieces.append(frames.of(order.index(slot)))
+        for other, status in zip(order, frames.status, strict=True):
+            if other != slot and (status != "running" or choice.random() < 0.3):
+                backend.release(other)
+                others.remove(other)
+    assert np.array_equal(np.concatenate(pieces), alone)
+
+
+def test_a_row_forgets_the_slot_before(part: Tiny) -> None:
+    backend = graph_backend(part, max_streams=1)
+    prompt = make_prompt(part, "Afresh.")
+    first = speak_and_render(backend, prompt, params(3), [4, 4])
+    speak_and_render(backend, make_prompt(part, "Something else, and longer."), params(4), [9])
+    assert np.array_equal(speak_and_render(backend, prompt, params(3), [4, 4]), first)
+
+
+def test_steps_can_be_queued_before_the_first_is_read(part: Tiny) -> None:
+    backend = graph_backend(part)
+    prompt = make_prompt(part, "Ahead.")
+    slot = backend.admit(prompt, params(3))
+    waits = [backend.start_step([slot], size) for size in (1, 2, 16, 16)]
+    found = np.concatenate([wait().of(0) for wait in waits])
+    assert np.array_equal(found, speak(part.backend(), prompt, params(3)))
+
+
+def test_more_slots_than_the_largest_graph_are_stepped_in_parts(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("stepper", "codec", "backend"):
+        monkeypatch.setattr(f"vivace.backends.cuda_graph.{name}.BATCHES", (1, 2))
+    backend = graph_backend(part)
+    prompt = make_prompt(part, "Many.")
+    slots = [backend.admit(prompt, params(seed)) for seed in range(5)]
+    frames = backend.step(slots, 6)
+    samples = backend.render(slots, frames)
+    eager = part.backend()
+    for row in range(5):
+        assert np.array_equal(frames.of(row), speak(eager, prompt, params(row, max_frames=6)))
+        alone = speak_and_render(eager, prompt, params(row), [6])
+        assert np.allclose(samples[row], alone, rtol=0, atol=5e-5)
+
+
+def test_a_prompt_longer_than_any_graph_is_read_all_the_same(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill_module, "PROMPT_ROWS", (4, 8))
+    prompt = make_prompt(part, "Long enough.")
+    assert np.array_equal(
+        speak(graph_backend(part), prompt, params(1)), speak(part.backend(), prompt, params(1))
+    )
+
+
+# --- Text, ends and failures ------------------------------------------------------------------
+
+
+def test_a_slot_without_text_waits_and_goes_on_where_it_was(part: Tiny) -> None:
+    backend = graph_backend(part)
+    ids = part.tokenizer.encode("abcd")
+    slot = backend.admit(make_prompt(part, "a", is_complete=False), params(9))
+    other = backend.admit(make_prompt(part, "Hay."), params(1))
+    first = backend.step([slot, other], 5)
+    assert (first.lengths, first.status) == ((1, 5), ("waiting", "running"))
+    second = backend.step([slot], 5)
+    assert (second.lengths, second.status) == ((0,), ("waiting",))
+    backend.extend(slot, ids[1:], is_last=True)
+    third = backend.step([slot], NUM_FRAMES)
+    whole = speak(part.backend(), make_prompt(part, "abcd"), params(9))
+    assert np.array_equal(np.concatenate([first.of(0), third.of(0)]), whole)
+    with pytest.raises(BackendError, match="complete"):
+        backend.extend(slot, [1], is_last=False)
+
+
+def test_text_that_no_frame_could_read_is_not_kept(part: Tiny) -> None:
+    backend = graph_backend(part, max_frames=16)
+    slot = backend.admit(make_prompt(part, "a", is_complete=False), params(9))
+    backend.extend(slot, [1] * 10, is_last=False)
+    backend.extend(slot, [1] * 10, is_last=True)
+    assert backend.step([slot], 40).lengths == (16,)
+
+
+def test_a_slot_whose_numbers_break_fails_alone(part: Tiny) -> None:
+    backend, prompt = graph_backend(part), make_prompt(part, "Steady.")
+    broken, healthy = (backend.admit(prompt, params(seed)) for seed in (4, 3))
+    with torch.inference_mode():
+        backend._table.hidden[backend._slots[broken].row] = torch.nan
+    frames = backend.step([broken, healthy], NUM_FRAMES)
+    assert (frames.lengths[0], frames.status) == (0, ("failed", "length"))
+    assert np.array_equal(frames.of(1), speak(part.backend(), prompt, params(3)))
+    assert backend.step([broken], 1).status == ("failed",)
+
+
+def test_the_ends_are_told_apart(part: Tiny) -> None:
+    backend = graph_backend(part)
+    stopping = next(i for i in official_items("custom_voice_projected") if i.raw["finish"] == "eos")
+    slots = [
+        backend.admit(stopping.prompt(part), stopping.sampling),
+        backend.admit(make_prompt(part, "Bounded."), params(1, max_frames=5, min_frames=6)),
+    ]
+    frames = backend.step(slots, len(stopping.codes) + 20)
+    assert frames.status == ("stop", "length")
+    assert frames.lengths == (len(stopping.codes), 5)
+    assert backend.step(slots, 3).lengths == (0, 0)
+    assert backend.step([], 3).codes.shape == (0, 0, 16)
+
+
+# --- Samples ----------------------------------------------------------------------------------
+
+
+def test_samples_are_the_reference_ones_whatever_the_chunks(tiny: Callable[[str], Tiny]) -> None:
+    part = tiny("base")
+    item = next(i for i in official_items("base") if i.call.startswith("icl_text_longer"))
+    sampling = params(5, max_frames=37, min_frames=38)
+    whole = speak_and_render(part.backend(), item.prompt(part), sampling, [37])
+    pieces = speak_and_render(graph_backend(part), item.prompt(part), sampling, [1, 2, 3, 31])
+    assert np.allclose(pieces, whole, rtol=0, atol=5e-5)
+
+
+def test_a_ragged_batch_is_rendered_slot_by_slot(part: Tiny) -> None:
+    backend, prompt = graph_backend(part), make_prompt(part, "Ragged.")
+    limits = (3, 11, 20, 1)
+    slots = [backend.admit(prompt, params(s, max_frames=n)) for s, n in enumerate(limits)]
+    samples = backend.render(slots, backend.step(slots, 20))
+    for seed, (limit, found) in enumerate(zip(limits, samples, strict=True)):
+        alone = speak_and_render(part.backend(), prompt, params(seed), [limit])
+        assert np.allclose(found, alone, rtol=0, atol=5e-5)
+
+
+# --- Slots, memory and graphs -----------------------------------------------------------------
+
+
+def test_slots_run_out_and_come_back(part: Tiny) -> None:
+    backend, prompt = graph_backend(part, max_streams=2), make_prompt(part, "Full.")
+    slots = [backend.admit(prompt, params(seed)) for seed in (1, 2)]
+    with pytest.raises(BackendError, match="max_streams"):
+        backend.admit(prompt, params(3))
+    backend.release(slots[0])
+    backend.admit(prompt, params(3))
+    for call in (
+        lambda: backend.step([slots[0]], 1),
+        lambda: backend.extend(slots[0], [], True),
+        lambda: backend.release(slots[0]),
+    ):
+        with pytest.raises(BackendError, match="released"):
+            call()
+
+
+def test_a_slot_needs_a_seed_and_room(part: Tiny) -> None:
+    backend = graph_backend(part)
+    with pytest.raises(BackendError, match="seed"):
+        backend.admit(make_prompt(part, "Hm."), SamplingParams())
+    limit = backend_module.PROMPT_ROOM + backend.max_frames
+    config = part.checkpoint.config
+    with pytest.raises(BackendError, match="rows"):
+        backend.admit(
+            build_prompt(config, [1] * limit, role_ids=[1, 2, 3], layout="whole"), params(1)
+        )
+
+
+def test_memory_is_told_and_the_lack_of_it_names_the_settings(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = graph_backend(part, max_streams=3).memory()
+    double = graph_backend(part, max_streams=6).memory()
+    assert double["keys and values"] == 2 * sizes["keys and values"]
+
+    def refuse(*_: object) -> None:
+        raise torch.cuda.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(backend_module, "SlotTable", refuse)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**30, 2**31))
+    with pytest.raises(BackendError, match=r"lower max_streams or max_frames"):
+        graph_backend(part)
+
+
+def test_as_many_streams_as_fit_are_made_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10 * 2**30, 80 * 2**30))
+    assert fitting_streams(2**30, cuda) == 6
+    assert fitting_streams(2**40, cuda) == 1
+    assert fitting_streams(2**20, cuda) == fitting_streams(2**40, torch.device("cpu")) == 32
+
+
+def test_warming_up_changes_no_slot(part: Tiny) -> None:
+    backend, prompt = graph_backend(part, max_streams=2), make_prompt(part, "Warm.")
+    slot = backend.admit(prompt, params(1))
+    before = backend.step([slot], 6).of(0)
+    backend.warmup((1, 2))
+    after = backend.step([slot], 18).of(0)
+    expected = speak(part.backend(), prompt, params(1))
+    assert np.array_equal(np.concatenate([before, after]), expected)
+
+
+def test_work_that_cannot_be_captured_runs_all_the_same_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = GraphPool(torch.device("cpu"))
+
+    def refuse(work: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore words")
+
+    monkeypatch.setattr(pool, "_is_capturing", True)
+    monkeypatch.setattr(pool, "_capture", refuse)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    done: list[str] = []
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            pool.get(("frame", 1), lambda: done.append("work"), lambda: done.append("park"))()
+    assert done == ["park", "work", "work", "work", "work"]
+    assert len(caplog.records) == 1
+    assert pool.fallbacks == {"('frame', 1)": "operation not permitted when stream is capturing"}
+
+
+def test_a_cpu_is_refused_and_so_is_what_needs_a_gpu(part: Tiny) -> None:
+    refusals = {entry.name: refusal for entry, refusal in survey(torch.device("cpu"))}
+    assert "NVIDIA GPU" in (refusals["cuda_graph"] or "")
+    assert graph_backend(part).computer == "plain"
+    for name in ("fused", "quantum"):
+        with pytest.raises(BackendUnavailableError):
+            CudaGraphBackend(part.model, part.codec, computer=name)
+    with pytest.raises(BackendUnavailableError, match="split"):
+        CudaGraphBackend(part.model, part.codec, codec_precision="split")
+
+
+def test_kernels_that_do_not_work_leave_the_layers_to_pytorch(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(computer_module, "fused_refusal", lambda _: None)
+    with caplog.at_level(logging.WARNING):
+        assert graph_backend(part).computer == "plain"  # no kernel runs on a CPU
+    assert "fused kernels failed" in caplog.text
+    with pytest.raises(BackendUnavailableError, match="do not work"):
+        CudaGraphBackend(part.model, part.codec, max_streams=1, computer="fused")
+
+
+# --- Sizes ------------------------------------------------------------------------------------
+
+
+def test_sizes_hold_what_they_must() -> None:
+    assert [fit(n, (1, 2, 4)) for n in (1, 3, 4, 5)] == [1, 4, 4, None]
+    assert spans(3072) == (256, 1024, 3072)
+    assert spans(200) == (200,)
+    for num_frames in range(70):
+        parts = split_frames(num_frames)
+        assert sum(parts) == num_frames
+        assert set(parts) <= set(CODEC_FRAMES)
+
+
+def test_a_graph_is_shared_by_slots_that_draw_alike() -> None:
+    usual = DrawKind.of([SamplingParams(), SamplingParams(temperature=0.1, top_k=7)])
+    assert usual == DrawKind(64, has_top_p=False)
+    assert DrawKind.of([SamplingParams(), SamplingParams(top_k=0)]).num_ranked == 0
+    assert DrawKind.of([SamplingParams(predictor_top_p=0.9)]).has_top_p
+
+
+def test_the_numbers_of_a_slot_are_those_of_its_sampling(part: Tiny) -> None:
+    backend = graph_backend(part)
+    slot = backend.admit(make_prompt(part, "Numbers."), params(2**63 - 1, top_k=0))
+    numbers = backend._table.numbers[:, backend._slots[slot].row].tolist()
+    vocabulary = part.checkpoint.config.talker_config.vocab_size
+    assert numbers[Number.SEED] == 2**63 - 1
+    assert numbers[Number.LAST] == vocabulary - 1
+    assert numbers[Number.MAX_FRAMES] == NUM_FRAMES

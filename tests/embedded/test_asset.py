@@ -1,0 +1,110 @@
+"""What ships in the package: small, complete, quick to load, and the official code's too."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from conftest import ROOT
+from vivace import TTS
+from vivace.checkpoint import EMBEDDED
+from vivace.errors import UnsupportedRequestError
+
+GOLDEN = ROOT / "tests" / "golden"
+OFFICIAL = json.loads((GOLDEN / "codes_embedded.json").read_text(encoding="utf-8"))
+OFFICIAL_TENSORS = load_file(GOLDEN / "codes_embedded.safetensors")
+SEEDS = json.loads((GOLDEN / "embedded_seeds.json").read_text(encoding="utf-8"))
+MAX_BYTES = 40_000_000
+MAX_LOAD_S = 2.0
+
+
+def test_it_is_small_enough_to_ship() -> None:
+    assert sum(path.stat().st_size for path in EMBEDDED.rglob("*") if path.is_file()) <= MAX_BYTES
+
+
+@pytest.mark.parametrize("part", ["", "speech_tokenizer"])
+def test_its_weights_take_16_bits(part: str) -> None:
+    with safe_open(EMBEDDED / part / "model.safetensors", framework="pt") as file:
+        assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F16"}  # noqa: SIM118
+
+
+def test_nothing_that_was_only_for_training_is_in_it() -> None:
+    names = {str(path.relative_to(EMBEDDED)) for path in EMBEDDED.rglob("*") if path.is_file()}
+    assert names == {
+        "config.json",
+        "generation_config.json",
+        "merges.txt",
+        "model.safetensors",
+        "preprocessor_config.json",
+        "tokenizer_config.json",
+        "vocab.json",
+        "speech_tokenizer/config.json",
+        "speech_tokenizer/configuration.json",
+        "speech_tokenizer/model.safetensors",
+        "speech_tokenizer/preprocessor_config.json",
+    }
+
+
+def test_it_loads_without_a_name_or_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        with TTS.load(device="cpu", offline=True) as tts:
+            seconds.append(time.perf_counter() - began)
+            assert (tts.model_type, tts.speakers) == ("custom_voice", ["heart"])
+            assert tts.languages == ["auto", "english"]
+    assert min(seconds) < MAX_LOAD_S
+
+
+def test_a_name_or_a_folder_still_wins(tiny_folder: Path) -> None:
+    with TTS.load(tiny_folder / "base", device="cpu") as tts:
+        assert tts.model_type == "base"
+
+
+def test_it_does_not_pretend_to_clone(embedded: TTS) -> None:
+    with pytest.raises(UnsupportedRequestError, match=r"cannot clone a voice; load .*0\.6B-Base"):
+        embedded.clone((np.zeros(48_000, dtype=np.float32), 24_000))
+
+
+@pytest.mark.parametrize("entry", SEEDS, ids=lambda entry: entry["text"])
+def test_a_seed_draws_the_same_codes_as_ever(embedded: TTS, entry: dict[str, object]) -> None:
+    """scripts/make_embedded_golden.py writes them anew when the weights change."""
+    audio = embedded.speak(str(entry["text"]), seed=entry["seed"])
+    assert audio.codes.tolist() == entry["codes"]
+    assert audio.finish_reason == "stop"
+
+
+def test_the_official_goldens_are_of_these_very_weights() -> None:
+    digests = {
+        name: hashlib.sha256((EMBEDDED / name).read_bytes()).hexdigest()
+        for name in OFFICIAL["weights"]
+    }
+    assert digests == OFFICIAL["weights"]
+
+
+@pytest.mark.parametrize("call", OFFICIAL["calls"], ids=lambda call: call["name"])
+def test_the_official_code_loads_it_and_says_the_same(
+    embedded: TTS, call: dict[str, object]
+) -> None:
+    [item] = call["items"]  # type: ignore[misc]
+    audio = embedded.speak(
+        item["text"],
+        voice=item["speaker"],
+        language=item["language"],
+        text_layout="whole" if call["non_streaming_mode"] else "streamed",
+        temperature=0,
+        trim=False,
+    )
+    prefix = f"{call['name']}.0"
+    assert np.array_equal(audio.codes, OFFICIAL_TENSORS[f"{prefix}.codes"])
+    expected = OFFICIAL_TENSORS[f"{prefix}.waveform"]
+    stride = -(-len(audio.samples) // len(expected))
+    assert np.allclose(audio.samples[::stride], expected, rtol=0, atol=5e-5)

@@ -1,0 +1,116 @@
+"""The embedded voice really speaks, so what tiny checkpoints cannot show is shown on it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from conftest import ROOT, load_script
+from vivace import TTS
+from vivace.engine.long_text import SEAM, plan_utterances
+
+SENTENCES = [
+    "Yes.",
+    "Good evening, everyone.",
+    "Where did you put the keys?",
+    "She sells sea shells by the shore.",
+    "It costs 25 dollars.",
+    "Call me at 7.",
+    "Thank you very much!",
+    "The rain has stopped at last.",
+    "No, I don't think so.",
+    "Doctor Smith is not in today.",
+    "One, two, three, four.",
+    "Please close the door behind you.",
+    "The train leaves in ten minutes.",
+    "What a lovely surprise!",
+    "He was born in 1984.",
+    "Bread, milk, eggs and cheese.",
+    "Is anybody there?",
+    "My name is Heart.",
+    "We walked along the river.",
+    "That is all for now.",
+]
+STORY = (
+    "The old man had lived by the sea for most of his life. Every morning he went down to the "
+    "harbour to look at the boats. Nobody knew what he was waiting for, and nobody asked. "
+    "One day a letter came from the other side of the world. He read it twice, put on his coat "
+    "and walked to the station without a word."
+)
+Recogniser = Callable[[np.ndarray, int], str]
+
+
+@pytest.mark.parametrize("index", range(len(SENTENCES)))
+def test_speech_comes_to_its_own_end(embedded: TTS, index: int) -> None:
+    text = SENTENCES[index]
+    audio = embedded.speak(text, seed=index)
+    assert audio.finish_reason == "stop"
+    spoken = re.sub(r"\d+", lambda number: "number " * len(number[0]), text)
+    assert 0.25 < audio.duration_s < 0.8 + 0.7 * len(spoken.split())
+    assert np.abs(audio.samples).max() > 0.05
+
+
+def test_the_end_is_drawn_and_not_merely_reached(embedded: TTS) -> None:
+    """The control: where the end may not be drawn, speech goes on until it is stopped."""
+    audio = embedded.speak("Yes.", seed=0, min_frames=100, max_frames=60)
+    assert audio.finish_reason == "length"
+    assert len(audio.codes) == 60
+
+
+@pytest.mark.parametrize("ramp", [1, (1, 2, 4, 8), (3, 7)])
+def test_streamed_audio_is_offline_audio(embedded: TTS, ramp: int | tuple[int, ...]) -> None:
+    text = "Streams are cut anywhere and sound the same."
+    whole = embedded.speak(text, seed=3, trim=False)
+    chunks = list(embedded.stream(text, seed=3, chunk_frames=ramp))
+    assert np.array_equal(np.concatenate([chunk.codes for chunk in chunks]), whole.codes)
+    samples = np.concatenate([chunk.samples for chunk in chunks])
+    assert np.allclose(samples, whole.samples, rtol=0, atol=5e-5)
+
+
+def test_live_text_sounds_as_if_it_had_been_there(embedded: TTS) -> None:
+    text = "Words that are still being written are spoken all the same."
+    whole = embedded.speak(text, seed=4, text_layout="streamed", trim=False)
+    live = embedded.speak(iter(re.findall(r"\s*\S{1,3}", text)), seed=4, trim=False)
+    assert np.array_equal(live.codes, whole.codes)
+    assert live.finish_reason == "stop"
+
+
+def test_a_long_text_is_its_utterances_with_clean_seams(embedded: TTS) -> None:
+    audio = embedded.speak(STORY, seed=5, trim=False)
+    utterances = [part for part in plan_utterances(STORY) if isinstance(part, str)]
+    assert len(utterances) >= 2
+    alone = [
+        embedded.speak(text, seed=5 + index, trim=False) for index, text in enumerate(utterances)
+    ]
+    assert np.array_equal(audio.codes, np.concatenate([each.codes for each in alone]))
+    assert audio.finish_reason == "stop"
+    silence = np.zeros(round(SEAM.seconds * audio.sample_rate), dtype=np.float32)
+    joined = np.concatenate([part for each in alone for part in (each.samples, silence)])
+    assert np.allclose(audio.samples, joined[: -len(silence)], rtol=0, atol=5e-5)
+    for before, after in itertools.pairwise(alone):
+        assert np.abs(before.samples[-240:]).max() < 0.02, "an utterance was cut off"
+        assert np.abs(after.samples[:240]).max() < 0.02, "an utterance begins with a click"
+
+
+@pytest.fixture(scope="module")
+def recognise() -> Recogniser:
+    """Whisper-base, from the packages of the extra `quality`."""
+    judges = load_script(ROOT / "benchmarks" / "judges.py")
+    if missing := judges.missing_packages():
+        pytest.skip(f"needs the extra `quality`: {', '.join(missing)}")
+    return judges.Recogniser()
+
+
+@pytest.mark.slow
+def test_what_is_said_is_what_was_written(embedded: TTS, recognise: Recogniser) -> None:
+    words = load_script(ROOT / "benchmarks" / "words.py")
+    wrong = total = 0
+    for index, text in enumerate(SENTENCES):
+        audio = embedded.speak(text, seed=index)
+        count = words.count_errors(text, recognise(audio.samples, audio.sample_rate))
+        wrong, total = wrong + count.errors, total + count.words
+    assert wrong / total < 0.15

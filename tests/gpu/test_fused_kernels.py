@@ -1,0 +1,195 @@
+"""Each fused kernel against the plain operations it replaces, at released and at odd sizes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import Tiny
+from official_calls import official_items
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.codec_plain import PlainDecoder
+from vivace.backends.cuda_graph.frame import Place
+from vivace.model import ops
+from vivace.model.cache import KeyValueCache
+from vivace.model.layers import RMSNorm
+from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
+from vivace.speech import SamplingParams
+
+pytest.importorskip("triton")
+from vivace.backends.cuda_graph import launch
+from vivace.backends.cuda_graph.codec_fused import FusedDecoder
+from vivace.backends.cuda_graph.fused import FusedComputer
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def quietly() -> object:
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        yield
+
+
+def random_rows(*shape: int, scale: float = 1.0) -> Tensor:
+    return (torch.randn(*shape, device=CUDA) * scale).bfloat16()
+
+
+def share_within(found: Tensor, expected: Tensor, ulps: int) -> float:
+    def ordinal(x: Tensor) -> Tensor:
+        bits = x.contiguous().view(torch.int16).int()
+        return torch.where(bits < 0, -(bits & 0x7FFF), bits)
+
+    return float(((ordinal(found) - ordinal(expected)).abs() <= ulps).float().mean())
+
+
+def make_norm(size: int) -> RMSNorm:
+    norm = RMSNorm(size, 1e-6).to(CUDA, torch.bfloat16)
+    norm.weight.data = random_rows(size)
+    return norm
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(1024, 4096), (3072, 1024), (96, 32), (64, 192)])
+@pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 32, 64, 128])
+def test_products_round_as_the_reference_and_rows_ignore_their_company(
+    depth: int, columns: int, num_rows: int
+) -> None:
+    x, residual = random_rows(num_rows, depth), random_rows(num_rows, columns)
+    weight, norm = random_rows(columns, depth, scale=depth**-0.5), make_norm(depth)
+    normed = ops.rms_norm(x, norm.weight, norm.eps)
+    found = launch.linear(x, weight, norm=norm)
+    assert share_within(found, normed @ weight.T, 1) > 0.99
+    summed = launch.residual_linear(x, weight, residual)
+    assert share_within(summed, residual + x @ weight.T, 1) > 0.99
+    gated = launch.linear(x, weight, norm=norm, is_gated=True)
+    gate, up = (normed @ weight.T).chunk(2, dim=-1)
+    assert share_within(gated, ops.gated_mlp(gate, up), 2) > 0.99
+    assert torch.equal(launch.linear(x[-1:], weight, norm=norm), found[-1:])
+    assert torch.equal(launch.linear(x[-1:], weight, norm=norm, is_gated=True), gated[-1:])
+    assert torch.equal(launch.residual_linear(x[-1:], weight, residual[-1:]), summed[-1:])
+
+
+def test_noise_is_that_of_the_reference_to_the_bit() -> None:
+    seeds = torch.tensor([0, 1, 2**40 + 5, 2**63 - 1], device=CUDA)
+    frames = torch.tensor([0, 3, 8190, 77], device=CUDA)
+    found = launch.gumbel_noise(seeds, frames, 3072, 2048, 16)
+    expected = NoiseTable([3072] + [2048] * 15, CUDA).frames(seeds, frames, 1)
+    assert torch.equal(found, torch.cat(expected, dim=-1)[:, 0])
+
+
+@pytest.mark.parametrize("book", [0, 1])
+def test_draws_are_those_of_the_reference(book: int) -> None:
+    rows = [(0.9, 50, 1.0), (0.0, 50, 1.0), (1.3, 0, 1.0), (0.5, 1, 1.0), (2.0, 2047, 1.0)] * 6
+    batch, num_codes = len(rows), 3072 if book == 0 else 2048
+    logits = (torch.randn(batch, num_codes, device=CUDA) * 4).bfloat16()
+    logits[7, 5], logits[8, 6], logits[9] = torch.nan, torch.inf, -torch.inf
+    shape = Shape.of(rows, num_codes, CUDA)
+    noise = torch.randn(batch, num_codes, device=CUDA)
+    history = torch.rand(batch, num_codes, device=CUDA) < 0.3
+    penalty = torch.full((batch,), 1.05, device=CUDA)
+    is_early = torch.arange(batch, device=CUDA) % 2 == 0
+    table = random_rows(num_codes, 96)
+    first = launch.FirstCode(history, penalty, is_early, 2150, 2048)
+    knobs = launch.Knobs(shape.temperature[:, 0], shape.is_greedy[:, 0].long(), shape.last[:, 0])
+    drawn = launch.Drawn(
+        codes=torch.zeros(batch, 2, dtype=torch.int64, device=CUDA),
+        is_finite=torch.ones(batch, dtype=torch.int8, device=CUDA),
+        code_sum=torch.zeros(batch, 96, device=CUDA),
+    )
+    next_x = torch.empty(batch, 96, device=CUDA, dtype=torch.bfloat16)
+    launch.draw_code(logits, noise, knobs, first, table, next_x, drawn, book, is_shaped=False)
+    if book == 0:
+        ids = torch.arange(num_codes, device=CUDA)
+        is_banned = (ids >= 2048) & ((ids != 2150) | is_early[:, None])
+        scores = talker_scores(logits.float(), history, penalty[:, None], is_banned, shape)
+    else:
+        scores = shape_scores(logits.float(), shape)
+    codes, best = draw(scores, shape.quieten(noise[:, None])[:, 0])
+    is_finite = torch.isfinite(best)
+    assert torch.equal(drawn.is_finite > 0, is_finite)
+    assert not is_finite[7:10].any()
+    assert torch.equal(drawn.codes[is_finite, book], codes[is_finite])
+    assert torch.equal(next_x[is_finite], table[codes[is_finite]])
+    assert torch.equal(drawn.code_sum[is_finite], table[codes[is_finite]].float())
+
+
+@pytest.mark.parametrize("model", ["custom_voice", "custom_voice_projected"])
+def test_fused_layers_are_no_further_from_float32_than_plain_ones(
+    tiny: Callable[[str], Tiny], model: str
+) -> None:
+    """The same rows through both and through float32; long enough for many chunks of keys."""
+    part = tiny(model)
+    rounded = part.checkpoint.load_model(CUDA, torch.bfloat16)
+    codec = part.checkpoint.load_codec(CUDA)
+    prompt = next(official_items(model)).prompt(part)
+    talker, predictor = {}, {}
+    for name, weights, computer in (
+        ("exact", copy.deepcopy(rounded).float(), "plain"),
+        ("plain", rounded, "plain"),
+        ("fused", rounded, "fused"),
+    ):
+        backend = CudaGraphBackend(
+            weights, codec, max_streams=2, max_frames=640, computer=computer, is_capturing=False
+        )
+        backend.admit(prompt, SamplingParams(seed=1))
+        talker[name] = talker_logits(backend, len(prompt), 300)
+        predictor[name] = predictor_logits(backend)
+    for logits in (talker, predictor):
+        assert distance(logits["fused"], logits["exact"]) < 0.02
+        plain = distance(logits["plain"], logits["exact"])
+        assert distance(logits["fused"], logits["exact"]) < 1.2 * plain
+
+
+def distance(found: Tensor, exact: Tensor) -> float:
+    return float((found.float() - exact.float()).norm() / exact.float().norm())
+
+
+def talker_logits(backend: CudaGraphBackend, position: int, num_frames: int) -> Tensor:
+    generator = torch.Generator(CUDA).manual_seed(0)
+    talker, slot = backend.model.talker, torch.zeros(1, dtype=torch.int64, device=CUDA)
+    table = talker.model.codec_embedding.weight
+    logits = []
+    for i in range(num_frames):
+        code = torch.randint(64, (1,), device=CUDA, generator=generator)
+        place = Place(slot, slot + position + i, slot + position + i + 1, span=1024)
+        logits.append(talker.codec_head(backend._computer.read(table[code], place)))
+    return torch.cat(logits)
+
+
+def predictor_logits(backend: CudaGraphBackend) -> Tensor:
+    generator = torch.Generator(CUDA).manual_seed(0)
+    predictor = backend.model.talker.code_predictor
+    config = backend.model.config.talker_config
+    hidden = torch.randn(6, config.hidden_size, device=CUDA, generator=generator)
+    hidden = hidden.bfloat16().to(backend.model.dtype)
+    codes = torch.randint(64, (6, 16), device=CUDA, generator=generator)
+    tables = [backend.model.talker.model.codec_embedding, *predictor.model.codec_embedding]
+    cache = KeyValueCache(predictor.config.num_hidden_layers, config.num_code_groups)
+    logits = []
+    for book in range(1, config.num_code_groups):
+        x = tables[book - 1](codes[:, book - 1])[:, None]
+        x = torch.cat((hidden[:, None], x), dim=1) if book == 1 else x
+        if isinstance(backend._computer, FusedComputer):
+            logits.append(backend._computer._predict(x, book))
+        else:
+            out = predictor(x, cache.length, cache)
+            logits.append(predictor.lm_head[book - 1](out[:, -1]))
+    return torch.stack(logits)
+
+
+def test_the_fused_codec_makes_the_samples_of_float32(tiny: Callable[[str], Tiny]) -> None:
+    codec = tiny("base").checkpoint.load_codec(CUDA)
+    decoders = [FusedDecoder(codec, 6), PlainDecoder(codec, 6)]
+    for rows, num_frames in (([0, 1], 1), ([1], 8), ([2, 0, 1, 4, 3], 4), ([4], 16), ([4, 0], 2)):
+        codes = torch.randint(64, (len(rows), num_frames, 16), device=CUDA)
+        found, expected = (d.decode(torch.tensor(rows, device=CUDA), codes) for d in decoders)
+        assert torch.allclose(found, expected, rtol=0, atol=5e-5)

@@ -1,0 +1,182 @@
+"""The graph backend on a GPU, captured: the reference's codes, in any company."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from conftest import TINY_NAMES, Tiny
+from official_calls import official_items
+from vivace.backends.base import Backend
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.eager import EagerBackend
+from vivace.prompt import Prompt
+from vivace.speech import SamplingParams
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+SETTINGS: tuple[dict[str, float], ...] = (
+    {},
+    {"temperature": 0},
+    {"temperature": 1.7, "top_k": 0, "repetition_penalty": 1.4},
+    {"top_p": 0.6, "predictor_top_p": 0.8, "top_k": 0},
+    {"top_k": 3, "predictor_top_k": 1, "repetition_penalty": 0.8},
+)
+
+
+def load(part: Tiny, dtype: torch.dtype, **options: object) -> CudaGraphBackend:
+    cuda = torch.device("cuda")
+    model, codec = part.checkpoint.load_model(cuda, dtype), part.checkpoint.load_codec(cuda)
+    settings = {"max_streams": 16, "max_frames": 320, **options}
+    return CudaGraphBackend(model, codec, **settings)  # type: ignore[arg-type]
+
+
+def params(seed: int, **changes: float) -> SamplingParams:
+    return SamplingParams(seed=seed, max_frames=20, min_frames=21).replace(**changes)
+
+
+def speak(backend: Backend, prompt: Prompt, sampling: SamplingParams) -> NDArray[np.int64]:
+    slot = backend.admit(prompt, sampling)
+    codes = backend.step([slot], sampling.max_frames).of(0)
+    backend.release(slot)
+    return codes
+
+
+@pytest.mark.parametrize("model", TINY_NAMES)
+def test_greedy_codes_in_float32_are_the_official_ones_in_a_batch(
+    tiny: Callable[[str], Tiny], model: str
+) -> None:
+    part = tiny(model)
+    backend = load(part, torch.float32)
+    items = [item for item in official_items(model) if item.settings["max_new_tokens"] == 65]
+    items = items[:: max(1, len(items) // 8)]
+    slots = [backend.admit(item.prompt(part), item.sampling) for item in items]
+    frames = backend.step(slots, 64)
+    for row, item in enumerate(items):
+        assert np.array_equal(frames.of(row), item.codes), item.call
+    assert backend.fallbacks == {}
+    assert len(backend.graphs) > 0
+
+
+def test_seeded_codes_in_float32_are_the_reference_ones(tiny: Callable[[str], Tiny]) -> None:
+    part = tiny("base")
+    backend = load(part, torch.float32)
+    eager = EagerBackend(backend.model, backend.codec)
+    prompts = [item.prompt(part) for item in official_items("base")][: len(SETTINGS)]
+    settings = [params(i, **changes) for i, changes in enumerate(SETTINGS)]
+    slots = [backend.admit(*pair) for pair in zip(prompts, settings, strict=True)]
+    frames = backend.step(slots, 20)
+    for row, pair in enumerate(zip(prompts, settings, strict=True)):
+        assert np.array_equal(frames.of(row), speak(eager, *pair)), SETTINGS[row]
+
+
+@pytest.mark.parametrize("computer", ["fused", "plain"])
+def test_a_seed_in_bfloat16_gives_the_same_codes_however_it_is_stepped(
+    tiny: Callable[[str], Tiny], computer: str
+) -> None:
+    part = tiny("custom_voice_projected")
+    backend = load(part, torch.bfloat16, computer=computer)
+    prompt = next(official_items("custom_voice_projected")).prompt(part)
+    whole = speak(backend, prompt, params(7))
+    slot = backend.admit(prompt, params(7))
+    pieces = [backend.step([slot], size).of(0) for size in (1, 2, 4, 13)]
+    assert np.array_equal(np.concatenate(pieces), whole)
+
+
+def test_a_seed_in_bfloat16_gives_the_same_codes_alone_and_in_any_company(
+    tiny: Callable[[str], Tiny],
+) -> None:
+    """Fused kernels sum in an order that the batch cannot change."""
+    part = tiny("custom_voice_projected")
+    backend = load(part, torch.bfloat16, computer="fused")
+    prompts = [item.prompt(part) for item in official_items("custom_voice_projected")][:11]
+    settings = [params(seed, **SETTINGS[seed % len(SETTINGS)]) for seed in range(11)]
+    slots = [backend.admit(*pair) for pair in zip(prompts, settings, strict=True)]
+    frames = [backend.step(slots, 5) for _ in range(4)]
+    for row in range(11):
+        alone = speak(backend, prompts[row], settings[row])
+        assert np.array_equal(np.concatenate([step.of(row) for step in frames]), alone)
+
+
+def test_samples_are_the_reference_ones(tiny: Callable[[str], Tiny]) -> None:
+    part = tiny("base")
+    backend = load(part, torch.float32)
+    eager = EagerBackend(backend.model, backend.codec)
+    item = next(i for i in official_items("base") if i.call.startswith("icl"))
+    made = []
+    for each in (backend, eager):
+        slot = each.admit(item.prompt(part), params(5))
+        sizes = (1, 2, 17) if each is backend else (20,)
+        pieces = [each.render([slot], each.step([slot], size))[0] for size in sizes]
+        made.append(np.concatenate(pieces))
+    assert np.allclose(*made, rtol=0, atol=5e-5)
+
+
+def test_frames_and_samples_can_be_on_their_way_together(tiny: Callable[[str], Tiny]) -> None:
+    part = tiny("custom_voice")
+    backend = load(part, torch.float32)
+    prompts = [item.prompt(part) for item in official_items("custom_voice")][:4]
+    slots = [backend.admit(prompt, params(seed)) for seed, prompt in enumerate(prompts)]
+    renders, frames = [], [backend.start_step(slots, 4)]
+    for _ in range(4):
+        frames.append(backend.start_step(slots, 4))
+        renders.append(backend.start_render(slots, frames.pop(0)()))
+    renders.append(backend.start_render(slots, frames.pop()()))
+    samples = [np.concatenate(parts) for parts in zip(*(wait() for wait in renders), strict=True)]
+    eager = EagerBackend(backend.model, backend.codec)
+    for seed, prompt in enumerate(prompts):
+        slot = eager.admit(prompt, params(seed))
+        alone = eager.render([slot], eager.step([slot], 20))[0]
+        assert np.allclose(samples[seed], alone, rtol=0, atol=5e-5)
+
+
+def test_what_cannot_be_captured_runs_un_captured(
+    tiny: Callable[[str], Tiny], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = tiny("custom_voice")
+    prompt = next(official_items("custom_voice")).prompt(part)
+    expected = speak(load(part, torch.float32), prompt, params(1))
+    backend = load(part, torch.float32)
+    make = backend._stepper._loop.make
+
+    def make_and_sync(*args: object) -> None:
+        make(*args)  # type: ignore[arg-type]
+        torch.cuda.current_stream().synchronize()
+
+    monkeypatch.setattr(backend._stepper._loop, "make", make_and_sync)
+    assert np.array_equal(speak(backend, prompt, params(1)), expected)
+    assert any("frame" in name for name in backend.fallbacks)
+
+
+def test_a_hundred_random_lives_leave_no_slot_and_no_byte(tiny: Callable[[str], Tiny]) -> None:
+    part, choice = tiny("custom_voice"), random.Random(0)
+    backend = load(part, torch.bfloat16)
+    prompts = [item.prompt(part) for item in official_items("custom_voice")]
+    backend.warmup((1, 2, 4, 8, 16))
+    before, live = None, list[int]()
+    for turn in range(100):
+        while len(live) < choice.randint(1, 16):
+            live.append(backend.admit(choice.choice(prompts), params(turn)))
+        frames = backend.step(live, choice.randint(1, 4))
+        backend.render(live, frames)
+        for slot, status in zip(list(live), frames.status, strict=True):
+            if status != "running" or choice.random() < 0.3:
+                backend.release(slot)
+                live.remove(slot)
+        if turn == 30:
+            gc.collect()
+            before = torch.cuda.memory_allocated()
+    for slot in live:
+        backend.release(slot)
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+    assert len(backend._free) == backend.max_streams

@@ -1,0 +1,64 @@
+"""The quality benchmark: it goes on where it stopped, and its figures mean what they say."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from conftest import ROOT, load_script
+
+
+@pytest.fixture
+def quality(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return load_script(ROOT / "benchmarks" / "quality.py")
+
+
+def row(text: str, heard: str, **changes: object) -> dict[str, object]:
+    row = {"text": text, "heard": heard, "finish_reason": "stop", "seconds": 1.0, "wall_s": 0.5}
+    return row | {"mos": 4.0, "span_s": 1.0, "reference_s": 1.0} | changes
+
+
+def test_speaking_goes_on_where_it_was_stopped(quality: ModuleType, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("Yes.\nNo.\n")
+    options = {"texts": texts, "out": tmp_path / "out", "model": None, "voice": None}
+    options |= {"device": "cpu", "layout": None, "temperature": None, "teacher": None}
+    quality.speak(argparse.Namespace(**options, limit=1))
+    first = (tmp_path / "out" / "0000.wav").stat().st_mtime_ns
+    manifest = tmp_path / "out" / quality.MANIFEST
+    with manifest.open("a") as file:
+        file.write('{"line": 1, "te')  # stopped in the middle of a row
+    quality.speak(argparse.Namespace(**options, limit=None))
+    rows = quality.read_rows(manifest)
+    assert [entry["text"] for entry in rows] == ["Yes.", "No."]
+    assert (tmp_path / "out" / "0000.wav").stat().st_mtime_ns == first
+    num_samples = len(quality.read_wav(tmp_path / "out" / "0001.wav"))
+    assert num_samples == round(rows[1]["seconds"] * 24_000) > 0
+
+
+def test_the_figures_count_words_losses_and_runaways(quality: ModuleType) -> None:
+    rows = [
+        quality.count(row("one two three four", "one two three four")),
+        quality.count(row("five six seven eight", "nine six nine nine", span_s=2.0)),
+        quality.count(row("nine ten", "nine ten", finish_reason="stall", mos=2.0)),
+    ]
+    figures = quality.summarise(rows)
+    assert figures["wer_percent"] == 30.0
+    assert (figures["lost_percent"], figures["runaways_percent"]) == (33.33, 33.33)
+    assert figures["runaways_and_lost_percent"] == 66.67
+    assert figures["distillmos"] == pytest.approx(10 / 3, abs=1e-3)
+    assert figures["duration_ratio_median"] == 1.0
+    assert figures["likeness"] is None
+    assert figures["times_real_time_while_speaking"] == 2.0
+
+
+def test_silence_around_speech_is_not_its_length(quality: ModuleType) -> None:
+    samples = np.zeros(24_000, dtype=np.float32)
+    samples[6_000:18_000] = 0.5
+    assert quality.span(samples) == 0.5
+    assert quality.span(np.zeros(10, dtype=np.float32)) == 0.0

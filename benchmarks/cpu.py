@@ -47,7 +47,7 @@ def main() -> None:
             results.append({"threads": threads or "default", "contended": is_contended, **figures})
             print_row(results[-1])
     if arguments.json:
-        from machine import machine
+        from vivace.cli.bench.machine import machine
 
         report = {
             "benchmark": "cpu",

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from machine import machine
-from released import RELEASED_CODEC, RELEASED_MODELS, released_config
+from released import RELEASED_MODELS
+from shapes import load_configs, random_module
 
 from vivace.backends.eager import EagerBackend
+from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
-from vivace.model.config import CodecConfig, parse_codec_config, parse_model_config
-from vivace.model.layers import fuse
+from vivace.model.config import CodecConfig, parse_model_config
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
@@ -90,20 +90,12 @@ def measure(shape: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def load_configs(shape: str) -> tuple[dict[str, Any], CodecConfig]:
-    if shape in RELEASED_MODELS:
-        return released_config(shape), parse_codec_config(RELEASED_CODEC)
-    folder = Path(shape)
-    codec = json.loads((folder / "speech_tokenizer" / "config.json").read_text())
-    return json.loads((folder / "config.json").read_text()), parse_codec_config(codec)
-
-
 def measure_ours(
     config: dict[str, Any], codec_config: CodecConfig, arguments: argparse.Namespace
 ) -> dict[str, float]:
     device = torch.device(arguments.device)
-    model = fill_randomly(Qwen3TTS, parse_model_config(config), device, arguments.dtype)
-    codec = fill_randomly(Codec, codec_config, device, torch.float32)
+    model = random_module(Qwen3TTS, parse_model_config(config), device, arguments.dtype)
+    codec = random_module(Codec, codec_config, device, torch.float32)
     backend = EagerBackend(model, codec)
     prompt = build_prompt(
         model.config,
@@ -137,19 +129,6 @@ def time_once(
     render, _ = timed(lambda: backend.render([slot], made[0]), device)
     backend.release(slot)
     return prefill, loop / (num_steps * FRAMES_PER_STEP), render / FRAMES_PER_STEP
-
-
-def fill_randomly(
-    kind: Callable[[Any], Any], config: Any, device: torch.device, dtype: torch.dtype
-) -> Any:
-    """A module of this configuration whose weights are small random numbers."""
-    with torch.device("meta"):
-        module = kind(config)
-    module = module.to(dtype).to_empty(device=device)
-    for tensor in module.state_dict().values():
-        tensor.normal_(0.0, 0.02)
-    fuse(module)
-    return module.requires_grad_(False).eval()
 
 
 def timed(work: Callable[[], Any], device: torch.device) -> tuple[float, Any]:

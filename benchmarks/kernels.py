@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from machine import machine
 from torch import Tensor
 
 from vivace.backends.cuda_graph import launch
 from vivace.backends.cuda_graph.launch import Tiles
+from vivace.cli.bench.machine import machine
 from vivace.model.layers import RMSNorm
 
 CASES = {  # columns, depth, what is fused

@@ -19,16 +19,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from frame import load_configs
-from machine import machine
-from torch import nn
+from shapes import load_configs, random_module
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec import CodecGraphs
 from vivace.backends.cuda_graph.graphs import GraphPool
+from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
 from vivace.model.config import parse_model_config
-from vivace.model.layers import fuse
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import build_prompt
 from vivace.speech import SamplingParams
@@ -266,26 +264,6 @@ class Bench:
         synchronize(self._device)
         decoder.reset(0)
         return decoder.start([0], [codes])()[0]
-
-
-def random_module(
-    kind: Callable[[Any], Any], config: Any, device: torch.device, dtype: torch.dtype
-) -> Any:
-    """A module of this configuration whose weights keep signals at their size."""
-    with torch.device("meta"):
-        module: nn.Module = kind(config)
-    module = module.to(dtype).to_empty(device=device)
-    for name, tensor in module.state_dict().items():
-        if tensor.dim() > 1:
-            tensor.normal_(0.0, tensor[0].numel() ** -0.5)
-        elif name.endswith(("cluster_usage", "norm.weight", "layernorm.weight")):
-            tensor.fill_(1.0)
-        else:
-            tensor.normal_(0.0, 0.05)
-        if name.startswith("decoder.decoder.") and tensor.dim() > 1:
-            tensor.mul_(0.5)  # sines amplify: keep the random codec away from chaos
-    fuse(module)
-    return module.requires_grad_(False).eval()
 
 
 def timed(work: Callable[[], Any], device: torch.device) -> float:

@@ -131,9 +131,10 @@ def build_codec(settings: SimpleNamespace, folder: Path) -> Codec:
     torch.manual_seed(0)
     codec = Codec(parse_codec_config(codec_config(settings)))
     initialise(codec)
-    for name, buffer in codec.encoder.named_buffers():
-        buffer.fill_(1.0) if buffer.ndim == 1 else buffer.normal_()
-        assert "codebook" in name
+    for name, parameter in codec.encoder.named_parameters():
+        if "codebook" in name:
+            with torch.no_grad():
+                parameter.fill_(1.0) if parameter.ndim == 1 else parameter.normal_()
     decoder = CodecDecoder(decoder_config(settings))
     load_half(folder / "decoder.safetensors", decoder)
     codec.decoder.load_state_dict(decoder.state_dict())

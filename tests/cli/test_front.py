@@ -29,6 +29,7 @@ from vivace.cli.main import main, parse
 from vivace.cli.parser import EXAMPLES, build_parser
 
 SHORT = ("--seed=1", "--max-frames=3")
+TEN_FRAMES = ("--seed=1", "--max-frames=10", "--min-frames=11")
 
 
 class Terminal(io.StringIO):
@@ -313,7 +314,7 @@ def test_where_stderr_is_no_terminal_only_the_last_line_is_said(
 
 
 def test_json_tells_the_length_that_is_heard(model: Path, capsys: Captured) -> None:
-    assert run_here("Hello.", "-o", "x.wav", "--json", "--speed=2", "--max-frames=10") == 0
+    assert run_here("Hello.", "-o", "x.wav", "--json", "--speed=2", *TEN_FRAMES) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["output"] == "x.wav"
     assert facts["played"] is False

@@ -5,12 +5,17 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from random import Random
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from conftest import ROOT, load_script
 from vivace import TTS
+from vivace.audio.clip import AudioChunk
 from vivace.engine.long_text import SEAM, plan_utterances
 
 SENTENCES = [
@@ -61,14 +66,43 @@ def test_the_end_is_drawn_and_not_merely_reached(embedded: TTS) -> None:
     assert len(audio.codes) == 60
 
 
-@pytest.mark.parametrize("ramp", [1, (1, 2, 4, 8), (3, 7)])
-def test_streamed_audio_is_offline_audio(embedded: TTS, ramp: int | tuple[int, ...]) -> None:
-    text = "Streams are cut anywhere and sound the same."
-    whole = embedded.speak(text, seed=3, trim=False)
-    chunks = list(embedded.stream(text, seed=3, chunk_frames=ramp))
-    assert np.array_equal(np.concatenate([chunk.codes for chunk in chunks]), whole.codes)
-    samples = np.concatenate([chunk.samples for chunk in chunks])
-    assert np.allclose(samples, whole.samples, rtol=0, atol=5e-5)
+@given(
+    ramp=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    seeds=st.lists(st.integers(0, 2**40), min_size=1, max_size=3),
+    order=st.randoms(use_true_random=False),
+)
+@settings(deadline=None, max_examples=8)
+def test_streamed_audio_is_offline_audio_in_any_company(
+    embedded: TTS, ramp: list[int], seeds: list[int], order: Random
+) -> None:
+    """Tighter than on tiny checkpoints: a trained codec does not amplify rounding."""
+    text = "Streams are cut anywhere."
+    whole = [embedded.speak(text, seed=seed, trim=False) for seed in seeds]
+    open_streams = {
+        n: embedded.stream(text, seed=seed, chunk_frames=ramp) for n, seed in enumerate(seeds)
+    }
+    made: list[list[AudioChunk]] = [[] for _ in seeds]
+    while open_streams:
+        number = order.choice(sorted(open_streams))
+        if (chunk := next(open_streams[number], None)) is None:
+            del open_streams[number]
+        else:
+            made[number].append(chunk)
+    for chunks, audio in zip(made, whole, strict=True):
+        assert np.array_equal(np.concatenate([chunk.codes for chunk in chunks]), audio.codes)
+        samples = np.concatenate([chunk.samples for chunk in chunks])
+        assert samples.shape == audio.samples.shape
+        assert np.allclose(samples, audio.samples, rtol=0, atol=1e-5)
+
+
+def test_decoding_25_frames_of_context_again_is_heard(embedded: TTS) -> None:
+    """The control: what others do at chunk seams is no rounding."""
+    audio = embedded.speak(STORY[:230], seed=5, trim=False, split=False)
+    codec = embedded._open_parts()[1]
+    assert len(audio.codes) > 80
+    start = len(audio.codes) - 33
+    again = codec.decode(torch.from_numpy(audio.codes[start:]))[25 * 1920 :].numpy()
+    assert not np.allclose(again, audio.samples[-8 * 1920 :], rtol=0, atol=1e-5)
 
 
 def test_live_text_sounds_as_if_it_had_been_there(embedded: TTS) -> None:
@@ -90,7 +124,7 @@ def test_a_long_text_is_its_utterances_with_clean_seams(embedded: TTS) -> None:
     assert audio.finish_reason == "stop"
     silence = np.zeros(round(SEAM.seconds * audio.sample_rate), dtype=np.float32)
     joined = np.concatenate([part for each in alone for part in (each.samples, silence)])
-    assert np.allclose(audio.samples, joined[: -len(silence)], rtol=0, atol=5e-5)
+    assert np.allclose(audio.samples, joined[: -len(silence)], rtol=0, atol=1e-5)
     for before, after in itertools.pairwise(alone):
         assert np.abs(before.samples[-240:]).max() < 0.02, "an utterance was cut off"
         assert np.abs(after.samples[:240]).max() < 0.02, "an utterance begins with a click"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import time
 from collections.abc import Iterator
+from random import Random
 
 import numpy as np
 import pytest
@@ -149,6 +151,31 @@ def test_joins_leaves_and_cancels_in_any_order_leave_nothing_behind(
                 assert np.array_equal(whole, expected(opened, len(whole)))
         pieces = None
     open_now.clear()
+    assert_empty(engine, backend)
+
+
+def test_a_thousand_joins_leaves_and_cancels_of_many_threads_leave_nothing_behind() -> None:
+    backend = ScriptedBackend(max_streams=6)
+    engine = Engine(backend, EngineLimits(max_queue=1_000))
+    wrong: list[int] = []
+
+    def live(listener: int) -> None:
+        chance = Random(listener)
+        for number in range(100):
+            seed, length = 1_000 * listener + number, chance.randrange(30)
+            pieces = open_pieces(engine, length, seed, chance.randrange(1, 9))
+            made = [piece.codes for piece in itertools.islice(pieces, chance.choice([0, 1, 3, 99]))]
+            del pieces
+            whole = np.concatenate(made) if made else np.empty((0, 2))
+            if not np.array_equal(whole, expected(seed, len(whole))):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=live, args=(listener,)) for listener in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
     assert_empty(engine, backend)
 
 

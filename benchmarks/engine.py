@@ -1,0 +1,77 @@
+"""`vivace bench` on random weights of true shape: whole calls, from text to samples.
+
+    python benchmarks/engine.py 0.6B-CustomVoice --backend cuda_graph --streams 1,8,32,64 \
+        --rates 5,10,20 --json benchmarks/results/engine-0.6B.json --plot build/load.png
+
+The first argument is a released model's name or a checkpoint folder; the others are those of
+`vivace bench`. A name's text is read with the embedded voice's tokenizer. Time is real, sound not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+from released import RELEASED_MODELS
+from shapes import load_configs, random_module
+
+from vivace.backends import build_backend
+from vivace.checkpoint import EMBEDDED, Checkpoint
+from vivace.cli.bench.bench import measure
+from vivace.cli.bench.latency import Subject
+from vivace.cli.bench.report import format_report, plot_arrivals
+from vivace.cli.parser import build_parser
+from vivace.device import pick_device, pick_dtype
+from vivace.engine.engine import Engine
+from vivace.engine.scheduler import EngineLimits
+from vivace.model.codec import Codec
+from vivace.model.config import parse_model_config
+from vivace.model.talker import Qwen3TTS
+from vivace.tts import TTS
+
+
+def main() -> None:
+    shape, *rest = sys.argv[1:] or ["--help"]
+    arguments = build_parser()[0].parse_args(["bench", *rest] if shape[0] != "-" else [shape])
+    began = time.perf_counter()
+    with random_tts(shape, arguments) as tts:
+        load_s = time.perf_counter() - began
+        report = measure(Subject(tts, {"language": "english"}), load_s, arguments)
+    report |= {"benchmark": "engine", "shape": shape}
+    print(format_report(report))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n")
+    if arguments.plot:
+        plot_arrivals(
+            report["arrivals"],
+            f"{shape}, {report['machine'].get('gpu', 'CPU')}",
+            Path(arguments.plot),
+        )
+
+
+def random_tts(shape: str, arguments: argparse.Namespace) -> TTS:
+    torch.manual_seed(0)
+    device = pick_device(arguments.device)
+    dtype = pick_dtype(arguments.dtype, device)
+    config, codec_config = load_configs(shape)
+    checkpoint = Checkpoint.open(EMBEDDED if shape in RELEASED_MODELS else Path(shape))
+    tokenizer = checkpoint.load_tokenizer()
+    checkpoint = dataclasses.replace(
+        checkpoint, config=parse_model_config(config), codec_config=codec_config
+    )
+    model = random_module(Qwen3TTS, checkpoint.config, device, dtype)
+    codec = random_module(Codec, codec_config, device, torch.float32)
+    codec.fold()
+    most = max(arguments.streams)
+    backend = build_backend(arguments.backend, model, codec, max_streams=most)
+    engine = Engine(backend, EngineLimits(max_streams=most))
+    return TTS(checkpoint, tokenizer, model, codec, engine)
+
+
+if __name__ == "__main__":
+    main()

@@ -27,9 +27,7 @@ class BackendEntry:
     name: str
     summary: str
     refusal: Callable[[torch.device], str | None]  # why it cannot run there, or None
-    build: Callable[
-        [Qwen3TTS, Codec, int | None], Backend
-    ]  # for so many streams
+    build: Callable[[Qwen3TTS, Codec, int | None], Backend]  # for so many streams
 
 
 def _graph_refusal(device: torch.device) -> str | None:

@@ -205,3 +205,10 @@ def test_a_late_text_is_only_taken_where_one_is_missing(capsys: Captured) -> Non
     with pytest.raises(SystemExit):
         parse(["say", "Hello.", "--seed=1", "you"])
     assert "unrecognized arguments: you" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_design_names_the_one_that_can(
+    tiny_folder: Path, capsys: Captured
+) -> None:
+    code = run_here("design", "--model", tiny_folder / "custom_voice", "an old man", "Hi.")
+    assert_refused(code, capsys, "load Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign")

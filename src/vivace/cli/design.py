@@ -10,7 +10,7 @@ from vivace.audio.speed import check_speed
 from vivace.cli.keep import check_save, keep_voice
 from vivace.cli.output import Samples, choose_target
 from vivace.cli.text import read_text
-from vivace.errors import RequestError
+from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.text.script import clean_text, parse_pauses
 
 
@@ -27,6 +27,11 @@ def design(arguments: argparse.Namespace) -> None:
 
     kept: list[Samples] | None = None if arguments.save is None else []
     with load_tts(arguments) as tts:
+        if tts.model_type != "voice_design":
+            raise UnsupportedRequestError(
+                f"a {tts.model_type} checkpoint cannot speak with a voice from its description; "
+                "load Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"
+            )
         finish_reason = speak(tts, text, speech_options(arguments), target, arguments, kept)
         sample_rate = tts.sample_rate
     if kept is None:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
+import types
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from conftest import TINY_NAMES, Tiny
 from official_calls import official_items
 from vivace.backends import survey
 from vivace.backends.base import Backend
 from vivace.backends.cuda_graph import backend as backend_module
+from vivace.backends.cuda_graph import codec as codec_module
 from vivace.backends.cuda_graph import computer as computer_module
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES, fit, spans, split_frames
+from vivace.backends.cuda_graph.codec import pick_decoder
+from vivace.backends.cuda_graph.codec_plain import PlainDecoder
 from vivace.backends.cuda_graph.frame import DrawKind
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.memory import fitting_streams
@@ -361,6 +367,28 @@ def test_kernels_that_do_not_work_leave_the_layers_to_pytorch(
     assert "fused kernels failed" in caplog.text
     with pytest.raises(BackendUnavailableError, match="do not work"):
         CudaGraphBackend(part.model, part.codec, max_streams=1, computer="fused")
+
+
+def test_codec_kernels_that_fail_or_sound_wrong_leave_the_codec_to_pytorch(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(codec_module, "split_refusal", lambda _: None)
+    fused = types.ModuleType("codec_fused")
+    monkeypatch.setitem(sys.modules, "vivace.backends.cuda_graph.codec_fused", fused)
+
+    class Loud(PlainDecoder):
+        def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
+            return 1.01 * super().decode(rows, codes)
+
+    with torch.inference_mode():
+        fused.FusedDecoder = PlainDecoder  # type: ignore[attr-defined]
+        pick_decoder("split", part.codec, 3)
+        fused.FusedDecoder = Loud  # type: ignore[attr-defined]
+        with caplog.at_level(logging.WARNING):
+            assert type(pick_decoder("auto", part.codec, 3)) is PlainDecoder
+        assert "off by" in caplog.text
+        with pytest.raises(BackendUnavailableError, match="do not work"):
+            pick_decoder("split", part.codec, 3)
 
 
 # --- Sizes ------------------------------------------------------------------------------------

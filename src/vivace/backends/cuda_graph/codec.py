@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
@@ -23,6 +24,11 @@ CodecPrecision = Literal["auto", "float32", "split"]
 """`split`: each product is three of half the digits, together as exact, and faster."""
 
 
+WORST_ERROR = 10 ** (-45 / 20)  # of the signal: what nobody hears
+
+log = logging.getLogger(__name__)
+
+
 class Decoder(Protocol):
     @property
     def tails(self) -> SlotTails: ...
@@ -33,17 +39,38 @@ class Decoder(Protocol):
 
 
 def pick_decoder(precision: CodecPrecision, codec: Codec, num_rows: int) -> Decoder:
-    refusal = _split_refusal(codec.device)
-    if precision == "split" and refusal is not None:
+    if precision == "float32":
+        return PlainDecoder(codec, num_rows)
+    refusal = split_refusal(codec.device)
+    if refusal is None:
+        try:
+            return _tried_split(codec, num_rows)
+        except Exception as error:  # whatever a compiler or a driver may throw
+            refusal = f"they do not work: {str(error).strip().splitlines()[-1]}"
+            log.warning("the codec runs as plain PyTorch, its kernels failed: %s", error)
+    if precision == "split":
         raise BackendUnavailableError(f"the codec's split products cannot run here: {refusal}")
-    if precision in ("auto", "split") and refusal is None:
-        from vivace.backends.cuda_graph.codec_fused import FusedDecoder
-
-        return FusedDecoder(codec, num_rows)
     return PlainDecoder(codec, num_rows)
 
 
-def _split_refusal(device: torch.device) -> str | None:
+def _tried_split(codec: Codec, num_rows: int) -> Decoder:
+    """The split products, after two frames of nobody that sound as they should."""
+    from vivace.backends.cuda_graph.codec_fused import FusedDecoder
+
+    decoder = FusedDecoder(codec, num_rows)
+    num_books = codec.config.decoder_config.num_quantizers
+    codes = torch.arange(2 * num_books, device=codec.device).view(2, num_books)
+    nobody = torch.tensor([num_rows - 1], device=codec.device)
+    made = torch.cat([decoder.decode(nobody, frame[None, None])[0] for frame in codes])
+    decoder.reset(num_rows - 1)
+    expected = codec.decode(codes)
+    error = float((made - expected).norm() / expected.norm())
+    if not error < WORST_ERROR:
+        raise BackendUnavailableError(f"their samples are off by {error:.1e} of the signal")
+    return decoder
+
+
+def split_refusal(device: torch.device) -> str | None:
     if device.type != "cuda":
         return f"they need an NVIDIA GPU, and the codec is on {device}"
     if torch.cuda.get_device_capability(device) < (8, 0):

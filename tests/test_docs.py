@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, load_script
 from vivace.checkpoint import EMBEDDED
 from vivace.cli.main import main
 
@@ -64,3 +64,16 @@ def test_the_help_in_the_readme_is_real(capsys: pytest.CaptureFixture[str]) -> N
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tables_are_those_of_the_results(page: Path) -> None:
+    tables = load_script(ROOT / "scripts" / "make_tables.py")
+    text = page.read_text(encoding="utf-8")
+    assert tables.fill(text) == text, "run scripts/make_tables.py"
+
+
+def test_there_are_tables_to_hold() -> None:
+    tables = load_script(ROOT / "scripts" / "make_tables.py")
+    for page in tables.PAGES:
+        assert tables.BLOCK.search((ROOT / page).read_text(encoding="utf-8")), page

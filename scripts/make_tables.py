@@ -1,0 +1,120 @@
+"""Write the tables of README and docs anew from the results of the benchmarks.
+
+    python scripts/make_tables.py            # tests/test_docs.py holds them to it
+
+A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", "docs/mini-voice.md", "docs/performance.md")
+BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(\n<!-- end of table -->)", re.DOTALL)
+
+
+def main() -> None:
+    for name in PAGES:
+        page = ROOT / name
+        page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def fill(text: str) -> str:
+    """The text with its tables as the results have them now."""
+    return BLOCK.sub(lambda block: block[1] + TABLES[block[2]]() + block[3], text)
+
+
+def read(name: str) -> dict[str, Any]:
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return results
+
+
+def table(head: str, rows: list[list[object]]) -> str:
+    columns = head.count("|") - 1
+    lines = [head, "|" + "---|" * columns]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def frames() -> str:
+    rows = []
+    for result, where in (
+        ("frame-h200", "NVIDIA H200, bfloat16"),
+        ("frame-tiny-cpu", "one CPU thread"),
+    ):
+        for row in read(result)["results"][: 2 if where.startswith("NVIDIA") else 1]:
+            what = (
+                row["shape"]
+                .replace("-CustomVoice", "")
+                .replace("tiny custom_voice", "tiny checkpoint")
+            )
+            rows.append(
+                [
+                    f"{what}, {where}",
+                    f"{row['ms_per_frame']:.1f}",
+                    f"{row['official_ms_per_frame']:.1f}",
+                    f"{row['times_faster']:.1f}",
+                ]
+            )
+    return table("| | ours, ms per frame | official, ms per frame | times faster |", rows)
+
+
+def quality() -> str:
+    names = {
+        "quality-mini-dev": "mini voice, sentences kept apart",
+        "quality-mini-dev-120": "the first of them, against the teacher",
+        "quality-mini-hard": "mini voice, hard lines of our own",
+        "quality-mini-codec": "its codec alone, encoded and decoded",
+        "quality-teacher-hard": "the teacher, hard lines",
+    }
+    rows = []
+    for name, what in names.items():
+        figures = read(name)["figures"]
+        is_compared = figures["pace_against"] == "the reference"
+        rows.append(
+            [
+                what,
+                figures["lines"],
+                f"{figures['wer_percent']:.1f}",
+                f"{figures['distillmos']:.2f}",
+                f"{figures['runaways_and_lost_percent']:.1f}",
+                f"{figures['likeness']:.2f}" if is_compared else "",
+                f"{figures['duration_ratio_median']:.2f}" if is_compared else "",
+            ]
+        )
+    head = "| | lines | WER % | DistillMOS | runaways + lost (WER > 50 %) % | likeness |"
+    return table(f"{head} length against the teacher's |", rows)
+
+
+def cpu() -> str:
+    results = read("cpu-mini")["results"]
+    busy = {row["threads"]: row for row in results if row["contended"]}
+    rows = [
+        [
+            "default (one)" if row["threads"] == "default" else row["threads"],
+            f"{row['load_s']:.2f} s",
+            f"{row['first_audio_ms']:.0f} ms",
+            f"{row['times_real_time']:.1f}",
+            _busy(busy[row["threads"]]),
+        ]
+        for row in results
+        if not row["contended"]
+    ]
+    head = "| threads | load | first audio, streamed | times real time |"
+    return table(f"{head} times real time, busy cores |", rows)
+
+
+def _busy(row: dict[str, Any]) -> str:
+    return f"{row['times_real_time']:.1f}" if "times_real_time" in row else "not done in 90 s"
+
+
+TABLES: dict[str, Callable[[], str]] = {"frames": frames, "quality": quality, "cpu": cpu}
+
+if __name__ == "__main__":
+    main()

@@ -340,6 +340,10 @@ class TTS:
             cache=EnrolmentCache(),
         )
 
+    def warmup(self) -> None:
+        """Prepare what the first request would otherwise wait for, such as CUDA graphs."""
+        self.engine.backend.warmup()
+
     def close(self) -> None:
         """Let go of the weights; speaking afterwards is a ClosedError."""
         self._parts = None

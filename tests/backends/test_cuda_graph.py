@@ -369,6 +369,15 @@ def test_kernels_that_do_not_work_leave_the_layers_to_pytorch(
         CudaGraphBackend(part.model, part.codec, max_streams=1, computer="fused")
 
 
+def test_its_facts_name_layers_memory_and_what_runs_without_a_graph(part: Tiny) -> None:
+    backend = graph_backend(part, max_streams=2)
+    backend.graphs.fallbacks["frame 1"] = "no memory"
+    facts = backend.facts()
+    assert facts["layers"] == "plain, up to 2 streams of 320 frames"
+    assert "keys and values" in facts["memory"]
+    assert facts["without a graph: frame 1"] == "no memory"
+
+
 def test_codec_kernels_that_fail_or_sound_wrong_leave_the_codec_to_pytorch(
     part: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -366,6 +366,13 @@ def test_doctor_names_versions_devices_and_backends(capsys: Captured) -> None:
     assert output.err == ""
 
 
+def test_doctor_loads_a_model_and_says_how_it_runs(tiny_folder: Path, capsys: Captured) -> None:
+    assert main(["doctor", "--model", str(tiny_folder / "custom_voice"), "--device", "cpu"]) == 0
+    shown = capsys.readouterr().out
+    assert "backend eager> in" in shown
+    assert "1 row(s) at a time" in shown
+
+
 def test_doctor_says_why_a_backend_cannot_run(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,11 @@ class ScriptedBackend:
         del self.lives[slot]  # twice would be a KeyError
         self.num_released += 1
 
+    def warmup(self) -> None: ...
+
+    def facts(self) -> dict[str, str]:
+        return {}
+
     @staticmethod
     def _status(life: Life) -> SlotStatus:
         if 0 <= life.fails_at <= life.made:

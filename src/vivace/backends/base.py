@@ -57,3 +57,9 @@ class Backend(Protocol):
 
     def release(self, slot: Slot) -> None:
         """Free the slot; its handle is dead."""
+
+    def warmup(self) -> None:
+        """Prepare what the first requests will need, so that they are as quick as later ones."""
+
+    def facts(self) -> dict[str, str]:
+        """How it runs here, for people."""

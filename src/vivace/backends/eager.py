@@ -109,6 +109,13 @@ class EagerBackend:
         self._state(slot)
         del self._slots[slot]
 
+    def warmup(self) -> None:
+        """There is nothing to prepare."""
+
+    def facts(self) -> dict[str, str]:
+        room = f"up to {self.max_streams} streams"
+        return {"passes": f"{self._pass_rows} row(s) at a time, {room}"}
+
     # -- reading the prompt ------------------------------------------------------------------
 
     def _state(self, slot: Slot) -> SlotState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import time
 from collections.abc import Iterator
 from importlib import metadata
 
@@ -13,6 +14,7 @@ import torch
 from vivace._version import __version__
 from vivace.audio.play import find_output
 from vivace.backends import survey
+from vivace.cli.model import load_tts
 from vivace.device import pick_device, pick_dtype
 from vivace.errors import AudioError
 from vivace.voices.library import VoiceLibrary
@@ -34,6 +36,9 @@ PACKAGES = (
 def doctor(arguments: argparse.Namespace) -> None:
     for name, value in _facts():
         print(f"{name:<20} {value}")
+    if arguments.model is not None:
+        for name, value in _model_facts(arguments):
+            print(f"{name:<20} {value}")
 
 
 def _facts() -> Iterator[tuple[str, str]]:
@@ -56,6 +61,16 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "sound", _sound()
     yield "model", os.environ.get("VIVACE_MODEL") or "the embedded voice, unless --model names one"
     yield "voices", str(VoiceLibrary().folder)
+
+
+def _model_facts(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    began = time.perf_counter()
+    with load_tts(arguments) as tts:
+        loaded = time.perf_counter()
+        tts.warmup()
+        ready = time.perf_counter()
+        yield "loaded", f"{tts!r} in {loaded - began:.2f} s, ready in {ready - loaded:.2f} s more"
+        yield from tts.engine.backend.facts().items()
 
 
 def _version(package: str) -> str:

@@ -50,7 +50,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     _add_speakers(commands)
     _add_repl(commands)
     _add_bench(commands)
-    _add(commands, "doctor", "show what this machine can run, and why", work="doctor:doctor")
+    _add_doctor(commands)
     return parser, list(commands.choices)
 
 
@@ -193,6 +193,22 @@ def _add_repl(commands: Commands) -> None:
     options.add_model(repl)
     options.add_machine(repl)
     options.add_sampling(repl)
+
+
+def _add_doctor(commands: Commands) -> None:
+    doctor = _add(
+        commands,
+        "doctor",
+        "show what this machine can run, and why",
+        work="doctor:doctor",
+        usage="[OPTIONS]",
+    )
+    doctor.description = (
+        "Show what is installed, which devices there are and which backends can run. With --model, "
+        "load it, make its backend ready and show how it runs."
+    )
+    options.add_model(doctor)
+    options.add_machine(doctor)
 
 
 def _add_bench(commands: Commands) -> None:

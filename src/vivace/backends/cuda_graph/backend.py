@@ -183,6 +183,12 @@ class CudaGraphBackend:
             for size in codec_frames:
                 self._codec.warm(batch, size)
 
+    def facts(self) -> dict[str, str]:
+        room = f"up to {self.max_streams} streams of {self.max_frames} frames"
+        sizes = ", ".join(f"{name} {size / 2**20:.0f}" for name, size in self.memory().items())
+        facts = {"layers": f"{self.computer}, {room}", "memory": f"{sizes} MiB"}
+        return facts | {f"without a graph: {name}": why for name, why in self.fallbacks.items()}
+
     @property
     def computer(self) -> str:
         """What runs the layers: `fused` kernels or `plain` PyTorch."""

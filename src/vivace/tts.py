@@ -17,6 +17,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -270,13 +271,19 @@ class TTS:
         if isinstance(text, AsyncIterable):
             text = pieces = AsyncPieces(text, asyncio.get_running_loop())
         stream = self.stream(text, **options)
+        loop = asyncio.get_running_loop()
+        # Two threads of its own, one to wait and one to stop it: those of a shared pool may all be
+        # waiting for places that only a stream without a thread could free.
+        threads = ThreadPoolExecutor(2, thread_name_prefix="vivace-stream")
         try:
-            while (chunk := await asyncio.to_thread(next, stream, None)) is not None:
+            while chunk := await loop.run_in_executor(threads, next, stream, None):
                 yield chunk
         finally:
             if pieces is not None:
                 pieces.stop()
-            await asyncio.shield(asyncio.to_thread(stream.close))
+            stopping = loop.run_in_executor(threads, stream.close)
+            threads.shutdown(wait=False)
+            await asyncio.shield(stopping)
 
     def clone(
         self,

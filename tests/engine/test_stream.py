@@ -7,6 +7,7 @@ import gc
 import itertools
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -204,6 +205,19 @@ def test_astream_gives_what_stream_gives(tts: TTS) -> None:
     expected = tts.speak(TEXT + " ", seed=2, max_frames=40, text_layout="streamed").codes
     assert np.array_equal(asyncio.run(run(words())), expected)
     assert np.array_equal(asyncio.run(run(TEXT)), tts.speak(TEXT, seed=2, max_frames=40).codes)
+
+
+def test_more_astreams_than_places_and_threads_all_come_to_their_end(tiny_folder: Path) -> None:
+    async def run(tts: TTS, seed: int) -> int:
+        chunks = [c async for c in tts.astream(TEXT, seed=seed, max_frames=5, min_frames=6)]
+        return sum(len(chunk.codes) for chunk in chunks)
+
+    async def run_all(tts: TTS) -> list[int]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        return await asyncio.wait_for(asyncio.gather(*(run(tts, n) for n in range(10))), 30)
+
+    with TTS.load(tiny_folder / "custom_voice", device="cpu", max_streams=2) as tts:
+        assert asyncio.run(run_all(tts)) == [5] * 10
 
 
 def test_a_cancelled_astream_frees_its_slot_even_while_it_waits_for_text(tts: TTS) -> None:

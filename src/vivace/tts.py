@@ -6,7 +6,6 @@ with TTS.load("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice") as tts:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 from collections.abc import (
@@ -17,7 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,7 +28,7 @@ from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import build_backend
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import pick_device, pick_dtype, pick_threads, use_threads
-from vivace.engine.async_text import AsyncPieces
+from vivace.engine.async_stream import read_async
 from vivace.engine.desk import Desk
 from vivace.engine.engine import Engine
 from vivace.engine.intake import SERVED_BY, Intake, Request, as_pieces
@@ -263,27 +262,11 @@ class TTS:
             has_budget=guard and "max_frames" not in sampling,
         )
 
-    async def astream(
+    def astream(
         self, text: str | Iterable[str] | AsyncIterable[str], **options: Any
     ) -> AsyncIterator[AudioChunk]:
-        """`stream` for asyncio: work runs in a thread; `text` may be an async iterator too."""
-        pieces = None
-        if isinstance(text, AsyncIterable):
-            text = pieces = AsyncPieces(text, asyncio.get_running_loop())
-        stream = self.stream(text, **options)
-        loop = asyncio.get_running_loop()
-        # Two threads of its own, one to wait and one to stop it: those of a shared pool may all be
-        # waiting for places that only a stream without a thread could free.
-        threads = ThreadPoolExecutor(2, thread_name_prefix="vivace-stream")
-        try:
-            while chunk := await loop.run_in_executor(threads, next, stream, None):
-                yield chunk
-        finally:
-            if pieces is not None:
-                pieces.stop()
-            stopping = loop.run_in_executor(threads, stream.close)
-            threads.shutdown(wait=False)
-            await asyncio.shield(stopping)
+        """`stream` for asyncio: work runs in threads; `text` may be an async iterator too."""
+        return read_async(partial(self.stream, **options), text)
 
     def clone(
         self,

@@ -321,6 +321,25 @@ def test_json_tells_the_length_that_is_heard(model: Path, capsys: Captured) -> N
     assert facts["audio_s"] == pytest.approx(0.4, abs=0.05)
 
 
+def test_chunks_are_of_the_size_that_was_asked_for(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    sizes: list[object] = []
+    stream = TTS.stream
+
+    def watch(self: TTS, text: Any, **options: Any) -> Any:
+        sizes.append(options.get("chunk_frames"))
+        return stream(self, text, **options)
+
+    monkeypatch.setattr(TTS, "stream", watch)
+    assert run_here("Hello.", "--stream", "--chunk-frames=5", "-o", "x.wav", *TEN_FRAMES) == 0
+    assert run_here("Hello.", "--stream", "-o", "y.wav", *TEN_FRAMES) == 0
+    assert sizes == [5, None]
+    capsys.readouterr()
+    code = run_here("Hello.", "--stream", "--chunk-frames=0", "-o", "z.wav")
+    assert_refused(code, capsys, "chunk_frames must be 1 or more")
+
+
 @pytest.mark.parametrize("reader", ["json", "audio"])
 def test_a_reader_that_leaves_early_is_no_error(
     tiny_folder: Path, tmp_path: Path, reader: str

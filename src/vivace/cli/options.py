@@ -92,7 +92,17 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write audio while it is made, and speak stdin while it is written",
     )
+    add_chunks(group)
     add_words(group)
+
+
+def add_chunks(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--chunk-frames",
+        type=int,
+        metavar="N",
+        help="of 80 ms, made at a time; default: 1, 2, 4, then 8, so that sound comes early",
+    )
 
 
 def add_words(group: argparse._ActionsContainer) -> None:

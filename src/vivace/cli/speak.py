@@ -147,7 +147,7 @@ def _report(take: Take, mouth: Mouth, target: Target, arguments: argparse.Namesp
 
 def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the command line says of the speech itself, as `TTS.stream` takes it."""
-    names = [field.name for field in dataclasses.fields(SamplingParams)]
+    names = ["chunk_frames", *(field.name for field in dataclasses.fields(SamplingParams))]
     given = {name: getattr(arguments, name) for name in names}
     return {
         "language": arguments.language,

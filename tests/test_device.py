@@ -44,6 +44,19 @@ def test_auto_takes_cuda_then_mps_then_the_cpu(monkeypatch: pytest.MonkeyPatch) 
     assert picked == ["cuda", "mps", "cpu"]
 
 
+def test_auto_leaves_a_small_model_on_the_cpu(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert pick_device("auto", 2 << 30).type == "cuda"
+    assert pick_device("auto", 40 << 20).type == "cpu"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert pick_device("cuda:0", 40 << 20) == torch.device("cuda:0")
+    with TTS.load(tiny_folder / "custom_voice") as tts:
+        assert (tts.device.type, tts.dtype) == ("cpu", torch.float32)
+
+
 def test_auto_takes_bfloat16_where_a_gpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert pick_dtype("auto", torch.device("cuda")) == torch.bfloat16

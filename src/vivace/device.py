@@ -15,8 +15,11 @@ SMALL_MODEL_BYTES = 256 << 20  # on disk; released checkpoints have ten times as
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def pick_device(name: str = AUTO) -> torch.device:
+def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
+    """`auto` gives a small model, of so many bytes, the CPU: starting a GPU takes longer."""
     if name == AUTO:
+        if num_bytes is not None and num_bytes < SMALL_MODEL_BYTES:
+            return torch.device("cpu")
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

@@ -89,10 +89,10 @@ class TTS:
 
         Without a name it is the embedded voice: small, English, offline, quick on a CPU.
 
-        `auto` picks CUDA, then MPS, then the CPU; bfloat16 on CUDA, float32 elsewhere; and the
-        fastest backend that can run. `threads` is how many of the CPU's an operation may use, while
-        this TTS works and nowhere else; None gives a small model one, which a busy machine slows
-        least, and leaves PyTorch's own number to the others.
+        `auto` picks CUDA, then MPS, then the CPU, and the CPU for a small model; bfloat16 on CUDA,
+        float32 elsewhere; and the first backend that can run. `threads` is how many of the CPU's an
+        operation may use, while this TTS works and nowhere else; None gives a small model one,
+        which a busy machine slows least, and leaves PyTorch's own number to the others.
 
         `max_streams` speak at once, None as many as the backend has places for, and `max_queue`
         wait for a place. `profile` is `latency`, `balanced` or `throughput`: how many frames are
@@ -102,13 +102,14 @@ class TTS:
         loads a local folder.
         """
         limits = EngineLimits(max_streams, max_queue, profile=profile)
-        where = pick_device(device)
-        precision = pick_dtype(dtype, where)
+        pick_dtype(dtype, pick_device(device))  # what cannot be is refused before a download
         folder = find_folder(
             name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline
         )
         checkpoint = Checkpoint.open(folder)
         tokenizer = checkpoint.load_tokenizer(split_camel_case=split_camel_case)
+        where = pick_device(device, checkpoint.num_bytes if backend == "auto" else None)
+        precision = pick_dtype(dtype, where)
         threads = pick_threads(threads, where, checkpoint.num_bytes)
         with use_threads(threads):
             model = checkpoint.load_model(where, precision)

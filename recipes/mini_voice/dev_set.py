@@ -1,4 +1,4 @@
-"""Dev sentences from the checkpoints, for `benchmarks/quality.py collect`: after the codec, and end to end.
+"""Dev sentences from the checkpoints, to be judged: after the codec, and end to end.
 
 python -m recipes.mini_voice.dev_set --resume FOLDER --out FOLDER --first 24 --count 96
 """

@@ -137,7 +137,7 @@ def time_parts(tts: Any, repeats: int) -> Iterator[tuple[str, float]]:
     """Milliseconds a frame of each part; of the whole prompt for `prefill`."""
     from vivace.backends.frame_maker import FrameMaker
 
-    backend = tts._open_parts()[2].backend
+    backend = tts.engine.backend
     seconds: dict[str, float] = defaultdict(float)
     for method, part in PARTS.items():
         setattr(FrameMaker, method, timed(getattr(FrameMaker, method), part, seconds))

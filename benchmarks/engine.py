@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 import time
 from pathlib import Path
@@ -22,9 +21,8 @@ from shapes import load_configs, random_module
 
 from vivace.backends import build_backend
 from vivace.checkpoint import EMBEDDED, Checkpoint
-from vivace.cli.bench.bench import measure
+from vivace.cli.bench.bench import deliver, measure
 from vivace.cli.bench.latency import Subject
-from vivace.cli.bench.report import format_report, plot_arrivals
 from vivace.cli.parser import build_parser
 from vivace.device import pick_device, pick_dtype
 from vivace.engine.engine import Engine
@@ -42,16 +40,7 @@ def main() -> None:
     with random_tts(shape, arguments) as tts:
         load_s = time.perf_counter() - began
         report = measure(Subject(tts, {"language": "english"}), load_s, arguments)
-    report |= {"benchmark": "engine", "shape": shape}
-    print(format_report(report))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n")
-    if arguments.plot:
-        plot_arrivals(
-            report["arrivals"],
-            f"{shape}, {report['machine'].get('gpu', 'CPU')}",
-            Path(arguments.plot),
-        )
+    deliver(report | {"benchmark": "engine", "model": f"{shape}, random weights"}, arguments)
 
 
 def random_tts(shape: str, arguments: argparse.Namespace) -> TTS:

@@ -4,8 +4,8 @@
     python benchmarks/quality.py judge build/hard --json benchmarks/results/quality-hard.json
     python benchmarks/quality.py table benchmarks/results/quality-*.json --png quality.png
 
-`speak` needs vivace, `judge` the packages of benchmarks/judges.py as well; each goes on where it
-was stopped. `--teacher FOLDER` lets an unpacked hibari-tts wheel speak instead of a model; its
+Both need vivace (or PYTHONPATH=src), `judge` the packages of benchmarks/judges.py as well; each
+goes on where it was stopped. `--teacher FOLDER` lets an unpacked hibari-tts wheel speak instead of a model; its
 recordings, given to `judge` as `--reference`, are what likeness and pace are measured against.
 `collect` takes arrays named GROUP_LINE out of .npz files.
 """
@@ -150,10 +150,12 @@ def judge(arguments: argparse.Namespace) -> None:
     rows = [count(spoken[row["line"]] | row) for row in read_rows(path) if row["line"] in spoken]
     if not rows:
         raise SystemExit(f"{arguments.folder} holds no recordings; `speak` into it first")
+    from vivace.cli.bench.machine import machine  # `speak --teacher` needs no torch
+
     report = {
         "benchmark": "quality",
         "name": arguments.name or arguments.folder.name,
-        "machine": machine_of_judge(),
+        "machine": machine(),
         "judges": "Whisper-base int8 (faster-whisper, beam 5), DistillMOS v7, Resemblyzer 0.1.4",
         "figures": summarise(rows),
         "worst": sorted(rows, key=lambda row: -row["errors"] / row["words"])[:12],
@@ -235,12 +237,6 @@ def percent(share: float) -> float:
 def mean_of(rows: list[Row], key: str) -> float | None:
     values = [row[key] for row in rows if row.get(key) is not None]
     return round(float(np.mean(values)), 3) if values else None
-
-
-def machine_of_judge() -> Any:
-    from machine import machine
-
-    return machine()
 
 
 # -- files --------------------------------------------------------------------------------------

@@ -5,12 +5,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from vivace import TTS
+from vivace.audio.clip import Audio, AudioChunk
 from vivace.backends.base import Frames
+from vivace.engine.stream import Stream
 from vivace.prompt import Prompt
 
 TEXT_ROWS = ("text", "text; speech begins")
@@ -54,7 +58,7 @@ def stop_after(
     tts: TTS, monkeypatch: pytest.MonkeyPatch, num_frames: int, *, once_text_is_in: bool = False
 ) -> Watch:
     """Every utterance ends by itself after so many frames, with live text after its end."""
-    backend: Any = tts._open_parts()[2].backend
+    backend: Any = tts.engine.backend
     watch, left, waiting = Watch(), {}, set()
     index: dict[int, int] = {}
     admit, extend, step = backend.admit, backend.extend, backend.step
@@ -86,3 +90,23 @@ def stop_after(
     monkeypatch.setattr(backend, "extend", watched_extend)
     monkeypatch.setattr(backend, "step", short_step)
     return watch
+
+
+def interleave(streams: Sequence[Stream], order: Random) -> list[list[AudioChunk]]:
+    """All chunks of several streams, read in any order."""
+    made: list[list[AudioChunk]] = [[] for _ in streams]
+    waiting = dict(enumerate(streams))
+    while waiting:
+        number = order.choice(sorted(waiting))
+        if (chunk := next(waiting[number], None)) is None:
+            del waiting[number]
+        else:
+            made[number].append(chunk)
+    return made
+
+
+def assert_same_audio(chunks: Sequence[AudioChunk], audio: Audio, atol: float) -> None:
+    assert np.array_equal(np.concatenate([chunk.codes for chunk in chunks]), audio.codes)
+    samples = np.concatenate([chunk.samples for chunk in chunks])
+    assert samples.shape == audio.samples.shape
+    assert np.allclose(samples, audio.samples, rtol=0, atol=atol)

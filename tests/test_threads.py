@@ -49,7 +49,7 @@ def test_work_runs_with_its_threads_and_nothing_else_does(
 ) -> None:
     with TTS.load(device="cpu", threads=asked) as tts:
         assert torch.get_num_threads() == 2
-        backend = tts._open_parts()[2].backend
+        backend = tts.engine.backend
         seen = []
         step = backend.step
         monkeypatch.setattr(

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +22,7 @@ from vivace.backends import build_backend
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import pick_device, pick_dtype, pick_threads, use_threads
 from vivace.engine.async_stream import read_async
+from vivace.engine.attempts import attempts
 from vivace.engine.desk import Desk
 from vivace.engine.engine import Engine
 from vivace.engine.intake import SERVED_BY, Intake, Request, as_pieces
@@ -36,7 +30,7 @@ from vivace.engine.progress import show_progress
 from vivace.engine.scheduler import EngineLimits, Profile
 from vivace.engine.session import RAMP, WHOLE, chunk_sizes
 from vivace.engine.stream import Stream
-from vivace.errors import ClosedError, RequestError, RunawayError
+from vivace.errors import ClosedError, RequestError
 from vivace.model.codec import Codec
 from vivace.model.config import ModelType
 from vivace.model.talker import Qwen3TTS
@@ -162,7 +156,7 @@ class TTS:
         if self._parts is None:
             return f"<TTS {name}, closed>"
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"<TTS {name} on {self.device} in {dtype}, backend {self._parts[2].backend.name}>"
+        return f"<TTS {name} on {self.device} in {dtype}, backend {self.engine.backend.name}>"
 
     # -- what it does ------------------------------------------------------------------------
 
@@ -198,30 +192,26 @@ class TTS:
         stall at the end, and the end of a cloned voice's recording where it is said again.
         `progress` shows a bar on stderr.
         """
-        is_retried = guard and isinstance(text, str) and not {"seed", "max_frames"} & set(sampling)
-        for _ in range(2):
-            stream = self.stream(
-                text,
-                voice=voice,
-                language=language,
-                instruct=instruct,
-                text_layout=text_layout,
-                split=split,
-                clean=clean,
-                guard=guard,
-                trim=trim,
-                chunk_frames=WHOLE,
-                **sampling,
-            )
-            audio = stream.collect(show_progress if progress else None)
-            if not (is_retried and stream.is_runaway and stream.num_utterances == 1):
-                log.info("spoke %s, %s", audio.usage, audio.finish_reason)
-                return audio
-            log.warning("speech did not end by itself (%s)", stream.finish_reason)
-        raise RunawayError(
-            f"speech of {len(text)} characters did not end by itself, twice; "  # type: ignore[arg-type]
-            "change the text a little, or give a seed to get what there is"
+        open_stream = partial(
+            self.stream,
+            text,
+            voice=voice,
+            language=language,
+            instruct=instruct,
+            text_layout=text_layout,
+            split=split,
+            clean=clean,
+            guard=guard,
+            trim=trim,
+            chunk_frames=WHOLE,
+            **sampling,
         )
+        if not isinstance(text, str):  # a live text is gone when it was read
+            return open_stream().collect(show_progress if progress else None)
+        for stream in attempts(open_stream, sampling):
+            audio = stream.collect(show_progress if progress else None)
+        log.info("spoke %s, %s", audio.usage, audio.finish_reason)
+        return audio
 
     def stream(
         self,
@@ -309,7 +299,12 @@ class TTS:
         library = VoiceLibrary()
         found = find_voice(voice, self.speakers, library)
         if isinstance(found, Unenrolled):
-            return self._enroll_once(found.audio, transcript)
+            self._intake.require("base", "clone a voice")
+            model, codec, _ = self._open_parts()
+            recording, cache = read_audio(found.audio), EnrolmentCache()
+            return enroll_once(
+                model, codec, recording, name="cloned", transcript=transcript, cache=cache
+            )
         if transcript is not None:
             raise RequestError("a transcript belongs to a recording, such as voice='me.wav'")
         if isinstance(found, str) and self.model_type == "base" and (names := library.names()):
@@ -318,18 +313,6 @@ class TTS:
                 "custom_voice", f"speak with the preset voice {found[:80]!r}", served_by
             )
         return found
-
-    def _enroll_once(self, audio: AudioSource, transcript: str | None) -> Voice:
-        self._intake.require("base", "clone a voice")
-        model, codec, _ = self._open_parts()
-        return enroll_once(
-            model,
-            codec,
-            read_audio(audio),
-            name="cloned",
-            transcript=transcript,
-            cache=EnrolmentCache(),
-        )
 
     def warmup(self) -> None:
         """Prepare what the first request would otherwise wait for, such as CUDA graphs."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from conftest import Tiny
+from slots import NUM_FRAMES, make_prompt, params
 from vivace.backends import build_backend, survey
 from vivace.backends.base import Backend
 from vivace.backends.eager import EagerBackend
@@ -20,24 +21,6 @@ from vivace.engine.generate import generate
 from vivace.errors import BackendError, BackendUnavailableError, NumericError
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
-
-NUM_FRAMES = 24
-
-
-def make_prompt(part: Tiny, text: str, *, is_complete: bool = True) -> Prompt:
-    return build_prompt(
-        part.checkpoint.config,
-        part.tokenizer.encode(text),
-        role_ids=part.tokenizer.role_ids("assistant"),
-        layout="streamed",
-        language="english",
-        preset="ryan",
-        is_complete=is_complete,
-    )
-
-
-def params(seed: int, **changes: float) -> SamplingParams:
-    return SamplingParams(seed=seed, max_frames=NUM_FRAMES, min_frames=8).replace(**changes)
 
 
 def speak_alone(backend: Backend, prompt: Prompt, sampling: SamplingParams) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ import torch
 
 from conftest import TINY_NAMES, Tiny
 from official_calls import official_items
+from slots import assert_official_codes_in_a_batch
 from vivace.backends.eager import EagerBackend
 from vivace.engine.generate import generate
 from vivace.speech import SamplingParams
@@ -31,12 +32,7 @@ def test_greedy_codes_are_the_official_ones_in_a_batch(
 ) -> None:
     part = tiny(model)
     backend = cuda_backend(part, torch.float32)
-    items = [item for item in official_items(model) if item.settings["max_new_tokens"] == 65]
-    items = items[:: max(1, len(items) // 8)]
-    slots = [backend.admit(item.prompt(part), item.sampling) for item in items]
-    frames = backend.step(slots, 64)
-    for row, item in enumerate(items):
-        assert np.array_equal(frames.of(row), item.codes), item.call
+    assert_official_codes_in_a_batch(backend, part, model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

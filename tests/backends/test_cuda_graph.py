@@ -16,6 +16,7 @@ from torch import Tensor
 
 from conftest import TINY_NAMES, Tiny
 from official_calls import official_items
+from slots import NUM_FRAMES, make_prompt, params, speak
 from vivace.backends import survey
 from vivace.backends.base import Backend
 from vivace.backends.cuda_graph import backend as backend_module
@@ -34,7 +35,6 @@ from vivace.errors import BackendError, BackendUnavailableError
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
 
-NUM_FRAMES = 24
 SETTINGS: tuple[dict[str, float], ...] = (
     {},
     {"temperature": 0},
@@ -52,29 +52,6 @@ def part(tiny: Callable[[str], Tiny]) -> Tiny:
 
 def graph_backend(part: Tiny, max_streams: int = 8, max_frames: int = 320) -> CudaGraphBackend:
     return CudaGraphBackend(part.model, part.codec, max_streams=max_streams, max_frames=max_frames)
-
-
-def make_prompt(part: Tiny, text: str, *, is_complete: bool = True) -> Prompt:
-    return build_prompt(
-        part.checkpoint.config,
-        part.tokenizer.encode(text),
-        role_ids=part.tokenizer.role_ids("assistant"),
-        layout="streamed",
-        language="english",
-        preset="ryan",
-        is_complete=is_complete,
-    )
-
-
-def params(seed: int, **changes: float) -> SamplingParams:
-    return SamplingParams(seed=seed, max_frames=NUM_FRAMES, min_frames=8).replace(**changes)
-
-
-def speak(backend: Backend, prompt: Prompt, sampling: SamplingParams) -> NDArray[np.int64]:
-    slot = backend.admit(prompt, sampling)
-    codes = backend.step([slot], sampling.max_frames).of(0)
-    backend.release(slot)
-    return codes
 
 
 def speak_and_render(

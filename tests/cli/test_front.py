@@ -228,7 +228,7 @@ def test_speech_that_does_not_end_is_tried_twice(
     monkeypatch.setattr(TTS, "stream", lambda *a, **k: tries.append(a) or stream(*a, **k))
     monkeypatch.setattr("vivace.engine.session.frame_budget", lambda num_ids: 12)
     code = run_here("Hello.", "-o", "x.wav", *ENDLESS)
-    assert_refused(code, capsys, "did not end by itself, twice; .*--seed")
+    assert_refused(code, capsys, "did not end by itself, twice; .*a seed")
     assert not (tmp_path / "x.wav").exists()
     assert len(tries) == 2
 

@@ -96,7 +96,7 @@ def test_speech_to_speech_finds_what_it_calls(
         assert model.model.model.tts_model_type == name
         assert isinstance(model.get_supported_speakers(), list)
         assert model.sample_rate == 24_000
-    backend = models["base"].tts._open_parts()[2].backend
+    backend = models["base"].tts.engine.backend
     options = {"language": "auto", "non_streaming_mode": True, "chunk_size": 8}
     half = models["base"].generate_voice_clone_streaming(
         text="Interrupted.", ref_audio=recording, ref_text="Words.", **options

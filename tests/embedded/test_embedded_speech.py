@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import ROOT, load_script
+from engine_watch import assert_same_audio, interleave
 from vivace import TTS
-from vivace.audio.clip import AudioChunk
 from vivace.engine.long_text import SEAM, plan_utterances
 
 SENTENCES = [
@@ -78,21 +78,9 @@ def test_streamed_audio_is_offline_audio_in_any_company(
     """Tighter than on tiny checkpoints: a trained codec does not amplify rounding."""
     text = "Streams are cut anywhere."
     whole = [embedded.speak(text, seed=seed, trim=False) for seed in seeds]
-    open_streams = {
-        n: embedded.stream(text, seed=seed, chunk_frames=ramp) for n, seed in enumerate(seeds)
-    }
-    made: list[list[AudioChunk]] = [[] for _ in seeds]
-    while open_streams:
-        number = order.choice(sorted(open_streams))
-        if (chunk := next(open_streams[number], None)) is None:
-            del open_streams[number]
-        else:
-            made[number].append(chunk)
-    for chunks, audio in zip(made, whole, strict=True):
-        assert np.array_equal(np.concatenate([chunk.codes for chunk in chunks]), audio.codes)
-        samples = np.concatenate([chunk.samples for chunk in chunks])
-        assert samples.shape == audio.samples.shape
-        assert np.allclose(samples, audio.samples, rtol=0, atol=1e-5)
+    streams = [embedded.stream(text, seed=seed, chunk_frames=ramp) for seed in seeds]
+    for chunks, audio in zip(interleave(streams, order), whole, strict=True):
+        assert_same_audio(chunks, audio, atol=1e-5)
 
 
 def test_decoding_25_frames_of_context_again_is_heard(embedded: TTS) -> None:

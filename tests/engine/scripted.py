@@ -87,6 +87,9 @@ class ScriptedBackend:
 
     def warmup(self) -> None: ...
 
+    def memory(self) -> dict[str, int]:
+        return {}
+
     def facts(self) -> dict[str, str]:
         return {}
 

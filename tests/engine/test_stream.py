@@ -6,7 +6,7 @@ import asyncio
 import gc
 import itertools
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -16,10 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_watch import assert_same_audio, interleave
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
+from vivace.backends.base import Frames
 from vivace.engine.stream import Stream
-from vivace.errors import RequestError, RunawayError, StreamClosedError
+from vivace.errors import NumericError, RequestError, RunawayError, StreamClosedError
 
 TEXT = "A stream of words, one after another."
 
@@ -36,7 +38,7 @@ def collect(stream: Stream, chunks: list[AudioChunk]) -> None:
 
 
 def num_slots(tts: TTS) -> int:
-    return len(tts._open_parts()[2].backend._slots)  # type: ignore[attr-defined]
+    return len(tts.engine.backend._slots)  # type: ignore[attr-defined]
 
 
 @given(ramp=st.lists(st.integers(1, 9), min_size=1, max_size=4), seed=st.integers(0, 2**40))
@@ -44,10 +46,7 @@ def num_slots(tts: TTS) -> int:
 def test_streamed_audio_is_offline_audio(tts: TTS, ramp: list[int], seed: int) -> None:
     whole = tts.speak(TEXT, voice="ryan", seed=seed, max_frames=40, trim=False)
     chunks = list(tts.stream(TEXT, voice="ryan", seed=seed, max_frames=40, chunk_frames=ramp))
-    assert np.array_equal(np.concatenate([c.codes for c in chunks]), whole.codes)
-    samples = np.concatenate([chunk.samples for chunk in chunks])
-    assert samples.shape == whole.samples.shape
-    assert np.allclose(samples, whole.samples, rtol=0, atol=5e-5)
+    assert_same_audio(chunks, whole, atol=5e-5)
 
 
 def test_chunks_ramp_and_the_last_one_says_so(tts: TTS) -> None:
@@ -124,6 +123,25 @@ def test_a_finished_stream_ends_and_reports(tts: TTS) -> None:
     assert usage.audio_s == pytest.approx(0.48)
     assert usage.first_audio_ms is not None
     assert usage.first_audio_ms <= 1000 * usage.wall_s
+
+
+def test_a_failure_is_no_end_of_speech(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = tts.engine.backend
+    step, count = backend.step, 0
+
+    def fail_later(slots: Sequence[int], num_frames: int) -> Frames:
+        nonlocal count
+        count += 1
+        frames = step(slots, num_frames)
+        return Frames(frames.codes, frames.lengths, ("failed",)) if count > 2 else frames
+
+    monkeypatch.setattr(backend, "step", fail_later)
+    chunks: list[AudioChunk] = []
+    stream = tts.stream(TEXT, seed=1, max_frames=30, min_frames=31, chunk_frames=2)
+    with pytest.raises(NumericError):
+        collect(stream, chunks)
+    assert chunks
+    assert not any(chunk.is_last for chunk in chunks)
 
 
 @pytest.mark.parametrize("bad", [0, -1, [], [1, 0], "8"])
@@ -300,18 +318,6 @@ def test_companions_that_come_and_go_change_nothing(
 ) -> None:
     options = {"voice": "ryan", "max_frames": 20}
     alone = [tts.speak(TEXT, seed=seed, trim=False, **options) for seed in seeds]
-    made: list[list[AudioChunk]] = [[] for _ in seeds]
-    waiting = {
-        n: tts.stream(TEXT, seed=s, chunk_frames=ramp, **options) for n, s in enumerate(seeds)
-    }
-    while waiting:
-        number = order.choice(sorted(waiting))
-        if (chunk := next(waiting[number], None)) is None:
-            del waiting[number]
-        else:
-            made[number].append(chunk)
-    for chunks, audio in zip(made, alone, strict=True):
-        assert np.array_equal(np.concatenate([c.codes for c in chunks]), audio.codes)
-        samples = np.concatenate([chunk.samples for chunk in chunks])
-        assert samples.shape == audio.samples.shape
-        assert np.allclose(samples, audio.samples, rtol=0, atol=5e-5)
+    streams = [tts.stream(TEXT, seed=seed, chunk_frames=ramp, **options) for seed in seeds]
+    for chunks, audio in zip(interleave(streams, order), alone, strict=True):
+        assert_same_audio(chunks, audio, atol=5e-5)

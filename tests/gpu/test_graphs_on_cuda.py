@@ -9,14 +9,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from conftest import TINY_NAMES, Tiny
 from official_calls import official_items
-from vivace.backends.base import Backend
+from slots import assert_official_codes_in_a_batch, speak
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.eager import EagerBackend
-from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
 
 pytestmark = [
@@ -44,25 +42,13 @@ def params(seed: int, **changes: float) -> SamplingParams:
     return SamplingParams(seed=seed, max_frames=20, min_frames=21).replace(**changes)
 
 
-def speak(backend: Backend, prompt: Prompt, sampling: SamplingParams) -> NDArray[np.int64]:
-    slot = backend.admit(prompt, sampling)
-    codes = backend.step([slot], sampling.max_frames).of(0)
-    backend.release(slot)
-    return codes
-
-
 @pytest.mark.parametrize("model", TINY_NAMES)
 def test_greedy_codes_in_float32_are_the_official_ones_in_a_batch(
     tiny: Callable[[str], Tiny], model: str
 ) -> None:
     part = tiny(model)
     backend = load(part, torch.float32)
-    items = [item for item in official_items(model) if item.settings["max_new_tokens"] == 65]
-    items = items[:: max(1, len(items) // 8)]
-    slots = [backend.admit(item.prompt(part), item.sampling) for item in items]
-    frames = backend.step(slots, 64)
-    for row, item in enumerate(items):
-        assert np.array_equal(frames.of(row), item.codes), item.call
+    assert_official_codes_in_a_batch(backend, part, model)
     assert backend.fallbacks == {}
     assert len(backend.graphs) > 0
 

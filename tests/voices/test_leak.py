@@ -167,7 +167,7 @@ def test_speak_takes_a_leak_off_unless_the_text_says_those_words_or_trim_is_off(
     tail = draw(3, 5, 64)
     codes = np.concatenate((voice.ref_codes[:-5], tail))
     voice = dataclasses.replace(voice, ref_codes=codes)
-    backend = base._open_parts()[2].backend
+    backend = base.engine.backend
     step = backend.step
 
     def leaking_step(slots, count):  # type: ignore[no-untyped-def]

@@ -61,5 +61,8 @@ class Backend(Protocol):
     def warmup(self) -> None:
         """Prepare what the first requests will need, so that they are as quick as later ones."""
 
+    def memory(self) -> dict[str, int]:
+        """Bytes on the device, by what they hold."""
+
     def facts(self) -> dict[str, str]:
         """How it runs here, for people."""

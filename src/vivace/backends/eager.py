@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vivace.backends.base import Frames, Samples, Slot
 from vivace.backends.frame_maker import FrameMaker, SlotState
+from vivace.backends.sizes import module_bytes
 from vivace.errors import BackendError
 from vivace.model.cache import KeyValueCache
 from vivace.model.codec import Codec
@@ -111,6 +112,9 @@ class EagerBackend:
 
     def warmup(self) -> None:
         """There is nothing to prepare."""
+
+    def memory(self) -> dict[str, int]:
+        return {"model": module_bytes(self.model), "codec": module_bytes(self.codec)}
 
     def facts(self) -> dict[str, str]:
         room = f"up to {self.max_streams} streams"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from vivace.audio.speed import SpeedChanger
 from vivace.cli.output import STDOUT, Samples, Sink, Target
 from vivace.cli.text import read_transcript
 from vivace.cli.words import LiveLine, Report, describe_progress, print_report
+from vivace.engine.attempts import attempts
 from vivace.engine.session import WHOLE
 from vivace.engine.stream import Stream
-from vivace.errors import RequestError, RunawayError
+from vivace.errors import RequestError
 from vivace.speech import FinishReason, SamplingParams, Usage
 from vivace.tts import TTS
 from vivace.voices.voice import Voice
@@ -67,24 +69,18 @@ class Take:
 
         Unlike there, an interrupt gives what there is.
         """
-        is_retried = not {"seed", "max_frames"} & self._options.keys()
-        for _ in range(2):
+        options = {"trim": True, "chunk_frames": WHOLE, **self._options}
+        for stream in attempts(partial(self._tts.stream, self._text, **options), self._options):
             heard = [np.zeros(0, np.float32)]
-            options = {"trim": True, "chunk_frames": WHOLE, **self._options}
-            with self._tts.stream(self._text, **options) as stream:
+            with stream:
                 try:
                     for samples in self._listen(stream):
                         heard.append(samples)
                 except KeyboardInterrupt:
                     yield np.concatenate(heard)
                     raise
-            if not (is_retried and stream.is_runaway and stream.num_utterances == 1):
-                yield self._without_stall(np.concatenate(heard), stream.num_stalled)
-                return
-        raise RunawayError(
-            "speech did not end by itself, twice; change the text a little, "
-            "or give a --seed to get what there is"
-        )
+        whole = np.concatenate(heard)
+        yield whole[: len(whole) - stream.num_stalled_samples]
 
     def _listen(self, stream: Stream) -> Iterator[Samples]:
         for chunk in stream:
@@ -93,10 +89,6 @@ class Take:
             yield chunk.samples
         assert stream.finish_reason is not None
         self.finish_reason = stream.finish_reason
-
-    def _without_stall(self, samples: Samples, num_frames: int) -> Samples:
-        samples_per_frame = self._tts.checkpoint.codec_config.decode_upsample_rate
-        return samples[: len(samples) - num_frames * samples_per_frame]
 
 
 def speak(

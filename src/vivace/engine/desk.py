@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from vivace.backends.base import Backend
 from vivace.engine.engine import Engine
 from vivace.engine.intake import Intake, Request
 from vivace.engine.live_text import LiveText
@@ -21,10 +20,6 @@ class Desk:
     intake: Intake
     engine: Engine
     codec_config: CodecConfig
-
-    @property
-    def backend(self) -> Backend:
-        return self.engine.backend
 
     def open(
         self,

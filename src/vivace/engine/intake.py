@@ -99,9 +99,6 @@ class Intake:
         """Whether an utterance can go on from the last one in context."""
         return self._config.tts_model_type == "base"
 
-    def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text)
-
     def write_prompt(
         self, request: Request, text_ids: Sequence[int], reference: SpokenReference | None = None
     ) -> Prompt:

@@ -103,7 +103,7 @@ def _known_parts(
         if isinstance(item, Pause):
             work = item
         else:
-            text_ids = intake.encode(item)
+            text_ids = intake.tokenizer.encode(item)
             writer = OpeningWriter(intake, request, item, text_ids, previous)
             work = open_session(num_sessions, writer)
             work.num_text_ids = len(text_ids)

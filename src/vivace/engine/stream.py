@@ -50,6 +50,7 @@ class Stream(Iterator[AudioChunk]):
         self._session: Session | None = None  # that is speaking
         self._num_samples = self._num_frames = self._num_text_ids = 0
         self._is_cancelled = self._is_closed = False
+        self._text_error: Exception | None = None
         self._reason: FinishReason = "stop"
         self.finish_reason: FinishReason | None = None
         self.num_stalled = 0  # frames at the end that say nothing, of a stall
@@ -71,6 +72,11 @@ class Stream(Iterator[AudioChunk]):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    @property
+    def num_stalled_samples(self) -> int:
+        """At the end, that say nothing: what is left when a stall was stopped."""
+        return self.num_stalled * self._samples_per_frame
+
     def collect(self, report: Callable[[Stream], None] | None = None) -> Audio:
         """All of it at once; if trimmed, without a stall at the end. `report` hears every chunk."""
         chunks = []
@@ -80,7 +86,7 @@ class Stream(Iterator[AudioChunk]):
                 report(self)
         samples = np.concatenate([chunk.samples for chunk in chunks])
         if self._trimmer is not None:
-            samples = samples[: len(samples) - self.num_stalled * self._samples_per_frame]
+            samples = samples[: len(samples) - self.num_stalled_samples]
         assert self.finish_reason is not None
         return Audio(
             samples=samples,
@@ -115,24 +121,29 @@ class Stream(Iterator[AudioChunk]):
         )
 
     def _make_chunks(self, sizes: Iterator[int]) -> Generator[AudioChunk, None, None]:
-        try:
-            for part in self._parts:
-                if isinstance(part.work, Pause):
-                    yield self._pause(part.work, is_last=part.is_last())
-                else:
-                    yield from self._speak(part, part.work, sizes)
-                self.progress = part.progress
-                if self._is_cancelled:
-                    return
-                if self._num_frames_left <= 0:
-                    part.raise_text_error()
-                    break
-        except Exception:
-            if self.num_utterances and self.finish_reason is None:
-                yield self._end()
-            raise
-        if self.finish_reason is None:
+        while (part := self._next_part()) is not None:
+            if isinstance(part.work, Pause):
+                yield self._pause(part.work, is_last=part.is_last())
+            else:
+                yield from self._speak(part, part.work, sizes)
+            self.progress = part.progress
+            if self._is_cancelled:
+                return
+            if self._num_frames_left <= 0:
+                part.raise_text_error()
+                break
+        if self.finish_reason is None and (self.num_utterances or self._text_error is None):
             yield self._end()
+        if self._text_error is not None:
+            raise self._text_error
+
+    def _next_part(self) -> Part | None:
+        """None at the end of the text, also of one whose writer raised: that is heard last."""
+        try:
+            return next(self._parts, None)
+        except Exception as error:
+            self._text_error = error
+            return None
 
     def _speak(
         self, part: Part, session: Session, sizes: Iterator[int]

@@ -22,11 +22,11 @@ from vivace.backends.cuda_graph.memory import (
     checked_allocation,
     fitting_streams,
     format_sizes,
-    module_bytes,
 )
 from vivace.backends.cuda_graph.prefill import Prefill
 from vivace.backends.cuda_graph.slot_table import SlotTable, bytes_per_slot
 from vivace.backends.cuda_graph.stepper import LiveSlot, Stepper, stack
+from vivace.backends.sizes import module_bytes
 from vivace.errors import BackendError
 from vivace.model.codec import Codec
 from vivace.model.talker import Qwen3TTS

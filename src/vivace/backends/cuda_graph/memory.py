@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch import nn
 
 from vivace.errors import BackendError
 
@@ -34,15 +33,6 @@ def checked_allocation(max_streams: int, max_frames: int, device: torch.device) 
             f"{total / 2**30:.1f} GiB of {device} ({free / 2**30:.1f} GiB are free); "
             "lower max_streams or max_frames"
         ) from error
-
-
-def module_bytes(module: nn.Module) -> int:
-    """Of parameters and buffers, shared memory counted once."""
-    storages = {}
-    for tensor in (*module.parameters(), *module.buffers()):
-        storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())
 
 
 def format_sizes(sizes: Mapping[str, int]) -> str:

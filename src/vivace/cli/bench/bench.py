@@ -27,6 +27,11 @@ def bench(arguments: argparse.Namespace) -> None:
     with load_tts(arguments) as tts:
         load_s = time.perf_counter() - began
         report = measure(Subject(tts, _options(tts, arguments)), load_s, arguments)
+    deliver(report, arguments)
+
+
+def deliver(report: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Show it, and write what was asked for."""
     print(format_report(report))
     if arguments.json:
         path = Path(arguments.json)
@@ -67,8 +72,8 @@ def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> d
 
 
 def _memory(tts: TTS) -> dict[str, int]:
-    """Bytes, by what holds them, where the backend or the device can tell."""
-    sizes: dict[str, int] = getattr(tts.engine.backend, "memory", dict)()
+    """Bytes, by what holds them."""
+    sizes = tts.engine.backend.memory()
     if tts.device.type == "cuda":
         sizes["peak of everything"] = torch.cuda.max_memory_allocated(tts.device)
     return sizes

@@ -5,7 +5,7 @@
     python benchmarks/quality.py table benchmarks/results/quality-*.json --png quality.png
 
 Both need vivace (or PYTHONPATH=src), `judge` the packages of benchmarks/judges.py as well; each
-goes on where it was stopped. `--teacher FOLDER` lets an unpacked hibari-tts wheel speak instead of a
+goes on where it stopped. `--teacher FOLDER` lets an unpacked hibari-tts wheel speak instead of a
 model; its recordings, given to `judge` as `--reference`, are what likeness and pace are measured
 against. `collect` takes arrays named GROUP_LINE out of .npz files.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vivace.backends.base import Samples
 from vivace.backends.cuda_graph.buckets import BATCHES, CODEC_FRAMES, fit, split_frames
-from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotTails
+from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
 from vivace.backends.cuda_graph.computer import triton_refusal
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.stepper import to_host
@@ -29,16 +29,7 @@ WORST_ERROR = 10 ** (-45 / 20)  # of the signal: what nobody hears
 log = logging.getLogger(__name__)
 
 
-class Decoder(Protocol):
-    @property
-    def tails(self) -> SlotTails: ...
-
-    def reset(self, row: int) -> None: ...
-
-    def decode(self, rows: Tensor, codes: Tensor) -> Tensor: ...
-
-
-def pick_decoder(precision: CodecPrecision, codec: Codec, num_rows: int) -> Decoder:
+def pick_decoder(precision: CodecPrecision, codec: Codec, num_rows: int) -> SlotDecoder:
     if precision == "float32":
         return PlainDecoder(codec, num_rows)
     refusal = split_refusal(codec.device)
@@ -53,7 +44,7 @@ def pick_decoder(precision: CodecPrecision, codec: Codec, num_rows: int) -> Deco
     return PlainDecoder(codec, num_rows)
 
 
-def _tried_split(codec: Codec, num_rows: int) -> Decoder:
+def _tried_split(codec: Codec, num_rows: int) -> SlotDecoder:
     """The split products, after two frames of nobody that sound as they should."""
     from vivace.backends.cuda_graph.codec_fused import FusedDecoder
 
@@ -97,7 +88,7 @@ class CodecGraphs:
 
     @property
     def num_bytes(self) -> int:
-        return self._decoder.tails.table.nbytes + self._samples.nbytes
+        return self._decoder.num_bytes + self._samples.nbytes
 
     def reset(self, row: int) -> None:
         """Silence before the slot's first frame."""

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vivace.backends.cuda_graph import codec_kernels
-from vivace.backends.cuda_graph.codec_plain import SlotTails, transform
+from vivace.backends.cuda_graph.codec_plain import SlotDecoder, SlotTails, transform
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import ConvNeXt, ResidualUnit, SnakeBeta, UpsampleBlock
 from vivace.model.conv import CausalConv1d, CausalConvTranspose1d
@@ -87,31 +86,19 @@ class Convolution:
         return out.view(batch, length * self.up, -1)
 
 
-class FusedDecoder:
+class FusedDecoder(SlotDecoder):
+    tails: FusedTails
+
     def __init__(self, codec: Codec, num_rows: int) -> None:
-        self._decoder = codec.decoder
         self._convolutions = {
             id(layer): Convolution.of(layer)
             for layer in codec.decoder.modules()
             if isinstance(layer, (CausalConv1d, CausalConvTranspose1d)) and not _is_depthwise(layer)
         }
-        self.tails = FusedTails()
-        self._num_seen = torch.zeros(num_rows, dtype=torch.int64, device=codec.device)
-        row = torch.zeros(1, dtype=torch.int64, device=codec.device)
-        self.decode(row, row.expand(1, 1, codec.config.decoder_config.num_quantizers))
-        self.tails.allocate(num_rows, codec.device)
-        self.reset(0)
+        super().__init__(codec, num_rows, FusedTails())
 
-    def reset(self, row: int) -> None:
-        """Silence before the slot's first frame."""
-        self.tails.table[row] = 0
-        self._num_seen[row] = 0
-
-    def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
-        """Codes [B, T, codebooks] to samples [B, T * samples per frame]."""
+    def _run(self, codes: Tensor, num_seen: Tensor) -> Tensor:
         decoder = self._decoder
-        self.tails.begin(rows)
-        num_seen = self._num_seen.index_select(0, rows)
         x = decoder.quantizer(codes.transpose(1, 2)).transpose(1, 2).contiguous()
         x = self._convolve(decoder.pre_conv, x)
         x = transform(decoder.pre_transformer, x, self.tails, num_seen)
@@ -124,7 +111,6 @@ class FusedDecoder:
         for block in blocks:
             x = self._upsample(cast("UpsampleBlock", block), x)
         x = self._convolve(last, x, snake=cast("SnakeBeta", snake), is_last=True)
-        self._num_seen[rows] = num_seen + codes.shape[1]
         return x.flatten(1)
 
     def _convolve(

@@ -64,17 +64,21 @@ class SlotTails:
         return torch.cat((x.new_zeros(shape), x), dim=dim)
 
 
-class PlainDecoder:
-    """The model's own modules, with the slots' tails in place of one stream's state."""
+class SlotDecoder:
+    """What every decoder of slots is: tails, the number of frames each has seen, and a `_run`."""
 
-    def __init__(self, codec: Codec, num_rows: int) -> None:
+    def __init__(self, codec: Codec, num_rows: int, tails: SlotTails) -> None:
         self._decoder = codec.decoder
-        self.tails = SlotTails()
+        self.tails = tails
         self._num_seen = torch.zeros(num_rows, dtype=torch.int64, device=codec.device)
         row = torch.zeros(1, dtype=torch.int64, device=codec.device)
         self.decode(row, row.expand(1, 1, codec.config.decoder_config.num_quantizers))
-        self.tails.allocate(num_rows, codec.device)
+        tails.allocate(num_rows, codec.device)
         self.reset(0)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.tails.table.nbytes
 
     def reset(self, row: int) -> None:
         """Silence before the slot's first frame."""
@@ -83,17 +87,30 @@ class PlainDecoder:
 
     def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
         """Codes [B, T, codebooks] to samples [B, T * samples per frame]."""
-        decoder, tails = self._decoder, self.tails
-        tails.begin(rows)
+        self.tails.begin(rows)
         num_seen = self._num_seen.index_select(0, rows)
         with full_precision():
-            latents = decoder.quantizer(codes.transpose(1, 2))
-            x = decoder.pre_conv(latents, tails).transpose(1, 2)
-            x = transform(decoder.pre_transformer, x, tails, num_seen).transpose(1, 2)
-            for stage in decoder.upsample:
-                x = stage(x, tails)
-            samples = decoder.decoder(x, tails)[:, 0]
+            samples = self._run(codes, num_seen)
         self._num_seen[rows] = num_seen + codes.shape[1]
+        return samples
+
+    def _run(self, codes: Tensor, num_seen: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class PlainDecoder(SlotDecoder):
+    """The model's own modules, with the slots' tails in place of one stream's state."""
+
+    def __init__(self, codec: Codec, num_rows: int) -> None:
+        super().__init__(codec, num_rows, SlotTails())
+
+    def _run(self, codes: Tensor, num_seen: Tensor) -> Tensor:
+        decoder, tails = self._decoder, self.tails
+        x = decoder.pre_conv(decoder.quantizer(codes.transpose(1, 2)), tails).transpose(1, 2)
+        x = transform(decoder.pre_transformer, x, tails, num_seen).transpose(1, 2)
+        for stage in decoder.upsample:
+            x = stage(x, tails)
+        samples: Tensor = decoder.decoder(x, tails)[:, 0]
         return samples.clamp(-1.0, 1.0)
 
 

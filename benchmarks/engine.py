@@ -19,9 +19,9 @@ import torch
 from released import RELEASED_MODELS
 from shapes import load_configs, random_module
 
-from vivace.backends import build_backend
+from vivace.backends import Room, build_backend
 from vivace.checkpoint import EMBEDDED, Checkpoint
-from vivace.cli.bench.bench import deliver, measure
+from vivace.cli.bench.bench import deliver, measure, num_places
 from vivace.cli.bench.latency import Subject
 from vivace.cli.parser import build_parser
 from vivace.device import pick_device, pick_dtype
@@ -56,8 +56,8 @@ def random_tts(shape: str, arguments: argparse.Namespace) -> TTS:
     model = random_module(Qwen3TTS, checkpoint.config, device, dtype)
     codec = random_module(Codec, codec_config, device, torch.float32)
     codec.fold()
-    most = max(arguments.streams)
-    backend = build_backend(arguments.backend, model, codec, max_streams=most)
+    most = num_places(arguments)
+    backend = build_backend(arguments.backend, model, codec, Room(max_streams=most))
     engine = Engine(backend, EngineLimits(max_streams=most))
     return TTS(checkpoint, tokenizer, model, codec, engine)
 

@@ -113,7 +113,7 @@ class Bench:
     # -- what is measured ----------------------------------------------------------------------
 
     def cold_start(self) -> dict[str, float]:
-        warm = timed(lambda: self.backend.warmup((1,)), self._device)
+        warm = timed(lambda: self.backend.warmup((1,), prompt_rows=(16, 32, 48, 64)), self._device)
         return {"build_s": round(self._build_s, 2), "warmup_s": round(warm, 2)}
 
     def compare_company(self) -> bool:
@@ -168,7 +168,9 @@ class Bench:
 
     def memory(self) -> dict[str, float]:
         sizes = {name: size / 2**20 for name, size in self.backend.memory().items()}
+        free, total = torch.cuda.mem_get_info()
         sizes["reserved"] = torch.cuda.memory_reserved() / 2**20
+        sizes["everything on the device"] = (total - free) / 2**20
         return {name: round(size, 1) for name, size in sizes.items()}
 
     def profile(self) -> None:

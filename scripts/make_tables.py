@@ -114,7 +114,80 @@ def _busy(row: dict[str, Any]) -> str:
     return f"{row['times_real_time']:.1f}" if "times_real_time" in row else "not done in 90 s"
 
 
-TABLES: dict[str, Callable[[], str]] = {"frames": frames, "quality": quality, "cpu": cpu}
+SIZES = ("0.6B", "1.7B")
+
+
+def gpu() -> str:
+    """One stream and many, both sizes side by side."""
+    reports = [read(f"engine-{size}-h200") for size in SIZES]
+    latency = [report["latency"] for report in reports]
+    rows: list[list[object]] = [
+        ["talker and predictor, ms per frame", *_parts(latency, "model_ms_per_frame")],
+        ["first audio, ms", *(f"{one['first_audio_ms']:.1f}" for one in latency)],
+        ["times real time, whole call", *(f"{one['real_time_factor']:.1f}" for one in latency)],
+    ]
+    for number in range(1, len(reports[0]["throughput"])):
+        many = [report["throughput"][number] for report in reports]
+        what = f"{many[0]['streams']} streams, seconds of audio a second"
+        rows.append([what, *(f"{one['audio_s_per_s']:.0f}" for one in many)])
+    return table("| | 0.6B | 1.7B |", rows)
+
+
+def _parts(latency: list[dict[str, Any]], name: str) -> list[str]:
+    return [f"{one['parts'][name]:.2f}" for one in latency]
+
+
+def chunks() -> str:
+    reports = [read(f"engine-{size}-h200")["latency"]["chunks"] for size in SIZES]
+    rows: list[list[object]] = [
+        [
+            one["chunk_frames"],
+            *(f"{each['first_audio_ms']:.1f}" for each in (one, other)),
+            *(f"{each['real_time_factor']:.1f}" for each in (one, other)),
+        ]
+        for one, other in zip(*reports, strict=True)
+    ]
+    head = "| frames in a chunk | first audio, ms: 0.6B | 1.7B | times real time: 0.6B | 1.7B |"
+    return table(head, rows)
+
+
+def load() -> str:
+    """Requests that just come."""
+    rows = []
+    for size in SIZES:
+        for row in read(f"engine-{size}-h200")["arrivals"]:
+            first = row["first_audio_ms"]
+            rows.append(
+                [
+                    size,
+                    f"{row['requests_per_s']:g}",
+                    *(f"{first[name]:.0f}" for name in ("p50", "p95", "p99")),
+                    f"{row['streams_with_underruns']} of {row['requests']}",
+                    row["refused"],
+                ]
+            )
+    head = "| | requests a second | first audio p50, ms | p95 | p99 | with an underrun |"
+    return table(f"{head} refused |", rows)
+
+
+def memory() -> str:
+    rows: list[list[object]] = []
+    for size in SIZES:
+        sizes = read(f"latency-{size}-one-stream-h200")["results"][0]["memory_mib"]
+        rows.append([size, *(f"{value:,.0f}" for value in sizes.values())])
+    names = read(f"latency-{SIZES[0]}-one-stream-h200")["results"][0]["memory_mib"]
+    return table(f"| MiB, one stream | {' | '.join(names)} |", rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "frames": frames,
+    "quality": quality,
+    "cpu": cpu,
+    "gpu": gpu,
+    "chunks": chunks,
+    "load": load,
+    "memory": memory,
+}
 
 if __name__ == "__main__":
     main()

@@ -57,11 +57,18 @@ def test_auto_leaves_a_small_model_on_the_cpu(
         assert (tts.device.type, tts.dtype) == ("cpu", torch.float32)
 
 
-def test_auto_takes_bfloat16_where_a_gpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_bfloat16_where_a_gpu_has_it_and_says_once_where_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert pick_dtype("auto", torch.device("cuda")) == torch.bfloat16
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert pick_dtype("auto", torch.device("cuda")) == torch.float32
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "an old GPU")
+    for _ in range(2):
+        assert pick_dtype("auto", torch.device("cuda")) == torch.float32
+    assert [line.message for line in caplog.records] == [
+        "an old GPU has no bfloat16, so the talker runs in float32: slower, and exact"
+    ]
     assert pick_dtype("auto", torch.device("cpu")) == torch.float32
 
 

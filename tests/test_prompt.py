@@ -11,7 +11,7 @@ import pytest
 from conftest import Tiny
 from vivace.errors import UnknownLanguageError, UnknownVoiceError
 from vivace.model.config import NO_CODE, SPEAKER, ModelConfig
-from vivace.prompt import SpokenReference, build_prompt
+from vivace.prompt import SpokenReference, TextLayout, build_prompt
 
 ROLE = [1, 2, 3]
 
@@ -123,6 +123,34 @@ def test_instructions_come_first(config: ModelConfig) -> None:
     prompt = build_prompt(config, [20], role_ids=ROLE, layout="whole", instruct_ids=[7, 8, 9, 6])
     assert prompt.text_ids[:7] == (7, 8, 9, 6, *ROLE)
     assert first_codes(prompt.codes)[:7] == [NO_CODE] * 7
+
+
+@pytest.mark.parametrize("layout", ["whole", "streamed"])
+@pytest.mark.parametrize("transcript", [None, [10, 11], [10, 11, 12, 13, 14, 15, 16]])
+def test_shared_rows_are_those_that_no_text_changes(
+    config: ModelConfig, layout: TextLayout, transcript: list[int] | None
+) -> None:
+    codes = np.arange(4 * 16).reshape(4, 16) % 64
+    prompts = [
+        build_prompt(
+            config,
+            text_ids,
+            role_ids=ROLE,
+            layout=layout,
+            instruct_ids=[7, 8],
+            reference=transcript and SpokenReference(text_ids=transcript, codes=codes),
+        )
+        for text_ids in ([20], [21, 22, 23])
+    ]
+    some, others = prompts
+    count = some.num_shared_rows
+    assert count == others.num_shared_rows
+    assert some.text_ids[:count] == others.text_ids[:count]
+    assert np.array_equal(some.codes[:count], others.codes[:count])
+    if count < len(some):
+        assert some.text_ids[count] != others.text_ids[count]
+    else:  # the reference is shorter than its transcript
+        assert some.text_ids == others.text_ids
 
 
 def test_unknown_names_are_refused_with_the_known_ones(config: ModelConfig) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
 from vivace.errors import BackendUnavailableError, RequestError
+
+log = logging.getLogger(__name__)
 
 AUTO = "auto"
 DEVICE_TYPES = ("cpu", "cuda", "mps")
@@ -45,8 +49,12 @@ def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
 def pick_dtype(name: str | torch.dtype, device: torch.device) -> torch.dtype:
     """The talker's precision; the codec is always float32."""
     if name == AUTO:
-        has_bfloat16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-        return torch.bfloat16 if has_bfloat16 else torch.float32
+        if device.type != "cuda":
+            return torch.float32
+        if torch.cuda.get_device_capability(device) >= (8, 0):
+            return torch.bfloat16
+        _note_no_bfloat16(torch.cuda.get_device_name(device))
+        return torch.float32
     key = str(name).removeprefix("torch.")
     if key in ("float16", "half"):
         raise RequestError(
@@ -55,6 +63,12 @@ def pick_dtype(name: str | torch.dtype, device: torch.device) -> torch.dtype:
     if key not in DTYPES:
         raise RequestError(f"no dtype named {key!r}; try one of: {AUTO}, {', '.join(DTYPES)}")
     return DTYPES[key]
+
+
+@cache
+def _note_no_bfloat16(name: str) -> None:
+    """Once for each GPU."""
+    log.warning("%s has no bfloat16, so the talker runs in float32: slower, and exact", name)
 
 
 def pick_threads(num_threads: int | None, device: torch.device, num_bytes: int) -> int | None:
@@ -82,3 +96,14 @@ def use_threads(num_threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def is_context_lost() -> bool:
+    """Whether an error has left this process without a usable GPU."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False

@@ -43,6 +43,7 @@ class Prompt:
     is_complete: bool = True  # False: more text may be appended
     speaker: NDArray[np.float32] | None = None
     reference: NDArray[np.int64] | None = None  # heard by the codec before the first frame
+    num_shared_rows: int = 0  # the first rows, which come before any of the request's own text
 
     def __len__(self) -> int:
         return len(self.text_ids)
@@ -149,6 +150,7 @@ class _Rows:
     labels: list[str] = field(default_factory=list)
     trailing: list[int] = field(default_factory=list)
     reference: NDArray[np.int64] | None = None
+    num_shared: int = 0
 
     def add(self, text_id: int, code: int | Sequence[int], label: str) -> None:
         if isinstance(code, int):
@@ -170,6 +172,7 @@ class _Rows:
         for code, label in prefix:
             self.add(self.config.tts_pad_token_id, code, label)
         self.add(self.config.tts_bos_token_id, self._pad, "text begins")
+        self.num_shared = len(self.text)
 
     def add_first_text(self, text_ids: Sequence[int]) -> None:
         first, *rest = [*text_ids, *self._text_end]
@@ -190,6 +193,7 @@ class _Rows:
         frames: list[tuple[int | Sequence[int], str]] = [(self._bos, "speech begins")]
         frames += [(f.tolist(), f"reference {i}") for i, f in enumerate(reference.codes)]
         pad = self.config.tts_pad_token_id
+        self.num_shared += len(reference.text_ids)
         if layout == "whole":
             for text_id in spoken:
                 self.add(text_id, self._pad, "text")
@@ -209,6 +213,7 @@ class _Rows:
             is_complete=self.is_complete,
             speaker=self.speaker,
             reference=self.reference,
+            num_shared_rows=min(self.num_shared, len(self.text)),
         )
 
     @property

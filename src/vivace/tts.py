@@ -18,7 +18,7 @@ import torch
 
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.files import AudioSource, read_audio
-from vivace.backends import build_backend
+from vivace.backends import Room, build_backend
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import pick_device, pick_dtype, pick_threads, use_threads
 from vivace.engine.async_stream import read_async
@@ -72,6 +72,7 @@ class TTS:
         backend: str = "auto",
         threads: int | None = None,
         max_streams: int | None = None,
+        max_frames: int | None = None,
         max_queue: int = 256,
         profile: Profile = "balanced",
         revision: str | None = None,
@@ -89,13 +90,15 @@ class TTS:
         which a busy machine slows least, and leaves PyTorch's own number to the others.
 
         `max_streams` speak at once, None as many as the backend has places for, and `max_queue`
-        wait for a place. `profile` is `latency`, `balanced` or `throughput`: how many frames are
-        made in a turn that nobody waits for.
+        wait for a place. A GPU's memory is laid out for that many utterances of `max_frames` (None:
+        2,048 frames, 164 s) when the model is loaded. `profile` is `latency`, `balanced` or
+        `throughput`: how many frames are made in a turn in which nobody waits for first audio.
 
         `split_camel_case` reads "YouTube" as "You" "Tube", as the official package does when it
         loads a local folder.
         """
         limits = EngineLimits(max_streams, max_queue, profile=profile)
+        room = Room(max_streams, max_frames)
         pick_dtype(dtype, pick_device(device))  # what cannot be is refused before a download
         folder = find_folder(
             name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline
@@ -108,7 +111,7 @@ class TTS:
         with use_threads(threads):
             model = checkpoint.load_model(where, precision)
             codec = checkpoint.load_codec(where)
-            runs = build_backend(backend, model, codec, max_streams=max_streams)
+            runs = build_backend(backend, model, codec, room)
         tts = cls(checkpoint, tokenizer, model, codec, Engine(runs, limits, threads=threads))
         log.info("loaded %r", tts)
         return tts

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
-from vivace.backends.base import Frames, Samples, Slot, SlotStatus
+from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotStatus
 from vivace.engine.engine import Engine
 from vivace.engine.session import Opening, Session
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
+
+T = TypeVar("T")
 
 
 def script(num_frames: int, *, fails_at: int | None = None) -> Prompt:
@@ -36,7 +39,7 @@ class Life:
 
 
 @dataclass
-class ScriptedBackend:
+class ScriptedBackend(Immediate):
     name: str = "scripted"
     shares_work: bool = True
     max_streams: int = 1_000
@@ -98,6 +101,29 @@ class ScriptedBackend:
         if 0 <= life.fails_at <= life.made:
             return "failed"
         return "stop" if life.made >= life.length else "running"
+
+
+@dataclass
+class BusyBackend(ScriptedBackend):
+    """Frames and samples come when they are waited for; `events` says what happened when."""
+
+    events: list[str] = field(default_factory=list)
+
+    def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
+        self.events.append("frames started")
+        frames = self.step(slots, num_frames)
+        return lambda: self._arrive("frames there", frames)
+
+    def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], list[Samples]]:
+        assert all(slot in self.lives for slot in slots), "samples for somebody who has left"
+        self.events.append("samples started")
+        samples = self.render(slots, frames)
+        return lambda: self._arrive("samples there", samples)
+
+    def _arrive(self, event: str, result: T) -> T:
+        time.sleep(self.step_s)
+        self.events.append(event)
+        return result
 
 
 def session_of(engine: Engine, prompt: Prompt, seed: int) -> Session:

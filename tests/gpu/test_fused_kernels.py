@@ -17,6 +17,7 @@ from vivace.backends.cuda_graph.frame import Place
 from vivace.model import ops
 from vivace.model.cache import KeyValueCache
 from vivace.model.layers import RMSNorm
+from vivace.prompt import build_prompt
 from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
 from vivace.speech import SamplingParams
 
@@ -59,7 +60,7 @@ def make_norm(size: int) -> RMSNorm:
 
 
 @pytest.mark.parametrize(("depth", "columns"), [(1024, 4096), (3072, 1024), (96, 32), (64, 192)])
-@pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 32, 64, 128])
+@pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 32, 64, 128, 256, 1024])
 def test_products_round_as_the_reference_and_rows_ignore_their_company(
     depth: int, columns: int, num_rows: int
 ) -> None:
@@ -73,9 +74,10 @@ def test_products_round_as_the_reference_and_rows_ignore_their_company(
     gated = launch.linear(x, weight, norm=norm, is_gated=True)
     gate, up = (normed @ weight.T).chunk(2, dim=-1)
     assert share_within(gated, ops.gated_mlp(gate, up), 2) > 0.99
-    assert torch.equal(launch.linear(x[-1:], weight, norm=norm), found[-1:])
-    assert torch.equal(launch.linear(x[-1:], weight, norm=norm, is_gated=True), gated[-1:])
-    assert torch.equal(launch.residual_linear(x[-1:], weight, residual[-1:]), summed[-1:])
+    for some in (slice(-1, None), slice(-9, None), slice(-40, None)):
+        assert torch.equal(launch.linear(x[some], weight, norm=norm), found[some])
+        assert torch.equal(launch.linear(x[some], weight, norm=norm, is_gated=True), gated[some])
+        assert torch.equal(launch.residual_linear(x[some], weight, residual[some]), summed[some])
 
 
 def test_noise_is_that_of_the_reference_to_the_bit() -> None:
@@ -149,6 +151,34 @@ def test_fused_layers_are_no_further_from_float32_than_plain_ones(
         assert distance(logits["fused"], logits["exact"]) < 1.2 * plain
 
 
+@pytest.mark.parametrize("model", ["custom_voice", "custom_voice_projected"])
+def test_fused_prompts_are_no_further_from_float32_than_plain_ones(
+    tiny: Callable[[str], Tiny], model: str
+) -> None:
+    """Keys and values of all rows and the state after the last; more rows than one pass holds."""
+    part = tiny(model)
+    rounded = part.checkpoint.load_model(CUDA, torch.bfloat16)
+    codec = part.checkpoint.load_codec(CUDA)
+    config, ids = part.checkpoint.config, torch.randint(60, (1100,)).tolist()
+    prompt = build_prompt(config, ids, role_ids=[1, 2, 3], layout="whole", preset="ryan")
+    found = {}
+    for name, weights, computer in (
+        ("exact", copy.deepcopy(rounded).float(), "plain"),
+        ("plain", rounded, "plain"),
+        ("fused", rounded, "fused"),
+    ):
+        backend = CudaGraphBackend(
+            weights, codec, max_streams=2, max_frames=640, computer=computer, is_capturing=False
+        )
+        row = backend._slots[backend.admit(prompt, SamplingParams(seed=1))].row
+        table = backend._table
+        caches = (each[:, row, :, : len(prompt)] for each in (table.keys, table.values))
+        found[name] = [*caches, table.hidden[row]]
+    for fused, plain, exact in zip(found["fused"], found["plain"], found["exact"], strict=True):
+        assert distance(fused, exact) < 0.02
+        assert distance(fused, exact) < 1.2 * distance(plain, exact)
+
+
 def distance(found: Tensor, exact: Tensor) -> float:
     return float((found.float() - exact.float()).norm() / exact.float().norm())
 
@@ -179,7 +209,7 @@ def predictor_logits(backend: CudaGraphBackend) -> Tensor:
         x = tables[book - 1](codes[:, book - 1])[:, None]
         x = torch.cat((hidden[:, None], x), dim=1) if book == 1 else x
         if isinstance(backend._computer, FusedComputer):
-            logits.append(backend._computer._predict(x, book))
+            logits.append(backend._computer.predict(x, book))
         else:
             out = predictor(x, cache.length, cache)
             logits.append(predictor.lm_head[book - 1](out[:, -1]))

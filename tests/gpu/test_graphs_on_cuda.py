@@ -13,8 +13,10 @@ import torch
 from conftest import TINY_NAMES, Tiny
 from official_calls import official_items
 from slots import assert_official_codes_in_a_batch, speak
+from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.eager import EagerBackend
+from vivace.prompt import build_prompt
 from vivace.speech import SamplingParams
 
 pytestmark = [
@@ -91,6 +93,42 @@ def test_a_seed_in_bfloat16_gives_the_same_codes_alone_and_in_any_company(
     for row in range(11):
         alone = speak(backend, prompts[row], settings[row])
         assert np.array_equal(np.concatenate([step.of(row) for step in frames]), alone)
+
+
+def test_a_seed_in_bfloat16_gives_the_same_codes_admitted_alone_together_and_after_a_hit(
+    tiny: Callable[[str], Tiny], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cloned voices and a prompt of many passes; what they share is kept, then copied."""
+    part = tiny("base")
+    backend = load(part, torch.bfloat16, computer="fused")
+    prompts = [item.prompt(part) for item in official_items("base")][:10]
+    config = part.checkpoint.config
+    prompts.append(build_prompt(config, [5] * 1200, role_ids=[1, 2, 3], layout="whole"))
+    requests = [(prompt, params(seed)) for seed, prompt in enumerate(prompts)]
+    alone = [speak(backend, *request) for request in requests]
+    for num_shared in (64, 8, 8):  # nothing is shared, then all is kept, then all is copied
+        monkeypatch.setattr(prefill_module, "FEWEST_SHARED", num_shared)
+        slots = [slot for slot in backend.admit_many(requests) if isinstance(slot, int)]
+        frames = backend.step(slots, 20)
+        for row, codes in enumerate(alone):
+            assert np.array_equal(frames.of(row), codes), (num_shared, row)
+        for slot in slots:
+            backend.release(slot)
+    assert len(backend._prefill._kept) > 1
+    assert backend.fallbacks == {}
+
+
+def test_a_cloned_voice_sounds_the_same_after_a_hit(tiny: Callable[[str], Tiny]) -> None:
+    part = tiny("base")
+    backend = load(part, torch.bfloat16)
+    item = next(i for i in official_items("base") if i.call.startswith("icl"))
+    made = []
+    for _ in range(2):
+        slot = backend.admit(item.prompt(part), params(5))
+        made.append(backend.render([slot], backend.step([slot], 8))[0])
+        backend.release(slot)
+    assert np.array_equal(*made)
+    assert backend.memory()["kept voices"] > 0
 
 
 def test_samples_are_the_reference_ones(tiny: Callable[[str], Tiny]) -> None:

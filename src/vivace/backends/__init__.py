@@ -13,7 +13,7 @@ import torch
 
 from vivace.backends.base import Backend
 from vivace.backends.eager import EagerBackend
-from vivace.errors import BackendUnavailableError
+from vivace.errors import BackendUnavailableError, RequestError
 from vivace.model.codec import Codec
 from vivace.model.talker import Qwen3TTS
 
@@ -23,11 +23,23 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """What a backend makes room for when it is built; None leaves it to the backend."""
+
+    max_streams: int | None = None  # at once
+    max_frames: int | None = None  # of one utterance
+
+    def __post_init__(self) -> None:
+        if self.max_frames is not None and self.max_frames < 1:
+            raise RequestError(f"max_frames must be 1 or more, not {self.max_frames}")
+
+
+@dataclass(frozen=True, slots=True)
 class BackendEntry:
     name: str
     summary: str
     refusal: Callable[[torch.device], str | None]  # why it cannot run there, or None
-    build: Callable[[Qwen3TTS, Codec, int | None], Backend]  # for so many streams
+    build: Callable[[Qwen3TTS, Codec, Room], Backend]
 
 
 def _graph_refusal(device: torch.device) -> str | None:
@@ -36,20 +48,20 @@ def _graph_refusal(device: torch.device) -> str | None:
     return f"it needs an NVIDIA GPU, and the device is {device}"
 
 
-def _build_eager(model: Qwen3TTS, codec: Codec, max_streams: int | None) -> Backend:
-    return EagerBackend(model, codec, max_streams=max_streams)
+def _build_eager(model: Qwen3TTS, codec: Codec, room: Room) -> Backend:
+    return EagerBackend(model, codec, max_streams=room.max_streams)
 
 
-def _build_graphs(model: Qwen3TTS, codec: Codec, max_streams: int | None) -> Backend:
-    from vivace.backends.cuda_graph.backend import CudaGraphBackend
+def _build_graphs(model: Qwen3TTS, codec: Codec, room: Room) -> Backend:
+    from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
 
-    return CudaGraphBackend(model, codec, max_streams=max_streams)
+    max_frames = room.max_frames or MAX_FRAMES
+    return CudaGraphBackend(model, codec, max_streams=room.max_streams, max_frames=max_frames)
 
 
 BACKENDS: tuple[BackendEntry, ...] = (
-    BackendEntry("eager", "plain PyTorch on any device", lambda device: None, _build_eager),
-    # Behind eager until its present code has passed its tests on a GPU: asked for by name.
     BackendEntry("cuda_graph", "a whole frame in one CUDA graph", _graph_refusal, _build_graphs),
+    BackendEntry("eager", "plain PyTorch on any device", lambda device: None, _build_eager),
 )
 
 
@@ -58,9 +70,7 @@ def survey(device: torch.device) -> list[tuple[BackendEntry, str | None]]:
     return [(entry, entry.refusal(device)) for entry in BACKENDS]
 
 
-def build_backend(
-    name: str, model: Qwen3TTS, codec: Codec, *, max_streams: int | None = None
-) -> Backend:
+def build_backend(name: str, model: Qwen3TTS, codec: Codec, room: Room | None = None) -> Backend:
     known = [entry.name for entry in BACKENDS]
     if name not in (AUTO, *known):
         raise BackendUnavailableError(
@@ -71,7 +81,7 @@ def build_backend(
             continue
         if refusal is None:
             log.info("backend %s on %s", entry.name, model.device)
-            return entry.build(model, codec, max_streams)
+            return entry.build(model, codec, room or Room())
         if name == entry.name:
             raise BackendUnavailableError(f"backend {name} cannot run here: {refusal}")
         log.info("backend %s passed over: %s", entry.name, refusal)

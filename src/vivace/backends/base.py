@@ -6,7 +6,7 @@ nothing of queues, threads or text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -24,6 +24,8 @@ SlotStatus = Literal["running", "waiting", "stop", "length", "failed"]
 
 Samples = NDArray[np.float32]
 
+Request = tuple[Prompt, SamplingParams]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frames:
@@ -37,14 +39,24 @@ class Frames:
         """The frames of one row: [length, codebooks]."""
         return self.codes[row, : self.lengths[row]]
 
+    def take(self, rows: Sequence[int]) -> Frames:
+        """These rows alone."""
+        if len(rows) == len(self.lengths):
+            return self
+        lengths = tuple(self.lengths[row] for row in rows)
+        return Frames(self.codes[list(rows)], lengths, tuple(self.status[row] for row in rows))
+
 
 class Backend(Protocol):
     name: str
     max_streams: int  # slots at once
-    shares_work: bool  # many slots in one step cost little more than one
+    shares_work: bool  # a step for many costs little more than for one, and a render beside it
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
         """Read the prompt; `sampling.seed` must be set."""
+
+    def admit_many(self, requests: Sequence[Request]) -> list[Slot | Exception]:
+        """Read prompts together; the place of one that cannot be admitted holds the reason."""
 
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
         """Append live text to a slot whose prompt was not complete."""
@@ -52,8 +64,14 @@ class Backend(Protocol):
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
         """Make up to `num_frames` frames for every slot; one that ends or waits makes fewer."""
 
+    def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
+        """Begin a step; the call returned waits for it. A slot may be released before that."""
+
     def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
         """The samples of these frames, continuing each slot's audio."""
+
+    def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], list[Samples]]:
+        """Begin a render; the call returned waits for it. A slot may be released before that."""
 
     def release(self, slot: Slot) -> None:
         """Free the slot; its handle is dead."""
@@ -66,3 +84,26 @@ class Backend(Protocol):
 
     def facts(self) -> dict[str, str]:
         """How it runs here, for people."""
+
+
+class Immediate:
+    """For a backend that does one thing at a time: what is started is done."""
+
+    def admit_many(self: Backend, requests: Sequence[Request]) -> list[Slot | Exception]:
+        slots: list[Slot | Exception] = []
+        for prompt, sampling in requests:
+            try:
+                slots.append(self.admit(prompt, sampling))
+            except Exception as error:  # of this prompt alone
+                slots.append(error)
+        return slots
+
+    def start_step(self: Backend, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
+        frames = self.step(slots, num_frames)
+        return lambda: frames
+
+    def start_render(
+        self: Backend, slots: Sequence[Slot], frames: Frames
+    ) -> Callable[[], list[Samples]]:
+        samples = self.render(slots, frames)
+        return lambda: samples

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vivace.backends.base import Frames, Samples, Slot
+from vivace.backends.base import Frames, Immediate, Samples, Slot
 from vivace.backends.frame_maker import FrameMaker, SlotState
 from vivace.backends.sizes import module_bytes
 from vivace.errors import BackendError
@@ -29,7 +29,7 @@ PASS_ROWS = 8
 MAX_STREAMS = 256  # nothing is reserved for a slot that is not there
 
 
-class EagerBackend:
+class EagerBackend(Immediate):
     name = "eager"
 
     def __init__(

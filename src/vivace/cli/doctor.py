@@ -65,7 +65,7 @@ def _facts() -> Iterator[tuple[str, str]]:
 
 def _model_facts(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     began = time.perf_counter()
-    with load_tts(arguments) as tts:
+    with load_tts(arguments, max_streams=None) as tts:
         loaded = time.perf_counter()
         tts.warmup()
         ready = time.perf_counter()

@@ -9,8 +9,10 @@ from vivace.cli.words import LiveLine
 from vivace.tts import TTS
 
 
-def load_tts(arguments: argparse.Namespace, model: str | None = None) -> TTS:
-    """Load `model`, or else the command's own."""
+def load_tts(
+    arguments: argparse.Namespace, model: str | None = None, *, max_streams: int | None = 1
+) -> TTS:
+    """Load `model`, or else the command's own; most commands speak one utterance at a time."""
     name = model or model_name(arguments)
     line = LiveLine(is_quiet=getattr(arguments, "quiet", False))
     line.show(f"loading {name or 'the embedded voice'}")
@@ -20,6 +22,7 @@ def load_tts(arguments: argparse.Namespace, model: str | None = None) -> TTS:
             device=arguments.device,
             dtype=arguments.dtype,
             backend=arguments.backend,
+            max_streams=max_streams,
             revision=None if model else arguments.revision,
             offline=arguments.offline,
         )

@@ -1,43 +1,25 @@
 """The only caller of a backend: many sessions, a turn at a time.
 
 There is no thread of its own. Whoever waits for frames and finds nobody at work does the next turn
-for everybody; the others wait until it is over. So a single stream costs no switch of threads, and
-streams that are read at the same time share their turns.
+for everybody; the others sleep until their frames are there or the work is passed on to them. So a
+single stream costs no switch of threads, and streams read at the same time share their turns.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from threading import Condition
+from threading import Condition, RLock
 
-from vivace.backends.base import Backend, Slot
-from vivace.device import use_threads
+from vivace.backends.base import Backend
+from vivace.device import is_context_lost, use_threads
+from vivace.engine.pipeline import Pipeline, Seat, Spent
 from vivace.engine.scheduler import EngineLimits, Plan, Scheduler, Ticket
 from vivace.engine.session import Session
 from vivace.errors import EngineError, QueueFullError, TTSError
-
-
-@dataclass(slots=True)
-class Spent:
-    """Seconds in the backend since the engine was made, by what it did."""
-
-    admit_s: float = 0.0
-    step_s: float = 0.0
-    render_s: float = 0.0
-    num_turns: int = 0
-
-
-@dataclass(slots=True)
-class Seat:
-    """A session that was taken in."""
-
-    session: Session
-    since: float
-    slot: Slot | None = None
 
 
 class Engine:
@@ -51,12 +33,14 @@ class Engine:
         self.backend = backend
         self._num_threads = threads
         self.limits = limits or EngineLimits()
-        self.spent = Spent()
         num_places = min(self.limits.max_streams or backend.max_streams, backend.max_streams)
         self._scheduler = Scheduler(self.limits, num_places, runs_ahead=backend.shares_work)
+        self._pipeline = Pipeline(backend)
         self._seats: dict[Ticket, Seat] = {}
+        self._asleep: dict[Session, Condition] = {}  # readers, with what wakes them
         self._leaving: deque[Ticket] = deque()
-        self._changed = Condition()
+        self._lock = RLock()
+        self._turn_over = Condition(self._lock)
         self._is_inside = False  # this thread is between two lines that belong together
         self._is_at_work = False  # a turn is under way, without the lock
         self._failure: Exception | None = None  # of the backend; nothing runs after it
@@ -77,34 +61,34 @@ class Engine:
         with self._inside():
             ticket.num_wanted = num_frames
             try:
-                while not session.is_ready(num_frames):
+                while not session.is_ready:
                     self._check()
                     if self._is_at_work:
-                        self._wait()
+                        self._sleep(session)
                     elif not self._take_turn():
                         self._wait_for_place(self._seats[ticket])
             finally:
                 ticket.num_wanted = 0
+                self._pass_on()
 
     def extend(self, session: Session, text_ids: Sequence[int], is_last: bool) -> None:
         """More of a live text."""
         with self._inside():
             while self._is_at_work:
-                self._wait()
+                self._wait(self._turn_over)
             self._check()
             seat = self._seats[session.ticket]
             assert seat.slot is not None
             self.backend.extend(seat.slot, text_ids, is_last)
-            session.ticket.is_blocked = False
+            session.ticket.is_blocked = session.is_dry = False
 
     def leave(self, session: Session) -> None:
         """Give the place back; from any thread, at any time, also from a garbage collection."""
         session.is_cancelled = True
-        with self._changed:
+        with self._lock:
             self._leaving.append(session.ticket)
             if not self._is_inside:  # else this very thread is, and sweeps when it is through
                 self._sweep()
-                self._changed.notify_all()
 
     @property
     def num_running(self) -> int:
@@ -114,31 +98,44 @@ class Engine:
     def num_waiting(self) -> int:
         return len(self._scheduler.queue)
 
+    @property
+    def spent(self) -> Spent:
+        return self._pipeline.spent
+
     # -- a turn ------------------------------------------------------------------------------
 
     def _take_turn(self) -> bool:
-        """Plan under the lock, work without it, hand out under it again; False: nothing to do."""
+        """Plan under the lock, work without it, wake under it again; False: nothing to do."""
         self._sweep()
-        plan = self._scheduler.plan()
-        if not plan.admitted and not plan.stepped:
+        pipeline, plan = self._pipeline, Plan()
+        if pipeline.can_start:
+            plan = self._scheduler.plan(is_rendering=pipeline.is_rendering)
+        if not plan.admitted and not plan.stepped and not pipeline.is_busy:
             return False
+        admitted, stepped = (
+            [self._seats[ticket] for ticket in tickets] for tickets in (plan.admitted, plan.stepped)
+        )
         self._is_at_work, self._is_inside = True, False
-        self._changed.release()
+        self._lock.release()
+        failure = None
         try:
             with use_threads(self._num_threads):
-                failure = self._work(plan)
+                over = pipeline.run(admitted, stepped, plan.num_frames)
+            self._leaving.extend(seat.session.ticket for seat in over)
+        except Exception as error:
+            failure = error
         finally:
-            self._changed.acquire()
+            self._lock.acquire()
             self._is_at_work, self._is_inside = False, True
+            if failure is not None:
+                self._fail(failure)
             self._sweep()
-            self._changed.notify_all()
-        if failure is not None:
-            self._fail(failure)
+            self._wake_ready()
         return True
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        with self._changed:
+        with self._lock:
             self._is_inside = True
             try:
                 yield
@@ -146,9 +143,35 @@ class Engine:
                 self._is_inside = False
                 self._sweep()
 
-    def _wait(self, seconds: float | None = None) -> None:
+    def _sweep(self) -> None:
+        """Free the places of those who left, unless somebody is at work with them."""
+        has_room = False
+        while self._leaving and not self._is_at_work:
+            ticket = self._leaving.popleft()
+            seat = self._seats.pop(ticket, None)
+            if seat is None:
+                continue
+            has_room = True
+            self._scheduler.leave(ticket, time.perf_counter() - seat.since)
+            if seat.slot is not None and self._failure is None:
+                self.backend.release(seat.slot)
+            seat.slot = None
+        if has_room:
+            self._pass_on()
+
+    # -- sleeping and waking -----------------------------------------------------------------
+
+    def _sleep(self, session: Session, seconds: float | None = None) -> None:
+        """Until its frames are there, or the work is passed on to it."""
+        bell = self._asleep[session] = Condition(self._lock)
+        try:
+            self._wait(bell, seconds)
+        finally:
+            self._asleep.pop(session, None)
+
+    def _wait(self, condition: Condition, seconds: float | None = None) -> None:
         self._is_inside = False
-        self._changed.wait(seconds)
+        condition.wait(seconds)
         self._is_inside = True
 
     def _wait_for_place(self, seat: Seat) -> None:
@@ -156,55 +179,22 @@ class Engine:
         left = seat.since + self.limits.max_wait_s - time.perf_counter()
         if left <= 0:
             raise QueueFullError(self.num_waiting, self.limits.max_wait_s)
-        self._wait(left)
+        self._sleep(seat.session, left)
 
-    def _work(self, plan: Plan) -> Exception | None:
-        """All calls of the backend; the exception if it broke."""
-        for ticket in plan.admitted:
-            self._admit(self._seats[ticket])
-        seats = [self._seats[ticket] for ticket in plan.stepped]
-        seats = [seat for seat in seats if seat.slot is not None]
-        if not seats:
-            return None
-        slots = [seat.slot for seat in seats if seat.slot is not None]
-        began = time.perf_counter()
-        try:
-            frames = self.backend.step(slots, plan.num_frames)
-            stepped = time.perf_counter()
-            samples = self.backend.render(slots, frames)
-        except Exception as error:
-            return error
-        self.spent.num_turns += 1
-        self.spent.step_s += stepped - began
-        self.spent.render_s += time.perf_counter() - stepped
-        for row, seat in enumerate(seats):
-            seat.session.receive(frames.of(row), samples[row], frames.status[row])
-            if seat.session.is_over:
-                self._leaving.append(seat.session.ticket)
-        return None
+    def _wake_ready(self) -> None:
+        """Those who have what they wait for; whoever did the turn goes on for the others."""
+        for session, bell in list(self._asleep.items()):
+            if session.is_ready or self._failure is not None:
+                bell.notify()
+        self._turn_over.notify_all()
 
-    def _admit(self, seat: Seat) -> None:
-        """A prompt that the backend refuses is the matter of its own session alone."""
-        seat.since = time.perf_counter()
-        try:
-            seat.slot = self.backend.admit(seat.session.opening.prompt, seat.session.sampling)
-        except Exception as error:
-            seat.session.fail(error)
-            self._leaving.append(seat.session.ticket)
-        admit_s = time.perf_counter() - seat.since
-        self.spent.admit_s += admit_s
-        seat.session.admit_ms = 1000 * admit_s
+    def _pass_on(self) -> None:
+        """Somebody else does the next turn."""
+        if not self._is_at_work:
+            for bell in itertools.islice(self._asleep.values(), 1):
+                bell.notify()
 
-    def _sweep(self) -> None:
-        """Free the places of those who left, unless somebody is at work with them."""
-        while self._leaving and not self._is_at_work:
-            ticket = self._leaving.popleft()
-            seat = self._seats.pop(ticket, None)
-            if seat is None:
-                continue
-            self._scheduler.leave(ticket, time.perf_counter() - seat.since)
-            if seat.slot is not None and self._failure is None:
-                self.backend.release(seat.slot)
+    # -- trouble -----------------------------------------------------------------------------
 
     def _fail(self, error: Exception) -> None:
         """The backend broke: everybody hears why, and nothing is run on it again."""
@@ -212,13 +202,14 @@ class Engine:
             reason = error
         else:
             words = f"{type(error).__name__}: {error}"
-            reason = EngineError(f"the backend broke ({words}); load the model again to go on")
+            remedy = "start the process" if is_context_lost() else "load the model"
+            reason = EngineError(f"the backend broke ({words}); {remedy} again to go on")
             reason.__cause__ = error
         self._failure = reason
+        self._pipeline.drop()
         for seat in self._seats.values():
             seat.session.fail(reason)
         self._leaving.extend(self._seats)
-        self._sweep()
 
     def _check(self) -> None:
         if self._failure is not None:

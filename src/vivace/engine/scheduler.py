@@ -1,13 +1,14 @@
 """Who is admitted, who is stepped and for how many frames: plain numbers, no tensors, no threads.
 
 Rules: first come, first admitted; every stream that may run is stepped in every turn; and while
-somebody waits for their first audio a turn is as short as they asked.
+somebody waits for their first audio a turn is as short as they asked. Where company costs little,
+frames are also made ahead of their readers, beside others or while the last ones are rendered.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,13 +22,14 @@ class Pace:
     """What a profile means."""
 
     max_frames: int  # of one turn
-    ahead: int  # frames made before their reader asks, for streams that run beside others
+    ahead: int  # frames made before their reader asks
+    spare: int  # frames of a turn, at least, in which nobody waits for first audio
 
 
 PACES: dict[Profile, Pace] = {
-    "latency": Pace(max_frames=4, ahead=4),
-    "balanced": Pace(max_frames=16, ahead=8),
-    "throughput": Pace(max_frames=32, ahead=32),
+    "latency": Pace(max_frames=4, ahead=4, spare=1),
+    "balanced": Pace(max_frames=16, ahead=16, spare=4),
+    "throughput": Pace(max_frames=32, ahead=32, spare=16),
 }
 
 
@@ -53,13 +55,18 @@ class Ticket:
     """A stream in the scheduler's eyes."""
 
     num_wanted: int = 0  # frames that its reader waits for; 0 if nobody does
-    num_buffered: int = 0  # frames made and not yet read
-    has_begun: bool = False  # its first frame was made
+    num_buffered: int = 0  # frames made, perhaps still being rendered, and not yet read
+    has_begun: bool = False  # its first audio is there
     is_blocked: bool = False  # it waits for text
+    is_done: bool = False  # it makes no more frames
+
+    @property
+    def can_run(self) -> bool:
+        return not self.is_blocked and not self.is_done
 
     @property
     def num_missing(self) -> int:
-        return 0 if self.is_blocked else max(0, self.num_wanted - self.num_buffered)
+        return max(0, self.num_wanted - self.num_buffered) if self.can_run else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,36 +102,42 @@ class Scheduler:
         elif ticket in self.queue:
             self.queue.remove(ticket)
 
-    def plan(self) -> Plan:
-        """What to do next; nothing if no reader waits for anything that can be made."""
+    def plan(self, *, is_rendering: bool = False) -> Plan:
+        """What to do next; nothing if no reader waits for anything that can be made.
+
+        While the last frames are rendered, the next ones are made for readers to come.
+        """
         admitted = []
         while self.queue and self._has_place():
             ticket = self.queue.popleft()
             self.running.append(ticket)
             admitted.append(ticket)
         missing = [ticket for ticket in self.running if ticket.num_missing]
-        if not missing:
+        if not missing and not is_rendering:
             return Plan(tuple(admitted))
-        num_frames = self._turn_length(missing)
-        return Plan(tuple(admitted), tuple(self._company(missing)), num_frames)
+        company = self._company()
+        return Plan(tuple(admitted), tuple(company), self._turn_length(missing) if company else 0)
 
     def _has_place(self) -> bool:
         return len(self.running) < self.num_places
 
-    def _turn_length(self, missing: Iterable[Ticket]) -> int:
-        """As long as nobody gets what they wait for later than they could."""
+    def _turn_length(self, missing: Sequence[Ticket]) -> int:
+        """As long as nobody gets their first audio later than they could."""
+        pace = PACES[self.limits.profile]
         new = [ticket.num_missing for ticket in missing if not ticket.has_begun]
-        shortest = min(new or [ticket.num_missing for ticket in missing])
-        return max(1, min(shortest, PACES[self.limits.profile].max_frames))
+        if new:
+            return min(*new, pace.max_frames)
+        shortest = min((ticket.num_missing for ticket in missing), default=1)
+        return min(max(shortest, pace.spare if self.runs_ahead else 1), pace.max_frames)
 
-    def _company(self, missing: list[Ticket]) -> list[Ticket]:
+    def _company(self) -> list[Ticket]:
         """Those who wait, and those whose readers will be back soon."""
         ahead = PACES[self.limits.profile].ahead if self.runs_ahead else 0
         return [
             ticket
             for ticket in self.running
             if ticket.num_missing
-            or (ticket.has_begun and not ticket.is_blocked and ticket.num_buffered < ahead)
+            or (ticket.has_begun and ticket.can_run and ticket.num_buffered < ahead)
         ]
 
     def _estimate_wait_s(self) -> float:

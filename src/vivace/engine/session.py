@@ -73,6 +73,7 @@ class Session:
     admit_ms: float = 0.0
     is_over_budget: bool = False
     is_cancelled: bool = False  # set by any thread: stop at the next frame boundary
+    is_dry: bool = False  # it needs text, and all frames before that are there
     finish_reason: FinishReason | None = None
     codes: list[NDArray[np.int64]] = field(default_factory=list)
     ticket: Ticket = field(default_factory=Ticket)
@@ -154,13 +155,11 @@ class Session:
 
     # -- the engine's turn -------------------------------------------------------------------
 
-    def is_ready(self, num_frames: int) -> bool:
-        return (
-            len(self._made) >= num_frames
-            or self.is_over
-            or self.is_cancelled
-            or self.ticket.is_blocked
-        )
+    @property
+    def is_ready(self) -> bool:
+        """Whether its reader has what it waits for, or waits in vain."""
+        is_enough = len(self._made) >= self.ticket.num_wanted
+        return is_enough or self.is_over or self.is_cancelled or self.is_dry
 
     @property
     def is_over(self) -> bool:
@@ -170,7 +169,9 @@ class Session:
         self._error = error
 
     def receive(self, codes: NDArray[np.int64], samples: Samples, status: SlotStatus) -> None:
-        """Frames, and what became of the slot."""
+        """Frames, and what became of the slot; what comes after the end is not wanted."""
+        if self.is_over:
+            return
         num_left = self._num_left()
         is_cut = len(codes) > num_left
         if is_cut:
@@ -188,13 +189,12 @@ class Session:
             self._end = "stop" if status == "stop" else "length"
         else:
             self._guard(codes, samples)
-        self.ticket.is_blocked = status == "waiting" and not self.is_over
+        self.is_dry = status == "waiting" and not self.is_over
 
     def _keep(self, codes: NDArray[np.int64], samples: Samples) -> None:
         for index, sound in enumerate(samples.reshape(len(codes), -1) if len(codes) else ()):
             self._made.append(Piece(codes[index : index + 1], sound))
         self._num_made += len(codes)
-        self.ticket.num_buffered += len(codes)
         self.ticket.has_begun |= len(codes) > 0
 
     def _guard(self, codes: NDArray[np.int64], samples: Samples) -> None:

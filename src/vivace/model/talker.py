@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +19,8 @@ from vivace.model.layers import (
     TextProjection,
 )
 from vivace.model.speaker_encoder import SpeakerEncoder
+
+FOLDED_AT_ONCE = 4096  # text ids, whose inner vectors must find room
 
 
 class TalkerBody(nn.Module):
@@ -35,7 +39,9 @@ class Talker(nn.Module):
         super().__init__()
         self.config = config
         self.model = TalkerBody(config)
-        self.text_projection = TextProjection(config.text_hidden_size, config.hidden_size)
+        self.text_projection: nn.Module = TextProjection(
+            config.text_hidden_size, config.hidden_size
+        )
         self.codec_head = Linear(config.hidden_size, config.vocab_size, bias=False)
         self.code_predictor = CodePredictor(config)
         self.rope = Rope(config.head_dim, config.rope_theta)
@@ -48,17 +54,40 @@ class Talker(nn.Module):
 
     def text_vectors(self, ids: Tensor) -> Tensor:
         """What a text id adds to its row; depends on the id alone."""
-        return self.text_projection(self.model.text_embedding(ids))
+        vectors: Tensor = self.text_projection(self.model.text_embedding(ids))
+        return vectors
+
+    def fold_texts(self) -> None:
+        """Project every text id now: from here on a text vector is looked up, not computed.
+
+        The table takes the embedding's place; it is no wider, and the projection goes.
+        """
+        weight = self.model.text_embedding.weight.detach()
+        table = weight.new_empty(len(weight), self.config.hidden_size)
+        for rows, out in zip(
+            weight.split(FOLDED_AT_ONCE), table.split(FOLDED_AT_ONCE), strict=True
+        ):
+            out.copy_(self.text_projection(rows))
+        self.model.text_embedding = Embedding(
+            len(table), self.config.hidden_size, _weight=table, _freeze=True
+        )
+        self.text_projection = nn.Identity()
+
+    @property
+    def code_tables(self) -> list[nn.Embedding]:
+        """One per codebook."""
+        rest = self.code_predictor.model.codec_embedding
+        return [self.model.codec_embedding, *(cast("nn.Embedding", table) for table in rest)]
 
     def code_vectors(self, codes: Tensor) -> Tensor:
         """Sum of a row's code embeddings, [..., groups] to [..., hidden]; NO_CODE adds nothing.
 
         One sum over all codebooks: in bfloat16, adding pair by pair would round differently.
         """
-        tables = [self.model.codec_embedding, *self.code_predictor.model.codec_embedding]
         present = codes.ge(0)
         ids = codes.clamp(min=0)
-        vectors = torch.stack([table(ids[..., g]) for g, table in enumerate(tables)], dim=-2)
+        parts = [table(ids[..., g]) for g, table in enumerate(self.code_tables)]
+        vectors = torch.stack(parts, dim=-2)
         return (vectors * present.unsqueeze(-1)).sum(-2)
 
 

@@ -2,7 +2,7 @@
 """Triton kernels of attention: norm and rope of the new heads, their keys kept, then the mix.
 
 Keys are taken in chunks counted from a slot's first one, so what a row gets does not depend on how
-long its neighbours are.
+long its neighbours are, nor on which rows of a prompt are read with it.
 """
 
 from __future__ import annotations
@@ -107,6 +107,79 @@ def merge_chunks_kernel(
         total += tl.sum(share * sums, 0)
         acc += tl.sum(share[:, None] * mixed, 0)
     tl.store(out + at * D + d, (acc / total).to(out.dtype.element_ty))
+
+
+@triton.jit
+def store_keys_kernel(
+    qkv, keys, values, k_weight, cos, sin, slots, positions, slot_stride, head_stride, eps,
+    NUM_KV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
+    BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """One row's keys, normed and turned, and its values, into its slot."""
+    wait_for_last(OVERLAPS)
+    dtype: tl.constexpr = qkv.dtype.element_ty
+    row = tl.program_id(0)
+    position = tl.load(positions + row).to(tl.int32)
+    head = tl.arange(0, BLOCK)
+    is_head = head < NUM_KV
+    start = qkv + row * (GROUP + 2) * NUM_KV * D
+    k_head = start + (GROUP * NUM_KV + head) * D
+    k = _rotated(k_head, is_head, k_weight, cos, sin, position + head * 0, eps, D, dtype)
+    d = tl.arange(0, D)[None, :]
+    v_at = start + ((GROUP + 1) * NUM_KV + head)[:, None] * D + d
+    v = tl.load(v_at, mask=is_head[:, None], other=0.0)
+    base = tl.load(slots + row) * slot_stride + head.to(tl.int64) * head_stride
+    at = base[:, None] + position * D + d
+    tl.store(keys + at, k, mask=is_head[:, None])
+    tl.store(values + at, v, mask=is_head[:, None])
+
+
+@triton.jit(do_not_specialize=["num_positions"])
+def attend_prompts_kernel(
+    qkv, keys, values, q_weight, cos, sin, slots, positions, out,
+    slot_stride, head_stride, num_positions, eps, softmax_scale,
+    NUM_KV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """A few rows of one slot against its stored keys, of one key head; none sees a later key.
+
+    A chunk that a row does not reach leaves what the row has as it was, to the bit, so it does not
+    matter which rows share a program. Padding sees the slot's first key.
+    """
+    wait_for_last(OVERLAPS)
+    dtype: tl.constexpr = qkv.dtype.element_ty
+    first, head = tl.program_id(0) * ROWS, tl.program_id(1)
+    base = tl.load(slots + first) * slot_stride + head.to(tl.int64) * head_stride
+    r = tl.arange(0, BLOCK)  # row and query head
+    row = first + r // GROUP
+    is_query = r < ROWS * GROUP
+    position = tl.load(positions + row, mask=is_query, other=num_positions).to(tl.int32)
+    count = tl.where(position < num_positions, position + 1, 1)
+    num_keys = tl.max(count, 0)
+    query = (row * (GROUP + 2) * NUM_KV + head * GROUP + r % GROUP) * D
+    q = _rotated(qkv + query, is_query, q_weight, cos, sin, position, eps, D, dtype)
+    d = tl.arange(0, D)[None, :]
+    top = tl.full((BLOCK,), -float("inf"), tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    acc = tl.zeros((BLOCK, D), tl.float32)
+    for begin in range(0, num_keys, CHUNK):
+        t = begin + tl.arange(0, CHUNK)
+        at = base + t[:, None] * D + d
+        k = tl.load(keys + at, mask=(t < num_keys)[:, None], other=0.0)
+        v = tl.load(values + at, mask=(t < num_keys)[:, None], other=0.0)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * softmax_scale
+        scores = tl.where(t[None, :] < count[:, None], scores, -float("inf"))
+        peak = tl.maximum(top, tl.max(scores, 1))
+        p = tl.exp(scores - peak[:, None])
+        share = tl.exp(top - peak)
+        mixed = tl.dot(p.to(dtype), v, input_precision="ieee")
+        is_reached = begin < count
+        total = tl.where(is_reached, total * share + tl.sum(p, 1), total)
+        acc = tl.where(is_reached[:, None], acc * share[:, None] + mixed, acc)
+        top = peak
+    out_at = ((row * NUM_KV + head) * GROUP + r % GROUP) * D
+    y = (acc / total[:, None]).to(dtype)
+    tl.store(out + out_at[:, None] + d, y, mask=is_query[:, None])
 
 
 @triton.jit(do_not_specialize=["first"])

@@ -8,13 +8,14 @@ waits once for their codes. Without CUDA the same code runs un-captured: tests u
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
-from vivace.backends.base import Frames, Samples, Slot
-from vivace.backends.cuda_graph.buckets import BATCHES
+from vivace.backends.base import Frames, Request, Samples, Slot
+from vivace.backends.cuda_graph.buckets import BATCHES, PROMPT_ROWS
 from vivace.backends.cuda_graph.codec import CodecGraphs, CodecPrecision
 from vivace.backends.cuda_graph.computer import AUTO, pick_computer
 from vivace.backends.cuda_graph.graphs import GraphPool
@@ -24,7 +25,7 @@ from vivace.backends.cuda_graph.memory import (
     format_sizes,
 )
 from vivace.backends.cuda_graph.prefill import Prefill
-from vivace.backends.cuda_graph.slot_table import SlotTable, bytes_per_slot
+from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable, bytes_per_slot
 from vivace.backends.cuda_graph.stepper import LiveSlot, Stepper, stack
 from vivace.backends.sizes import module_bytes
 from vivace.errors import BackendError
@@ -58,6 +59,9 @@ class CudaGraphBackend:
     ) -> None:
         config, device = model.config.talker_config, model.device
         self.model, self.codec = model, codec
+        if device.type == "cuda":
+            model.talker.fold_texts()
+            torch.cuda.empty_cache()  # what the embedding held is room for slots
         num_positions = min(max_frames + PROMPT_ROOM, config.max_position_embeddings)
         slot_bytes = bytes_per_slot(config, num_positions, model.dtype)
         self.max_streams = max_streams or fitting_streams(slot_bytes, device)
@@ -69,7 +73,7 @@ class CudaGraphBackend:
                 config, self.max_streams, num_positions, max_frames, device, model.dtype
             )
             self._computer = pick_computer(computer, model, self._table)
-            self._prefill = Prefill(model, self._table, self.graphs)
+            self._prefill = Prefill(model, self._table, self._computer, self.graphs)
             self._codec = CodecGraphs(
                 codec, self.max_streams, self.codec_graphs, precision=codec_precision
             )
@@ -84,31 +88,24 @@ class CudaGraphBackend:
 
     # -- the seam ----------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
-        max_frames = self._room(prompt, sampling)
-        if not self._free:
-            raise BackendError(
-                f"all {self.max_streams} slots are taken; release one or raise max_streams"
-            )
-        row = self._free.pop()
-        with self.graphs.on_stream():
-            self._prefill.run(prompt, row)
-            self._table.reset(row, sampling, len(prompt), max_frames)
-            num_texts = self._table.append_texts(row, 0, prompt.trailing_ids, prompt.is_complete)
-        self._codec.reset(row)
-        if prompt.reference is not None:  # a cloned voice's audio continues its reference's
-            self._codec.start([row], [prompt.reference])
-        slot = self._next_slot
-        self._next_slot += 1
-        self._slots[slot] = LiveSlot(
-            row=row,
-            sampling=sampling,
-            num_rows=len(prompt),
-            num_texts=num_texts,
-            is_complete=prompt.is_complete,
-        )
+        [slot] = self.admit_many([(prompt, sampling)])
+        if isinstance(slot, Exception):
+            raise slot
         return slot
+
+    @torch.inference_mode()
+    def admit_many(self, requests: Sequence[Request]) -> list[Slot | Exception]:
+        """Read prompts together; the place of one that cannot be admitted holds the reason."""
+        places = [self._reserve(*request) for request in requests]
+        pairs = zip(requests, places, strict=True)
+        fresh = [(prompt, place) for (prompt, _), place in pairs if isinstance(place, FreshSlot)]
+        try:
+            self._open(fresh)
+        except BaseException:
+            self._free += [slot.row for _, slot in fresh]
+            raise
+        return [self._enter(p) if isinstance(p, FreshSlot) else p for p in places]
 
     @torch.inference_mode()
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
@@ -121,25 +118,30 @@ class CudaGraphBackend:
         live.is_complete = is_last
 
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
-        """Queued a few at a time, one batch ahead of the host: little is made past the end."""
-        sizes = [min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD)]
-        waits: list[Callable[[], Frames]] = []
-        made: list[Frames] = []
-        for size in sizes:
-            waits.append(self.start_step(slots, size))
-            if len(waits) > 1:
-                made.append(waits.pop(0)())
-                if all(self._live(slot).is_over for slot in slots):
-                    break
-        return _join([*made, *(wait() for wait in waits)])
+        return self.start_step(slots, num_frames)()
 
-    @torch.inference_mode()
     def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
-        """Queue up to 16 frames for every slot; the call returned waits for them.
+        """Queue the first frames; the call returned waits for them and queues the others.
 
-        More may be queued before that. Waits of the same slot are called in their order.
+        A few at a time, one batch ahead of the host: little is made past the end. A slot's next
+        step is started when this one was waited for.
         """
         live = [self._live(slot) for slot in slots]
+        sizes = deque(min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD))
+        waits = deque(self._queue(live, sizes.popleft()) for _ in range(min(2, len(sizes))))
+
+        def wait() -> Frames:
+            made = []
+            while waits:
+                made.append(waits.popleft()())
+                if sizes and not all(slot.is_over for slot in live):
+                    waits.append(self._queue(live, sizes.popleft()))
+            return _join(made)
+
+        return wait
+
+    @torch.inference_mode()
+    def _queue(self, live: Sequence[LiveSlot], num_frames: int) -> Callable[[], Frames]:
         size = BATCHES[-1]
         with self.graphs.on_stream():
             waits = [
@@ -159,7 +161,9 @@ class CudaGraphBackend:
         return self._codec.start([self._live(slot).row for slot in slots], codes)
 
     def release(self, slot: Slot) -> None:
-        self._free.append(self._live(slot).row)
+        live = self._live(slot)
+        self._free.append(live.row)
+        live.row = self._table.padding  # of a step still under way, nothing more is made
         del self._slots[slot]
 
     # -- beside the seam ---------------------------------------------------------------------
@@ -167,16 +171,18 @@ class CudaGraphBackend:
     @torch.inference_mode()
     def warmup(
         self,
-        batches: Sequence[int] = (1,),
+        batches: Sequence[int] | None = None,
         *,
         num_positions: int = 1024,
-        prompt_rows: Sequence[int] = (16, 32, 48, 64),
+        prompt_rows: Sequence[int] = PROMPT_ROWS,
         codec_frames: Sequence[int] = (1, 2, 4, 8, 16),
     ) -> None:
-        """Capture what requests of these sizes will need; a slot must be free."""
+        """Capture what so many streams, or any number, will need; a slot must be free."""
+        if batches is None:
+            batches = [size for size in BATCHES if size < 2 * self.max_streams]
         with self.graphs.on_stream():
             for size in prompt_rows:
-                self._prefill.warm(size, self._free[-1])
+                self._prefill.warm(size)
             for batch in batches:
                 self._stepper.warm(batch, num_positions)
         for batch in batches:
@@ -206,6 +212,7 @@ class CudaGraphBackend:
             "codec": module_bytes(self.codec),
             **self._table.num_bytes,
             "codec state": self._codec.num_bytes,
+            "kept voices": self._prefill.num_bytes + self._codec.num_kept_bytes,
         }
 
     # -- inside ------------------------------------------------------------------------------
@@ -215,6 +222,51 @@ class CudaGraphBackend:
             return self._slots[slot]
         except KeyError:
             raise BackendError(f"slot {slot} was released or never admitted") from None
+
+    def _reserve(self, prompt: Prompt, sampling: SamplingParams) -> FreshSlot | BackendError:
+        """A row for the prompt, or why it gets none."""
+        try:
+            max_frames = self._room(prompt, sampling)
+        except BackendError as error:
+            return error
+        if not self._free:
+            return BackendError(
+                f"all {self.max_streams} slots are taken; release one or raise max_streams"
+            )
+        return FreshSlot(
+            row=self._free.pop(),
+            sampling=sampling,
+            num_rows=len(prompt),
+            max_frames=max_frames,
+            text_ids=prompt.trailing_ids[: self._table.num_texts],
+            is_complete=prompt.is_complete,
+        )
+
+    def _open(self, fresh: Sequence[tuple[Prompt, FreshSlot]]) -> None:
+        """Let each prompt be read by its slot."""
+        if not fresh:
+            return
+        prompts, slots = zip(*fresh, strict=True)
+        rows = [slot.row for slot in slots]
+        with self.graphs.on_stream():
+            self._prefill.run(prompts, rows)
+            self._table.reset(slots)
+        self._codec.reset(rows)
+        for prompt, row in zip(prompts, rows, strict=True):
+            if prompt.reference is not None:  # a cloned voice's audio continues its reference's
+                self._codec.hear(row, prompt.reference)
+
+    def _enter(self, fresh: FreshSlot) -> Slot:
+        slot = self._next_slot
+        self._next_slot += 1
+        self._slots[slot] = LiveSlot(
+            row=fresh.row,
+            sampling=fresh.sampling,
+            num_rows=fresh.num_rows,
+            num_texts=len(fresh.text_ids),
+            is_complete=fresh.is_complete,
+        )
+        return slot
 
     def _room(self, prompt: Prompt, sampling: SamplingParams) -> int:
         """How many frames the slot may make."""

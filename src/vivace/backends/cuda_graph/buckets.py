@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 PROMPT_ROWS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+TILE = 8  # rows that attend together: each prompt begins at a multiple of it
 CODEC_FRAMES = (16, 8, 4, 2, 1)
 SHORTEST_SPAN = 256  # positions of keys and values; each span is four times the one before
 

@@ -16,6 +16,7 @@ from vivace.backends.cuda_graph.buckets import BATCHES, CODEC_FRAMES, fit, split
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
 from vivace.backends.cuda_graph.computer import triton_refusal
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
+from vivace.backends.cuda_graph.kept import KeptStates, state_bytes
 from vivace.backends.cuda_graph.stepper import to_host
 from vivace.errors import BackendUnavailableError
 from vivace.model.codec import Codec
@@ -25,6 +26,7 @@ CodecPrecision = Literal["auto", "float32", "split"]
 
 
 WORST_ERROR = 10 ** (-45 / 20)  # of the signal: what nobody hears
+MAX_KEPT = 16  # voices whose references have been heard
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ def _tried_split(codec: Codec, num_rows: int) -> SlotDecoder:
     codes = torch.arange(2 * num_books, device=codec.device).view(2, num_books)
     nobody = torch.tensor([num_rows - 1], device=codec.device)
     made = torch.cat([decoder.decode(nobody, frame[None, None])[0] for frame in codes])
-    decoder.reset(num_rows - 1)
+    decoder.reset(nobody)
     expected = codec.decode(codes)
     error = float((made - expected).norm() / expected.norm())
     if not error < WORST_ERROR:
@@ -85,15 +87,35 @@ class CodecGraphs:
             batch * frames * self._num_codebooks, dtype=torch.int64, device=self._device
         )
         self._samples = torch.zeros(batch * frames * self._samples_per_frame, device=self._device)
+        self._kept = KeptStates(MAX_KEPT * state_bytes(self._decoder.copy_state(0)))
 
     @property
     def num_bytes(self) -> int:
         return self._decoder.num_bytes + self._samples.nbytes
 
-    def reset(self, row: int) -> None:
-        """Silence before the slot's first frame."""
+    @property
+    def num_kept_bytes(self) -> int:
+        """Of what voices left."""
+        return self._kept.num_bytes
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Silence before the slots' first frames."""
         with self._graphs.on_stream():
-            self._decoder.reset(row)
+            self._decoder.reset(self._upload(rows))
+
+    def hear(self, row: int, codes: NDArray[np.int64]) -> None:
+        """Let a fresh slot's audio continue these frames, which are decoded once for a voice."""
+        key = codes.tobytes()
+        with self._graphs.on_stream():
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._decoder.set_state(row, kept)
+                return
+            start = 0
+            for size in split_frames(len(codes)):
+                self._queue_pass([row], [codes[start : start + size]])
+                start += size
+            self._kept.put(key, self._decoder.copy_state(row))
 
     def start(
         self, rows: Sequence[int], codes: Sequence[NDArray[np.int64]]
@@ -115,17 +137,20 @@ class CodecGraphs:
     def _start_pass(
         self, rows: Sequence[int], codes: Sequence[NDArray[np.int64]]
     ) -> Callable[[], NDArray[np.float32]]:
+        with self._graphs.on_stream():
+            return to_host(self._queue_pass(rows, codes))
+
+    def _queue_pass(self, rows: Sequence[int], codes: Sequence[NDArray[np.int64]]) -> Tensor:
         """One graph: the same number of frames for every slot."""
         batch, frames = fit(len(rows), BATCHES) or len(rows), len(codes[0])
         decode = self._graph(batch, frames)
         padding = batch - len(rows)
-        with self._graphs.on_stream():
-            self._rows[:batch].copy_(self._upload([*rows] + [self._padding] * padding))
-            block = self._shaped(self._codes, batch, frames)
-            block[: len(rows)].copy_(self._upload(np.stack(codes)))
-            decode()
-            samples = self._samples[: batch * frames * self._samples_per_frame].view(batch, -1)
-            return to_host(samples[: len(rows)])
+        self._rows[:batch].copy_(self._upload([*rows] + [self._padding] * padding))
+        block = self._shaped(self._codes, batch, frames)
+        block[: len(rows)].copy_(self._upload(np.stack(codes)))
+        decode()
+        samples = self._samples[: batch * frames * self._samples_per_frame].view(batch, -1)
+        return samples[: len(rows)]
 
     def _upload(self, values: object) -> Tensor:
         host = torch.from_numpy(np.asarray(values, dtype=np.int64))

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vivace.backends.cuda_graph.kept import State
 from vivace.model.codec import Codec, full_precision
 from vivace.model.codec_decoder import PreTransformer
 
@@ -74,16 +75,24 @@ class SlotDecoder:
         row = torch.zeros(1, dtype=torch.int64, device=codec.device)
         self.decode(row, row.expand(1, 1, codec.config.decoder_config.num_quantizers))
         tails.allocate(num_rows, codec.device)
-        self.reset(0)
+        self.reset(row)
 
     @property
     def num_bytes(self) -> int:
         return self.tails.table.nbytes
 
-    def reset(self, row: int) -> None:
-        """Silence before the slot's first frame."""
-        self.tails.table[row] = 0
-        self._num_seen[row] = 0
+    def reset(self, rows: Tensor) -> None:
+        """Silence before the slots' first frames."""
+        self.tails.table.index_fill_(0, rows, 0)
+        self._num_seen.index_fill_(0, rows, 0)
+
+    def copy_state(self, row: int) -> State:
+        """All that a slot's next frame depends on."""
+        return self.tails.table[row].clone(), self._num_seen[row].clone()
+
+    def set_state(self, row: int, state: State) -> None:
+        for kept, value in zip((self.tails.table, self._num_seen), state, strict=True):
+            kept[row].copy_(value)
 
     def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
         """Codes [B, T, codebooks] to samples [B, T * samples per frame]."""

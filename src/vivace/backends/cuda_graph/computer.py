@@ -6,12 +6,14 @@ import logging
 from importlib import metadata
 
 import torch
+from torch import Tensor
 
-from vivace.backends.cuda_graph.buckets import spans
-from vivace.backends.cuda_graph.frame import Computer, FrameLoop
+from vivace.backends.cuda_graph.buckets import TILE, spans
+from vivace.backends.cuda_graph.frame import Computer, FrameLoop, Place
 from vivace.backends.cuda_graph.plain import PlainComputer
 from vivace.backends.cuda_graph.slot_table import SlotTable
 from vivace.errors import BackendUnavailableError
+from vivace.model.cache import KeyValueCache
 from vivace.model.talker import Qwen3TTS
 from vivace.speech import SamplingParams
 
@@ -20,6 +22,8 @@ log = logging.getLogger(__name__)
 AUTO = "auto"
 COMPUTERS = (AUTO, "fused", "plain")
 OLDEST_TRITON = (3, 4)  # kernels that start before the last one ends
+TRIAL_ROWS = 2 * TILE
+WORST_ERROR = 0.05  # between two ways of rounding some 0.01; a kernel that fails gives far more
 
 
 def pick_computer(name: str, model: Qwen3TTS, table: SlotTable) -> Computer:
@@ -43,14 +47,47 @@ def pick_computer(name: str, model: Qwen3TTS, table: SlotTable) -> Computer:
 
 
 def _tried_fused(model: Qwen3TTS, table: SlotTable) -> Computer:
-    """The fused kernels, after a frame for nobody: what cannot be compiled shows at load."""
+    """The fused kernels, after a frame for nobody and a prompt that came out as it should."""
     from vivace.backends.cuda_graph.fused import FusedComputer
 
     computer = FusedComputer(model, table)
     loop = FrameLoop(table, computer, model.config.tts_pad_token_id)
     nobody = torch.full((1,), table.padding, device=model.device)
     loop.make(nobody, spans(table.num_positions)[0], computer.kind([SamplingParams()]))
+    expected = _talker_states(PlainComputer(model, table), model, table)
+    found = _talker_states(computer, model, table)
+    for tensor in (table.keys, table.values):
+        tensor[:, 0, :, : len(expected)] = 0
+    pair = expected[None, -2:]  # as if a hidden state and a code's vector
+    error = max(
+        _distance(found, expected), _distance(computer.predict(pair, 1), _predict(model, pair))
+    )
+    if not error < WORST_ERROR:
+        raise BackendUnavailableError(f"their numbers are off by {error:.1%}")
     return computer
+
+
+def _talker_states(computer: Computer, model: Qwen3TTS, table: SlotTable) -> Tensor:
+    """What a prompt and the row after it give: [rows + 1, hidden]; slot 0 is overwritten."""
+    x = model.talker.codec_head.weight[: TRIAL_ROWS + 1]  # vectors of every direction
+    positions = torch.arange(TRIAL_ROWS + 1, device=model.device)
+    slots = torch.zeros_like(positions)
+    prompt = computer.read_prompts(x[:-1], slots[:-1], positions[:-1])
+    span = spans(table.num_positions)[0]
+    place = Place(slots[-1:], positions[-1:], positions[-1:] + 1, span)
+    return torch.cat((prompt, computer.read(x[-1:], place)))
+
+
+def _predict(model: Qwen3TTS, pair: Tensor) -> Tensor:
+    """Logits of codebook 1."""
+    predictor = model.talker.code_predictor
+    cache = KeyValueCache(predictor.config.num_hidden_layers)
+    logits: Tensor = predictor.lm_head[0](predictor(pair, 0, cache)[:, -1])
+    return logits
+
+
+def _distance(found: Tensor, expected: Tensor) -> float:
+    return float((found.float() - expected.float()).norm() / expected.float().norm())
 
 
 def fused_refusal(model: Qwen3TTS) -> str | None:

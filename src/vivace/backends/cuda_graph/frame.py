@@ -76,6 +76,7 @@ class Computer(Protocol):
     """Runs the layers."""
 
     name: str
+    packs_prompts: bool  # rows of several prompts, or a part of one, can be read in one pass
 
     def kind(self, params: Sequence[SamplingParams]) -> DrawKind:
         """What distinguishes graphs that draw for these slots."""
@@ -85,6 +86,12 @@ class Computer(Protocol):
 
     def read(self, x: Tensor, place: Place) -> Tensor:
         """Talker rows [B, hidden] to hidden states [B, hidden]."""
+
+    def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
+        """Rows of prompts [M, hidden], each of a slot and position, to hidden states.
+
+        A slot's rows begin at a multiple of `TILE`. Padding has the position after the last.
+        """
 
     def speak(self, hidden: Tensor, draws: Draws) -> Spoken:
         """All codes of a frame from the talker's hidden states [B, hidden]."""

@@ -23,9 +23,12 @@ from vivace.model.talker import Qwen3TTS
 from vivace.sampling import shape_scores, talker_scores
 from vivace.speech import SamplingParams
 
+Attend = Callable[[Tensor, Block, SlotKeys], Tensor]
+
 
 class FusedComputer:
     name = "fused"
+    packs_prompts = True
 
     def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
         config = model.config.talker_config
@@ -36,6 +39,7 @@ class FusedComputer:
         self._heads = _heads(config, model.talker.rope, table.num_positions + 1, table.hidden)
         self._frame_heads = _heads(self._predictor.config, self._predictor.rope, size, table.hidden)
         self._frame_keys: dict[int, list[SlotKeys]] = {}  # of the predictor, by batch size
+        self._tables = model.talker.code_tables
         self._ban, self._early_ban = bans(model)
 
     def kind(self, params: Sequence[SamplingParams]) -> DrawKind:
@@ -44,28 +48,31 @@ class FusedComputer:
         return kind if kind.has_top_p else DrawKind(0, has_top_p=False)
 
     def text_vectors(self, ids: Tensor) -> Tensor:
-        projection = self._talker.text_projection
-        x = self._talker.model.text_embedding(ids)
-        fc1, fc2 = projection.linear_fc1, projection.linear_fc2
-        x = launch.linear(x, fc1.weight, bias=fc1.bias, is_silu=True)
-        return launch.linear(x, fc2.weight, bias=fc2.bias)
+        """Looked up: see `Talker.fold_texts`."""
+        return self._talker.text_vectors(ids)
 
     def read(self, x: Tensor, place: Place) -> Tensor:
         scratch = Scratch.make(len(x), self._heads, place.span, x.device)
-        table = self._table
-        for block, keys, values in zip(
-            _blocks(self._talker.model.layers), table.keys, table.values, strict=True
-        ):
-            cache = SlotKeys(keys, values)
 
-            def attend(qkv: Tensor, block: Block = block, cache: SlotKeys = cache) -> Tensor:
-                return launch.attend_slots(
-                    qkv, block, self._heads, cache,
-                    place.slots, place.position, place.num_keys, scratch,
-                )  # fmt: skip
+        def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
+            return launch.attend_slots(
+                qkv, block, self._heads, cache,
+                place.slots, place.position, place.num_keys, scratch,
+            )  # fmt: skip
 
-            x = _run_block(block, x, attend)
-        return launch.rms_norm(x, self._talker.model.norm)
+        return self._run_talker(x, attend)
+
+    def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
+        def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
+            return launch.attend_prompts(qkv, block, self._heads, cache, slots, positions)
+
+        return self._run_talker(x, attend)
+
+    def _run_talker(self, x: Tensor, attend: Attend) -> Tensor:
+        body, table = self._talker.model, self._table
+        for block, keys, values in zip(_blocks(body.layers), table.keys, table.values, strict=True):
+            x = _run_block(block, x, SlotKeys(keys, values), attend)
+        return launch.rms_norm(x, body.norm)
 
     def speak(self, hidden: Tensor, draws: Draws) -> Spoken:
         batch, width = hidden.shape
@@ -81,12 +88,12 @@ class FusedComputer:
         logits = launch.linear(hidden, self._talker.codec_head.weight)
         self._draw(logits, noise[0], draws, 0, x[:, 1], drawn)
         for book in range(1, num_groups):
-            logits = self._predict(x, book)
+            logits = self.predict(x, book)
             x = torch.empty(batch, 1, width, dtype=hidden.dtype, device=device)
             self._draw(logits, noise[book], draws, book, x[:, 0], drawn)
         return Spoken(drawn.codes, drawn.code_sum.to(hidden.dtype), drawn.is_finite > 0)
 
-    def _predict(self, x: Tensor, book: int) -> Tensor:
+    def predict(self, x: Tensor, book: int) -> Tensor:
         """The new tokens of a frame, [B, 1 or 2, hidden], to the logits of `book`."""
         batch, num_new = x.shape[:2]
         predictor, rows = self._predictor, x.flatten(0, 1)
@@ -94,13 +101,13 @@ class FusedComputer:
             projection = cast("Linear", predictor.small_to_mtp_projection)
             rows = launch.linear(rows, projection.weight, bias=projection.bias)
         first = book + 1 - num_new
+
+        def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
+            return launch.attend_frame(qkv, block, self._frame_heads, cache, first, num_new)
+
         blocks = _blocks(predictor.model.layers)
         for block, cache in zip(blocks, self._frame_cache(batch), strict=True):
-
-            def attend(qkv: Tensor, block: Block = block, cache: SlotKeys = cache) -> Tensor:
-                return launch.attend_frame(qkv, block, self._frame_heads, cache, first, num_new)
-
-            rows = _run_block(block, rows, attend)
+            rows = _run_block(block, rows, cache, attend)
         last = rows.unflatten(0, (batch, num_new))[:, -1]
         head = cast("Linear", predictor.lm_head[book - 1])
         return launch.linear(last, head.weight, norm=predictor.model.norm)
@@ -111,7 +118,6 @@ class FusedComputer:
         numbers, scales, is_first = draws.numbers, draws.scales, book == 0
         if draws.kind.has_top_p:
             logits = self._shape(logits.float(), draws, is_first=is_first)
-        tables = [self._talker.model.codec_embedding, *self._predictor.model.codec_embedding]
         temperature = Scale.TEMPERATURE if is_first else Scale.PREDICTOR_TEMPERATURE
         greedy = Number.IS_GREEDY if is_first else Number.PREDICTOR_IS_GREEDY
         last = Number.LAST if is_first else Number.PREDICTOR_LAST
@@ -120,7 +126,7 @@ class FusedComputer:
             noise,
             Knobs(scales[temperature], numbers[greedy], numbers[last]),
             self._first_code(draws),
-            cast("nn.Embedding", tables[book]).weight,
+            self._tables[book].weight,
             next_x,
             drawn,
             book,
@@ -175,10 +181,11 @@ def _blocks(layers: nn.ModuleList) -> list[Block]:
     return [cast("Block", layer) for layer in layers]
 
 
-def _run_block(block: Block, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+def _run_block(block: Block, x: Tensor, cache: SlotKeys, attend: Attend) -> Tensor:
     """Rows [M, hidden] through attention and MLP, each added to what came in."""
     attention, mlp = block.self_attn, block.mlp
     qkv = launch.linear(x, attention.qkv_weight, norm=block.input_layernorm)
-    x = launch.residual_linear(attend(qkv), attention.o_proj.weight, x)
+    attended = attend(qkv, block, cache)
+    x = launch.residual_linear(attended, attention.o_proj.weight, x)
     inner = launch.linear(x, mlp.gate_up_weight, norm=block.post_attention_layernorm, is_gated=True)
     return launch.residual_linear(inner, mlp.down_proj.weight, x)

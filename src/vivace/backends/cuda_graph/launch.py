@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph import attention_kernels, draw_kernels, product_kernels
+from vivace.backends.cuda_graph.buckets import TILE
 from vivace.model.layers import Block, RMSNorm
 
 NUM_WARPS = 4  # one number for all norms: a reduction's order follows it
@@ -26,6 +27,7 @@ class Tiles:
     columns: int
     depth: int
     num_stages: int
+    num_warps: int = NUM_WARPS
 
 
 def tiles(out: Tensor, depth: int, *, has_residual: bool = False, is_gated: bool = False) -> Tiles:
@@ -66,7 +68,6 @@ def linear(
     *,
     norm: RMSNorm | None = None,
     bias: Tensor | None = None,
-    is_silu: bool = False,
     is_gated: bool = False,
 ) -> Tensor:
     """norm(x) [M, K] times weight [N, K]; `is_gated`: the weight is gate over up, [2N, K]."""
@@ -80,7 +81,7 @@ def linear(
         x, weight, bias, None if norm is None else norm.weight, out,
         num_rows, columns, depth, x.stride(0), 0.0 if norm is None else norm.eps,
         NORM_ROWS=0 if norm is None else num_rows, HAS_BIAS=bias is not None,
-        IS_SILU=is_silu, IS_GATED=is_gated, **_cut(cut, out, depth), **_overlap(x),
+        IS_GATED=is_gated, **_cut(cut, out, depth), **_overlap(x),
     )  # fmt: skip
     return out
 
@@ -166,6 +167,33 @@ def attend_slots(
     attention_kernels.merge_chunks_kernel[(batch, heads.num_heads)](
         scratch.out, scratch.peak, scratch.total, num_keys, out,
         D=heads.head_dim, CHUNK=CHUNK, NUM_CHUNKS=num_chunks, num_warps=4, **_overlap(qkv),
+    )  # fmt: skip
+    return out
+
+
+def attend_prompts(
+    qkv: Tensor,  # [M, (heads + 2 kv_heads) * head_dim]
+    block: Block,
+    heads: Heads,
+    cache: SlotKeys,
+    slots: Tensor,
+    positions: Tensor,
+) -> Tensor:
+    """Rows of prompts, `TILE` after `TILE` of one slot, against all that their slots hold."""
+    q_norm, k_norm = _norms(block)
+    keys, values, tables = cache.keys, cache.values, (heads.cos, heads.sin)
+    shape = {"NUM_KV": heads.num_kv_heads, "GROUP": heads.group, "D": heads.head_dim}
+    attention_kernels.store_keys_kernel[(len(qkv),)](
+        qkv, keys, values, k_norm.weight, *tables, slots, positions,
+        keys.stride(0), keys.stride(1), k_norm.eps,
+        BLOCK=_power_of_two(heads.num_kv_heads), num_warps=4, **shape, **_overlap(qkv),
+    )  # fmt: skip
+    out = torch.empty(len(qkv), heads.width, dtype=qkv.dtype, device=qkv.device)
+    attention_kernels.attend_prompts_kernel[(len(qkv) // TILE, heads.num_kv_heads)](
+        qkv, keys, values, q_norm.weight, *tables, slots, positions, out,
+        keys.stride(0), keys.stride(1), keys.shape[2] - 1, q_norm.eps, heads.head_dim**-0.5,
+        ROWS=TILE, BLOCK=max(16, _power_of_two(TILE * heads.group)), CHUNK=CHUNK,
+        num_warps=4, num_stages=3, **shape, **_overlap(qkv),
     )  # fmt: skip
     return out
 
@@ -273,7 +301,7 @@ def _cut(cut: Tiles, out: Tensor, depth: int) -> dict[str, int]:
         "BLOCK_K": cut.depth,
         "DEPTH": _power_of_two(depth),
         "IS_EVEN": depth % cut.depth == 0 and out.shape[1] % cut.columns == 0,
-        "num_warps": NUM_WARPS,
+        "num_warps": cut.num_warps,
         "num_stages": cut.num_stages,
     }
 

@@ -22,6 +22,7 @@ from vivace.speech import SamplingParams
 
 class PlainComputer:
     name = "plain"
+    packs_prompts = False
 
     def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
         config = model.config.talker_config
@@ -43,6 +44,13 @@ class PlainComputer:
         cos, sin = self._rope
         rope = (cos[place.position, None, None], sin[place.position, None, None])
         return self._talker(x[:, None], rope, SlotAttention(self._table, place))[:, 0]
+
+    def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
+        """The rows of one prompt, from its first to its last."""
+        cos, sin = self._rope
+        attend = StoringAttention(self._table, slots, positions)
+        hidden: Tensor = self._talker(x[None], (cos[positions], sin[positions]), attend)[0]
+        return hidden
 
     def speak(self, hidden: Tensor, draws: Draws) -> Spoken:
         noise = self._noise.frames(
@@ -106,6 +114,20 @@ class SlotAttention:
         grouped = q.unflatten(1, (k.shape[1], -1)).squeeze(3)
         out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=self._mask)
         return out.flatten(1, 2).unsqueeze(2)
+
+
+class StoringAttention:
+    """Causal attention within a prompt, whose keys and values go into its slot."""
+
+    def __init__(self, table: SlotTable, slots: Tensor, positions: Tensor) -> None:
+        self._table, self._slots, self._positions = table, slots, positions
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self._table.keys[layer][self._slots, :, self._positions] = k[0].transpose(0, 1)
+        self._table.values[layer][self._slots, :, self._positions] = v[0].transpose(0, 1)
+        group = q.shape[1] // k.shape[1]
+        k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def noise_table(model: Qwen3TTS) -> NoiseTable:

@@ -1,98 +1,199 @@
-"""Reading a prompt: its rows through the talker, keys and values into the slot.
+"""Reading prompts: their rows through the talker, keys and values into the slots.
 
-One slot at a time, padded to a number of rows that a graph exists for; what follows a prompt's
-last row is never seen by it, and its keys are overwritten as the slot speaks.
+The rows of all prompts stand in one list, each as a column of numbers: its text id, its slot and
+position, and which vectors make it up. The list is cut into passes that a graph exists for. What
+several prompts begin with is read once and copied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from enum import IntEnum
+
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from vivace.backends.cuda_graph.buckets import PROMPT_ROWS, fit
+from vivace.backends.cuda_graph.buckets import PROMPT_ROWS, TILE, fit
+from vivace.backends.cuda_graph.frame import Computer
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
+from vivace.backends.cuda_graph.kept import KeptStates
 from vivace.backends.cuda_graph.slot_table import SlotTable
-from vivace.model.config import NO_CODE, SPEAKER
-from vivace.model.talker import Qwen3TTS
+from vivace.model.config import SPEAKER
+from vivace.model.talker import Qwen3TTS, Talker
 from vivace.prompt import Prompt
+
+FEWEST_SHARED = 32  # rows that are worth a copy
+MAX_KEPT = 1024  # rows of keys and values, of all voices together
+
+Columns = NDArray[np.int64]  # [numbers of a row, rows]
+
+
+class Field(IntEnum):
+    """The first numbers of a row; those of its vectors follow, one per codebook."""
+
+    TEXT = 0
+    SLOT = 1
+    POSITION = 2
+    TARGET = 3  # whose hidden state this row gives: its slot's after a last row, else nobody's
+    VECTORS = 4
 
 
 class Prefill:
-    def __init__(self, model: Qwen3TTS, table: SlotTable, graphs: GraphPool) -> None:
+    def __init__(
+        self, model: Qwen3TTS, table: SlotTable, computer: Computer, graphs: GraphPool
+    ) -> None:
         self._talker = model.talker
-        self._table, self._graphs = table, graphs
-        self._pad_id = model.config.tts_pad_token_id
-        device, num_groups = model.device, table.config.num_code_groups
-        size = PROMPT_ROWS[-1]
-        self._text_ids = torch.zeros(size, dtype=torch.int64, device=device)
-        self._codes = torch.full((size, num_groups), NO_CODE, device=device)
-        self._speaker = torch.zeros(table.config.hidden_size, dtype=model.dtype, device=device)
-        self._place = torch.zeros(2, dtype=torch.int64, device=device)  # slot, last row
-        model.talker.rope.span(0, table.num_positions, table.hidden)  # no growth in a capture
+        self._table, self._computer, self._graphs = table, computer, graphs
+        sizes = [len(each.weight) for each in model.talker.code_tables]
+        self._first = np.cumsum([0, *sizes[:-1]])  # of each codebook
+        self._nothing, self._speaker = sum(sizes), sum(sizes) + 1
+        self._vectors = join_tables(model.talker, num_more=1 + table.num_slots)
+        parked = [model.config.tts_pad_token_id, 0, table.num_positions, table.padding]
+        self._parked = np.array([*parked, *[self._nothing] * len(sizes)])[:, None]
+        self._inputs = torch.zeros(
+            len(self._parked) * PROMPT_ROWS[-1], dtype=torch.int64, device=model.device
+        )
+        row_bytes = 2 * table.keys[:, 0, :, 0].nbytes
+        self._kept = KeptStates(MAX_KEPT * row_bytes)
 
-    def run(self, prompt: Prompt, row: int) -> None:
-        size = fit(len(prompt), PROMPT_ROWS)
-        if size is None or size > self._table.num_positions:
-            self._run_plainly(prompt, row)
-            return
-        padding = size - len(prompt)
-        upload = self._table.upload
-        self._text_ids[:size] = upload([*prompt.text_ids] + [self._pad_id] * padding, torch.int64)
-        self._codes[: len(prompt)] = upload(prompt.codes.tolist(), torch.int64)
-        self._codes[len(prompt) : size] = NO_CODE
-        self._write_speaker(prompt)
-        self._place.copy_(upload([row, len(prompt) - 1], torch.int64))
-        self._graph(size)()
+    @property
+    def num_bytes(self) -> int:
+        """Of what voices left."""
+        return self._kept.num_bytes
 
-    def warm(self, num_rows: int, row: int) -> None:
-        """Capture what a prompt of `num_rows` rows needs; `row` must be free."""
+    def run(self, prompts: Sequence[Prompt], slots: Sequence[int]) -> None:
+        """Read these prompts into these slots."""
+        self._write_speakers(prompts, slots)
+        found = [self._recall(*each) for each in zip(prompts, slots, strict=True)]
+        columns = [self._columns(*each) for each in zip(prompts, slots, found, strict=True)]
+        for part in self._passes(columns):
+            self._read(part)
+        for prompt, slot in zip(prompts, slots, strict=True):
+            self._keep(prompt, slot)
+
+    def warm(self, num_rows: int) -> None:
+        """Capture what a pass of `num_rows` rows needs."""
         size = fit(num_rows, PROMPT_ROWS)
-        if size is not None and size <= self._table.num_positions:
-            self._place.copy_(self._table.upload([row, 0], torch.int64))
+        if size is not None:
             self._graph(size)
 
+    # -- rows as numbers ---------------------------------------------------------------------
+
+    def _columns(self, prompt: Prompt, slot: int, start: int) -> Columns:
+        """The prompt's rows from `start` on, with padding up to a multiple of `TILE`."""
+        length = len(prompt) - start
+        columns = np.repeat(self._parked, -(-length // TILE) * TILE, axis=1)
+        columns[Field.TEXT, :length] = prompt.text_ids[start:]
+        columns[Field.SLOT] = slot
+        columns[Field.POSITION, :length] = np.arange(start, len(prompt))
+        columns[Field.TARGET, length - 1] = slot
+        codes = prompt.codes[start:]
+        vectors = np.where(codes >= 0, codes + self._first, self._nothing)
+        vectors[codes[:, 0] == SPEAKER, 0] = self._speaker + slot
+        columns[Field.VECTORS :, :length] = vectors.T
+        return columns
+
+    def _passes(self, columns: Sequence[Columns]) -> Sequence[Columns]:
+        """Where the list is cut changes no result, as long as the computer can take it."""
+        if not self._computer.packs_prompts:
+            return columns
+        together, size = np.concatenate(columns, axis=1), PROMPT_ROWS[-1]
+        return [together[:, i : i + size] for i in range(0, together.shape[1], size)]
+
+    def _write_speakers(self, prompts: Sequence[Prompt], slots: Sequence[int]) -> None:
+        given = [
+            (s, p.speaker) for s, p in zip(slots, prompts, strict=True) if p.speaker is not None
+        ]
+        if given:
+            rows = self._table.upload([self._speaker + slot for slot, _ in given], torch.int64)
+            vectors = self._table.upload(np.stack([vector for _, vector in given]), torch.float32)
+            self._vectors.index_copy_(0, rows, vectors.to(self._vectors.dtype))
+
+    # -- passes ------------------------------------------------------------------------------
+
+    def _read(self, columns: Columns) -> None:
+        num_rows = columns.shape[1]
+        size = fit(num_rows, PROMPT_ROWS)
+        if size is None:  # one prompt that no graph holds and the computer wants whole
+            self._run(self._table.upload(columns, torch.int64))
+            return
+        graph = self._graph(size)  # first, since a capture parks the inputs
+        padding = np.repeat(self._parked, size - num_rows, axis=1)
+        self._upload(np.concatenate((columns, padding), axis=1))
+        graph()
+
     def _graph(self, size: int) -> Work:
-        def read() -> None:
-            self._read(self._text_ids[:size], self._codes[:size], self._place)
-
-        # A capture reads the prompt once more; that changes nothing.
-        return self._graphs.get(("prefill", size), read, lambda: None)
-
-    def _write_speaker(self, prompt: Prompt) -> None:
-        if prompt.speaker is not None:
-            vector = self._table.upload(prompt.speaker.tolist(), torch.float32)
-            self._speaker.copy_(vector)
-
-    def _run_plainly(self, prompt: Prompt, row: int) -> None:
-        upload = self._table.upload
-        self._write_speaker(prompt)
-        self._read(
-            upload(prompt.text_ids, torch.int64),
-            upload(prompt.codes.tolist(), torch.int64),
-            upload([row, len(prompt) - 1], torch.int64),
+        inputs = self._shaped(size)
+        return self._graphs.get(
+            ("prefill", size),
+            lambda: self._run(inputs),
+            lambda: self._upload(np.repeat(self._parked, size, axis=1)),
         )
 
-    def _read(self, text_ids: Tensor, codes: Tensor, place: Tensor) -> None:
-        talker = self._talker
-        rows = torch.where(codes[:, :1] == SPEAKER, self._speaker, talker.code_vectors(codes))
-        rows = rows + talker.text_vectors(text_ids)
-        rope = talker.rope.span(0, len(rows), rows)
-        slot, last = place[:1], place[1:]
-        hidden = talker(rows[None], rope, StoringAttention(self._table, slot))[0]
-        self._table.hidden.index_copy_(0, slot, hidden.index_select(0, last))
+    def _upload(self, columns: Columns) -> None:
+        host = self._table.pinned(columns, torch.int64)
+        self._shaped(columns.shape[1]).copy_(host, non_blocking=True)
+
+    def _shaped(self, size: int) -> Tensor:
+        height = len(self._parked)
+        return self._inputs[: height * size].view(height, size)
+
+    def _run(self, inputs: Tensor) -> None:
+        vectors = F.embedding(inputs[Field.VECTORS :].T, self._vectors).sum(1)
+        x = vectors + self._talker.text_vectors(inputs[Field.TEXT])
+        hidden = self._computer.read_prompts(x, inputs[Field.SLOT], inputs[Field.POSITION])
+        self._table.hidden.index_copy_(0, inputs[Field.TARGET], hidden)
+
+    # -- what prompts begin with -------------------------------------------------------------
+
+    def _recall(self, prompt: Prompt, slot: int) -> int:
+        """Copy the first rows' keys and values if they are kept; returns how many rows that is."""
+        kept = self._kept.get(_shared_key(prompt)) if self._shares(prompt) else None
+        if kept is None:
+            return 0
+        keys, values = kept
+        length = keys.shape[2]
+        self._table.keys[:, slot, :, :length] = keys
+        self._table.values[:, slot, :, :length] = values
+        return length
+
+    def _keep(self, prompt: Prompt, slot: int) -> None:
+        if not self._shares(prompt) or _shared_key(prompt) in self._kept:
+            return
+        length = _num_shared(prompt)
+        keys, values = self._table.keys[:, slot], self._table.values[:, slot]
+        state = (keys[:, :, :length].clone(), values[:, :, :length].clone())
+        self._kept.put(_shared_key(prompt), state)
+
+    def _shares(self, prompt: Prompt) -> bool:
+        """A computer that does not pack reads every prompt from its first row."""
+        return self._computer.packs_prompts and _num_shared(prompt) >= FEWEST_SHARED
 
 
-class StoringAttention:
-    """Causal attention within the prompt, whose keys and values go into the slot."""
+def _num_shared(prompt: Prompt) -> int:
+    """The last row is always read, for what follows it."""
+    return min(prompt.num_shared_rows, len(prompt) - 1)
 
-    def __init__(self, table: SlotTable, slot: Tensor) -> None:
-        self._table, self._slot = table, slot
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        length = k.shape[2]
-        self._table.keys[layer, :, :, :length].index_copy_(0, self._slot, k)
-        self._table.values[layer, :, :, :length].index_copy_(0, self._slot, v)
-        group = q.shape[1] // k.shape[1]
-        k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+def _shared_key(prompt: Prompt) -> Hashable:
+    """All that the shared rows are made of."""
+    length = _num_shared(prompt)
+    speaker = None if prompt.speaker is None else prompt.speaker.tobytes()
+    return prompt.text_ids[:length], prompt.codes[:length].tobytes(), speaker
+
+
+def join_tables(talker: Talker, num_more: int) -> Tensor:
+    """The code vectors of all codebooks in one table, and `num_more` zeros.
+
+    The talker's own tables become views of it: no second copy.
+    """
+    tables = talker.code_tables
+    weights = [table.weight.detach() for table in tables]
+    joined = torch.cat([*weights, weights[0].new_zeros(num_more, weights[0].shape[1])])
+    parts = joined.split([*(len(weight) for weight in weights), num_more])
+    for table, part in zip(tables, parts[:-1], strict=True):
+        table.weight = nn.Parameter(part, requires_grad=False)
+    return joined

@@ -79,7 +79,7 @@ def linear_kernel(
     num_rows, n_size, k_size, x_stride, eps,
     NORM_ROWS: tl.constexpr,  # rows to normalise here; 0 where they come normalised
     HAS_BIAS: tl.constexpr,
-    IS_SILU: tl.constexpr, IS_GATED: tl.constexpr,  # silu(x W) or silu(x W) * (x U), U after W
+    IS_GATED: tl.constexpr,  # silu(x W) * (x U), U after W
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     DEPTH: tl.constexpr, IS_EVEN: tl.constexpr,  # k_size, rounded up to a power of two
     OVERLAPS: tl.constexpr,
@@ -121,9 +121,8 @@ def linear_kernel(
     if HAS_BIAS:
         acc += tl.load(bias + n, mask=n < n_size, other=0.0).to(tl.float32)[None, :]
     y = acc.to(dtype)
-    if IS_SILU or IS_GATED:
-        y = _silu(y, dtype)
     if IS_GATED:
+        y = _silu(y, dtype)
         y = (y.to(tl.float32) * up_acc.to(dtype).to(tl.float32)).to(dtype)
     at = m[:, None] * n_size + n[None, :]
     tl.store(out + at, y, mask=is_row[:, None] & (n < n_size)[None, :])

@@ -6,8 +6,10 @@ The last row is nobody's: a batch that is not full is padded with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from vivace.speech import SamplingParams
 STATUSES: tuple[SlotStatus, ...] = ("running", "waiting", "stop", "length", "failed")
 RUNNING, WAITING, STOP, LENGTH, FAILED = range(len(STATUSES))
 RING = 16  # frames a slot can make before the host must read them
+_NUMPY = {torch.int64: np.int64, torch.int32: np.int32, torch.float32: np.float32}
 
 
 class Number(IntEnum):
@@ -39,6 +42,7 @@ class Number(IntEnum):
     PREDICTOR_LAST = 13
 
 
+NUMBERS = tuple(Number)
 NUM_PROGRESS = 5
 
 
@@ -50,6 +54,21 @@ class Scale(IntEnum):
     PENALTY = 2
     PREDICTOR_TEMPERATURE = 3
     PREDICTOR_TOP_P = 4
+
+
+SCALES = tuple(Scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshSlot:
+    """A slot that has read its prompt and made no frame."""
+
+    row: int
+    sampling: SamplingParams
+    num_rows: int  # of the prompt
+    max_frames: int
+    text_ids: Sequence[int]  # still to come, one per frame, as many as there is room for
+    is_complete: bool  # no more will come
 
 
 def bytes_per_slot(config: TalkerConfig, num_positions: int, dtype: torch.dtype) -> int:
@@ -101,19 +120,48 @@ class SlotTable:
             "slots": sum(tensor.nbytes for tensor in kept),
         }
 
+    def pinned(self, values: object, dtype: torch.dtype) -> Tensor:
+        """Numbers from where the device can copy them while the host goes on."""
+        host = torch.from_numpy(np.asarray(values, dtype=_NUMPY[dtype]))
+        return host.pin_memory() if self._device.type == "cuda" else host
+
     def upload(self, values: object, dtype: torch.dtype) -> Tensor:
         """Numbers of the host on the device, without waiting for the device."""
-        is_cuda = self._device.type == "cuda"
-        host = torch.tensor(values, dtype=dtype, pin_memory=is_cuda)
-        return host.to(self._device, non_blocking=True)
+        return self.pinned(values, dtype).to(self._device, non_blocking=True)
 
-    def reset(self, row: int, sampling: SamplingParams, position: int, max_frames: int) -> None:
-        """Make the row a fresh slot whose prompt fills `position` positions."""
-        self.history[row] = False
-        predictor = self.config.code_predictor_config
-        numbers = {
-            Number.POSITION: position,
-            Number.MAX_FRAMES: max_frames,
+    def reset(self, fresh: Sequence[FreshSlot]) -> None:
+        """Make these rows fresh slots: all their numbers come in one copy."""
+        width = max(len(slot.text_ids) for slot in fresh)
+        block = self.upload([self._line(slot, width) for slot in fresh], torch.int64)
+        row, numbers, scales, texts = block.split([1, len(NUMBERS), len(SCALES), width], dim=1)
+        rows = row[:, 0]
+        self.history.index_fill_(0, rows, False)
+        self.numbers.index_copy_(1, rows, numbers.T)
+        self.scales.index_copy_(1, rows, scales.view(torch.float64).T.float())
+        if width:
+            self.text_ids[:, :width].index_copy_(0, rows, texts.int())
+
+    def _line(self, slot: FreshSlot, width: int) -> list[int]:
+        """Row, numbers, scales by their bits, and text ids, of which there is room for `width`."""
+        numbers, scales = self._numbers(slot), _scales(slot.sampling)
+        bits = np.array([scales[name] for name in SCALES]).view(np.int64).tolist()
+        padding = [0] * (width - len(slot.text_ids))
+        return [
+            slot.row,
+            *(numbers.get(name, 0) for name in NUMBERS),
+            *bits,
+            *slot.text_ids,
+            *padding,
+        ]
+
+    def _numbers(self, slot: FreshSlot) -> dict[Number, int]:
+        """Those that are not 0."""
+        sampling, predictor = slot.sampling, self.config.code_predictor_config
+        return {
+            Number.POSITION: slot.num_rows,
+            Number.NUM_TEXTS: len(slot.text_ids),
+            Number.IS_COMPLETE: int(slot.is_complete),
+            Number.MAX_FRAMES: slot.max_frames,
             Number.MIN_FRAMES: min(sampling.min_frames, 2**62),
             Number.SEED: sampling.seed or 0,
             Number.IS_GREEDY: int(sampling.temperature == 0),
@@ -121,15 +169,6 @@ class SlotTable:
             Number.PREDICTOR_IS_GREEDY: int(sampling.residual_temperature == 0),
             Number.PREDICTOR_LAST: _last(sampling.predictor_top_k, predictor.vocab_size),
         }
-        scales = {
-            Scale.TEMPERATURE: sampling.temperature or 1.0,
-            Scale.TOP_P: sampling.top_p,
-            Scale.PENALTY: sampling.repetition_penalty,
-            Scale.PREDICTOR_TEMPERATURE: sampling.residual_temperature or 1.0,
-            Scale.PREDICTOR_TOP_P: sampling.predictor_top_p,
-        }
-        self.numbers[:, row] = self.upload([numbers.get(n, 0) for n in Number], torch.int64)
-        self.scales[:, row] = self.upload([scales[s] for s in Scale], torch.float32)
 
     def append_texts(self, row: int, start: int, ids: Sequence[int], is_complete: bool) -> int:
         """Queue text ids after the first `start`; returns how many there are now.
@@ -144,6 +183,16 @@ class SlotTable:
             [end, int(is_complete)], torch.int64
         )
         return end
+
+
+def _scales(sampling: SamplingParams) -> dict[Scale, float]:
+    return {
+        Scale.TEMPERATURE: sampling.temperature or 1.0,
+        Scale.TOP_P: sampling.top_p,
+        Scale.PENALTY: sampling.repetition_penalty,
+        Scale.PREDICTOR_TEMPERATURE: sampling.residual_temperature or 1.0,
+        Scale.PREDICTOR_TOP_P: sampling.predictor_top_p,
+    }
 
 
 def _last(top_k: int, num_codes: int) -> int:

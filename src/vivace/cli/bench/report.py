@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "model", report["model"]
     yield "load", f"{report['cold_start']['load_s']:.2f} s"
     yield "first call, cold", f"{report['cold_start']['first_call_s']:.2f} s"
+    yield "then, all made ready", f"{report['cold_start']['warmup_s']:.2f} s"
     if latency := report.get("latency"):
         yield "first audio, one stream", f"{latency['first_audio_ms']:.1f} ms"
         yield "times real time, one stream", f"{latency['real_time_factor']:.2f}"
@@ -55,18 +56,21 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
             )
 
 
-def plot_arrivals(rows: list[dict[str, Any]], title: str, path: Path) -> None:
-    """First audio against requests a second."""
+def plot_arrivals(arrivals: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
+    """First audio against requests a second, a panel for each model."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise RequestError("--plot needs matplotlib: pip install matplotlib") from error
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    rates = [row["requests_per_s"] for row in rows]
-    for name in ("p50", "p95", "p99"):
-        axes.plot(rates, [row["first_audio_ms"].get(name) for row in rows], marker="o", label=name)
-    axes.set(xlabel="requests a second", ylabel="first audio, ms", title=title, yscale="log")
-    axes.grid(alpha=0.3)
-    axes.legend()
+    figure = Figure(figsize=(7, 4) if len(arrivals) == 1 else (10, 4), layout="constrained")
+    panels = figure.subplots(1, len(arrivals), sharey=True, squeeze=False)[0]
+    for axes, (title, rows) in zip(panels, arrivals.items(), strict=True):
+        rates = [row["requests_per_s"] for row in rows]
+        for name in ("p50", "p95", "p99"):
+            waits = [row["first_audio_ms"].get(name) for row in rows]
+            axes.plot(rates, waits, marker="o", label=name)
+        axes.set(xlabel="requests a second", title=title, yscale="log")
+        axes.grid(alpha=0.3, which="both")
+        axes.legend()
+    panels[0].set_ylabel("first audio, ms")
     figure.savefig(path, dpi=150)

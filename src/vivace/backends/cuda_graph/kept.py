@@ -1,0 +1,45 @@
+"""What the last few voices left on the device, by content: later requests continue from there."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from torch import Tensor
+
+State = tuple[Tensor, ...]
+
+
+class KeptStates:
+    def __init__(self, max_bytes: int) -> None:
+        self._states: OrderedDict[Hashable, State] = OrderedDict()  # the latest used is last
+        self._max_bytes = max_bytes
+        self.num_bytes = 0
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._states
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def get(self, key: Hashable) -> State | None:
+        if key in self._states:
+            self._states.move_to_end(key)
+        return self._states.get(key)
+
+    def put(self, key: Hashable, state: State) -> None:
+        """Keep it, and forget what was not used for longest; too large a state is not kept."""
+        self._forget(key)
+        if state_bytes(state) > self._max_bytes:
+            return
+        self._states[key] = state
+        self.num_bytes += state_bytes(state)
+        while self.num_bytes > self._max_bytes:
+            self._forget(next(iter(self._states)))
+
+    def _forget(self, key: Hashable) -> None:
+        self.num_bytes -= state_bytes(self._states.pop(key, ()))
+
+
+def state_bytes(state: State) -> int:
+    return sum(tensor.nbytes for tensor in state)

@@ -1,0 +1,343 @@
+"""Prompts admitted together, in any cut, from what a voice left behind: the same slots as alone."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+import types
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import Tiny
+from official_calls import official_items
+from slots import params, speak
+from vivace.backends.cuda_graph import backend as backend_module
+from vivace.backends.cuda_graph import codec as codec_module
+from vivace.backends.cuda_graph import computer as computer_module
+from vivace.backends.cuda_graph import prefill as prefill_module
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.frame import Place
+from vivace.backends.cuda_graph.kept import KeptStates
+from vivace.backends.cuda_graph.plain import PlainComputer
+from vivace.errors import BackendError, BackendUnavailableError
+from vivace.prompt import Prompt, build_prompt
+from vivace.speech import SamplingParams
+
+
+class PackingComputer(PlainComputer):
+    """Takes rows of any prompts, as the fused kernels do, one after the other."""
+
+    packs_prompts = True
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self.passes: list[int] = []  # rows that are no padding
+
+    def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
+        is_row = positions < self._table.num_positions
+        self.passes.append(int(is_row.sum()))
+        assert all(len(set(slots[i : i + 8].tolist())) == 1 for i in range(0, len(x), 8))
+        hidden = torch.zeros_like(x)
+        for row in range(len(x)):
+            one = slice(row, row + 1)
+            place = Place(slots[one], positions[one], positions[one] + 1, int(positions[row]) + 1)
+            if is_row[row]:
+                hidden[one] = self.read(x[one], place)
+        return hidden
+
+
+@pytest.fixture(scope="module")
+def part(tiny: Callable[[str], Tiny]) -> Tiny:
+    return tiny("base")
+
+
+@pytest.fixture
+def packing(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> CudaGraphBackend:
+    monkeypatch.setattr(backend_module, "pick_computer", lambda _, *args: PackingComputer(*args))
+    return graph_backend(part)
+
+
+def graph_backend(part: Tiny, max_streams: int = 8) -> CudaGraphBackend:
+    return CudaGraphBackend(part.model, part.codec, max_streams=max_streams, max_frames=320)
+
+
+def cloned_prompts(part: Tiny) -> list[Prompt]:
+    """With a reference to continue, one with a vector alone."""
+    prompts = [item.prompt(part) for item in official_items("base")]
+    assert any(p.reference is None for p in prompts[:6])
+    assert any(p.reference is not None for p in prompts[:6])
+    return prompts[:6]
+
+
+def read(backend: CudaGraphBackend, prompts: list[Prompt]) -> list[list[Tensor]]:
+    """Hidden state, keys and values of each, admitted together and released."""
+    slots = backend.admit_many([(prompt, params(1)) for prompt in prompts])
+    found, table = [], backend._table
+    for slot, prompt in zip(slots, prompts, strict=True):
+        assert isinstance(slot, int)
+        row, length = backend._slots[slot].row, len(prompt)
+        caches = (cache[:, row, :, :length].clone() for cache in (table.keys, table.values))
+        found.append([table.hidden[row].clone(), *caches])
+        backend.release(slot)
+    return found
+
+
+def assert_same(found: list[list[Tensor]], expected: list[list[Tensor]]) -> None:
+    for some, others in zip(found, expected, strict=True):
+        for one, other in zip(some, others, strict=True):
+            assert torch.equal(one, other)
+
+
+# --- Together ---------------------------------------------------------------------------------
+
+
+def test_prompts_admitted_together_speak_as_alone(part: Tiny) -> None:
+    backend, eager = graph_backend(part), part.backend()
+    requests = [(prompt, params(seed)) for seed, prompt in enumerate(cloned_prompts(part))]
+    slots = [slot for slot in backend.admit_many(requests) if isinstance(slot, int)]
+    frames = backend.step(slots, 24)
+    for row, request in enumerate(requests):
+        assert np.array_equal(frames.of(row), speak(eager, *request))
+
+
+def test_a_prompt_that_cannot_be_admitted_says_why_in_its_place(part: Tiny) -> None:
+    backend, prompt = graph_backend(part, max_streams=2), cloned_prompts(part)[0]
+    limit = backend_module.PROMPT_ROOM + backend.max_frames
+    config = part.checkpoint.config
+    long = build_prompt(config, [1] * limit, role_ids=[1, 2, 3], layout="whole")
+    good = [(prompt, params(1)), (prompt, params(2))]
+    requests = [
+        (prompt, SamplingParams()),
+        good[0],
+        (long, params(4)),
+        good[1],
+        (prompt, params(3)),
+    ]
+    no_seed, first, no_room, second, no_slot = backend.admit_many(requests)
+    for reason, word in ((no_seed, "seed"), (no_room, "rows"), (no_slot, "max_streams")):
+        assert isinstance(reason, BackendError)
+        assert word in str(reason)
+    frames = backend.step([s for s in (first, second) if isinstance(s, int)], 24)
+    for row, request in enumerate(good):
+        assert np.array_equal(frames.of(row), speak(part.backend(), *request))
+    assert backend.admit_many([]) == []
+
+
+def test_an_admission_that_breaks_takes_no_slot(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, prompt = graph_backend(part, max_streams=2), cloned_prompts(part)[0]
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend._prefill, "run", refuse)
+        with pytest.raises(RuntimeError, match="memory"):
+            backend.admit_many([(prompt, params(1)), (prompt, params(2))])
+    assert len(backend.admit_many([(prompt, params(1)), (prompt, params(2))])) == 2
+    assert backend._free == []
+
+
+# --- Packed -----------------------------------------------------------------------------------
+
+
+def test_packed_prompts_are_read_as_alone_wherever_a_pass_is_cut(
+    part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = cloned_prompts(part)
+    alone = [read(packing, [prompt])[0] for prompt in prompts]
+    computer = packing._computer
+    assert isinstance(computer, PackingComputer)
+    computer.passes.clear()
+    assert_same(read(packing, prompts), alone)
+    assert computer.passes == [sum(map(len, prompts))]
+    monkeypatch.setattr(prefill_module, "PROMPT_ROWS", (8, 16))
+    assert_same(read(packing, prompts), alone)
+    assert max(computer.passes[1:]) <= 16
+    assert sum(computer.passes[1:]) == sum(map(len, prompts))
+
+
+def test_packed_prompts_are_those_that_the_plain_computer_reads(
+    part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend_module, "pick_computer", computer_module.pick_computer)
+    prompts = cloned_prompts(part)
+    packed, plain = read(packing, prompts), read(graph_backend(part), prompts)
+    for some, others in zip(packed, plain, strict=True):
+        for one, other in zip(some, others, strict=True):
+            assert torch.allclose(one, other, rtol=0, atol=1e-5)
+
+
+# --- What a voice leaves ----------------------------------------------------------------------
+
+
+def test_what_prompts_share_is_read_once_and_copied(
+    part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = cloned_prompts(part)
+    expected = read(packing, prompts)
+    assert packing.memory()["kept voices"] == packing._codec.num_kept_bytes > 0
+    monkeypatch.setattr(prefill_module, "FEWEST_SHARED", 8)
+    computer = packing._computer
+    assert isinstance(computer, PackingComputer)
+    for _ in range(2):
+        computer.passes.clear()
+        assert_same(read(packing, prompts), expected)
+    num_shared = sum(min(p.num_shared_rows, len(p) - 1) for p in prompts)
+    assert computer.passes == [sum(map(len, prompts)) - num_shared]
+    assert packing.memory()["kept voices"] > packing._codec.num_kept_bytes
+
+
+def test_another_voice_shares_nothing(
+    part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill_module, "FEWEST_SHARED", 8)
+    prompt = next(p for p in cloned_prompts(part) if p.speaker is not None)
+    assert prompt.speaker is not None
+    other = copy.copy(prompt)
+    object.__setattr__(other, "speaker", prompt.speaker + 1)
+    first, second = read(packing, [prompt]), read(packing, [other])
+    assert not torch.equal(first[0][0], second[0][0])
+    assert len(packing._prefill._kept) == 2
+    assert_same(read(packing, [other, prompt]), [second[0], first[0]])
+
+
+def test_a_reference_is_heard_once_and_its_audio_goes_on_the_same(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = graph_backend(part)
+    prompt = next(p for p in cloned_prompts(part) if p.reference is not None)
+    passes = list[int]()
+    queue = backend._codec._queue_pass
+    monkeypatch.setattr(
+        backend._codec, "_queue_pass", lambda *args: passes.append(1) or queue(*args)
+    )
+
+    def samples() -> tuple[int, bytes]:
+        passes.clear()
+        slot = backend.admit(prompt, params(3))
+        num_heard = len(passes)
+        made = backend.render([slot], backend.step([slot], 8))[0]
+        backend.release(slot)
+        return num_heard, made.tobytes()
+
+    first, second = samples(), samples()
+    assert first[0] > 0
+    assert second[0] == 0
+    assert first[1] == second[1]
+
+
+def test_only_the_last_few_references_are_kept(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_module, "MAX_KEPT", 2)
+    backend = graph_backend(part)
+    sizes = []
+    for seed in range(4):
+        codes = np.random.default_rng(seed).integers(64, size=(3, 16))
+        with torch.inference_mode():
+            backend._codec.hear(0, codes)
+        sizes.append(backend.memory()["kept voices"])
+    assert sizes[1:] == [2 * sizes[0]] * 3
+
+
+def test_what_was_not_used_for_longest_is_forgotten() -> None:
+    kept, state = KeptStates(max_bytes=8), (torch.zeros(1),)  # four bytes
+    kept.put("a", state)
+    kept.put("b", state)
+    assert kept.get("a") is state
+    kept.put("c", state)
+    assert ["a" in kept, "b" in kept, "c" in kept] == [True, False, True]
+    kept.put("d", (torch.zeros(3),))  # larger than all room
+    assert "d" not in kept
+    assert (len(kept), kept.num_bytes) == (2, 8)
+    kept.put("a", (torch.zeros(2),))
+    assert (len(kept), kept.num_bytes) == (1, 8)
+
+
+# --- The trial at load ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fused_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """Stands for the kernels, which no CPU can run."""
+    monkeypatch.setattr(computer_module, "fused_refusal", lambda _: None)
+    module = types.ModuleType("fused")
+    monkeypatch.setitem(sys.modules, "vivace.backends.cuda_graph.fused", module)
+    return module
+
+
+class Faithful(PlainComputer):
+    name = "fused"
+
+    def predict(self, x: Tensor, book: int) -> Tensor:
+        predictor = self._predictor
+        logits: Tensor = predictor.lm_head[book - 1](predictor(x, 0, self._cache(len(x)))[:, -1])
+        return logits
+
+
+class Distorted(Faithful):
+    def predict(self, x: Tensor, book: int) -> Tensor:
+        return 1.1 * super().predict(x, book)
+
+
+class Deaf(Faithful):
+    def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
+        return super().read_prompts(x, slots, positions) * torch.nan
+
+
+def test_kernels_whose_numbers_are_right_are_taken_and_leave_no_trace(
+    part: Tiny, fused_module: types.ModuleType
+) -> None:
+    fused_module.FusedComputer = Faithful  # type: ignore[attr-defined]
+    backend = graph_backend(part)
+    assert backend.computer == "fused"
+    assert not backend._table.keys[..., :-1, :].any()
+    assert not backend._table.values[..., :-1, :].any()
+
+
+@pytest.mark.parametrize("broken", [Distorted, Deaf])
+def test_kernels_whose_numbers_are_wrong_leave_the_layers_to_pytorch(
+    part: Tiny,
+    fused_module: types.ModuleType,
+    caplog: pytest.LogCaptureFixture,
+    broken: type[Faithful],
+) -> None:
+    fused_module.FusedComputer = broken  # type: ignore[attr-defined]
+    with caplog.at_level(logging.WARNING):
+        assert graph_backend(part).computer == "plain"
+    assert "off by" in caplog.text
+    with pytest.raises(BackendUnavailableError, match="off by"):
+        CudaGraphBackend(part.model, part.codec, max_streams=1, computer="fused")
+
+
+# --- Text vectors -----------------------------------------------------------------------------
+
+
+def test_folded_text_vectors_are_the_projected_ones_and_take_less_room(part: Tiny) -> None:
+    model = copy.deepcopy(part.model)
+    ids = torch.tensor([0, 5, part.checkpoint.config.tts_pad_token_id, 5])
+    expected = part.model.talker.text_vectors(ids)
+    for _ in range(2):  # a second backend folds once more
+        with torch.inference_mode():
+            model.talker.fold_texts()
+        found = model.talker.text_vectors(ids)
+        assert torch.allclose(found, expected, rtol=0, atol=1e-6)
+        assert torch.equal(found[1], found[3])
+    num_numbers = [sum(p.numel() for p in each.parameters()) for each in (model, part.model)]
+    assert num_numbers[0] < num_numbers[1]
+
+
+def test_a_folded_model_says_the_same(part: Tiny) -> None:
+    folded = copy.deepcopy(part.model)
+    with torch.inference_mode():
+        folded.talker.fold_texts()
+    backend = CudaGraphBackend(folded, part.codec, max_streams=2, max_frames=320)
+    prompt = cloned_prompts(part)[0]
+    assert np.array_equal(
+        speak(backend, prompt, params(3)), speak(part.backend(), prompt, params(3))
+    )

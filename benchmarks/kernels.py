@@ -33,7 +33,21 @@ CASES = {  # columns, depth, what is fused
     "1.7B gate-up": (6144, 2048, "gated"),
     "1.7B down": (2048, 6144, "residual"),
 }
-ROWS = (1, 8, 32, 64)
+ROWS = (1, 8, 32, 64, 128, 256, 512, 1024)
+LARGE = [
+    Tiles(32, 64, 256, 3),
+    Tiles(32, 128, 128, 3),
+    Tiles(64, 32, 128, 4),
+    Tiles(64, 64, 128, 4),
+    Tiles(64, 128, 64, 4),
+    Tiles(128, 128, 64, 3, num_warps=8),
+]
+LARGE_RESIDUAL = [  # of one depth, which the sum's order follows
+    Tiles(32, 16, 256, 3),
+    Tiles(32, 32, 256, 3),
+    Tiles(64, 32, 256, 2),
+    Tiles(64, 64, 256, 2),
+]
 BYTES = 200e6  # of weights in one graph: several times the cache
 
 
@@ -61,11 +75,14 @@ def weight_bytes(case: tuple[int, int, str]) -> int:
     return 2 * columns * depth * (2 if fused == "gated" else 1)
 
 
-def candidates(num_rows: int, depth: int) -> list[Tiles]:
+def candidates(num_rows: int, depth: int, fused: str) -> list[Tiles]:
+    if num_rows > 64:
+        return LARGE_RESIDUAL if fused == "residual" else LARGE
     rows = 16 if num_rows <= 16 else 32
     columns = (8, 16, 32) if rows == 16 else (16, 32, 64)
     cuts = itertools.product(columns, (128, 256, 512), (2, 4))
-    return [Tiles(rows, n, k, stages) for n, k, stages in cuts if depth % k == 0]
+    small = [Tiles(rows, n, k, stages) for n, k, stages in cuts if depth % k == 0]
+    return small if rows == 16 or fused == "residual" else [*small, *LARGE]
 
 
 def measure(case: tuple[int, int, str], num_rows: int, deadline: float) -> dict[str, float]:
@@ -84,10 +101,10 @@ def measure(case: tuple[int, int, str], num_rows: int, deadline: float) -> dict[
     }[fused]
     product = launch.residual_linear if fused == "residual" else launch.linear
     found = {}
-    for cut in candidates(num_rows, depth):
+    for cut in candidates(num_rows, depth, fused):
         if time.monotonic() > deadline:
             break
-        key = f"{cut.rows}x{cut.columns}x{cut.depth} {cut.num_stages}"
+        key = f"{cut.rows}x{cut.columns}x{cut.depth} {cut.num_stages} {cut.num_warps}"
         try:
             found[key] = time_products(lambda weight: product(x, weight, **options), weights, cut)
         except RuntimeError as error:  # too much shared memory

@@ -49,6 +49,7 @@ class GraphPool:
             work()  # compiles kernels and fills caches: neither can be captured
             torch.cuda.synchronize()
             try:
+                log.debug("a CUDA graph for %s", name)
                 return self._capture(work)
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]

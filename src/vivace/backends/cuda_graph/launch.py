@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -17,6 +17,7 @@ MAX_FUSED_NORM_ROWS = 2  # more rows are normalised once, not by every program o
 CHUNK = 64  # keys of one program
 SMALLEST_SHARED = 99 * 2**10  # of any GPU with bfloat16
 RESERVE = 2**14  # shared memory that a product needs beside its stages
+MANY = 2**31  # rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +31,39 @@ class Tiles:
     num_warps: int = NUM_WARPS
 
 
+# The fastest of benchmarks/kernels.py on an H200, each for up to so many rows.
+SMALL = ((16, Tiles(16, 32, 256, 4)), (MANY, Tiles(32, 64, 256, 3)))
+HOPPER = (
+    (16, Tiles(16, 32, 256, 4)),
+    (64, Tiles(64, 32, 128, 4)),
+    (128, Tiles(64, 64, 128, 4)),
+    (256, Tiles(64, 128, 64, 4)),
+    (MANY, Tiles(128, 128, 64, 3, num_warps=8)),
+)
+RESIDUAL = (  # of one depth, which the parts of the sum follow; few columns: more programs
+    (16, Tiles(16, 16, 256, 4)),
+    (64, Tiles(32, 16, 256, 3)),
+    (256, Tiles(32, 32, 256, 3)),
+    (MANY, Tiles(64, 64, 256, 2)),
+)
+
+
 def tiles(out: Tensor, depth: int, *, has_residual: bool = False, is_gated: bool = False) -> Tiles:
-    """The fastest of benchmarks/kernels.py on an H200, in fewer stages where memory is less."""
+    """In fewer stages where memory is less."""
     num_rows, num_columns = out.shape
-    rows = 16 if num_rows <= 16 else 32
-    columns = 64 if rows == 32 and num_columns > 2048 else 32
-    if has_residual:
-        columns = 16  # few columns: more programs
-    block = min(256, max(64, _power_of_two(depth)))
-    stage_bytes = (rows + columns * (1 + is_gated)) * block * out.element_size()
-    num_stages = min(4 if rows == 16 else 3, 1 + _shared_memory(out.device) // stage_bytes)
-    return Tiles(rows, columns, block, max(2, num_stages))
+    choices = RESIDUAL if has_residual else HOPPER if _is_hopper(out.device) else SMALL
+    cut = next(cut for most, cut in choices if num_rows <= most)
+    columns = cut.columns if num_columns > 2048 or has_residual else min(cut.columns, 32)
+    block = min(cut.depth, max(64, _power_of_two(depth)))
+    stage_bytes = (cut.rows + columns * (1 + is_gated)) * block * out.element_size()
+    num_stages = min(cut.num_stages, 1 + _shared_memory(out.device) // stage_bytes)
+    return replace(cut, columns=columns, depth=block, num_stages=max(2, num_stages))
+
+
+@cache
+def _is_hopper(device: torch.device) -> bool:
+    """Tiles of 64 rows take other instructions there; tests/gpu holds them to the same bits."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
 @cache

@@ -53,9 +53,7 @@ class Prefill:
         self._vectors = join_tables(model.talker, num_more=1 + table.num_slots)
         parked = [model.config.tts_pad_token_id, 0, table.num_positions, table.padding]
         self._parked = np.array([*parked, *[self._nothing] * len(sizes)])[:, None]
-        self._inputs = torch.zeros(
-            len(self._parked) * PROMPT_ROWS[-1], dtype=torch.int64, device=model.device
-        )
+        self._inputs: dict[int, Tensor] = {}  # of each graph, by its number of rows
         row_bytes = 2 * table.keys[:, 0, :, 0].nbytes
         self._kept = KeptStates(MAX_KEPT * row_bytes)
 
@@ -85,7 +83,7 @@ class Prefill:
     def _columns(self, prompt: Prompt, slot: int, start: int) -> Columns:
         """The prompt's rows from `start` on, with padding up to a multiple of `TILE`."""
         length = len(prompt) - start
-        columns = np.repeat(self._parked, -(-length // TILE) * TILE, axis=1)
+        columns = self._padding(-(-length // TILE) * TILE)
         columns[Field.TEXT, :length] = prompt.text_ids[start:]
         columns[Field.SLOT] = slot
         columns[Field.POSITION, :length] = np.arange(start, len(prompt))
@@ -121,25 +119,26 @@ class Prefill:
             self._run(self._table.upload(columns, torch.int64))
             return
         graph = self._graph(size)  # first, since a capture parks the inputs
-        padding = np.repeat(self._parked, size - num_rows, axis=1)
-        self._upload(np.concatenate((columns, padding), axis=1))
+        self._set_inputs(np.concatenate((columns, self._padding(size - num_rows)), axis=1))
         graph()
 
     def _graph(self, size: int) -> Work:
-        inputs = self._shaped(size)
+        if size not in self._inputs:
+            self._inputs[size] = self._table.upload(self._padding(size), torch.int64)
+        inputs = self._inputs[size]
         return self._graphs.get(
             ("prefill", size),
             lambda: self._run(inputs),
-            lambda: self._upload(np.repeat(self._parked, size, axis=1)),
+            lambda: self._set_inputs(self._padding(size)),
         )
 
-    def _upload(self, columns: Columns) -> None:
+    def _set_inputs(self, columns: Columns) -> None:
         host = self._table.pinned(columns, torch.int64)
-        self._shaped(columns.shape[1]).copy_(host, non_blocking=True)
+        self._inputs[columns.shape[1]].copy_(host, non_blocking=True)
 
-    def _shaped(self, size: int) -> Tensor:
-        height = len(self._parked)
-        return self._inputs[: height * size].view(height, size)
+    def _padding(self, num_rows: int) -> Columns:
+        """Rows that read and leave nothing."""
+        return np.repeat(self._parked, num_rows, axis=1)
 
     def _run(self, inputs: Tensor) -> None:
         vectors = F.embedding(inputs[Field.VECTORS :].T, self._vectors).sum(1)

@@ -70,6 +70,8 @@ def plot_arrivals(arrivals: Mapping[str, list[dict[str, Any]]], path: Path) -> N
             waits = [row["first_audio_ms"].get(name) for row in rows]
             axes.plot(rates, waits, marker="o", label=name)
         axes.set(xlabel="requests a second", title=title, yscale="log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
         axes.grid(alpha=0.3, which="both")
         axes.legend()
     panels[0].set_ylabel("first audio, ms")

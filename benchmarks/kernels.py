@@ -1,4 +1,4 @@
-"""Microseconds of the fused products by shape, rows and tile size; the basis of `launch.tiles`.
+"""Microseconds of the fused products by shape, rows and tile size; the basis of tiles.py.
 
     python benchmarks/kernels.py --json benchmarks/results/x.json
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph import launch
-from vivace.backends.cuda_graph.launch import Tiles
+from vivace.backends.cuda_graph.tiles import Tiles
 from vivace.cli.bench.machine import machine
 from vivace.model.layers import RMSNorm
 

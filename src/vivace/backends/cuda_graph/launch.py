@@ -1,78 +1,19 @@
-"""Calls of the fused kernels: shapes, grids and tile sizes."""
+"""Calls of the fused kernels: shapes, grids and options."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph import attention_kernels, draw_kernels, product_kernels
 from vivace.backends.cuda_graph.buckets import TILE
+from vivace.backends.cuda_graph.tiles import NUM_WARPS, Tiles, power_of_two, tiles
 from vivace.model.layers import Block, RMSNorm
 
-NUM_WARPS = 4  # one number for all norms: a reduction's order follows it
 MAX_FUSED_NORM_ROWS = 2  # more rows are normalised once, not by every program of the product
 CHUNK = 64  # keys of one program
-SMALLEST_SHARED = 99 * 2**10  # of any GPU with bfloat16
-RESERVE = 2**14  # shared memory that a product needs beside its stages
-MANY = 2**31  # rows
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """How a product is cut among programs; a sum's order does not depend on it."""
-
-    rows: int
-    columns: int
-    depth: int
-    num_stages: int
-    num_warps: int = NUM_WARPS
-
-
-# The fastest of benchmarks/kernels.py on an H200, each for up to so many rows.
-SMALL = ((16, Tiles(16, 32, 256, 4)), (MANY, Tiles(32, 64, 256, 3)))
-HOPPER = (
-    (16, Tiles(16, 32, 256, 4)),
-    (64, Tiles(64, 32, 128, 4)),
-    (128, Tiles(64, 64, 128, 4)),
-    (256, Tiles(64, 128, 64, 4)),
-    (MANY, Tiles(128, 128, 64, 3, num_warps=8)),
-)
-RESIDUAL = (  # of one depth, which the parts of the sum follow; few columns: more programs
-    (16, Tiles(16, 16, 256, 4)),
-    (64, Tiles(32, 16, 256, 3)),
-    (256, Tiles(32, 32, 256, 3)),
-    (MANY, Tiles(64, 64, 256, 2)),
-)
-
-
-def tiles(out: Tensor, depth: int, *, has_residual: bool = False, is_gated: bool = False) -> Tiles:
-    """In fewer stages where memory is less."""
-    num_rows, num_columns = out.shape
-    choices = RESIDUAL if has_residual else HOPPER if _is_hopper(out.device) else SMALL
-    cut = next(cut for most, cut in choices if num_rows <= most)
-    columns = cut.columns if num_columns > 2048 or has_residual else min(cut.columns, 32)
-    block = min(cut.depth, max(64, _power_of_two(depth)))
-    stage_bytes = (cut.rows + columns * (1 + is_gated)) * block * out.element_size()
-    num_stages = min(cut.num_stages, 1 + _shared_memory(out.device) // stage_bytes)
-    return replace(cut, columns=columns, depth=block, num_stages=max(2, num_stages))
-
-
-@cache
-def _is_hopper(device: torch.device) -> bool:
-    """Tiles of 64 rows take other instructions there; tests/gpu holds them to the same bits."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
-
-
-@cache
-def _shared_memory(device: torch.device) -> int:
-    """Bytes that a program's stages may take."""
-    if device.type != "cuda":
-        return 2**17
-    properties = torch.cuda.get_device_properties(device)
-    return int(getattr(properties, "shared_memory_per_block_optin", SMALLEST_SHARED)) - RESERVE
 
 
 def rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
@@ -80,7 +21,7 @@ def rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     product_kernels.rms_norm_kernel[(len(x),)](
         x, norm.weight, out, x.shape[1], x.stride(0), norm.eps,
-        BLOCK=_power_of_two(x.shape[1]), num_warps=NUM_WARPS, **_overlap(x),
+        BLOCK=power_of_two(x.shape[1]), num_warps=NUM_WARPS, **options(x),
     )  # fmt: skip
     return out
 
@@ -104,7 +45,7 @@ def linear(
         x, weight, bias, None if norm is None else norm.weight, out,
         num_rows, columns, depth, x.stride(0), 0.0 if norm is None else norm.eps,
         NORM_ROWS=0 if norm is None else num_rows, HAS_BIAS=bias is not None,
-        IS_GATED=is_gated, **_cut(cut, out, depth), **_overlap(x),
+        IS_GATED=is_gated, **_cut(cut, out, depth), **options(x),
     )  # fmt: skip
     return out
 
@@ -116,7 +57,7 @@ def residual_linear(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
     cut = tiles(out, depth, has_residual=True)
     product_kernels.residual_linear_kernel[_grid(out, cut)](
         x, weight, residual, out, num_rows, len(weight), depth, x.stride(0),
-        PARTS=NUM_WARPS, **_cut(cut, out, depth), **_overlap(x),
+        PARTS=NUM_WARPS, **_cut(cut, out, depth), **options(x),
     )  # fmt: skip
     return out
 
@@ -185,11 +126,11 @@ def attend_slots(
         slots, positions, num_keys, scratch.out, scratch.peak, scratch.total,
         cache.keys.stride(0), cache.keys.stride(1), q_norm.eps, heads.head_dim**-0.5,
         NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
-        CHUNK=CHUNK, NUM_CHUNKS=num_chunks, num_warps=4, **_overlap(qkv),
+        CHUNK=CHUNK, NUM_CHUNKS=num_chunks, num_warps=4, **options(qkv, is_rotating=True),
     )  # fmt: skip
     attention_kernels.merge_chunks_kernel[(batch, heads.num_heads)](
         scratch.out, scratch.peak, scratch.total, num_keys, out,
-        D=heads.head_dim, CHUNK=CHUNK, NUM_CHUNKS=num_chunks, num_warps=4, **_overlap(qkv),
+        D=heads.head_dim, CHUNK=CHUNK, NUM_CHUNKS=num_chunks, num_warps=4, **options(qkv),
     )  # fmt: skip
     return out
 
@@ -209,14 +150,15 @@ def attend_prompts(
     attention_kernels.store_keys_kernel[(len(qkv),)](
         qkv, keys, values, k_norm.weight, *tables, slots, positions,
         keys.stride(0), keys.stride(1), k_norm.eps,
-        BLOCK=_power_of_two(heads.num_kv_heads), num_warps=4, **shape, **_overlap(qkv),
+        BLOCK=power_of_two(heads.num_kv_heads),
+        num_warps=4, **shape, **options(qkv, is_rotating=True),
     )  # fmt: skip
     out = torch.empty(len(qkv), heads.width, dtype=qkv.dtype, device=qkv.device)
     attention_kernels.attend_prompts_kernel[(len(qkv) // TILE, heads.num_kv_heads)](
         qkv, keys, values, q_norm.weight, *tables, slots, positions, out,
         keys.stride(0), keys.stride(1), keys.shape[2] - 1, q_norm.eps, heads.head_dim**-0.5,
-        ROWS=TILE, BLOCK=max(16, _power_of_two(TILE * heads.group)), CHUNK=CHUNK,
-        num_warps=4, num_stages=3, **shape, **_overlap(qkv),
+        ROWS=TILE, BLOCK=max(16, power_of_two(TILE * heads.group)), CHUNK=CHUNK,
+        num_warps=4, num_stages=3, **shape, **options(qkv, is_rotating=True),
     )  # fmt: skip
     return out
 
@@ -238,7 +180,7 @@ def attend_frame(
         first, q_norm.eps, heads.head_dim**-0.5,
         NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
         NUM_NEW=num_new, NUM_POSITIONS=num_positions,
-        BLOCK=max(16, _power_of_two(num_positions)), num_warps=4, **_overlap(qkv),
+        BLOCK=max(16, power_of_two(num_positions)), num_warps=4, **options(qkv, is_rotating=True),
     )  # fmt: skip
     return out
 
@@ -252,7 +194,7 @@ def gumbel_noise(
     noise = torch.empty(len(seeds), 4 * num_counters, device=seeds.device)
     draw_kernels.gumbel_noise_kernel[(len(seeds), -(-num_counters // 256))](
         seeds, frames, noise, first, rest, num_counters,
-        BLOCK=256, num_warps=4, **_overlap(seeds),
+        BLOCK=256, num_warps=4, **options(seeds),
     )  # fmt: skip
     return noise
 
@@ -308,8 +250,8 @@ def draw_code(
         embedding.shape[1], first.eos, first.first_special,
         IS_FIRST=book == 0, IS_SHAPED=is_shaped,
         NUM_BITS=16 if book and logits.dtype == torch.bfloat16 else 32,
-        BLOCK=_power_of_two(num_codes),
-        WIDTH_BLOCK=_power_of_two(embedding.shape[1]), num_warps=8, **_overlap(logits),
+        BLOCK=power_of_two(num_codes),
+        WIDTH_BLOCK=power_of_two(embedding.shape[1]), num_warps=8, **options(logits),
     )  # fmt: skip
 
 
@@ -322,7 +264,7 @@ def _cut(cut: Tiles, out: Tensor, depth: int) -> dict[str, int]:
         "BLOCK_M": cut.rows,
         "BLOCK_N": cut.columns,
         "BLOCK_K": cut.depth,
-        "DEPTH": _power_of_two(depth),
+        "DEPTH": power_of_two(depth),
         "IS_EVEN": depth % cut.depth == 0 and out.shape[1] % cut.columns == 0,
         "num_warps": cut.num_warps,
         "num_stages": cut.num_stages,
@@ -336,11 +278,11 @@ def _norms(block: Block) -> tuple[RMSNorm, RMSNorm]:
     return q_norm, k_norm
 
 
-def _overlap(tensor: Tensor) -> dict[str, bool]:
-    """From Hopper on, a kernel fetches its weights while the one before it ends."""
+def options(tensor: Tensor, *, is_rotating: bool = False) -> dict[str, bool]:
+    """From Hopper on, a kernel fetches its weights while the one before it ends.
+
+    Of a rotation's products and their sum the compiler would make one operation, which rounds once
+    where the reference rounds twice; elsewhere it may, and the tests know its bits.
+    """
     can = tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0)
-    return {"OVERLAPS": can, "launch_pdl": can}
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << (size - 1).bit_length()
+    return {"OVERLAPS": can, "launch_pdl": can, "enable_fp_fusion": not is_rotating}

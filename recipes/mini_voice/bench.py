@@ -60,7 +60,8 @@ def gan_step(settings: SimpleNamespace, store: Store, **changes: object) -> Step
     decoder = train_codec.build(settings).decoder
     load_half(Path(settings.train_gan.codes) / "decoder.safetensors", decoder)
     stage = train_gan.Stage(settings, store, decoder)
-    return Step("gan", stage.step, stage.reset, [stage.decoder, stage.judges], use_graph=True)
+    modules = [stage.decoder, stage.judges, stage.listener]
+    return Step("gan", stage.step, stage.reset, modules, use_graph=True)
 
 
 def profile(step: Step, count: int = 5) -> None:

@@ -122,13 +122,16 @@ def judge_loss(judged: list[list[Tensor]]) -> Tensor:
 
 def fool_losses(judged: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
     """What the generator wants of each judge: a verdict of 1, and features like those of speech."""
-    fool, likeness = [], []
-    for *features, verdict in judged:
-        fool.append((1 - verdict.float().chunk(2)[1]).square().mean())
-        distances = []
-        for feature in features:
-            real, made = feature.float().chunk(2)
-            real = real.detach()
-            distances.append((real - made).abs().mean() / real.abs().mean())
-        likeness.append(torch.stack(distances).mean())
+    fool = [(1 - verdict.float().chunk(2)[1]).square().mean() for *_, verdict in judged]
+    likeness = [distance(features) for *features, _ in judged]
     return torch.stack(fool), torch.stack(likeness)
+
+
+def distance(features: list[Tensor]) -> Tensor:
+    """Of made features (second half) to real ones, against how large those are."""
+    distances = []
+    for feature in features:
+        real, made = feature.float().chunk(2)
+        real = real.detach()
+        distances.append((real - made).abs().mean() / real.abs().mean())
+    return torch.stack(distances).mean()

@@ -1,4 +1,4 @@
-"""The listener of the adversarial stage: it names the phonemes it hears, and so holds words in place.
+"""The listener of the adversarial stage: it names the phonemes it hears, so that words stay.
 
 It learns from real speech alone. Judges ask whether speech sounds real; this asks what was said.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recipes.mini_voice.discriminators import distance
 from recipes.mini_voice.mels import QUIET, MelSpectrogram
 from recipes.mini_voice.settings import NUM_PHONEMES
 
@@ -49,28 +49,26 @@ class Listener(nn.Module):
 
 @dataclass(frozen=True)
 class Heard:
-    """Of a batch whose first half is real and whose second is made."""
-
-    real: Tensor  # cross entropy of the labels: what the listener learns by
-    made: Tensor  # the same of the made half: what the decoder learns by
-    likeness: Tensor  # distance of the features
-    accuracy_real: Tensor
-    accuracy_made: Tensor
+    learned: Tensor  # what the listener learns by
+    missed: Tensor  # what the decoder learns by: other phonemes are heard, by other features
+    unlike: Tensor
+    figures: dict[str, Tensor]
 
 
 def compare(heard: list[Tensor], labels: Tensor) -> Heard:
-    """`heard` is what `Listener` said of both halves, `labels` [B / 2, T] what both should say."""
+    """`heard` is what `Listener` says of a batch whose first half is real, its second made.
+
+    `labels` [B / 2, T] are of both. Made speech is held to what is heard in the real, not to the
+    labels: to be plainer than real speech where that is ambiguous would be a trick.
+    """
     *features, logits = heard
-    real, made = logits.float().chunk(2)
-    distances = []
-    for feature in features:
-        a, b = feature.float().chunk(2)
-        a = a.detach()
-        distances.append((a - b).abs().mean() / a.abs().mean())
-    return Heard(
-        F.cross_entropy(real, labels),
-        F.cross_entropy(made, labels),
-        torch.stack(distances).mean(),
-        (real.argmax(1) == labels).float().mean(),
-        (made.argmax(1) == labels).float().mean(),
-    )
+    real, made = logits.float().log_softmax(1).chunk(2)
+    learned = F.nll_loss(real, labels)
+    missed = F.kl_div(made, real.detach(), log_target=True, reduction="none").sum(1).mean()
+    right = (logits.argmax(1).unflatten(0, (2, -1)) == labels).float().mean((1, 2))
+    unlike = distance(features)
+    figures = {
+        "listener": learned, "missed": missed, "unlike": unlike,
+        "accuracy": right[0], "accuracy_made": right[1],
+    }  # fmt: skip
+    return Heard(learned, missed, unlike, figures)

@@ -1,8 +1,9 @@
-"""Codec, second stage: the decoder against discriminators, from codes that no longer change.
+"""Codec, second stage: the decoder against judges and a listener, from codes that no longer change.
 
 Begins with the first shards that appear and takes in the others as they come. Writes
-decoder.safetensors (an average over the last steps), discriminators.safetensors and samples.npz,
-and leaves its whole state on the machine for a second call to go on from.
+decoder.safetensors (an average over the last steps), discriminators.safetensors,
+listener.safetensors and samples.npz, and leaves its whole state on the machine for a second call
+to go on from.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from recipes.mini_voice.common import (
     TimeBox,
     autocast,
     begin_stage,
+    beside,
+    branches,
+    join,
     late_decay,
     load_half,
     optimizer,
@@ -34,6 +38,7 @@ from recipes.mini_voice.common import (
     set_lr,
 )  # fmt: skip
 from recipes.mini_voice.discriminators import Discriminators, fool_losses, judge_loss
+from recipes.mini_voice.listener import Listener, compare
 from recipes.mini_voice.mels import MelLoss
 from recipes.mini_voice.settings import FRAME, load_settings, parser
 from recipes.mini_voice.snake import use_fast_snake
@@ -51,6 +56,7 @@ class Stage:
         self.config, self.store, self.decoder = settings.train_gan, store, decoder
         config = self.config
         self.judges = Discriminators(config).to(DEVICE)
+        self.listener = Listener(config).to(DEVICE)
         self.mel = MelLoss().to(DEVICE)
         self.average = copy.deepcopy(decoder).requires_grad_(False)
         self.parameters = [p for p in decoder.parameters() if p.requires_grad]
@@ -61,22 +67,27 @@ class Stage:
         ]
         betas = tuple(config.betas)
         self.optimizer = optimizer(self.parameters, config.lr, betas, config.weight_decay)
-        self.judge_parameters = list(self.judges.parameters())
+        self.judge_parameters = [*self.judges.parameters(), *self.listener.parameters()]
         self.judge_optimizer = optimizer(
             self.judge_parameters, config.discriminator_lr, betas, config.weight_decay
         )
-        num_judges = len(self.judges.all)
-        self.shares = torch.tensor([1.0, *[config.judge_share] * num_judges], device=DEVICE)
-        self.norms = torch.zeros(2, 1 + num_judges, device=DEVICE)  # averages, and their weights
+        shares = [1.0, config.listener_share, *[config.judge_share] * len(self.judges.all)]
+        self.shares = torch.tensor(shares, device=DEVICE)
+        self.norms = torch.zeros(2, len(shares), device=DEVICE)  # averages, and their weights
+        self.reach = torch.ones(len(shares), device=DEVICE)
+        self.branches = branches(1)
 
     def step(self) -> dict[str, Tensor]:
         """One pass through the judges serves both sides."""
-        config, train = self.config, self.store.train
-        begin = self.store.sample_frames(config.batch, config.crop_frames, config.num_starts)
-        codes = gather(train.codes, begin, config.crop_frames).long()
-        judged_from = part_begins(begin, config.crop_frames, config.wave_frames, config.num_starts)
-        audio = gather(train.audio, judged_from * FRAME, config.wave_frames * FRAME)
-        real = audio.float() / 32768
+        made, gradients, taught, figures = self._hear()
+        torch.autograd.backward(taught, inputs=self.judge_parameters)
+        made.backward(self._balance(gradients))
+        return {name: value.detach() for name, value in (figures | self._update()).items()}
+
+    def _hear(self) -> tuple[Tensor, tuple[Tensor, ...], Tensor, dict[str, Tensor]]:
+        """Made samples, the gradient of each loss there, the judges' and listener's own loss."""
+        config = self.config
+        codes, real, labels = self._crops()
         with autocast(config.precision):
             latents = self.decoder.quantizer(codes.transpose(1, 2))
             made = decode_part(self.decoder, latents, config.wave_frames, config.num_starts)
@@ -84,18 +95,30 @@ class Stage:
         leaves = [made.detach().requires_grad_() for _ in self.shares]
         mel = self.mel(leaves[0], real)
         with autocast(config.discriminator_precision), parametrize.cached():
-            judged = self.judges([self._dithered(real, leaf) for leaf in leaves[1:]])
+            with beside(self.branches[0]):
+                heard = compare(self.listener(self._dithered(real, leaves[1])), labels)
+            judged = self.judges([self._dithered(real, leaf) for leaf in leaves[2:]])
+            join(self.branches)
         fool, likeness = fool_losses(judged)
         wanted = mel + fool.sum() + config.feature_weight * likeness.sum()
+        wanted = wanted + heard.missed + config.listener_feature_weight * heard.unlike
         gradients = torch.autograd.grad(wanted, leaves, retain_graph=True)
         judge = judge_loss(judged)
-        torch.autograd.backward(judge, inputs=self.judge_parameters)
-        made.backward(self._balance(gradients))
-        norms = self._update()
-        outputs = {
-            "judge": judge, "mel": mel, "fool": fool.sum(), "likeness": likeness.mean(), **norms
+        figures = {
+            "judge": judge, "mel": mel, "fool": fool.sum(), "likeness": likeness.mean(),
+            **heard.figures,
         }  # fmt: skip
-        return {name: value.detach() for name, value in outputs.items()}
+        return made, gradients, judge + heard.learned, figures
+
+    def _crops(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes of whole crops, samples and labels of the part that is judged."""
+        config, train = self.config, self.store.train
+        begin = self.store.sample_frames(config.batch, config.crop_frames, config.num_starts)
+        codes = gather(train.codes, begin, config.crop_frames).long()
+        judged_from = part_begins(begin, config.crop_frames, config.wave_frames, config.num_starts)
+        audio = gather(train.audio, judged_from * FRAME, config.wave_frames * FRAME)
+        labels = gather(train.labels, judged_from * 2, config.wave_frames * 2)
+        return codes, audio.float() / 32768, labels.long()
 
     def _dithered(self, real: Tensor, made: Tensor) -> Tensor:
         """Both in one batch, under noise: else the judges learn silence and its rounding alone."""
@@ -106,8 +129,24 @@ class Stage:
         """Their sum, each with the norm of its share: no loss can drown the others."""
         now = torch.stack(torch._foreach_norm(gradients))
         self.norms.lerp_(torch.stack((now, torch.ones_like(now))), 1 - self.config.norm_decay)
-        scales = self.shares * self.norms[1] / self.norms[0].clamp(min=1e-12)
+        norms = self.norms[0] / self.norms[1] * self.reach
+        scales = self.shares / norms.clamp(min=1e-12)
         return (torch.stack(gradients) * scales[:, None, None]).sum(0)
+
+    def measure(self) -> None:
+        """Set `reach`: how much of AdamW's step a unit of each gradient makes, against the mel's.
+
+        Alike at the samples, they differ a hundredfold at the weights: what is rough cancels there.
+        """
+        moved = [p for p in self.parameters if p in self.optimizer.state]
+        sizes = [self.optimizer.state[p]["exp_avg_sq"].sqrt() + 1e-8 for p in moved]
+        made, gradients, *_ = self._hear()
+        lengths = []
+        for gradient in gradients:
+            found = torch.autograd.grad(made, moved, gradient, retain_graph=True)
+            steps = torch._foreach_norm(torch._foreach_div(found, sizes))
+            lengths.append(torch.stack(steps).norm() / gradient.norm())
+        self.reach.mul_(torch.stack(lengths) / lengths[0]).sqrt_()
 
     def _update(self) -> dict[str, Tensor]:
         config = self.config
@@ -127,14 +166,23 @@ class Stage:
     def _parts(self) -> dict[str, torch.nn.Module | torch.optim.Optimizer]:
         return {
             "decoder": self.decoder, "average": self.average, "judges": self.judges,
-            "optimizer": self.optimizer, "judge_optimizer": self.judge_optimizer,
+            "listener": self.listener, "optimizer": self.optimizer,
+            "judge_optimizer": self.judge_optimizer,
         }  # fmt: skip
+
+    def begin_from(self, folder: Path) -> None:
+        """Judges and listener of an earlier sitting, where there are any."""
+        for name, part in (("discriminators", self.judges), ("listener", self.listener)):
+            path = folder / f"{name}.safetensors"
+            if path.exists():
+                load_half(path, part)
 
     def save(self, path: Path, number: int) -> None:
         """All of it in full precision."""
         path.parent.mkdir(parents=True, exist_ok=True)
         states = {name: part.state_dict() for name, part in self._parts().items()}
-        torch.save({**states, "norms": self.norms, "number": number}, path)
+        balance = {"norms": self.norms, "reach": self.reach}
+        torch.save({**states, **balance, "number": number}, path)
 
     def load(self, path: Path) -> int:
         """Returns the number of steps made so far."""
@@ -142,6 +190,7 @@ class Stage:
         for name, part in self._parts().items():
             part.load_state_dict(states[name])
         self.norms.copy_(states["norms"])
+        self.reach.copy_(states["reach"])
         number: int = states["number"]
         return number
 
@@ -185,19 +234,20 @@ def run(
     stage, number = Stage(settings, store, decoder), 0
     if Path(config.state).exists():
         number = stage.load(Path(config.state))
-    elif resume is not None and (resume / "discriminators.safetensors").exists():
-        load_half(resume / "discriminators.safetensors", stage.judges)
+    elif resume is not None:
+        stage.begin_from(resume)
     num_dev = settings.train_codec.num_dev_utterances
-    count = sum(p.numel() for p in stage.judge_parameters)
     log(
         "gan",
-        discriminators=count,
+        discriminators=sum(p.numel() for p in stage.judges.parameters()),
+        listener_size=sum(p.numel() for p in stage.listener.parameters()),
         step=number,
         dev_mel=dev_mel(num_dev, store, stage.average, stage.mel),
     )
     set_lr(stage.optimizer, 1e-6)
     set_lr(stage.judge_optimizer, 1e-6)
-    step = Step("gan", stage.step, stage.reset, [decoder, stage.judges], use_graph=use_graph)
+    modules = [decoder, stage.judges, stage.listener]
+    step = Step("gan", stage.step, stage.reset, modules, use_graph=use_graph)
     first, marked, mark = number, number, box.elapsed
     while (progress := box.progress) < 1:
         scale = late_decay(progress, config.final_lr, config.decay_from)
@@ -211,9 +261,13 @@ def run(
             values = {name: float(value) for name, value in outputs.items()}
             rate = 1000 * (box.elapsed - mark) / (number - marked)
             marked, mark = number, box.elapsed
-            log("gan", step=number, ms=rate, hours=store.hours, **values)
+            reach = [round(value, 3) for value in stage.reach.tolist()]
+            log("gan", step=number, ms=rate, hours=store.hours, reach=str(reach), **values)
+        if number % config.measure_every == 0:
+            stage.measure()
     save_half(out / "decoder.safetensors", stage.average.state_dict())
     save_half(out / "discriminators.safetensors", stage.judges.state_dict())
+    save_half(out / "listener.safetensors", stage.listener.state_dict())
     log(
         "gan",
         steps=number,

@@ -17,8 +17,10 @@ from torch import Tensor
 from conftest import Tiny
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.frame import Place
-from vivace.backends.cuda_graph.fused import FusedComputer
 from vivace.model.cache import KeyValueCache
+
+pytest.importorskip("triton")
+from vivace.backends.cuda_graph.fused import FusedComputer
 
 pytestmark = [
     pytest.mark.gpu,

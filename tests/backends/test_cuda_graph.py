@@ -7,6 +7,7 @@ import random
 import sys
 import types
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from conftest import TINY_NAMES, Tiny
 from official_calls import official_items
 from slots import NUM_FRAMES, make_prompt, params, speak
 from vivace.backends import survey
-from vivace.backends.base import Backend
+from vivace.backends.base import Backend, Frames
 from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph import codec as codec_module
 from vivace.backends.cuda_graph import computer as computer_module
@@ -137,6 +138,32 @@ def test_a_slot_may_go_while_its_frames_are_on_their_way(part: Tiny) -> None:
     slot = backend.admit(prompt, params(3))
     wait()
     assert np.array_equal(backend.step([slot], 24).of(0), speak(part.backend(), prompt, params(3)))
+
+
+def test_a_wait_that_is_interrupted_can_be_taken_up_again(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = graph_backend(part)
+    prompt = make_prompt(part, "Where were we?")
+    slot = backend.admit(prompt, params(3))
+    queue, interruptions = backend._queue, [False, False, True, False, True]
+
+    def interrupted_queue(*args: Any) -> Callable[[], Frames]:
+        wait = queue(*args)
+
+        def interrupt_and_wait() -> Frames:
+            if interruptions and interruptions.pop():
+                raise KeyboardInterrupt
+            return wait()
+
+        return interrupt_and_wait
+
+    monkeypatch.setattr(backend, "_queue", interrupted_queue)
+    wait = backend.start_step([slot], 24)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+    assert np.array_equal(wait().of(0), speak(part.backend(), prompt, params(3)))
 
 
 def test_more_slots_than_the_largest_graph_are_stepped_in_parts(

@@ -8,7 +8,6 @@ waits once for their codes. Without CUDA the same code runs un-captured: tests u
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -127,15 +126,15 @@ class CudaGraphBackend:
         step is started when this one was waited for.
         """
         live = [self._live(slot) for slot in slots]
-        sizes = deque(min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD))
-        waits = deque(self._queue(live, sizes.popleft()) for _ in range(min(2, len(sizes))))
+        sizes = [min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD)]
+        waits = [self._queue(live, size) for size in sizes[:2]]
+        made: list[Frames] = []
 
-        def wait() -> Frames:
-            made = []
-            while waits:
-                made.append(waits.popleft()())
-                if sizes and not all(slot.is_over for slot in live):
-                    waits.append(self._queue(live, sizes.popleft()))
+        def wait() -> Frames:  # interrupted, it goes on where it was
+            while len(made) < len(waits):
+                made.append(waits[len(made)]())
+                if len(waits) < len(sizes) and not all(slot.is_over for slot in live):
+                    waits.append(self._queue(live, sizes[len(waits)]))
             return _join(made)
 
         return wait

@@ -59,8 +59,9 @@ class Convolution:
         assert layer.conv.bias is not None
         weight, bias = layer.conv.weight, layer.conv.bias
         if isinstance(layer, CausalConv1d):
-            dilation = layer.conv.dilation[0]
-            return cls(weight.permute(2, 0, 1).contiguous(), bias, dilation, 1)
+            taps = weight.detach().permute(2, 0, 1).contiguous()
+            layer.conv.weight = nn.Parameter(taps.permute(1, 2, 0), requires_grad=False)  # no copy
+            return cls(taps, bias, layer.conv.dilation[0], 1)
         taps = weight.permute(2, 1, 0).unflatten(0, (-1, layer.stride))  # [taps, up, out, in]
         return cls(taps.flip(0).flatten(1, 2).contiguous(), bias, 1, layer.stride)
 

@@ -89,7 +89,7 @@ class TTS:
         operation may use, while this TTS works and nowhere else; None gives a small model one,
         which a busy machine slows least, and leaves PyTorch's own number to the others.
 
-        `max_streams` speak at once, None as many as the backend has places for, and `max_queue`
+        `max_streams` speak at once (None: 8 on an NVIDIA GPU, many elsewhere), and `max_queue`
         wait for a place. A GPU's memory is laid out for that many utterances of `max_frames` (None:
         2,048 frames, 164 s) when the model is loaded. `profile` is `latency`, `balanced` or
         `throughput`: how many frames are made in a turn in which nobody waits for first audio.

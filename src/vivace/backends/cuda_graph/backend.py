@@ -50,7 +50,7 @@ class CudaGraphBackend:
         model: Qwen3TTS,
         codec: Codec,
         *,
-        max_streams: int | None = None,  # None: up to 32, as many as fit
+        max_streams: int | None = None,  # None: up to 8, as many as fit
         max_frames: int = MAX_FRAMES,
         computer: str = AUTO,
         codec_precision: CodecPrecision = "auto",

@@ -9,16 +9,16 @@ import torch
 
 from vivace.errors import BackendError
 
-MAX_STREAMS = 32
+DEFAULT_STREAMS = 8  # a server says how many; others share the GPU with a language model
 SHARE = 0.6  # of the free memory, for slots; graphs and the rest of the machine want some too
 
 
 def fitting_streams(bytes_per_stream: int, device: torch.device) -> int:
-    """As many streams as a server uses, or as the device holds."""
+    """The usual number of streams, or as many as the device holds."""
     if device.type != "cuda":
-        return MAX_STREAMS
+        return DEFAULT_STREAMS
     free, _ = torch.cuda.mem_get_info(device)
-    return max(1, min(MAX_STREAMS, int(SHARE * free / bytes_per_stream)))
+    return max(1, min(DEFAULT_STREAMS, int(SHARE * free / bytes_per_stream)))
 
 
 @contextmanager

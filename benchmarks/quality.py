@@ -13,6 +13,7 @@ against. `collect` takes arrays named GROUP_LINE out of .npz files.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import time
@@ -27,7 +28,7 @@ from words import count_errors
 Samples = np.ndarray[Any, np.dtype[np.float32]]
 Row = dict[str, Any]
 
-MANIFEST, VERDICTS = "manifest.jsonl", "verdicts.jsonl"
+MANIFEST, VERDICTS, VOICE = "manifest.jsonl", "verdicts.jsonl", "voice.json"
 WORDS_PER_SECOND = 2.75  # 165 words a minute, an unhurried reader
 LOST = 0.5  # share of wrong words above which a line counts as lost
 SAMPLE_RATE = 24_000
@@ -77,6 +78,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def speak(arguments: argparse.Namespace) -> None:
     lines = arguments.texts.read_text(encoding="utf-8").splitlines()[: arguments.limit]
+    check_voice(arguments)
     say = teacher_voice(arguments.teacher) if arguments.teacher else model_voice(arguments)
     done = {row["line"] for row in read_rows(arguments.out / MANIFEST)}
     for line, text in enumerate(lines):
@@ -85,6 +87,26 @@ def speak(arguments: argparse.Namespace) -> None:
             samples, finish_reason = say(text, line)
             seconds = time.perf_counter() - began
             keep(arguments.out, line, text, samples, finish_reason, round(seconds, 3))
+
+
+def check_voice(arguments: argparse.Namespace) -> None:
+    """A folder that another voice has begun is not gone on with: its figures would be of both."""
+    from vivace.checkpoint import EMBEDDED
+
+    folder = Path(arguments.teacher or arguments.model or EMBEDDED)
+    endings = (".safetensors", ".onnx")
+    weights = sorted(path for path in folder.rglob("*") if path.suffix in endings)
+    voice = {
+        "settings": [str(folder), arguments.voice, arguments.layout, arguments.temperature],
+        "weights": [hashlib.sha256(path.read_bytes()).hexdigest() for path in weights],
+    }
+    path = arguments.out / VOICE
+    if (arguments.out / MANIFEST).exists() and (
+        not path.exists() or json.loads(path.read_text(encoding="utf-8")) != voice
+    ):
+        raise SystemExit(f"{arguments.out} was begun by another voice; name another folder")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(voice), encoding="utf-8")
 
 
 def model_voice(arguments: argparse.Namespace) -> Callable[[str, int], tuple[Samples, str]]:

@@ -69,6 +69,7 @@ def quality() -> str:
     names = {
         "quality-mini-dev": "mini voice, sentences kept apart",
         "quality-mini-dev-120": "the first of them, against the teacher",
+        "quality-mini-streamed": "the same, text one id a frame",
         "quality-mini-hard": "mini voice, hard lines of our own",
         "quality-mini-codec": "its codec alone, encoded and decoded",
         "quality-teacher-hard": "the teacher, hard lines",

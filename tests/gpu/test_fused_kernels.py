@@ -13,18 +13,17 @@ from conftest import Tiny
 from official_calls import official_items
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder
-from vivace.backends.cuda_graph.frame import Place
 from vivace.model import ops
-from vivace.model.cache import KeyValueCache
 from vivace.model.layers import RMSNorm
 from vivace.prompt import build_prompt
 from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
 from vivace.speech import SamplingParams
 
 pytest.importorskip("triton")
+from teacher_forced import distance, predictor_logits, share_within, talker_states
+
 from vivace.backends.cuda_graph import launch
 from vivace.backends.cuda_graph.codec_fused import FusedDecoder
-from vivace.backends.cuda_graph.fused import FusedComputer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -43,14 +42,6 @@ def quietly() -> object:
 
 def random_rows(*shape: int, scale: float = 1.0) -> Tensor:
     return (torch.randn(*shape, device=CUDA) * scale).bfloat16()
-
-
-def share_within(found: Tensor, expected: Tensor, ulps: int) -> float:
-    def ordinal(x: Tensor) -> Tensor:
-        bits = x.contiguous().view(torch.int16).int()
-        return torch.where(bits < 0, -(bits & 0x7FFF), bits)
-
-    return float(((ordinal(found) - ordinal(expected)).abs() <= ulps).float().mean())
 
 
 def make_norm(size: int) -> RMSNorm:
@@ -143,8 +134,8 @@ def test_fused_layers_are_no_further_from_float32_than_plain_ones(
             weights, codec, max_streams=2, max_frames=640, computer=computer, is_capturing=False
         )
         backend.admit(prompt, SamplingParams(seed=1))
-        talker[name] = talker_logits(backend, len(prompt), 300)
-        predictor[name] = predictor_logits(backend)
+        talker[name] = random_talker_logits(backend, len(prompt), 300)
+        predictor[name] = random_predictor_logits(backend)
     for logits in (talker, predictor):
         assert distance(logits["fused"], logits["exact"]) < 0.02
         plain = distance(logits["plain"], logits["exact"])
@@ -179,41 +170,21 @@ def test_fused_prompts_are_no_further_from_float32_than_plain_ones(
         assert distance(fused, exact) < 1.2 * distance(plain, exact)
 
 
-def distance(found: Tensor, exact: Tensor) -> float:
-    return float((found.float() - exact.float()).norm() / exact.float().norm())
-
-
-def talker_logits(backend: CudaGraphBackend, position: int, num_frames: int) -> Tensor:
+def random_talker_logits(backend: CudaGraphBackend, position: int, num_frames: int) -> Tensor:
     generator = torch.Generator(CUDA).manual_seed(0)
-    talker, slot = backend.model.talker, torch.zeros(1, dtype=torch.int64, device=CUDA)
-    table = talker.model.codec_embedding.weight
-    logits = []
-    for i in range(num_frames):
-        code = torch.randint(64, (1,), device=CUDA, generator=generator)
-        place = Place(slot, slot + position + i, slot + position + i + 1, span=1024)
-        logits.append(talker.codec_head(backend._computer.read(table[code], place)))
-    return torch.cat(logits)
+    talker = backend.model.talker
+    codes = torch.randint(64, (num_frames,), device=CUDA, generator=generator)
+    rows = talker.model.codec_embedding(codes)
+    logits: Tensor = talker.codec_head(talker_states(backend, rows, position))
+    return logits
 
 
-def predictor_logits(backend: CudaGraphBackend) -> Tensor:
+def random_predictor_logits(backend: CudaGraphBackend) -> Tensor:
     generator = torch.Generator(CUDA).manual_seed(0)
-    predictor = backend.model.talker.code_predictor
-    config = backend.model.config.talker_config
-    hidden = torch.randn(6, config.hidden_size, device=CUDA, generator=generator)
-    hidden = hidden.bfloat16().to(backend.model.dtype)
+    width = backend.model.config.talker_config.hidden_size
+    hidden = torch.randn(6, width, device=CUDA, generator=generator).bfloat16()
     codes = torch.randint(64, (6, 16), device=CUDA, generator=generator)
-    tables = [backend.model.talker.model.codec_embedding, *predictor.model.codec_embedding]
-    cache = KeyValueCache(predictor.config.num_hidden_layers, config.num_code_groups)
-    logits = []
-    for book in range(1, config.num_code_groups):
-        x = tables[book - 1](codes[:, book - 1])[:, None]
-        x = torch.cat((hidden[:, None], x), dim=1) if book == 1 else x
-        if isinstance(backend._computer, FusedComputer):
-            logits.append(backend._computer.predict(x, book))
-        else:
-            out = predictor(x, cache.length, cache)
-            logits.append(predictor.lm_head[book - 1](out[:, -1]))
-    return torch.stack(logits)
+    return predictor_logits(backend, hidden.to(backend.model.dtype), codes)
 
 
 def test_the_fused_codec_makes_the_samples_of_float32(tiny: Callable[[str], Tiny]) -> None:

@@ -16,11 +16,9 @@ from torch import Tensor
 
 from conftest import Tiny
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.frame import Place
-from vivace.model.cache import KeyValueCache
 
 pytest.importorskip("triton")
-from vivace.backends.cuda_graph.fused import FusedComputer
+from teacher_forced import distance, predictor_logits, share_within, talker_states
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,49 +47,31 @@ def load(tiny: Callable[[str], Tiny]) -> Load:
     return load
 
 
-def distance(found: Tensor, expected: Tensor) -> float:
-    expected = expected.to(CUDA).float()
-    return float((found.float() - expected).norm() / expected.norm())
-
-
-def talker_logits(backend: CudaGraphBackend, model: str) -> Tensor:
+def logits(backend: CudaGraphBackend, model: str) -> tuple[Tensor, Tensor]:
+    """Of the talker, stepwise, and of the predictor."""
     talker = backend.model.talker
-    prompt = OFFICIAL[f"{model}.prefill_rows"].to(CUDA)
-    frames = OFFICIAL[f"{model}.frame_rows"].to(CUDA)
-    slot = torch.zeros(1, dtype=torch.int64, device=CUDA)
-    hidden = [
-        backend._computer.read(row[None], Place(slot, slot + i, slot + i + 1, span=1024))
-        for i, row in enumerate(torch.cat((prompt, frames)))
-    ]
+    prompt, frames, hidden, codes = (
+        OFFICIAL[f"{model}.{name}"].to(CUDA)
+        for name in ("prefill_rows", "frame_rows", "hidden", "codes")
+    )
+    states = talker_states(backend, torch.cat((prompt, frames)))[len(prompt) - 1 :]
     columns = [*range(64), talker.config.codec_eos_token_id]
-    logits: Tensor = talker.codec_head(torch.cat(hidden[len(prompt) - 1 :]))[:, columns]
-    return logits
-
-
-def predictor_logits(backend: CudaGraphBackend, model: str) -> Tensor:
-    talker, computer = backend.model.talker, backend._computer
-    predictor = talker.code_predictor
-    codes = OFFICIAL[f"{model}.codes"].long().to(CUDA)
-    hidden = OFFICIAL[f"{model}.hidden"].to(CUDA)
-    tables = [talker.model.codec_embedding, *predictor.model.codec_embedding]
-    cache = KeyValueCache(predictor.config.num_hidden_layers, codes.shape[1])
-    logits = []
-    for book in range(1, codes.shape[1]):
-        x = tables[book - 1](codes[:, book - 1])[:, None]
-        x = torch.cat((hidden[:, None], x), dim=1) if book == 1 else x
-        if isinstance(computer, FusedComputer):
-            logits.append(computer.predict(x, book))
-        else:
-            out = predictor(x, cache.length, cache)
-            logits.append(predictor.lm_head[book - 1](out[:, -1]))
-    return torch.stack(logits, dim=1)
+    return talker.codec_head(states)[:, columns], predictor_logits(backend, hidden, codes.long())
 
 
 @pytest.mark.parametrize("computer", ["fused", "plain"])
 @pytest.mark.parametrize("model", MODELS)
 @torch.inference_mode()
 def test_logits_are_near_the_official_ones(load: Load, model: str, computer: str) -> None:
-    backend = load(model, computer)
-    assert distance(talker_logits(backend, model), OFFICIAL[f"{model}.logits"]) < 0.02
-    expected = OFFICIAL[f"{model}.predictor_logits"]
-    assert distance(predictor_logits(backend, model), expected) < 0.02
+    talker, predictor = logits(load(model, computer), model)
+    assert distance(talker, OFFICIAL[f"{model}.logits"]) < 0.02
+    assert distance(predictor, OFFICIAL[f"{model}.predictor_logits"]) < 0.02
+
+
+@pytest.mark.parametrize("model", MODELS)
+@torch.inference_mode()
+def test_fused_logits_are_within_two_ulp_of_pytorch_on_the_same_gpu(load: Load, model: str) -> None:
+    for fused, plain in zip(
+        *(logits(load(model, n), model) for n in ("fused", "plain")), strict=True
+    ):
+        assert share_within(fused, plain, 2) >= 0.99

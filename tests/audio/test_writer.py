@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 from vivace.audio.encode import FORMATS, open_encoder
 from vivace.audio.files import read_audio
-from vivace.audio.writer import open_audio_file, write_audio
+from vivace.audio.writer import OwnThread, open_audio_file, write_audio
 from vivace.errors import AudioError
 
 RATE = 24_000
@@ -232,7 +232,10 @@ def test_ctrl_c_leaves_a_finished_file(name: str, delay_s: float, tmp_path: Path
         process.stdout.readline()
         time.sleep(delay_s)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        try:
+            _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()  # else one that hangs would be waited for
     assert b"KeyboardInterrupt" in errors
     assert b"cffi" not in errors
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
@@ -240,6 +243,21 @@ def test_ctrl_c_leaves_a_finished_file(name: str, delay_s: float, tmp_path: Path
     assert len(samples) == soundfile.info(tmp_path / name).frames
     assert len(samples) % STEP == 0
     assert len(samples) > 0
+
+
+def test_an_error_comes_to_whoever_waits_even_after_a_call_that_was_not_waited_for() -> None:
+    thread, made = OwnThread("test"), list[str]()
+    thread._calls.put(lambda: made.append("left alone by a Ctrl-C"))
+
+    def fail() -> None:
+        made.append("second")
+        raise ValueError("of the second")
+
+    with pytest.raises(ValueError, match="of the second"):
+        thread.do(fail)
+    thread.do(lambda: made.append("third"))
+    assert made == ["left alone by a Ctrl-C", "second", "third"]
+    thread.end()
 
 
 def test_an_existing_file_stays_unless_forced(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from types import TracebackType
 
 import numpy as np
@@ -53,6 +54,42 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
+class OwnThread:
+    """Runs one call after another on a thread of its own, where no Ctrl-C reaches them.
+
+    It speaks through queues written in C: a Ctrl-C that falls into a lock of Python's own leaves it
+    locked, and both sides would wait for ever.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._outcomes: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
+        Thread(target=self._run, name=name, daemon=True).start()
+
+    def do(self, call: Callable[[], None]) -> None:
+        """Come back when it is done; its error is raised here."""
+        self._calls.put(call)
+        while True:
+            done, error = self._outcomes.get()
+            if done is not call:  # of a call that was not waited for, because of a Ctrl-C
+                continue
+            if error is not None:
+                raise error
+            return
+
+    def end(self) -> None:
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            error = None
+            try:
+                call()
+            except BaseException as raised:  # it belongs to whoever waits
+                error = raised
+            self._outcomes.put((call, error))
+
+
 class FileWriter:
     """An audio file being written: as a context manager it is finished however the block ends.
 
@@ -70,7 +107,7 @@ class FileWriter:
             self._replacement = Replacement(path)
         except (OSError, ValueError, RuntimeError) as error:  # a null byte; links in a circle
             raise self._unwritable(error) from error
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="vivace-file")
+        self._thread = OwnThread("vivace-file")
 
     @property
     def duration_s(self) -> float:
@@ -90,7 +127,7 @@ class FileWriter:
         try:
             self._do(self._close)
         finally:
-            self._thread.shutdown(wait=False)
+            self._thread.end()
 
     def __enter__(self) -> FileWriter:
         return self
@@ -105,7 +142,7 @@ class FileWriter:
 
     def _do(self, action: Callable[[], None]) -> None:
         try:
-            self._thread.submit(action).result()
+            self._thread.do(action)
         except OSError as error:
             raise self._unwritable(error) from error
 

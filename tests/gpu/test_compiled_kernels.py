@@ -1,0 +1,107 @@
+"""What the kernels are compiled to: roundings and memory. Needs Triton, and no GPU."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, CompiledKernel
+
+from vivace.backends.cuda_graph import attention_kernels, launch, product_kernels, tiles
+
+pytestmark = pytest.mark.gpu
+
+UNALIGNED = ("num_rows", "first")  # numbers that a kernel is not compiled anew for
+NUMBERS = {
+    **dict.fromkeys(("first", "size", "x_stride", "num_rows", "n_size", "k_size"), "i32"),
+    **dict.fromkeys(("slot_stride", "head_stride", "num_positions"), "i32"),
+    **dict.fromkeys(("eps", "softmax_scale"), "fp32"),
+    **dict.fromkeys(("slots", "positions", "num_keys"), "*i64"),
+    **dict.fromkeys(("part_out", "part_max", "part_sum"), "*fp32"),
+}
+ATTENTION = {"NUM_KV": 8, "GROUP": 2, "D": 128, "OVERLAPS": False}
+PRODUCT = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 64, "DEPTH": 1024, "IS_EVEN": True}
+KERNELS: list[tuple[Any, dict[str, Any]]] = [
+    (
+        attention_kernels.attend_frame_kernel,
+        {**ATTENTION, "NUM_NEW": 1, "NUM_POSITIONS": 16, "BLOCK": 16},
+    ),
+    (attention_kernels.attend_slots_kernel, {**ATTENTION, "CHUNK": 64, "NUM_CHUNKS": 4}),
+    (attention_kernels.store_keys_kernel, {**ATTENTION, "BLOCK": 8}),
+    (attention_kernels.attend_prompts_kernel, {**ATTENTION, "ROWS": 8, "BLOCK": 16, "CHUNK": 64}),
+    (product_kernels.rms_norm_kernel, {"BLOCK": 1024, "OVERLAPS": False}),
+    (
+        product_kernels.linear_kernel,
+        {**PRODUCT, "NORM_ROWS": 1, "HAS_BIAS": True, "IS_GATED": True, "OVERLAPS": False},
+    ),
+    (product_kernels.residual_linear_kernel, {**PRODUCT, "PARTS": 4, "OVERLAPS": False}),
+]
+
+
+def compiled(
+    kernel: Any, constants: dict[str, Any], capability: int = 90, **options: Any
+) -> CompiledKernel:
+    """As a call with aligned tensors has it compiled."""
+    names = kernel.arg_names
+    signature = {n: "constexpr" if n in constants else NUMBERS.get(n, "*bf16") for n in names}
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={
+            (place,): [["tt.divisibility", 16]]
+            for place, name in enumerate(names)
+            if signature[name] not in ("constexpr", "fp32") and name not in UNALIGNED
+        },
+    )
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def has_fused_rounding(kernel: Any, constants: dict[str, Any], *, is_rotating: bool) -> bool:
+    fusion = launch.options(torch.empty(0), is_rotating=is_rotating)["enable_fp_fusion"]
+    code = compiled(kernel, constants, enable_fp_fusion=fusion).asm["ptx"]
+    return re.search(r"fma\.rn\.\S*bf16", code) is not None
+
+
+@pytest.mark.parametrize(("kernel", "constants"), KERNELS)
+def test_no_product_and_sum_in_bfloat16_are_one_operation(
+    kernel: Any, constants: dict[str, Any]
+) -> None:
+    is_rotating = kernel.__module__ == attention_kernels.__name__
+    assert not has_fused_rounding(kernel, constants, is_rotating=is_rotating)
+
+
+def test_those_of_a_rotation_would_be() -> None:
+    assert has_fused_rounding(*KERNELS[0], is_rotating=False)
+
+
+@pytest.mark.parametrize("num_rows", [1, 32, 1024])
+@pytest.mark.parametrize(("capability", "kib"), [(80, 163), (86, 99), (90, 227), (120, 99)])
+def test_products_fit_into_the_shared_memory_of_every_gpu(
+    monkeypatch: pytest.MonkeyPatch, capability: int, kib: int, num_rows: int
+) -> None:
+    monkeypatch.setattr(tiles, "_shared_memory", lambda device: 2**10 * kib - tiles.RESERVE)
+    monkeypatch.setattr(tiles, "_is_hopper", lambda device: capability == 90)
+    for columns, depth, shape in (
+        (4096, 1024, {}),
+        (6144, 2048, {"is_gated": True}),
+        (1024, 3072, {"has_residual": True}),
+    ):
+        out = torch.empty(num_rows, columns, dtype=torch.bfloat16, device="meta")
+        cut = tiles.tiles(out, depth, **shape)
+        constants = {"BLOCK_M": cut.rows, "BLOCK_N": cut.columns, "BLOCK_K": cut.depth}
+        constants |= {"DEPTH": tiles.power_of_two(depth), "IS_EVEN": True, "OVERLAPS": False}
+        kernel: Any = product_kernels.residual_linear_kernel
+        if "has_residual" in shape:
+            constants |= {"PARTS": tiles.NUM_WARPS}
+        else:
+            kernel = product_kernels.linear_kernel
+            constants |= {"NORM_ROWS": 0, "HAS_BIAS": False, "IS_GATED": "is_gated" in shape}
+        options = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
+        assert compiled(kernel, constants, capability, **options).metadata.shared <= 2**10 * kib

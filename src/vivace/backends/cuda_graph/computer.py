@@ -23,7 +23,7 @@ AUTO = "auto"
 COMPUTERS = (AUTO, "fused", "plain")
 OLDEST_TRITON = (3, 4)  # kernels that start before the last one ends
 TRIAL_ROWS = 2 * TILE
-WORST_ERROR = 0.05  # between two ways of rounding some 0.01; a kernel that fails gives far more
+WORST_ERROR = 0.15  # roundings differ by some 0.02 with random weights, a broken kernel by about 1
 
 
 def pick_computer(name: str, model: Qwen3TTS, table: SlotTable) -> Computer:

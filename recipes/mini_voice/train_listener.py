@@ -63,7 +63,8 @@ def train(settings: SimpleNamespace, store: Store, log: Log, out: Path, seconds:
         if number % 25 == 0 and not store.is_complete:
             store.poll()
         if number % 250 == 0:
-            log("listener", step=number, loss=float(loss.detach()), dev=accuracy(listener, store, config))
+            right = accuracy(listener, store, config)
+            log("listener", step=number, loss=float(loss.detach()), dev=right)
     log("listener", steps=number, dev=accuracy(listener, store, config))
     save_half(out / "listener.safetensors", listener.state_dict())
 

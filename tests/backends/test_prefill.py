@@ -282,7 +282,7 @@ class Faithful(PlainComputer):
 
 class Distorted(Faithful):
     def predict(self, x: Tensor, book: int) -> Tensor:
-        return 1.1 * super().predict(x, book)
+        return 1.3 * super().predict(x, book)
 
 
 class Deaf(Faithful):

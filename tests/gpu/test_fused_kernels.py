@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -115,24 +115,29 @@ def test_draws_are_those_of_the_reference(book: int) -> None:
     assert torch.equal(drawn.code_sum[is_finite], table[codes[is_finite]].float())
 
 
+def three_ways(part: Tiny) -> Iterator[tuple[str, CudaGraphBackend]]:
+    """The same rounded weights computed in float32, by PyTorch's layers and by the kernels."""
+    rounded = part.checkpoint.load_model(CUDA, torch.bfloat16)
+    codec = part.checkpoint.load_codec(CUDA)
+    for name, weights, computer in (
+        ("exact", copy.deepcopy(rounded).float(), "plain"),
+        ("plain", rounded, "plain"),
+        ("fused", rounded, "fused"),
+    ):
+        yield name, CudaGraphBackend(
+            weights, codec, max_streams=2, max_frames=640, computer=computer, is_capturing=False
+        )
+
+
 @pytest.mark.parametrize("model", ["custom_voice", "custom_voice_projected"])
 def test_fused_layers_are_no_further_from_float32_than_plain_ones(
     tiny: Callable[[str], Tiny], model: str
 ) -> None:
     """The same rows through both and through float32; long enough for many chunks of keys."""
     part = tiny(model)
-    rounded = part.checkpoint.load_model(CUDA, torch.bfloat16)
-    codec = part.checkpoint.load_codec(CUDA)
     prompt = next(official_items(model)).prompt(part)
     talker, predictor = {}, {}
-    for name, weights, computer in (
-        ("exact", copy.deepcopy(rounded).float(), "plain"),
-        ("plain", rounded, "plain"),
-        ("fused", rounded, "fused"),
-    ):
-        backend = CudaGraphBackend(
-            weights, codec, max_streams=2, max_frames=640, computer=computer, is_capturing=False
-        )
+    for name, backend in three_ways(part):
         backend.admit(prompt, SamplingParams(seed=1))
         talker[name] = random_talker_logits(backend, len(prompt), 300)
         predictor[name] = random_predictor_logits(backend)
@@ -148,19 +153,10 @@ def test_fused_prompts_are_no_further_from_float32_than_plain_ones(
 ) -> None:
     """Keys and values of all rows and the state after the last; more rows than one pass holds."""
     part = tiny(model)
-    rounded = part.checkpoint.load_model(CUDA, torch.bfloat16)
-    codec = part.checkpoint.load_codec(CUDA)
     config, ids = part.checkpoint.config, torch.randint(60, (1100,)).tolist()
     prompt = build_prompt(config, ids, role_ids=[1, 2, 3], layout="whole", preset="ryan")
     found = {}
-    for name, weights, computer in (
-        ("exact", copy.deepcopy(rounded).float(), "plain"),
-        ("plain", rounded, "plain"),
-        ("fused", rounded, "fused"),
-    ):
-        backend = CudaGraphBackend(
-            weights, codec, max_streams=2, max_frames=640, computer=computer, is_capturing=False
-        )
+    for name, backend in three_ways(part):
         row = backend._slots[backend.admit(prompt, SamplingParams(seed=1))].row
         table = backend._table
         caches = (each[:, row, :, : len(prompt)] for each in (table.keys, table.values))

@@ -6,6 +6,8 @@ slot, so a batch of any company is one graph.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -65,7 +67,7 @@ class SlotTails:
         return torch.cat((x.new_zeros(shape), x), dim=dim)
 
 
-class SlotDecoder:
+class SlotDecoder(ABC):
     """What every decoder of slots is: tails, the number of frames each has seen, and a `_run`."""
 
     def __init__(self, codec: Codec, num_rows: int, tails: SlotTails) -> None:
@@ -103,8 +105,9 @@ class SlotDecoder:
         self._num_seen[rows] = num_seen + codes.shape[1]
         return samples
 
+    @abstractmethod
     def _run(self, codes: Tensor, num_seen: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Codes [B, T, codebooks] of slots that have seen `num_seen` frames, to samples."""
 
 
 class PlainDecoder(SlotDecoder):

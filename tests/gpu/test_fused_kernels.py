@@ -124,8 +124,11 @@ def three_ways(part: Tiny) -> Iterator[tuple[str, CudaGraphBackend]]:
         ("plain", rounded, "plain"),
         ("fused", rounded, "fused"),
     ):
-        yield name, CudaGraphBackend(
-            weights, codec, max_streams=2, max_frames=640, computer=computer, is_capturing=False
+        yield (
+            name,
+            CudaGraphBackend(
+                weights, codec, max_streams=2, max_frames=640, computer=computer, is_capturing=False
+            ),
         )
 
 

@@ -4,7 +4,7 @@ set -uo pipefail
 export PYTHONUNBUFFERED=1 PYTHONPATH=src
 out=${OUT:-build/gpu}
 mkdir -p "$out"
-timeout 120 python3 -m pytest -q -m gpu -p no:cacheprovider --tb=short tests/gpu 2>&1 |
+timeout 180 python3 -m pytest -q -m gpu -p no:cacheprovider --tb=short -rP tests/gpu 2>&1 |
   tee "$out/gpu-tests-h200.log" | tail -12 | cut -c1-300
 for size in 0.6B 1.7B; do
   timeout 120 python3 benchmarks/engine.py "$size-CustomVoice" --backend cuda_graph \

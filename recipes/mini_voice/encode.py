@@ -80,23 +80,32 @@ class Codes:
         return dict(zip(self.lines.tolist(), pieces, strict=True))
 
 
-def write(store: Store, out: Path) -> None:
+def of_store(store: Store) -> Codes:
+    parts = (store.dev, store.train)
+    return Codes(
+        torch.cat([part.codes for part in parts]).cpu().numpy(),
+        np.concatenate([part.labels[: 2 * part.num_frames].cpu().numpy() for part in parts]),
+        np.concatenate([np.asarray(part.lines, np.int32) for part in parts]),
+        np.concatenate([np.asarray(part.frames, np.int64) for part in parts]),
+        len(store.dev.lines),
+    )
+
+
+def write(found: Codes, out: Path) -> None:
     """Two files of packed codes and one of everything else."""
-    codes = torch.cat((store.dev.codes, store.train.codes)).cpu().numpy()
-    middle = codes.shape[1] // 2
+    num_books = found.codes.shape[1]
+    middle = num_books // 2
     out.mkdir(parents=True, exist_ok=True)
-    for name, books in (("codes_a", codes[:, :middle]), ("codes_b", codes[:, middle:])):
+    for name, books in (("codes_a", found.codes[:, :middle]), ("codes_b", found.codes[:, middle:])):
         pieces = [pack(books[i : i + 80_000]) for i in range(0, len(books), 80_000)]
         np.save(out / f"{name}.npy", np.concatenate(pieces))
-    parts = (store.dev, store.train)
-    labels = [part.labels[: 2 * part.num_frames].cpu().numpy() for part in parts]
     np.savez_compressed(
         out / "utterances.npz",
-        lines=np.concatenate([np.asarray(p.lines, np.int32) for p in parts]),
-        frames=np.concatenate([np.asarray(p.frames, np.int16) for p in parts]),
-        labels=np.concatenate(labels),
-        num_dev=len(store.dev.lines),
-        num_books=codes.shape[1],
+        lines=found.lines,
+        frames=found.frames.astype(np.int16),
+        labels=found.labels,
+        num_dev=found.num_dev,
+        num_books=num_books,
     )
 
 

@@ -31,7 +31,7 @@ def main() -> None:
     log("encode", hours=store.hours, utterances=len(store.train.lines))
     for part in (store.dev, store.train):
         part.codes = encode.encode_part(trainer, part)
-    encode.write(store, args.out)
+    encode.write(encode.of_store(store), args.out)
     used = [len(torch.unique(book)) for book in store.train.codes.T]
     log("encode", frames=len(store.train.codes), used=str(used))
     trainer.encoder.cpu()

@@ -17,7 +17,7 @@ from scripted import BusyBackend, ScriptedBackend, script, session_of
 
 from vivace.engine.engine import Engine
 from vivace.engine.piece import Piece
-from vivace.engine.scheduler import PACES, EngineLimits, Scheduler, Ticket
+from vivace.engine.scheduler import PACES, EngineLimits, Plan, Scheduler, Ticket
 from vivace.engine.session import chunk_sizes
 from vivace.errors import EngineError, NumericError, QueueFullError, RequestError
 
@@ -292,20 +292,38 @@ def test_nobody_starves_while_others_come_and_go() -> None:
     del patient
 
 
-@given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=30))
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=30))
 @settings(deadline=None, max_examples=100)
-def test_every_ticket_that_misses_frames_is_in_the_plan(wishes: list[tuple[int, bool]]) -> None:
+def test_every_ticket_that_misses_frames_is_in_the_plan(wishes: list[tuple[int, int]]) -> None:
     scheduler = Scheduler(EngineLimits(), 64)
-    tickets = [Ticket(num_wanted=wanted, has_begun=begun) for wanted, begun in wishes]
+    tickets = [Ticket(num_wanted=n, num_made=made, has_begun=made > 0) for n, made in wishes]
     for ticket in tickets:
         scheduler.submit(ticket)
     plan = scheduler.plan()
     assert list(plan.admitted) == tickets
     assert list(plan.stepped) == tickets
-    new = [wanted for wanted, begun in wishes if not begun]
-    pace = PACES["balanced"]
-    most = min(new) if new else max(pace.spare, min(wanted for wanted, _ in wishes))
-    assert plan.num_frames == min(most, pace.max_frames)
+    assert 1 <= plan.num_frames <= PACES["balanced"].max_frames
+    for wanted, made in wishes:
+        assert plan.num_frames <= max(wanted, made), "somebody's sound may run out"
+        assert made or plan.num_frames <= wanted, "first audio comes later than it could"
+
+
+def test_a_stream_that_has_just_begun_is_not_made_to_wait_for_a_long_turn() -> None:
+    scheduler = Scheduler(EngineLimits(), 8)
+    old = Ticket(num_wanted=16, num_made=100, has_begun=True)
+    young = Ticket(num_made=1, num_buffered=1)  # its first frame is being rendered
+    for ticket in (old, young):
+        scheduler.submit(ticket)
+    assert scheduler.plan(is_rendering=True) == Plan((old, young), (old, young), 1)
+
+
+def test_first_audio_that_nobody_waits_beside_is_rendered_alone() -> None:
+    scheduler = Scheduler(EngineLimits(), 8)
+    first = Ticket(num_wanted=1, num_made=1, num_buffered=1)
+    scheduler.submit(first)
+    assert scheduler.plan(is_rendering=True) == Plan((first,))
+    first.has_begun = True
+    assert scheduler.plan(is_rendering=True) == Plan((), (first,), 1)
 
 
 @pytest.mark.parametrize(

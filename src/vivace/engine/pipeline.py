@@ -122,6 +122,7 @@ class Pipeline:
         seats, frames = [flight.seats[row] for row in rows], frames.take(rows)
         for seat, count, status in zip(seats, frames.lengths, frames.status, strict=True):
             ticket = seat.session.ticket
+            ticket.num_made += count
             ticket.num_buffered += count
             ticket.is_blocked = status == "waiting"
             ticket.is_done = status not in ("running", "waiting")

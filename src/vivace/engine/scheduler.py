@@ -1,8 +1,9 @@
 """Who is admitted, who is stepped and for how many frames: plain numbers, no tensors, no threads.
 
-Rules: first come, first admitted; every stream that may run is stepped in every turn; and while
-somebody waits for their first audio a turn is as short as they asked. Where company costs little,
-frames are also made ahead of their readers, beside others or while the last ones are rendered.
+Rules: first come, first admitted; every stream that may run is stepped in every turn; while
+somebody waits for their first audio a turn is as short as they asked; and no turn is longer than
+the frames that a stream has been given so far, or its sound would run out. Where company costs
+little, frames are also made ahead of their readers, beside others or while the last are rendered.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Ticket:
     """A stream in the scheduler's eyes."""
 
     num_wanted: int = 0  # frames that its reader waits for; 0 if nobody does
-    num_buffered: int = 0  # frames made, perhaps still being rendered, and not yet read
+    num_made: int = 0  # frames, perhaps still being rendered
+    num_buffered: int = 0  # of these, not yet read
     has_begun: bool = False  # its first audio is there
     is_blocked: bool = False  # it waits for text
     is_done: bool = False  # it makes no more frames
@@ -116,29 +118,34 @@ class Scheduler:
         if not missing and not is_rendering:
             return Plan(tuple(admitted))
         company = self._company()
-        return Plan(tuple(admitted), tuple(company), self._turn_length(missing) if company else 0)
+        num_frames = self._turn_length(missing, company) if company else 0
+        return Plan(tuple(admitted), tuple(company), num_frames)
 
     def _has_place(self) -> bool:
         return len(self.running) < self.num_places
 
-    def _turn_length(self, missing: Sequence[Ticket]) -> int:
-        """As long as nobody gets their first audio later than they could."""
+    def _turn_length(self, missing: Sequence[Ticket], company: Sequence[Ticket]) -> int:
+        """As long as nobody gets their first audio later than they could, or too little of it."""
         pace = PACES[self.limits.profile]
+        most = min(max(t.num_missing, t.num_made) for t in company)
         new = [ticket.num_missing for ticket in missing if not ticket.has_begun]
         if new:
-            return min(*new, pace.max_frames)
+            return min(*new, most, pace.max_frames)
         shortest = min((ticket.num_missing for ticket in missing), default=1)
-        return min(max(shortest, pace.spare if self.runs_ahead else 1), pace.max_frames)
+        wanted = max(shortest, pace.spare if self.runs_ahead else 1)
+        return min(wanted, most, pace.max_frames)
 
     def _company(self) -> list[Ticket]:
         """Those who wait, and those whose readers will be back soon."""
         ahead = PACES[self.limits.profile].ahead if self.runs_ahead else 0
-        return [
+        company = [
             ticket
             for ticket in self.running
             if ticket.num_missing
-            or (ticket.has_begun and ticket.can_run and ticket.num_buffered < ahead)
+            or (ticket.num_made and ticket.can_run and ticket.num_buffered < ahead)
         ]
+        # First audio that is being rendered has the device to itself, unless somebody waits.
+        return company if any(t.num_missing or t.has_begun for t in company) else []
 
     def _estimate_wait_s(self) -> float:
         return max(0.1, self._mean_hold_s * (len(self.queue) + 1) / self.num_places)

@@ -1,0 +1,112 @@
+"""The teacher reads the lines that have no codes yet, and they are encoded as they come: CPUs do.
+
+No audio is kept. Reads the codes of `--resume` and its encoder; writes all codes to `--out`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from recipes.mini_voice import encode
+from recipes.mini_voice.codec_model import CodecTrainer
+from recipes.mini_voice.encode import Codes
+from recipes.mini_voice.settings import FRAME, SAMPLE_RATE, load_settings, parser
+from recipes.mini_voice.synthesize import Teacher
+from recipes.mini_voice.train_codec import build, restore
+
+PER_PASS = 16  # utterances encoded together
+Lines = list[tuple[int, str]]
+
+
+@torch.inference_mode()
+def encode_waves(trainer: CodecTrainer, waves: list[np.ndarray]) -> list[np.ndarray]:
+    """Int16 audio in whole frames to codes [frames, books], those of like length together."""
+    found: dict[int, np.ndarray] = {}
+    order = sorted(range(len(waves)), key=lambda i: len(waves[i]))
+    for begin in range(0, len(order), PER_PASS):
+        chosen = order[begin : begin + PER_PASS]
+        samples = torch.zeros(len(chosen), len(waves[chosen[-1]]))
+        for row, i in enumerate(chosen):
+            samples[row, : len(waves[i])] = torch.from_numpy(waves[i]).float() / 32768
+        codes = trainer.encode(samples).to(torch.int16).numpy()
+        found |= {i: codes[row, : len(waves[i]) // FRAME] for row, i in enumerate(chosen)}
+    return [found[i] for i in range(len(waves))]
+
+
+def read_lines(teacher: Teacher, trainer: CodecTrainer, lines: Lines) -> Codes:
+    waves, labels, kept = [], [], []
+    for number, text in lines:
+        try:
+            wave, label = teacher.read(text, seed=number)
+        except Exception as error:  # one bad line must not cost the others
+            print(f"line {number} failed: {error}", flush=True)
+            continue
+        if 2 * FRAME <= len(wave) <= 30 * SAMPLE_RATE:
+            waves.append(wave)
+            labels.append(label)
+            kept.append(number)
+    codes = encode_waves(trainer, waves)
+    return Codes(
+        np.concatenate(codes),
+        np.concatenate(labels),
+        np.asarray(kept, np.int32),
+        np.asarray([len(c) for c in codes]),
+        num_dev=0,
+    )
+
+
+def work(settings: SimpleNamespace, folder: Path, jobs: Any, done: Any) -> None:
+    torch.set_num_threads(1)
+    teacher, trainer = Teacher(settings.data), build(settings).eval()
+    restore(trainer, folder)
+    while (lines := jobs.get()) is not None:
+        done.put(read_lines(teacher, trainer, lines))
+
+
+def join(parts: list[Codes]) -> Codes:
+    """One after another; the first brings the held-out utterances."""
+    names = ("codes", "labels", "lines", "frames")
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Codes(**arrays, num_dev=parts[0].num_dev)
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.set_defaults(resume=Path("carry/checkpoints"))
+    args = options.parse_args()
+    settings = load_settings(args.smoke, args.set)
+    data, begun = settings.data, time.perf_counter()
+    known = encode.read(args.resume)
+    lines = list(enumerate(Path(data.lines).read_text().splitlines()))[known.lines.max() + 1 :]
+    lines = lines[: data.max_lines or None]
+    size = data.lines_per_shard
+    shards = [lines[i : i + size] for i in range(0, len(lines), size)]
+    os.environ["OMP_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("spawn")
+    jobs, done = context.Queue(), context.Queue()
+    for job in [*shards, *[None] * data.num_workers]:
+        jobs.put(job)
+    for _ in range(data.num_workers):
+        context.Process(target=work, args=(settings, args.resume, jobs, done), daemon=True).start()
+    parts = [known]
+    for index in range(len(shards)):
+        parts.append(done.get())
+        if index % 20 == 0:
+            seconds = time.perf_counter() - begun
+            print(f"{index + 1} of {len(shards)} in {seconds:.0f} s", flush=True)
+    found = join(parts)
+    encode.write(found, args.out)
+    hours = (found.frames.sum() - known.frames.sum()) * FRAME / SAMPLE_RATE / 3600
+    print(f"{len(found.lines)} utterances, {hours:.1f} hours of them new")
+
+
+if __name__ == "__main__":
+    main()

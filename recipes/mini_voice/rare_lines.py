@@ -1,0 +1,129 @@
+"""Lines of rare words and names, added after those that exist, so that no line changes its number.
+
+The words are those that the teacher's lexicons can say: how a word of English is spelled and how it
+sounds is most of what the talker has to learn, and ordinary sentences show it few words.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from recipes.mini_voice.settings import load_settings, parser
+from recipes.mini_voice.templates import template_lines
+
+WORD = re.compile(r"[A-Za-z]{5,}")
+ENDS = (".", ".", ".", ".", "!", "?")
+
+
+class Deck:
+    """Deals words in random order, each as often as any other."""
+
+    def __init__(self, words: Sequence[str], rng: random.Random) -> None:
+        self._words, self._rng = list(words), rng
+        self._dealt = self._deal()
+
+    def draw(self) -> str:
+        return next(self._dealt)
+
+    def _deal(self) -> Iterator[str]:
+        while True:
+            self._rng.shuffle(self._words)
+            yield from self._words
+
+
+class Writer:
+    def __init__(self, teacher: Path, sentences: Sequence[str], seed: int = 13) -> None:
+        assets = teacher / "hibari" / "assets"
+        gold, silver = (
+            json.loads(gzip.decompress((assets / f"lexicon_us_{name}.json.gz").read_bytes()))
+            for name in ("gold", "silver")
+        )
+        self._rng = rng = random.Random(seed)
+        self._sentences = sentences
+        self._names = Deck([w for w in gold if w.isalpha() and w.istitle() and len(w) > 3], rng)
+        common = Deck([w for w in gold if w.isalpha() and w.islower() and len(w) > 2], rng)
+        rare = Deck([w for w in silver if w.isalpha() and w.islower() and len(w) > 3], rng)
+        self._word = lambda: (rare if rng.random() < 0.15 else common).draw()
+
+    def lines(self, count: int) -> list[str]:
+        makers: list[tuple[Callable[[], str], int]] = [
+            (self._sentence, 50), (self._list, 17), (self._few, 15), (self._named, 18),
+        ]  # fmt: skip
+        functions, weights = zip(*makers, strict=True)
+        found: dict[str, None] = {}
+        while len(found) < count:
+            found[self._rng.choices(functions, weights)[0]()] = None
+        return list(found)
+
+    def _sentence(self) -> str:
+        """A sentence of the corpus in which other words stand where long ones stood."""
+
+        def other(match: re.Match[str]) -> str:
+            word = match.group()
+            if self._rng.random() < 0.5:
+                return word
+            if word[0].isupper() and match.start() > 1:
+                return self._names.draw()
+            new = self._word()
+            return new.capitalize() if word[0].isupper() else new
+
+        return WORD.sub(other, self._rng.choice(self._sentences))
+
+    def _list(self) -> str:
+        words = [self._word() for _ in range(self._rng.randint(2, 5))]
+        words[0] = words[0].capitalize()
+        last = self._rng.choice((", ", " and ", ", and ", " or "))
+        return ", ".join(words[:-1]) + last + words[-1] + self._rng.choice(ENDS)
+
+    def _few(self) -> str:
+        """One to three words."""
+        count = self._rng.choice((1, 1, 1, 2, 2, 3))
+        draw = self._names.draw if self._rng.random() < 0.3 else self._word
+        words = [draw() for _ in range(count)]
+        words[0] = words[0].capitalize()
+        return " ".join(words) + self._rng.choice(ENDS)
+
+    def _named(self) -> str:
+        a, b, c = (self._names.draw() for _ in range(3))
+        word, other = self._word(), self._word()
+        return self._rng.choice(
+            (
+                f"{a} {b} lives in {c}.",
+                f"We drove from {a} to {b} by way of {c}.",
+                f"Professor {a} teaches {word} in {b}.",
+                f"Have you ever been to {a}, or to {b}?",
+                f"{a}, {b} and {c} came by on Tuesday.",
+                f"My name is {a} {b}, and I work for {c}.",
+                f"The {a} {word} is older than the {b} one.",
+                f"Please call {a} {b} about the {word}.",
+                f"Mount {a} is higher than {b}.",
+                f"The train to {a} stops at {b} and at {c}.",
+                f"She reads {a} and plays {b} on the {word}.",
+                f"Doctor {a} wrote a book about {word} and {other}.",
+            )
+        )
+
+
+def main() -> None:
+    options = parser(__doc__)
+    args = options.parse_args()
+    data = load_settings(args.smoke, args.set).data
+    path = Path(data.lines)
+    lines = path.read_text().splitlines()
+    known = set(lines)
+    sentences = lines[data.num_dev :]
+    made = Writer(Path(data.teacher), sentences).lines(data.num_rare)
+    made += template_lines(data.num_more_templates, seed=17)
+    random.Random(19).shuffle(made)
+    added = [line for line in made if line not in known]
+    path.write_text("\n".join(lines + added) + "\n")
+    print(len(lines), "lines,", len(added), "added")
+
+
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,7 @@ from shapes import load_configs, random_module
 
 from vivace.backends import Room, build_backend
 from vivace.checkpoint import EMBEDDED, Checkpoint
-from vivace.cli.bench.bench import deliver, measure, num_places
+from vivace.cli.bench.bench import check, deliver, measure, num_places
 from vivace.cli.bench.latency import Subject
 from vivace.cli.parser import build_parser
 from vivace.device import pick_device, pick_dtype
@@ -36,6 +36,7 @@ from vivace.tts import TTS
 def main() -> None:
     shape, *rest = sys.argv[1:] or ["--help"]
     arguments = build_parser()[0].parse_args(["bench", *rest] if shape[0] != "-" else [shape])
+    check(arguments)
     began = time.perf_counter()
     with random_tts(shape, arguments) as tts:
         load_s = time.perf_counter() - began

@@ -76,12 +76,13 @@ def test_a_base_model_needs_a_voice(tiny_folder: Path, capsys: pytest.CaptureFix
     assert_refused(code, capsys, "--voice me.wav")
 
 
-@pytest.mark.parametrize("bad", ["0", "a", "1,-2", ""])
-def test_bad_numbers_are_refused(bad: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", ["--streams", "--frames", "--repeats", "--seconds"])
+@pytest.mark.parametrize("bad", ["0", "a", "-2", ""])
+def test_bad_numbers_are_refused(option: str, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        run_here("bench", "--streams", bad)
+        run_here("bench", option, bad)
     assert caught.value.code == 2
-    assert "--streams" in capsys.readouterr().err
+    assert option in capsys.readouterr().err
 
 
 def test_percentiles_are_of_what_was_seen() -> None:
@@ -91,7 +92,28 @@ def test_percentiles_are_of_what_was_seen() -> None:
 
 
 def test_waiting_is_drawn_against_load(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     rows = [{"requests_per_s": n, "first_audio_ms": percentiles([n, 2 * n])} for n in (1, 2, 4)]
-    plot_arrivals(rows, "a model", tmp_path / "load.png")
-    assert (tmp_path / "load.png").read_bytes().startswith(b"\x89PNG")
+    path = tmp_path / "pictures" / "load.png"
+    plot_arrivals({"a model": rows, "another": rows}, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (("--plot", "load.png"), "--rates 1,2,4"),
+        (("--plot", "load.txt", "--rates", "1"), ".png"),
+    ],
+)
+def test_a_picture_that_could_not_be_drawn_is_refused_beforehand(
+    options: tuple[str, ...], match: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(run_here("bench", *options), capsys, match)
+
+
+def test_a_picture_without_matplotlib_is_refused_beforehand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("vivace.cli.bench.bench.find_spec", lambda name: None)
+    code = run_here("bench", "--plot", "load.png", "--rates", "1")
+    assert_refused(code, capsys, "pip install matplotlib")

@@ -235,10 +235,13 @@ def _add_bench(commands: Commands) -> None:
         metavar="X,X",
         help="requests a second that come at random; default: none",
     )
-    group.add_argument("--seconds", type=float, default=20.0, metavar="X", help="of each rate")
-    group.add_argument("--frames", type=int, default=64, metavar="N", help="of 80 ms, a request")
-    group.add_argument("--repeats", type=int, default=5, metavar="N", help="of what is timed")
-    group.add_argument("--rounds", type=int, default=2, metavar="N", help="of every stream")
+    group.add_argument(
+        "--seconds", type=_number(float), default=20.0, metavar="X", help="of each rate"
+    )
+    count = _number(int)
+    group.add_argument("--frames", type=count, default=64, metavar="N", help="of 80 ms, a request")
+    group.add_argument("--repeats", type=count, default=5, metavar="N", help="of what is timed")
+    group.add_argument("--rounds", type=count, default=2, metavar="N", help="of every stream")
     group.add_argument("--voice", metavar="NAME|FILE", help="as for say; a Base model needs one")
     group.add_argument("--language", default="auto", help="of the text; default: auto")
     group.add_argument("--instruct", metavar="WORDS", help="the voice, of a VoiceDesign model")
@@ -252,14 +255,25 @@ def _add_bench(commands: Commands) -> None:
     options.add_machine(bench)
 
 
+def _number(kind: type[int] | type[float]) -> Callable[[str], int | float]:
+    """Above 0."""
+
+    def read(text: str) -> int | float:
+        number = kind(text)
+        if not 0 < number < float("inf"):
+            raise ValueError("above 0")
+        return number
+
+    read.__name__ = "number"
+    return read
+
+
 def _numbers(kind: type[int] | type[float]) -> Callable[[str], list[int | float]]:
-    """Numbers above 0, with commas between them."""
+    """With commas between them."""
+    read_one = _number(kind)
 
     def read(text: str) -> list[int | float]:
-        numbers = [kind(part) for part in text.split(",")]
-        if not all(number > 0 for number in numbers):
-            raise ValueError("numbers above 0")
-        return numbers
+        return [read_one(part) for part in text.split(",")]
 
     read.__name__ = "list of numbers"
     return read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from vivace.cli.bench.machine import machine
 from vivace.cli.bench.peers import measure_peers
 from vivace.cli.bench.report import format_report, plot_arrivals
 from vivace.cli.model import load_tts
+from vivace.cli.words import LiveLine
 from vivace.errors import RequestError
 from vivace.tts import TTS
 
@@ -24,11 +26,24 @@ DEFAULT_INSTRUCT = "A calm and friendly narrator."
 
 
 def bench(arguments: argparse.Namespace) -> None:
+    check(arguments)
     began = time.perf_counter()
     with load_tts(arguments, max_streams=num_places(arguments)) as tts:
         load_s = time.perf_counter() - began
         report = measure(Subject(tts, _options(tts, arguments)), load_s, arguments)
     deliver(report, arguments)
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """What could not be delivered is refused before minutes are spent on it."""
+    if not arguments.plot:
+        return
+    if not arguments.rates:
+        raise RequestError("--plot draws first audio against --rates: give some, as --rates 1,2,4")
+    if Path(arguments.plot).suffix != ".png":
+        raise RequestError(f"--plot writes a .png, not {arguments.plot}")
+    if find_spec("matplotlib") is None:
+        raise RequestError("--plot needs matplotlib: pip install matplotlib")
 
 
 def num_places(arguments: argparse.Namespace) -> int:
@@ -68,15 +83,22 @@ def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> d
         "machine": machine(),
         "cold_start": {name: round(value, 3) for name, value in cold.items()},
     }
+    line = LiveLine()
+    line.show("one stream")
     report["latency"] = measure_latency(subject, num_frames=num_frames, repeats=arguments.repeats)
-    report["throughput"] = [
-        measure_throughput(subject, count, num_frames=num_frames, rounds=arguments.rounds)
-        for count in arguments.streams
-    ]
-    report["arrivals"] = [
-        measure_arrivals(subject, rate, seconds=arguments.seconds, num_frames=num_frames)
-        for rate in arguments.rates
-    ]
+    report["throughput"] = []
+    for count in arguments.streams:
+        line.show(f"{count} streams at once")
+        report["throughput"].append(
+            measure_throughput(subject, count, num_frames=num_frames, rounds=arguments.rounds)
+        )
+    report["arrivals"] = []
+    for rate in arguments.rates:
+        line.show(f"{rate:g} requests a second")
+        report["arrivals"].append(
+            measure_arrivals(subject, rate, seconds=arguments.seconds, num_frames=num_frames)
+        )
+    line.clear()
     report["memory"] = _memory(subject.tts)
     if arguments.compare:
         ours = report["latency"]["real_time_factor"]

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vivace.errors import RequestError
-
 
 def format_report(report: dict[str, Any]) -> str:
     return "\n".join(f"{name:<34} {value}" for name, value in _lines(report))
@@ -58,10 +56,8 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def plot_arrivals(arrivals: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
     """First audio against requests a second, a panel for each model."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise RequestError("--plot needs matplotlib: pip install matplotlib") from error
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7, 4) if len(arrivals) == 1 else (10, 4), layout="constrained")
     panels = figure.subplots(1, len(arrivals), sharey=True, squeeze=False)[0]
     for axes, (title, rows) in zip(panels, arrivals.items(), strict=True):
@@ -75,4 +71,5 @@ def plot_arrivals(arrivals: Mapping[str, list[dict[str, Any]]], path: Path) -> N
         axes.grid(alpha=0.3, which="both")
         axes.legend()
     panels[0].set_ylabel("first audio, ms")
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,15 +20,14 @@ from recipes.mini_voice import encode
 from recipes.mini_voice.codec_model import CodecTrainer
 from recipes.mini_voice.encode import Codes
 from recipes.mini_voice.settings import FRAME, SAMPLE_RATE, load_settings, parser
-from recipes.mini_voice.synthesize import Teacher
+from recipes.mini_voice.synthesize import Teacher, read_lines
 from recipes.mini_voice.train_codec import build, restore
 
 PER_PASS = 16  # utterances encoded together
-Lines = list[tuple[int, str]]
 
 
 @torch.inference_mode()
-def encode_waves(trainer: CodecTrainer, waves: list[np.ndarray]) -> list[np.ndarray]:
+def encode_waves(trainer: CodecTrainer, waves: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Int16 audio in whole frames to codes [frames, books], those of like length together."""
     found: dict[int, np.ndarray] = {}
     order = sorted(range(len(waves)), key=lambda i: len(waves[i]))
@@ -41,18 +41,8 @@ def encode_waves(trainer: CodecTrainer, waves: list[np.ndarray]) -> list[np.ndar
     return [found[i] for i in range(len(waves))]
 
 
-def read_lines(teacher: Teacher, trainer: CodecTrainer, lines: Lines) -> Codes:
-    waves, labels, kept = [], [], []
-    for number, text in lines:
-        try:
-            wave, label = teacher.read(text, seed=number)
-        except Exception as error:  # one bad line must not cost the others
-            print(f"line {number} failed: {error}", flush=True)
-            continue
-        if 2 * FRAME <= len(wave) <= 30 * SAMPLE_RATE:
-            waves.append(wave)
-            labels.append(label)
-            kept.append(number)
+def codes_of(teacher: Teacher, trainer: CodecTrainer, lines: list[tuple[int, str]]) -> Codes:
+    kept, waves, labels = zip(*read_lines(teacher, lines), strict=True)
     codes = encode_waves(trainer, waves)
     return Codes(
         np.concatenate(codes),
@@ -68,7 +58,7 @@ def work(settings: SimpleNamespace, folder: Path, jobs: Any, done: Any) -> None:
     teacher, trainer = Teacher(settings.data), build(settings).eval()
     restore(trainer, folder)
     while (lines := jobs.get()) is not None:
-        done.put(read_lines(teacher, trainer, lines))
+        done.put(codes_of(teacher, trainer, lines))
 
 
 def join(parts: list[Codes]) -> Codes:

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,16 +70,23 @@ class Teacher:
         return loudened.round().astype(np.int16), padded[np.minimum(centres, len(labels))]
 
 
-def read_shard(folder: Path, index: int, teacher: Teacher, lines: list[tuple[int, str]]) -> None:
-    audio, labels, kept, frames = [], [], [], []
+def read_lines(
+    teacher: Teacher, lines: list[tuple[int, str]]
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Number, audio and labels of every line that is neither too short nor too long."""
     for number, text in lines:
         try:
             wave, label = teacher.read(text, seed=number)
         except Exception as error:  # one bad line must not cost the others
             print(f"line {number} failed: {error}", flush=True)
             continue
-        if len(wave) < 2 * FRAME or len(wave) > 30 * SAMPLE_RATE:
-            continue
+        if 2 * FRAME <= len(wave) <= 30 * SAMPLE_RATE:
+            yield number, wave, label
+
+
+def read_shard(folder: Path, index: int, teacher: Teacher, lines: list[tuple[int, str]]) -> None:
+    audio, labels, kept, frames = [], [], [], []
+    for number, wave, label in read_lines(teacher, lines):
         audio.append(wave)
         labels.append(label)
         kept.append(number)

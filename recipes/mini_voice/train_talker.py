@@ -310,7 +310,8 @@ def run(
     save(talker, out)
     log("talker dev", steps=number, **stage.evaluate(dev_data, dev))
     stage.dropout.is_on = False
-    write_speech(settings, talker, tokenizer, codes, out, log)
+    if config.num_samples:
+        write_speech(settings, talker, tokenizer, codes, out, log)
 
 
 def main() -> None:

@@ -71,6 +71,19 @@ def test_peers_that_are_installed_are_timed_and_others_are_named(
     assert "not installed" in shown
 
 
+def test_a_peer_that_breaks_is_named_and_costs_nothing_else(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = types.ModuleType("qwen_tts")
+    module.Qwen3TTSModel = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "qwen_tts", module)
+    model = ("--model", tiny_folder / "custom_voice", "--streams", "1")
+    assert run_here("bench", *model, "--compare", *SHORT) == 0
+    shown = capsys.readouterr().out
+    assert "could not be timed (AttributeError" in shown
+    assert "times real time, one stream" in shown
+
+
 def test_a_base_model_needs_a_voice(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = run_here("bench", "--model", tiny_folder / "base", *SHORT)
     assert_refused(code, capsys, "--voice me.wav")

@@ -32,22 +32,29 @@ def measure_peers(subject: Subject, ours: float, *, num_frames: int) -> list[dic
 
 
 def _measure(peer: Peer, subject: Subject, ours: float, num_frames: int) -> dict[str, Any]:
+    """A peer that breaks must not cost what was measured before it."""
     try:
         kind = getattr(importlib.import_module(peer.module), peer.kind)
+        theirs = _real_time_factor(kind, peer, subject, num_frames)
     except ImportError as error:
         return {"peer": peer.name, "missing": str(error)}
+    except Exception as error:
+        return {"peer": peer.name, "failed": f"{type(error).__name__}: {error}"}
+    return {
+        "peer": peer.name,
+        "real_time_factor": round(theirs, 3),
+        "times_faster": round(ours / theirs, 2),
+    }
+
+
+def _real_time_factor(kind: Any, peer: Peer, subject: Subject, num_frames: int) -> float:
     tts = subject.tts
     placing = {peer.device_argument: str(tts.device), "dtype": tts.dtype}
     speak = _speaker(kind.from_pretrained(str(tts.checkpoint.folder), **placing), subject)
     speak(num_frames)  # what is not warm yet
     began = time.perf_counter()
     waves, rate = speak(num_frames)
-    theirs = len(waves[0]) / rate / (time.perf_counter() - began)
-    return {
-        "peer": peer.name,
-        "real_time_factor": round(theirs, 3),
-        "times_faster": round(ours / theirs, 2),
-    }
+    return len(waves[0]) / float(rate) / (time.perf_counter() - began)
 
 
 def _speaker(model: Any, subject: Subject) -> Callable[[int], tuple[list[Any], int]]:

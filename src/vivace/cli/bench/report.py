@@ -46,6 +46,8 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for row in report.get("peers", ()):
         if "missing" in row:
             yield row["peer"], f"not installed ({row['missing']})"
+        elif "failed" in row:
+            yield row["peer"], f"could not be timed ({row['failed']})"
         else:
             yield (
                 row["peer"],

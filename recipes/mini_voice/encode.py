@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from recipes.mini_voice.store import Part, Store
 
 SAMPLES_PER_PASS = 8_000_000
 BITS = 9
+LEADS = "leads.npy"
 
 
 @torch.no_grad()
@@ -70,13 +71,16 @@ class Codes:
     lines: np.ndarray  # of each utterance
     frames: np.ndarray
     num_dev: int  # the first utterances are held out
+    leads: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """Frames of silence before speech, [leads, frames each], after those of all utterances."""
 
     @property
     def starts(self) -> np.ndarray:
         return np.concatenate(([0], np.cumsum(self.frames)[:-1]))
 
     def by_line(self) -> dict[int, np.ndarray]:
-        pieces = np.split(self.codes, np.cumsum(self.frames)[:-1])
+        ends = np.cumsum(self.frames)
+        pieces = np.split(self.codes[: ends[-1]], ends[:-1])
         return dict(zip(self.lines.tolist(), pieces, strict=True))
 
 
@@ -117,4 +121,16 @@ def read(folder: Path) -> Codes:
     first = unpack(np.load(folder / "codes_a.npy"), total * middle)
     second = unpack(np.load(folder / "codes_b.npy"), total * (num_books - middle))
     codes = np.concatenate((first.reshape(total, -1), second.reshape(total, -1)), axis=1)
-    return Codes(codes, labels, lines, frames, num_dev)
+    found = Codes(codes, labels, lines, frames, num_dev)
+    return with_leads(found, np.load(path)) if (path := folder / LEADS).exists() else found
+
+
+def with_leads(found: Codes, codes: np.ndarray) -> Codes:
+    """`codes` are those of the leads, [leads, frames each, books]; a silent frame's label is 0."""
+    count, size, num_books = codes.shape
+    return replace(
+        found,
+        codes=np.concatenate((found.codes, codes.reshape(-1, num_books))),
+        labels=np.concatenate((found.labels, np.zeros(2 * count * size, np.uint8))),
+        leads=len(found.codes) + np.arange(count * size).reshape(count, size),
+    )

@@ -79,7 +79,10 @@ def build_examples(
     codes: Codes, tokenizer: TextTokenizer, config: TalkerConfig, settings: SimpleNamespace,
     utterances: range, *, seed: int = 5, variants: int = 2,
 ) -> Examples:  # fmt: skip
-    """Each utterance `variants` times, each time in a layout and a language drawn anew."""
+    """Each utterance `variants` times, each time in a layout and a language drawn anew.
+
+    Streamed speech begins after a lead, if there are some, while its first text comes.
+    """
     train = settings.train_talker
     lines = Path(settings.data.lines).read_text().splitlines()
     ids, rng, starts = Ids.of(tokenizer), np.random.default_rng(seed), codes.starts
@@ -89,24 +92,26 @@ def build_examples(
         text = tokenizer.encode(lines[codes.lines[utterance]])
         begin, count = int(starts[utterance]), int(codes.frames[utterance])
         for _ in range(variants):
+            is_streaming = rng.random() < train.streaming_fraction
             row_text, row_codec, trailing = prompt_rows(
-                text, config, ids,
-                is_streaming=rng.random() < train.streaming_fraction,
+                text, config, ids, is_streaming=is_streaming,
                 is_auto=rng.random() < train.auto_fraction,
             )  # fmt: skip
-            head = len(row_text)
-            if head + count > longest:
-                continue
-            later = (trailing + [ids.pad] * count)[:count]
             run = np.arange(begin, begin + count, dtype=np.int32)
+            if is_streaming and len(codes.leads):
+                run = np.concatenate((rng.choice(codes.leads).astype(np.int32), run))
+            head, length = len(row_text), len(row_text) + len(run)
+            if length > longest:
+                continue
+            later = (trailing + [ids.pad] * len(run))[: len(run)]
             texts.append(np.asarray(row_text + later, np.int16))
-            codecs.append(np.asarray(row_codec + [NOTHING] * count, np.int16))
+            codecs.append(np.asarray(row_codec + [NOTHING] * len(run), np.int16))
             frames.append(np.concatenate((np.full(head, NOTHING, np.int32), run)))
-            target = np.full(head + count, NOTHING, np.int32)
+            target = np.full(length, NOTHING, np.int32)
             target[head - 1 : -1] = run
             target[-1] = END
             targets.append(target)
-            lengths.append(head + count)
+            lengths.append(length)
             owners.append(utterance)
     sizes = np.asarray(lengths, np.int64)
     return Examples(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +56,28 @@ class FakePeer:
         return [np.zeros(48_000, np.float32)], 24_000
 
 
-def test_peers_that_are_installed_are_timed_and_others_are_named(
+@pytest.fixture
+def compare(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[type], str]:
+    """What is shown of a comparison with this as the official package's class."""
+
+    def compare(kind: type) -> str:
+        module = types.ModuleType("qwen_tts")
+        module.Qwen3TTSModel = kind  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "qwen_tts", module)
+        monkeypatch.setitem(sys.modules, "faster_qwen3_tts", None)
+        model = ("--model", tiny_folder / "custom_voice", "--streams", "1")
+        assert run_here("bench", *model, "--compare", *SHORT) == 0
+        return capsys.readouterr().out
+
+    return compare
+
+
+def test_peers_that_are_installed_are_timed_and_others_are_named(
+    compare: Callable[[type], str],
 ) -> None:
-    module = types.ModuleType("qwen_tts")
-    module.Qwen3TTSModel = FakePeer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "qwen_tts", module)
-    monkeypatch.setitem(sys.modules, "faster_qwen3_tts", None)
-    model = ("--model", tiny_folder / "custom_voice", "--streams", "1")
-    assert run_here("bench", *model, "--compare", *SHORT) == 0
-    shown = capsys.readouterr().out
+    shown = compare(FakePeer)
     assert "qwen-tts (official)" in shown
     assert "times faster" in shown
     assert "faster-qwen3-tts" in shown
@@ -72,14 +85,9 @@ def test_peers_that_are_installed_are_timed_and_others_are_named(
 
 
 def test_a_peer_that_breaks_is_named_and_costs_nothing_else(
-    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    compare: Callable[[type], str],
 ) -> None:
-    module = types.ModuleType("qwen_tts")
-    module.Qwen3TTSModel = object  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "qwen_tts", module)
-    model = ("--model", tiny_folder / "custom_voice", "--streams", "1")
-    assert run_here("bench", *model, "--compare", *SHORT) == 0
-    shown = capsys.readouterr().out
+    shown = compare(object)
     assert "could not be timed (AttributeError" in shown
     assert "times real time, one stream" in shown
 

@@ -66,6 +66,9 @@ def parse_arguments() -> argparse.Namespace:
     command.add_argument("--json", type=Path, required=True)
     command.add_argument("--name", help="of the row in tables; default: the folder's")
     command.add_argument("--threads", type=int, default=2)
+    command.add_argument(
+        "--without-texts", action="store_true", help="the worst lines by number, not by their words"
+    )
     command = commands.add_parser("table", help="several results as a picture")
     command.set_defaults(run=draw_table)
     command.add_argument("results", type=Path, nargs="+")
@@ -174,13 +177,15 @@ def judge(arguments: argparse.Namespace) -> None:
         raise SystemExit(f"{arguments.folder} holds no recordings; `speak` into it first")
     from vivace.cli.bench.machine import machine  # `speak --teacher` needs no torch
 
+    worst = sorted(rows, key=lambda row: -row["errors"] / row["words"])[:12]
+    hidden = {"text", "heard"} if arguments.without_texts else set()
     report = {
         "benchmark": "quality",
         "name": arguments.name or arguments.folder.name,
         "machine": machine(),
         "judges": "Whisper-base int8 (faster-whisper, beam 5), DistillMOS v7, Resemblyzer 0.1.4",
         "figures": summarise(rows),
-        "worst": sorted(rows, key=lambda row: -row["errors"] / row["words"])[:12],
+        "worst": [{k: v for k, v in row.items() if k not in hidden} for row in worst],
     }
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")

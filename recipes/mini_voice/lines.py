@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 from recipes.mini_voice.settings import load_settings, parser
 from recipes.mini_voice.templates import template_lines
+
+
+def all_lines(data: SimpleNamespace) -> list[str]:
+    """Those of every stage, then the rare ones, if there are: a line's number is its place here."""
+    paths = [Path(data.lines), Path(data.rare)]
+    return [line for path in paths if path.exists() for line in path.read_text().splitlines()]
 
 
 def main() -> None:

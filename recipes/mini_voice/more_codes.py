@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ import torch
 from recipes.mini_voice import encode
 from recipes.mini_voice.codec_model import CodecTrainer
 from recipes.mini_voice.encode import Codes
+from recipes.mini_voice.lines import all_lines
 from recipes.mini_voice.settings import FRAME, SAMPLE_RATE, load_settings, parser
 from recipes.mini_voice.synthesize import Teacher, read_lines
 from recipes.mini_voice.train_codec import build, restore
@@ -53,12 +54,16 @@ def codes_of(teacher: Teacher, trainer: CodecTrainer, lines: list[tuple[int, str
     )
 
 
-def work(settings: SimpleNamespace, folder: Path, jobs: Any, done: Any) -> None:
+def work(settings: SimpleNamespace, folder: Path, lines: list[tuple[int, str]]) -> Codes:
+    """One worker's share."""
     torch.set_num_threads(1)
     teacher, trainer = Teacher(settings.data), build(settings).eval()
     restore(trainer, folder)
-    while (lines := jobs.get()) is not None:
-        done.put(codes_of(teacher, trainer, lines))
+    size, parts = settings.data.lines_per_shard, []
+    for begin in range(0, len(lines), size):
+        parts.append(codes_of(teacher, trainer, lines[begin : begin + size]))
+        print(f"{min(begin + size, len(lines))} of {len(lines)}", flush=True)
+    return join(parts)
 
 
 def join(parts: list[Codes]) -> Codes:
@@ -73,26 +78,12 @@ def main() -> None:
     options.set_defaults(resume=Path("carry/checkpoints"))
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
-    data, begun = settings.data, time.perf_counter()
-    known = encode.read(args.resume)
-    lines = list(enumerate(Path(data.lines).read_text().splitlines()))[known.lines.max() + 1 :]
-    lines = lines[: data.max_lines or None]
-    size = data.lines_per_shard
-    shards = [lines[i : i + size] for i in range(0, len(lines), size)]
+    data, known = settings.data, encode.read(args.resume)
+    lines = list(enumerate(all_lines(data)))[known.lines.max() + 1 :][: data.max_lines or None]
     os.environ["OMP_NUM_THREADS"] = "1"
-    context = multiprocessing.get_context("spawn")
-    jobs, done = context.Queue(), context.Queue()
-    for job in [*shards, *[None] * data.num_workers]:
-        jobs.put(job)
-    for _ in range(data.num_workers):
-        context.Process(target=work, args=(settings, args.resume, jobs, done), daemon=True).start()
-    parts = [known]
-    for index in range(len(shards)):
-        parts.append(done.get())
-        if index % 20 == 0:
-            seconds = time.perf_counter() - begun
-            print(f"{index + 1} of {len(shards)} in {seconds:.0f} s", flush=True)
-    found = join(parts)
+    shares = [lines[i :: data.num_workers] for i in range(min(data.num_workers, len(lines)))]
+    with ProcessPoolExecutor(data.num_workers, multiprocessing.get_context("spawn")) as pool:
+        found = join([known, *pool.map(partial(work, settings, args.resume), shares)])
     encode.write(found, args.out)
     hours = (found.frames.sum() - known.frames.sum()) * FRAME / SAMPLE_RATE / 3600
     print(f"{len(found.lines)} utterances, {hours:.1f} hours of them new")

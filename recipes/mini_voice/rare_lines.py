@@ -1,4 +1,4 @@
-"""Lines of rare words and names, added after those that exist, so that no line changes its number.
+"""Lines of rare words and names, for the talker.
 
 The words are those that the teacher's lexicons can say: how a word of English is spelled and how it
 sounds is most of what the talker has to learn, and ordinary sentences show it few words.
@@ -110,19 +110,16 @@ class Writer:
 
 
 def main() -> None:
-    options = parser(__doc__)
-    args = options.parse_args()
+    args = parser(__doc__).parse_args()
     data = load_settings(args.smoke, args.set).data
-    path = Path(data.lines)
-    lines = path.read_text().splitlines()
-    known = set(lines)
-    sentences = lines[data.num_dev :]
-    made = Writer(Path(data.teacher), sentences).lines(data.num_rare)
+    lines = Path(data.lines).read_text().splitlines()
+    made = Writer(Path(data.teacher), lines[data.num_dev :]).lines(data.num_rare)
     made += template_lines(data.num_more_templates, seed=17)
     random.Random(19).shuffle(made)
-    added = [line for line in made if line not in known]
-    path.write_text("\n".join(lines + added) + "\n")
-    print(len(lines), "lines,", len(added), "added")
+    known = set(lines)
+    rare = [line for line in made if line not in known]
+    Path(data.rare).write_text("\n".join(rare) + "\n")
+    print(len(rare), "lines")
 
 
 if __name__ == "__main__":

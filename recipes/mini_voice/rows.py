@@ -7,12 +7,12 @@ Rows of all examples lie in flat arrays; an example is a run of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
 from recipes.mini_voice.encode import Codes
+from recipes.mini_voice.lines import all_lines
 from vivace.model.config import TalkerConfig
 from vivace.text.tokenizer import TextTokenizer
 
@@ -84,7 +84,7 @@ def build_examples(
     Streamed speech begins after a lead, if there are some, while its first text comes.
     """
     train = settings.train_talker
-    lines = Path(settings.data.lines).read_text().splitlines()
+    lines = all_lines(settings.data)
     ids, rng, starts = Ids.of(tokenizer), np.random.default_rng(seed), codes.starts
     texts, codecs, frames, targets, lengths, owners = [], [], [], [], [], []
     longest = max(train.buckets)

@@ -12,6 +12,7 @@ from torch import Tensor
 from recipes.mini_voice.codec_model import CodecDecoder
 from recipes.mini_voice.common import DEVICE, Log, load_half
 from recipes.mini_voice.encode import Codes
+from recipes.mini_voice.lines import all_lines
 from recipes.mini_voice.rows import Ids, prompt_rows
 from recipes.mini_voice.settings import FRAME, decoder_config
 from vivace.model.cache import attend_causally
@@ -95,7 +96,7 @@ def write_speech(
     config = settings.train_talker
     decoder = CodecDecoder(decoder_config(settings)).to(DEVICE)
     load_half(Path(config.decoder), decoder)
-    lines = Path(settings.data.lines).read_text().splitlines()
+    lines = all_lines(settings.data)
     chosen = [int(line) for line in codes.lines[: min(config.num_samples, codes.num_dev)]]
     arrays = {}
     for name, is_streaming, temperature in (

@@ -63,7 +63,7 @@ def test_seeded_codes_in_float32_are_the_reference_ones(
     backend = load(part, torch.float32)
     eager = EagerBackend(backend.model, backend.codec)
     items = list(official_items(model))
-    chosen = items[:: -(-len(items) // 10)]  # of every kind of call
+    chosen = items[:: -(-len(items) // 10)]  # every mode and both layouts
     requests = [
         (item.prompt(part), params(seed, **SETTINGS[seed % len(SETTINGS)]))
         for seed, item in enumerate(chosen)

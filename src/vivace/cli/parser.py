@@ -256,24 +256,20 @@ def _add_bench(commands: Commands) -> None:
 
 
 def _number(kind: type[int] | type[float]) -> Callable[[str], int | float]:
-    """Above 0."""
-
     def read(text: str) -> int | float:
-        number = kind(text)
+        try:
+            number = kind(text)
+        except ValueError:
+            number = 0
         if not 0 < number < float("inf"):
-            raise ValueError("above 0")
+            what = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"needs {what} above 0, not {text!r}")
         return number
 
-    read.__name__ = "number"
     return read
 
 
 def _numbers(kind: type[int] | type[float]) -> Callable[[str], list[int | float]]:
     """With commas between them."""
     read_one = _number(kind)
-
-    def read(text: str) -> list[int | float]:
-        return [read_one(part) for part in text.split(",")]
-
-    read.__name__ = "list of numbers"
-    return read
+    return lambda text: [read_one(part) for part in text.split(",")]

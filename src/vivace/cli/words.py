@@ -6,9 +6,13 @@ import dataclasses
 import json
 import shutil
 import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from vivace.errors import TTSError
 from vivace.speech import FinishReason, Usage
+
+T = TypeVar("T")
 
 
 class LiveLine:
@@ -23,6 +27,12 @@ class LiveLine:
             words = words[: shutil.get_terminal_size().columns - 1]  # a second line would stay
             self._write(words.ljust(self._num_shown))
             self._num_shown = len(words)
+
+    def each(self, values: Iterable[T], words: str) -> Iterator[T]:
+        """The values, each shown in the words' braces while it is worked on."""
+        for value in values:
+            self.show(words.format(value))
+            yield value
 
     def clear(self) -> None:
         if self._num_shown:

@@ -125,9 +125,9 @@ class Scheduler:
         return len(self.running) < self.num_places
 
     def _turn_length(self, missing: Sequence[Ticket], company: Sequence[Ticket]) -> int:
-        """As long as nobody gets their first audio later than they could, or too little of it."""
+        """As long as no first audio comes later than it could and nobody's sound runs out."""
         pace = PACES[self.limits.profile]
-        most = min(max(t.num_missing, t.num_made) for t in company)
+        most = min(max(ticket.num_missing, ticket.num_made) for ticket in company)
         new = [ticket.num_missing for ticket in missing if not ticket.has_begun]
         if new:
             return min(*new, most, pace.max_frames)
@@ -145,7 +145,7 @@ class Scheduler:
             or (ticket.num_made and ticket.can_run and ticket.num_buffered < ahead)
         ]
         # First audio that is being rendered has the device to itself, unless somebody waits.
-        return company if any(t.num_missing or t.has_begun for t in company) else []
+        return company if any(ticket.num_missing or ticket.has_begun for ticket in company) else []
 
     def _estimate_wait_s(self) -> float:
         return max(0.1, self._mean_hold_s * (len(self.queue) + 1) / self.num_places)

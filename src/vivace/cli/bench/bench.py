@@ -86,18 +86,14 @@ def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> d
     line = LiveLine()
     line.show("one stream")
     report["latency"] = measure_latency(subject, num_frames=num_frames, repeats=arguments.repeats)
-    report["throughput"] = []
-    for count in arguments.streams:
-        line.show(f"{count} streams at once")
-        report["throughput"].append(
-            measure_throughput(subject, count, num_frames=num_frames, rounds=arguments.rounds)
-        )
-    report["arrivals"] = []
-    for rate in arguments.rates:
-        line.show(f"{rate:g} requests a second")
-        report["arrivals"].append(
-            measure_arrivals(subject, rate, seconds=arguments.seconds, num_frames=num_frames)
-        )
+    report["throughput"] = [
+        measure_throughput(subject, count, num_frames=num_frames, rounds=arguments.rounds)
+        for count in line.each(arguments.streams, "{} streams at once")
+    ]
+    report["arrivals"] = [
+        measure_arrivals(subject, rate, seconds=arguments.seconds, num_frames=num_frames)
+        for rate in line.each(arguments.rates, "{:g} requests a second")
+    ]
     line.clear()
     report["memory"] = _memory(subject.tts)
     if arguments.compare:

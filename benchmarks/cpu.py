@@ -104,7 +104,7 @@ def measure(model: str | None, threads: int, repeats: int) -> dict[str, Any]:
         firsts.append(first_audio(tts, seed))
         for text in TEXTS:
             audio = tts.speak(text, seed=seed)
-            speeds.append(audio.usage.real_time_factor)
+            speeds.append(audio.usage.times_real_time)
     streamed = [stream_speed(tts, seed) for seed in range(repeats)]
     for name, ms in time_parts(tts, repeats):
         parts[name].append(ms)
@@ -130,7 +130,7 @@ def stream_speed(tts: Any, seed: int) -> float:
     with tts.stream(TEXTS[0], seed=seed) as stream:
         for _ in stream:
             pass
-        return float(stream.usage.real_time_factor)
+        return float(stream.usage.times_real_time)
 
 
 def time_parts(tts: Any, repeats: int) -> Iterator[tuple[str, float]]:

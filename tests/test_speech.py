@@ -50,4 +50,4 @@ def test_a_value_out_of_range_is_refused_by_name(name: str, value: object) -> No
 
 def test_real_time_is_audio_over_waiting() -> None:
     usage = Usage(text_tokens=1, frames=25, audio_s=2.0, wall_s=0.5, seed=1)
-    assert usage.real_time_factor == 4.0
+    assert usage.times_real_time == 4.0

@@ -167,7 +167,7 @@ def test_usage_counts_tokens_frames_and_seconds(
     assert usage.audio_s == pytest.approx(0.24)
     assert usage.seed == 11
     assert usage.wall_s > 0
-    assert usage.real_time_factor == pytest.approx(usage.audio_s / usage.wall_s)
+    assert usage.times_real_time == pytest.approx(usage.audio_s / usage.wall_s)
 
 
 @pytest.mark.parametrize("way", WAYS)

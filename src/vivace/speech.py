@@ -109,6 +109,6 @@ class Usage:
     first_audio_ms: float | None = None  # from the call to the first samples
 
     @property
-    def real_time_factor(self) -> float:
+    def times_real_time(self) -> float:
         """Seconds of audio made per second of waiting; bigger is better."""
         return self.audio_s / self.wall_s if self.wall_s else float("inf")

@@ -59,7 +59,7 @@ class Report:
             "played": self.is_played,
             "finish_reason": self.finish_reason,
             **dataclasses.asdict(self.usage),
-            "real_time_factor": self.usage.real_time_factor,
+            "times_real_time": self.usage.times_real_time,
         }
         return json.dumps(facts)
 
@@ -84,7 +84,7 @@ def _first_audio(usage: Usage) -> str:
 
 
 def _pace(usage: Usage) -> str:
-    return f"{usage.real_time_factor:.2f} times real time"
+    return f"{usage.times_real_time:.2f} times real time"
 
 
 def print_report(report: Report, *, is_json: bool, is_quiet: bool) -> None:

@@ -17,7 +17,7 @@ def show_progress(stream: Stream) -> None:
     bar = "█" * round(WIDTH * share)
     line = (
         f"\r{share:4.0%} |{bar:<{WIDTH}}| {_clock(usage.audio_s)} of audio "
-        f"in {_clock(usage.wall_s)}, {usage.real_time_factor:.1f} times real time "
+        f"in {_clock(usage.wall_s)}, {usage.times_real_time:.1f} times real time "
     )
     sys.stderr.write(line + "\n" * is_over)
     sys.stderr.flush()

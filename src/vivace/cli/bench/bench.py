@@ -97,7 +97,7 @@ def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> d
     line.clear()
     report["memory"] = _memory(subject.tts)
     if arguments.compare:
-        ours = report["latency"]["real_time_factor"]
+        ours = report["latency"]["times_real_time"]
         report["peers"] = measure_peers(subject, ours, num_frames=num_frames)
     return report
 

@@ -40,7 +40,7 @@ def measure_latency(subject: Subject, *, num_frames: int, repeats: int) -> dict[
         "frames": num_frames,
         "repeats": repeats,
         "first_audio_ms": _median([first_audio_ms(subject, 1) for _ in range(repeats)]),
-        "real_time_factor": _median([real_time(subject, num_frames) for _ in range(repeats)]),
+        "times_real_time": _median([real_time(subject, num_frames) for _ in range(repeats)]),
         "parts": measure_parts(subject, num_frames, repeats),
         "chunks": [measure_chunks(subject, size, num_frames, repeats) for size in CHUNKS],
     }
@@ -80,7 +80,7 @@ def measure_chunks(
     return {
         "chunk_frames": chunk_frames,
         "first_audio_ms": _median(firsts),
-        "real_time_factor": _median(speeds),
+        "times_real_time": _median(speeds),
     }
 
 

@@ -35,19 +35,19 @@ def _measure(peer: Peer, subject: Subject, ours: float, num_frames: int) -> dict
     """A peer that breaks must not cost what was measured before it."""
     try:
         kind = getattr(importlib.import_module(peer.module), peer.kind)
-        theirs = _real_time_factor(kind, peer, subject, num_frames)
+        theirs = _times_real_time(kind, peer, subject, num_frames)
     except ImportError as error:
         return {"peer": peer.name, "missing": str(error)}
     except Exception as error:
         return {"peer": peer.name, "failed": f"{type(error).__name__}: {error}"}
     return {
         "peer": peer.name,
-        "real_time_factor": round(theirs, 3),
+        "times_real_time": round(theirs, 3),
         "times_faster": round(ours / theirs, 2),
     }
 
 
-def _real_time_factor(kind: Any, peer: Peer, subject: Subject, num_frames: int) -> float:
+def _times_real_time(kind: Any, peer: Peer, subject: Subject, num_frames: int) -> float:
     tts = subject.tts
     placing = {peer.device_argument: str(tts.device), "dtype": tts.dtype}
     speak = _speaker(kind.from_pretrained(str(tts.checkpoint.folder), **placing), subject)

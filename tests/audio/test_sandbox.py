@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +24,12 @@ from hypothesis import strategies as st
 from vivace.audio import sandbox as sandbox_module
 from vivace.audio.decode import DEFAULT_LIMITS, MIB, AudioLimits, decode_compressed
 from vivace.audio.files import read_audio
-from vivace.audio.sandbox import SANDBOX, Sandbox
+from vivace.audio.sandbox import LIMIT_S, SANDBOX, Sandbox
 from vivace.errors import AudioError
 
 RATE = 24_000
 PRELUDE = "import sys; sys.path[:] = sys.argv[1:]; import vivace.audio.sandbox as s, time, os\n"
+READY = "s._send(sys.stdout.buffer, {}, b'')\n"  # what a child says first
 
 
 def encode(samples: np.ndarray, rate: int = RATE, **kind: str) -> bytes:
@@ -162,12 +164,11 @@ def forge_flac(*, rate: int = RATE, channels: int = 1, num_samples: int | None =
 
 @pytest.mark.parametrize("num_samples", [0, 1, RATE * 3_600 * 3, 2**36 - 1])
 def test_a_forged_length_costs_nothing(num_samples: int) -> None:
-    began = time.monotonic()
     try:
         assert read_audio(forge_flac(num_samples=num_samples)).duration_s <= 0.5
     except AudioError as error:
-        assert "decoded" in str(error)  # noqa: PT017
-    assert time.monotonic() - began < 3
+        assert "cannot be decoded" in str(error)  # noqa: PT017
+        assert "longer" not in str(error)  # noqa: PT017 - it was not decoded up to a limit
 
 
 @pytest.mark.parametrize(
@@ -182,10 +183,8 @@ def test_a_forged_length_costs_nothing(num_samples: int) -> None:
     ],
 )
 def test_a_bomb_is_refused(content: bytes, message: str) -> None:
-    began = time.monotonic()
     with pytest.raises(AudioError, match=message):
         read_audio(content)
-    assert time.monotonic() - began < 3
 
 
 @pytest.mark.parametrize("kind", list(FILES))
@@ -218,36 +217,91 @@ def test_a_mutant_is_audio_or_an_audio_error(
 # Children that fail
 
 
-def fail_and_recover(script: str, message: str, **options: float) -> float:
-    """Seconds until the AudioError; afterwards nothing is left and the pool still answers."""
-    began = time.monotonic()
+def fail_and_recover(script: str, message: str, **options: float) -> None:
+    """An AudioError; afterwards nothing is left and the pool still answers."""
     pool = Sandbox(command=child_that(script), **options)  # type: ignore[arg-type]
     with pytest.raises(AudioError, match=message):
         pool.decode(FLAC, DEFAULT_LIMITS)
-    seconds = time.monotonic() - began
     assert not pool._idle
-    pool._command = None
+    pool._command, pool._limit_s = None, LIMIT_S
     assert len(pool.decode(FLAC, DEFAULT_LIMITS)[0]) == RATE // 2
     pool.close()
-    return seconds
 
 
 def test_a_decoder_that_hangs_is_stopped() -> None:
-    script = "s.decode_compressed = lambda *_: time.sleep(99)\ns.serve()"
-    assert 1 <= fail_and_recover(script, "longer than 1 s", limit_s=1) < 3
+    script = "s.decode_compressed = lambda *_: time.sleep(999)\ns.serve()"
+    fail_and_recover(script, "longer than 1 s", limit_s=1)
 
 
-def test_a_decoder_that_spins_stops_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "s.LIMIT_S = 0.2\ndef spin(*_):\n    while True: pass\n"
+def test_a_decoder_that_spins_is_ended_by_its_limit_of_the_processor() -> None:
+    script = "s.CPU_LIMIT_S = 0.2\ndef spin(*_):\n    while True: pass\n"
     script += "s.decode_compressed = spin\ns.serve()"
-    assert fail_and_recover(script, "the decoder failed", limit_s=30) < 10
+    fail_and_recover(script, "longer than 5 s of a processor", limit_s=600)
 
 
 def test_a_child_that_never_reads_is_stopped() -> None:
     content = FLAC + bytes(8 * MIB)  # more than a pipe holds
-    pool = Sandbox(command=child_that("time.sleep(99)"), limit_s=0.5)
+    pool = Sandbox(command=child_that(READY + "time.sleep(999)"), limit_s=0.5)
     with pytest.raises(AudioError, match=r"longer than 0\.5 s"):
         pool.decode(content, DEFAULT_LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("script", "limit_s"),
+    [("time.sleep(999)", 0.5), ("1 / 0", 60), (READY.replace("{}", "{'x': 1}"), 60)],
+    ids=["hangs", "ends", "says something else"],
+)
+def test_a_child_that_does_not_get_ready_is_an_audio_error(
+    script: str, limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox_module, "START_LIMIT_S", limit_s)
+    pool = Sandbox(command=child_that(script))
+    before = children_of(os.getpid())
+    with pytest.raises(AudioError, match="does not start: it ended before it was ready; WAV is"):
+        pool.decode(FLAC, DEFAULT_LIMITS)
+    assert children_of(os.getpid()) == before
+
+
+def test_the_clock_of_a_recording_begins_when_the_child_is_ready() -> None:
+    pool = Sandbox(command=child_that("time.sleep(1)\ns.serve()"), limit_s=0.5)
+    assert pool.confinement()
+    pool.close()
+
+
+def test_a_timer_that_fires_late_does_not_kill_a_child_in_the_pool(
+    pool: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer runs out just as the answer comes; the child is killed before it is given back."""
+    pool.decode(FLAC, DEFAULT_LIMITS)
+    given_back, events = threading.Event(), []
+    give_back = pool._give_back
+
+    class LateTimer(threading.Timer):
+        def __init__(self, _: float, function: Callable[[], None]) -> None:
+            super().__init__(0, function)
+            self.has_fired = threading.Event()
+
+        def run(self) -> None:
+            self.has_fired.set()
+            given_back.wait(0.5)  # runs into the limit, unless nobody waits for this thread
+            events.append("killed")
+            self.function()
+
+        def cancel(self) -> None:
+            self.has_fired.wait()
+
+    def note(child: sandbox_module._Child) -> None:
+        events.append("given back")
+        give_back(child)
+        given_back.set()
+
+    monkeypatch.setattr(sandbox_module.threading, "Timer", LateTimer)
+    monkeypatch.setattr(pool, "_give_back", note)
+    samples, _ = pool.decode(FLAC, DEFAULT_LIMITS)
+    assert len(samples) == RATE // 2
+    assert events == ["killed", "given back"]
+    monkeypatch.undo()
+    assert len(pool.decode(FLAC, DEFAULT_LIMITS)[0]) == RATE // 2
 
 
 @pytest.mark.parametrize(
@@ -262,7 +316,7 @@ def test_a_child_that_never_reads_is_stopped() -> None:
 )
 def test_a_decoder_that_crashes_is_replaced(crash: str) -> None:
     script = f"def crash(*_):\n    {crash}\ns.decode_compressed = crash\ns.serve()"
-    assert fail_and_recover(script, "cannot be decoded: the decoder failed on it") < 5
+    fail_and_recover(script, "cannot be decoded: the decoder failed on it")
 
 
 def test_a_library_that_prints_does_not_spoil_the_answer() -> None:
@@ -292,13 +346,13 @@ def test_a_library_that_prints_does_not_spoil_the_answer() -> None:
     ],
 )
 def test_a_child_that_was_taken_over_is_not_believed(answer: str) -> None:
-    script = f"s._receive(sys.stdin.buffer, 2**40)\nout = sys.stdout.buffer\n{answer}"
+    script = f"{READY}s._receive(sys.stdin.buffer, 2**40)\nout = sys.stdout.buffer\n{answer}"
     fail_and_recover(script, "cannot be decoded|the sample rate is 1 Hz")
 
 
 def test_the_words_of_a_child_are_cleaned() -> None:
     script = (
-        "s._receive(sys.stdin.buffer, 2**40)\n"
+        f"{READY}s._receive(sys.stdin.buffer, 2**40)\n"
         "s._send(sys.stdout.buffer, {'error': 'a\\nb\\x1b[31mc'}, b'')\ntime.sleep(9)"
     )
     pool = Sandbox(command=child_that(script))
@@ -324,35 +378,6 @@ def test_a_decoder_that_takes_too_much_memory_is_refused() -> None:
     pool.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits differ elsewhere")
-@pytest.mark.parametrize(
-    "deed",
-    [
-        "open('/etc/passwd').read()",
-        "open('made-by-the-child', 'w')",
-        "__import__('socket').socket()",
-        "__import__('subprocess').run(['true'])",
-    ],
-)
-@pytest.mark.parametrize("is_confined", [True, False], ids=["confined", "control"])
-def test_a_child_can_reach_nothing(
-    deed: str, is_confined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    script = (
-        "import socket, subprocess\n"
-        f"def deed(*_):\n    try: {deed}\n    except OSError: raise s.AudioError('stopped')\n"
-        "    raise s.AudioError('it worked')\n"
-        "s.decode_compressed = deed\n"
-        f"s._confine = s._confine if {is_confined} else lambda: None\n"
-        "s.serve()"
-    )
-    pool = Sandbox(command=child_that(script))
-    with pytest.raises(AudioError, match="stopped" if is_confined else "it worked"):
-        pool.decode(FLAC, DEFAULT_LIMITS)
-    pool.close()
-
-
 def test_a_child_does_not_see_our_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", "secret")
     script = (
@@ -369,24 +394,25 @@ def test_a_child_killed_while_idle_is_not_noticed(pool: Sandbox) -> None:
     pool.decode(FLAC, DEFAULT_LIMITS)
     (victim,) = pids(pool)
     os.kill(victim, signal.SIGKILL)
-    time.sleep(0.1)
+    os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)  # dead, and for the pool to find
     pool.decode(FLAC, DEFAULT_LIMITS)
     assert pids(pool) != {victim}
     assert not is_alive(victim)
 
 
 def test_a_child_killed_at_work_is_an_error_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = Sandbox(command=child_that("s.decode_compressed = lambda *_: time.sleep(9)\ns.serve()"))
+    pool = Sandbox(
+        command=child_that("s.decode_compressed = lambda *_: time.sleep(999)\ns.serve()")
+    )
     made: list[int] = []
-    start = subprocess.Popen
+    ask = sandbox_module._Child.ask
 
-    def remember(*args: object, **kwargs: object) -> subprocess.Popen[bytes]:
-        process = start(*args, **kwargs)  # type: ignore[call-overload]
-        made.append(process.pid)
-        return process  # type: ignore[no-any-return]
+    def ask_and_kill(child: sandbox_module._Child, *arguments: Any) -> Any:
+        made.append(child.process.pid)
+        threading.Timer(0.2, lambda: os.kill(made[0], signal.SIGKILL)).start()
+        return ask(child, *arguments)
 
-    monkeypatch.setattr(sandbox_module.subprocess, "Popen", remember)
-    threading.Timer(0.8, lambda: os.kill(made[0], signal.SIGKILL)).start()
+    monkeypatch.setattr(sandbox_module._Child, "ask", ask_and_kill)
     with pytest.raises(AudioError, match="the decoder failed"):
         pool.decode(FLAC, DEFAULT_LIMITS)
     assert not is_alive(made[0])
@@ -431,8 +457,8 @@ def test_children_end_with_their_parent(is_killed: bool, tmp_path: Path) -> None
         if is_killed:
             assert is_alive(child)
             parent.kill()
-        assert parent.wait(10) == (-signal.SIGKILL if is_killed else 0)
-    deadline = time.monotonic() + 3
+        assert parent.wait(60) == (-signal.SIGKILL if is_killed else 0)
+    deadline = time.monotonic() + 60
     while _runs(child) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not _runs(child)

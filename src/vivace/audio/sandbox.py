@@ -1,8 +1,9 @@
 """Strangers' audio is decoded in a process apart, so that what libsndfile does stays there.
 
-Children are started when needed and used again. Encoded bytes go to a child's stdin, samples come
-back from its stdout, both with lengths and JSON; a child that fails is replaced. When the parent
-ends, however it ends, its children read the end of stdin and end too.
+Children are started when needed and used again. A child confines itself, says how, and answers:
+encoded bytes go to its stdin, samples come back from its stdout, both with lengths and JSON. One
+that fails is replaced. When the parent ends, however it ends, its children read the end of stdin
+and end too.
 """
 
 from __future__ import annotations
@@ -12,22 +13,26 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
 
-from vivace.audio.decode import MIB, AudioLimits, Decoded, decode_compressed
+from vivace.audio.confine import Confinement, confine, limit_cpu
+from vivace.audio.decode import AudioLimits, Decoded, decode_compressed
 from vivace.audio.encode import import_package
 from vivace.errors import AudioError
 
-LIMIT_S = 5.0  # of the clock, for one recording
+CPU_LIMIT_S = 5.0  # of a processor, for one recording
+LIMIT_S = 30.0  # of the clock, so that a busy machine refuses nothing that is not itself slow
+START_LIMIT_S = 120.0  # of the clock, for a child's imports
 MAX_CHILDREN = 4
-MAX_EXTRA_BYTES = 512 * MIB  # address space beyond what the imports took
+PACKAGES = ("soundfile", "av")  # those that decode; a confined child can import nothing
 MAX_HEAD_BYTES = 4_096
 LENGTHS = struct.Struct("<II")  # of the JSON head and of the bytes that follow it
 KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TEMP", "TMPDIR")
@@ -75,6 +80,13 @@ class Sandbox:
             raise decoded
         return decoded
 
+    def confinement(self) -> Confinement:
+        """How a child is confined on this system; starts one where none is idle."""
+        with self._free:
+            child = self._borrow()
+            self._give_back(child)
+        return child.confinement
+
     def close(self) -> None:
         """End the idle children; a later `decode` starts new ones."""
         with self._lock:
@@ -118,14 +130,34 @@ class _Child:
                 start_new_session=True,  # Ctrl-C is the parent's affair
             )
         except OSError as error:
-            raise AudioError(
-                f"the process that decodes audio does not start: {error.strerror or error}; "
-                "WAV is read without it"
-            ) from error
+            raise _no_start(error.strerror or str(error)) from error
+        try:
+            with self._deadline(START_LIMIT_S):
+                head, _ = _receive(self._stdout, 0)
+            self.confinement = Confinement(**head)
+        except (_BrokenChildError, TypeError) as error:
+            self.end()
+            raise _no_start("it ended before it was ready") from error
+        except BaseException:
+            self.end()
+            raise
+
+    @property
+    def _stdout(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
 
     def ask(
         self, head: dict[str, Any], body: bytes, limits: AudioLimits, limit_s: float
     ) -> tuple[dict[str, Any], bytes]:
+        assert self.process.stdin is not None
+        with self._deadline(limit_s):
+            _send(self.process.stdin, head, body)
+            return _receive(self._stdout, limits.max_decoded_bytes)
+
+    @contextlib.contextmanager
+    def _deadline(self, limit_s: float) -> Iterator[None]:
+        """Ends the child after `limit_s`; what it does wrong is a _BrokenChildError."""
         is_late = threading.Event()
 
         def stop() -> None:
@@ -136,21 +168,24 @@ class _Child:
         watch.daemon = True
         watch.start()
         try:
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
-            _send(self.process.stdin, head, body)
-            return _receive(self.process.stdout, limits.max_decoded_bytes)
+            yield
         except (OSError, EOFError, ValueError) as error:
             if is_late.is_set():
                 raise _BrokenChildError(
                     f"cannot be decoded: it takes longer than {limit_s:g} s"
                 ) from error
-            raise _BrokenChildError("cannot be decoded: the decoder failed on it") from error
+            raise _BrokenChildError(f"cannot be decoded: {self._last_words()}") from error
         finally:
             watch.cancel()
             watch.join()  # so that it never kills a child that has gone back to the pool
             if is_late.is_set():
                 self.end()
+
+    def _last_words(self) -> str:
+        self.end()
+        if self.process.returncode == -getattr(signal, "SIGXCPU", 0):
+            return f"it takes longer than {CPU_LIMIT_S:g} s of a processor"
+        return "the decoder failed on it"
 
     def end(self) -> None:
         self.process.kill()
@@ -159,6 +194,12 @@ class _Child:
             assert pipe is not None
             with contextlib.suppress(OSError):  # bytes that a dead child will not take
                 pipe.close()
+
+
+def _no_start(reason: str) -> AudioError:
+    return AudioError(
+        f"the process that decodes audio does not start: {reason}; WAV is read without it"
+    )
 
 
 def _check_answer(head: dict[str, Any], body: bytes, limits: AudioLimits) -> Decoded | AudioError:
@@ -203,19 +244,20 @@ def _read(pipe: IO[bytes], num_bytes: int) -> bytes:
 
 
 def serve() -> None:
-    """Answer on stdout what comes on stdin, until it ends."""
-    with contextlib.suppress(AudioError):  # each request will hear of it
-        import_package("soundfile")  # now, since no file can be opened later
+    """Say how this process is confined, then answer on stdout what comes on stdin."""
+    for package in PACKAGES:
+        with contextlib.suppress(AudioError):  # each request will hear of it
+            import_package(package)
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library that prints must not speak in the answer; stderr is null
-    _confine()
+    _send(answers, dataclasses.asdict(confine()), b"")
     while True:
         try:
             head, content = _receive(requests, sys.maxsize)
         except EOFError:
             return
-        _limit_cpu()
+        limit_cpu(CPU_LIMIT_S)
         _send(answers, *_answer(content, AudioLimits(**head)))
 
 
@@ -227,37 +269,6 @@ def _answer(content: bytes, limits: AudioLimits) -> tuple[dict[str, Any], bytes]
     except MemoryError:
         return {"error": "cannot be decoded: it takes too much memory"}, b""
     return {"sample_rate": sample_rate}, samples.astype("<f4").tobytes()
-
-
-def _confine() -> None:
-    """No more files, sockets or processes, and only so much memory."""
-    try:
-        import resource
-    except ImportError:  # Windows; the clock and the limits on samples still hold
-        return
-    ceilings = {"RLIMIT_NOFILE": 0, "RLIMIT_NPROC": 0, "RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0}
-    try:
-        with open("/proc/self/statm") as file:
-            num_pages = int(file.read().split()[0])
-        ceilings["RLIMIT_AS"] = num_pages * resource.getpagesize() + MAX_EXTRA_BYTES
-    except OSError:
-        pass
-    for name, ceiling in ceilings.items():
-        try:
-            resource.setrlimit(getattr(resource, name), (ceiling, ceiling))
-        except (AttributeError, OSError, ValueError):  # not on this system
-            continue
-
-
-def _limit_cpu() -> None:
-    """The next recording may take a little more than the parent will wait; then SIGXCPU."""
-    try:
-        import resource
-    except ImportError:
-        return
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    ceiling = int(used.ru_utime + used.ru_stime + LIMIT_S) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (ceiling, resource.RLIM_INFINITY))
 
 
 SANDBOX = Sandbox()  # one for the process: a pool is there to be shared

@@ -18,7 +18,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 # A file imports from floors below its own and from its own room; never above, never beside.
 FLOORS = {
-    "errors": 0, "speech": 0, "_version": 0,
+    "errors": 0, "speech": 0, "disk": 0, "_version": 0,
     "model": 1, "audio": 1, "text": 1, "sampling": 1, "device": 1,
     "checkpoint": 2, "voices": 2,
     "prompt": 3,

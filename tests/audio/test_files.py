@@ -112,10 +112,16 @@ def test_a_url_is_never_fetched(url: str) -> None:
         read_audio(url)
 
 
-def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_a_folder_and_a_pipe_are_refused_as_what_they_are(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.wav")
-    for path in (tmp_path / "none.wav", tmp_path, tmp_path / "pipe.wav", Path("a\0b")):
-        with pytest.raises(AudioError, match="no such file"):
+    for path, reason in {
+        tmp_path / "none.wav": "there is no such file",
+        Path("a\0b"): "there is no such file",
+        tmp_path: "it is a folder, not a file",
+        tmp_path / "pipe.wav": "it is a pipe, not a file",
+        Path("/dev/zero"): "it is a device, not a file",
+    }.items():
+        with pytest.raises(AudioError, match=reason):
             read_audio(path)
 
 

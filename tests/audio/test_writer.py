@@ -289,8 +289,8 @@ def test_a_circle_of_links_is_an_audio_error(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_nothing_and_says_so(tmp_path: Path) -> None:
     file = open_audio_file(tmp_path / "a.wav", RATE)
-    file._replacement.file.close()
-    file._replacement.file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    file._claim.file.close()
+    file._claim.file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     with pytest.raises(AudioError, match="No space left"), file:
         file.write(tone())
     assert not list(tmp_path.iterdir())

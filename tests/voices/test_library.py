@@ -95,6 +95,36 @@ def test_the_folder_of_a_library_is_the_users_alone(library: VoiceLibrary) -> No
     assert stat.S_IMODE(library.folder.stat().st_mode) == 0o700
 
 
+def test_a_folder_that_was_open_to_others_is_closed_to_them(library: VoiceLibrary) -> None:
+    library.folder.mkdir(mode=0o755, parents=True)
+    library.folder.chmod(0o755)
+    library.add(make_voice())
+    assert stat.S_IMODE(library.folder.stat().st_mode) == 0o700
+
+
+def test_a_replaced_voice_keeps_its_mode(library: VoiceLibrary, tmp_path: Path) -> None:
+    kept, saved = library.add(make_voice()), make_voice().save(tmp_path / "a.safetensors")
+    kept.chmod(0o600)
+    saved.chmod(0o600)
+    library.add(make_voice(value=2), replace=True)
+    make_voice(value=2).save(saved)
+    for path in (kept, saved):
+        assert load_voice(path).speaker[0] == 2
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["con", "nul", "aux.x", "com1", "lpt9.old"])
+def test_the_name_of_a_windows_device_is_refused(library: VoiceLibrary, name: str) -> None:
+    with pytest.raises(RequestError, match="a device's on Windows"):
+        library.check_free(name)
+
+
+@pytest.mark.parametrize("name", ["conrad", "com", "nula", "a.con", "com10"])
+def test_a_name_that_only_begins_like_a_device_is_a_name(library: VoiceLibrary, name: str) -> None:
+    library.add(make_voice(name))
+    assert library.get(name).name == name
+
+
 def test_a_second_voice_of_a_name_is_refused_unless_it_replaces(library: VoiceLibrary) -> None:
     library.add(make_voice(value=1))
     library.check_free("bob")
@@ -346,7 +376,7 @@ def test_a_disk_without_hard_links_still_has_one_winner(
         library.add(make_voice(value=2))
     assert library.get("ada").speaker[0] == 1
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", fail(errno.EIO))
+        patch.setattr(os, "rename", fail(errno.EIO))
         with pytest.raises(VoiceFileError, match="error"):
             library.add(make_voice("bob"))
     assert [entry.name for entry in library.folder.iterdir()] == ["ada.safetensors"]

@@ -21,7 +21,8 @@ from vivace.audio.clip import Audio
 from vivace.audio.decode import DEFAULT_LIMITS, AudioLimits, decode, decode_compressed, mix
 from vivace.audio.sandbox import SANDBOX
 from vivace.audio.wav import to_float
-from vivace.audio.writer import replace_file, write_audio
+from vivace.audio.writer import write_audio
+from vivace.disk import why_not_regular
 from vivace.errors import AudioError
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "Recording",
     "check_reference",
     "read_audio",
-    "replace_file",
     "write_audio",
 ]
 
@@ -136,8 +136,8 @@ def _load(source: str | Path | bytes, limits: AudioLimits) -> bytes:
 def _read_file(path: Path, limits: AudioLimits) -> bytes:
     hint = "; base64 needs data:audio/wav;base64, in front" if len(str(path)) > MAX_LABEL else ""
     try:
-        if not path.is_file():  # a pipe or a device could keep us reading for ever
-            raise AudioError(f"there is no such file{hint}")
+        if reason := why_not_regular(path):  # a pipe or a device could keep us reading for ever
+            raise AudioError(f"{reason}{hint}")
         with path.open("rb") as file:
             return file.read(limits.max_encoded_bytes + 1)
     except OSError as error:

@@ -1,13 +1,8 @@
-"""Audio files that grow as audio arrives and appear only when they are whole.
-
-Bytes go into a hidden file beside the target, which takes its place at the end.
-"""
+"""Audio files that grow as audio arrives and appear only when they are whole."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,40 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vivace.audio.encode import format_of, open_encoder
+from vivace.disk import AtomicFile, NameInUseError, numbered
 from vivace.errors import AudioError
-
-
-class Replacement:
-    """A file that will stand where `path` is; until `commit`, what was there stays (OSError)."""
-
-    def __init__(self, path: Path) -> None:
-        self._target = path.resolve()  # through a link, so that the link stays
-        if self._target.exists() and not self._target.is_file():
-            raise OSError("it exists and is not a file")
-        self._temporary = self._target.with_name(f".vivace-{secrets.token_hex(8)}.tmp")
-        self.file = self._temporary.open("xb")
-
-    def commit(self) -> None:
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        os.replace(self._temporary, self._target)
-
-    def discard(self) -> None:
-        with contextlib.suppress(OSError):  # what it still buffers may find the disk full
-            self.file.close()
-        self._temporary.unlink(missing_ok=True)
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Make `path` a file of exactly this content; a failure leaves what was there (OSError)."""
-    replacement = Replacement(path)
-    try:
-        replacement.file.write(content)
-        replacement.commit()
-    except BaseException:
-        replacement.discard()
-        raise
 
 
 class OwnThread:
@@ -96,17 +59,12 @@ class FileWriter:
     Work is done on a thread of its own, where no Ctrl-C can fall between two bytes.
     """
 
-    def __init__(self, path: Path, sample_rate: int, *, force: bool = False) -> None:
-        self.path = path
+    def __init__(self, claim: AtomicFile, path: Path, sample_rate: int) -> None:
+        self.path = path  # as it was asked for; the claim's may be what a link leads to
         self.num_samples = 0
         self._encoder = open_encoder(format_of(path), sample_rate)
         self._is_closed = self._is_broken = False
-        if not force and os.path.lexists(path):
-            raise AudioError(f"{path} exists; choose another name, or ask to overwrite it")
-        try:
-            self._replacement = Replacement(path)
-        except (OSError, ValueError, RuntimeError) as error:  # a null byte; links in a circle
-            raise self._unwritable(error) from error
+        self._claim = claim
         self._thread = OwnThread("vivace-file")
 
     @property
@@ -129,6 +87,11 @@ class FileWriter:
         finally:
             self._thread.end()
 
+    def discard(self) -> None:
+        """Leave nothing of it."""
+        self._is_broken = True
+        self.close()
+
     def __enter__(self) -> FileWriter:
         return self
 
@@ -144,12 +107,12 @@ class FileWriter:
         try:
             self._thread.do(action)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise _unwritable(self.path, error) from error
 
     def _write(self, samples: ArrayLike) -> None:
         content = self._encoder.encode(samples)
         try:
-            self._replacement.file.write(content)
+            self._claim.file.write(content)
         except OSError:
             self._is_broken = True
             raise
@@ -159,33 +122,65 @@ class FileWriter:
         try:
             content = self._encoder.finish()
             if self._is_broken or not self.num_samples:
-                self._replacement.discard()
                 return
-            file = self._replacement.file
+            file = self._claim.file
             file.write(content)
             for position, patch in self._encoder.patches:
                 file.seek(position)
                 file.write(patch)
-            self._replacement.commit()
-        except BaseException:
-            self._replacement.discard()
-            raise
+            self._commit()
+        finally:
+            self._claim.discard()
 
-    def _unwritable(self, error: Exception) -> AudioError:
-        return AudioError(f"cannot write {self.path}: {getattr(error, 'strerror', None) or error}")
+    def _commit(self) -> None:
+        """At its name, or, where something else has come to stand there, at the next free one."""
+        asked = self.path
+        for path in numbered(asked):
+            try:
+                self._claim.commit(path)
+            except FileExistsError:
+                continue
+            self.path = path
+            break
+        if self.path != asked:
+            raise AudioError(f"{asked} was made by another program meanwhile; see {self.path}")
+
+
+def claim_audio_file(path: Path, *, force: bool = False) -> AtomicFile:
+    """The name of an audio file, taken before there is audio."""
+    try:
+        target = path.resolve() if force else path  # through a link, so that the link stays
+        return AtomicFile(target, replace=force)
+    except NameInUseError as error:
+        raise _unwritable(path, error) from error
+    except FileExistsError as error:
+        raise AudioError(f"{path} exists; choose another name, or ask to overwrite it") from error
+    except (OSError, ValueError, RuntimeError) as error:  # a null byte; links in a circle
+        raise _unwritable(path, error) from error
 
 
 def open_audio_file(
     path: str | os.PathLike[str], sample_rate: int, *, force: bool = False
 ) -> FileWriter:
     """A file to write one channel into; the extension picks the format, `force` overwrites."""
-    return FileWriter(Path(path), sample_rate, force=force)
+    path = Path(path)
+    open_encoder(format_of(path), sample_rate).finish()  # what cannot be encoded claims no name
+    return FileWriter(claim_audio_file(path, force=force), path, sample_rate)
 
 
-def write_audio(path: str | os.PathLike[str], samples: ArrayLike, sample_rate: int) -> Path:
-    """Write one channel, -1 to 1; the extension picks the format. All of it or nothing."""
-    with open_audio_file(path, sample_rate, force=True) as file:
+def write_audio(
+    path: str | os.PathLike[str], samples: ArrayLike, sample_rate: int, *, force: bool = True
+) -> Path:
+    """Write one channel, -1 to 1; the extension picks the format. All of it or nothing.
+
+    A file that exists is replaced, or refused without `force`.
+    """
+    with open_audio_file(path, sample_rate, force=force) as file:
         file.write(samples)
         if not file.num_samples:
             raise AudioError(f"there are no samples to write to {file.path}")
-    return file.path
+    return Path(path)
+
+
+def _unwritable(path: Path, error: Exception) -> AudioError:
+    return AudioError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}")

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from vivace.disk import sweep, write_whole
 from vivace.errors import VoiceFileError
-from vivace.voices.folders import enrolments_folder, write_whole
+from vivace.voices.folders import enrolments_folder, make_private
 from vivace.voices.voice import FAMILY, Voice, load_voice
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,8 @@ class EnrolmentCache:
 
     def put(self, key: EnrolmentKey, voice: Voice) -> None:
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.folder)
+            sweep(self.folder)
             write_whole(self._path(key), voice.to_bytes(), replace=True)
             self._trim()
         except OSError as error:

@@ -1,12 +1,12 @@
-"""Where voices are kept on this machine, and how a file gets there whole.
+"""Where voices are kept on this machine.
 
 `VIVACE_HOME` holds everything where it is set; otherwise each system's own custom decides.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import secrets
 import sys
 from pathlib import Path
 
@@ -23,37 +23,12 @@ def enrolments_folder() -> Path:
     return _home("cache") / "enrolments"
 
 
-def write_whole(path: Path, content: bytes, *, replace: bool) -> None:
-    """Make `path` this content at one stroke; FileExistsError where it may not be replaced.
-
-    A link at `path` is replaced, never followed.
-    """
-    temporary = path.with_name(f".vivace-{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if replace:
-            os.replace(temporary, path)
-        else:
-            _move_to_free_name(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _move_to_free_name(temporary: Path, path: Path) -> None:
-    try:
-        os.link(temporary, path)  # unlike a rename, it fails where there is a file
-    except FileExistsError:
-        raise
-    except OSError:  # no hard links here: claim the name, then fill it
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        try:
-            os.replace(temporary, path)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+def make_private(folder: Path) -> None:
+    """Make a folder that is the user's alone, whatever it was before."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if os.name == "posix" and folder.stat().st_mode & 0o077:
+        with contextlib.suppress(OSError):  # somebody else's, who has decided
+            folder.chmod(0o700)
 
 
 def _home(kind: str) -> Path:

@@ -11,8 +11,9 @@ import logging
 import os
 from pathlib import Path
 
+from vivace.disk import sweep, write_whole
 from vivace.errors import RequestError, UnknownVoiceError, VoiceFileError
-from vivace.voices.folders import voices_folder, write_whole
+from vivace.voices.folders import make_private, voices_folder
 from vivace.voices.voice import NAME_PATTERN, Voice, check_voice_name, load_voice
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,8 @@ class VoiceLibrary:
         self.check_free(voice.name, replace=replace)
         entry = self._entry(voice.name)
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.folder)
+            sweep(self.folder)
             write_whole(entry, voice.to_bytes(), replace=replace)
         except FileExistsError as error:
             if not os.path.isdir(self.folder):

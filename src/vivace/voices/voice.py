@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as unpack_tensors
 from safetensors.numpy import save as pack_tensors
 
-from vivace.audio.files import replace_file
+from vivace.disk import why_not_regular, write_whole
 from vivace.errors import RequestError, VoiceFileError, VoiceMismatchError
 
 FORMAT = "vivace.voice/1"
@@ -27,6 +27,7 @@ FAMILY = "qwen3-tts-12hz"
 CODEBOOK_SIZE = 2048
 FRAME_RATE = 12.5  # frames a second, in every model of the family
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+DEVICE_NAME = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")  # Windows opens no file
 MAX_FILE_BYTES = 2**20
 MAX_HEADER_BYTES = 2**16
 MAX_REF_TEXT = 4_000  # characters; thirty seconds of speech are a quarter of that
@@ -103,9 +104,10 @@ class Voice:
         if path.suffix != ".safetensors":
             raise VoiceFileError(f"a voice is saved as .safetensors, not as {path.name!r}")
         try:
-            replace_file(path, self.to_bytes())
-        except OSError as error:
-            raise VoiceFileError(f"cannot write {path}: {error.strerror or error}") from error
+            write_whole(path.resolve(), self.to_bytes(), replace=True)  # a link stays a link
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise VoiceFileError(f"cannot write {path}: {reason}") from error
         return path
 
     def to_bytes(self) -> bytes:
@@ -159,6 +161,8 @@ def check_voice_name(name: str) -> None:
             f"{str(name)[:80]!r} cannot name a voice; a name has 1 to 64 of a-z 0-9 _ . - "
             "and begins with a letter or digit"
         )
+    if DEVICE_NAME.fullmatch(name):
+        raise RequestError(f"{name!r} cannot name a voice; it is a device's on Windows")
 
 
 def _pack(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:
@@ -172,8 +176,8 @@ def _pack(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        if not path.is_file():
-            raise VoiceFileError("there is no such voice file")
+        if reason := why_not_regular(path):
+            raise VoiceFileError(reason.replace("such file", "such voice file"))
         with path.open("rb") as file:
             return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:

@@ -1,0 +1,201 @@
+"""Files that appear whole or not at all, under names that two processes never share.
+
+Bytes go into a hidden file beside the target, locked while its process lives. Unless it may replace
+the target, the hidden file's name follows from the target's, so that it claims the name; one that
+a killed process left is not locked, and is removed by whoever comes next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import os
+import re
+import secrets
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+HIDDEN = re.compile(r"\.vivace-[0-9a-f]{16}\.tmp")
+FRESH_S = 60.0  # where there are no locks, a younger file counts as in use
+CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+LOOK = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+class NameInUseError(FileExistsError):
+    """Another process is writing a file of that name."""
+
+
+class AtomicFile:
+    """A file that will stand at `path`; until `commit`, what is there stays. Raises OSError.
+
+    Without `replace` a name that is taken is a FileExistsError, and one that another process is
+    about to take a NameInUseError. A link at `path` is replaced, never followed.
+    """
+
+    def __init__(self, path: Path, *, replace: bool) -> None:
+        self.path, self._replace = path.absolute(), replace
+        old = _stat(path)  # a name that cannot be is an error now
+        if old is not None and replace and not (stat.S_ISREG(old) or stat.S_ISLNK(old)):
+            raise OSError(errno.EINVAL, "it exists and is not a file")
+        self._hidden, descriptor = _claim(self.path, replace=replace)
+        self.file = os.fdopen(descriptor, "wb")
+        if not replace and _stat(path) is not None:
+            self.discard()
+            raise FileExistsError(errno.EEXIST, "it exists")
+        if old is not None and stat.S_ISREG(old) and hasattr(os, "fchmod"):
+            with contextlib.suppress(OSError):  # a disk without modes
+                os.fchmod(descriptor, stat.S_IMODE(old))
+
+    def commit(self, path: Path | None = None) -> None:
+        """Put it in place, or at another `path`; one that has become taken is a FileExistsError."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        if sys.platform == "win32":  # an open file cannot be renamed there
+            self.file.close()
+        if self._replace:
+            os.replace(self._hidden, self.path)
+        else:
+            _move_to_free_name(self._hidden, path or self.path)
+        self.file.close()
+
+    def discard(self) -> None:
+        """Leave nothing; after `commit` it does nothing."""
+        with contextlib.suppress(OSError):
+            if not self.file.closed:
+                self._hidden.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what it still buffers may find the disk full
+            self.file.close()
+        if sys.platform == "win32":
+            with contextlib.suppress(OSError):
+                self._hidden.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes, *, replace: bool) -> None:
+    """Make `path` a file of exactly this content, or leave everything as it was (OSError)."""
+    file = AtomicFile(path, replace=replace)
+    try:
+        file.file.write(content)
+        file.commit()
+    finally:
+        file.discard()
+
+
+def numbered(path: Path) -> Iterator[Path]:
+    """The path itself, then path-2, path-3 and so on."""
+    yield path
+    for number in itertools.count(2):
+        yield path.with_stem(f"{path.stem}-{number}")
+
+
+def sweep(folder: Path) -> None:
+    """Remove the hidden files that killed processes left in the folder."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if HIDDEN.fullmatch(entry.name):
+                _remove_if_dead(Path(entry.path))
+
+
+def why_not_regular(path: Path) -> str | None:
+    """What is wrong with a path that should be a file: none there, a folder, a pipe, a device."""
+    if not os.path.exists(path):
+        return "there is no such file"
+    kind = stat.S_IFMT(os.stat(path).st_mode)
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return None if kind == stat.S_IFREG else f"it is {kinds.get(kind, 'a device')}, not a file"
+
+
+def _stat(path: Path) -> int | None:
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _claim(path: Path, *, replace: bool) -> tuple[Path, int]:
+    """The hidden file of a target, made and locked, and its descriptor."""
+    token = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
+    while True:
+        hidden = path.with_name(f".vivace-{token}.tmp")
+        try:
+            descriptor = os.open(hidden, CREATE, 0o666)
+        except FileExistsError:
+            if _remove_if_dead(hidden):
+                continue
+            if not replace:
+                message = f"another process is writing it, by way of {hidden.name}"
+                raise NameInUseError(errno.EEXIST, message) from None
+            token = secrets.token_hex(8)
+            continue
+        if _lock(descriptor) and _is_at(descriptor, hidden):
+            return hidden, descriptor
+        os.close(descriptor)  # a sweep came before the lock
+
+
+def _remove_if_dead(hidden: Path) -> bool:
+    """Remove a hidden file whose process has ended; whether the name is free now."""
+    try:
+        descriptor = os.open(hidden, LOOK)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    try:
+        if not _is_ours(os.fstat(descriptor)) or not _lock(descriptor, is_sure=True):
+            return False
+        if sys.platform == "win32":
+            os.close(descriptor)
+            descriptor = -1
+        elif not _is_at(descriptor, hidden):
+            return True
+        hidden.unlink()
+    except OSError:
+        return False
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    return True
+
+
+def _is_ours(info: os.stat_result) -> bool:
+    if sys.platform == "win32":
+        return time.time() - info.st_mtime > FRESH_S
+    return stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _lock(descriptor: int, *, is_sure: bool = False) -> bool:
+    """Whether nobody else holds it; a disk without locks gives the benefit of the doubt."""
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return not is_sure
+    return True
+
+
+def _move_to_free_name(hidden: Path, path: Path) -> None:
+    try:
+        os.link(hidden, path)  # unlike a rename, it fails where there is a file
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links here; whoever honours the claim leaves the name alone
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, "it exists") from None
+        os.rename(hidden, path)
+    else:
+        hidden.unlink()

@@ -1,0 +1,287 @@
+"""Files appear whole or not at all, names are claimed, and what a killed process left goes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vivace.disk import AtomicFile, NameInUseError, numbered, sweep, why_not_regular, write_whole
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from vivace.disk import AtomicFile
+file = AtomicFile(Path(sys.argv[1]), replace=sys.argv[2] == "replace")
+file.file.write(b"half")
+file.file.flush()
+print("ready", flush=True)
+time.sleep(600)
+"""
+DIE_AT = """
+import os, sys
+from pathlib import Path
+from vivace.disk import write_whole
+def refuse(*_):
+    raise OSError(1, "no hard links")
+if sys.argv[2] == "rename":
+    os.link = refuse
+setattr(os, sys.argv[2], lambda *_: os._exit(9))
+write_whole(Path(sys.argv[1]), b"whole", replace=sys.argv[2] == "replace")
+"""
+
+
+class Holder:
+    """A process that is writing `path`, until it is killed."""
+
+    def __init__(self, path: Path, how: str = "new") -> None:
+        command = [sys.executable, "-c", HOLD, str(path), how]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def __enter__(self) -> Holder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def hidden(folder: Path) -> list[Path]:
+    return list(folder.glob(".vivace-*.tmp"))
+
+
+# --- Names are claimed ------------------------------------------------------------------------
+
+
+def test_a_name_belongs_to_the_first_who_asks(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    first = AtomicFile(path, replace=False)
+    with pytest.raises(NameInUseError, match="another process is writing it"):
+        AtomicFile(path, replace=False)
+    first.file.write(b"first")
+    assert not path.exists()
+    first.commit()
+    assert path.read_bytes() == b"first"
+    with pytest.raises(FileExistsError, match="it exists"):
+        AtomicFile(path, replace=False)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_is_free_again_after_a_discard(tmp_path: Path) -> None:
+    AtomicFile(tmp_path / "a", replace=False).discard()
+    write_whole(tmp_path / "a", b"x", replace=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_what_may_replace_does_not_wait_for_others(tmp_path: Path) -> None:
+    files = [AtomicFile(tmp_path / "a", replace=True) for _ in range(3)]
+    for number, file in enumerate(files):
+        file.file.write(b"%d" % number)
+        file.commit()
+    assert (tmp_path / "a").read_bytes() == b"2"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_file_that_another_program_makes_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    file = AtomicFile(tmp_path / "a", replace=False)
+    file.file.write(b"ours")
+    (tmp_path / "a").write_bytes(b"theirs")
+    with pytest.raises(FileExistsError):
+        file.commit()
+    file.commit(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == b"theirs"
+    assert (tmp_path / "b").read_bytes() == b"ours"
+
+
+def test_a_disk_without_hard_links_does_not_replace_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, "no hard links")
+
+    monkeypatch.setattr(os, "link", refuse)
+    write_whole(tmp_path / "a", b"first", replace=False)
+    file = AtomicFile(tmp_path / "b", replace=False)
+    (tmp_path / "b").write_bytes(b"theirs")
+    with pytest.raises(FileExistsError):
+        file.commit()
+    file.discard()
+    assert (tmp_path / "b").read_bytes() == b"theirs"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_numbers_go_before_the_ending() -> None:
+    names = numbered(Path("a.b.wav"))
+    assert [next(names).name for _ in range(3)] == ["a.b.wav", "a.b-2.wav", "a.b-3.wav"]
+
+
+# --- What killed processes leave --------------------------------------------------------------
+
+
+def test_the_name_of_a_killed_process_can_be_taken_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with Holder(path) as holder:
+        with pytest.raises(NameInUseError):
+            write_whole(path, b"mine", replace=False)
+        holder.kill()
+        assert len(hidden(tmp_path)) == 1
+    write_whole(path, b"mine", replace=False)
+    assert path.read_bytes() == b"mine"
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", ["new", "replace"])
+def test_a_sweep_takes_what_the_dead_left_and_nothing_else(tmp_path: Path, how: str) -> None:
+    (tmp_path / ".vivace-notes.tmp").write_bytes(b"a stranger's")
+    (tmp_path / ".vivace-0123456789abcdef.tmp").symlink_to(tmp_path / ".vivace-notes.tmp")
+    with Holder(tmp_path / "alive", how) as alive:
+        Holder(tmp_path / "dead", how).kill()
+        assert len(hidden(tmp_path)) == 4
+        sweep(tmp_path)
+        assert len(hidden(tmp_path)) == 3
+        alive.process.poll()
+        assert alive.process.returncode is None
+    sweep(tmp_path)
+    assert sorted(path.name for path in hidden(tmp_path)) == [
+        ".vivace-0123456789abcdef.tmp",
+        ".vivace-notes.tmp",
+    ]
+
+
+def test_a_sweep_of_no_folder_is_nothing(tmp_path: Path) -> None:
+    sweep(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("call", ["link", "rename", "replace"])
+def test_a_kill_at_the_last_step_leaves_no_empty_file(tmp_path: Path, call: str) -> None:
+    path = tmp_path / "a"
+    if call == "replace":
+        path.write_bytes(b"old")
+    done = subprocess.run([sys.executable, "-c", DIE_AT, str(path), call], check=False)
+    assert done.returncode == 9
+    assert path.exists() == (call == "replace")
+    write_whole(path, b"new", replace=call == "replace")
+    assert path.read_bytes() == b"new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_sweep_between_creation_and_lock_is_survived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process comes exactly then, removes the file that is not locked yet, and goes."""
+    open_file, swept = os.open, []
+
+    def open_and_sweep(path: Any, flags: int, *rest: Any) -> int:
+        descriptor = open_file(path, flags, *rest)
+        if flags & os.O_CREAT and not swept:
+            swept.append(path)
+            sweep(tmp_path)
+            assert hidden(tmp_path) == []
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_and_sweep)
+    write_whole(tmp_path / "a", b"x", replace=False)
+    assert swept
+    assert (tmp_path / "a").read_bytes() == b"x"
+
+
+# --- Modes and kinds --------------------------------------------------------------------------
+
+
+def test_what_is_replaced_keeps_its_mode_and_what_is_new_obeys_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        for mode in (0o600, 0o664, 0o444):
+            path = tmp_path / oct(mode)
+            path.touch()
+            path.chmod(mode)
+            write_whole(path, b"x", replace=True)
+            assert stat.S_IMODE(path.stat().st_mode) == mode
+        write_whole(tmp_path / "new", b"x", replace=False)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+
+
+def test_a_path_that_is_no_file_is_called_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    assert why_not_regular(tmp_path / "file") is None
+    assert why_not_regular(tmp_path) == "it is a folder, not a file"
+    assert why_not_regular(tmp_path / "pipe") == "it is a pipe, not a file"
+    assert why_not_regular(Path("/dev/null")) == "it is a device, not a file"
+    assert why_not_regular(tmp_path / "absent") == "there is no such file"
+
+
+def test_a_relative_name_is_where_it_was_when_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = AtomicFile(Path("a"), replace=False)
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    file.commit()
+    assert (tmp_path / "a").exists()
+
+
+TAKE = """
+import sys, time
+from pathlib import Path
+from vivace.disk import AtomicFile, numbered
+folder, number = Path(sys.argv[1]), sys.argv[2]
+(folder / f"ready-{number}").touch()
+while not (folder / "go").exists():
+    time.sleep(0.001)
+for _ in range(20):
+    for path in numbered(folder / "out" / "speech.wav"):
+        try:
+            file = AtomicFile(path, replace=False)
+        except FileExistsError:
+            continue
+        file.file.write(number.encode())
+        file.commit()
+        print(path.name)
+        break
+"""
+
+
+def test_ten_processes_beside_each_other_lose_nothing(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", TAKE, str(tmp_path), str(number)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(10)
+    ]
+    try:
+        while len(list(tmp_path.glob("ready-*"))) < 10:
+            assert all(process.poll() is None for process in processes)
+            time.sleep(0.01)
+        (tmp_path / "go").touch()
+        told = [process.communicate(timeout=120)[0].split() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for number, names in enumerate(told):
+        assert len(names) == 20
+        for name in names:
+            assert (tmp_path / "out" / name).read_text() == str(number)
+    assert len(list((tmp_path / "out").iterdir())) == 200

@@ -14,7 +14,6 @@ import hashlib
 import importlib.util
 import os
 import sys
-import tempfile
 import types
 from pathlib import Path
 from typing import Any
@@ -155,7 +154,9 @@ def _package_file(package: str, name: str) -> Path:
 def _whisper_folder() -> Path:
     """The model that two packages carry in halves, put together once."""
     digest = hashlib.sha256("".join(WHISPER_FILES.values()).encode()).hexdigest()
-    folder = Path(tempfile.gettempdir()) / f"vivace-whisper-base-{digest[:12]}"
+    # A shared temporary folder would let others put their own weights there beforehand.
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vivace"
+    folder = cache / f"whisper-base-{digest[:12]}"
     if (folder / "model.bin").exists():
         return folder
     folders = [_package_file(package, "data") for package in WHISPER]
@@ -164,7 +165,7 @@ def _whisper_folder() -> Path:
         name: checked(files[name], digest).read_bytes() for name, digest in WHISPER_FILES.items()
     }
     content["model.bin"] = content.pop("model.bin.part1") + content.pop("model.bin.part2")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, data in sorted(content.items()):  # another judge may be at it at the same time
         partial = folder / f"{name}.{os.getpid()}"
         partial.write_bytes(data)

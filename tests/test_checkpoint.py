@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vivace import TTS, SamplingParams
 from vivace.checkpoint import RELEASED, Checkpoint, find_folder, read_sampling
-from vivace.errors import CheckpointError
+from vivace.errors import CheckpointError, UnsupportedRequestError
 
 CPU = torch.device("cpu")
 MODEL = "model.safetensors"
@@ -233,23 +233,6 @@ def test_a_value_of_the_wrong_type_is_named(
 
 
 @pytest.mark.parametrize(
-    ("keys", "value"),
-    [
-        (("talker_config", "hidden_size"), -4),
-        (("talker_config", "hidden_size"), 10**30),
-        (("speaker_encoder_config", "enc_channels"), 5),
-        (("speaker_encoder_config", "enc_channels"), ["a"]),
-    ],
-)
-def test_dimensions_that_no_model_has_are_refused(
-    folder: Path, keys: tuple[str, ...], value: Any
-) -> None:
-    edit_json(folder / "config.json", *keys, value=value)
-    with pytest.raises(CheckpointError, match=r"config\.json: no model has these dimensions"):
-        load(folder)
-
-
-@pytest.mark.parametrize(
     ("keys", "value", "match"),
     [
         (("talker_config", "spk_id"), {"ada": 1088}, "spk_id 'ada' is 1088; .*0 to 1087"),
@@ -349,6 +332,41 @@ def test_infinities_that_would_cancel_are_found(folder: Path) -> None:
 def test_a_quantised_tensor_is_not_read_as_plain_numbers(folder: Path) -> None:
     edit_tensors(folder / MODEL, lambda tensors: tensors.update({NORM: tensors[NORM].char()}))
     with pytest.raises(CheckpointError, match=rf"{NORM} is torch\.int8; quantised"):
+        load(folder)
+
+
+# --- Fine-tunes -------------------------------------------------------------------------------
+
+
+def fine_tune(folder: Path, speaker: str, *, keeps_encoder: bool) -> None:
+    """What the official script leaves: a Base's files, another type, one speaker."""
+    edit_json(folder / "config.json", "tts_model_type", value="custom_voice")
+    edit_json(folder / "config.json", "talker_config", "spk_id", value={speaker: 900})
+    edit_json(folder / "config.json", "talker_config", "spk_is_dialect", value={speaker: False})
+    if not keeps_encoder:
+        edit_tensors(folder / MODEL, drop_speaker_encoder)
+
+
+def drop_speaker_encoder(tensors: Tensors) -> None:
+    names = [name for name in tensors if name.startswith("speaker_encoder")]
+    assert names
+    for name in names:
+        del tensors[name]
+
+
+@pytest.mark.parametrize("keeps_encoder", [False, True])
+def test_a_fine_tune_of_the_official_script_speaks(folder: Path, keeps_encoder: bool) -> None:
+    fine_tune(folder, "Speaker_Test", keeps_encoder=keeps_encoder)
+    tts = load(folder)
+    assert tts.model_type == "custom_voice"
+    assert tts.speak("Hello.", voice="speaker_test", seed=1, max_frames=3).samples.any()
+    with pytest.raises(UnsupportedRequestError, match="cannot clone a voice"):
+        tts.clone((np.ones(24_000, np.float32), 24_000))
+
+
+def test_a_base_without_its_speaker_encoder_is_refused(folder: Path) -> None:
+    edit_tensors(folder / MODEL, drop_speaker_encoder)
+    with pytest.raises(CheckpointError, match=r"lacks tensors: speaker_encoder\."):
         load(folder)
 
 
@@ -508,7 +526,7 @@ def test_a_null_in_the_generation_config_is_the_default(tmp_path: Path) -> None:
         ('{"top_k": "many"}', "top_k must be a whole number"),
         ('{"max_new_tokens": "8192"}', "max_new_tokens must be 2 or more, not '8192'"),
         ('{"max_new_tokens": 1}', "max_new_tokens must be 2 or more, not 1"),
-        ("[]", "not a JSON object"),
+        ("[]", "should hold a JSON object"),
     ],
 )
 def test_a_bad_generation_config_is_the_checkpoints_fault(
@@ -610,6 +628,40 @@ def test_a_folder_is_never_looked_up_on_the_hub(
     monkeypatch.chdir(tiny_folder.parent)
     name = f"{tiny_folder.name}/base"  # looks like a hub id
     assert TTS.load(name, device="cpu").checkpoint.folder == Path(name)
+
+
+def test_the_log_says_which_commit_was_downloaded(
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    snapshot = tmp_path / "snapshots" / "85e237c12c02"
+    shutil.copytree(tiny_folder / "custom_voice", snapshot)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
+    with caplog.at_level("INFO", "vivace"):
+        find_folder(RELEASED[1], revision=None, cache_dir=None, offline=False)
+    assert f"{RELEASED[1]} is commit 85e237c12c02" in caplog.text
+
+
+@pytest.mark.parametrize("lacking", ["merges.txt", MODEL, CODEC])
+def test_a_download_that_is_not_whole_is_refused_with_what_it_lacks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    (folder / lacking).unlink()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(folder))
+    with pytest.raises(CheckpointError, match=f"lacks {lacking}; load it once with a connection"):
+        find_folder(RELEASED[0], revision=None, cache_dir=None, offline=True)
+
+
+def test_a_download_of_shards_lacks_the_one_that_did_not_come(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard(folder)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(folder))
+    with pytest.raises(CheckpointError, match=r"lacks model-00002-of-00003\.safetensors; is it"):
+        find_folder(RELEASED[0], revision=None, cache_dir=None, offline=False)
 
 
 def test_a_model_that_was_never_downloaded_is_refused_offline(tmp_path: Path) -> None:

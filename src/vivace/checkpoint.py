@@ -1,4 +1,4 @@
-"""A name or a folder becomes files, and files become weights on a device.
+"""A folder becomes configuration, and its tensors become weights on a device.
 
 The only reader of model safetensors. Models are built on the meta device and filled tensor by
 tensor, so memory holds one copy; anything missing, unknown, mis-shaped or not finite is an error
@@ -8,10 +8,8 @@ that names it.
 from __future__ import annotations
 
 import dataclasses
-import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +18,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from vivace.checkpoint_files import read_json
 from vivace.errors import CheckpointError, RequestError
+from vivace.hub import CODEC, EMBEDDED, RELEASED, find_folder, shard_paths
 from vivace.model.codec import Codec
 from vivace.model.config import (
     CodecConfig,
@@ -28,34 +28,18 @@ from vivace.model.config import (
     TalkerConfig,
     load_codec_config,
     load_model_config,
-    read_json,
 )
+from vivace.model.dimensions import TensorShapes, check_codec, check_model
 from vivace.model.layers import fuse
 from vivace.model.talker import Qwen3TTS
 from vivace.speech import SamplingParams
 from vivace.text.tokenizer import TextTokenizer
 
-log = logging.getLogger(__name__)
+__all__ = ["EMBEDDED", "RELEASED", "Checkpoint", "fill", "find_folder", "read_sampling"]
 
-RELEASED = (
-    "Qwen/Qwen3-TTS-12Hz-0.6B-Base",
-    "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice",
-    "Qwen/Qwen3-TTS-12Hz-1.7B-Base",
-    "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",
-    "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign",
-)
-EMBEDDED = Path(__file__).parent / "assets" / "mini"  # the voice inside the package
-WEIGHTS = "model.safetensors"
+SPEAKER_ENCODER = "speaker_encoder."  # the first of its tensors' names
 PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin")
-RATES = (
-    "input_sample_rate",
-    "output_sample_rate",
-    "decode_upsample_rate",
-    "encode_downsample_rate",
-)
 MAX_LISTED = 5  # names in one error message
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-SHARD_NAME = re.compile(r"[\w.-]+\.safetensors")
 
 C = TypeVar("C")
 M = TypeVar("M", bound=nn.Module)
@@ -75,7 +59,7 @@ class Checkpoint:
         checkpoint = cls(
             folder=folder,
             config=load_model_config(folder / "config.json"),
-            codec_config=load_codec_config(folder / "speech_tokenizer" / "config.json"),
+            codec_config=load_codec_config(folder / CODEC / "config.json"),
             sampling=read_sampling(folder / "generation_config.json"),
         )
         _check_ids(checkpoint.config, folder)
@@ -85,8 +69,8 @@ class Checkpoint:
     @property
     def num_bytes(self) -> int:
         """Of all weights, as they lie on disk."""
-        folders = (self.folder, self.folder / "speech_tokenizer")
-        paths = [path for folder in folders for path in _shard_paths(folder)]
+        folders = (self.folder, self.folder / CODEC)
+        paths = [path for folder in folders for path in shard_paths(folder)]
         return sum(path.stat().st_size for path in paths if path.is_file())
 
     def load_tokenizer(self, *, split_camel_case: bool = False) -> TextTokenizer:
@@ -100,70 +84,24 @@ class Checkpoint:
         return tokenizer
 
     def load_model(self, device: torch.device, dtype: torch.dtype) -> Qwen3TTS:
-        model = _build_on_meta(Qwen3TTS, self.config, self.folder)
-        fill(model, self.folder, device, dtype)
+        with open_tensors(self.folder, device) as tensors:
+            check_model(self.config, tensors.shapes(), str(self.folder / "config.json"))
+            model = _build_on_meta(Qwen3TTS, self.config, self.folder)
+            # A checkpoint that cannot clone may still carry the tensors of the Base it was made of.
+            ignored = SPEAKER_ENCODER if model.speaker_encoder is None else None
+            fill(model, tensors, dtype, ignored)
         fuse(model)
         return model
 
     def load_codec(self, device: torch.device) -> Codec:
         """Always float32: its exponentials and codebooks do not survive less."""
-        folder = self.folder / "speech_tokenizer"
-        codec = _build_on_meta(Codec, self.codec_config, folder)
-        fill(codec, folder, device, torch.float32)
+        folder = self.folder / CODEC
+        with open_tensors(folder, device) as tensors:
+            check_codec(self.codec_config, tensors.shapes(), str(folder / "config.json"))
+            codec = _build_on_meta(Codec, self.codec_config, folder)
+            fill(codec, tensors, torch.float32)
         codec.fold()
         return codec
-
-
-def find_folder(
-    name: str | Path | None, *, revision: str | None, cache_dir: str | Path | None, offline: bool
-) -> Path:
-    """A local folder as it is; a hub id downloaded, or found in the cache when offline; without a
-    name, the embedded voice."""
-    if name is None:
-        return EMBEDDED
-    try:
-        folder = Path(name).expanduser()
-        is_file, is_folder = folder.is_file(), folder.is_dir() and name != ""
-    except (OSError, RuntimeError):  # too long for a path, or the home of nobody
-        is_file = is_folder = False
-    if is_folder:
-        return folder
-    if is_file:
-        raise CheckpointError(f"{str(name)!r} is a file; give the checkpoint folder it is in")
-    if not HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
-        raise CheckpointError(
-            f"no folder {str(name)!r}; give a checkpoint folder or a hub id such as {RELEASED[1]}"
-        )
-    return _download(str(name), revision, cache_dir, offline)
-
-
-def _download(name: str, revision: str | None, cache_dir: str | Path | None, offline: bool) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
-
-    try:
-        return Path(
-            snapshot_download(
-                name,
-                revision=revision,
-                cache_dir=cache_dir,
-                local_files_only=offline,
-                allow_patterns=["*.json", "*.txt", "*.safetensors"],
-            )
-        )
-    except LocalEntryNotFoundError as error:
-        hint = "it was asked for offline" if offline else "the hub could not be reached"
-        raise CheckpointError(
-            f"{name} is no local folder, it is not in the cache of downloads and {hint}; "
-            "download it once with a connection"
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise CheckpointError(
-            f"there is no folder {name!r} and the hub has no such model; "
-            f"the released ones are: {', '.join(RELEASED)}"
-        ) from error
-    except Exception as error:  # the hub client raises a dozen kinds; all mean "no files"
-        raise CheckpointError(f"{name} could not be downloaded: {error}") from error
 
 
 def read_sampling(path: Path) -> SamplingParams:
@@ -234,10 +172,6 @@ def _check_codec(config: ModelConfig, codec: CodecConfig, folder: Path) -> None:
         if len(set(values.values())) > 1:
             listed = ", ".join(f"{name} {value}" for name, value in values.items())
             raise CheckpointError(f"{folder}: the parts do not fit together: {listed}")
-    for name in RATES:
-        if getattr(codec, name) < 1:
-            path = folder / "speech_tokenizer" / "config.json"
-            raise CheckpointError(f"{path}: {name} is {getattr(codec, name)}")
 
 
 def _build_on_meta(build: Callable[[C], M], config: C, folder: Path) -> M:
@@ -251,44 +185,49 @@ def _build_on_meta(build: Callable[[C], M], config: C, folder: Path) -> M:
         ) from error
 
 
-def fill(module: nn.Module, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
-    """Give every parameter and stored buffer of a meta module its tensor from the folder."""
-    wanted = module.state_dict()
-    tensors: dict[str, Tensor] = {}
-    with ExitStack() as stack:
-        sources = _open_shards(folder, device, stack)
-        _compare_names(set(wanted), set(sources), folder)
-        for name, like in wanted.items():
-            tensors[name] = _read(sources[name], name, like, dtype, folder)
-    module.load_state_dict(tensors, assign=True)
-    module.requires_grad_(False).eval()
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """The open files of a folder."""
+
+    folder: Path
+    sources: Mapping[str, Any]  # tensor name to the open file that holds it
+
+    def shapes(self) -> TensorShapes:
+        shapes = {name: source.get_slice(name).get_shape() for name, source in self.sources.items()}
+        return TensorShapes(shapes, str(self.folder))
 
 
-def _open_shards(folder: Path, device: torch.device, stack: ExitStack) -> dict[str, Any]:
-    """Tensor name to the open file that holds it."""
+@contextmanager
+def open_tensors(folder: Path, device: torch.device) -> Iterator[Tensors]:
     sources: dict[str, Any] = {}
-    for path in _shard_paths(folder):
-        shard = stack.enter_context(_open(path, device))
-        for name in shard.keys():  # noqa: SIM118 - not a mapping
-            if name in sources:
-                raise CheckpointError(f"{folder}: {name} is in two files")
-            sources[name] = shard
-    return sources
+    with ExitStack() as stack:
+        for path in shard_paths(folder):
+            shard = stack.enter_context(_open(path, device))
+            for name in shard.keys():  # noqa: SIM118 - not a mapping
+                if name in sources:
+                    raise CheckpointError(f"{folder}: {name} is in two files")
+                sources[name] = shard
+        yield Tensors(folder, sources)
 
 
-def _shard_paths(folder: Path) -> Iterator[Path]:
-    index = folder / f"{WEIGHTS}.index.json"
-    if (folder / WEIGHTS).exists() or not index.exists():
-        yield folder / WEIGHTS
-        return
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, Mapping) or not weight_map:
-        raise CheckpointError(f"{index}: no weight_map")
-    for name in weight_map.values():
-        if not isinstance(name, str) or not SHARD_NAME.fullmatch(name):
-            raise CheckpointError(f"{index}: {name!r} is not the name of a file in this folder")
-    for name in sorted(set(weight_map.values())):
-        yield folder / name
+def fill(
+    module: nn.Module, tensors: Tensors, dtype: torch.dtype, ignored: str | None = None
+) -> None:
+    """Give every parameter and stored buffer of a meta module its tensor.
+
+    Tensors whose names begin with `ignored` need not belong to it.
+    """
+    wanted = module.state_dict()
+    found = {name for name in tensors.sources if not (ignored and name.startswith(ignored))}
+    _compare_names(set(wanted), found, tensors.folder)
+    module.load_state_dict(
+        {
+            name: _read(tensors.sources[name], name, like, dtype, tensors.folder)
+            for name, like in wanted.items()
+        },
+        assign=True,
+    )
+    module.requires_grad_(False).eval()
 
 
 def _open(path: Path, device: torch.device) -> Any:

@@ -7,12 +7,14 @@ the file is a CheckpointError, because the official class defaults do not fit an
 from __future__ import annotations
 
 import dataclasses
-import json
+import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
+from vivace.checkpoint_files import read_json
 from vivace.errors import CheckpointError
 
 ModelType = Literal["base", "custom_voice", "voice_design"]
@@ -22,6 +24,19 @@ NO_CODE = -1  # a codebook that a row does not use
 SPEAKER = -2  # in codebook 0: the speaker's vector stands here
 
 T = TypeVar("T")
+
+# What no tensor shows and yet costs memory or time: the least and the most of each.
+LIMITS = {
+    "max_position_embeddings": (1, 2**20),
+    "sliding_window": (1, 2**16),
+    "input_sample_rate": (1, 10**6),
+    "output_sample_rate": (1, 10**6),
+    "sample_rate": (1, 10**6),
+    "decode_upsample_rate": (1, 10**6),
+    "encode_downsample_rate": (1, 10**6),
+    "dilation_growth_rate": (1, 64),
+    "enc_dilations": (1, 64),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +122,9 @@ class ModelConfig:
 
     @property
     def honours_instruct(self) -> bool:
-        """The 0.6B checkpoints were not trained to follow an instruction."""
-        return self.tts_model_type != "base" and self.tts_model_size != "0b6"
+        """Of presets only the larger checkpoints were trained to follow an instruction."""
+        is_small_preset = self.tts_model_type == "custom_voice" and self.tts_model_size == "0b6"
+        return self.tts_model_type != "base" and not is_small_preset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +225,9 @@ def load_codec_config(path: Path) -> CodecConfig:
 def parse_model_config(raw: Mapping[str, Any], where: str = "config.json") -> ModelConfig:
     talker = _section(raw, "talker_config", where)
     predictor = _section(talker, "code_predictor_config", where)
-    encoder = raw.get("speaker_encoder_config")
+    is_base = raw.get("tts_model_type") == "base"  # others may carry a Base's section, unused
+    has_encoder = is_base and raw.get("speaker_encoder_config") is not None
+    encoder = _section(raw, "speaker_encoder_config", where) if has_encoder else None
     for section in (talker, predictor):
         _require_silu(section, where)
     return _build(
@@ -222,7 +240,9 @@ def parse_model_config(raw: Mapping[str, Any], where: str = "config.json") -> Mo
             where,
             code_predictor_config=_build(PredictorConfig, predictor, where),
         ),
-        speaker_encoder_config=_build(SpeakerEncoderConfig, encoder, where) if encoder else None,
+        speaker_encoder_config=(
+            None if encoder is None else _build(SpeakerEncoderConfig, encoder, where)
+        ),
     )
 
 
@@ -237,18 +257,6 @@ def parse_codec_config(raw: Mapping[str, Any], where: str = "config.json") -> Co
         decoder_config=_build(CodecDecoderConfig, decoder, where),
         encoder_config=_build(CodecEncoderConfig, encoder, where),
     )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise CheckpointError(f"{path} holds a {type(raw).__name__}, not a JSON object")
-    return raw
 
 
 def _build(cls: type[T], raw: Mapping[str, Any], where: str, **parsed: Any) -> T:
@@ -266,15 +274,33 @@ def _build(cls: type[T], raw: Mapping[str, Any], where: str, **parsed: Any) -> T
 
 
 def _check_type(name: str, annotation: Any, value: Any, where: str) -> None:
-    expected: tuple[type, ...]
     if annotation == "int":
-        expected = (int,)
+        _check_int(name, value, where)
     elif annotation == "float":
-        expected = (int, float)
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise CheckpointError(
+                f"{where}: {name} must be a number above 0, not {reprlib.repr(value)}"
+            )
+    elif annotation == "tuple[int, ...]":
+        if not isinstance(value, tuple) or not value:
+            raise CheckpointError(f"{where}: {name} must be a list, not {reprlib.repr(value)}")
+        for number in value:
+            _check_int(name, number, where)
     else:
-        return
-    if isinstance(value, bool) or not isinstance(value, expected):
-        raise CheckpointError(f"{where}: {name} must be a number, not {value!r}")
+        kind = Mapping if annotation.startswith("Mapping") else str
+        if not isinstance(value, kind):
+            raise CheckpointError(
+                f"{where}: {name} must be {'an object' if kind is Mapping else 'a string'}, "
+                f"not {reprlib.repr(value)}"
+            )
+
+
+def _check_int(name: str, value: Any, where: str) -> None:
+    if type(value) is not int:
+        raise CheckpointError(f"{where}: {name} must be a number, not {reprlib.repr(value)}")
+    low, high = LIMITS.get(name, (value, value))
+    if not low <= value <= high:
+        raise CheckpointError(f"{where}: {name} is {value}; it must be from {low} to {high}")
 
 
 def _section(raw: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:

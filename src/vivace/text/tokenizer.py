@@ -7,16 +7,20 @@ put together from ids elsewhere. What was decided here, and why, is in docs/text
 from __future__ import annotations
 
 import itertools
-import json
+import re
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from vivace.checkpoint_files import read_json, read_text
 from vivace.errors import CheckpointError, RequestError
 
 Role = Literal["assistant", "user"]
+
+ADDED_ID = re.compile(r"[0-9]{1,9}")
 
 MAX_STRANDED = 0.01  # of a vocabulary may have no merge; of the released one 96 tokens have none
 
@@ -146,7 +150,7 @@ def _build_bpe(
 
 
 def _read_vocab(path: Path) -> dict[str, int]:
-    vocab = _read_json_object(path)
+    vocab = read_json(path)
     for token, token_id in vocab.items():
         if type(token_id) is not int or not 0 <= token_id < 2**32:
             raise CheckpointError(f"{path}: {token!r} should have an id and has {token_id!r}")
@@ -162,7 +166,7 @@ def _read_vocab(path: Path) -> dict[str, int]:
 
 def _read_merges(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
     merges = []
-    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line or (number == 1 and line.startswith("#version:")):
             continue
         left, _, right = line.partition(" ")
@@ -188,35 +192,16 @@ def _check_reach(path: Path, vocab: Mapping[str, int], merges: Sequence[tuple[st
 
 
 def _read_added_tokens(path: Path) -> dict[str, int]:
-    table = _read_json_object(path).get("added_tokens_decoder")
+    table = read_json(path).get("added_tokens_decoder")
     if not isinstance(table, dict):
         raise CheckpointError(f"{path}: added_tokens_decoder is missing or not an object")
     added_tokens = {}
     for token_id, entry in table.items():
         content = entry.get("content") if isinstance(entry, dict) else None
-        if not (token_id.isascii() and token_id.isdigit() and isinstance(content, str)):
+        if not (ADDED_ID.fullmatch(token_id) and isinstance(content, str)):
             raise CheckpointError(
                 f"{path}: added_tokens_decoder should give an id its content, "
-                f"not {token_id!r} the value {entry!r}"
+                f"not {reprlib.repr(token_id)} the value {reprlib.repr(entry)}"
             )
         added_tokens[content] = int(token_id)
     return added_tokens
-
-
-def _read_json_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} should hold a JSON object, not a {type(value).__name__}")
-    return value
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error

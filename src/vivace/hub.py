@@ -1,0 +1,129 @@
+"""A name becomes a folder: the embedded voice, a local folder as it is, or a download.
+
+Of a download only weights and text files are taken, never a pickle or code. It is whole or an
+error, and the log says which commit it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vivace.checkpoint_files import read_json
+from vivace.errors import CheckpointError
+
+log = logging.getLogger(__name__)
+
+RELEASED = (
+    "Qwen/Qwen3-TTS-12Hz-0.6B-Base",
+    "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice",
+    "Qwen/Qwen3-TTS-12Hz-1.7B-Base",
+    "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",
+    "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign",
+)
+EMBEDDED = Path(__file__).parent / "assets" / "mini"  # the voice inside the package
+WEIGHTS = "model.safetensors"
+NEEDED = ("config.json", "vocab.json", "merges.txt", "tokenizer_config.json")
+CODEC = "speech_tokenizer"  # the folder inside the folder
+KINDS = ["*.json", "*.txt", "*.safetensors"]
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+SHARD_NAME = re.compile(r"[\w.-]+\.safetensors")
+
+
+def find_folder(
+    name: str | Path | None,
+    *,
+    revision: str | None,
+    cache_dir: str | Path | None,
+    offline: bool,
+    token: str | bool | None = None,
+) -> Path:
+    """A local folder as it is; a hub id downloaded, or found in the cache when offline; without a
+    name, the embedded voice."""
+    if name is None:
+        return EMBEDDED
+    try:
+        folder = Path(name).expanduser()
+        is_file, is_folder = folder.is_file(), folder.is_dir() and name != ""
+    except (OSError, RuntimeError):  # too long for a path, or the home of nobody
+        is_file = is_folder = False
+    if is_folder:
+        return folder
+    if is_file:
+        raise CheckpointError(f"{str(name)!r} is a file; give the checkpoint folder it is in")
+    if not HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
+        raise CheckpointError(
+            f"no folder {str(name)!r}; give a checkpoint folder or a hub id such as {RELEASED[1]}"
+        )
+    return _download(str(name), revision, cache_dir, offline, token)
+
+
+def _download(
+    name: str,
+    revision: str | None,
+    cache_dir: str | Path | None,
+    offline: bool,
+    token: str | bool | None,
+) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+
+    options: dict[str, Any] = {} if token is None else {"token": token}
+    try:
+        folder = Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                cache_dir=cache_dir,
+                local_files_only=offline,
+                allow_patterns=KINDS,
+                **options,
+            )
+        )
+    except LocalEntryNotFoundError as error:
+        hint = "it was asked for offline" if offline else "the hub could not be reached"
+        raise CheckpointError(
+            f"{name} is no local folder, it is not in the cache of downloads and {hint}; "
+            "download it once with a connection"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise CheckpointError(
+            f"there is no folder {name!r} and the hub has no such model; "
+            f"the released ones are: {', '.join(RELEASED)}"
+        ) from error
+    except Exception as error:  # the hub client raises a dozen kinds; all mean "no files"
+        raise CheckpointError(f"{name} could not be downloaded: {error}") from error
+    _check_whole(name, folder, offline)
+    # A snapshot's folder is named after its commit: give it as `revision` to stay with it.
+    log.info("%s is commit %s in %s", name, folder.name, folder)
+    return folder
+
+
+def _check_whole(name: str, folder: Path, offline: bool) -> None:
+    """Raise a CheckpointError unless every file that loading needs has come."""
+    needed = [folder / file for file in (*NEEDED, f"{CODEC}/config.json")]
+    needed += [*shard_paths(folder), *shard_paths(folder / CODEC)]
+    if missing := [str(path.relative_to(folder)) for path in needed if not path.is_file()]:
+        hint = "load it once with a connection" if offline else "is it a Qwen3-TTS checkpoint?"
+        raise CheckpointError(
+            f"the download of {name} in {folder} lacks {', '.join(missing)}; {hint}"
+        )
+
+
+def shard_paths(folder: Path) -> Iterator[Path]:
+    """The files that hold a folder's tensors, there or not."""
+    index = folder / f"{WEIGHTS}.index.json"
+    if (folder / WEIGHTS).exists() or not index.exists():
+        yield folder / WEIGHTS
+        return
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, Mapping) or not weight_map:
+        raise CheckpointError(f"{index}: no weight_map")
+    for name in weight_map.values():
+        if not isinstance(name, str) or not SHARD_NAME.fullmatch(name):
+            raise CheckpointError(f"{index}: {name!r} is not the name of a file in this folder")
+    for name in sorted(set(weight_map.values())):
+        yield folder / name

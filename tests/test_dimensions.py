@@ -1,0 +1,267 @@
+"""config.json against the tensors: what they do not show is refused before anything is built."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vivace.checkpoint import Checkpoint
+from vivace.errors import CheckpointError
+from vivace.model import config
+
+CPU = torch.device("cpu")
+MODEL, CODEC = "config.json", "speech_tokenizer/config.json"
+# A parser of hostile files is given little: what it asks beyond that is a MemoryError or a kill.
+CHILD = """
+import json, resource, sys, torch
+from pathlib import Path
+from vivace.checkpoint import Checkpoint
+from vivace.errors import CheckpointError
+
+def load(folder, file):
+    checkpoint = Checkpoint.open(folder)
+    if file == "config.json":
+        checkpoint.load_model(torch.device("cpu"), torch.float32)
+    else:
+        checkpoint.load_codec(torch.device("cpu"))
+
+folder = Path(sys.argv[1])
+load(folder, "config.json")
+size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (256 << 20), resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_CPU, (600, 600))
+for line in sys.stdin:
+    file, keys, value = json.loads(line)
+    original = (folder / file).read_text()
+    content = section = json.loads(original)
+    for key in keys[:-1]:
+        section = section[key]
+    section[keys[-1]] = value
+    (folder / file).write_text(json.dumps(content))
+    began = __import__("time").process_time()
+    try:
+        load(folder, file)
+        answer = "loaded"
+    except CheckpointError as error:
+        answer = str(error)
+    except Exception as error:
+        answer = f"BROKEN {type(error).__name__}: {error}"
+    (folder / file).write_text(original)
+    print(json.dumps([answer, __import__("time").process_time() - began]), flush=True)
+"""
+VALUES = [0, -1, 10**6, 10**9, 2**63, 1.5, "x", None, []]
+CONFIGS = (
+    config.ModelConfig,
+    config.TalkerConfig,
+    config.PredictorConfig,
+    config.SpeakerEncoderConfig,
+    config.CodecConfig,
+    config.CodecDecoderConfig,
+    config.CodecEncoderConfig,
+)
+FIELDS = {field.name for kind in CONFIGS for field in dataclasses.fields(kind)}
+TABLES = ("codec_language_id", "spk_id", "spk_is_dialect")
+MAX_CPU_S = 20.0  # a load takes about 0.1 s; a million layers took minutes
+
+
+@pytest.fixture
+def folder(tiny_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_folder / "base", tmp_path / "base"))
+
+
+def number_paths(value: Any, *keys: str | int) -> Iterator[tuple[str | int, ...]]:
+    """Where the numbers of a configuration are that loading reads; of a table, its first."""
+    if isinstance(value, dict):
+        is_table = bool(keys) and keys[-1] in TABLES
+        for key, inner in list(value.items())[: 1 if is_table else None]:
+            if is_table or key in FIELDS:
+                yield from number_paths(inner, *keys, key)
+    elif isinstance(value, list):
+        yield keys
+        yield from number_paths(value[0], *keys, 0)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield keys
+
+
+def mutations(folder: Path) -> list[tuple[str, tuple[str | int, ...], Any]]:
+    return [
+        (file, keys, value)
+        for file in (MODEL, CODEC)
+        for keys in number_paths(json.loads((folder / file).read_text()))
+        for value in VALUES
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by RLIMIT_AS")
+def test_every_number_of_a_config_may_be_wrong_at_little_cost(folder: Path) -> None:
+    cases = mutations(folder)
+    assert len(cases) > 600
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder)],
+        input="".join(json.dumps(case) + "\n" for case in cases),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    answers = [json.loads(line) for line in child.stdout.splitlines()]
+    last = cases[min(len(answers), len(cases) - 1)]
+    assert len(answers) == len(cases), f"the child died of {last}: {child.stderr[-500:]}"
+    for case, (answer, cpu_s) in zip(cases, answers, strict=True):
+        assert not answer.startswith("BROKEN"), (case, answer)
+        assert cpu_s < MAX_CPU_S, (case, answer)
+    assert sum(answer == "loaded" for answer, _ in answers) < len(cases) / 2
+
+
+TALKER, PREDICTOR = ("talker_config",), ("talker_config", "code_predictor_config")
+DECODER, ENCODER, SPEAKER = ("decoder_config",), ("encoder_config",), ("speaker_encoder_config",)
+
+
+@pytest.mark.parametrize("value", [10**9, 2**63, -4])
+@pytest.mark.parametrize(
+    ("file", "keys", "shown"),
+    [
+        (MODEL, (*TALKER, "num_hidden_layers"), 3),
+        (MODEL, (*TALKER, "hidden_size"), 32),
+        (MODEL, (*TALKER, "intermediate_size"), 96),
+        (MODEL, (*TALKER, "head_dim"), 16),
+        (MODEL, (*TALKER, "text_hidden_size"), 64),
+        (MODEL, (*PREDICTOR, "num_hidden_layers"), 2),
+        (MODEL, (*SPEAKER, "enc_res2net_scale"), 8),
+        (MODEL, (*SPEAKER, "enc_dim"), 32),
+        (CODEC, (*DECODER, "num_hidden_layers"), 2),
+        (CODEC, (*DECODER, "num_semantic_quantizers"), 1),
+        (CODEC, (*DECODER, "decoder_dim"), 32),
+        (CODEC, (*ENCODER, "num_quantizers"), 32),
+        (CODEC, (*ENCODER, "num_residual_layers"), 1),
+        (CODEC, (*ENCODER, "compress"), 2),
+        (CODEC, (*ENCODER, "kernel_size"), 7),
+    ],
+)
+def test_a_dimension_is_named_with_its_value_and_what_the_tensors_show(
+    folder: Path, file: str, keys: tuple[str, ...], shown: int, value: int
+) -> None:
+    content = section = json.loads((folder / file).read_text())
+    for key in keys[:-1]:
+        section = section[key]
+    section[keys[-1]] = value
+    (folder / file).write_text(json.dumps(content))
+    expected = rf"{folder / file}: {'.'.join(keys)} is {value}; the tensors show {shown}$"
+    with pytest.raises(CheckpointError, match=expected):
+        load(folder)
+
+
+def load(folder: Path) -> None:
+    checkpoint = Checkpoint.open(folder)
+    checkpoint.load_tokenizer()
+    checkpoint.load_model(CPU, torch.float32)
+    checkpoint.load_codec(CPU)
+
+
+def test_a_list_of_a_hundred_thousand_rates_is_refused_briefly(folder: Path) -> None:
+    content = json.loads((folder / CODEC).read_text())
+    content["decoder_config"]["upsample_rates"] = [2] * 100_000
+    (folder / CODEC).write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"upsample_rates is .*show \(8, 5, 4, 3\)$") as error:
+        load(folder)
+    assert len(str(error.value)) < 500
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_values_anywhere_are_loaded_or_refused(folder: Path, data: st.DataObject) -> None:
+    file = data.draw(st.sampled_from([MODEL, CODEC]))
+    original = (folder / file).read_text()
+    try:
+        content = json.loads(original)
+        for _ in range(data.draw(st.integers(1, 3))):
+            section, key = content, data.draw(st.sampled_from(sorted(content)))
+            while isinstance(section[key], dict) and section[key] and data.draw(st.booleans()):
+                section = section[key]
+                key = data.draw(st.sampled_from(sorted(section)))
+            section[key] = data.draw(JSON_VALUES)
+        (folder / file).write_text(json.dumps(content))
+        with suppress(CheckpointError):
+            load(folder)
+    finally:
+        (folder / file).write_text(original)
+
+
+# --- Files that are no files --------------------------------------------------------------------
+
+TEXT_FILES = [
+    MODEL,
+    CODEC,
+    "generation_config.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+@pytest.mark.parametrize("name", [*TEXT_FILES, "model.safetensors"])
+def test_a_pipe_is_refused_and_not_waited_for(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(CheckpointError, match=name):
+        load(folder)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no endless device")
+@pytest.mark.parametrize("name", [*TEXT_FILES, "model.safetensors"])
+def test_a_link_to_an_endless_device_is_refused(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    (folder / name).symlink_to("/dev/zero")
+    with pytest.raises(CheckpointError, match=name):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", TEXT_FILES)
+def test_a_file_of_gigabytes_is_not_read_whole(folder: Path, name: str) -> None:
+    with (folder / name).open("wb") as file:
+        file.truncate(3 << 30)  # without a block on disk
+    with pytest.raises(CheckpointError, match=f"{name} cannot be read: .*more than 16,777,216"):
+        load(folder)
+
+
+def test_a_number_of_thousands_of_digits_is_refused(folder: Path) -> None:
+    digits = "9" * 5000
+    config = folder / "tokenizer_config.json"
+    content = json.loads(config.read_text())
+    content["added_tokens_decoder"][digits] = {"content": "<far>"}
+    config.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: added_tokens_decoder"):
+        load(folder)
+    vocab = folder / "vocab.json"
+    vocab.write_text(vocab.read_text().replace("{", '{"far": ' + digits + ", ", 1))
+    with pytest.raises(CheckpointError, match=r"vocab\.json is not JSON: .*5,000 digits"):
+        load(folder)
+
+
+def test_windows_line_ends_change_nothing(folder: Path) -> None:
+    merges = folder / "merges.txt"
+    merges.write_bytes(merges.read_bytes().replace(b"\n", b"\r\n"))
+    load(folder)

@@ -173,6 +173,7 @@ class TTS:
         text_layout: TextLayout | None = None,
         split: bool = True,
         clean: bool = False,
+        keep_emoji: bool = False,
         guard: bool = True,
         trim: bool = True,
         progress: bool = False,
@@ -188,7 +189,8 @@ class TTS:
         choice: `streamed` for cloned voices, `whole` for the others.
 
         A text of more than 300 characters is spoken in utterances of a few sentences, unless
-        `split` is false; `[pause 0.5s]` is a pause; `clean` takes markdown, emoji and links out.
+        `split` is false; `[pause 0.5s]` is a pause; `clean` takes markdown and links out. Emoji are
+        not spoken unless `keep_emoji` is true.
 
         `guard` stops speech that does not end by itself; without a `seed` or `max_frames` of yours
         it is tried once more, and then a RunawayError. `trim` takes off silence at the start, a
@@ -204,6 +206,7 @@ class TTS:
             text_layout=text_layout,
             split=split,
             clean=clean,
+            keep_emoji=keep_emoji,
             guard=guard,
             trim=trim,
             chunk_frames=WHOLE,
@@ -226,6 +229,7 @@ class TTS:
         text_layout: TextLayout | None = None,
         split: bool = True,
         clean: bool = False,
+        keep_emoji: bool = False,
         guard: bool = True,
         trim: bool = False,
         chunk_frames: int | Sequence[int] | Iterator[int] = RAMP,
@@ -246,6 +250,7 @@ class TTS:
             layout=text_layout,
             split=split,
             clean=clean,
+            keep_emoji=keep_emoji,
             trim=trim,
         )
         return desk.open(

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from conftest import ROOT, load_script
 from engine_watch import assert_same_audio, interleave
 from vivace import TTS
-from vivace.engine.long_text import SEAM, plan_utterances
+from vivace.engine.intake import Request
+from vivace.engine.long_text import plan_utterances
+from vivace.text.script import Pause
 
 SENTENCES = [
     "Yes.",
@@ -103,16 +105,25 @@ def test_live_text_sounds_as_if_it_had_been_there(embedded: TTS) -> None:
 
 def test_a_long_text_is_its_utterances_with_clean_seams(embedded: TTS) -> None:
     audio = embedded.speak(STORY, seed=5, trim=False)
-    utterances = [part for part in plan_utterances(STORY) if isinstance(part, str)]
+    request = Request(text=STORY, voice=None, language="auto", instruct=None, layout=None)
+    plan = plan_utterances(STORY, embedded._intake.script_options(request))
+    utterances = [part for part in plan if isinstance(part, str)]
     assert len(utterances) >= 2
     alone = [
         embedded.speak(text, seed=5 + index, trim=False) for index, text in enumerate(utterances)
     ]
+    parts = iter(alone)
     assert np.array_equal(audio.codes, np.concatenate([each.codes for each in alone]))
     assert audio.finish_reason == "stop"
-    silence = np.zeros(round(SEAM.seconds * audio.sample_rate), dtype=np.float32)
-    joined = np.concatenate([part for each in alone for part in (each.samples, silence)])
-    assert np.allclose(audio.samples, joined[: -len(silence)], rtol=0, atol=1e-5)
+    joined = np.concatenate(
+        [
+            np.zeros(round(part.seconds * audio.sample_rate), dtype=np.float32)
+            if isinstance(part, Pause)
+            else next(parts).samples
+            for part in plan
+        ]
+    )
+    assert np.allclose(audio.samples, joined, rtol=0, atol=1e-5)
     for before, after in itertools.pairwise(alone):
         assert np.abs(before.samples[-240:]).max() < 0.02, "an utterance was cut off"
         assert np.abs(after.samples[:240]).max() < 0.02, "an utterance begins with a click"

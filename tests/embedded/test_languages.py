@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from engine_watch import stop_after
 from vivace import TTS, AudioChunk
 from vivace.errors import UnknownLanguageError, UnsupportedRequestError
-from vivace.text.letters import find_foreign_letter
+from vivace.text.letters import Letters
 
 FOREIGN = {
     "chinese": "你好，世界。",
@@ -40,7 +41,7 @@ def test_a_text_in_other_letters_is_refused(embedded: TTS, text: str) -> None:
 
 @pytest.mark.parametrize("text", ENGLISH)
 def test_english_is_not_refused(text: str) -> None:
-    assert find_foreign_letter(text, ["english"]) is None
+    assert Letters.of(["english"]).find_foreign(text) is None
 
 
 def test_what_cleaning_takes_out_is_not_held_against_a_text(embedded: TTS) -> None:
@@ -67,26 +68,60 @@ def keep(stream: Iterator[AudioChunk], chunks: list[AudioChunk]) -> None:
         chunks.append(chunk)  # also if the next one raises
 
 
-def test_live_text_is_spoken_up_to_the_foreign_piece(embedded: TTS) -> None:
-    def pieces() -> Iterator[str]:
-        yield from ("Hello ", "there, ", "友人", " of mine.")
-
+def test_live_text_is_spoken_without_the_foreign_piece_and_then_the_error_heard(
+    embedded: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = stop_after(embedded, monkeypatch, 3, once_text_is_in=True)
     chunks: list[AudioChunk] = []
     with pytest.raises(UnsupportedRequestError, match=RELEASED):
-        keep(embedded.stream(pieces(), seed=1), chunks)
-    assert sum(len(chunk.codes) for chunk in chunks) > 3
+        keep(embedded.stream(iter(["Hello ", "there, ", "友人", " of mine."]), seed=1), chunks)
+    assert said.texts(embedded) == ["Hello there,  of mine."]
+    assert chunks[-1].is_last
     with pytest.raises(UnsupportedRequestError, match=RELEASED):
         next(embedded.stream(iter(["友人"])))
 
 
-def test_a_checkpoint_of_many_languages_reads_any_letters(tiny_folder: Path) -> None:
-    """The control: the refusal comes from the checkpoint's languages, not from the text."""
+@pytest.fixture(scope="module")
+def released(tiny_folder: Path) -> Iterator[TTS]:
+    """A checkpoint of the ten languages of the released ones."""
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
-        for text in FOREIGN.values():
-            tts.stream(text, voice="ryan").close()
+        yield tts
+
+
+REFUSED = {
+    "hebrew": "שלום עולם.",
+    "arabic": "مرحبا بالعالم",
+    "hindi": "हिन्दी में",
+    "thai": "สวัสดี",
+    "greek": "καλημέρα",
+    "mostly hebrew": "שלום עולם is peace",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
+def test_letters_of_none_of_its_languages_are_refused(released: TTS, text: str) -> None:
+    with pytest.raises(UnsupportedRequestError, match=r"speaks only .*russian.* spanish") as caught:
+        released.stream(text, voice="ryan")
+    assert "load" not in str(caught.value)
+
+
+ACCEPTED = {
+    **{name: FOREIGN[name] for name in ("chinese", "russian", "japanese", "katakana", "korean")},
+    "a quoted word": "The Hebrew word שלום means peace.",
+    "a symbol": "The angle α is 3 µm.",
+    "kanji with an iteration mark": "人々は々",
+    "full width": "Ｆｕｌｌ ｗｉｄｔｈ ｶﾀｶﾅ",
+}
+
+
+@pytest.mark.parametrize("text", ACCEPTED.values(), ids=ACCEPTED)
+def test_letters_of_its_languages_and_quoted_words_are_spoken(released: TTS, text: str) -> None:
+    released.stream(text, voice="ryan").close()
 
 
 def test_languages_unknown_here_or_none_at_all_are_left_alone() -> None:
-    for languages in ([], ["english", "russian"], ["english", "klingon"]):
-        assert find_foreign_letter("Москва", languages) is None
-    assert find_foreign_letter("Москва", ["french", "english"]) == "М"
+    for languages in ([], ["english", "klingon"]):
+        assert Letters.of(languages).find_foreign("Москва שלום") is None
+    assert Letters.of(["english", "russian"]).find_foreign("Москва") is None
+    assert Letters.of(["sichuan_dialect"]).find_foreign("你好") is None
+    assert Letters.of(["french", "english"]).find_foreign("Москва") == "М"

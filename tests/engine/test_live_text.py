@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import threading
@@ -14,9 +15,11 @@ import pytest
 from engine_watch import stop_after
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
-from vivace.engine.long_text import SEAM
+from vivace.engine.intake import Intake, Request
+from vivace.engine.long_text import SILENT_S
 from vivace.engine.stream import Stream
 from vivace.errors import RequestError, UnsupportedRequestError
+from vivace.text.script import ScriptOptions
 
 SENTENCES = [f"This is sentence number {n}, and it says little." for n in range(7)]
 OPTIONS = {"seed": 3, "min_frames": 4_000, "guard": False}
@@ -38,7 +41,12 @@ def load_tts(tiny_folder: Path) -> Iterator[Callable[[str], TTS]]:
 
 @pytest.fixture
 def short_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivace.engine.parts.MAX_UTTERANCE_CHARS", 60)
+    settle = Intake.script_options
+
+    def shorter(intake: Intake, request: Request) -> ScriptOptions:
+        return dataclasses.replace(settle(intake, request), max_chars=60)
+
+    monkeypatch.setattr(Intake, "script_options", shorter)
 
 
 def words(text: str) -> Iterator[str]:
@@ -66,7 +74,7 @@ def test_a_long_live_text_is_spoken_in_utterances_with_seams(
     assert said.texts(tts) == [" ".join(SENTENCES[start : start + 2]) for start in range(0, 7, 2)]
     assert stream.num_utterances == 4
     seams = [chunk for chunk in chunks if not len(chunk.codes) and len(chunk.samples)]
-    assert [len(seam.samples) for seam in seams] == [round(SEAM.seconds * 24_000)] * 3
+    assert [len(seam.samples) for seam in seams] == [round(ScriptOptions().seam_s * 24_000)] * 3
     assert [chunk.is_last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     assert stream.finish_reason == "stop"
 
@@ -144,16 +152,83 @@ def test_a_slot_waits_for_text_without_inventing_frames(load_tts: Callable[[str]
     assert np.array_equal(np.concatenate([c.codes for c in chunks]), whole.codes)
 
 
-def test_what_was_given_before_half_a_letter_is_said_and_then_the_error_heard(
-    load_tts: Callable[[str], TTS],
+BROKEN = {
+    "half a letter": (["Good ", "day ", "\ud83dx", " to you."], "Good day x to you.", "surrogate"),
+    "a pause too long": (["One ", "[pause 99s]", "two."], "One two.", "pause lasts"),
+    "a pause in pieces": (list("One [pause 0s]two."), "One two.", "pause lasts"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_cannot_be_said_is_left_out_and_the_error_heard_at_the_end(
+    load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    pieces, expected, message = BROKEN[name]
+    tts = load_tts("custom_voice")
+    said = stop_after(tts, monkeypatch, 3, once_text_is_in=True)
+    chunks: list[AudioChunk] = []
+    with pytest.raises(RequestError, match=message):
+        collect(tts.stream(iter(pieces), **OPTIONS), chunks)
+    assert said.texts(tts) == [expected]
+    assert chunks[-1].is_last
+
+
+def test_a_writer_that_raises_is_heard_after_what_it_wrote(
+    load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pieces() -> Iterator[str]:
+        yield "Good "
+        yield "day"
+        raise OSError("the line went dead")
+
+    tts = load_tts("custom_voice")
+    said = stop_after(tts, monkeypatch, 3, once_text_is_in=True)
+    with pytest.raises(OSError, match="went dead"):
+        collect(tts.stream(pieces(), **OPTIONS), [])
+    assert said.texts(tts) == ["Good day"]
+
+
+def test_an_utterance_of_signs_is_silence(
+    load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tts = load_tts("custom_voice")
-    chunks: list[AudioChunk] = []
-    stream = tts.stream(iter(["Good ", "day ", "\ud83dx"]), **OPTIONS, max_frames=20)
-    with pytest.raises(RequestError, match="surrogate"):
-        collect(stream, chunks)
-    assert chunks[-1].is_last
-    assert sum(len(chunk.codes) for chunk in chunks)
+    said = stop_after(tts, monkeypatch, 3, once_text_is_in=True)
+    text = "One.[pause 1s]... ?! 🙂[pause 1s]Two 🙂 three."
+    chunks = list(tts.stream(iter(text), **OPTIONS))
+    assert said.texts(tts) == ["One.", "Two three."]
+    silences = [len(chunk.samples) for chunk in chunks if not len(chunk.codes)]
+    assert [size for size in silences if size] == [24_000, round(SILENT_S * 24_000), 24_000]
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "...", "?!", "🙂", "\u0301", "[pause 1s]", "…[pause 1s]—"]
+)
+def test_live_text_without_a_word_is_an_error(load_tts: Callable[[str], TTS], text: str) -> None:
+    with pytest.raises(RequestError, match="nothing to say"):
+        collect(load_tts("custom_voice").stream(iter(text), **OPTIONS), [])
+
+
+def test_emoji_in_live_text_are_spoken_only_if_asked(
+    load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tts = load_tts("custom_voice")
+    said = stop_after(tts, monkeypatch, 3, once_text_is_in=True)
+    for keep_emoji in (False, True):
+        list(tts.stream(iter("Hi 🙂 you"), keep_emoji=keep_emoji, **OPTIONS))
+    list(tts.stream(iter("🙂"), keep_emoji=True, **OPTIONS))
+    assert said.texts(tts) == ["Hi you", "Hi 🙂 you", "🙂"]
+
+
+def test_a_foreign_utterance_is_left_out_of_a_live_text_and_a_quoted_word_is_not(
+    load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tts = load_tts("custom_voice")
+    said = stop_after(tts, monkeypatch, 3, once_text_is_in=True)
+    list(tts.stream(iter("שלום means peace."), **OPTIONS))
+    assert said.texts(tts) == ["שלום means peace."]
+    with pytest.raises(UnsupportedRequestError, match="speaks only"):
+        collect(tts.stream(iter("One.[pause 1s]שלום[pause 1s]Two."), **OPTIONS), [])
+    assert said.texts(tts)[1:] == ["One.", "Two."]
 
 
 @pytest.mark.usefixtures("short_utterances")

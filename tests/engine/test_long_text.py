@@ -15,16 +15,19 @@ from hypothesis import strategies as st
 from engine_watch import stop_after
 from vivace import TTS
 from vivace.audio.trim import StartTrimmer
-from vivace.engine.long_text import MAX_UTTERANCE_CHARS, SEAM, plan_utterances
+from vivace.engine.long_text import SILENT_S, plan_utterances
 from vivace.errors import RequestError
-from vivace.text.script import Pause
+from vivace.text.script import Pause, ScriptOptions
 
+OPTIONS = ScriptOptions()
+SEAM = Pause(OPTIONS.seam_s)
+MAX_UTTERANCE_CHARS = 300
 SENTENCES = [f"This is sentence number {n}, and it says little." for n in range(400)]
 BOOK = " ".join(SENTENCES)
 
 
 def spoken(text: str) -> list[str]:
-    return [part for part in plan_utterances(text) if isinstance(part, str)]
+    return [part for part in plan_utterances(text, OPTIONS) if isinstance(part, str)]
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +43,11 @@ def base(tiny_folder: Path) -> Iterator[TTS]:
 
 
 def test_a_short_text_stays_as_it_is() -> None:
-    assert plan_utterances("  Two. Sentences. ") == ["  Two. Sentences. "]
+    assert plan_utterances("  Two. Sentences. ", OPTIONS) == ["  Two. Sentences. "]
 
 
 def test_a_text_is_left_whole_when_asked() -> None:
-    assert plan_utterances(BOOK, split=False) == [BOOK]
+    assert plan_utterances(BOOK, ScriptOptions(max_chars=None)) == [BOOK]
 
 
 def test_a_long_text_is_cut_at_sentence_ends_and_begins_with_one_sentence() -> None:
@@ -57,21 +60,79 @@ def test_a_long_text_is_cut_at_sentence_ends_and_begins_with_one_sentence() -> N
     assert min(map(len, utterances[1:-1])) > MAX_UTTERANCE_CHARS / 2
 
 
+SILENT = [
+    "...",
+    "?!",
+    "—",
+    "🙂",
+    "\u0301\u0302",
+    "\u200b\u2060",
+    "* * *",
+    "“”",
+    "🙂" * 400,
+    "." * 400,
+]
+
+
+@pytest.mark.parametrize("text", SILENT)
+def test_what_cannot_be_said_is_an_error_alone_and_silence_among_words(
+    custom: TTS, text: str
+) -> None:
+    with pytest.raises(RequestError, match="nothing to say"):
+        custom.stream(text)
+    with pytest.raises(RequestError, match="nothing to say"):
+        custom.stream(f"[pause 1s]{text}[pause 1s]")
+    plan = plan_utterances(f"One.[pause 1s]{text}[pause 1s]Two.", OPTIONS)
+    assert [part for part in plan if isinstance(part, str)] == ["One.", "Two."]
+    silences = [part.seconds for part in plan if isinstance(part, Pause)]
+    assert set(silences) <= {1.0, SILENT_S}
+
+
+def test_an_utterance_of_signs_in_a_long_text_is_not_sent_to_the_model() -> None:
+    text = f"{SENTENCES[0]}\n\n{'. ' * 300}\n\n{SENTENCES[1]}"
+    plan = plan_utterances(text, OPTIONS)
+    assert [part for part in plan if isinstance(part, str)] == SENTENCES[:2]
+    assert Pause(SILENT_S) in plan
+
+
+@pytest.mark.parametrize("space", [" ", "\n", "\u3000", "\x1f"])
+def test_much_white_space_beside_a_pause_is_nothing(space: str) -> None:
+    for text in (f"Hello.[pause 1s]{space * 301}", f"{space * 500}Hello.{space * 500}[pause 1s]"):
+        plan = plan_utterances(text, OPTIONS)
+        assert [part.strip() for part in plan if isinstance(part, str)] == ["Hello."]
+
+
+def test_emoji_are_not_spoken_unless_asked() -> None:
+    text = "Well done 👩\u200d🚀🎉, Ada! 1\ufe0f\u20e3 © 2024™ #1"
+    assert plan_utterances(text, OPTIONS) == ["Well done, Ada! 1 © 2024™ #1"]
+    assert plan_utterances(text, ScriptOptions(keep_emoji=True)) == [text]
+
+
+def test_a_seam_inside_a_sentence_is_short() -> None:
+    options = ScriptOptions(max_chars=40, seam_s=0.6)
+    text = "A sentence that ends. One with a clause that is long, and one more of these clauses."
+    plan = plan_utterances(text, options)
+    assert [part.seconds for part in plan if isinstance(part, Pause)] == [0.6, 0.15]
+
+
 @given(st.text(alphabet="ab. ,!?\n。", min_size=301, max_size=1200))
 @settings(deadline=None, max_examples=60)
 def test_nothing_is_lost_or_repeated(text: str) -> None:
-    assert "".join("".join(spoken(text)).split()) == "".join(text.split())
+    def letters(text: str) -> list[str]:
+        return [letter for letter in text if letter.isalpha()]
+
+    assert letters("".join(spoken(text))) == letters(text)
 
 
 def test_pauses_are_taken_out_of_the_text_and_seams_are_not_put_beside_them() -> None:
-    assert plan_utterances("One.[pause 0.5s] Two.") == ["One.", Pause(0.5), " Two."]
-    plan = plan_utterances(BOOK[:900])
+    assert plan_utterances("One.[pause 0.5s] Two.", OPTIONS) == ["One.", Pause(0.5), " Two."]
+    plan = plan_utterances(BOOK[:900], OPTIONS)
     assert plan[1::2] == [SEAM] * (len(plan) // 2)
 
 
 def test_markdown_is_cleaned_when_asked() -> None:
-    assert plan_utterances("**Bold** move", clean=True) == ["Bold move"]
-    assert plan_utterances("**Bold** move") == ["**Bold** move"]
+    assert plan_utterances("**Bold** move", ScriptOptions(clean=True)) == ["Bold move"]
+    assert plan_utterances("**Bold** move", OPTIONS) == ["**Bold** move"]
 
 
 def test_a_pause_is_silence_of_its_length(custom: TTS) -> None:
@@ -88,8 +149,8 @@ def test_a_pause_is_silence_of_its_length(custom: TTS) -> None:
 def test_a_text_of_pauses_alone_is_refused(custom: TTS) -> None:
     with pytest.raises(RequestError, match="no words"):
         custom.speak("[pause 1s]")
-    with pytest.raises(RequestError, match="pause"):
-        custom.speak("Now [pause forever] then.")
+    with pytest.raises(RequestError, match="pause lasts"):
+        custom.speak("Now [pause 99s] then.")
 
 
 def test_a_long_text_streams_as_one_with_seams(

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from real_vocabulary import symbols
 from test_tokenizer import SENTENCES
 
-from vivace.errors import RequestError
 from vivace.text.live import LiveTokenizer
 from vivace.text.tokenizer import TextTokenizer
 
@@ -173,23 +172,6 @@ def test_a_word_is_out_with_the_character_after_it(
     pieces: list[str], expected: list[str], tokenizer: TextTokenizer
 ) -> None:
     assert said(tokenizer, pieces) == expected
-
-
-def test_the_halves_of_a_character_may_come_in_two_pieces(tokenizer: TextTokenizer) -> None:
-    whole = tokenizer.encode("so 🪆🙂!")
-    assert live_ids(tokenizer, ["so \ud83e", "\ude86🙂!"]) == whole
-    assert live_ids(tokenizer, ["so \ud83e", "", "\ude86\ud83d", "\ude42", "!"]) == whole
-    assert live_ids(tokenizer, ["so \ud83e\ude86\ud83d\ude42!"]) == whole
-
-
-@pytest.mark.parametrize(
-    "pieces", [["so \ud83e"], ["so \ud83e", "!"], ["so ", "\ude86"], ["\ud83e", "\ud83e", "\ude86"]]
-)
-def test_half_a_character_that_stays_alone_is_a_request_error(
-    pieces: list[str], tokenizer: TextTokenizer
-) -> None:
-    with pytest.raises(RequestError, match=r"half of a surrogate pair \(U\+D(83E|E86)\)"):
-        live_ids(tokenizer, pieces)
 
 
 def test_a_finished_tokenizer_begins_another_text(tokenizer: TextTokenizer) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vivace.errors import RequestError
+from vivace.text.cutter import Cut
 from vivace.text.live_clean import LiveCleaner
-from vivace.text.live_script import Cut, Event, LiveScript
-from vivace.text.script import Pause, clean_text
+from vivace.text.live_script import Event, LiveScript
+from vivace.text.script import Pause, ScriptOptions, clean_text, parse_pauses
 
 MAX_CHARS = 40
 PROSE = (
@@ -54,7 +57,7 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 def read(pieces: list[str], max_chars: int | None = MAX_CHARS, clean: bool = False) -> list[Event]:
     """All events, with neighbouring texts joined."""
-    script = LiveScript(max_chars, clean=clean)
+    script = LiveScript(ScriptOptions(max_chars=max_chars, clean=clean))
     events = [event for piece in pieces for event in script.feed(piece)] + script.finish()
     joined: list[Event] = []
     for event in events:
@@ -96,13 +99,13 @@ def test_a_longer_text_is_cut_at_the_first_sentence_end_after_the_limit() -> Non
     text = "Mr. A. B. Long went to see the old town. It was there. So was he."
     assert read(list(text)) == [
         "Mr. A. B. Long went to see the old town.",
-        Cut(),
+        Cut(is_inside=False),
         "It was there. So was he.",
     ]
 
 
 def test_words_are_given_out_before_their_sentence_ends() -> None:
-    script = LiveScript(MAX_CHARS)
+    script = LiveScript(ScriptOptions(max_chars=MAX_CHARS))
     assert script.feed("Hello wor") == ["Hello wor"]
     assert script.feed("ld. ") == ["ld"]
     assert script.feed("And") == [". And"]
@@ -131,10 +134,38 @@ def test_pauses_are_found_in_any_pieces(places: list[int]) -> None:
     assert read(cut(text, places), max_chars=300) == expected
 
 
-@pytest.mark.parametrize("text", ["a [pause forever] b", "a [pause 3s", "a [pause 99s] b"])
-def test_a_bad_pause_is_refused(text: str) -> None:
-    with pytest.raises(RequestError, match="pause"):
-        read(list(text))
+WORDS_IN_BRACKETS = [
+    "[pause]",
+    "[Pause/Break]",
+    "[pause for effect]",
+    "[pause 3]",
+    "[pause 3s",
+    "[pause 1e3s]",
+    "[pause -1s]",
+    "[pause s]",
+    "[pauses 1s]",
+    "[[pause]](x)",
+    "[pause\n1s]",
+]
+
+
+@pytest.mark.parametrize("mark", WORDS_IN_BRACKETS)
+def test_what_is_no_pause_is_text(mark: str) -> None:
+    text = f"Press {mark} now."
+    assert read(list(text), max_chars=300) == read([text], max_chars=300) == [text]
+    assert parse_pauses(text) == [text]
+
+
+@pytest.mark.parametrize("mark", ["[pause 99s]", "[pause 0s]", "[pause 10001 ms]"])
+def test_a_pause_of_a_bad_length_is_left_out_and_remembered(mark: str) -> None:
+    script = LiveScript(ScriptOptions())
+    events = [e for c in f"One {mark} two, [pause 1s] three." for e in script.feed(c)]
+    events += script.finish()
+    assert "".join(e for e in events if isinstance(e, str)) == "One  two,  three."
+    assert Pause(1.0) in events
+    assert "pause lasts" in str(script.error)
+    with pytest.raises(RequestError, match="pause lasts"):
+        parse_pauses(f"One {mark} two")
 
 
 def words(text: str) -> str:
@@ -175,3 +206,73 @@ def test_what_stays_open_for_too_long_is_said_as_it_is() -> None:
 
 def test_pauses_survive_cleaning() -> None:
     assert read(list("**One**[pause 1s] _two_"), clean=True) == ["One", Pause(1.0), " two"]
+
+
+# -- linear, whatever the text ---------------------------------------------------------------------
+
+SIZE = 12_000
+HOSTILE = {
+    "sentences": "It is so. ",
+    "no end": "word ",
+    "commas": "word, ",
+    "one word": "a",
+    "stops": ".",
+    "wide stops": "。と",
+    "quoted stops": '。"',
+    "spaces": " ",
+    "lines": "\n",
+    "open brackets": "[",
+    "open bracket and words": "[word ",
+    "open tags": "<",
+    "open tag and words": "<b ",
+    "open addresses": "](",
+    "nested addresses": "[a](b(c)",
+    "half pauses": "[pause 1",
+    "pauses": "[pause 1s]",
+    "emoji": "🙂 ",
+    "bullets": "- a\n",
+    "stars": "*",
+    "marks": "\u0301",
+}
+
+
+def count_calls(text: str, num_pieces: int, *, clean: bool) -> int:
+    """Python function calls and returns that reading a text takes."""
+    size = -(-len(text) // num_pieces)
+    script = LiveScript(ScriptOptions(max_chars=120, clean=clean))
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        for start in range(0, len(text), size):
+            script.feed(text[start : start + size])
+        script.finish()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
+def test_work_grows_with_the_length_of_one_large_piece_and_no_faster(
+    unit: str, clean: bool
+) -> None:
+    small, large = ((unit * SIZE)[:size] for size in (SIZE // 4, SIZE))
+    assert count_calls(large, 1, clean=clean) < 6 * count_calls(small, 1, clean=clean) + 500
+
+
+@pytest.mark.parametrize(
+    "name", ["sentences", "one word", "spaces", "open bracket and words", "open tag and words"]
+)
+def test_300_000_characters_in_one_piece_are_read_in_moments(name: str) -> None:
+    """Quadratic work takes minutes; the bound leaves a busy machine much room."""
+    text = (HOSTILE[name] * 300_000)[:300_000]
+    began = time.process_time()
+    script = LiveScript(ScriptOptions(clean=True))
+    script.feed(text)
+    script.finish()
+    assert time.process_time() - began < 20

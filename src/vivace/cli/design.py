@@ -11,6 +11,7 @@ from vivace.cli.keep import check_save, keep_voice
 from vivace.cli.output import Samples, choose_target
 from vivace.cli.text import read_text
 from vivace.errors import RequestError, UnsupportedRequestError
+from vivace.text.emoji import drop_emoji
 from vivace.text.script import clean_text, parse_pauses
 
 
@@ -45,7 +46,7 @@ def design(arguments: argparse.Namespace) -> None:
     with load_tts(arguments, arguments.base_model) as base:
         voice = base.clone(
             (np.concatenate(kept), sample_rate),
-            _words_of(text, is_cleaned=arguments.clean),
+            _words_of(text, is_cleaned=arguments.clean, keep_emoji=arguments.keep_emoji),
             name=name,
             licence=arguments.licence,
             append_silence=arguments.append_silence,
@@ -65,7 +66,8 @@ def _settle_words(arguments: argparse.Namespace) -> None:
         arguments.text = arguments.description
 
 
-def _words_of(text: str, *, is_cleaned: bool) -> str:
+def _words_of(text: str, *, is_cleaned: bool, keep_emoji: bool) -> str:
     """What is said of the text: no markdown that was cleaned away, no `[pause 1s]`."""
-    parts = parse_pauses(clean_text(text) if is_cleaned else text)
+    text = clean_text(text) if is_cleaned else text
+    parts = parse_pauses(text if keep_emoji else drop_emoji(text))
     return " ".join(part.strip() for part in parts if isinstance(part, str))

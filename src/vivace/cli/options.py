@@ -29,7 +29,8 @@ def add_speech(parser: argparse.ArgumentParser, *, instruct: str) -> None:
     group.add_argument(
         "--speed", type=float, default=1.0, metavar="X", help="0.25 to 4; the pitch is kept"
     )
-    group.add_argument("--clean", action="store_true", help="take out markdown, emoji and links")
+    group.add_argument("--clean", action="store_true", help="take out markdown and links")
+    group.add_argument("--keep-emoji", action="store_true", help="speak emoji; else they are not")
     group.add_argument(
         "--text-layout", choices=("whole", "streamed"), help="default: the official one"
     )

@@ -146,6 +146,7 @@ def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "instruct": arguments.instruct,
         "text_layout": arguments.text_layout,
         "clean": arguments.clean,
+        "keep_emoji": arguments.keep_emoji,
         **{name: value for name, value in given.items() if value is not None},
     }
 

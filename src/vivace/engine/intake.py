@@ -5,7 +5,6 @@ What it cannot serve is refused here, with the name of the checkpoint that can.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,14 +25,14 @@ from vivace.prompt import (
     language_id,
     preset_id,
 )
-from vivace.text.letters import find_foreign_letter
+from vivace.text.letters import Letters, check_speakable, is_blank
+from vivace.text.script import ScriptOptions
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.voice import Voice
 
 MAX_TEXT_CHARS = 1_000_000  # a long book; it is spoken in utterances of a few sentences
 MAX_INSTRUCT_CHARS = 4096
 TEXT_LAYOUTS = ("whole", "streamed")
-UNSEEN = {"Zs", "Zl", "Zp", "Cc", "Cf"}  # Unicode categories of what leaves no mark on paper
 
 SERVED_BY = {
     "base": "Qwen/Qwen3-TTS-12Hz-0.6B-Base",
@@ -59,6 +58,7 @@ class Request:
     layout: TextLayout | None  # None: the official choice
     split: bool = True  # a long text into utterances
     clean: bool = False  # take markdown, emoji and links out first
+    keep_emoji: bool = False
     trim: bool = False  # take off what is said of a reference again
 
 
@@ -74,11 +74,12 @@ class Intake:
     def __init__(self, config: ModelConfig, tokenizer: TextTokenizer) -> None:
         self._config = config
         self.tokenizer = tokenizer
+        self.letters = Letters.of(config.talker_config.codec_language_id)
 
     def check(self, request: Request) -> None:
         """Raise a RequestError for what the checkpoint cannot do, before anything runs."""
         if isinstance(request.text, str):
-            _check_text("text", request.text)
+            check_speakable(request.text, with_emoji=request.keep_emoji)
             if len(request.text) > MAX_TEXT_CHARS:
                 raise TextTooLongError(len(request.text), MAX_TEXT_CHARS, "characters")
         elif request.layout == "whole":
@@ -93,6 +94,16 @@ class Intake:
         self._check_language(request.language, preset)
         if preset is not None:
             preset_id(self._config.talker_config, preset)
+
+    def script_options(self, request: Request) -> ScriptOptions:
+        """How the text of a request is made ready, as the checkpoint has it."""
+        reading = self._config.reading_config
+        return ScriptOptions(
+            max_chars=reading.max_utterance_chars if request.split else None,
+            clean=request.clean,
+            keep_emoji=request.keep_emoji,
+            seam_s=reading.seam_s,
+        )
 
     @property
     def continues(self) -> bool:
@@ -180,23 +191,30 @@ class Intake:
             known = [AUTO, *sorted(self._config.talker_config.codec_language_id)]
             raise UnknownLanguageError(language, known, SERVED_BY["custom_voice"]) from None
 
-    def check_letters(self, text: str) -> str:
-        """The text itself, unless the checkpoint's languages cannot be written so."""
+    def check_letters(self, text: str) -> None:
+        """Raise if the checkpoint's languages are not written so."""
+        if (letter := self.letters.find_foreign(text)) is not None:
+            raise self.refuse_letter(letter)
+
+    def refuse_letter(self, letter: str) -> RequestError:
         languages = sorted(self._config.talker_config.codec_language_id)
-        letter = find_foreign_letter(text, languages) if isinstance(text, str) else None
-        if letter is not None:
-            raise UnsupportedRequestError(
-                f"the text has the letter {letter!r} and this checkpoint speaks only "
-                f"{', '.join(languages)}; load {SERVED_BY['custom_voice']}"
-            )
-        return text
+        message = (
+            f"the text has the letter {letter!r} and this checkpoint speaks only "
+            f"{', '.join(languages)}"
+        )
+        if not RELEASED_LANGUAGES.issubset(languages):
+            message += f"; load {SERVED_BY['custom_voice']}"
+        return UnsupportedRequestError(message)
 
     def _check_instruct(self, instruct: str | None) -> None:
         if instruct is None:
             if self._config.tts_model_type == "voice_design":
                 raise RequestError("a voice_design checkpoint needs instruct, the voice described")
             return
-        _check_text("instruct", instruct)
+        if not isinstance(instruct, str):
+            raise RequestError(f"instruct must be a string, not {type(instruct).__name__}")
+        if is_blank(instruct):
+            raise RequestError("instruct is empty or blank; leave it out")
         if len(instruct) > MAX_INSTRUCT_CHARS:
             raise RequestError(
                 f"instruct has {len(instruct):,} characters and the limit is "
@@ -230,10 +248,3 @@ class Intake:
             raise UnsupportedRequestError(
                 f"a {self._config.tts_model_type} checkpoint cannot {what}; load {served_by}"
             )
-
-
-def _check_text(what: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise RequestError(f"{what} must be a string, not {type(text).__name__}")
-    if all(unicodedata.category(letter) in UNSEEN for letter in text):
-        raise RequestError(f"{what} is empty or blank; there is nothing to read in it")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from vivace.engine.long_text import SILENT_S
 from vivace.errors import RequestError
+from vivace.text.cutter import Cut
+from vivace.text.letters import Letters, is_speakable
 from vivace.text.live import LiveTokenizer
 from vivace.text.live_script import Event, LiveScript
 from vivace.text.script import Pause
@@ -14,7 +17,8 @@ from vivace.text.script import Pause
 class LiveSource:
     """Pulls pieces only when text is needed, so a slow reader slows the writer down.
 
-    An iterator that raises ends the text: what it gave is said, then the caller hears the error.
+    What cannot be said is left out: the rest is said, then the caller hears the first error. An
+    iterator that raises ends the text.
     """
 
     def __init__(
@@ -22,13 +26,21 @@ class LiveSource:
         pieces: Iterator[str],
         script: LiveScript,
         open_tokenizer: Callable[[], LiveTokenizer],
+        *,
+        letters: Letters,
+        refuse: Callable[[str], RequestError],  # a letter
+        with_emoji: bool = False,
     ) -> None:
         self._pieces = pieces
         self._script = script
         self._open_tokenizer = open_tokenizer
+        self._letters = letters
+        self._refuse = refuse
+        self._with_emoji = with_emoji
         self._events: deque[Event] = deque()
         self._is_written = False
         self._error: Exception | None = None
+        self.last_cut = Cut()  # before the utterance at hand
 
     @property
     def is_over(self) -> bool:
@@ -37,18 +49,31 @@ class LiveSource:
 
     def next_part(self) -> LiveText | Pause | None:
         """The next utterance or pause, None at the end; waits for the writer."""
-        blank = ""  # white space that leads an utterance belongs to it
-        while (event := self.peek()) is not None:
+        while (part := self._next_utterance()) is None and (event := self.peek()) is not None:
             self._events.popleft()
             if isinstance(event, Pause):
                 return event
-            if not isinstance(event, str):
-                continue
-            blank += event
-            if event.strip():
-                self._events.appendleft(blank)
+            assert isinstance(event, Cut)
+            self.last_cut = event
+        return part
+
+    def _next_utterance(self) -> LiveText | Pause | None:
+        """Silence if nothing of it can be said, None if it is blank or left out."""
+        begun: list[str] = []
+        is_found, num_own, num_foreign = False, 0, 0
+        while (text := self.take_text()) is not None:
+            begun.append(text)
+            is_found = is_found or is_speakable(text, with_emoji=self._with_emoji)
+            own, foreign = self._letters.count(text)
+            num_own, num_foreign = num_own + own, num_foreign + foreign
+            if is_found and num_own >= num_foreign:
+                self._events.appendleft("".join(begun))
                 return LiveText(self, self._open_tokenizer())
-        return None
+        whole = "".join(begun)
+        if (letter := self._letters.find_foreign(whole)) is not None:
+            self._fail(self._refuse(letter))
+            return None
+        return Pause(SILENT_S) if whole.strip() else None
 
     def peek(self) -> Event | None:
         """The next event, None at the end; waits for the writer."""
@@ -64,32 +89,36 @@ class LiveSource:
         self._events.popleft()
         return event
 
-    def fail(self, error: Exception) -> None:
-        """End here; what was given before is said."""
-        self._error = self._error or error
-        self._is_written = True
-        self._events.clear()
-
     def raise_error(self) -> None:
         if self._error is not None:
             raise self._error
+
+    def _fail(self, error: Exception | None) -> None:
+        self._error = self._error or error
 
     def _pull(self) -> None:
         try:
             piece = next(self._pieces)
             if not isinstance(piece, str):
                 raise RequestError(f"text pieces must be strings, not {type(piece).__name__}")
-            self._events += self._script.feed(piece)
+            self._take_in(self._script.feed(piece))
             return
         except StopIteration:
             pass
         except Exception as error:
-            self._error = error
+            self._fail(error)
         self._is_written = True
-        try:
-            self._events += self._script.finish()
-        except RequestError as error:  # a pause mark that was left open
-            self._error = self._error or error
+        self._take_in(self._script.finish())
+
+    def _take_in(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, str) and self._letters.is_strict:
+                if (letter := self._letters.find_foreign(event)) is not None:
+                    self._fail(self._refuse(letter))
+                event = self._letters.without_foreign(event)
+            if event != "":
+                self._events.append(event)
+        self._fail(self._script.error)
 
 
 class LiveText:
@@ -112,12 +141,7 @@ class LiveText:
     def _read(self) -> list[int]:
         text = self._source.take_text()
         self.is_done = text is None
-        try:
-            return self._tokenizer.finish() if text is None else self._tokenizer.feed(text)
-        except RequestError as error:  # half of a surrogate pair
-            self._source.fail(error)
-            self.is_done = True
-            return []
+        return self._tokenizer.finish() if text is None else self._tokenizer.feed(text)
 
     def ends_all(self) -> bool:
         """Whether it is read and nothing follows it; does not wait."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from vivace.engine.intake import Intake, Request
 from vivace.engine.live_text import LiveSource, LiveText
-from vivace.engine.long_text import MAX_UTTERANCE_CHARS, SEAM, plan_utterances
+from vivace.engine.long_text import plan_utterances, seam
 from vivace.engine.session import Opening, Session
 from vivace.errors import RequestError
 from vivace.prompt import SpokenReference
@@ -82,9 +82,9 @@ def make_parts(intake: Intake, request: Request, open_session: OpenSession) -> I
     """Raises a RequestError at once if a text known in full has nothing that can be said."""
     if not isinstance(request.text, str):
         return _live_parts(intake, request, request.text, open_session)
-    plan = plan_utterances(request.text, split=request.split, clean=request.clean)
+    plan = plan_utterances(request.text, intake.script_options(request))
     if not any(isinstance(item, str) for item in plan):
-        raise RequestError("text has no words; there is nothing to read in it")
+        raise RequestError("the text has no words in it; there is nothing to say")
     for item in plan:
         if isinstance(item, str):
             intake.check_letters(item)  # after cleaning, which takes links and their letters out
@@ -120,9 +120,14 @@ def _live_parts(
 
     Going on from the last utterance would have to wait for as much new text as that had frames.
     """
-    script = LiveScript(MAX_UTTERANCE_CHARS if request.split else None, clean=request.clean)
+    options = intake.script_options(request)
     source = LiveSource(
-        map(intake.check_letters, pieces), script, lambda: LiveTokenizer(intake.tokenizer)
+        pieces,
+        LiveScript(options),
+        lambda: LiveTokenizer(intake.tokenizer),
+        letters=intake.letters,
+        refuse=intake.refuse_letter,
+        with_emoji=options.keep_emoji,
     )
     num_sessions, needs_seam = 0, False
     while (part := source.next_part()) is not None:
@@ -131,14 +136,14 @@ def _live_parts(
             yield Part(part, lambda: source.is_over)
             continue
         if needs_seam:
-            yield Part(SEAM, lambda: False)
+            yield Part(seam(options, is_inside=source.last_cut.is_inside), lambda: False)
         session = _open_live(intake, request, part, num_sessions, open_session)
         yield Part(session, part.ends_all, raise_text_error=source.raise_error)
         part.skip()
         num_sessions, needs_seam = num_sessions + 1, True
     source.raise_error()
     if not num_sessions:
-        raise RequestError("text is empty or blank; there is nothing to read in it")
+        raise RequestError("the text has no words in it; there is nothing to say")
 
 
 def _open_live(

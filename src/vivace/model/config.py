@@ -106,6 +106,23 @@ class SpeakerEncoderConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingConfig:
+    """Which form of text suits the model; not in the released files, whose models read it raw."""
+
+    normalize: bool = False  # English numbers, dates, capitals and signs as words
+    max_utterance_chars: int = 300
+    seam_s: float = 0.15  # silence between utterances, beside what each has of its own
+
+    def __post_init__(self) -> None:
+        if self.max_utterance_chars < 20:
+            raise CheckpointError(
+                f"max_utterance_chars must be 20 or more, not {self.max_utterance_chars}"
+            )
+        if not 0 < self.seam_s <= 10:
+            raise CheckpointError(f"seam_s must be above 0 and at most 10, not {self.seam_s}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """config.json of a talker checkpoint."""
 
@@ -119,6 +136,7 @@ class ModelConfig:
     im_end_token_id: int
     talker_config: TalkerConfig
     speaker_encoder_config: SpeakerEncoderConfig | None = None
+    reading_config: ReadingConfig = field(default_factory=ReadingConfig)
 
     @property
     def honours_instruct(self) -> bool:
@@ -228,6 +246,7 @@ def parse_model_config(raw: Mapping[str, Any], where: str = "config.json") -> Mo
     is_base = raw.get("tts_model_type") == "base"  # others may carry a Base's section, unused
     has_encoder = is_base and raw.get("speaker_encoder_config") is not None
     encoder = _section(raw, "speaker_encoder_config", where) if has_encoder else None
+    reading = _section({"reading_config": {}, **raw}, "reading_config", where)
     for section in (talker, predictor):
         _require_silu(section, where)
     return _build(
@@ -243,6 +262,7 @@ def parse_model_config(raw: Mapping[str, Any], where: str = "config.json") -> Mo
         speaker_encoder_config=(
             None if encoder is None else _build(SpeakerEncoderConfig, encoder, where)
         ),
+        reading_config=_build(ReadingConfig, reading, where),
     )
 
 
@@ -274,6 +294,8 @@ def _build(cls: type[T], raw: Mapping[str, Any], where: str, **parsed: Any) -> T
 
 
 def _check_type(name: str, annotation: Any, value: Any, where: str) -> None:
+    if annotation == "bool" and not isinstance(value, bool):
+        raise CheckpointError(f"{where}: {name} must be true or false, not {reprlib.repr(value)}")
     if annotation == "int":
         _check_int(name, value, where)
     elif annotation == "float":

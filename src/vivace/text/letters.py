@@ -1,31 +1,119 @@
-"""Which letters a text needs and whether a language is written with them; no models, no tokens."""
+"""Whether a text can be said at all, and whether a checkpoint's languages are written so.
+
+No models, no tokens.
+"""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import lru_cache
 
-LATIN_LANGUAGES = frozenset({"english", "french", "german", "italian", "portuguese", "spanish"})
+from vivace.errors import RequestError
+from vivace.text.emoji import EMOJI
+
+_LATIN = ("LATIN",)
+_HAN = ("CJK", "IDEOGRAPHIC", "BOPOMOFO")
+SCRIPTS = {
+    **dict.fromkeys(("english", "french", "german", "italian", "portuguese", "spanish"), _LATIN),
+    "russian": ("CYRILLIC",),
+    "chinese": _HAN,
+    "japanese": (*_HAN, "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"),
+    "korean": (*_HAN, "HANGUL"),
+}
+_DIALECT = "_dialect"  # of Chinese, in the released files
+_SIGNS = frozenset("&%@§°©®™")  # that people read aloud, beside the signs of currencies
+_BLANK = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})  # categories that leave no mark on paper
 
 
-def find_foreign_letter(text: str, languages: Collection[str]) -> str | None:
-    """The first letter that none of these languages is written with.
+def is_speakable(text: str, *, with_emoji: bool = False) -> bool:
+    """Whether there is anything to say: a letter, a digit, or a sign that has a name."""
+    return any(map(_is_spoken, text)) or (with_emoji and EMOJI.search(text) is not None)
 
-    Only where all of them are known to be written with Latin letters; None otherwise, and for
-    signs, digits and emoji, which every language has.
-    """
-    if text.isascii() or not languages or not LATIN_LANGUAGES.issuperset(languages):
-        return None
-    return next((character for character in text if not _is_latin(character)), None)
+
+def is_blank(text: str) -> bool:
+    return all(unicodedata.category(character) in _BLANK for character in text)
+
+
+def check_speakable(text: str, *, with_emoji: bool = False) -> None:
+    """A RequestError for a text of which nothing can be said; needs no model."""
+    if not is_speakable(text, with_emoji=with_emoji):
+        what = (
+            "is empty or blank" if is_blank(text) else f"has no words in it: {text.strip()[:40]!r}"
+        )
+        raise RequestError(f"the text {what}; there is nothing to say")
 
 
 @lru_cache(maxsize=4096)
-def _is_latin(character: str) -> bool:
-    """Whether it is a Latin letter, a variant of one, or no letter at all."""
+def _is_spoken(character: str) -> bool:
+    category = unicodedata.category(character)
+    # Half a character ("Cs") is an error of its own where the text is encoded.
+    return category[0] in "LN" or category in ("Sc", "Cs") or character in _SIGNS
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """The letters that some languages are written with."""
+
+    scripts: frozenset[str]  # as Unicode names them; empty if any letter may be one
+
+    @classmethod
+    def of(cls, languages: Collection[str]) -> Letters:
+        """Of languages by name; one that is not known here may have any letters."""
+        scripts: set[str] = set()
+        for language in languages:
+            name = "chinese" if language.endswith(_DIALECT) else language
+            if name not in SCRIPTS:
+                return cls(frozenset())
+            scripts.update(SCRIPTS[name])
+        return cls(frozenset(scripts))
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether a single other letter is too many: a model of one script has no sound for it."""
+        return self.scripts == {"LATIN"}
+
+    def find_foreign(self, text: str) -> str | None:
+        """A letter for which the text must be refused.
+
+        One other letter is enough for a model of Latin letters only. A model of several scripts
+        has met quoted words of more, so it is refused only what is mostly written in others.
+        """
+        if not self.scripts or text.isascii():
+            return None
+        if self.is_strict:
+            return next((letter for letter in text if self._is_foreign(letter)), None)
+        num_own, num_foreign = self.count(text)
+        if num_foreign <= num_own:
+            return None
+        return next(letter for letter in text if self._is_foreign(letter))
+
+    def count(self, text: str) -> tuple[int, int]:
+        """How many letters are of these languages, and how many are of none."""
+        num_foreign = sum(map(self._is_foreign, text)) if self.scripts else 0
+        return sum(map(_is_letter, text)) - num_foreign, num_foreign
+
+    def without_foreign(self, text: str) -> str:
+        """The text without letters that are of none of these languages."""
+        if not self.scripts or text.isascii():
+            return text
+        return "".join(letter for letter in text if not self._is_foreign(letter))
+
+    def _is_foreign(self, character: str) -> bool:
+        scripts = _scripts_of(character)
+        return bool(scripts) and not self.scripts.issuperset(scripts)
+
+
+@lru_cache(maxsize=4096)
+def _scripts_of(character: str) -> frozenset[str]:
+    """The scripts of a letter, or of the letters it is a variant of; of other signs none."""
     plain = unicodedata.normalize("NFKC", character)
-    return all(
-        unicodedata.category(part) not in ("Lu", "Ll", "Lt", "Lo")
-        or "LATIN" in unicodedata.name(part, "")
-        for part in plain
+    return frozenset(
+        unicodedata.name(part, "UNKNOWN").split()[0] for part in plain if _is_letter(part)
     )
+
+
+@lru_cache(maxsize=4096)
+def _is_letter(character: str) -> bool:
+    return unicodedata.category(character) in ("Lu", "Ll", "Lt", "Lo")

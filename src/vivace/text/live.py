@@ -11,7 +11,6 @@ from functools import lru_cache
 
 from tokenizers import Regex, normalizers
 
-from vivace.errors import RequestError
 from vivace.text.tokenizer import TextTokenizer
 
 # Each character as one of its kind, in the eyes of the library that will run the pattern.
@@ -47,11 +46,9 @@ class LiveTokenizer:
         self._tokenizer = tokenizer
         self._held: list[str] = []  # the text after the last certain cut, as it came
         self._last = ""  # its last character
-        self._half = ""  # the first half of a surrogate pair, waiting for the second
 
     def feed(self, piece: str) -> list[int]:
-        """The ids that have become certain; half of a surrogate pair inside is a RequestError."""
-        piece = self._join_halves(piece)
+        """The ids that have become certain; half of a surrogate pair is a RequestError."""
         cut = self._find_cut(piece)
         self._last = piece[-1:] or self._last
         if cut is None:
@@ -63,10 +60,8 @@ class LiveTokenizer:
 
     def finish(self) -> list[int]:
         """The remaining ids; the next piece begins another text."""
-        rest, half = "".join(self._held), self._half
-        self._held, self._last, self._half = [], "", ""
-        if half:
-            raise _lone_half(ord(half))
+        rest = "".join(self._held)
+        self._held, self._last = [], ""
         return self._tokenizer.encode(rest)
 
     def _find_cut(self, piece: str) -> int | None:
@@ -76,27 +71,6 @@ class LiveTokenizer:
             if before and _is_cut(before, piece[index]):
                 return index
         return None
-
-    def _join_halves(self, piece: str) -> str:
-        """JSON and JavaScript may deliver one character as two halves, even in two pieces."""
-        piece = self._half + piece
-        self._half = ""
-        if piece.isascii():
-            return piece
-        if "\ud800" <= piece[-1:] <= "\udbff":
-            piece, self._half = piece[:-1], piece[-1]
-        try:
-            return piece.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-        except UnicodeDecodeError as error:
-            found = error.object[error.start : error.start + 2]
-            raise _lone_half(int.from_bytes(found, "little")) from None
-
-
-def _lone_half(code_unit: int) -> RequestError:
-    return RequestError(
-        f"the text has half of a surrogate pair (U+{code_unit:04X}) without its other half "
-        "and cannot be encoded; send valid Unicode"
-    )
 
 
 @lru_cache(maxsize=16_384)

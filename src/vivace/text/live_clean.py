@@ -13,12 +13,32 @@ from vivace.text.script import clean_text
 # A line that may be a heading, a list item, a quotation, a table row, a rule or a fence: only its
 # end tells. Emphasis at its start does not make it one.
 _SET_APART = re.compile(r"[^\S\n]*(?:[-+•>#|`~=\\]|\*(?!\*?\w)|_(?!_?\w)|<)")
-# What may stretch over spaces, still open at the end: a link, its address, a tag.
-_OPEN = re.compile(
-    r"\[[^\[\]\n]*\Z|\]\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*(?:\([^()\n]*)?\Z|<[^<>\n]*\Z"
-)
-_SPACE = re.compile(r"\s")
 MAX_HELD = 2_000  # characters; what is open for longer is no markup
+
+
+class _OpenMarkup:
+    """Whether a link, its address or a tag, which may stretch over spaces, is still open."""
+
+    def __init__(self) -> None:
+        self._is_bracket = self._is_tag = False
+        self._depths: frozenset[int] = frozenset()  # of parentheses, in every address begun
+        self._last = ""
+
+    def read(self, character: str) -> None:
+        if character in "[]":
+            self._is_bracket = character == "["
+        elif character in "<>":
+            self._is_tag = character == "<"
+        elif character == "(":
+            # An address may hold parentheses, but none inside those.
+            deeper = {depth + 1 for depth in self._depths if depth < 2}
+            self._depths = frozenset(deeper | ({1} if self._last == "]" else set()))
+        elif character == ")":
+            self._depths = frozenset(depth - 1 for depth in self._depths if depth > 1)
+        self._last = character
+
+    def __bool__(self) -> bool:
+        return self._is_bracket or self._is_tag or bool(self._depths)
 
 
 class LiveCleaner:
@@ -29,20 +49,31 @@ class LiveCleaner:
 
     def __init__(self) -> None:
         self._held = ""
+        self._num_read = 0  # characters of it that were searched for open markup
+        self._open = _OpenMarkup()
         self._is_line_start = True
         self._gap = ""  # white space owed before the next word
         self._has_begun = False
 
     def feed(self, piece: str) -> str:
         """The words that have become certain."""
-        *lines, self._held = (self._held + piece.replace("\r", "\n")).split("\n")
-        said = "".join(self._end_line(line) for line in lines)
-        return said + self._begin_line()
+        *lines, rest = piece.replace("\r", "\n").split("\n")
+        said = []
+        for line in lines:
+            said.append(self._end_line(self._held + line))
+            self._hold("")
+        self._held += rest
+        return "".join(said) + self._begin_line()
 
     def finish(self) -> str:
         """The rest."""
-        rest, self._held = self._held, ""
+        rest = self._held
+        self._hold("")
         return self._end_line(rest)
+
+    def _hold(self, text: str) -> None:
+        """Go on with other text in which nothing is open yet."""
+        self._held, self._num_read, self._open = text, 0, _OpenMarkup()
 
     def _end_line(self, line: str) -> str:
         """A whole line, or what is left of it."""
@@ -56,20 +87,32 @@ class LiveCleaner:
         """As much as may be said of the line that is being written."""
         if self._is_line_start and (not self._held.strip() or _SET_APART.match(self._held)):
             return self._say_overlong()
-        spaces = [space.start() for space in _SPACE.finditer(self._held)]
-        for cut in reversed(spaces):
-            if self._held[:cut].strip() and not _OPEN.search(self._held[:cut]):
-                return self._say_up_to(cut)
-        return self._say_overlong()
+        cut = self._find_cut()
+        return self._say_up_to(cut) if cut else self._say_overlong()
+
+    def _find_cut(self) -> int:
+        """The last space with words before it and nothing open; 0 if there is none."""
+        cut = 0
+        for place in range(self._num_read, len(self._held)):
+            if not self._open and self._held[place].isspace():
+                cut = place
+            self._open.read(self._held[place])
+        self._num_read = len(self._held)
+        return cut if self._held[:cut].strip() else 0
 
     def _say_up_to(self, cut: int) -> str:
         said = self._say(self._held[:cut], "")
-        self._held = self._held[cut:]
+        # Nothing is open at the cut, so what was read after it stands.
+        self._held, self._num_read = self._held[cut:], self._num_read - cut
         self._is_line_start = False
         return said
 
     def _say_overlong(self) -> str:
-        return self._say_up_to(len(self._held)) if len(self._held) > MAX_HELD else ""
+        if len(self._held) <= MAX_HELD:
+            return ""
+        said = self._say_up_to(len(self._held))
+        self._hold("")
+        return said
 
     def _say(self, text: str, gap: str) -> str:
         """The words of some text, after the white space that is due."""

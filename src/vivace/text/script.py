@@ -14,9 +14,15 @@ from vivace.errors import RequestError
 MAX_PAUSE_S = 10.0
 MAX_PASSES = 4  # markup inside markup, such as an image in a link in a list
 
-_MARK = re.compile(r"\[pause\b[^\[\]\n]{0,40}\]", re.IGNORECASE)
-_OPEN_MARK = re.compile(r"\[pause\b[^\[\]\n]{0,40}\]?", re.IGNORECASE)
-_LENGTH = re.compile(r"\[pause[ \t]+(\d{1,5}(?:\.\d{1,3})?)[ \t]*(ms|s)\]", re.IGNORECASE)
+# Only this is a pause; "[pause] button" and "[pause for effect]" are words.
+_MARK = re.compile(
+    r"\[pause[ \t]{1,8}([0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9})[ \t]{0,8}(ms|s)\]", re.IGNORECASE
+)
+# What may still become one.
+OPEN_MARK = re.compile(
+    r"\[(?:p(?:a(?:u(?:s(?:e(?:[ \t]{1,8}[0-9.]{0,19}[ \t]{0,8}(?:ms?|s)?)?)?)?)?)?)?\Z",
+    re.IGNORECASE,
+)
 _STANDS_FOR_MARK = "\ue000"  # private use; taken out of the text first
 
 
@@ -34,22 +40,35 @@ class Pause:
             )
 
 
-def parse_pauses(text: str) -> list[str | Pause]:
-    """The text around its pauses as it stands, and the pauses, in order; no string is empty."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptOptions:
+    """How a text is made ready to be said."""
+
+    max_chars: int | None = 300  # of an utterance; None leaves a text whole
+    clean: bool = False  # markdown and links out
+    keep_emoji: bool = False
+    normalize: bool = False  # English numbers, dates, capitals and signs as words
+    seam_s: float = 0.15  # silence between utterances, beside what each has of its own
+
+
+def parse_pauses(text: str, refused: list[RequestError] | None = None) -> list[str | Pause]:
+    """The text around its pauses as it stands, and the pauses, in order; no string is empty.
+
+    A pause that is too short or too long is a RequestError; with a list for those it is left out.
+    """
     parts: list[str | Pause] = []
     end = 0
-    for mark in _OPEN_MARK.finditer(text):
-        parts += [text[end : mark.start()], _read_pause(mark[0])]
+    for mark in _MARK.finditer(text):
+        parts.append(text[end : mark.start()])
         end = mark.end()
+        try:
+            parts.append(Pause(float(mark[1]) / (1000 if mark[2].lower() == "ms" else 1)))
+        except RequestError as error:
+            if refused is None:
+                raise
+            refused.append(error)
     parts.append(text[end:])
     return [part for part in parts if part != ""]
-
-
-def _read_pause(mark: str) -> Pause:
-    length = _LENGTH.fullmatch(mark)
-    if length is None:
-        raise RequestError(f"{mark!r} is not a pause; write [pause 0.5s] or [pause 500ms]")
-    return Pause(float(length[1]) / (1000 if length[2].lower() == "ms" else 1))
 
 
 def clean_text(text: str) -> str:
@@ -70,7 +89,7 @@ def clean_text(text: str) -> str:
 
 def _outside_marks(text: str, clean: Callable[[str], str]) -> str:
     text = text.replace(_STANDS_FOR_MARK, "")
-    marks = iter(_MARK.findall(text))
+    marks = iter([mark[0] for mark in _MARK.finditer(text)])
     cleaned = clean(_MARK.sub(_STANDS_FOR_MARK, text))
     return re.sub(_STANDS_FOR_MARK, lambda _: next(marks), cleaned)
 

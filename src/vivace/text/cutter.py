@@ -1,0 +1,121 @@
+"""Where a text that is still being written is cut into utterances."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from vivace.text.split import SentenceSplitter
+
+# Where an utterance whose sentence does not end may be cut, at so many times its wanted length.
+_FORCED_CUTS = (
+    (2, re.compile(r"[,;:][\"'”’)\]»]?(?=\s)|[，、；：—]")),
+    (3, re.compile(r"\S(?=\s)")),
+    (4, re.compile(r".(?=[^\u200d\ufe0f\u0300-\u036f])", re.DOTALL)),
+)
+_ENDLESS = 1 << 30
+_SLICE = 256  # characters read at a time, so that a cut goes back over no more than these
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An utterance is over; what follows is another."""
+
+    is_inside: bool = False  # a sentence, which goes on in the next utterance
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A cut in the text at hand."""
+
+    end: int  # of the utterance
+    next_start: int
+    is_inside: bool = False
+
+
+class Cutter:
+    """Pieces of a text in; the same text, with cuts between utterances, out.
+
+    A text of up to `max_chars` characters is one utterance, letter for letter. A longer one is cut
+    at the first sentence end after them, and inside a sentence only if it goes on for twice that.
+    Pieces change nothing, and what is held is one sentence's end at most.
+    """
+
+    def __init__(self, max_chars: int | None) -> None:
+        self._max_chars = _ENDLESS if max_chars is None else max_chars
+        self._is_cutting = max_chars is not None
+        self._begin("")
+
+    def _begin(self, text: str) -> None:
+        self._splitter = SentenceSplitter(_ENDLESS)
+        self._text = text  # of the utterance, and what follows it
+        self._end = 0  # of its last whole sentence
+        self._given = 0  # so much of it is out
+
+    def feed(self, piece: str) -> list[str | Cut]:
+        if not self._is_cutting:
+            return [piece] if piece else []
+        events: list[str | Cut] = []
+        for start in range(0, len(piece), _SLICE):
+            events += self._read(piece[start : start + _SLICE], is_final=False)
+        return events
+
+    def finish(self) -> list[str | Cut]:
+        return self._read("", is_final=True)
+
+    def _read(self, piece: str, *, is_final: bool) -> list[str | Cut]:
+        self._text += piece
+        events: list[str | Cut] = []
+        sentences = self._splitter.feed(piece)
+        while True:
+            if is_final:
+                sentences += self._splitter.finish()
+            place = self._find_cut(sentences, is_final)
+            if place is None:
+                return events + self._give(self._certain_end(is_final))
+            events += [*self._give(place.end), Cut(place.is_inside)]
+            self._begin(self._text[place.next_start :].lstrip())
+            sentences = self._splitter.feed(self._text)
+
+    def _find_cut(self, sentences: list[str], is_final: bool) -> _Place | None:
+        """The first cut that is certain; moves past the sentences before it."""
+        for sentence in sentences:
+            start = self._text.index(sentence, self._end)
+            if self._end >= self._max_chars:
+                return _Place(self._end, start)
+            end = start + len(sentence)
+            if place := self._find_forced_cut(end):
+                return place
+            self._end = end
+        if is_final:
+            return None
+        certain, begun = self._certain_end(is_final), self._begun()
+        if begun >= certain:  # white space alone, which may come to lie between utterances
+            return None
+        if self._end >= self._max_chars:
+            return _Place(self._end, begun)
+        return self._find_forced_cut(certain)
+
+    def _begun(self) -> int:
+        """Where the sentence that is being written begins."""
+        return len(self._text) - len(self._text[self._end :].lstrip())
+
+    def _certain_end(self, is_final: bool) -> int:
+        """The end of the text that belongs to this utterance if there is no cut in it."""
+        if is_final:
+            return len(self._text)
+        certain = len(self._text) - self._splitter.num_uncertain
+        return self._end if self._begun() >= certain else certain
+
+    def _give(self, end: int) -> list[str | Cut]:
+        begin, self._given = self._given, max(self._given, end)
+        return [self._text[begin:end]] if end > begin else []
+
+    def _find_forced_cut(self, end: int) -> _Place | None:
+        """The first good place before `end` for an utterance that has grown too long."""
+        cuts = []
+        for times, pattern in _FORCED_CUTS:
+            lowest = max(self._given, times * self._max_chars)
+            ends = (found.end() for found in pattern.finditer(self._text, max(0, lowest - 2)))
+            cuts += [next((cut for cut in ends if cut >= lowest), end)]
+        return _Place(min(cuts), min(cuts), is_inside=True) if min(cuts) < end else None

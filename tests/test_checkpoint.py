@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vivace import TTS, SamplingParams
 from vivace.checkpoint import RELEASED, Checkpoint, find_folder, read_sampling
 from vivace.errors import CheckpointError, UnsupportedRequestError
+from vivace.model.config import ReadingConfig, parse_model_config
 
 CPU = torch.device("cpu")
 MODEL = "model.safetensors"
@@ -722,3 +723,34 @@ def test_a_home_folder_is_found(tiny_folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HOME", str(tiny_folder))
     found = find_folder("~/base", revision=None, cache_dir=None, offline=True)
     assert found == tiny_folder / "base"
+
+
+# -- how the checkpoint likes its text ---------------------------------------------------------
+
+
+def test_a_checkpoint_may_say_which_form_of_text_suits_it(tiny_folder: Path) -> None:
+    raw = json.loads((tiny_folder / "base" / "config.json").read_text(encoding="utf-8"))
+    assert parse_model_config(raw).reading_config == ReadingConfig()
+    raw["reading_config"] = {"normalize": True, "max_utterance_chars": 90, "seam_s": 1}
+    assert parse_model_config(raw).reading_config == ReadingConfig(
+        normalize=True, max_utterance_chars=90, seam_s=1
+    )
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        [],
+        {"normalize": 1},
+        {"max_utterance_chars": 3},
+        {"max_utterance_chars": 10**9},
+        {"max_utterance_chars": 90.0},
+        {"seam_s": 0},
+        {"seam_s": 11},
+        {"seam_s": "1"},
+    ],
+)
+def test_a_form_of_text_that_cannot_be_is_refused(tiny_folder: Path, reading: object) -> None:
+    raw = json.loads((tiny_folder / "base" / "config.json").read_text(encoding="utf-8"))
+    with pytest.raises(CheckpointError, match=r"reading_config|normalize|utterance|seam"):
+        parse_model_config({**raw, "reading_config": reading})

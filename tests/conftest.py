@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
+import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 import torch
 
 from vivace import TTS
+from vivace.audio.sandbox import SANDBOX
 from vivace.backends.eager import EagerBackend
 from vivace.checkpoint import Checkpoint
 from vivace.model.codec import Codec
@@ -52,6 +56,39 @@ def load_script(path: Path) -> ModuleType:
     sys.modules[path.stem] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def pytest_configure() -> None:
+    """A shell starts background jobs with SIGINT ignored, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def find_children() -> set[int]:
+    """Processes that this one started and has not waited for; none where /proc does not tell."""
+    children: set[int] = set()
+    for tasks in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            children.update(map(int, tasks.read_text().split()))
+    return children
+
+
+@pytest.fixture(autouse=True)
+def end_children() -> Iterator[None]:
+    """A test that fails leaves no process behind."""
+    before = find_children()
+    yield
+    kill_children(before | {child.process.pid for child in SANDBOX._idle})
+
+
+def kill_children(kept: Container[int]) -> None:
+    """With their process groups, where they lead one."""
+    for pid in find_children():
+        if pid in kept:
+            continue
+        with contextlib.suppress(OSError):
+            (os.killpg if os.getpgid(pid) == pid else os.kill)(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 @pytest.fixture(autouse=True)

@@ -20,12 +20,14 @@ import vivace
 from vivace.cli.main import main
 
 RUN = """
-import sys
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup and background jobs ignore them
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.modules["sounddevice"] = None  # so that nothing is heard
 from vivace.cli.main import main
 sys.exit(main())
 """
-FAKE_PLAYER = """#!{python}
+FAKE_PLAYER = """#!{python} -IS
 import os, signal, sys, time
 signal.signal(signal.SIGINT, lambda *_: open(os.path.join({folder!r}, "interrupted"), "w"))
 with open(os.path.join({folder!r}, f"{name}-{{os.getpid()}}.raw"), "wb", buffering=0) as file:
@@ -34,6 +36,7 @@ with open(os.path.join({folder!r}, f"{name}-{{os.getpid()}}.raw"), "wb", bufferi
         {then}
 """
 WAV_HEADER_BYTES = 44
+LIMIT_S = 300.0  # for what takes seconds on a quiet machine
 LONG_TEXT = "The kettle was singing, and nobody had the heart to stop it. " * 200
 
 Captured = pytest.CaptureFixture[str]
@@ -64,7 +67,7 @@ def run(
     return subprocess.run(
         command_line(arguments),
         capture_output=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
         env=environment(players),
         **options,
@@ -74,16 +77,30 @@ def run(
 def start(
     arguments: Sequence[str | Path], *, players: Path | None = None, **options: Any
 ) -> subprocess.Popen[bytes]:
+    """In a group of its own, as a shell starts a job; `end_children` ends what a test leaves."""
     return subprocess.Popen(
-        command_line(arguments), stderr=subprocess.PIPE, env=environment(players), **options
+        command_line(arguments),
+        stderr=subprocess.PIPE,
+        env=environment(players),
+        start_new_session=True,
+        **options,
     )
 
 
-def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+def wait_until(is_so: Callable[[], bool], what: str, seconds: float = LIMIT_S) -> None:
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end, f"waited for {what}"
         time.sleep(0.02)
+
+
+def wait_until_it_waits(pid: int) -> None:
+    """Until a process sleeps in the kernel: one that is ready to run says R, on any machine."""
+    state = Path(f"/proc/{pid}/stat")
+    if not state.exists():
+        time.sleep(1)
+        return
+    wait_until(lambda: state.read_text().rsplit(")", 1)[1].split()[0] == "S", "a process to wait")
 
 
 def make_player(folder: Path, name: str, then: str = "pass") -> Path:

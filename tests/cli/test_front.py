@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from harness import (
+    LIMIT_S,
     Captured,
     assert_refused,
     command_line,
@@ -356,7 +357,7 @@ def test_a_reader_that_leaves_early_is_no_error(
         [sys.executable, "-c", code, *command_line(["Hello.", *output, *SHORT, "--model", model])],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=True,
         env=environment(),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import LONG_TEXT, Captured, say, start, wait_until
+from harness import LIMIT_S, LONG_TEXT, Captured, say, start, wait_until
 
 from vivace.audio.files import read_audio
 from vivace.cli import speak
@@ -20,7 +20,7 @@ def test_a_streamed_file_is_finished(tiny_folder: Path, tmp_path: Path, name: st
     wait_until(lambda: any(p.stat().st_size > 50_000 for p in tmp_path.glob(".*.tmp")), "audio")
     assert not (tmp_path / name).exists()
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
     report, interrupted = error.decode().splitlines()
     assert report.startswith(f"{tmp_path / name}: first audio in ")

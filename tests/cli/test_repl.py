@@ -9,12 +9,12 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import (
+    LIMIT_S,
     LONG_TEXT,
     Captured,
     assert_refused,
@@ -27,6 +27,7 @@ from harness import (
     run_here,
     start,
     wait_until,
+    wait_until_it_waits,
 )
 
 from vivace import TTS
@@ -122,7 +123,7 @@ def test_ctrl_c_stops_the_line_and_then_the_next_is_spoken(
     wait_until(lambda: any(p.stat().st_size > 50_000 for p in tmp_path.glob(".*.tmp")), "audio")
     process.send_signal(signal.SIGINT)
     wait_until((tmp_path / "speech.wav").exists, "the first file")
-    _, error = process.communicate(b"Two.\n", timeout=60)
+    _, error = process.communicate(b"Two.\n", timeout=LIMIT_S)
     first, second = error.decode().splitlines()
     assert first.startswith("speech.wav: ")
     assert first.endswith("cancelled")
@@ -144,14 +145,14 @@ def test_a_person_at_a_terminal_sees_a_prompt(tiny_folder: Path, tmp_path: Path)
     )
     os.close(theirs)
     seen = read_until(ours, b"vivace> ")
-    time.sleep(0.3)  # the prompt is shown a moment before Python listens
+    wait_until_it_waits(process.pid)  # the prompt is shown a moment before Python listens
     process.send_signal(signal.SIGINT)
     seen += read_until(ours, b"vivace> ")
     assert b"Ctrl-D ends" in seen
     os.write(ours, b"Hello.\n")
     assert b"speech.wav: first audio in" in read_until(ours, b"length", b"vivace> ")
     os.write(ours, b"exit\n")
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=LIMIT_S) == 0
     os.close(ours)
     assert num_frames(tmp_path / "speech.wav") == 3
 
@@ -160,6 +161,8 @@ def read_until(terminal: int, *words: bytes) -> bytes:
     seen = b""
     for word in words:
         while word not in seen:
-            assert select.select([terminal], [], [], 30)[0], f"{word!r} did not come after {seen!r}"
+            assert select.select([terminal], [], [], LIMIT_S)[0], (
+                f"{word!r} did not come after {seen!r}"
+            )
             seen += os.read(terminal, 4096)
     return seen

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Captured, assert_refused, make_recording
+from harness import LIMIT_S, Captured, assert_refused, make_recording
 from harness import run_here as run
 
 from vivace import TTS, Voice
@@ -55,7 +55,7 @@ def keep(name: str, **fields: Any) -> Voice:
 def weigh(*arguments: str) -> tuple[str, set[str]]:
     """The output of a fresh process that must succeed, and the heavy modules it imported."""
     command = [sys.executable, "-c", WEIGH, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     code, *heavy = done.stderr.splitlines()[-1].split()
     assert code == "0", done.stderr
     return done.stdout, set(heavy)

@@ -273,7 +273,7 @@ def test_who_waits_for_a_place_gets_it_when_its_holder_goes() -> None:
     while not engine.num_waiting:
         time.sleep(0.001)
     del holder
-    waiter.join(5)
+    waiter.join(300)
     assert results == [5]
 
 

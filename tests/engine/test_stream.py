@@ -232,16 +232,19 @@ def test_more_astreams_than_places_and_threads_all_come_to_their_end(tiny_folder
 
     async def run_all(tts: TTS) -> list[int]:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        return await asyncio.wait_for(asyncio.gather(*(run(tts, n) for n in range(10))), 30)
+        return await asyncio.wait_for(asyncio.gather(*(run(tts, n) for n in range(10))), 300)
 
     with TTS.load(tiny_folder / "custom_voice", device="cpu", max_streams=2) as tts:
         assert asyncio.run(run_all(tts)) == [5] * 10
 
 
 def test_a_cancelled_astream_frees_its_slot_even_while_it_waits_for_text(tts: TTS) -> None:
+    is_waiting = asyncio.Event()
+
     async def slow() -> AsyncIterator[str]:
         yield "Only one "
-        await asyncio.sleep(60)
+        is_waiting.set()
+        await asyncio.sleep(9_999)
         yield "never"
 
     async def run() -> None:
@@ -250,7 +253,7 @@ def test_a_cancelled_astream_frees_its_slot_even_while_it_waits_for_text(tts: TT
 
     async def cancel() -> None:
         task = asyncio.create_task(run())
-        await asyncio.sleep(0.5)
+        await is_waiting.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

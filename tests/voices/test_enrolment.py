@@ -253,7 +253,7 @@ def test_processes_that_share_a_cache_do_not_harm_each_other(tmp_path: Path) -> 
     command = [sys.executable, "-c", STORM, str(tmp_path)]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     for process in processes:
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=300)
         assert process.returncode == 0, error
         assert error == ""
     assert len(EnrolmentCache(tmp_path)) <= 5

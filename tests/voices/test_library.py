@@ -399,7 +399,7 @@ def race(folder: Path, how: str, num_processes: int = 4) -> dict[str, list[str]]
         while len(list(folder.glob("ready-*"))) < num_processes:
             assert all(process.poll() is None for process in processes)
         (folder / "go").touch()
-        won = [process.communicate(timeout=60)[0].split() for process in processes]
+        won = [process.communicate(timeout=300)[0].split() for process in processes]
     finally:
         for process in processes:
             process.kill()

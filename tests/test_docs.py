@@ -73,6 +73,16 @@ def test_tables_are_those_of_the_results(page: Path) -> None:
     assert tables.fill(text) == text, "run scripts/make_tables.py"
 
 
+def test_every_result_of_a_benchmark_is_used() -> None:
+    users = [*PAGES, *(ROOT / "scripts").glob("*.py"), *(ROOT / "benchmarks").glob("*.*")]
+    text = "".join(path.read_text(encoding="utf-8") for path in users)
+    for size in ("0.6B", "1.7B"):  # named by their size
+        text = text.replace("engine-{size}-h200", f"engine-{size}-h200 engine-{{size}}-h200")
+    results = sorted((ROOT / "benchmarks" / "results").iterdir())
+    assert results
+    assert [path.name for path in results if path.stem not in text] == []
+
+
 def test_there_are_tables_to_hold() -> None:
     tables = load_script(ROOT / "scripts" / "make_tables.py")
     for page in tables.PAGES:

@@ -152,35 +152,30 @@ def write_json(path: Path, value: Config) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n")
 
 
-def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--codec", type=Path, required=True)
-    options.add_argument("--talker", type=Path, required=True)
-    args = options.parse_args()
-    settings = load_settings(args.smoke, args.set)
-    codec_folder = args.out / "speech_tokenizer"
+def export(settings: SimpleNamespace, codec_from: Path, talker_from: Path, out: Path) -> None:
+    codec_folder = out / "speech_tokenizer"
     codec_folder.mkdir(parents=True, exist_ok=True)
     tokens = Path(settings.tokenizer.folder)
     for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
-        shutil.copy(tokens / name, args.out / name)
+        shutil.copy(tokens / name, out / name)
     tokenizer = TextTokenizer.from_folder(tokens)
     talker = train_talker.build(settings, tokenizer)
-    train_talker.load(talker, args.talker)
+    train_talker.load(talker, talker_from)
     config = model_config(settings, tokenizer, talker.config.text_vocab_size)
     parsed = parse_model_config(config).talker_config
     assert parsed == talker.config, "what is run must be what was trained"
-    write_json(args.out / "config.json", config)
+    write_json(out / "config.json", config)
     generation = {"do_sample": True, "subtalker_dosample": True, **vars(settings.generation)}
-    write_json(args.out / "generation_config.json", generation)
+    write_json(out / "generation_config.json", generation)
     write_json(
-        args.out / "preprocessor_config.json",
+        out / "preprocessor_config.json",
         {
             "padding_side": "left", "padding_value": 0.0,
             "processor_class": "Qwen3TTSProcessor", "return_attention_mask": True,
         },
     )  # fmt: skip
     # bf16 would cost the last bits of a talker trained in float32; fp16 holds all its weights.
-    write_weights(args.out / "model.safetensors", talker, "talker.", torch.float16)
+    write_weights(out / "model.safetensors", talker, "talker.", torch.float16)
     write_json(codec_folder / "config.json", codec_config(settings))
     write_json(
         codec_folder / "preprocessor_config.json",
@@ -194,8 +189,16 @@ def main() -> None:
         codec_folder / "configuration.json",
         {"framework": "pytorch", "task": "feature-extraction", "allow_remote": True},
     )
-    codec = build_codec(settings, args.codec)
+    codec = build_codec(settings, codec_from)
     write_weights(codec_folder / "model.safetensors", codec, "", torch.float16)
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--codec", type=Path, required=True)
+    options.add_argument("--talker", type=Path, required=True)
+    args = options.parse_args()
+    export(load_settings(args.smoke, args.set), args.codec, args.talker, args.out)
     size = sum(path.stat().st_size for path in args.out.rglob("*.*"))
     print(f"{args.out}: {size / 1e6:.1f} MB")
 

@@ -224,8 +224,11 @@ def embed(talker: Talker, text: Tensor, codes: Tensor) -> Tensor:
 
 
 def save(talker: Talker, out: Path) -> None:
-    """Two files: one may not be larger than 16 MiB."""
-    state = talker.state_dict()
+    save_state(talker.state_dict(), out)
+
+
+def save_state(state: dict[str, Tensor], out: Path) -> None:
+    """Two files of about the same size."""
     names = sorted(state)
     total, middle, size = sum(state[n].numel() for n in names), 0, 0
     while size < total / 2:

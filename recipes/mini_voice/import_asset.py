@@ -1,0 +1,73 @@
+"""What a sitting begins from: the shipped voice as training checkpoints, beside the files it lacks.
+
+    python -m recipes.mini_voice.import_asset --out carry/checkpoints [--shared FOLDER]
+
+Decoder, talker and predictor come from `src/vivace/assets/mini`; `export` makes the same asset of
+them again. Encoder, discriminators, listener and codes are no part of a voice: they lie in
+`--shared`, or where MINI_VOICE_SHARED says, or in `shared/mini_voice` beside the checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from recipes.mini_voice.common import save_half
+from recipes.mini_voice.train_talker import save_state
+
+ROOT = Path(__file__).parents[2]
+ASSET = ROOT / "src" / "vivace" / "assets" / "mini"
+SHARED_VARIABLE = "MINI_VOICE_SHARED"
+SHARED_FILES = (
+    "encoder.safetensors", "discriminators.safetensors", "listener.safetensors",
+    "codes_a.npy", "codes_b.npy", "utterances.npz",
+)  # fmt: skip
+
+
+def import_asset(asset: Path, out: Path) -> None:
+    """Write decoder.safetensors and talker_{a,b}.safetensors of a checkpoint folder."""
+    save_half(
+        out / "decoder.safetensors", _part(asset / "speech_tokenizer/model.safetensors", "decoder.")
+    )
+    save_state(_part(asset / "model.safetensors", "talker."), out)
+
+
+def _part(path: Path, prefix: str) -> dict[str, Tensor]:
+    found = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in load_file(path).items()
+        if name.startswith(prefix)
+    }
+    if not found:
+        raise SystemExit(f"{path} has no weights under {prefix!r}")
+    return found
+
+
+def copy_shared(shared: Path, out: Path) -> None:
+    if missing := [name for name in SHARED_FILES if not (shared / name).is_file()]:
+        raise SystemExit(
+            f"{shared} lacks {', '.join(missing)}; name the folder that has them with --shared or "
+            f"{SHARED_VARIABLE}, or make them: sitting_codec and train_listener do"
+        )
+    for name in SHARED_FILES:
+        shutil.copy(shared / name, out / name)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--asset", type=Path, default=ASSET)
+    options.add_argument("--out", type=Path, default=Path("carry/checkpoints"))
+    default = os.environ.get(SHARED_VARIABLE) or ROOT.parent / "shared" / "mini_voice"
+    options.add_argument("--shared", type=Path, default=Path(default))
+    args = options.parse_args()
+    import_asset(args.asset, args.out)
+    copy_shared(args.shared, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,10 +6,12 @@ import asyncio
 import gc
 import itertools
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -238,13 +240,25 @@ def test_more_astreams_than_places_and_threads_all_come_to_their_end(tiny_folder
         assert asyncio.run(run_all(tts)) == [5] * 10
 
 
-def test_a_cancelled_astream_frees_its_slot_even_while_it_waits_for_text(tts: TTS) -> None:
-    is_waiting = asyncio.Event()
+@pytest.mark.parametrize("delay_s", [0, 0.3], ids=["", "the thread that waits is slow"])
+def test_a_cancelled_astream_frees_its_slot_even_while_it_waits_for_text(
+    tts: TTS, monkeypatch: pytest.MonkeyPatch, delay_s: float
+) -> None:
+    is_waiting, later = asyncio.Event(), list[str]()
+    run_threadsafe = asyncio.run_coroutine_threadsafe
+
+    def run_slowly(*arguments: Any) -> Any:
+        future = run_threadsafe(*arguments)
+        time.sleep(delay_s)  # the loop asks for the piece, and cancels, before this returns
+        return future
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", run_slowly)
 
     async def slow() -> AsyncIterator[str]:
         yield "Only one "
         is_waiting.set()
-        await asyncio.sleep(9_999)
+        await asyncio.sleep(20)
+        later.append("it was waited for")
         yield "never"
 
     async def run() -> None:
@@ -260,6 +274,7 @@ def test_a_cancelled_astream_frees_its_slot_even_while_it_waits_for_text(tts: TT
 
     asyncio.run(cancel())
     assert num_slots(tts) == 0
+    assert later == []
 
 
 # -- runaways --------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 from vivace.audio.clip import AudioChunk
 from vivace.engine.stream import Stream
@@ -18,19 +19,26 @@ class AsyncPieces(Iterator[str]):
     def __init__(self, pieces: AsyncIterable[str], loop: asyncio.AbstractEventLoop) -> None:
         self._pieces = pieces.__aiter__()
         self._loop = loop
+        self._lock = threading.Lock()  # a piece may be waited for before `_pending` is set
         self._pending: Future[str] | None = None
+        self._is_stopped = False
 
     def __next__(self) -> str:
-        self._pending = asyncio.run_coroutine_threadsafe(self._pull(), self._loop)
+        with self._lock:
+            if self._is_stopped:
+                raise CancelledError
+            self._pending = asyncio.run_coroutine_threadsafe(self._pull(), self._loop)
         try:
             return self._pending.result()
         except StopAsyncIteration:
             raise StopIteration from None
 
     def stop(self) -> None:
-        """Wake the thread that waits; it hears a cancellation."""
-        if self._pending is not None:
-            self._pending.cancel()
+        """Wake the thread that waits, or would wait next; it hears a cancellation."""
+        with self._lock:
+            self._is_stopped = True
+            if self._pending is not None:
+                self._pending.cancel()
 
     async def _pull(self) -> str:
         return await self._pieces.__anext__()

@@ -60,7 +60,7 @@ def random_tts(shape: str, arguments: argparse.Namespace) -> TTS:
     most = num_places(arguments)
     backend = build_backend(arguments.backend, model, codec, Room(max_streams=most))
     engine = Engine(backend, EngineLimits(max_streams=most))
-    return TTS(checkpoint, tokenizer, model, codec, engine)
+    return TTS._put_together(checkpoint, tokenizer, model, codec, engine)
 
 
 if __name__ == "__main__":

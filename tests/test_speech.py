@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from vivace.errors import RequestError
-from vivace.speech import MAX_SEED, SamplingParams, Usage
+from vivace.speech import MAX_SEED, SamplingOptions, SamplingParams, Usage
 
 
 def test_temperature_zero_makes_both_greedy_unless_the_predictor_is_told_otherwise() -> None:
@@ -51,3 +54,48 @@ def test_a_value_out_of_range_is_refused_by_name(name: str, value: object) -> No
 def test_real_time_is_audio_over_waiting() -> None:
     usage = Usage(text_tokens=1, frames=25, audio_s=2.0, wall_s=0.5, seed=1)
     assert usage.times_real_time == 4.0
+
+
+def test_the_options_of_speak_are_the_fields_of_sampling_params() -> None:
+    fields = {field.name: field.type for field in dataclasses.fields(SamplingParams)}
+    options = {name: kind.__forward_arg__ for name, kind in SamplingOptions.__annotations__.items()}
+    assert options == fields
+
+
+INTEGERS = [np.int8, np.uint8, np.int32, np.int64, np.uint64, int]
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+@pytest.mark.parametrize("name", ["seed", "top_k", "predictor_top_k", "min_frames", "max_frames"])
+def test_whole_numbers_of_any_library_become_pythons_own(name: str, kind: type) -> None:
+    value = getattr(SamplingParams(**{name: kind(7)}), name)
+    assert type(value) is int
+    assert value == 7
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, Fraction, int])
+@pytest.mark.parametrize("name", ["temperature", "top_p", "repetition_penalty"])
+def test_numbers_of_any_library_become_pythons_own(name: str, kind: type) -> None:
+    value = getattr(SamplingParams(**{name: kind(1)}), name)
+    assert type(value) is float
+    assert value == 1
+
+
+@pytest.mark.parametrize("value", [np.bool_(True), np.zeros(2), np.ones(1), 7.0, "7", b"7", [7]])
+@pytest.mark.parametrize("name", ["seed", "top_k", "max_frames"])
+def test_what_is_no_whole_number_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(RequestError, match=f"{name} must be a whole number"):
+        SamplingParams().replace(**{name: value})
+
+
+@pytest.mark.parametrize("value", [np.zeros(2), np.bool_(False), "1", None, [1], 1j])
+def test_what_is_no_number_is_refused_by_name(value: object) -> None:
+    with pytest.raises(RequestError, match="temperature must be a number"):
+        SamplingParams().replace(temperature=value)
+
+
+@pytest.mark.parametrize("name", ["seed", "top_k", "temperature", "top_p"])
+def test_a_number_of_thousands_of_digits_is_refused_in_few_words(name: str) -> None:
+    with pytest.raises(RequestError, match=name) as refusal:
+        SamplingParams(**{name: 10**6_000})
+    assert len(str(refusal.value)) < 200

@@ -17,12 +17,14 @@ TTSError
     ├── ClosedError                  the TTS was closed
     ├── QueueFullError               too many requests wait already
     ├── StreamClosedError            the stream was closed before its end
-    └── RunawayError                 speech that would not end, twice
+    ├── RunawayError                 speech that would not end, twice
+    └── BatchError                   some texts of a batch failed
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class TTSError(Exception):
@@ -114,6 +116,18 @@ class StreamClosedError(EngineError):
 
 class RunawayError(EngineError):
     """The end of speech did not come, not on a second try either."""
+
+
+class BatchError(EngineError):
+    """Some texts of a batch failed: `errors` by their index, `audios` of the others."""
+
+    def __init__(self, audios: Sequence[Any], errors: Mapping[int, Exception]) -> None:
+        first, reason = next(iter(errors.items()))
+        super().__init__(
+            f"{len(errors)} of {len(audios)} texts failed; text {first} of the batch: {reason} "
+            "(the other audios are in .audios, all errors in .errors)"
+        )
+        self.audios, self.errors = list(audios), dict(errors)
 
 
 def _choices(known: Sequence[str]) -> str:

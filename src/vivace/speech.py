@@ -6,19 +6,32 @@ The standard library only; no torch, no numpy, no files.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict
 
 from vivace.errors import RequestError
 
 FinishReason = Literal["stop", "length", "stall", "cancelled"]
-"""`stop`: the end of speech was drawn. `stall`: nothing new was said any more."""
+"""`stop`: the end of speech was drawn. `stall`: nothing new was said any more, or nothing ever."""
 
 SAMPLE_RATE = 24_000  # every released checkpoint speaks at this rate
 MAX_SEED = 2**63 - 1
+NUM_DRAWN_SEEDS = 2**53  # those we draw are whole numbers in JSON readers that know floats only
 MAX_TOP_K = 2**31 - 1
 FLOAT32_MAX = 3.4e38
+MIN_FRAMES = 2
+WHOLE_NUMBERS = {  # the least and the most, if there is one
+    "top_k": (0, MAX_TOP_K),
+    "predictor_top_k": (0, MAX_TOP_K),
+    "min_frames": (0, None),
+    "max_frames": (1, None),
+    "seed": (0, MAX_SEED),
+}
+MAX_SHOWN = 80  # characters of a value that is refused
+OPTIONAL = {"predictor_temperature", "seed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,24 +50,29 @@ class SamplingParams:
     predictor_temperature: float | None = None  # None: greedy if the talker is, else 0.9
     predictor_top_k: int = 50
     predictor_top_p: float = 1.0
-    min_frames: int = 2  # the end of speech is not drawn before
+    min_frames: int = MIN_FRAMES  # of each utterance: its end is not drawn before
     max_frames: int = 8191
     seed: int | None = None  # None draws a fresh one
 
     def __post_init__(self) -> None:
-        _check_number("temperature", self.temperature, low=0.0)
-        if self.predictor_temperature is not None:
-            _check_number("predictor_temperature", self.predictor_temperature, low=0.0)
-        for name in ("top_k", "predictor_top_k"):
-            _check_integer(name, getattr(self, name), low=0, high=MAX_TOP_K)
+        for name in ("temperature", "predictor_temperature", "repetition_penalty"):
+            self._settle(name, _as_number)
         for name in ("top_p", "predictor_top_p"):
-            _check_probability(name, getattr(self, name))
-        if not _check_number("repetition_penalty", self.repetition_penalty, low=0.0):
+            self._settle(name, _as_probability)
+        for name, (low, high) in WHOLE_NUMBERS.items():
+            self._settle(name, partial(_as_integer, low=low, high=high))
+        if not self.repetition_penalty:
             raise RequestError("repetition_penalty must be above 0; 1 is none")
-        _check_integer("min_frames", self.min_frames, low=0)
-        _check_integer("max_frames", self.max_frames, low=1)
-        if self.seed is not None:
-            _check_integer("seed", self.seed, low=0, high=MAX_SEED)
+        if self.min_frames > self.max_frames:
+            if self.min_frames > MIN_FRAMES:
+                raise _too_few_frames(self.min_frames, self.max_frames)
+            object.__setattr__(self, "min_frames", self.max_frames)
+
+    def _settle(self, name: str, convert: Callable[[str, object], float]) -> None:
+        """Whatever kind of number was given, backends see Python's own."""
+        value = getattr(self, name)
+        if value is not None or name not in OPTIONAL:
+            object.__setattr__(self, name, convert(name, value))
 
     @property
     def residual_temperature(self) -> float:
@@ -71,30 +89,77 @@ class SamplingParams:
                 f"no sampling argument named {', '.join(unknown)}; "
                 f"try one of: {', '.join(sorted(known))}"
             )
-        if changes.get("temperature") == 0:
-            changes.setdefault("predictor_temperature", 0.0)
-        return dataclasses.replace(self, **changes)
+        params = dataclasses.replace(self, **changes)
+        if changes.get("min_frames", 0) > params.max_frames:
+            raise _too_few_frames(changes["min_frames"], params.max_frames)
+        if "temperature" in changes and params.temperature == 0:
+            residual = changes.get("predictor_temperature", 0.0)
+            return dataclasses.replace(params, predictor_temperature=residual)
+        return params
 
 
-def _check_number(name: str, value: object, *, low: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):  # numpy's numbers are Real too
-        raise RequestError(f"{name} must be a number, not {value!r}")
-    if not low <= cast("float", value) <= FLOAT32_MAX:
-        raise RequestError(f"{name} must be {low:g} or more and finite, not {value}")
-    return float(value)
+class SamplingOptions(TypedDict, total=False):
+    """The fields of SamplingParams, as keywords of `speak` and `stream`."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    repetition_penalty: float
+    predictor_temperature: float | None
+    predictor_top_k: int
+    predictor_top_p: float
+    min_frames: int
+    max_frames: int
+    seed: int | None
 
 
-def _check_probability(name: str, value: object) -> None:
-    if not 0 < _check_number(name, value, low=0.0) <= 1:
-        raise RequestError(f"{name} must be above 0 and at most 1, not {value}")
-
-
-def _check_integer(name: str, value: object, *, low: int, high: int | None = None) -> None:
+def as_whole_number(name: str, value: object) -> int:
+    """Python's own int, from that of any library, or a RequestError."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise RequestError(f"{name} must be a whole number, not {value!r}")
-    if int(value) < low or (high is not None and int(value) > high):
+        raise RequestError(f"{name} must be a whole number, not {_shown(value)}")
+    return int(value)
+
+
+def _as_number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):  # numpy's numbers are Real too
+        raise RequestError(f"{name} must be a number, not {_shown(value)}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = float("inf")
+    if not 0 <= number <= FLOAT32_MAX:
+        raise RequestError(f"{name} must be 0 or more and finite, not {_shown(value)}")
+    return number
+
+
+def _as_probability(name: str, value: object) -> float:
+    number = _as_number(name, value)
+    if not 0 < number <= 1:
+        raise RequestError(f"{name} must be above 0 and at most 1, not {_shown(value)}")
+    return number
+
+
+def _as_integer(name: str, value: object, *, low: int, high: int | None) -> int:
+    number = as_whole_number(name, value)
+    if number < low or (high is not None and number > high):
         bounds = f"{low} or more" if high is None else f"from {low} to {high}"
-        raise RequestError(f"{name} must be {bounds}, not {value}")
+        raise RequestError(f"{name} must be {bounds}, not {_shown(number)}")
+    return number
+
+
+def _too_few_frames(min_frames: int, max_frames: int) -> RequestError:
+    return RequestError(
+        f"min_frames must be at most max_frames, which is {max_frames}, not {_shown(min_frames)}"
+    )
+
+
+def _shown(value: object) -> str:
+    """Briefly; Python refuses to write out a whole number of thousands of digits."""
+    try:
+        words = repr(value)
+    except ValueError:
+        return f"a {type(value).__name__} of thousands of digits"
+    return words if len(words) <= MAX_SHOWN else words[:MAX_SHOWN] + "…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

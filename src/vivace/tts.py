@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Ma
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
@@ -22,20 +22,22 @@ from vivace.backends import Room, build_backend
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import pick_device, pick_dtype, pick_threads, use_threads
 from vivace.engine.async_stream import read_async
-from vivace.engine.attempts import attempts
+from vivace.engine.attempts import speak_once
+from vivace.engine.batch import BatchReport, check_item, speak_batch
 from vivace.engine.desk import Desk
 from vivace.engine.engine import Engine
 from vivace.engine.intake import SERVED_BY, Intake, Request, as_pieces
-from vivace.engine.progress import show_progress
+from vivace.engine.options import SpeakOptions, StreamOptions, check_names
+from vivace.engine.progress import show_batch, show_progress
 from vivace.engine.scheduler import EngineLimits, Profile
-from vivace.engine.session import RAMP, WHOLE, chunk_sizes
+from vivace.engine.session import RAMP, WHOLE, ChunkFrames, chunk_sizes
 from vivace.engine.stream import Stream
 from vivace.errors import ClosedError, RequestError
 from vivace.model.codec import Codec
 from vivace.model.config import ModelType
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import AUTO, TextLayout
-from vivace.speech import MAX_SEED, SamplingParams
+from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.cache import EnrolmentCache
 from vivace.voices.enroll import enroll, enroll_once
@@ -43,24 +45,36 @@ from vivace.voices.find import Unenrolled, VoiceSource, find_voice
 from vivace.voices.library import VoiceLibrary
 from vivace.voices.voice import Voice
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 log = logging.getLogger(__name__)
 
 
 class TTS:
     """A loaded checkpoint that speaks."""
 
-    def __init__(
-        self,
+    checkpoint: Checkpoint
+    _intake: Intake
+    _parts: tuple[Qwen3TTS, Codec, Desk] | None  # None: closed
+
+    def __init__(self) -> None:
+        raise RequestError("TTS() loads nothing; write TTS.load(), or TTS.load(a name or folder)")
+
+    @classmethod
+    def _put_together(
+        cls,
         checkpoint: Checkpoint,
         tokenizer: TextTokenizer,
         model: Qwen3TTS,
         codec: Codec,
         engine: Engine,
-    ) -> None:
-        self.checkpoint = checkpoint
-        self._intake = Intake(checkpoint.config, tokenizer)
-        desk = Desk(self._intake, engine, checkpoint.codec_config)
-        self._parts: tuple[Qwen3TTS, Codec, Desk] | None = (model, codec, desk)
+    ) -> TTS:
+        tts = cls.__new__(cls)
+        tts.checkpoint = checkpoint
+        tts._intake = Intake(checkpoint.config, tokenizer)
+        tts._parts = (model, codec, Desk(tts._intake, engine, checkpoint.codec_config))
+        return tts
 
     @classmethod
     def load(
@@ -112,7 +126,8 @@ class TTS:
             model = checkpoint.load_model(where, precision)
             codec = checkpoint.load_codec(where)
             runs = build_backend(backend, model, codec, room)
-        tts = cls(checkpoint, tokenizer, model, codec, Engine(runs, limits, threads=threads))
+        engine = Engine(runs, limits, threads=threads)
+        tts = cls._put_together(checkpoint, tokenizer, model, codec, engine)
         log.info("loaded %r", tts)
         return tts
 
@@ -163,65 +178,80 @@ class TTS:
 
     # -- what it does ------------------------------------------------------------------------
 
+    @overload
+    def speak(self, text: str | Iterator[str], **options: Unpack[SpeakOptions]) -> Audio: ...
+
+    @overload
+    def speak(
+        self, text: list[str] | tuple[str, ...], **options: Unpack[SpeakOptions]
+    ) -> list[Audio]: ...
+
     def speak(
         self,
-        text: str | Iterable[str],
-        *,
-        voice: VoiceSource | None = None,
-        language: str = AUTO,
-        instruct: str | None = None,
-        text_layout: TextLayout | None = None,
-        split: bool = True,
-        clean: bool = False,
-        keep_emoji: bool = False,
-        guard: bool = True,
-        trim: bool = True,
-        progress: bool = False,
-        **sampling: Any,
-    ) -> Audio:
+        text: str | Iterator[str] | list[str] | tuple[str, ...],
+        **options: Unpack[SpeakOptions],
+    ) -> Audio | list[Audio]:
         """Say `text`, of any length, and return all of it.
 
-        `voice` is a preset speaker's name, a cloned `Voice`, the name of one in the library, or the
-        path of a voice file or of a recording to clone; `language` is that of the text,
-        whatever the voice's own, and `auto` lets the model hear it; `instruct` says how to speak or
-        describes the voice to a voice_design checkpoint. Any field of `SamplingParams` can be
-        given by name and replaces the checkpoint's default. `text_layout` None is the official
-        choice: `streamed` for cloned voices, `whole` for the others.
+        `voice`: a preset speaker's name, a cloned `Voice`, the name of one in the library, or the
+        path of a voice file or of a recording to clone.
+        `language`: of the text, whatever the voice's own; `auto` lets the model hear it.
+        `instruct`: how to speak, or the voice described to a voice_design checkpoint.
+        `speed`: 0.25 to 4 times as fast, at the same pitch.
+        `split`: false speaks a text of more than 300 characters as one utterance, not as several
+        of a few sentences. `[pause 0.5s]` is a pause.
+        `clean`: take markdown and links out. `keep_emoji`: speak emoji, which are left out else.
+        `guard`: stop speech that does not end by itself, or is silent; without a `seed` or
+        `max_frames` of yours it is tried once more, and then a RunawayError.
+        `trim`: take off silence at the start, a stall at the end, and the end of a cloned voice's
+        recording where it is said again.
+        `text_layout`: None is the official choice, `streamed` for cloned voices, else `whole`.
+        `progress`: show a bar on stderr.
 
-        A text of more than 300 characters is spoken in utterances of a few sentences, unless
-        `split` is false; `[pause 0.5s]` is a pause; `clean` takes markdown and links out. Emoji are
-        not spoken unless `keep_emoji` is true.
+        `seed`, `temperature` and the other fields of `SamplingParams` replace the checkpoint's
+        defaults. `max_frames` of yours counts over the whole text, pauses apart, and what it cuts
+        off ends as `length`; the checkpoint's own bounds each utterance.
 
-        `guard` stops speech that does not end by itself; without a `seed` or `max_frames` of yours
-        it is tried once more, and then a RunawayError. `trim` takes off silence at the start, a
-        stall at the end, and the end of a cloned voice's recording where it is said again.
-        `progress` shows a bar on stderr.
+        A list or tuple is a batch: a list of `Audio` in its order, made together, each what it
+        would be alone with these options and this `seed`. If some fail the others are still made;
+        then a BatchError has both. An iterator is one text, still being written.
         """
-        open_stream = partial(
-            self.stream,
-            text,
-            voice=voice,
-            language=language,
-            instruct=instruct,
-            text_layout=text_layout,
-            split=split,
-            clean=clean,
-            keep_emoji=keep_emoji,
-            guard=guard,
-            trim=trim,
-            chunk_frames=WHOLE,
-            **sampling,
-        )
-        if not isinstance(text, str):  # a live text is gone when it was read
-            return open_stream().collect(show_progress if progress else None)
-        for stream in attempts(open_stream, sampling):
-            audio = stream.collect(show_progress if progress else None)
+        progress = options.pop("progress", False)
+        settled: dict[str, Any] = {"trim": True, "chunk_frames": WHOLE, **options}
+        if isinstance(text, (list, tuple)):
+            return self._speak_all(text, settled, show_batch if progress else None)
+        report = show_progress if progress else None
+        if isinstance(text, str):
+            audio = speak_once(partial(self._open, text, **settled), options, report)
+        else:  # a live text is gone when it was read
+            audio = self._open(text, **settled).collect(report)
         log.info("spoke %s, %s", audio.usage, audio.finish_reason)
         return audio
 
-    def stream(
+    def stream(self, text: str | Iterable[str], **options: Unpack[StreamOptions]) -> Stream:
+        """Say `text` and hand out audio while it is made; the same samples as `speak` without trim.
+
+        `text` may be an iterator of pieces, such as an LLM's tokens: speech begins with the first
+        word and waits when the text runs dry. A list is refused: `speak` makes a batch of it, and
+        `iter(pieces)` is one text in pieces.
+
+        Options are those of `speak`, but for `progress`; `trim` is off. `chunk_frames` is how many
+        frames of 80 ms each chunk has (before `speed`): one number, or several, the last of which
+        repeats.
+        """
+        return self._open(text, **options)
+
+    def astream(
         self,
-        text: str | Iterable[str],
+        text: str | Iterable[str] | AsyncIterable[str],
+        **options: Unpack[StreamOptions],
+    ) -> AsyncIterator[AudioChunk]:
+        """`stream` for asyncio: work runs in threads; `text` may be an async iterator too."""
+        return read_async(partial(self._open, **options), text)
+
+    def _open(
+        self,
+        text: object,
         *,
         voice: VoiceSource | None = None,
         language: str = AUTO,
@@ -232,16 +262,12 @@ class TTS:
         keep_emoji: bool = False,
         guard: bool = True,
         trim: bool = False,
-        chunk_frames: int | Sequence[int] | Iterator[int] = RAMP,
+        speed: float = 1.0,
+        chunk_frames: ChunkFrames = RAMP,
         **sampling: Any,
     ) -> Stream:
-        """Say `text` and hand out audio while it is made; the same samples as `speak` without trim.
-
-        `text` may be an iterator of pieces, such as an LLM's tokens: speech begins with the first
-        word and waits when the text runs dry. `chunk_frames` is how many frames of 80 ms each chunk
-        has: one number, a ramp whose last number repeats, or an endless iterator.
-        """
         _, _, desk = self._open_parts()
+        check_names(sampling)
         request = Request(
             text=text if isinstance(text, str) else as_pieces(text),
             voice=None if voice is None else self.voice(voice),
@@ -257,15 +283,23 @@ class TTS:
             request,
             self._settle_sampling(sampling),
             chunk_sizes(chunk_frames),
+            speed=speed,
             is_guarded=guard,
-            has_budget=guard and "max_frames" not in sampling,
+            is_limited="max_frames" in sampling,
         )
 
-    def astream(
-        self, text: str | Iterable[str] | AsyncIterable[str], **options: Any
-    ) -> AsyncIterator[AudioChunk]:
-        """`stream` for asyncio: work runs in threads; `text` may be an async iterator too."""
-        return read_async(partial(self.stream, **options), text)
+    def _speak_all(
+        self, texts: Sequence[str], options: dict[str, Any], report: BatchReport | None
+    ) -> list[Audio]:
+        _, _, desk = self._open_parts()
+        if options.get("voice") is not None:
+            options["voice"] = self.voice(options["voice"])  # a recording is enrolled once
+        return speak_batch(
+            [partial(self._open, check_item(text), **options) for text in texts],
+            options,
+            desk.engine.num_together,
+            report,
+        )
 
     def clone(
         self,
@@ -348,6 +382,6 @@ class TTS:
 
     def _settle_sampling(self, changes: Mapping[str, Any]) -> SamplingParams:
         params = self.sampling.replace(**changes)
-        return (
-            params if params.seed is not None else params.replace(seed=secrets.randbelow(MAX_SEED))
-        )
+        if params.seed is not None:
+            return params
+        return params.replace(seed=secrets.randbelow(NUM_DRAWN_SEEDS))

@@ -52,7 +52,7 @@ def test_streamed_audio_is_offline_audio(tts: TTS, ramp: list[int], seed: int) -
 
 
 def test_chunks_ramp_and_the_last_one_says_so(tts: TTS) -> None:
-    chunks = list(tts.stream(TEXT, seed=1, max_frames=30, min_frames=31))
+    chunks = list(tts.stream(TEXT, seed=1, max_frames=30, min_frames=30))
     assert [len(chunk.codes) for chunk in chunks] == [1, 2, 4, 8, 8, 7]
     assert [chunk.is_last for chunk in chunks] == [False] * 5 + [True]
     assert chunks[-1].finish_reason == "length"
@@ -61,7 +61,7 @@ def test_chunks_ramp_and_the_last_one_says_so(tts: TTS) -> None:
 
 
 def test_two_streams_interleave_and_neither_hears_the_other(tts: TTS) -> None:
-    options = {"max_frames": 24, "min_frames": 25, "chunk_frames": 3}
+    options = {"max_frames": 24, "min_frames": 24, "chunk_frames": 3}
     alone = [
         np.concatenate([c.codes for c in tts.stream(TEXT, voice=voice, seed=3, **options)])
         for voice in ("ryan", "vivian")
@@ -76,7 +76,7 @@ def test_two_streams_interleave_and_neither_hears_the_other(tts: TTS) -> None:
 
 
 def test_streams_of_several_threads_take_turns(tts: TTS) -> None:
-    options = {"max_frames": 16, "min_frames": 17}
+    options = {"max_frames": 16, "min_frames": 16}
     expected = [tts.speak(TEXT, seed=seed, **options).codes for seed in range(4)]
     found: dict[int, np.ndarray] = {}
 
@@ -115,7 +115,7 @@ def test_a_dropped_stream_frees_its_slot(tts: TTS) -> None:
 
 
 def test_a_finished_stream_ends_and_reports(tts: TTS) -> None:
-    with tts.stream(TEXT, seed=1, max_frames=6, min_frames=7) as stream:
+    with tts.stream(TEXT, seed=1, max_frames=6, min_frames=6) as stream:
         list(stream)
         with pytest.raises(StopIteration):
             next(stream)
@@ -139,7 +139,7 @@ def test_a_failure_is_no_end_of_speech(tts: TTS, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(backend, "step", fail_later)
     chunks: list[AudioChunk] = []
-    stream = tts.stream(TEXT, seed=1, max_frames=30, min_frames=31, chunk_frames=2)
+    stream = tts.stream(TEXT, seed=1, max_frames=30, min_frames=30, chunk_frames=2)
     with pytest.raises(NumericError):
         collect(stream, chunks)
     assert chunks
@@ -229,7 +229,7 @@ def test_astream_gives_what_stream_gives(tts: TTS) -> None:
 
 def test_more_astreams_than_places_and_threads_all_come_to_their_end(tiny_folder: Path) -> None:
     async def run(tts: TTS, seed: int) -> int:
-        chunks = [c async for c in tts.astream(TEXT, seed=seed, max_frames=5, min_frames=6)]
+        chunks = [c async for c in tts.astream(TEXT, seed=seed, max_frames=5, min_frames=5)]
         return sum(len(chunk.codes) for chunk in chunks)
 
     async def run_all(tts: TTS) -> list[int]:
@@ -305,7 +305,7 @@ def test_a_runaway_of_a_given_seed_is_returned_and_told(
     audio = tts.speak("Without end.", seed=1, min_frames=100)
     assert audio.finish_reason == "length"
     assert len(audio.codes) == 12
-    unguarded = tts.speak("Without end.", seed=1, min_frames=100, max_frames=30, guard=False)
+    unguarded = tts.speak("Without end.", seed=1, min_frames=30, max_frames=30, guard=False)
     assert len(unguarded.codes) == 30
 
 

@@ -39,7 +39,7 @@ def load(folder: Path, dtype: str) -> TTS:
 
 
 def length(num_frames: int) -> dict[str, Any]:
-    return {"max_frames": num_frames, "min_frames": num_frames + 1, "guard": False}
+    return {"max_frames": num_frames, "min_frames": num_frames, "guard": False}
 
 
 def test_auto_takes_the_graph_backend(tiny_folder: Path) -> None:

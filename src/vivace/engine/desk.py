@@ -27,10 +27,15 @@ class Desk:
         sampling: SamplingParams,
         sizes: Iterator[int],
         *,
+        speed: float,
         is_guarded: bool,
-        has_budget: bool,
+        is_limited: bool,
     ) -> Stream:
-        """A stream whose chunks have these numbers of frames; nothing runs before the first."""
+        """A stream whose chunks have these numbers of frames; nothing runs before the first.
+
+        `is_limited`: `max_frames` is the caller's and holds for the whole text; else it is the
+        checkpoint's and holds for each utterance.
+        """
         self.intake.check(request)
 
         def open_session(
@@ -43,9 +48,17 @@ class Desk:
                 sampling=sampling.replace(seed=seed),
                 live=live,
                 is_guarded=is_guarded,
-                has_budget=has_budget,
+                has_budget=is_guarded and not is_limited,
                 keeps_codes=self.intake.continues,
             )
 
         parts = make_parts(self.intake, request, open_session)
-        return Stream(parts, self.codec_config, sizes, sampling, trim=request.trim)
+        return Stream(
+            parts,
+            self.codec_config,
+            sizes,
+            seed=sampling.seed or 0,
+            max_frames=sampling.max_frames if is_limited else None,
+            trim=request.trim,
+            speed=speed,
+        )

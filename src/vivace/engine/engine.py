@@ -99,6 +99,11 @@ class Engine:
         return len(self._scheduler.queue)
 
     @property
+    def num_together(self) -> int:
+        """How many streams gain from being read at the same time."""
+        return self._scheduler.num_places if self.backend.shares_work else 1
+
+    @property
     def spent(self) -> Spent:
         return self._pipeline.spent
 

@@ -25,6 +25,15 @@ def frame_budget(num_text_ids: int) -> int:
     return max(MIN_BUDGET, round(PATIENCE * LONGEST_READING * num_text_ids))
 
 
+def has_sound(samples: NDArray[np.float32], num_frames: int) -> bool:
+    """Whether any of these frames is louder than silence."""
+    return bool(num_frames) and max(map(_loudness, samples.reshape(num_frames, -1))) >= SILENCE
+
+
+def _loudness(frame: NDArray[np.float32]) -> float:
+    return float(np.sqrt(np.mean(np.square(frame))))
+
+
 class StallDetector:
     """Watches the frames that come after the last of the text was fed."""
 
@@ -37,8 +46,7 @@ class StallDetector:
         """How many of the last frames seen are a stall; 0 while speech goes on."""
         for frame, sound in zip(codes, samples.reshape(len(codes), -1), strict=True):
             self._count_repeats(int(frame[0]))
-            is_silent = float(np.sqrt(np.mean(np.square(sound)))) < SILENCE
-            self._num_silent = self._num_silent + 1 if is_silent else 0
+            self._num_silent = self._num_silent + 1 if _loudness(sound) < SILENCE else 0
         stalled = max(self._num_silent, *self._num_repeated)
         return stalled if stalled >= STALL_FRAMES else 0
 

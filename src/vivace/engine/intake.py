@@ -64,6 +64,11 @@ class Request:
 
 def as_pieces(text: object) -> Iterator[str]:
     """An iterator of text pieces, or a RequestError."""
+    if isinstance(text, (list, tuple)):
+        raise RequestError(
+            "a list of texts is a batch, which only speak makes; stream one text at a time, "
+            "or give iter(pieces) for one text in pieces"
+        )
     if isinstance(text, Iterable) and not isinstance(text, (bytes, bytearray)):
         return iter(text)
     kind = type(text).__name__

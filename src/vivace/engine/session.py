@@ -4,37 +4,55 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vivace.backends.base import Samples, SlotStatus
-from vivace.engine.guard import StallDetector, frame_budget
+from vivace.engine.guard import StallDetector, frame_budget, has_sound
 from vivace.engine.leak import drop_leak
 from vivace.engine.live_text import LiveText
 from vivace.engine.piece import Piece, join
 from vivace.engine.scheduler import Ticket
 from vivace.errors import NumericError, RequestError
 from vivace.prompt import Prompt
-from vivace.speech import FinishReason, SamplingParams
+from vivace.speech import FinishReason, SamplingParams, as_whole_number
 
 RAMP = (1, 2, 4, 8)  # frames per chunk: first audio soon, then fewer seams
 WHOLE = 16  # nobody waits for the first chunk
 
+ChunkFrames = int | Iterable[int]
 
-def chunk_sizes(chunk_frames: int | Sequence[int] | Iterator[int]) -> Iterator[int]:
+
+def chunk_sizes(chunk_frames: ChunkFrames) -> Iterator[int]:
     """Frames of each chunk, endlessly: the last number repeats. All must be 1 or more."""
     if isinstance(chunk_frames, Iterator):
-        return chunk_frames
-    sizes = (chunk_frames,) if isinstance(chunk_frames, int) else tuple(chunk_frames)
-    if not sizes or not all(isinstance(n, int) and n >= 1 for n in sizes):
-        raise RequestError(
-            f"chunk_frames must be 1 or more, or a list of such numbers, not {chunk_frames!r}"
-        )
-    return itertools.chain(sizes, itertools.repeat(sizes[-1]))
+        return _repeat_last(map(_check_size, chunk_frames))
+    is_one = isinstance(chunk_frames, (str, bytes)) or not isinstance(chunk_frames, Iterable)
+    given = (chunk_frames,) if is_one else tuple(cast("Iterable[int]", chunk_frames))
+    sizes = [_check_size(size) for size in given]
+    if not sizes:
+        raise RequestError("chunk_frames must be 1 or more, or several such numbers, not none")
+    return _repeat_last(iter(sizes))
+
+
+def _repeat_last(sizes: Iterator[int]) -> Iterator[int]:
+    size = 0
+    for size in sizes:
+        yield size
+    if not size:
+        raise RequestError("chunk_frames is an iterator that gave no number")
+    yield from itertools.repeat(size)
+
+
+def _check_size(size: object) -> int:
+    number = as_whole_number("chunk_frames", size)
+    if number < 1:
+        raise RequestError(f"chunk_frames must be 1 or more, not {number}")
+    return number
 
 
 class Runner(Protocol):
@@ -83,6 +101,7 @@ class Session:
     _stall: StallDetector = field(default_factory=StallDetector)
     _end: FinishReason | None = None
     _num_stalled: int = 0
+    _has_sound: bool = False
     _error: Exception | None = None
 
     @property
@@ -94,6 +113,11 @@ class Session:
         """All codes made, [frames, codebooks], if they were kept; once."""
         codes, self.codes = self.codes, []
         return np.concatenate(codes) if codes else np.empty((0, 0), dtype=np.int64)
+
+    def limit_frames(self, num_frames: int) -> None:
+        """What is left of a limit that several utterances share."""
+        min_frames = min(self.sampling.min_frames, num_frames)
+        self.sampling = self.sampling.replace(max_frames=num_frames, min_frames=min_frames)
 
     # -- its reader --------------------------------------------------------------------------
 
@@ -172,6 +196,9 @@ class Session:
         """Frames, and what became of the slot; what comes after the end is not wanted."""
         if self.is_over:
             return
+        if not np.isfinite(samples).all():
+            self.fail(self._numeric_error("samples"))
+            return
         num_left = self._num_left()
         is_cut = len(codes) > num_left
         if is_cut:
@@ -179,22 +206,26 @@ class Session:
             codes = codes[:num_left]
         self._keep(codes, samples)
         if status == "failed":
-            self.fail(
-                NumericError(
-                    f"the model's numbers stopped being finite at frame {self._num_made}; "
-                    "try float32, and check the weights"
-                )
-            )
-        elif status in ("stop", "length") and not is_cut:
-            self._end = "stop" if status == "stop" else "length"
+            self.fail(self._numeric_error("numbers"))
+        elif status == "stop" and not is_cut:
+            self._end = "stall" if self.is_guarded and not self._has_sound else "stop"
+        elif status == "length" and not is_cut:
+            self._end = "length"
         else:
             self._guard(codes, samples)
         self.is_dry = status == "waiting" and not self.is_over
+
+    def _numeric_error(self, what: str) -> NumericError:
+        return NumericError(
+            f"the model's {what} stopped being finite at frame {self._num_made}; "
+            "try float32, and check the weights"
+        )
 
     def _keep(self, codes: NDArray[np.int64], samples: Samples) -> None:
         for index, sound in enumerate(samples.reshape(len(codes), -1) if len(codes) else ()):
             self._made.append(Piece(codes[index : index + 1], sound))
         self._num_made += len(codes)
+        self._has_sound = self._has_sound or has_sound(samples, len(codes))
         self.ticket.has_begun |= len(codes) > 0
 
     def _guard(self, codes: NDArray[np.int64], samples: Samples) -> None:

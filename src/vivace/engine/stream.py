@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
+from vivace.audio.speed import SpeedChanger
 from vivace.audio.trim import StartTrimmer
 from vivace.engine.parts import Part
 from vivace.engine.piece import Piece
 from vivace.engine.session import Session
 from vivace.errors import StreamClosedError
 from vivace.model.config import CodecConfig
-from vivace.speech import FinishReason, SamplingParams, Usage
+from vivace.speech import FinishReason, Usage
 from vivace.text.script import Pause
 
 
@@ -33,23 +34,27 @@ class Stream(Iterator[AudioChunk]):
         parts: Iterator[Part],
         config: CodecConfig,
         sizes: Iterator[int],
-        sampling: SamplingParams,
         *,
+        seed: int,
+        max_frames: int | None,  # of all utterances together; None: each has its own limit
         trim: bool,
+        speed: float = 1.0,
     ) -> None:
         self._parts = parts
         self._sample_rate = config.output_sample_rate
         self._samples_per_frame = config.decode_upsample_rate
         self._no_codes = np.empty((0, config.decoder_config.num_quantizers), dtype=np.int64)
-        self._seed = sampling.seed or 0
-        self._num_frames_left = sampling.max_frames  # of all utterances together
+        self._seed = seed
+        self._num_frames_left = max_frames
         self._trimmer = StartTrimmer(self._sample_rate) if trim else None
+        self._speed = SpeedChanger(speed, self._sample_rate)
         self._began = time.perf_counter()
         self._chunks = self._make_chunks(sizes)
         self._is_busy = Lock()  # a chunk is being made, perhaps in another thread
         self._session: Session | None = None  # that is speaking
         self._num_samples = self._num_frames = self._num_text_ids = 0
         self._is_cancelled = self._is_closed = False
+        self._is_cut = False  # by a limit, before the end of the text
         self._text_error: Exception | None = None
         self._reason: FinishReason = "stop"
         self.finish_reason: FinishReason | None = None
@@ -80,6 +85,7 @@ class Stream(Iterator[AudioChunk]):
     def collect(self, report: Callable[[Stream], None] | None = None) -> Audio:
         """All of it at once; if trimmed, without a stall at the end. `report` hears every chunk."""
         chunks = []
+        speed, self._speed = self._speed, SpeedChanger(1.0, self._sample_rate)
         for chunk in self:
             chunks.append(chunk)
             if report is not None:
@@ -87,6 +93,7 @@ class Stream(Iterator[AudioChunk]):
         samples = np.concatenate([chunk.samples for chunk in chunks])
         if self._trimmer is not None:
             samples = samples[: len(samples) - self.num_stalled_samples]
+        samples = np.concatenate([speed.process(samples), speed.finish()])
         assert self.finish_reason is not None
         return Audio(
             samples=samples,
@@ -126,12 +133,12 @@ class Stream(Iterator[AudioChunk]):
                 yield self._pause(part.work, is_last=part.is_last())
             else:
                 yield from self._speak(part, part.work, sizes)
-            self.progress = part.progress
             if self._is_cancelled:
                 return
-            if self._num_frames_left <= 0:
+            if self._num_frames_left == 0:
                 part.raise_text_error()
                 break
+            self.progress = part.progress
         if self.finish_reason is None and (self.num_utterances or self._text_error is None):
             yield self._end()
         if self._text_error is not None:
@@ -150,22 +157,27 @@ class Stream(Iterator[AudioChunk]):
     ) -> Generator[AudioChunk, None, None]:
         self._session = session
         session.is_cancelled = self._is_cancelled
-        session.sampling = session.sampling.replace(max_frames=self._num_frames_left)
+        if self._num_frames_left is not None:
+            session.limit_frames(self._num_frames_left)
         try:
             for piece in session.pieces(sizes):
                 if piece.finish_reason not in (None, "stop") and self._reason == "stop":
                     self._reason = piece.finish_reason
                 is_over = piece.finish_reason is not None
-                is_end = part.is_last() or session.num_frames >= self._num_frames_left
+                is_cut = session.num_frames == self._num_frames_left and not part.is_last()
+                self._is_cut = is_over and is_cut
+                if self._is_cut and self._reason == "stop":
+                    self._reason = "length"
                 self.admit_ms = self.admit_ms or session.admit_ms
-                yield self._chunk(piece, is_last=is_over and is_end)
+                yield self._chunk(piece, is_last=self._is_cut or (is_over and part.is_last()))
         finally:
             self._count(session)
 
     def _count(self, session: Session) -> None:
         self._session = None
         self.num_utterances += 1
-        self._num_frames_left -= session.num_frames
+        if self._num_frames_left is not None:
+            self._num_frames_left -= session.num_frames
         self._num_frames += session.num_frames
         self._num_text_ids += session.num_ids
         self.is_runaway |= session.finish_reason == "stall" or session.is_over_budget
@@ -190,9 +202,14 @@ class Stream(Iterator[AudioChunk]):
     def _hand_out(
         self, samples: NDArray[np.float32], codes: NDArray[np.int64], *, is_last: bool
     ) -> AudioChunk:
+        samples = self._speed.process(samples)
+        if is_last:
+            samples = np.concatenate([samples, self._speed.finish()])
         start = self._num_samples
         self._num_samples += len(samples)
         self.finish_reason = self._reason if is_last else None
+        if is_last and not self._is_cut:
+            self.progress = 1.0
         return AudioChunk(
             samples=samples,
             sample_rate=self._sample_rate,

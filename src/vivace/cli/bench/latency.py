@@ -27,7 +27,7 @@ class Subject:
         return {
             **self.options,
             "max_frames": num_frames,
-            "min_frames": num_frames + 1,
+            "min_frames": num_frames,
             "guard": False,
         }
 

@@ -292,7 +292,7 @@ def sampling_for_all(options: dict[str, Any]) -> dict[str, Any]:
         "predictor_top_k": chosen["top_k"],
         "predictor_top_p": chosen["top_p"],
         "repetition_penalty": chosen["repetition_penalty"],
-        "min_frames": chosen["min_new_tokens"],
+        "min_frames": max(0, min(chosen["min_new_tokens"], chosen["max_new_tokens"] - 1)),
         "max_frames": max(1, chosen["max_new_tokens"] - 1),
     }
     if chosen.get("seed") is not None:

@@ -310,5 +310,5 @@ def official_sampling(options: dict[str, Any]) -> dict[str, Any]:
     if "max_new_tokens" in given:
         ours["max_frames"] = max(1, given["max_new_tokens"] - 1)
     if "min_new_tokens" in given:
-        ours["min_frames"] = given["min_new_tokens"]
+        ours["min_frames"] = min(given["min_new_tokens"], ours.get("max_frames", 2**31))
     return ours

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -132,6 +133,14 @@ def test_a_confined_process_is_refused(deed: str, layers: str, tmp_path: Path) -
 @pytest.mark.parametrize("deed", sorted(BY_LANDLOCK))
 def test_landlock_alone_refuses_what_touches_a_file(deed: str, tmp_path: Path) -> None:
     assert do(deed, "landlock", tmp_path) == "refused"
+    assert is_untouched(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "deed", ["open to read", "open to write", "list", "socket", "socket pair", "pipe"]
+)
+def test_limits_alone_refuse_what_takes_a_file_descriptor(deed: str, tmp_path: Path) -> None:
+    assert do(deed, "limits", tmp_path) == f"refused, {errno.EMFILE}"
     assert is_untouched(tmp_path)
 
 

@@ -44,6 +44,9 @@ def model_config(settings: SimpleNamespace, tokenizer: TextTokenizer, text_size:
         "tts_model_size": "0b6",  # the official code drops `instruct` for this size
         "tts_model_type": "custom_voice",
         "talker_config": talker_config(settings, text_size),
+        # What it was trained on: short lines of plain words. seam_s makes a seam as long as the
+        # voice's own silence between sentences.
+        "reading_config": {"normalize": True, "max_utterance_chars": 120, "seam_s": 0.5},
         "transformers_version": "4.57.3",
     }
 

@@ -198,9 +198,11 @@ class TTS:
         `language`: of the text, whatever the voice's own; `auto` lets the model hear it.
         `instruct`: how to speak, or the voice described to a voice_design checkpoint.
         `speed`: 0.25 to 4 times as fast, at the same pitch.
-        `split`: false speaks a text of more than 300 characters as one utterance, not as several
-        of a few sentences. `[pause 0.5s]` is a pause.
+        `split`: false speaks a text of any length as one utterance, not as several of a few
+        sentences each. `[pause 0.5s]` is a pause.
         `clean`: take markdown and links out. `keep_emoji`: speak emoji, which are left out else.
+        `normalize`: English numbers, dates, capitals and signs as words; None is what the
+        checkpoint wants: true for the embedded voice, false for the released ones.
         `guard`: stop speech that does not end by itself, or is silent; without a `seed` or
         `max_frames` of yours it is tried once more, and then a RunawayError.
         `trim`: take off silence at the start, a stall at the end, and the end of a cloned voice's
@@ -260,6 +262,7 @@ class TTS:
         split: bool = True,
         clean: bool = False,
         keep_emoji: bool = False,
+        normalize: bool | None = None,
         guard: bool = True,
         trim: bool = False,
         speed: float = 1.0,
@@ -277,6 +280,7 @@ class TTS:
             split=split,
             clean=clean,
             keep_emoji=keep_emoji,
+            normalize=normalize,
             trim=trim,
         )
         return desk.open(

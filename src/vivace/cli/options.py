@@ -30,6 +30,11 @@ def add_speech(parser: argparse.ArgumentParser, *, instruct: str) -> None:
         "--speed", type=float, default=1.0, metavar="X", help="0.25 to 4; the pitch is kept"
     )
     group.add_argument("--clean", action="store_true", help="take out markdown and links")
+    group.add_argument(
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        help="English numbers, dates, capitals and signs as words; default: as the model wants",
+    )
     group.add_argument("--keep-emoji", action="store_true", help="speak emoji; else they are not")
     group.add_argument(
         "--text-layout", choices=("whole", "streamed"), help="default: the official one"

@@ -147,6 +147,7 @@ def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "text_layout": arguments.text_layout,
         "clean": arguments.clean,
         "keep_emoji": arguments.keep_emoji,
+        "normalize": arguments.normalize,
         **{name: value for name, value in given.items() if value is not None},
     }
 

@@ -59,6 +59,7 @@ class Request:
     split: bool = True  # a long text into utterances
     clean: bool = False  # take markdown, emoji and links out first
     keep_emoji: bool = False
+    normalize: bool | None = None  # None: what the checkpoint wants
     trim: bool = False  # take off what is said of a reference again
 
 
@@ -97,6 +98,7 @@ class Intake:
         self._check_instruct(request.instruct)
         preset, _ = self._settle_voice(request.voice)
         self._check_language(request.language, preset)
+        self._check_normalize(request)
         if preset is not None:
             preset_id(self._config.talker_config, preset)
 
@@ -107,8 +109,29 @@ class Intake:
             max_chars=reading.max_utterance_chars if request.split else None,
             clean=request.clean,
             keep_emoji=request.keep_emoji,
+            normalize=self._normalizes(request),
             seam_s=reading.seam_s,
         )
+
+    def _normalizes(self, request: Request) -> bool:
+        """Whether the text is English that is to be written out."""
+        if request.normalize is None:
+            return self._config.reading_config.normalize and self._is_english(request.language)
+        return request.normalize
+
+    def _is_english(self, language: str) -> bool:
+        language = language.lower()
+        languages = set(self._config.talker_config.codec_language_id)
+        return language == "english" or (language == AUTO and languages == {"english"})
+
+    def _check_normalize(self, request: Request) -> None:
+        if request.normalize not in (None, False, True):
+            raise RequestError(f"normalize must be true, false or None, not {request.normalize!r}")
+        if request.normalize and not self._is_english(request.language):
+            raise RequestError(
+                f"normalize reads English, and the language is {request.language!r}; "
+                "name it with language='english', or leave normalize out"
+            )
 
     @property
     def continues(self) -> bool:

@@ -22,6 +22,7 @@ class SpeechOptions(SamplingOptions, total=False):
     split: bool
     clean: bool
     keep_emoji: bool
+    normalize: bool | None
     guard: bool
     trim: bool
     speed: float

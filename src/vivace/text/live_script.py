@@ -10,6 +10,7 @@ from vivace.errors import RequestError
 from vivace.text.cutter import Cut, Cutter
 from vivace.text.emoji import EmojiDropper
 from vivace.text.live_clean import LiveCleaner
+from vivace.text.normalize.normalizer import LiveNormalizer
 from vivace.text.script import OPEN_MARK, Pause, ScriptOptions, parse_pauses
 from vivace.text.tidy import Tidier
 
@@ -61,11 +62,16 @@ class _Reader:
 
     def __init__(self, options: ScriptOptions) -> None:
         self._dropper = None if options.keep_emoji else EmojiDropper()
+        self._normalizer = LiveNormalizer() if options.normalize else None
         self._cutter = Cutter(options.max_chars)
 
     def feed(self, text: str) -> list[str | Cut]:
-        return self._cutter.feed(self._dropper.feed(text) if self._dropper else text)
+        if self._dropper:
+            text = self._dropper.feed(text)
+        return self._cutter.feed(self._normalizer.feed(text) if self._normalizer else text)
 
     def finish(self) -> list[str | Cut]:
         rest = self._dropper.finish() if self._dropper else ""
+        if self._normalizer:
+            rest = self._normalizer.feed(rest) + self._normalizer.finish()
         return self._cutter.feed(rest) + self._cutter.finish()

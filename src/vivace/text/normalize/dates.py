@@ -1,0 +1,143 @@
+"""Dates: `12/25/2024`, `2024-12-25`, `Dec. 25, 2024`, `25 December 2024`."""
+
+from __future__ import annotations
+
+import re
+
+from vivace.text.normalize.lists import word_list
+from vivace.text.normalize.numbers import ordinal, year
+from vivace.text.normalize.reading import Reading
+from vivace.text.normalize.tokens import Token, TokenReader
+
+MONTHS = word_list(
+    "January February March April May June July August September October November December"
+)
+_SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
+_DAYS = {
+    "Mon": "Monday", "Tue": "Tuesday", "Tues": "Tuesday", "Wed": "Wednesday", "Thu": "Thursday",
+    "Thur": "Thursday", "Thurs": "Thursday", "Fri": "Friday", "Sat": "Saturday", "Sun": "Sunday",
+}  # fmt: skip
+_NUMERIC = re.compile(r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})")
+_MONTH_DAY = re.compile(r"(\d{1,2})/(\d{1,2})")
+_DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?", re.IGNORECASE)
+_YEAR = re.compile(r"[12]\d{3}")
+_BOUNDS = re.compile(r"(\d{1,2})[-–](\d{1,2})")
+
+
+def read_date(reader: TokenReader) -> Reading | None:
+    token = reader.token()
+    assert token is not None
+    if found := _NUMERIC.fullmatch(token.core):
+        return _read_numeric(found)
+    if found := _MONTH_DAY.fullmatch(token.core):
+        month, day = int(found[1]), int(found[2])
+        return Reading(_say(month, day)) if month <= 12 and 12 < day <= 31 else None
+    if token.core in _DAYS:
+        return _read_day_name(reader, token)
+    if (month_name := _month(token)) is not None:
+        return _read_after_month(reader, month_name)
+    if _DAY.fullmatch(token.core) and token.is_open:
+        return _read_day_first(reader, token)
+    return None
+
+
+def _read_numeric(found: re.Match[str]) -> Reading | None:
+    first, sign, second, third = found[1], found[2], int(found[3]), found[4]
+    if len(first) == 4 and len(third) <= 2:
+        date = (int(first), second, int(third))
+    elif len(first) > 2 or len(third) not in (2, 4):
+        return None
+    else:
+        number = int(third) if len(third) == 4 else _century(int(third))
+        is_day_first = int(first) > 12 or sign == "."
+        month, day = (second, int(first)) if is_day_first else (int(first), second)
+        date = (number, month, day)
+    number, month, day = date
+    if not (1 <= month <= 12 and 1 <= day <= 31 and 1000 <= number <= 2999):
+        return None
+    return Reading(f"{_say(month, day)}, {year(number)}")
+
+
+def _century(number: int) -> int:
+    return 2000 + number if number < 70 else 1900 + number
+
+
+def _say(month: int, day: int) -> str:
+    return f"{MONTHS[month - 1]} {ordinal(day)}"
+
+
+def _month(token: Token) -> str | None:
+    """The month that a word names, in full or short; "may" and "march" only with a capital."""
+    return token.core if token.core in MONTHS else _SHORT.get(token.core)
+
+
+def _read_after_month(reader: TokenReader, month: str) -> Reading | None:
+    token, day = reader.token(), reader.token(1)
+    assert token is not None
+    is_short = token.core != month
+    if token.trail not in ("", ".") or day is None or day.lead:
+        is_dotted = token.trail.startswith(".") and is_short
+        return Reading(month, trail=token.trail[1:]) if is_dotted and day is not None else None
+    if _YEAR.fullmatch(day.core):
+        return Reading(f"{month} {year(int(day.core))}", 2)
+    if (bounds := _BOUNDS.fullmatch(day.core)) and int(bounds[2]) <= 31:
+        return _with_year(
+            reader, f"{month} {ordinal(int(bounds[1]))} to {ordinal(int(bounds[2]))}", 2
+        )
+    if not _is_day(day):
+        return Reading(month, trail="") if is_short and token.trail == "." else None
+    return _with_year(reader, f"{month} {_ordinal_of(day)}", 2)
+
+
+def _read_day_first(reader: TokenReader, token: Token) -> Reading | None:
+    """`25 December 2024`, `the 3rd of May`."""
+    month = reader.token(1)
+    if month is None or month.lead or not _is_day(token):
+        return None
+    name = _month(month)
+    if name is None or month.trail not in ("", ".", ",") or (month.core == "May" and month.trail):
+        return None
+    words = f"{ordinal(int(_digits(token)))} of {name}"
+    before = reader.before
+    if before is None or before.core.lower() != "the":
+        words = f"the {words}"
+    return _with_year(reader, words, 2)
+
+
+def _with_year(reader: TokenReader, words: str, num_tokens: int) -> Reading:
+    """The year may follow after a comma."""
+    last = reader.token(num_tokens - 1)
+    assert last is not None
+    if last.trail in ("", ",", "."):
+        following = reader.token(num_tokens)
+        if following is not None and not following.lead and _YEAR.fullmatch(following.core):
+            return Reading(f"{words}, {year(int(following.core))}", num_tokens + 1)
+    return Reading(words, num_tokens)
+
+
+def _read_day_name(reader: TokenReader, token: Token) -> Reading | None:
+    """`Mon., Dec. 5`; a word such as "Sun" is a day only before a date."""
+    following = reader.token(1)
+    is_before_date = following is not None and (
+        _month(following) is not None or following.core[:1].isdigit()
+    )
+    is_name = token.trail.startswith(".") and token.core not in ("Sat", "Sun", "Wed")
+    if not is_name and not (is_before_date and token.trail in ("", ".", ",", ".,")):
+        return None
+    is_end = following is None or (not is_before_date and following.core[:1].isupper())
+    trail = token.trail if is_end else token.trail.removeprefix(".")
+    return Reading(_DAYS[token.core], trail=trail)
+
+
+def _is_day(token: Token) -> bool:
+    return _DAY.fullmatch(token.core) is not None and 1 <= int(_digits(token)) <= 31
+
+
+def _digits(token: Token) -> str:
+    found = _DAY.fullmatch(token.core)
+    assert found is not None
+    return found[1]
+
+
+def _ordinal_of(token: Token) -> str:
+    return ordinal(int(_digits(token)))

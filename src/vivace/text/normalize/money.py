@@ -1,0 +1,102 @@
+"""Sums of money: `$5.50`, `€3`, `£1.2m`, `$5 million`, `5 USD`, `$20/month`, `50¢`."""
+
+from __future__ import annotations
+
+import re
+
+from vivace.text.normalize.numbers import decimal, is_one, read_digits
+from vivace.text.normalize.reading import Reading, core_after
+from vivace.text.normalize.tokens import TokenReader
+from vivace.text.normalize.units import SCALES, per_words
+
+# One, several, and a hundredth of it.
+_CURRENCIES = {
+    "$": ("dollar", "dollars", "cent"),
+    "£": ("pound", "pounds", "penny"),
+    "€": ("euro", "euros", "cent"),
+    "¥": ("yen", "yen", ""),
+    "₹": ("rupee", "rupees", ""),
+    "₽": ("ruble", "rubles", ""),
+    "₩": ("won", "won", ""),
+    "₿": ("bitcoin", "bitcoins", ""),
+}
+_CODES = {"USD": "$", "GBP": "£", "EUR": "€", "JPY": "¥", "INR": "₹"}
+_BEFORE = {
+    "US": "U S ",
+    "C": "Canadian ",
+    "CA": "Canadian ",
+    "A": "Australian ",
+    "AU": "Australian ",
+}
+_SIGN = "".join(_CURRENCIES)
+_N = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+"
+_SCALE_LETTERS = {
+    "k": "thousand", "K": "thousand", "m": "million", "M": "million", "mn": "million",
+    "b": "billion", "B": "billion", "bn": "billion", "t": "trillion", "T": "trillion",
+}  # fmt: skip
+_SUM = re.compile(
+    rf"(?P<minus>[-−])?(?P<of>US|CA?|AU?)?(?P<sign>[{_SIGN}])(?P<number>{_N})"
+    rf"(?P<scale>[kKmMbBtT]|[mb]n)?(?:[-–—](?P<sign2>[{_SIGN}])?(?P<number2>{_N})"
+    rf"(?P<scale2>[kKmMbBtT]|[mb]n)?)?(?:/(?P<per>[a-z]+))?(?P<plus>\+)?"
+)
+_AFTER = re.compile(rf"(?P<number>{_N})(?P<scale>[kKmM]|[mb]n)?(?P<sign>[{_SIGN}])")
+_CENTS = re.compile(rf"({_N})¢")
+_PLAIN = re.compile(_N)
+
+
+def read_money(reader: TokenReader) -> Reading | None:
+    token = reader.token()
+    assert token is not None
+    if found := _SUM.fullmatch(token.core):
+        return _read_sum(reader, found)
+    if found := _AFTER.fullmatch(token.core):
+        scale = _SCALE_LETTERS.get(found["scale"] or "", "")
+        return Reading(_amount(found["number"], found["sign"], scale))
+    if found := _CENTS.fullmatch(token.core):
+        return Reading(f"{decimal(found[1])} cent{'' if is_one(found[1]) else 's'}")
+    if _PLAIN.fullmatch(token.core):
+        following = core_after(reader, 1)
+        sign = _CODES.get(following, following)
+        if sign in _CURRENCIES:
+            return Reading(_amount(token.core, sign, ""), 2)
+    if token.core in _CODES:
+        following = core_after(reader, 1)
+        if _PLAIN.fullmatch(following):
+            return Reading(_amount(following, _CODES[token.core], ""), 2)
+    return None
+
+
+def _read_sum(reader: TokenReader, found: re.Match[str]) -> Reading | None:
+    sign, scale = found["sign"], _SCALE_LETTERS.get(found["scale"] or "", "")
+    num_tokens = 1
+    if not scale and (following := core_after(reader, 1)) in SCALES:
+        scale, num_tokens = following, 2
+    number, low = found["number"], ""
+    if found["number2"]:
+        low = decimal(number) + (f" {scale}" if found["scale"] else "") + " to "
+        number = found["number2"]
+        scale = _SCALE_LETTERS.get(found["scale2"] or "", scale)
+    words = low + _amount(number, sign, scale, is_many=bool(low), of=_BEFORE.get(found["of"], ""))
+    if found["minus"]:
+        words = f"minus {words}"
+    if found["per"]:
+        words += f" per {per_words(found['per']) or found['per']}"
+    return Reading(words + (" plus" if found["plus"] else ""), num_tokens)
+
+
+def _amount(number: str, sign: str, scale: str, *, is_many: bool = False, of: str = "") -> str:
+    one, several, hundredth = _CURRENCIES[sign]
+    whole, _, places = number.replace(",", "").partition(".")
+    if scale or not hundredth or len(places) not in (0, 2) or is_many:
+        name = one if is_one(number) and not scale and not is_many else several
+        return f"{decimal(number)} {scale + ' ' if scale else ''}{of}{name}"
+    cents = int(places or 0)
+    parts = []
+    if int(whole or 0) or not cents:
+        parts.append(
+            f"{read_digits(str(int(whole or 0)))} {of}{one if int(whole or 0) == 1 else several}"
+        )
+    if cents:
+        several_cents = "pence" if hundredth == "penny" else f"{hundredth}s"
+        parts.append(f"{read_digits(str(cents))} {hundredth if cents == 1 else several_cents}")
+    return " and ".join(parts)

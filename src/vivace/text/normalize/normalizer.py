@@ -1,0 +1,133 @@
+"""English as it is written to English as it is said: numbers, dates, capitals and signs as words.
+
+Rules look at whole words only, and ask for the words after theirs. Where those are not written yet
+the text waits, so that pieces change nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vivace.text.normalize.abbreviations import read_abbreviation
+from vivace.text.normalize.capitals import read_capitals
+from vivace.text.normalize.codes import read_code
+from vivace.text.normalize.compounds import read_compound
+from vivace.text.normalize.dates import read_date
+from vivace.text.normalize.money import read_money
+from vivace.text.normalize.phones import read_phone
+from vivace.text.normalize.ranges import read_fraction, read_range
+from vivace.text.normalize.reading import Reading, Rule
+from vivace.text.normalize.signs import plain, read_leftovers, read_sign, read_stroke
+from vivace.text.normalize.times import read_time
+from vivace.text.normalize.tokens import NeedsMore, Token, TokenReader
+from vivace.text.normalize.units import read_decade, read_number, read_ordinal
+from vivace.text.normalize.web import read_web
+
+_RULES: tuple[Rule, ...] = (
+    read_sign,
+    read_abbreviation,
+    read_phone,
+    read_date,
+    read_time,
+    read_money,
+    read_fraction,
+    read_decade,
+    read_ordinal,
+    read_number,
+    read_range,
+    read_web,
+    read_code,
+    read_capitals,
+    read_stroke,
+    read_compound,
+)
+_PLAIN_WORD = re.compile(r"[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+|")
+_SPACES = re.compile(r"[^\S\n]{2,}")
+
+
+def normalize_text(text: str) -> str:
+    """All of a text as it is said."""
+    normalizer = LiveNormalizer()
+    return normalizer.feed(text) + normalizer.finish()
+
+
+class LiveNormalizer:
+    """`normalize_text` for a text that comes in pieces: the same text, whatever the pieces.
+
+    What is held back is a word, and a few more while they may belong to a number, a date or an
+    abbreviation.
+    """
+
+    def __init__(self) -> None:
+        self._reader = TokenReader()
+
+    def feed(self, piece: str) -> str:
+        """The words that have become certain."""
+        self._reader.feed(piece)
+        return self._read()
+
+    def finish(self) -> str:
+        """The rest; the next piece begins another text."""
+        self._reader.end()
+        rest = self._read() + self._reader.take_rest()
+        self._reader = TokenReader()
+        return rest
+
+    def _read(self) -> str:
+        said: list[str] = []
+        reader = self._reader
+        while True:
+            try:
+                token = reader.token()
+                if token is None:
+                    return "".join(said)
+                if token.is_apart:
+                    reader.before = reader.earlier = None
+                said.append(self._say(token))
+            except NeedsMore:
+                return "".join(said)
+
+    def _say(self, token: Token) -> str:
+        reader = self._reader
+        reading = _read_token(reader, token)
+        last = reader.token(reading.num_tokens - 1)
+        assert last is not None
+        trail = last.trail if reading.trail is None else reading.trail
+        is_end = ")" in trail and reader.token(reading.num_tokens) is None
+        words = plain(reading.words)
+        lead = _lead(token.lead if reading.lead is None else reading.lead, reader, words)
+        trail = _trail(trail, is_end=is_end)
+        reader.skip(reading.num_tokens)
+        said = _SPACES.sub(" ", read_leftovers(f"{lead}{words}{trail}").strip())
+        if not said:
+            return token.space if "\n" in token.space else ""
+        if lead.startswith(","):
+            return said if said[1:2] == " " else f", {said[1:].lstrip()}"
+        return token.space + said
+
+
+def _read_token(reader: TokenReader, token: Token) -> Reading:
+    if _PLAIN_WORD.fullmatch(token.core) and "." not in token.trail:
+        dotless = _read_first(reader, (read_abbreviation, read_date)) if token.core else None
+        return dotless or (read_sign(reader) if not token.core else None) or Reading(token.core)
+    return _read_first(reader, _RULES) or Reading(token.core)
+
+
+def _read_first(reader: TokenReader, rules: tuple[Rule, ...]) -> Reading | None:
+    return next((found for rule in rules if (found := rule(reader)) is not None), None)
+
+
+def _lead(lead: str, reader: TokenReader, words: str) -> str:
+    """Signs before a word; a bracket is a comma after a word."""
+    before = reader.before
+    is_after = before is not None and before.text[-1:].isalnum()
+    comma = ", " if "(" in lead and is_after and words else ""
+    return comma + plain(lead.replace("(", ""))
+
+
+def _trail(trail: str, *, is_end: bool) -> str:
+    """Signs after a word; a bracket is a comma before more words."""
+    if ")" not in trail:
+        return plain(trail)
+    rest = trail.replace(")", "")
+    return plain(rest) if rest or is_end else ","

@@ -1,0 +1,119 @@
+"""Numbers as English words."""
+
+from __future__ import annotations
+
+from vivace.text.normalize.lists import word_list
+
+_ONES = word_list(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+    "fifteen sixteen seventeen eighteen nineteen"
+)
+_TENS = word_list("_ _ twenty thirty forty fifty sixty seventy eighty ninety")
+_SCALES = ("", "thousand", "million", "billion", "trillion", "quadrillion")
+_ORDINALS = {
+    "one": "first",
+    "two": "second",
+    "three": "third",
+    "five": "fifth",
+    "eight": "eighth",
+    "nine": "ninth",
+    "twelve": "twelfth",
+}
+_MAX_DIGITS = 3 * len(_SCALES)
+_ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+
+
+def cardinal(number: int) -> str:
+    """`one hundred twenty-three`; a number too long to have a name is read by its digits."""
+    if len(str(number)) > _MAX_DIGITS:
+        return spell_digits(str(number))
+    if number < 20:
+        return _ONES[number]
+    if number < 100:
+        tens, ones = divmod(number, 10)
+        return _TENS[tens] + (f"-{_ONES[ones]}" if ones else "")
+    if number < 1000:
+        hundreds, rest = divmod(number, 100)
+        return f"{_ONES[hundreds]} hundred" + (f" {cardinal(rest)}" if rest else "")
+    parts = []
+    for scale in reversed(range(len(_SCALES))):
+        group = number // 1000**scale % 1000
+        if group:
+            parts.append(f"{cardinal(group)} {_SCALES[scale]}".strip())
+    return " ".join(parts)
+
+
+def ordinal(number: int) -> str:
+    """`twenty-first`."""
+    words = cardinal(number)
+    cut = max(words.rfind(" "), words.rfind("-")) + 1
+    head, last = words[:cut], words[cut:]
+    if last.endswith("y"):
+        return f"{head}{last[:-1]}ieth"
+    return head + _ORDINALS.get(last, f"{last}th")
+
+
+def spell_digits(digits: str) -> str:
+    """`five five five`."""
+    return " ".join(_ONES[int(digit)] for digit in digits)
+
+
+def in_pairs(digits: str) -> str:
+    """Years, flights, models: `nineteen eighty-four`, `three eighty`, `one oh one`."""
+    if len(digits) not in (3, 4) or digits[0] == "0":
+        return read_digits(digits)
+    head, pair = digits[:-2], digits[-2:]
+    if pair == "00":
+        return cardinal(int(digits)) if head.endswith("0") else f"{cardinal(int(head))} hundred"
+    if pair[0] == "0":
+        return f"{cardinal(int(head))} oh {_ONES[int(pair[1])]}"
+    return f"{cardinal(int(head))} {cardinal(int(pair))}"
+
+
+def year(number: int) -> str:
+    """`nineteen oh five`, `two thousand five`, `twenty twenty-four`."""
+    if 2000 <= number <= 2009 or not 1010 <= number <= 9999 or number % 1000 == 0:
+        return cardinal(number)
+    return in_pairs(str(number))
+
+
+def read_digits(digits: str) -> str:
+    """A whole number as it is written; one that begins with 0 is a code."""
+    if len(digits) > 1 and digits[0] == "0":
+        return spell_digits(digits)
+    return cardinal(int(digits)) if len(digits) <= _MAX_DIGITS else spell_digits(digits)
+
+
+def decimal(text: str) -> str:
+    """`1,234.50`, `.5`, `12`: separators are left out, and places after the point spelled."""
+    whole, _, places = text.replace(",", "").partition(".")
+    if not places:
+        return read_digits(whole)
+    return f"{read_digits(whole) + ' ' if whole else ''}point {spell_digits(places)}"
+
+
+def is_one(text: str) -> bool:
+    return text in ("1", "1.0")
+
+
+def plural(word: str) -> str:
+    """Of a number's last word: `nineties`, `twos`."""
+    if word.endswith("y"):
+        return f"{word[:-1]}ies"
+    return f"{word}es" if word.endswith("x") else f"{word}s"
+
+
+def roman(text: str) -> int | None:
+    """The value of a Roman numeral up to 39 in its usual form."""
+    values = [_ROMAN[letter] for letter in text if letter in "IVX"]
+    if not text or len(values) != len(text):
+        return None
+    total = sum(
+        -value if value < max(values[place:]) else value for place, value in enumerate(values)
+    )
+    return total if 0 < total < 40 and to_roman(total) == text else None
+
+
+def to_roman(number: int) -> str:
+    ones = ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
+    return "X" * (number // 10) + ones[number % 10]

@@ -1,0 +1,70 @@
+"""Telephone numbers: `555-0123`, `+1 (555) 010-9999`, `1-800-555-0199`."""
+
+from __future__ import annotations
+
+import re
+
+from vivace.text.normalize.numbers import cardinal, spell_digits
+from vivace.text.normalize.reading import Reading
+from vivace.text.normalize.tokens import TokenReader
+
+_WHOLE = re.compile(
+    r"(?:\+?1[-.])?(?:\(?\d{3}\)?[-.])?\d{3}[-.]\d{4}|\+\d{1,3}(?:[-.]\d{2,4}){2,4}|\+\d{10,13}"
+    r"|1-\d{3}-[A-Z]{5,9}|0\d{2,4}-\d{3,4}-\d{3,4}"
+)
+_PART = re.compile(r"\+?\d{1,4}(?:[-.]\d{2,4}){0,3}|\(\d{1,5}\)(?:[-.]?\d{2,4}){0,3}")
+_MAX_PARTS = 6
+
+
+def read_phone(reader: TokenReader) -> Reading | None:
+    token = reader.token()
+    assert token is not None
+    core = token.core
+    if _WHOLE.fullmatch(core) and len(core) > 7:
+        return Reading(say_phone(core))
+    text = token.text
+    is_begun = core.startswith("+") or text.startswith("(") or re.fullmatch(r"0\d{2,4}", core)
+    if not is_begun or not any(letter.isdigit() for letter in core):
+        return None
+    return _read_parts(reader)
+
+
+def _read_parts(reader: TokenReader) -> Reading | None:
+    """A number in several groups: `+44 20 7946 0958`, `(555) 010-9999`."""
+    groups: list[str] = []
+    trail = ""
+    for place in range(_MAX_PARTS):
+        token = reader.token(place)
+        if token is None:
+            break
+        text = token.text
+        body = text.rstrip(".,;:!?\"”'’")
+        if not _PART.fullmatch(body):
+            break
+        groups.append(body)
+        trail = text[len(body) :]
+        if trail:
+            break
+    digits = re.sub(r"\D", "", "".join(groups))
+    if len(groups) < 2 or not 7 <= len(digits) <= 15:
+        return None
+    return Reading(say_phone(" ".join(groups)), len(groups), trail)
+
+
+def say_phone(text: str) -> str:
+    """Digits one by one, with a comma between groups; 800 is eight hundred."""
+    said = ["plus"] if text.startswith("+") else []
+    groups = re.findall(r"[A-Z]+|\d+", text)
+    words = [
+        group.lower()
+        if group.isalpha()
+        else "eight hundred"
+        if group == "800" and text.startswith("1")
+        else _group(group)
+        for group in groups
+    ]
+    return " ".join([*said, ", ".join(words)])
+
+
+def _group(digits: str) -> str:
+    return cardinal(int(digits)) if digits == "1" else spell_digits(digits)

@@ -1,0 +1,94 @@
+"""Numbers that belong together: fractions, ranges, ratios, sizes."""
+
+from __future__ import annotations
+
+import re
+
+from vivace.text.normalize.numbers import cardinal, decimal, ordinal, year
+from vivace.text.normalize.reading import Reading, core_after
+from vivace.text.normalize.tokens import TokenReader
+from vivace.text.normalize.units import unit_words
+
+_FRACTION = re.compile(r"(\d{1,4})/(\d{1,4})")
+_SIGNS = {
+    "½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5),
+    "⅗": (3, 5), "⅘": (4, 5), "⅙": (1, 6), "⅚": (5, 6), "⅛": (1, 8), "⅜": (3, 8), "⅝": (5, 8),
+    "⅞": (7, 8),
+}  # fmt: skip
+_WITH_SIGN = re.compile(rf"(\d*)([{''.join(_SIGNS)}])")
+_PARTS = {2: "half", 4: "quarter"}
+_DENOMINATORS = frozenset((2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 32, 64, 100, 1000))
+_SPECIAL = {"24/7": "twenty-four seven", "9/11": "nine eleven", "50/50": "fifty-fifty"}
+_N = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
+_RANGE = re.compile(rf"({_N})(%?)[-–—~]({_N})(%|[A-Za-zµ°][A-Za-z°²³/]{{0,4}})?")
+_RATIO = re.compile(rf"({_N}):({_N})")
+_SIZE = re.compile(rf"({_N})[x×]({_N})(?:[x×]({_N}))?([A-Za-z]{{0,3}})")
+
+
+def read_fraction(reader: TokenReader) -> Reading | None:
+    """`1/2`, `1 1/2`, `2½`, `24/7`."""
+    token = reader.token()
+    assert token is not None
+    if token.core in _SPECIAL:
+        return Reading(_SPECIAL[token.core])
+    if found := _WITH_SIGN.fullmatch(token.core):
+        return Reading(_mixed(found[1], *_SIGNS[found[2]]))
+    if token.core.isdecimal() and len(token.core) <= 3:
+        following = core_after(reader, 1)
+        if (parts := _split(following)) is not None:
+            return Reading(_mixed(token.core, *parts), 2)
+    if (parts := _split(token.core)) is not None:
+        return Reading(_mixed("", *parts))
+    return None
+
+
+def _split(text: str) -> tuple[int, int] | None:
+    found = _FRACTION.fullmatch(text)
+    if found is None or found[1].startswith("0") or found[2].startswith("0"):
+        return None
+    above, below = int(found[1]), int(found[2])
+    return (above, below) if above < below and below in _DENOMINATORS else None
+
+
+def _mixed(whole: str, above: int, below: int) -> str:
+    if whole:
+        part = "a half" if (above, below) == (1, 2) else _fraction(above, below)
+        return f"{decimal(whole)} and {part}"
+    return _fraction(above, below)
+
+
+def _fraction(above: int, below: int) -> str:
+    part = _PARTS.get(below) or ordinal(below)
+    if above > 1:
+        part = "halves" if below == 2 else f"{part}s"
+    return f"{cardinal(above)} {part}"
+
+
+def read_range(reader: TokenReader) -> Reading | None:
+    """`10-20`, `1990–2000`, `3-5 kg`, `16:9`, `4x4`, `1920x1080`."""
+    token = reader.token()
+    assert token is not None
+    if found := _RANGE.fullmatch(token.core):
+        low, high, unit = found[1], found[3], found[4]
+        words = f"{_bound(low, high)} to {_bound(high, low)}"
+        if unit == "%" or found[2]:
+            return Reading(f"{words} percent")
+        if unit:
+            name = unit_words(unit, high)
+            return None if name is None else Reading(f"{words} {name}")
+        following = core_after(reader, 1)
+        name = unit_words(following, high) if following else None
+        return Reading(f"{words} {name}", 2) if name else Reading(words)
+    if found := _SIZE.fullmatch(token.core):
+        numbers = [decimal(found[n]) for n in (1, 2, 3) if found[n]]
+        name = unit_words(found[4], found[2]) if found[4] else ""
+        return None if name is None else Reading(f"{' by '.join(numbers)} {name}".strip())
+    if found := _RATIO.fullmatch(token.core):
+        return Reading(f"{decimal(found[1])} to {decimal(found[2])}")
+    return None
+
+
+def _bound(text: str, other: str) -> str:
+    """One end of a range: two numbers of four digits are years."""
+    is_year = text.isdecimal() and len(text) == 4 and 1100 <= int(text) <= 2099
+    return year(int(text)) if is_year and len(other) in (2, 4) else decimal(text)

@@ -1,0 +1,131 @@
+"""Signs: those that are said become words, and the others the plain ones a reader knows."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from vivace.text.normalize.capitals import read_word
+from vivace.text.normalize.lists import word_set
+from vivace.text.normalize.numbers import read_digits
+from vivace.text.normalize.reading import Reading
+from vivace.text.normalize.tokens import TokenReader
+
+_WORDS = {
+    "&": "and", "+": "plus", "=": "equals", "%": "percent", "@": "at", "±": "plus or minus",
+    "×": "times", "÷": "divided by", "<": "is less than", ">": "is greater than", "≤": "is at most",
+    "≥": "is at least", "≈": "is about", "≠": "is not", "→": "to", "°": "degrees", "©": "copyright",
+    "§": "section", "√": "the square root of", "∞": "infinity", "№": "number", "#": "number",
+    "$": "dollars", "€": "euros", "£": "pounds", "¥": "yen", "^": "to the power of", "~": "about",
+    "²": "squared", "³": "cubed", "−": "minus", "*": "times", "/": "slash", "←": "from",
+    "\\": "backslash", "℃": "degrees Celsius", "℉": "degrees Fahrenheit", "µ": "micro",
+}  # fmt: skip
+# Between words without spaces these are said; others part the words.
+INSIDE = {**{sign: _WORDS[sign] for sign in "&+=@±×÷<>≤≥≈≠→°√∞²³%^"}, "/": "slash", "_": ""}
+_GREEK = re.compile("[α-ωΑ-Ωϕϵ]")
+_OPERATORS = frozenset("+=<>×÷*/−^~≈")
+_PLAIN = str.maketrans(
+    {
+        **dict.fromkeys("“”„«»‹›″", '"'),
+        **dict.fromkeys("‘’‚′`´", "'"),
+        **dict.fromkeys("–‐‑‒", "-"),
+        **dict.fromkeys("®™†‡¶•·*_|{}[]<>~^\\¬¤", ""),
+        "…": "...",
+        "—": " - ",
+        "―": " - ",
+    }
+)
+_ROW = re.compile(r"([^\w\s.,;:!?'\"-])\1+")
+_DIGITS = re.compile(r"\d+")
+# Neither a letter of any script, nor white space, nor a sign that everybody knows.
+_LEFT = re.compile(r"[^\w\s.,;:!?'\"-]|[\d_⁄½-¾⅐-⅞]|[²³¹⁰-₉]")
+_LEFTOVERS = {sign: _WORDS[sign] for sign in "&+=%@±×÷≤≥≈≠→°©§√∞$€£¥#"}
+_GAPS = re.compile(r" +( |[.,;:!?](?!\w))")
+_SOFT = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff\ufe00-\ufe0f]")
+_OR_WORDS = word_set("he she his her him hers yes no on off and or if")
+_STROKE = re.compile(r"([A-Za-z'-]+)/([A-Za-z'-]+)")
+
+
+def read_sign(reader: TokenReader) -> Reading | None:
+    """A sign that stands alone; `2 * 3` is said and a `*` between words is not."""
+    token = reader.token()
+    assert token is not None
+    text = token.text
+    if len(text) > 1 and text not in ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-"):
+        return None
+    if text in ("->", "=>"):
+        return Reading("to", trail="")
+    if text == "+/-":
+        return Reading("plus or minus", trail="")
+    sign = {"<-": "←", "<=": "≤", ">=": "≥", "==": "=", "!=": "≠"}.get(text, text)
+    if sign not in _WORDS:
+        return None
+    before = reader.before
+    if sign in _OPERATORS and (before is None or not before.text[-1:].isalnum()):
+        return Reading("", trail="")
+    return Reading(_WORDS[sign], trail="")
+
+
+def read_stroke(reader: TokenReader) -> Reading | None:
+    """`his/her`, `client/server`."""
+    token = reader.token()
+    assert token is not None
+    found = _STROKE.fullmatch(token.core)
+    if found is None:
+        return None
+    joint = " or " if {found[1].lower(), found[2].lower()} & _OR_WORDS else " "
+    parts = (_read_part(part) for part in (found[1], found[2]))
+    return Reading(joint.join(parts))
+
+
+def _read_part(part: str) -> str:
+    return read_word(part, is_loud=False) if part.isalpha() and part.isupper() else part
+
+
+def plain(text: str) -> str:
+    """Letters without accents and signs that any reader of English knows."""
+    if text.isascii() and not _MARKS.search(text):
+        return text
+    text = _SOFT.sub("", text)
+    text = _GREEK.sub(_name_greek, text)
+    text = text.translate(_PLAIN).translate(_LETTERS)
+    parts = (_fold(character) for character in text)
+    return "".join(parts)
+
+
+_MARKS = re.compile(r"[*_|{}\[\]<>~^\\`]")
+_LETTERS = str.maketrans(
+    {"ß": "ss", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L",
+     "đ": "d", "Đ": "D", "ð": "th", "Ð": "Th", "þ": "th", "Þ": "Th", "ı": "i", "ħ": "h", "ŋ": "ng"}
+)  # fmt: skip
+
+
+def read_leftovers(text: str) -> str:
+    """What no rule knew: digits as numbers, signs by their names, and nothing for a row of them."""
+    if not _LEFT.search(text):
+        return text
+    text = _ROW.sub(" ", unicodedata.normalize("NFKC", text))
+    text = _DIGITS.sub(lambda found: f" {_number(found[0])} ", text)
+    text = _LEFT.sub(lambda found: f" {_LEFTOVERS.get(found[0], '')} ", text)
+    return _GAPS.sub(r"\1", text).strip()
+
+
+def _number(digits: str) -> str:
+    plain_digits = "".join(str(unicodedata.digit(digit, 0)) for digit in digits)
+    return read_digits(plain_digits)
+
+
+def _fold(character: str) -> str:
+    if character.isascii():
+        return character
+    if character in _WORDS:
+        return f" {_WORDS[character]} "
+    folded = unicodedata.normalize("NFKD", character)
+    kept = "".join(part for part in folded if not unicodedata.combining(part))
+    # What is no Latin letter stays: it is refused or read by who knows it.
+    return kept if kept.isascii() and kept else character
+
+
+def _name_greek(letter: re.Match[str]) -> str:
+    name = unicodedata.name(letter[0], "").split()[-1].lower()
+    return f" {name} "

@@ -1,0 +1,108 @@
+"""Addresses and names of files: e-mail, URLs, `setup.py`, versions, `@handles`, `#tags`."""
+
+from __future__ import annotations
+
+import re
+
+from vivace.text.normalize.capitals import spell_letters
+from vivace.text.normalize.codes import read_mixed, split_case
+from vivace.text.normalize.lists import word_set
+from vivace.text.normalize.numbers import cardinal, read_digits, spell_digits, year
+from vivace.text.normalize.reading import Reading
+from vivace.text.normalize.tokens import TokenReader
+
+_EMAIL = re.compile(r"(?:mailto:)?([\w.+-]+)@([\w-]+(?:\.[\w-]+)+)", re.IGNORECASE)
+_URL = re.compile(r"(?:(?:https?|ftp|file)://)(?:[^/@\s]*@)?(\S+)|(www\.\S+)", re.IGNORECASE)
+_DOTTED = re.compile(
+    r"[\w~+-]*(?:[\w+-]*\.[\w-]+)+(?:[/\\][^\s]*)?|(?:~|\.{1,2})?(?:/[\w.-]+){2,}/?"
+)
+_HANDLE = re.compile(r"@(\w{1,40})((?:['’]s)?)")
+_TAG = re.compile(r"#([A-Za-z_]\w{0,60})")
+_NUMBERED = re.compile(r"#(\d{1,9})")
+_VERSION = re.compile(r"([vV])?(\d{1,4}(?:\.\d{1,4})+)((?:-?(?:alpha|beta|rc)\.?\d*)?)")
+_INITIALS = re.compile(r"(?:[A-Z][a-z]?\.|[a-z]\.)+[A-Za-z]{1,2}")
+_NO_SPACE = re.compile(r"([a-z]{2,}|\d+)([.?!])([A-Z][a-z]+)")
+_LETTERED = word_set(
+    "www http https ftp html htm css js ts py md rs txt pdf jpg png gif csv tsv xml sql php asp "
+    "exe dll zip rtf svg url uri usb ssh api cpp cs hpp rb sh io tv uk us de fr eu nl ca jp cn au "
+    "nz"
+)
+_WORDED = {"jpeg": "J peg", "json": "Jason", "yaml": "yamel", "toml": "tom L", "mp3": "M P three"}
+_SIGNS = {
+    ".": "dot", "/": "slash", "\\": "backslash", "-": "dash", "_": "underscore", "@": "at",
+    "?": "question mark", "=": "equals", "&": "and", "#": "hash", "+": "plus", "%": "percent",
+    ":": "colon", "~": "tilde",
+}  # fmt: skip
+_PIECES = re.compile(r"[A-Za-z]+|\d+|[^\w\s]|_")
+
+
+def read_web(reader: TokenReader) -> Reading | None:
+    token = reader.token()
+    assert token is not None
+    core = token.core
+    if found := _EMAIL.fullmatch(core):
+        return Reading(f"{spell_address(found[1])} at {spell_address(found[2])}")
+    if found := _URL.fullmatch(core):
+        return Reading(spell_address((found[1] or found[2]).rstrip("/")))
+    if found := _HANDLE.fullmatch(core):
+        return Reading(f"at {spell_address(found[1])}{found[2]}")
+    if found := _TAG.fullmatch(core):
+        return Reading(f"hashtag {' '.join(map(_read_piece, split_case(found[1])))}")
+    if found := _NUMBERED.fullmatch(core):
+        return Reading(f"number {read_digits(found[1])}")
+    if token.lead == "_" and core:  # __init__.py
+        return None
+    return read_dotted(core)
+
+
+def read_dotted(core: str) -> Reading | None:
+    """Words with full stops in them: a version, a file, a domain, or a space left out."""
+    if "." not in core and "/" not in core:
+        return None
+    if (found := _VERSION.fullmatch(core)) and (found[1] or core.count(".") > 1 or found[3]):
+        return Reading(_version(found))
+    if found := _NO_SPACE.fullmatch(core):
+        return Reading(f"{found[1]}{found[2]} {found[3]}")
+    if _INITIALS.fullmatch(core) or not _DOTTED.fullmatch(core) or core.strip(".").isdecimal():
+        return None
+    return Reading(spell_address(core.strip("/") if core.startswith("/") else core))
+
+
+def _version(found: re.Match[str]) -> str:
+    parts = found[2].split(".")
+    is_address = len(parts) == 4 and not found[1] and all(int(part) < 256 for part in parts)
+    if is_address:
+        return " dot ".join(map(spell_digits, parts))
+    words = " point ".join(map(read_digits, parts))
+    if found[3]:
+        words += " " + " ".join(
+            _read_piece(piece) for piece in _PIECES.findall(found[3]) if piece not in "-."
+        )
+    return f"version {words}" if found[1] else words
+
+
+def spell_address(text: str) -> str:
+    """An address or a file's name, sign by sign and word by word."""
+    return " ".join(_read_piece(piece) for part in _PIECES.findall(text) for piece in _split(part))
+
+
+def _split(part: str) -> list[str]:
+    return split_case(part) if part.isalpha() else [part]
+
+
+def _read_piece(piece: str) -> str:
+    if piece in _SIGNS:
+        return _SIGNS[piece]
+    if piece.isdecimal():
+        return cardinal(int(piece)) if len(piece) <= 2 and piece[0] != "0" else _digits(piece)
+    lower = piece.lower()
+    if lower in _WORDED:
+        return _WORDED[lower]
+    if lower in _LETTERED or (len(lower) > 1 and not re.search(r"[aeiouy]", lower)):
+        return spell_letters(lower)
+    return lower if piece.isalpha() and len(piece) > 1 else read_mixed(piece)
+
+
+def _digits(piece: str) -> str:
+    is_year = len(piece) == 4 and piece[:2] in ("19", "20")
+    return year(int(piece)) if is_year else spell_digits(piece)

@@ -1,0 +1,77 @@
+"""How the embedded voice likes its text: English written out, in short utterances."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine_watch import stop_after
+from vivace import TTS
+from vivace.errors import RequestError
+
+TEXT = "The USA paid $5.50 on 12/25/2024 at 3:30 pm."
+SAID = (
+    "The U S A paid five dollars and fifty cents on December twenty-fifth, twenty twenty-four at "
+    "three thirty P M."
+)
+
+
+def test_it_reads_numbers_and_capitals_as_words_unless_told_not_to(
+    embedded: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = stop_after(embedded, monkeypatch, 3, once_text_is_in=True)
+    for text in (TEXT, iter(TEXT), iter(re.findall(r"\s*\S{1,3}", TEXT))):
+        embedded.speak(text)
+    embedded.speak(TEXT, language="english")
+    embedded.speak(TEXT, normalize=False)
+    assert said.texts(embedded) == [SAID] * 4 + [TEXT]
+
+
+def test_live_text_has_the_ids_of_the_whole(embedded: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = stop_after(embedded, monkeypatch, 3, once_text_is_in=True)
+    for text in (TEXT, iter(TEXT), iter([TEXT])):
+        embedded.speak(text, text_layout=None)
+    assert said.ids[0] == said.ids[1] == said.ids[2]
+    assert "".join(said.texts(embedded)[:1]) == SAID
+
+
+def test_a_text_that_becomes_long_is_cut_by_what_is_said_of_it(
+    embedded: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = stop_after(embedded, monkeypatch, 3, once_text_is_in=True)
+    text = " ".join(f"The {n}th of the lines cost ${n}.99 and no more." for n in range(4, 12))
+    for written in (text, iter(text)):
+        embedded.speak(written)
+    texts = said.texts(embedded)
+    assert " ".join(" ".join(texts).split()).count("dollars and ninety-nine cents") == 16
+    assert max(map(len, texts)) <= 240
+    assert len(texts) > 6
+
+
+def test_seams_are_as_long_as_its_own_silence_between_sentences(embedded: TTS) -> None:
+    reading = embedded.checkpoint.config.reading_config
+    assert reading.max_utterance_chars == 120
+    text = "One sentence is here. " * 12
+    chunks = list(embedded.stream(text, seed=1, max_frames=60))
+    seams = [len(c.samples) for c in chunks if not len(c.codes) and len(c.samples)]
+    assert seams
+    assert set(seams) == {round(reading.seam_s * embedded.sample_rate)}
+    assert all(np.isfinite(chunk.samples).all() for chunk in chunks)
+
+
+def test_released_checkpoints_read_raw_text_unless_asked(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
+        said = stop_after(tts, monkeypatch, 3, once_text_is_in=True)
+        tts.speak(TEXT)
+        tts.speak(TEXT, language="english")
+        tts.speak(TEXT, language="english", normalize=True)
+        assert said.texts(tts) == [TEXT, TEXT, SAID]
+        with pytest.raises(RequestError, match="normalize reads English"):
+            tts.speak(TEXT, normalize=True)
+        with pytest.raises(RequestError, match="normalize must be"):
+            tts.speak(TEXT, normalize="yes")  # type: ignore[arg-type]

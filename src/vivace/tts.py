@@ -126,7 +126,8 @@ class TTS:
             model = checkpoint.load_model(where, precision)
             codec = checkpoint.load_codec(where)
             runs = build_backend(backend, model, codec, room)
-        engine = Engine(runs, limits, threads=threads)
+        can_fork = where.type == "cpu" and threads == 1
+        engine = Engine(runs, limits, threads=threads, can_fork=can_fork)
         tts = cls._put_together(checkpoint, tokenizer, model, codec, engine)
         log.info("loaded %r", tts)
         return tts
@@ -173,8 +174,9 @@ class TTS:
         name = f"{self.model_type} {self.checkpoint.folder.name}"
         if self._parts is None:
             return f"<TTS {name}, closed>"
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"<TTS {name} on {self.device} in {dtype}, backend {self.engine.backend.name}>"
+        model, _, desk = self._parts
+        dtype = str(model.dtype).removeprefix("torch.")
+        return f"<TTS {name} on {model.device} in {dtype}, backend {desk.engine.backend.name}>"
 
     # -- what it does ------------------------------------------------------------------------
 
@@ -323,17 +325,19 @@ class TTS:
         (`append_silence=False` is the official behaviour).
         """
         self._intake.require("base", "clone a voice")
-        model, codec, _ = self._open_parts()
-        return enroll(
-            model,
-            codec,
-            read_audio(audio),
-            name=name,
-            transcript=transcript,
-            language=language,
-            licence=licence,
-            append_silence=append_silence,
-        )
+        model, codec, desk = self._open_parts()
+        recording = read_audio(audio)
+        with use_threads(desk.engine.threads):
+            return enroll(
+                model,
+                codec,
+                recording,
+                name=name,
+                transcript=transcript,
+                language=language,
+                licence=licence,
+                append_silence=append_silence,
+            )
 
     def voice(self, voice: VoiceSource, transcript: str | None = None) -> str | Voice:
         """The voice that `speak` will use for this: what it takes as `voice`, looked up.
@@ -346,11 +350,12 @@ class TTS:
         found = find_voice(voice, self.speakers, library)
         if isinstance(found, Unenrolled):
             self._intake.require("base", "clone a voice")
-            model, codec, _ = self._open_parts()
+            model, codec, desk = self._open_parts()
             recording, cache = read_audio(found.audio), EnrolmentCache()
-            return enroll_once(
-                model, codec, recording, name="cloned", transcript=transcript, cache=cache
-            )
+            with use_threads(desk.engine.threads):
+                return enroll_once(
+                    model, codec, recording, name="cloned", transcript=transcript, cache=cache
+                )
         if transcript is not None:
             raise RequestError("a transcript belongs to a recording, such as voice='me.wav'")
         if isinstance(found, str) and self.model_type == "base" and (names := library.names()):
@@ -382,6 +387,7 @@ class TTS:
     def _open_parts(self) -> tuple[Qwen3TTS, Codec, Desk]:
         if self._parts is None:
             raise ClosedError("this TTS was closed; load it again to speak")
+        self._parts[2].engine.check_process()
         return self._parts
 
     def _settle_sampling(self, changes: Mapping[str, Any]) -> SamplingParams:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vivace.audio.encode import FORMATS, open_encoder
 from vivace.audio.writer import write_audio
 from vivace.speech import FinishReason, Usage
 
+NOTEBOOK_FORMAT = "mp3"  # every browser plays it, and a page stays small
+NOTEBOOK_S = 600.0  # of audio in a page, about 7 MB
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Audio:
-    """One spoken utterance."""
+    """One spoken text.
+
+    Two are equal if they sound the same: sample rate, samples, codes and finish reason agree.
+    """
 
     samples: NDArray[np.float32]  # [n], -1 to 1
     sample_rate: int
@@ -30,8 +38,57 @@ class Audio:
         """Write the samples to a file; its extension picks the format (.wav, .flac, .mp3, …)."""
         return write_audio(path, self.samples, self.sample_rate)
 
+    def to_bytes(self, format: str = "wav") -> bytes:
+        """A whole file in memory: wav, flac, mp3, ogg, opus, aac or pcm."""
+        return encode(self.samples, self.sample_rate, format)
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+    def play(self) -> None:
+        """Play it and wait for its end; an AudioError where nothing can play."""
+        from vivace.audio.play import find_output  # only who plays needs it
+
+        with find_output().player(self.sample_rate) as player:
+            player.write(self.samples)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Audio):
+            return NotImplemented
+        return (
+            (self.sample_rate, self.finish_reason) == (other.sample_rate, other.finish_reason)
+            and np.array_equal(self.samples, other.samples)
+            and np.array_equal(self.codes, other.codes)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.sample_rate, self.finish_reason, len(self.samples), len(self.codes)))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Audio {self.duration_s:.2f} s at {self.sample_rate} Hz, {self.finish_reason}, "
+            f"seed {self.usage.seed}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """A player for a notebook; of very long audio the beginning."""
+        most = round(NOTEBOOK_S * self.sample_rate)
+        content = encode(self.samples[:most], self.sample_rate, NOTEBOOK_FORMAT)
+        kind = FORMATS[NOTEBOOK_FORMAT].content_type
+        data = base64.b64encode(content).decode("ascii")
+        note = ""
+        if len(self.samples) > most:
+            note = f"<br>the first {NOTEBOOK_S:.0f} of {self.duration_s:.0f} s; save() writes all"
+        return f'<audio controls src="data:{kind};base64,{data}"></audio>{note}'
+
+
+def encode(samples: NDArray[np.float32], sample_rate: int, format: str) -> bytes:
+    """A whole file in memory."""
+    encoder = open_encoder(format, sample_rate)
+    content = bytearray(encoder.encode(samples) + encoder.finish())
+    for position, patch in encoder.patches:
+        content[position : position + len(patch)] = patch
+    return bytes(content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AudioChunk:
     """The next part of a stream; the last one may have no samples."""
 
@@ -41,3 +98,8 @@ class AudioChunk:
     is_last: bool
     finish_reason: FinishReason | None  # on the last chunk
     codes: NDArray[np.int64]  # [frames, codebooks]
+
+    def __repr__(self) -> str:
+        seconds = len(self.samples) / self.sample_rate
+        end = f", the last: {self.finish_reason}" if self.is_last else ""
+        return f"<AudioChunk {seconds:.2f} s from {self.start_s:.2f} s{end}>"

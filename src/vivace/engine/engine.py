@@ -8,6 +8,7 @@ single stream costs no switch of threads, and streams read at the same time shar
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -29,9 +30,12 @@ class Engine:
         limits: EngineLimits | None = None,
         *,
         threads: int | None = None,  # of the CPU, for one operation; None: PyTorch's own number
+        can_fork: bool = False,  # the backend has no threads and no GPU that a fork would lose
     ) -> None:
         self.backend = backend
-        self._num_threads = threads
+        self.threads = threads
+        self._can_fork = can_fork
+        self._pid = os.getpid()
         self.limits = limits or EngineLimits()
         num_places = min(self.limits.max_streams or backend.max_streams, backend.max_streams)
         self._scheduler = Scheduler(self.limits, num_places, runs_ahead=backend.shares_work)
@@ -49,6 +53,7 @@ class Engine:
 
     def join(self, session: Session) -> None:
         """Take a session in, or raise a QueueFullError."""
+        self.check_process()
         with self._inside():
             self._check()
             self._sweep()
@@ -85,6 +90,8 @@ class Engine:
     def leave(self, session: Session) -> None:
         """Give the place back; from any thread, at any time, also from a garbage collection."""
         session.is_cancelled = True
+        if os.getpid() != self._pid:  # a forked child's copy: its lock may be held for ever
+            return
         with self._lock:
             self._leaving.append(session.ticket)
             if not self._is_inside:  # else this very thread is, and sweeps when it is through
@@ -124,7 +131,7 @@ class Engine:
         self._lock.release()
         failure = None
         try:
-            with use_threads(self._num_threads):
+            with use_threads(self.threads):
                 over = pipeline.run(admitted, stepped, plan.num_frames)
             self._leaving.extend(seat.session.ticket for seat in over)
         except Exception as error:
@@ -198,6 +205,24 @@ class Engine:
         if not self._is_at_work:
             for bell in itertools.islice(self._asleep.values(), 1):
                 bell.notify()
+
+    # -- after a fork ------------------------------------------------------------------------
+
+    def check_process(self) -> None:
+        """An EngineError in a forked child, unless what it was given was idle and can be used."""
+        if os.getpid() == self._pid:
+            return
+        is_free = self._can_fork and self._lock.acquire(blocking=False)
+        if is_free:
+            is_free = not self._seats and not self._is_at_work
+            self._lock.release()
+        if not is_free:
+            raise EngineError(
+                f"this TTS was loaded in process {self._pid} and cannot be used in a child forked "
+                "while it speaks, or forked at all if it runs on a GPU or on several threads; "
+                "load it in the child, or start children with multiprocessing's 'spawn'"
+            )
+        self._pid = os.getpid()
 
     # -- trouble -----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from threading import Lock
@@ -16,7 +17,7 @@ from vivace.audio.trim import StartTrimmer
 from vivace.engine.parts import Part
 from vivace.engine.piece import Piece
 from vivace.engine.session import Session
-from vivace.errors import StreamClosedError
+from vivace.errors import EngineError, StreamClosedError
 from vivace.model.config import CodecConfig
 from vivace.speech import FinishReason, Usage
 from vivace.text.script import Pause
@@ -50,6 +51,7 @@ class Stream(Iterator[AudioChunk]):
         self._speed = SpeedChanger(speed, self._sample_rate)
         self._began = time.perf_counter()
         self._chunks = self._make_chunks(sizes)
+        self._pid = os.getpid()
         self._is_busy = Lock()  # a chunk is being made, perhaps in another thread
         self._session: Session | None = None  # that is speaking
         self._num_samples = self._num_frames = self._num_text_ids = 0
@@ -66,6 +68,11 @@ class Stream(Iterator[AudioChunk]):
         self.progress = 0.0  # share of the text that is said; of a live text it is not known
 
     def __next__(self) -> AudioChunk:
+        if os.getpid() != self._pid:
+            raise EngineError(
+                f"this stream was opened in process {self._pid} and cannot be read in a forked "
+                "child; open one there"
+            )
         with self._is_busy:
             if self._is_closed:
                 raise StreamClosedError("this stream was closed; ask for a new one")
@@ -105,6 +112,8 @@ class Stream(Iterator[AudioChunk]):
 
     def close(self) -> None:
         """Stop here, from any thread; a stream that had not ended finishes as `cancelled`."""
+        if os.getpid() != self._pid:  # a forked child's copy: its lock may be held for ever
+            return
         self._is_cancelled = True
         if (session := self._session) is not None:
             session.is_cancelled = True

@@ -116,26 +116,26 @@ class SamplingOptions(TypedDict, total=False):
 def as_whole_number(name: str, value: object) -> int:
     """Python's own int, from that of any library, or a RequestError."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise RequestError(f"{name} must be a whole number, not {_shown(value)}")
+        raise RequestError(f"{name} must be a whole number, not {shown(value)}")
     return int(value)
 
 
 def _as_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):  # numpy's numbers are Real too
-        raise RequestError(f"{name} must be a number, not {_shown(value)}")
+        raise RequestError(f"{name} must be a number, not {shown(value)}")
     try:
         number = float(value)
     except OverflowError:
         number = float("inf")
     if not 0 <= number <= FLOAT32_MAX:
-        raise RequestError(f"{name} must be 0 or more and finite, not {_shown(value)}")
+        raise RequestError(f"{name} must be 0 or more and finite, not {shown(value)}")
     return number
 
 
 def _as_probability(name: str, value: object) -> float:
     number = _as_number(name, value)
     if not 0 < number <= 1:
-        raise RequestError(f"{name} must be above 0 and at most 1, not {_shown(value)}")
+        raise RequestError(f"{name} must be above 0 and at most 1, not {shown(value)}")
     return number
 
 
@@ -143,17 +143,17 @@ def _as_integer(name: str, value: object, *, low: int, high: int | None) -> int:
     number = as_whole_number(name, value)
     if number < low or (high is not None and number > high):
         bounds = f"{low} or more" if high is None else f"from {low} to {high}"
-        raise RequestError(f"{name} must be {bounds}, not {_shown(number)}")
+        raise RequestError(f"{name} must be {bounds}, not {shown(number)}")
     return number
 
 
 def _too_few_frames(min_frames: int, max_frames: int) -> RequestError:
     return RequestError(
-        f"min_frames must be at most max_frames, which is {max_frames}, not {_shown(min_frames)}"
+        f"min_frames must be at most max_frames, which is {max_frames}, not {shown(min_frames)}"
     )
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Briefly; Python refuses to write out a whole number of thousands of digits."""
     try:
         words = repr(value)

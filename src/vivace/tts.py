@@ -30,7 +30,7 @@ from vivace.engine.intake import SERVED_BY, Intake, Request, as_pieces
 from vivace.engine.options import SpeakOptions, StreamOptions, check_names
 from vivace.engine.progress import show_batch, show_progress
 from vivace.engine.scheduler import EngineLimits, Profile
-from vivace.engine.session import RAMP, WHOLE, ChunkFrames, chunk_sizes
+from vivace.engine.session import RAMP, TOGETHER, WHOLE, ChunkFrames, chunk_sizes
 from vivace.engine.stream import Stream
 from vivace.errors import ClosedError, RequestError
 from vivace.model.codec import Codec
@@ -300,6 +300,8 @@ class TTS:
         _, _, desk = self._open_parts()
         if options.get("voice") is not None:
             options["voice"] = self.voice(options["voice"])  # a recording is enrolled once
+        if desk.engine.num_together > 1:
+            options["chunk_frames"] = TOGETHER
         return speak_batch(
             [partial(self._open, check_item(text), **options) for text in texts],
             options,

@@ -51,6 +51,21 @@ def test_the_length_follows_and_the_pitch_stays(speed: float, pitch: float) -> N
     assert np.std(changed) == pytest.approx(0.5 / 2**0.5, rel=0.05)
 
 
+@given(
+    num_samples=st.integers(0, 40_000),
+    speed=st.floats(0.25, 4.0),
+    sizes=st.lists(st.integers(0, 9_000), max_size=5),
+)
+@settings(deadline=None, max_examples=60)
+def test_the_length_is_exact_whatever_the_input_and_its_chunks(
+    num_samples: int, speed: float, sizes: list[int]
+) -> None:
+    samples = voice_like(2.0)[:num_samples]
+    changed = change(samples, speed, sizes)
+    assert len(changed) == round(num_samples / speed)
+    assert np.array_equal(changed, change(samples, speed))
+
+
 def test_the_pitch_test_would_notice_a_resampler() -> None:
     assert pitch_of(tone(2.0)[::2]) != pytest.approx(220, rel=0.02)
 

@@ -46,7 +46,7 @@ class SpeedChanger:
         self._input = np.concatenate([self._input, samples])
         self._num_in += len(samples)
         pieces = []
-        while self._due() + self._reach + 2 * self._overlap <= self._num_in:
+        while self._is_next_certain():
             pieces.append(self._next_piece(self._due() + self._reach))
         return self._emit(pieces)
 
@@ -67,6 +67,12 @@ class SpeedChanger:
             last = max(0, self._num_in - reserved)
             pieces.append(self._next_piece(min(self._due() + self._reach, last)))
         return self._emit(pieces)[:num_left]
+
+    def _is_next_certain(self) -> bool:
+        """Whether all it may be taken from is there, and the whole is long enough to have it."""
+        is_there = self._due() + self._reach + 2 * self._overlap <= self._num_in
+        end = (self._num_pieces + 1) * self._overlap
+        return is_there and end <= round(self._num_in / self.speed)
 
     def _due(self) -> int:
         """Where the next piece lies in the input, if nothing speaks against it."""

@@ -19,10 +19,11 @@ from vivace.engine.piece import Piece, join
 from vivace.engine.scheduler import Ticket
 from vivace.errors import NumericError, RequestError
 from vivace.prompt import Prompt
-from vivace.speech import FinishReason, SamplingParams, as_whole_number
+from vivace.speech import FinishReason, SamplingParams, as_whole_number, shown
 
 RAMP = (1, 2, 4, 8)  # frames per chunk: first audio soon, then fewer seams
 WHOLE = 16  # nobody waits for the first chunk
+TOGETHER = 8  # with less buffered than is made ahead, readers stay in step and turns full
 
 ChunkFrames = int | Iterable[int]
 
@@ -51,7 +52,7 @@ def _repeat_last(sizes: Iterator[int]) -> Iterator[int]:
 def _check_size(size: object) -> int:
     number = as_whole_number("chunk_frames", size)
     if number < 1:
-        raise RequestError(f"chunk_frames must be 1 or more, not {number}")
+        raise RequestError(f"chunk_frames must be 1 or more, not {shown(number)}")
     return number
 
 

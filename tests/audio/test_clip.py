@@ -1,0 +1,154 @@
+"""An Audio compares, encodes, plays and shows itself."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import re
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from vivace import Audio, Usage
+from vivace.audio.clip import NOTEBOOK_S, AudioChunk
+from vivace.errors import AudioError
+
+RATE = 24_000
+
+
+def make_audio(seconds: float = 0.5, **changes: Any) -> Audio:
+    time = np.arange(round(seconds * RATE)) / RATE
+    audio = Audio(
+        samples=(0.3 * np.sin(2 * np.pi * 440 * time)).astype(np.float32),
+        sample_rate=RATE,
+        codes=np.arange(12, dtype=np.int64).reshape(6, 2),
+        finish_reason="stop",
+        usage=Usage(text_tokens=3, frames=6, audio_s=seconds, wall_s=0.1, seed=7),
+    )
+    return dataclasses.replace(audio, **changes)
+
+
+def test_audio_that_sounds_the_same_is_equal_whatever_it_cost() -> None:
+    audio = make_audio()
+    slower = make_audio(usage=dataclasses.replace(audio.usage, wall_s=9.0))
+    assert audio == slower
+    assert hash(audio) == hash(slower)
+    assert len({audio, slower}) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"samples": np.zeros(12_000, np.float32)},
+        {"samples": np.zeros(5, np.float32)},
+        {"sample_rate": 16_000},
+        {"codes": np.zeros((6, 2), np.int64)},
+        {"finish_reason": "length"},
+    ],
+)
+def test_audio_that_differs_is_not_equal(changes: dict[str, Any]) -> None:
+    assert make_audio() != make_audio(**changes)
+    assert make_audio() != "audio"
+
+
+def test_a_hash_stays_when_samples_are_changed_in_place() -> None:
+    audio = make_audio()
+    before = hash(audio)
+    audio.samples[:] = 0
+    assert hash(audio) == before
+
+
+def test_what_is_shown_of_audio_is_short() -> None:
+    assert repr(make_audio()) == "<Audio 0.50 s at 24000 Hz, stop, seed 7>"
+    chunk = AudioChunk(
+        samples=np.zeros(1920, np.float32),
+        sample_rate=RATE,
+        start_s=1.2,
+        is_last=True,
+        finish_reason="length",
+        codes=np.zeros((1, 16), np.int64),
+    )
+    assert repr(chunk) == "<AudioChunk 0.08 s from 1.20 s, the last: length>"
+    assert repr(dataclasses.replace(chunk, is_last=False)) == "<AudioChunk 0.08 s from 1.20 s>"
+
+
+@pytest.mark.parametrize("format", ["wav", "flac", "mp3", "ogg", "opus"])
+def test_bytes_are_a_whole_file_of_that_format(format: str) -> None:
+    audio = make_audio(1.0)
+    samples, rate = soundfile.read(io.BytesIO(audio.to_bytes(format)), dtype="float32")
+    assert len(samples) / rate == pytest.approx(1.0, abs=0.1)
+    assert np.sqrt(np.mean(samples**2)) == pytest.approx(0.3 / np.sqrt(2), rel=0.1)
+
+
+def test_bytes_are_what_save_writes_with_the_lengths_in_the_header(tmp_path: Path) -> None:
+    audio = make_audio()
+    for format in ("wav", "flac"):
+        assert audio.to_bytes(format) == audio.save(tmp_path / f"a.{format}").read_bytes()
+    with wave.open(io.BytesIO(audio.to_bytes())) as file:
+        assert file.getnframes() == len(audio.samples)
+    assert len(audio.to_bytes("pcm")) == 2 * len(audio.samples)
+
+
+def test_bytes_of_an_unknown_format_are_refused_with_the_known() -> None:
+    with pytest.raises(AudioError, match=r"'xyz'; try one of: wav, flac, mp3"):
+        make_audio().to_bytes("xyz")
+
+
+def heard(audio: Audio) -> tuple[float, str]:
+    """The seconds that a notebook's player holds, and the words beside it."""
+    found = re.fullmatch(
+        r'<audio controls src="data:audio/mpeg;base64,([A-Za-z0-9+/=]+)"></audio>(.*)',
+        audio._repr_html_(),
+    )
+    assert found is not None
+    samples, rate = soundfile.read(io.BytesIO(base64.b64decode(found[1])))
+    return len(samples) / rate, found[2]
+
+
+def test_a_notebook_gets_a_player() -> None:
+    seconds, words = heard(make_audio(2.0))
+    assert seconds == pytest.approx(2.0, abs=0.1)
+    assert words == ""
+
+
+def test_of_very_long_audio_a_notebook_gets_the_beginning_and_is_told() -> None:
+    seconds, words = heard(make_audio(NOTEBOOK_S + 60))
+    assert seconds == pytest.approx(NOTEBOOK_S, abs=0.1)
+    assert words == "<br>the first 600 of 660 s; save() writes all"
+
+
+def test_playing_hands_all_samples_to_the_loudspeaker(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vivace.audio.play import Output
+
+    class Device:
+        heard: list[np.ndarray]  # of the last device
+        events: list[str]
+
+        def __init__(self, sample_rate: int) -> None:
+            assert sample_rate == RATE
+            Device.heard, Device.events = [], []
+
+        def write(self, samples: np.ndarray) -> None:
+            self.heard.append(samples)
+
+        def finish(self) -> None:
+            self.events.append("finished")
+
+        def stop(self) -> None:
+            self.events.append("stopped")
+
+    monkeypatch.setattr("vivace.audio.play.find_output", lambda: Output("here", Device))
+    audio = make_audio()
+    audio.play()
+    assert np.array_equal(np.concatenate(Device.heard), audio.samples)
+    assert Device.events[0] == "finished"
+
+
+def test_playing_where_nothing_can_play_is_an_audio_error() -> None:
+    with pytest.raises(AudioError):
+        make_audio().play()

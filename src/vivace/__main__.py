@@ -1,5 +1,5 @@
 """`python -m vivace` is `vivace`."""
 
-from vivace.cli.main import main
+from vivace.cli.main import run
 
-raise SystemExit(main())
+run()

@@ -58,8 +58,9 @@ def test_say_writes_the_file_and_reports_on_stderr(
     assert num_frames(out) == 3
     assert output.out == ""
     assert re.fullmatch(
-        rf"{re.escape(str(out))}: first audio in \d+ ms, 0\.24 s of audio in \d+\.\d\d s "
-        r"\(\d+\.\d\d times real time\), seed 7, length\n",
+        rf"{re.escape(str(out))}: first audio in \d+ ms \(\d+\.\d\d s from the start\), "
+        r"0\.24 s of audio in \d+\.\d\d s \(\d+\.\d\d times real time\), seed 7, length\n"
+        rf"vivace: {re.escape(str(out))}: cut at --max-frames 3: the text was not read .*\n",
         output.err,
     )
 
@@ -182,7 +183,7 @@ def test_say_takes_a_path_for_a_recording_whatever_its_extension(
         ("base", ["--voice=absent.safetensors"], "absent.safetensors: there is no such voice"),
         ("base", ["--voice=https://example.com/me.wav"], "URLs are not fetched"),
         ("base", ["--voice=vivian"], "cannot speak with the preset voice 'vivian'; load"),
-        ("base", [], "speaks with a cloned voice"),
+        ("base", [], "a Base model speaks with a cloned voice: .*--voice me.wav"),
         ("voice_design", [], "needs instruct"),
     ],
 )
@@ -214,7 +215,7 @@ def test_say_refuses_a_voice_of_another_width(
         (["Hello.", "--language=klingon"], "no language named 'klingon'; try one of: auto, "),
         (["Hello.", "--temperature=-1"], "temperature must be 0 or more"),
         (["Hello.", "--temperature=nan"], "temperature must be 0 or more"),
-        (["Hello.", "--top-p=0"], "top_p must be above 0"),
+        (["Hello.", "--top-p=0"], "--top-p must be above 0"),
         (["Hello.", "--seed=-1"], "seed must be from 0 to"),
         (["Hello.", "--instruct=Whisper."], "load Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice"),
         (["Hello.", "--dtype=float16"], "float16 is refused: the talker's logits overflow"),

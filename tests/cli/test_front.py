@@ -188,6 +188,7 @@ def test_the_model_is_that_of_the_option_the_environment_or_the_package(
     arguments: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "me.wav").touch()
     assert main(arguments) == 130
     monkeypatch.setenv("VIVACE_MODEL", "mine")
     assert main(arguments) == 130
@@ -241,7 +242,7 @@ def test_with_a_seed_there_is_what_speak_gives(
         "vivace.engine.session.StallDetector.observe",
         lambda self, codes, samples: 10 if len(codes) else 0,
     )
-    assert run_here("Hello.", "-o", "x.wav", *ENDLESS, "--seed=1", "--device=cpu") == 0
+    assert run_here("Hello.", "-o", "x.wav", *ENDLESS, "--seed=1", "--device=cpu") == 3
     with TTS.load(model, device="cpu") as tts:
         audio = tts.speak("Hello.", seed=1, min_frames=999)
     assert audio.finish_reason == "stall"
@@ -283,14 +284,14 @@ def test_a_live_line_is_rewritten_and_gone_at_the_end(
 ) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    assert run_here("Hello.", "-o", "x.wav", "--stream", "--seed=1", "--max-frames=9") == 0
+    assert run_here("Hello.", "-o", "x.wav", "--stream", *TEN_FRAMES) == 0
     *live, last = terminal.getvalue().split("\r")
     made = [words for words in live if "s made" in words]
     assert len(made) >= 4
     assert re.match(r"first audio in \d+ ms, 0\.1 s made, \d+\.\d\d times real time", made[0])
     assert live[-1].strip() == ""
     assert last.startswith("x.wav: first audio in ")
-    assert last.count("\n") == terminal.getvalue().count("\n") == 1
+    assert last.count("\n") == terminal.getvalue().count("\n") == 2  # it was cut, and is told so
 
 
 @pytest.mark.parametrize("option", ["-q", "--json"])
@@ -301,17 +302,16 @@ def test_quiet_and_json_have_no_live_line(
     monkeypatch.setattr(sys, "stderr", terminal)
     assert run_here("Hello.", "-o", "x.wav", option, *SHORT) == 0
     assert "made" not in terminal.getvalue()
-    if option == "-q":
-        assert terminal.getvalue() == ""
+    if option == "-q":  # what was cut is said even then
+        assert terminal.getvalue().startswith("vivace: x.wav: cut at --max-frames 3")
+        assert terminal.getvalue().count("\n") == 1
 
 
-def test_where_stderr_is_no_terminal_only_the_last_line_is_said(
-    model: Path, capsys: Captured
-) -> None:
-    assert run_here("Hello.", "-o", "x.wav", "--stream", "--max-frames=9") == 0
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "\r" not in error
+def test_where_stderr_is_no_terminal_nothing_is_rewritten(model: Path, capsys: Captured) -> None:
+    assert run_here("Hello.", "-o", "x.wav", "--stream", *TEN_FRAMES) == 0
+    report, warning = capsys.readouterr().err.splitlines()
+    assert report.startswith("x.wav: first audio in ")
+    assert warning.startswith("vivace: x.wav: cut at --max-frames 10")
 
 
 def test_json_tells_the_length_that_is_heard(model: Path, capsys: Captured) -> None:
@@ -338,7 +338,7 @@ def test_chunks_are_of_the_size_that_was_asked_for(
     assert sizes == [5, None]
     capsys.readouterr()
     code = run_here("Hello.", "--stream", "--chunk-frames=0", "-o", "z.wav")
-    assert_refused(code, capsys, "chunk_frames must be 1 or more")
+    assert_refused(code, capsys, "--chunk-frames must be 1 or more")
 
 
 @pytest.mark.parametrize("reader", ["json", "audio"])

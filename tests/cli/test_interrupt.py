@@ -43,15 +43,15 @@ def test_a_file_that_is_written_at_the_end_has_what_was_made(
     after: int,
 ) -> None:
     """The interrupt comes while the chunk after these is made."""
-    listen = speak.Take._listen
+    listen = speak.Speech._listen
 
-    def interrupt(take: speak.Take, stream: Any) -> Any:
-        for number, samples in enumerate(listen(take, stream)):
+    def interrupt(speech: speak.Speech, stream: Any) -> Any:
+        for number, samples in enumerate(listen(speech, stream)):
             if number == after:
                 raise KeyboardInterrupt
             yield samples
 
-    monkeypatch.setattr(speak.Take, "_listen", interrupt)
+    monkeypatch.setattr(speak.Speech, "_listen", interrupt)
     out = tmp_path / "x.wav"
     assert say(tiny_folder / "custom_voice", LONG_TEXT, "-o", out, "--seed=1") == 130
     assert read_audio(out).duration_s == pytest.approx(after * 16 * 0.08, abs=0.1)
@@ -62,11 +62,11 @@ def test_a_file_that_is_written_at_the_end_has_what_was_made(
 def test_an_interrupt_before_the_first_sound_leaves_nothing(
     tiny_folder: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(take: speak.Take, stream: Any) -> Any:
+    def interrupt(speech: speak.Speech, stream: Any) -> Any:
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr(speak.Take, "_listen", interrupt)
+    monkeypatch.setattr(speak.Speech, "_listen", interrupt)
     for options in ([], ["--stream"]):
         code = say(tiny_folder / "custom_voice", "Hello.", "-o", tmp_path / "x.wav", *options)
         assert code == 130

@@ -84,6 +84,13 @@ def read_audio(
     return Recording(samples=samples, sample_rate=sample_rate, sha256=digest)
 
 
+def check_path(path: str) -> None:
+    """Say of a recording's path what can be said before it is decoded."""
+    is_local = not path.lower().startswith("data:") and "://" not in path
+    if is_local and (reason := why_not_regular(Path(path))):
+        raise AudioError(f"{_shorten(path)}: {reason}")
+
+
 def check_reference(recording: Recording) -> None:
     """Raise AudioError unless a voice can be learned from this recording."""
     samples, seconds = recording.samples, recording.duration_s

@@ -159,6 +159,18 @@ def claim_audio_file(path: Path, *, force: bool = False) -> AtomicFile:
         raise _unwritable(path, error) from error
 
 
+def claim_free_name(path: Path) -> AtomicFile:
+    """The first of path, path-2, path-3 and so on that nobody has or is about to have."""
+    for candidate in numbered(path):
+        try:
+            return AtomicFile(candidate, replace=False)
+        except FileExistsError:
+            continue
+        except (OSError, ValueError) as error:
+            raise _unwritable(path, error) from error
+    raise AssertionError("numbers do not end")
+
+
 def open_audio_file(
     path: str | os.PathLike[str], sample_rate: int, *, force: bool = False
 ) -> FileWriter:

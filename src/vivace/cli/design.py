@@ -6,37 +6,38 @@ import argparse
 
 import numpy as np
 
-from vivace.audio.speed import check_speed
 from vivace.cli.keep import check_save, keep_voice
 from vivace.cli.output import Samples, choose_target
+from vivace.cli.request import speech_options
 from vivace.cli.text import read_text
 from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.text.emoji import drop_emoji
 from vivace.text.script import clean_text, parse_pauses
 
 
-def design(arguments: argparse.Namespace) -> None:
+def design(arguments: argparse.Namespace) -> int:
     _settle_words(arguments)
-    check_speed(arguments.speed)
+    options = speech_options(arguments)
     name = check_save(arguments)
     if arguments.save is not None and arguments.base_model is None:
         arguments.fail("--save needs --base-model, a Base model that makes a voice of the speech")
-    target = choose_target(arguments)
     text = read_text(arguments, live=arguments.stream and arguments.save is None)
-    from vivace.cli.model import load_tts  # torch takes its time: errors above come first
-    from vivace.cli.speak import speak, speech_options
+    made: list[Samples] | None = None if arguments.save is None else []
+    with choose_target(arguments) as target:
+        from vivace.cli.model import load_tts  # torch takes its time: errors above come first
+        from vivace.cli.speak import speak
 
-    kept: list[Samples] | None = None if arguments.save is None else []
-    with load_tts(arguments) as tts:
-        if tts.model_type != "voice_design":
-            raise UnsupportedRequestError(
-                f"a {tts.model_type} checkpoint cannot speak with a voice from its description; "
-                "load Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"
-            )
-        finish_reason = speak(tts, text, speech_options(arguments), target, arguments, kept)
-        sample_rate = tts.sample_rate
-    if kept is None:
-        return
+        with load_tts(arguments) as tts:
+            if tts.model_type != "voice_design":
+                raise UnsupportedRequestError(
+                    f"a {tts.model_type} checkpoint cannot speak with a voice from its "
+                    "description; load Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"
+                )
+            report = speak(tts, text, options, target, arguments, made)
+            sample_rate = tts.sample_rate
+    if made is None:
+        return report.exit_code if report else 0
+    finish_reason = report.finish_reason if report else "silence"
     if finish_reason != "stop":
         raise RequestError(
             f"the voice is not kept: the speech did not come to its own end ({finish_reason}), "
@@ -45,13 +46,14 @@ def design(arguments: argparse.Namespace) -> None:
     assert isinstance(text, str)
     with load_tts(arguments, arguments.base_model) as base:
         voice = base.clone(
-            (np.concatenate(kept), sample_rate),
+            (np.concatenate(made), sample_rate),
             _words_of(text, is_cleaned=arguments.clean, keep_emoji=arguments.keep_emoji),
             name=name,
             licence=arguments.licence,
             append_silence=arguments.append_silence,
         )
     keep_voice(voice, arguments)
+    return 0
 
 
 def _settle_words(arguments: argparse.Namespace) -> None:

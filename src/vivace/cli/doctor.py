@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import time
@@ -15,6 +16,7 @@ from vivace._version import __version__
 from vivace.audio.play import find_output
 from vivace.backends import survey
 from vivace.cli.model import load_tts
+from vivace.cli.streams import plain, put
 from vivace.device import pick_device, pick_dtype
 from vivace.errors import AudioError
 from vivace.voices.library import VoiceLibrary
@@ -34,11 +36,14 @@ PACKAGES = (
 
 
 def doctor(arguments: argparse.Namespace) -> None:
-    for name, value in _facts():
-        print(f"{name:<20} {value}")
+    facts = list(_facts())
     if arguments.model is not None:
-        for name, value in _model_facts(arguments):
-            print(f"{name:<20} {value}")
+        facts += _model_facts(arguments)
+    if arguments.json:
+        put(json.dumps(dict(facts), indent=2))
+        return
+    for name, value in facts:
+        put(f"{name:<20} {plain(value)}")
 
 
 def _facts() -> Iterator[tuple[str, str]]:

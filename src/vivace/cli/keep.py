@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
+from vivace.cli.streams import plain, tell
 from vivace.errors import VoiceFileError
 from vivace.voices.library import SUFFIX, VoiceLibrary
 from vivace.voices.voice import NAME_PATTERN, Voice
@@ -40,7 +40,7 @@ def keep_voice(voice: Voice, arguments: argparse.Namespace) -> None:
 
 
 def report_voice(voice: Voice, path: Path) -> None:
-    print(f"{path}: the voice {voice.name!r}, {describe_reference(voice)}", file=sys.stderr)
+    tell(plain(f"{path}: the voice {voice.name!r}, {describe_reference(voice)}"))
 
 
 def describe_reference(voice: Voice) -> str:

@@ -6,20 +6,29 @@ Words go to stderr, audio to where it was asked for; an error is one line and ex
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
-from vivace.cli.parser import build_parser
+from vivace.cli.parser import UsageError, build_parser
+from vivace.cli.signals import Terminated, orderly_end
+from vivace.cli.streams import STDOUT_PATHS, StdoutError, settle_streams, tell
 from vivace.cli.text import is_terminal_stdin
 from vivace.cli.words import print_error
 from vivace.errors import TTSError
 
 ROOT_OPTIONS = ("-h", "--help", "--version")
 NAMED_ELSEWHERE = {"custom": "say", "speak": "say", "serve": "repl", "help": "--help"}
-INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the signal that ends other programs then
+TEXT_FILES = (".txt", ".md", ".markdown", ".rst")
+FAILED, WRONG_USE = 1, 2
+SIGNALLED = 128  # and the number of the signal
+PIPE_CLOSED = SIGNALLED + 13
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -33,14 +42,31 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
                 f"there is no command {argv[0]!r}; did you mean `vivace {meant}`? "
                 f"`vivace say {argv[0]}` says the word"
             )
+        if argv and _is_text_file(argv[0]):
+            is_there = "is a file" if os.path.isfile(argv[0]) else "looks like a file"
+            parser.error(
+                f"{argv[0]} {is_there}; did you mean its text, `vivace - < {argv[0]}`? "
+                f"`vivace say {argv[0]}` says its name"
+            )
         argv = ["say", *argv]
     arguments, rest = parser.parse_known_args(argv)
     # argparse fills every optional place at the first text; a second may come after options.
     if len(rest) == 1 and not rest[0].startswith("-") and getattr(arguments, "text", "") is None:
         arguments.text = rest.pop()
     if rest:
-        arguments.fail(f"unrecognized arguments: {' '.join(rest)}")
+        words = [word for word in rest if not word.startswith("-")]
+        text = " ".join([arguments.text or "", *words]) if hasattr(arguments, "text") else ""
+        hint = (
+            f'; put a text of several words in quotes: "{text}"' if text and words == rest else ""
+        )
+        arguments.fail(f"unrecognized arguments: {' '.join(rest)}{hint}")
     return arguments
+
+
+def _is_text_file(word: str) -> bool:
+    if word.startswith("-") or " " in word.strip():
+        return False
+    return word.lower().endswith(TEXT_FILES) or ("." in word and os.path.isfile(word))
 
 
 def _near_miss(word: str, commands: Sequence[str]) -> str | None:
@@ -51,28 +77,51 @@ def _near_miss(word: str, commands: Sequence[str]) -> str | None:
     return close[0] if close else NAMED_ELSEWHERE.get(word.lower())
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    module, function = arguments.work.split(":")
-    getattr(import_module(f"vivace.cli.{module}"), function)(arguments)
-    sys.stdout.flush()
+def _run(argv: Sequence[str]) -> int:
+    try:
+        arguments = parse(argv)
+        module, function = arguments.work.split(":")
+        code: int | None = getattr(import_module(f"vivace.cli.{module}"), function)(arguments)
+        return code or 0
+    except UsageError as error:
+        if not _wants_json(argv):
+            tell(error.usage.rstrip("\n"))
+        _print_error(error, argv)
+        raise SystemExit(WRONG_USE) from None
+    except TTSError as error:
+        _print_error(error, argv)
+        return FAILED
+    except KeyboardInterrupt as error:
+        _print_error(
+            error if isinstance(error, Terminated) else KeyboardInterrupt("interrupted"), argv
+        )
+        return SIGNALLED + getattr(error, "number", signal.SIGINT)
+    except BrokenPipeError:
+        return PIPE_CLOSED
+
+
+def _print_error(error: BaseException, argv: Sequence[str]) -> None:
+    is_json = _wants_json(argv) and not isinstance(error, StdoutError)
+    with contextlib.suppress(StdoutError, OSError):  # nobody is left to be told
+        print_error(error, is_json=is_json, on_stderr=bool(set(STDOUT_PATHS) & set(argv)))
+
+
+def _wants_json(argv: Sequence[str]) -> bool:
+    return "--json" in argv and "bench" not in argv[:1]  # there it names a file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = parse(sys.argv[1:] if argv is None else argv)
-    try:
-        _run(arguments)
-    except TTSError as error:
-        print_error(error)
-        return 1
-    except KeyboardInterrupt:
-        print("vivace: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        _drop_stdout()
-        return PIPE_CLOSED
-    return 0
+    """Run a command and give its exit code; what cannot be parsed is a SystemExit, as help is."""
+    settle_streams()
+    with orderly_end():
+        return _run(sys.argv[1:] if argv is None else argv)
 
 
-def _drop_stdout() -> None:
-    """Whoever read it has gone; without this, Python complains once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def run() -> NoReturn:
+    """`main` as a program: torch's own end would take half a second and do nothing for anyone."""
+    code = main()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -22,6 +22,7 @@ def load_tts(
             device=arguments.device,
             dtype=arguments.dtype,
             backend=arguments.backend,
+            threads=arguments.threads,
             max_streams=max_streams,
             revision=None if model else arguments.revision,
             offline=arguments.offline,

@@ -1,15 +1,15 @@
-"""Where speech goes: a file, stdout, the loudspeaker, or two of them.
+"""Where speech goes: a file, a pipe, the loudspeaker, or two of them.
 
-It is settled before a model is loaded: minutes of speech should not be lost to a typing error.
+It is settled before a model is loaded, and a file's name is claimed then: minutes of speech should
+not be lost to a typing error or to another process.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from vivace.audio.encode import FORMATS, format_of, open_encoder
 from vivace.audio.play import Output, find_output
-from vivace.audio.writer import open_audio_file
+from vivace.audio.writer import FileWriter, claim_audio_file, claim_free_name
+from vivace.cli.streams import STDOUT, STDOUT_PATHS, put_bytes
+from vivace.disk import AtomicFile, sweep
 from vivace.errors import AudioError
 from vivace.speech import SAMPLE_RATE
 
-STDOUT = "-"
 DEFAULT_NAME = "speech"
 
 Samples = NDArray[np.float32]
@@ -34,31 +35,38 @@ class Sink(Protocol):
     def write(self, samples: Samples) -> None: ...
 
 
-class StdoutSink:
-    """Encoded audio on stdout, as it comes."""
+class PipeSink:
+    """Encoded audio, sent as it comes."""
 
-    def __init__(self, format: str, sample_rate: int) -> None:
-        self._encoder = open_encoder(format, sample_rate)
+    def __init__(self, send: Callable[[bytes], object], format: str, sample_rate: int) -> None:
+        self._send, self._encoder = send, open_encoder(format, sample_rate)
+        self._has_begun = False
 
     def write(self, samples: Samples) -> None:
+        self._has_begun |= len(samples) > 0
         self._send(self._encoder.encode(samples))
 
     def close(self) -> None:
-        self._send(self._encoder.finish())
-
-    def _send(self, content: bytes) -> None:
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
+        rest = self._encoder.finish()
+        if self._has_begun:  # where nothing was said, an error is not followed by a header
+            self._send(rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where one command's speech goes."""
+    """Where one text's speech goes; as a context manager it gives back a name nobody used."""
 
     output: str | None  # a path, or - for stdout; None plays only
     loudspeaker: Output | None
-    stdout_format: str = "wav"
-    force: bool = False
+    format: str = "wav"  # of a pipe
+    claim: AtomicFile | None = None  # of a file's name
+
+    def __enter__(self) -> Target:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.claim is not None:
+            self.claim.discard()
 
     @contextmanager
     def open(self, sample_rate: int) -> Iterator[list[Sink]]:
@@ -67,47 +75,71 @@ class Target:
             sinks: list[Sink] = []
             if self.loudspeaker is not None:  # first, so that files need not wait for it
                 sinks.append(stack.enter_context(self.loudspeaker.player(sample_rate)))
-            if self.output == STDOUT:
-                sinks.append(
-                    stack.enter_context(closing(StdoutSink(self.stdout_format, sample_rate)))
-                )
+            if self.claim is not None and self.output is not None:
+                writer = FileWriter(self.claim, Path(self.output), sample_rate)
+                sinks.append(stack.enter_context(writer))
             elif self.output is not None:
-                file = open_audio_file(self.output, sample_rate, force=self.force)
-                sinks.append(stack.enter_context(file))
+                send = put_bytes if self.output == STDOUT else stack.enter_context(_pipe(self))
+                sinks.append(stack.enter_context(closing(PipeSink(send, self.format, sample_rate))))
             yield sinks
 
     def renewed(self) -> Target:
         """The same with the next free name, if it names a file."""
-        if self.output in (None, STDOUT):
+        if self.output is None or self.is_pipe:
             return self
-        return replace(self, output=str(_next_free(Path(self.output))))
+        claim = claim_free_name(Path(self.output))
+        path = Path(self.output).with_name(claim.path.name)
+        return replace(self, output=str(path), claim=claim)
+
+    @property
+    def is_pipe(self) -> bool:
+        return self.output is not None and _is_pipe(self.output)
+
+
+@contextmanager
+def _pipe(target: Target) -> Iterator[Callable[[bytes], object]]:
+    """A named pipe or a device; opening a pipe waits for its reader."""
+    try:
+        with open(str(target.output), "wb", buffering=0) as file:
+            yield file.write
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise AudioError(f"cannot write {target.output}: {error.strerror or error}") from error
 
 
 def choose_target(arguments: argparse.Namespace) -> Target:
     """What -o, --format, --play and --force ask for; without them, what this machine can do."""
-    target = _choose(arguments, force=arguments.force)
-    return target.renewed() if arguments.output is None else target
+    target = _choose(arguments)
+    if target.output is None or target.is_pipe:
+        return target
+    if arguments.output is None:
+        return target.renewed()
+    path, force = Path(target.output), arguments.force
+    if os.path.lexists(path) and not force:
+        raise AudioError(f"{path} exists; choose another name, or overwrite it with --force")
+    return replace(target, claim=claim_audio_file(path, force=force))
 
 
 def choose_series(arguments: argparse.Namespace) -> Target:
     """The same for a row of texts, each of which is spoken to `renewed`."""
-    if arguments.output == STDOUT:
-        raise AudioError("stdout cannot take a row of files; name the first with -o, or --play")
-    return replace(_choose(arguments, force=True), force=False)
+    target = _choose(arguments)
+    if target.is_pipe:
+        raise AudioError(f"{target.output} cannot take a row of files; name the first with -o")
+    return target
 
 
-def _choose(arguments: argparse.Namespace, *, force: bool) -> Target:
-    format = _check_format(arguments.format)
+def _choose(arguments: argparse.Namespace) -> Target:
+    format = check_format(arguments.format)
     loudspeaker = find_output() if arguments.play else None
-    output = arguments.output
-    if output is not None:
-        _check_output(output, format, force=force)
-    elif loudspeaker is None and (format or (loudspeaker := _find_output_or_none()) is None):
+    output = STDOUT if arguments.output in STDOUT_PATHS else arguments.output
+    if output is None and loudspeaker is None and format is None:
+        loudspeaker = _find_output_or_none()
+    if output is None and loudspeaker is None:
         output = DEFAULT_NAME + FORMATS[format or "wav"].extensions[0]
-        _check_output(output, format, force=True)  # the next free name will do
-    return Target(
-        output=output, loudspeaker=loudspeaker, stdout_format=format or "wav", force=force
-    )
+    if output is not None:
+        format = _check_output(output, format)
+    return Target(output=output, loudspeaker=loudspeaker, format=format or "wav")
 
 
 def _find_output_or_none() -> Output | None:
@@ -117,43 +149,38 @@ def _find_output_or_none() -> Output | None:
         return None
 
 
-def _check_format(format: str | None) -> str | None:
+def check_format(format: str | None) -> str | None:
     if format is not None and format not in FORMATS:
         raise AudioError(f"no audio format named {format!r}; try one of: {', '.join(FORMATS)}")
     return format
 
 
-def _check_output(output: str, format: str | None, *, force: bool) -> None:
-    if output == STDOUT:
-        if sys.stdout.isatty():
-            raise AudioError("stdout is a terminal; pipe the audio on, or name a file with -o")
-        _check_encoder(format or "wav")
-        return
-    path = Path(output)
-    if format not in (None, format_of(path)):
-        raise AudioError(f"{path} and --format {format} disagree; leave one of them out")
-    _check_path(path, force=force)
-    _check_encoder(format_of(path))
+def _check_output(output: str, format: str | None) -> str:
+    """The format it will have; a place that cannot take it is said now."""
+    if output == STDOUT and sys.stdout.isatty():
+        raise AudioError("stdout is a terminal; pipe the audio on, or name a file with -o")
+    if not _is_pipe(output):
+        path = Path(output)
+        if format not in (None, format_of(path)):
+            raise AudioError(f"{path} and --format {format} disagree; leave one of them out")
+        format = format_of(path)
+        _check_folder(path)
+        sweep(path.parent)
+    format = format or "wav"
+    open_encoder(format, SAMPLE_RATE).finish()  # a package that is missing is said now
+    return format
 
 
-def _check_encoder(format: str) -> None:
-    """A package that is missing is said now."""
-    open_encoder(format, SAMPLE_RATE).finish()
+def _is_pipe(output: str) -> bool:
+    """Whether it takes bytes in a row only: stdout, a named pipe, a device."""
+    is_other = os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output)
+    return output == STDOUT or is_other
 
 
-def _check_path(path: Path, *, force: bool) -> None:
+def _check_folder(path: Path) -> None:
     if os.path.isdir(path):  # unlike Path's, it takes a name that is too long
         raise AudioError(f"cannot write {path}: it is a folder")
     if not os.path.isdir(path.parent):
         raise AudioError(f"cannot write {path}: there is no folder {str(path.parent)!r}")
     if not os.access(path.parent, os.W_OK):
         raise AudioError(f"cannot write {path}: the folder {str(path.parent)!r} is read-only")
-    if os.path.lexists(path) and not force:
-        raise AudioError(f"{path} exists; choose another name, or overwrite it with --force")
-
-
-def _next_free(path: Path) -> Path:
-    """The path itself, or the first of path-2, path-3 … that is not there."""
-    base = path.stem
-    others = (path.with_stem(f"{base}-{number}") for number in itertools.count(2))
-    return next(name for name in itertools.chain([path], others) if not os.path.lexists(name))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vivace._version import __version__
 from vivace.cli import options
+from vivace.cli.streams import put
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    Commands = argparse._SubParsersAction[Any]
 
 HOW_TO_SPEAK = "how to speak, or the voice described to a VoiceDesign model"
 EXAMPLES = """\
@@ -29,9 +30,27 @@ work without it too; `vivace COMMAND --help` lists them.
 """
 
 
+class UsageError(Exception):
+    """What was typed is no command."""
+
+    def __init__(self, message: str, usage: str) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class Parser(argparse.ArgumentParser):
+    """Argparse that writes through our streams and leaves errors to `main`."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, self.format_usage())
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        put(message.rstrip("\n"))
+
+
 def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     """The parser, and the names of its commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="vivace",
         usage="vivace TEXT [OPTIONS]\n       vivace COMMAND ...",
         description="Qwen3-TTS, sooner and faster: text in, natural speech out.",
@@ -58,7 +77,7 @@ def _add(
     commands: Commands, name: str, summary: str, *, work: str | None = None, usage: str = ""
 ) -> argparse.ArgumentParser:
     """A command whose description is its summary, as a sentence."""
-    parser = commands.add_parser(
+    parser: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
     )
     if usage:
@@ -90,6 +109,11 @@ def _add_say(commands: Commands) -> None:
         usage="TEXT [OPTIONS]",
     )
     _add_text(say)
+    say.add_argument(
+        "--batch",
+        metavar="FILE",
+        help="every line of FILE, or of - as stdin, to a file in -o FOLDER",
+    )
     options.add_voice(say)
     _add_speaking(say)
 
@@ -208,6 +232,7 @@ def _add_doctor(commands: Commands) -> None:
         "Show what is installed, which devices there are and which backends can run. With --model, "
         "load it, make its backend ready and show how it runs."
     )
+    doctor.add_argument("--json", action="store_true", help="for programs")
     options.add_model(doctor)
     options.add_machine(doctor)
 

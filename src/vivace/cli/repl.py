@@ -7,8 +7,9 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from vivace.audio.speed import check_speed
 from vivace.cli.output import choose_series
+from vivace.cli.request import speech_options
+from vivace.cli.signals import Terminated
 from vivace.cli.text import decode, is_terminal_stdin
 from vivace.cli.words import print_error
 from vivace.errors import RequestError, TTSError
@@ -18,24 +19,28 @@ EXIT = "exit"
 TRIAL = "Hello."
 
 
-def repl(arguments: argparse.Namespace) -> None:
-    check_speed(arguments.speed)
+def repl(arguments: argparse.Namespace) -> int:
+    options = speech_options(arguments)
     target = choose_series(arguments)
     from vivace.cli.model import load_tts  # torch takes its time: errors above come first
-    from vivace.cli.speak import find_voice, speak, speech_options
+    from vivace.cli.speak import find_voice, speak
 
     arguments.stream = True
     is_typed = is_terminal_stdin() and sys.stdout.isatty()
     with load_tts(arguments) as tts:
-        options = speech_options(arguments) | {"voice": find_voice(tts, arguments)}
+        options["voice"] = find_voice(tts, arguments)
         tts.stream(TRIAL, **options).close()  # a voice that is not there is said before any line
         for line in _typed_lines() if is_typed else _piped_lines():
             try:
-                speak(tts, line, options, target.renewed(), arguments)
+                with target.renewed() as own:
+                    speak(tts, line, options, own, arguments)
             except TTSError as error:
-                print_error(error)
+                print_error(error, is_json=arguments.json)
+            except Terminated:
+                raise
             except KeyboardInterrupt:
                 continue  # the utterance has ended; the next line may come
+    return 0
 
 
 def _typed_lines() -> Iterator[str]:
@@ -61,7 +66,7 @@ def _typed_lines() -> Iterator[str]:
 
 
 def _piped_lines() -> Iterator[str]:
-    for content in sys.stdin.buffer:
+    for content in sys.stdin.buffer if sys.stdin is not None else ():
         try:
             line = decode(content, "the line").strip()
         except RequestError as error:

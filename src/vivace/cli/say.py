@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import argparse
 
-from vivace.audio.speed import check_speed
+from vivace.cli.batch import read_batch
 from vivace.cli.output import choose_target
+from vivace.cli.request import speech_options
 from vivace.cli.text import read_text
 
 
-def say(arguments: argparse.Namespace) -> None:
-    check_speed(arguments.speed)
-    target = choose_target(arguments)
+def say(arguments: argparse.Namespace) -> int:
+    options = speech_options(arguments)
+    if arguments.batch is not None:
+        return _say_batch(arguments, options)
     text = read_text(arguments, live=arguments.stream)
-    from vivace.cli.model import load_tts  # torch takes its time: errors above come first
-    from vivace.cli.speak import find_voice, speak, speech_options
+    with choose_target(arguments) as target:
+        from vivace.cli.model import load_tts  # torch takes its time: errors above come first
+        from vivace.cli.speak import find_voice, speak
 
-    with load_tts(arguments) as tts:
-        options = speech_options(arguments) | {"voice": find_voice(tts, arguments)}
-        speak(tts, text, options, target, arguments)
+        with load_tts(arguments) as tts:
+            options["voice"] = find_voice(tts, arguments)
+            report = speak(tts, text, options, target, arguments)
+    return report.exit_code if report else 0
+
+
+def _say_batch(arguments: argparse.Namespace, options: dict[str, object]) -> int:
+    batch = read_batch(arguments)
+    from vivace.cli.model import load_tts
+    from vivace.cli.speak import find_voice
+
+    with load_tts(arguments, max_streams=None) as tts:
+        options["voice"] = find_voice(tts, arguments)
+        return batch.speak(tts, options, arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,80 +12,96 @@ from typing import Any
 import numpy as np
 
 from vivace.audio.speed import SpeedChanger
-from vivace.cli.output import STDOUT, Samples, Sink, Target
+from vivace.cli.clock import since_start
+from vivace.cli.output import Samples, Sink, Target
+from vivace.cli.streams import STDOUT
 from vivace.cli.text import read_transcript
 from vivace.cli.words import LiveLine, Report, describe_progress, print_report
 from vivace.engine.attempts import attempts
 from vivace.engine.session import WHOLE
 from vivace.engine.stream import Stream
 from vivace.errors import RequestError
-from vivace.speech import FinishReason, SamplingParams, Usage
+from vivace.speech import FinishReason, Usage
 from vivace.tts import TTS
 from vivace.voices.voice import Voice
 
 
-class Mouth:
-    """Samples on their way out: changed in speed, counted, handed to every sink."""
-
-    def __init__(self, speed: float, sample_rate: int) -> None:
-        self.sinks: Sequence[Sink] = ()
-        self._changer = SpeedChanger(speed, sample_rate)
-        self._sample_rate = sample_rate
-        self._num_samples = 0
-
-    @property
-    def audio_s(self) -> float:
-        return self._num_samples / self._sample_rate
-
-    def write(self, samples: Samples) -> None:
-        self._send(self._changer.process(samples))
-
-    def finish(self) -> None:
-        self._send(self._changer.finish())
-
-    def _send(self, samples: Samples) -> None:
-        self._num_samples += len(samples)
-        for sink in self.sinks:
-            sink.write(samples)
-
-
-class Take:
+class Speech:
     """One text being spoken; what is known of it is known even if it breaks off."""
 
-    def __init__(
-        self, tts: TTS, text: str | Iterator[str], options: dict[str, Any], line: LiveLine
-    ) -> None:
-        self._tts, self._text, self._options, self._line = tts, text, options, line
+    def __init__(self, tts: TTS, text: str | Iterator[str], options: dict[str, Any]) -> None:
+        self._tts, self._text, self._options = tts, text, options
+        self.on_chunk: Callable[[Usage], None] = lambda usage: None
         self.usage: Usage | None = None  # as of the last chunk
         self.finish_reason: FinishReason = "cancelled"
+        self.first_audio_s: float | None = None  # from the start of the process
+        self.audio_s = 0.0  # that was handed out, at its speed
 
-    def stream(self) -> Iterator[Samples]:
+    def write_to(
+        self,
+        sinks: Sequence[Sink],
+        *,
+        speed: float,
+        is_streamed: bool,
+        made: list[Samples] | None = None,
+    ) -> None:
+        """Say it into every sink; `made` takes the samples as the model gave them."""
+        changer = SpeedChanger(speed, self._tts.sample_rate)
+        for samples in self._stream() if is_streamed else self._whole():
+            self._send(changer.process(samples), sinks)
+            if made is not None:
+                made.append(samples)
+        self._send(changer.finish(), sinks)
+
+    def report(self, **facts: Any) -> Report | None:
+        """None if nothing was heard of it."""
+        if self.usage is None or not self.audio_s:
+            return None
+        return Report(
+            usage=dataclasses.replace(self.usage, audio_s=self.audio_s),
+            finish_reason=self.finish_reason,
+            max_frames=self._options.get("max_frames"),
+            **facts,
+        )
+
+    def _send(self, samples: Samples, sinks: Sequence[Sink]) -> None:
+        self.audio_s += len(samples) / self._tts.sample_rate
+        for sink in sinks:
+            sink.write(samples)
+
+    def _stream(self) -> Iterator[Samples]:
         """Speech as soon as it is made."""
         with self._tts.stream(self._text, **self._options) as stream:
             yield from self._listen(stream)
 
-    def whole(self) -> Iterator[Samples]:
+    def _whole(self) -> Iterator[Samples]:
         """Speech as `TTS.speak` gives it, trimmed, and made anew if it does not end by itself.
 
-        Unlike there, an interrupt gives what there is.
+        Unlike there, a long text goes out an utterance after the other, and an interrupt gives
+        what there is.
         """
         options = {"trim": True, "chunk_frames": WHOLE, **self._options}
         for stream in attempts(partial(self._tts.stream, self._text, **options), self._options):
-            heard = [np.zeros(0, np.float32)]
+            held, num_sent = [np.zeros(0, np.float32)], 1  # the first alone may be made anew
             with stream:
                 try:
                     for samples in self._listen(stream):
-                        heard.append(samples)
+                        if stream.num_utterances > num_sent:
+                            yield np.concatenate(held)
+                            held, num_sent = [], stream.num_utterances
+                        held.append(samples)
                 except KeyboardInterrupt:
-                    yield np.concatenate(heard)
+                    yield np.concatenate(held)
                     raise
-        whole = np.concatenate(heard)
+        whole = np.concatenate(held)
         yield whole[: len(whole) - stream.num_stalled_samples]
 
     def _listen(self, stream: Stream) -> Iterator[Samples]:
         for chunk in stream:
             self.usage = stream.usage
-            self._line.show(describe_progress(self.usage))
+            if self.first_audio_s is None and len(chunk.samples):
+                self.first_audio_s = since_start()
+            self.on_chunk(self.usage)
             yield chunk.samples
         assert stream.finish_reason is not None
         self.finish_reason = stream.finish_reason
@@ -97,59 +113,44 @@ def speak(
     options: dict[str, Any],
     target: Target,
     arguments: argparse.Namespace,
-    kept: list[Samples] | None = None,
-) -> FinishReason:
-    """Say the text and report it; `kept` takes the samples as the model gave them.
+    made: list[Samples] | None = None,
+) -> Report | None:
+    """Say the text and report it; `made` takes the samples as the model gave them.
 
     An interrupt is reported too and goes on to the caller; files are finished by then.
     """
     line = LiveLine(is_quiet=arguments.quiet or arguments.json)
-    take, mouth = Take(tts, text, options, line), Mouth(arguments.speed, tts.sample_rate)
+    speech = Speech(tts, text, options)
+    speech.on_chunk = lambda usage: line.show(describe_progress(usage))
     is_heard_at_once = target.loudspeaker is not None or target.output == STDOUT
-    spoken = take.stream() if arguments.stream or is_heard_at_once else take.whole()
     try:
-        with target.open(tts.sample_rate) as mouth.sinks:
-            for samples in spoken:
-                mouth.write(samples)
-                if kept is not None:
-                    kept.append(samples)
-            mouth.finish()
+        with target.open(tts.sample_rate) as sinks:
+            speech.write_to(
+                sinks,
+                speed=arguments.speed,
+                is_streamed=arguments.stream or is_heard_at_once,
+                made=made,
+            )
     except KeyboardInterrupt:
-        take.finish_reason = "cancelled"
+        speech.finish_reason = "cancelled"
         line.clear()
-        _report(take, mouth, target, arguments)
+        _report(speech, target, arguments)
         raise
     finally:
         line.clear()
-    _report(take, mouth, target, arguments)
-    return take.finish_reason
+    return _report(speech, target, arguments)
 
 
-def _report(take: Take, mouth: Mouth, target: Target, arguments: argparse.Namespace) -> None:
-    if take.usage is None or not mouth.audio_s:
-        return
-    report = Report(
+def _report(speech: Speech, target: Target, arguments: argparse.Namespace) -> Report | None:
+    is_first = arguments.command != "repl"  # there, the process began long before the line
+    report = speech.report(
         output=target.output,
         is_played=target.loudspeaker is not None,
-        usage=dataclasses.replace(take.usage, audio_s=mouth.audio_s),
-        finish_reason=take.finish_reason,
+        first_audio_s=speech.first_audio_s if is_first else None,
     )
-    print_report(report, is_json=arguments.json, is_quiet=arguments.quiet)
-
-
-def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the command line says of the speech itself, as `TTS.stream` takes it."""
-    names = ["chunk_frames", *(field.name for field in dataclasses.fields(SamplingParams))]
-    given = {name: getattr(arguments, name) for name in names}
-    return {
-        "language": arguments.language,
-        "instruct": arguments.instruct,
-        "text_layout": arguments.text_layout,
-        "clean": arguments.clean,
-        "keep_emoji": arguments.keep_emoji,
-        "normalize": arguments.normalize,
-        **{name: value for name, value in given.items() if value is not None},
-    }
+    if report is not None:
+        print_report(report, is_json=arguments.json, is_quiet=arguments.quiet)
+    return report
 
 
 def find_voice(tts: TTS, arguments: argparse.Namespace) -> str | Voice | None:
@@ -159,6 +160,11 @@ def find_voice(tts: TTS, arguments: argparse.Namespace) -> str | Voice | None:
         return tts.voice(_voice_source(arguments.voice), transcript)
     if transcript is not None:
         raise RequestError("--ref-text belongs to a reference recording: --voice me.wav")
+    if tts.model_type == "base":
+        raise RequestError(
+            "a Base model speaks with a cloned voice: give a recording with --voice me.wav, or the "
+            "name of a voice you keep (vivace voice list)"
+        )
     return None
 
 

@@ -7,7 +7,7 @@ import json
 
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.cli.model import model_name
-from vivace.cli.words import plain
+from vivace.cli.streams import plain, put
 from vivace.prompt import AUTO
 
 
@@ -23,10 +23,10 @@ def list_speakers(arguments: argparse.Namespace) -> None:
     languages = [AUTO, *sorted(config.talker_config.codec_language_id)]
     kind = config.tts_model_type
     if arguments.json:
-        print(json.dumps({"type": kind, "speakers": speakers, "languages": languages}, indent=2))
+        put(json.dumps({"type": kind, "speakers": speakers, "languages": languages}, indent=2))
         return
     others = "cloned" if kind == "base" else "described"
-    print(f"{'type':<14} {kind}")
+    put(f"{'type':<14} {kind}")
     names = ", ".join(speakers) or f"none; its voices are {others}"
-    print(f"{'speakers':<14} {plain(names)}")
-    print(f"{'languages':<14} {plain(', '.join(languages))}")
+    put(f"{'speakers':<14} {plain(names)}")
+    put(f"{'languages':<14} {plain(', '.join(languages))}")

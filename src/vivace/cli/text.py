@@ -7,8 +7,11 @@ import codecs
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, cast
 
-from vivace.errors import RequestError
+from vivace.errors import RequestError, TextTooLongError
+from vivace.text.letters import check_speakable
+from vivace.text.script import clean_text, parse_pauses
 
 STDIN = "-"
 MAX_STDIN_BYTES = 4_000_000  # a million characters, the longest text, has no more
@@ -23,13 +26,31 @@ def read_text(arguments: argparse.Namespace, *, live: bool = False) -> str | Ite
     """The text; with `live`, that of stdin comes in pieces as it is written."""
     if arguments.text is None and is_terminal_stdin():
         arguments.fail("there is no TEXT; give it as an argument or pipe it in")
-    if arguments.text not in (None, STDIN):
-        return str(arguments.text)
-    return live_stdin() if live else read_stdin()
+    if arguments.text in (None, STDIN) and live:
+        return live_stdin()
+    text = read_stdin() if arguments.text in (None, STDIN) else str(arguments.text)
+    check_text(text, arguments)
+    return text
+
+
+def check_text(text: str, arguments: argparse.Namespace) -> None:
+    """Say what no model could read, before one is loaded."""
+    from vivace.engine.intake import MAX_TEXT_CHARS
+
+    check_speakable(text, with_emoji=arguments.keep_emoji)
+    if len(text) > MAX_TEXT_CHARS:
+        raise TextTooLongError(len(text), MAX_TEXT_CHARS, "characters")
+    parse_pauses(clean_text(text) if arguments.clean else text)
+
+
+def _stdin() -> BinaryIO:
+    if sys.stdin is None:
+        raise RequestError("stdin is closed; give the text as an argument")
+    return cast("BinaryIO", sys.stdin.buffer)
 
 
 def read_stdin() -> str:
-    content = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+    content = _stdin().read(MAX_STDIN_BYTES + 1)
     if len(content) > MAX_STDIN_BYTES:
         raise RequestError("stdin has more than 1,000,000 characters; split it into parts")
     return decode(content, "stdin").rstrip("\r\n")
@@ -46,9 +67,9 @@ def live_stdin() -> Iterator[str]:
 
 
 def _decoded_stdin() -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder, stdin = codecs.getincrementaldecoder("utf-8")(), _stdin()
     while True:
-        content = sys.stdin.buffer.read1(PIECE_BYTES)  # type: ignore[union-attr]
+        content = stdin.read1(PIECE_BYTES)  # type: ignore[attr-defined]
         try:
             yield decoder.decode(content, final=not content)
         except UnicodeDecodeError as error:
@@ -63,9 +84,12 @@ def read_transcript(arguments: argparse.Namespace) -> str | None:
     if arguments.transcript_file is None:
         words: str | None = arguments.transcript
         return words
-    path = Path(arguments.transcript_file)
+    return decode(read_file(arguments.transcript_file), arguments.transcript_file).strip()
+
+
+def read_file(path: str) -> bytes:
     try:
-        return decode(path.read_bytes(), str(path)).strip()
+        return Path(path).read_bytes()
     except OSError as error:
         raise RequestError(f"cannot read {path}: {error.strerror or error}") from error
 

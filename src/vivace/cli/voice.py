@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable
 from typing import Any
 
+from vivace.audio.files import check_path
 from vivace.cli.keep import describe_reference, report_voice
+from vivace.cli.streams import plain, put, tell
 from vivace.cli.text import read_transcript
-from vivace.cli.words import plain
 from vivace.voices.library import VoiceLibrary
 from vivace.voices.voice import Voice
 
@@ -21,6 +21,7 @@ def add_voice(arguments: argparse.Namespace) -> None:
     library = VoiceLibrary()
     library.check_free(arguments.name, replace=arguments.replace)  # before the model is loaded
     transcript = read_transcript(arguments)
+    check_path(arguments.recording)
     from vivace.cli.model import load_tts  # torch takes its time: errors above come first
 
     with load_tts(arguments) as tts:
@@ -39,12 +40,12 @@ def list_voices(arguments: argparse.Namespace) -> None:
     library = VoiceLibrary()
     voices = library.voices()
     if arguments.json:
-        print(json.dumps([_facts(voice) for voice in voices], indent=2))
+        put(json.dumps([_facts(voice) for voice in voices], indent=2))
     elif voices:
         _print_table([COLUMNS, *(_row(voice) for voice in voices)])
     else:
         hint = "vivace voice add NAME RECORDING --model MODEL"
-        print(f"no voices in {library.folder} yet; add one: {hint}", file=sys.stderr)
+        tell(plain(f"no voices in {library.folder} yet; add one: {hint}"))
 
 
 def show_voice(arguments: argparse.Namespace) -> None:
@@ -52,12 +53,12 @@ def show_voice(arguments: argparse.Namespace) -> None:
     facts = _facts(library.get(arguments.name)) | {"file": str(library.path(arguments.name))}
     for name, value in facts.items():
         if value is not None:
-            print(f"{name:<14} {plain(value)}")
+            put(f"{name:<14} {plain(value)}")
 
 
 def remove_voice(arguments: argparse.Namespace) -> None:
     VoiceLibrary().remove(arguments.name)
-    print(f"removed the voice {arguments.name!r}", file=sys.stderr)
+    tell(f"removed the voice {arguments.name!r}")
 
 
 def _facts(voice: Voice) -> dict[str, Any]:
@@ -91,4 +92,4 @@ def _print_table(rows: Iterable[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+        put("  ".join(cells).rstrip())

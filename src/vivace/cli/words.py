@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from vivace.errors import TTSError
-from vivace.speech import FinishReason, Usage
+from vivace.cli.streams import plain, put, tell
+from vivace.speech import FinishReason, SamplingParams, Usage
 
 T = TypeVar("T")
+CUT_SHORT = 3  # the exit code of speech that was cut by no limit of the user's
+
+_OPTIONS = {"chunk_frames", "text_layout", *(f.name for f in dataclasses.fields(SamplingParams))}
+_OPTION = re.compile("|".join(rf"\b{name}\b" for name in sorted(_OPTIONS) if "_" in name))
 
 
 class LiveLine:
@@ -25,7 +30,7 @@ class LiveLine:
     def show(self, words: str) -> None:
         if self._is_on:
             words = words[: shutil.get_terminal_size().columns - 1]  # a second line would stay
-            self._write(words.ljust(self._num_shown))
+            tell(words.ljust(self._num_shown), start="\r", end="")
             self._num_shown = len(words)
 
     def each(self, values: Iterable[T], words: str) -> Iterator[T]:
@@ -36,12 +41,8 @@ class LiveLine:
 
     def clear(self) -> None:
         if self._num_shown:
-            self._write(" " * self._num_shown)
-            self._write("")
+            tell(" " * self._num_shown, start="\r", end="\r")
             self._num_shown = 0
-
-    def _write(self, words: str) -> None:
-        print(f"\r{words}", end="", file=sys.stderr, flush=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,27 +53,51 @@ class Report:
     is_played: bool
     usage: Usage
     finish_reason: FinishReason
+    max_frames: int | None = None  # the user's own limit
+    first_audio_s: float | None = None  # from the start of the process
+    line: int | None = None  # of a batch
+
+    @property
+    def exit_code(self) -> int:
+        """A limit of the user's is kept, not hit by accident."""
+        is_whole = self.finish_reason in ("stop", "cancelled")  # a signal has a code of its own
+        is_asked_for = self.finish_reason == "length" and self.max_frames is not None
+        return 0 if is_whole or is_asked_for else CUT_SHORT
+
+    @property
+    def warning(self) -> str | None:
+        """What was cut is said, whatever was asked for."""
+        if self.finish_reason in ("stop", "cancelled"):
+            return None
+        if not self.exit_code:
+            return f"cut at --max-frames {self.max_frames}: the text was not read to its end"
+        return f"cut ({self.finish_reason}): the speech did not end by itself; try another --seed"
 
     def as_json(self) -> str:
+        line = {} if self.line is None else {"line": self.line}
         facts = {
             "output": self.output,
             "played": self.is_played,
             "finish_reason": self.finish_reason,
+            "is_complete": self.finish_reason == "stop",
             **dataclasses.asdict(self.usage),
             "times_real_time": self.usage.times_real_time,
+            "start_to_first_audio_ms": self.first_audio_s and round(1000 * self.first_audio_s),
         }
-        return json.dumps(facts)
+        return json.dumps(line | facts)
 
     def __str__(self) -> str:
         usage = self.usage
+        since = f" ({self.first_audio_s:.2f} s from the start)" if self.first_audio_s else ""
         return (
-            f"{self._places()}: {_first_audio(usage)}, {usage.audio_s:.2f} s of audio in "
+            f"{self.places}: {_first_audio(usage)}{since}, {usage.audio_s:.2f} s of audio in "
             f"{usage.wall_s:.2f} s ({_pace(usage)}), seed {usage.seed}, {self.finish_reason}"
         )
 
-    def _places(self) -> str:
+    @property
+    def places(self) -> str:
         file = "stdout" if self.output == "-" else self.output
-        return " and ".join(place for place in (file, "played" * self.is_played) if place)
+        return plain(" and ".join(place for place in (file, "played" * self.is_played) if place))
 
 
 def describe_progress(usage: Usage) -> str:
@@ -89,17 +114,24 @@ def _pace(usage: Usage) -> str:
 
 def print_report(report: Report, *, is_json: bool, is_quiet: bool) -> None:
     if is_json:
-        print(report.as_json(), file=sys.stderr if report.output == "-" else sys.stdout, flush=True)
-    elif not is_quiet:
-        print(report, file=sys.stderr)
+        (tell if report.output == "-" else put)(report.as_json())
+        return
+    if not is_quiet:
+        tell(report)
+    if report.warning:
+        tell(f"vivace: {report.places}: {report.warning}")
 
 
-def print_error(error: TTSError) -> None:
-    print("vivace:", " ".join(str(error).split()), file=sys.stderr)
-
-
-def plain(value: object) -> str:
-    """Fit for a terminal: a voice file can come from anyone, escape codes and all."""
-    text = "".join(letter if letter.isprintable() else "?" for letter in str(value))
-    encoding = sys.stdout.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+def print_error(
+    error: object, *, is_json: bool = False, on_stderr: bool = False, line: int | None = None
+) -> None:
+    """One line in the words of the command line; for programs, where they look for the report."""
+    message = _OPTION.sub(
+        lambda name: f"--{name[0].replace('_', '-')}", " ".join(str(error).split())
+    )
+    if is_json:
+        facts = {"error": message, "type": type(error).__name__}
+        show = tell if on_stderr else put
+        show(json.dumps(facts if line is None else {"line": line, **facts}))
+    else:
+        tell(f"vivace: {message}" if line is None else f"vivace: line {line}: {message}")

@@ -1,0 +1,38 @@
+"""What a speaking command asks for, checked as far as that needs no model."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from typing import Any
+
+from vivace.audio.speed import check_speed
+from vivace.errors import RequestError
+from vivace.speech import SamplingParams
+
+SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingParams))
+
+
+def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the command line says of the speech itself, as `TTS.stream` takes it."""
+    check_speed(arguments.speed)
+    sampling = _given(arguments, SAMPLING)
+    SamplingParams(max_frames=sys.maxsize).replace(**sampling)  # the model has its own maximum
+    if arguments.chunk_frames is not None and arguments.chunk_frames < 1:
+        raise RequestError(f"chunk_frames must be 1 or more, not {arguments.chunk_frames}")
+    return {
+        "language": arguments.language,
+        "instruct": arguments.instruct,
+        "text_layout": arguments.text_layout,
+        "clean": arguments.clean,
+        "keep_emoji": arguments.keep_emoji,
+        "normalize": arguments.normalize,
+        **_given(arguments, ("chunk_frames",)),
+        **sampling,
+    }
+
+
+def _given(arguments: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+    values = {name: getattr(arguments, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}

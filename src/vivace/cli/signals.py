@@ -1,0 +1,41 @@
+"""SIGTERM and SIGHUP end the work as Ctrl-C does: files are finished, and the exit code tells."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import current_thread, main_thread
+from types import FrameType
+
+ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.number = number
+
+
+@contextmanager
+def orderly_end() -> Iterator[None]:
+    """Signals that would end the process raise Terminated, once; those that are ignored stay so."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    heard = [number for number in ENDS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in heard:
+        signal.signal(number, _raise)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    for other in ENDS:  # a second one must not break off what the first began
+        signal.signal(other, signal.SIG_IGN)
+    raise Terminated(number)

@@ -1,0 +1,88 @@
+"""The standard streams: a closed or full one is an error in one line, and never another file.
+
+Words for people go through `tell`, what a program reads through `put`; both are fit for a terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import IO, Any
+
+from vivace.errors import TTSError
+
+STDOUT = "-"
+STDOUT_PATHS = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+
+class StdoutError(TTSError):
+    """Stdout took no more; who reads it must not think that all is there."""
+
+
+def settle_streams() -> None:
+    """Give what was closed a place of its own: else the next file that is opened becomes it."""
+    for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, flags)  # the lowest free number; stdout's refuses what is written
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def tell(words: object, *, start: str = "", end: str = "\n") -> None:
+    """Lines on stderr; where nobody can be told, the work goes on."""
+    try:
+        sys.stderr.write(start + _lines(words, sys.stderr) + end)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _drop(sys.stderr)
+
+
+def put(words: object) -> None:
+    """Lines on stdout, at once."""
+    put_bytes(f"{_lines(words, sys.stdout)}\n".encode(_encoding(sys.stdout)))
+
+
+def put_bytes(content: bytes) -> None:
+    """Bytes on stdout, at once. A reader who has gone is a BrokenPipeError."""
+    try:
+        file = getattr(sys.stdout, "buffer", None)
+        if file is None:  # a text without bytes, as tests have
+            sys.stdout.write(content.decode())
+        else:
+            sys.stdout.flush()
+            file.write(content)
+            file.flush()
+    except BrokenPipeError:
+        _drop(sys.stdout)
+        raise
+    except (OSError, ValueError) as error:
+        _drop(sys.stdout)
+        reason = getattr(error, "strerror", None) or error
+        raise StdoutError(f"cannot write to stdout: {reason}") from error
+
+
+def plain(value: object) -> str:
+    """One line fit for a terminal: names come from anyone, escape codes and all."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(value))
+
+
+def _lines(words: object, stream: IO[Any]) -> str:
+    text = "\n".join(plain(line) for line in str(words).split("\n"))
+    return text.encode(_encoding(stream), "backslashreplace").decode(_encoding(stream))
+
+
+def _encoding(stream: IO[Any]) -> str:
+    return getattr(stream, "encoding", None) or "utf-8"
+
+
+def _drop(stream: IO[Any]) -> None:
+    """Without this, Python tries once more at its end, and complains."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

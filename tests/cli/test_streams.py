@@ -1,0 +1,330 @@
+"""Closed, full and hostile streams: the work is done or an error is one line, never a traceback."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import LIMIT_S, Captured, command_line, environment, num_frames, run_here
+
+from vivace import TTS, Voice
+from vivace.audio.files import read_audio
+from vivace.cli.main import main
+from vivace.voices.library import VoiceLibrary
+
+SHORT = ("--seed=1", "--max-frames=3", "--min-frames=3")
+ESCAPE = "\x1b]0;owned\x07\x9b2J"
+
+
+@pytest.fixture
+def model(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIVACE_MODEL", str(tiny_folder / "custom_voice"))
+    return tiny_folder / "custom_voice"
+
+
+def shell(redirections: str, *arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
+    """Run it as a shell would with these redirections after it."""
+    return subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {redirections}', "sh", *command_line(arguments)],
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=False,
+        env=environment() | {"VIVACE_MODEL": os.environ.get("VIVACE_MODEL", "")},
+    )
+
+
+CLOSED = ["0<&-", "1>&-", "2>&-"]
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [" ".join(some) for n in (1, 2, 3) for some in itertools.combinations(CLOSED, n)],
+)
+def test_with_streams_closed_the_file_is_written_all_the_same(
+    model: Path, tmp_path: Path, closed: str
+) -> None:
+    done = shell(closed, "Hello.", "-o", "x.wav", *SHORT)
+    assert done.returncode == 0
+    assert num_frames(tmp_path / "x.wav") == 3
+    assert done.stdout == b""
+    assert b"Traceback" not in done.stderr
+    assert done.stderr.startswith(b"x.wav: first audio") != ("2>&-" in closed)
+    assert [path.name for path in tmp_path.glob("*.wav")] == ["x.wav"]
+
+
+def test_with_stderr_closed_a_failure_is_told_by_the_exit_code(model: Path, tmp_path: Path) -> None:
+    assert shell("2>&-", "Hello.", "-o", "x.wav", "--voice=nobody").returncode == 1
+    assert shell("2>&-", "Hello.", "--sing").returncode == 2
+    assert not (tmp_path / "x.wav").exists()
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["-", "--stream"]])
+def test_a_closed_stdin_is_said(model: Path, arguments: list[str]) -> None:
+    done = shell("0<&-", *arguments, "-o", "x.wav")
+    assert done.returncode == 1
+    assert done.stderr == b"vivace: stdin is closed; give the text as an argument\n"
+
+
+@pytest.mark.parametrize(
+    ("redirection", "reason"),
+    [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")],
+)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["Hello.", "-o", "-", *SHORT],
+        ["Hello.", "-o", "x.wav", "--json", *SHORT],
+        ["--help"],
+        ["--version"],
+        ["say", "--help"],
+        ["speakers"],
+        ["speakers", "--json"],
+        ["voice", "list", "--json"],
+    ],
+)
+def test_a_stdout_that_takes_nothing_is_one_line(
+    model: Path, tmp_path: Path, arguments: list[str], redirection: str, reason: str
+) -> None:
+    done = shell(redirection, *arguments)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"vivace: cannot write to stdout: {reason}".encode()
+    assert done.stderr.count(b"\n") == 1
+    if "x.wav" in arguments:
+        assert num_frames(tmp_path / "x.wav") == 3
+
+
+def test_a_full_stderr_does_not_keep_the_file_back(model: Path, tmp_path: Path) -> None:
+    done = shell("2>/dev/full", "Hello.", "-o", "x.wav", *SHORT)
+    assert done.returncode == 0
+    assert num_frames(tmp_path / "x.wav") == 3
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "-"])
+def test_stdout_may_be_named_as_a_path(model: Path, tmp_path: Path, name: str) -> None:
+    done = shell(">x.wav", "Hello.", "-o", name, "--format=wav", *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert read_audio(tmp_path / "x.wav").duration_s == pytest.approx(0.24)
+
+
+def test_a_named_pipe_gets_the_audio_as_it_comes(model: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE) as reader:
+        assert shell("", "Hello.", "-o", "pipe", "--format=pcm", *SHORT).returncode == 0
+        assert reader.stdout is not None
+        assert len(reader.stdout.read()) == 3 * 1920 * 2
+    assert shell("", "Hello.", "-o", "/dev/null", *SHORT).returncode == 0
+
+
+# --- For programs -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind", "message"),
+    [
+        (["", "--json"], 1, "RequestError", "text is empty"),
+        (["Hello.", "--json", "--voice=nobody"], 1, "UnknownVoiceError", "no voice named"),
+        (["Hello.", "--json", "-o", "x.xyz"], 1, "AudioError", "cannot write 'x.xyz'"),
+        (["Hello.", "--json", "--seed=one"], 2, "UsageError", "invalid int value"),
+        (["Hello.", "--json", "--top-p=7"], 1, "RequestError", "--top-p must be above 0"),
+        (["speakers", "--json", "--model=nowhere"], 1, "CheckpointError", "no folder 'nowhere'"),
+    ],
+)
+def test_an_error_under_json_is_json(
+    model: Path, capsys: Captured, arguments: list[str], code: int, kind: str, message: str
+) -> None:
+    try:
+        found: object = main(arguments)
+    except SystemExit as end:
+        found = end.code
+    output = capsys.readouterr()
+    facts = json.loads(output.out)
+    assert found == code
+    assert facts["type"] == kind
+    assert message in facts["error"]
+    assert output.err == ""
+
+
+def test_an_error_under_json_leaves_audio_on_stdout_alone(model: Path) -> None:
+    done = shell("", "Hello.", "--json", "-o", "-", "--voice=nobody")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert json.loads(done.stderr)["type"] == "UnknownVoiceError"
+
+
+def test_doctor_for_programs_is_json(capsys: Captured) -> None:
+    assert main(["doctor", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["backend eager"].startswith("usable")
+    assert {"vivace", "python", "torch", "auto picks", "voices"} <= facts.keys()
+
+
+def test_json_tells_the_time_from_the_start_of_the_process(model: Path) -> None:
+    done = shell("", "Hello.", "--json", "-o", "x.wav", *SHORT)
+    facts = json.loads(done.stdout)
+    since_start, since_call = facts["start_to_first_audio_ms"], facts["first_audio_ms"]
+    assert since_start > since_call + 100  # Python and torch were imported, a model loaded
+    assert since_start < 1000 * LIMIT_S
+    assert facts["is_complete"] is False
+
+
+# --- Names that nobody should see on a terminal -----------------------------------------------
+
+
+def test_escape_codes_in_names_never_reach_the_terminal(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    home = tmp_path / f"home{ESCAPE}"
+    monkeypatch.setenv("VIVACE_HOME", str(home))
+    (tmp_path / "words.txt").write_text("x")
+    out = tmp_path / f"out{ESCAPE}\n.wav"
+    for arguments in (
+        ["voice", "list"],
+        ["doctor"],
+        ["Hello.", "-o", out, *SHORT],
+        ["Hello.", "-o", out],
+        ["Hello.", "-o", tmp_path / f"{ESCAPE}.xyz"],
+        ["Hello.", f"--voice=/{ESCAPE}.wav", "-o", "y.wav"],
+        ["Hello.", f"--model={ESCAPE}", "-o", "y.wav"],
+        ["clone", f"--ref-audio={ESCAPE}", "Hello."],
+        ["speakers", f"--model={ESCAPE}"],
+    ):
+        run_here(*arguments)
+    VoiceLibrary().add(Voice(name="ada", speaker=np.ones(32, np.float32), licence=ESCAPE))
+    run_here("voice", "list")
+    run_here("voice", "show", "ada")
+    for arguments in (["Hello.", "you", ESCAPE], [f"--{ESCAPE}"]):
+        with pytest.raises(SystemExit):
+            run_here(*arguments)
+    output = capsys.readouterr()
+    shown = output.out + output.err
+    assert shown.count("owned") >= 9
+    assert not set(shown) & set("\x1b\x07\x9b\r")
+
+
+def test_a_loading_line_shows_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    assert run_here("Hello.", f"--model=x{ESCAPE}", "-o", "x.wav") == 1
+    assert "loading x?]0;owned" in terminal.getvalue()
+    assert not set(terminal.getvalue()) & set("\x1b\x07\x9b")
+
+
+# --- Before the model is loaded ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [" "],
+        ["Hello. [pause 99s]"],
+        ["Hello.", "--seed=-1"],
+        ["Hello.", "--top-p=2"],
+        ["Hello.", "--temperature=nan"],
+        ["Hello.", "--speed=9"],
+        ["Hello.", "--chunk-frames=0"],
+        ["Hello.", "--min-frames=100", "--max-frames=10"],
+        ["Hello.", "-o", "none/x.wav"],
+        ["clone", "--ref-audio=none.wav", "Hello."],
+        ["clone", "--ref-audio=.", "Hello."],
+        ["voice", "add", "ada", "none.wav"],
+        ["design", "A voice.", " "],
+        ["repl", "--chunk-frames=0"],
+        ["--batch=none.txt", "-o", "out"],
+    ],
+)
+def test_what_needs_no_model_is_refused_before_torch_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = (
+        "import sys; sys.modules['sounddevice'] = None; from vivace.cli.main import main;"
+        "code = main(); print('torch' in sys.modules, code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+        env=environment(),
+    )
+    assert done.stdout == "False 1\n", done.stderr
+    assert done.stderr.startswith("vivace: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_base_model_without_a_voice_is_told_in_the_words_of_the_command_line(
+    tiny_folder: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    assert run_here("Hello.", "--model", tiny_folder / "base", "-o", tmp_path / "x.wav") == 1
+    error = capsys.readouterr().err
+    assert "--voice me.wav" in error
+    assert "tts." not in error
+
+
+@pytest.mark.parametrize("name", ["folder", "pipe"])
+def test_a_reference_that_is_no_file_is_called_what_it_is(
+    tiny_folder: Path, tmp_path: Path, capsys: Captured, name: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    base = ("--model", tiny_folder / "base", "Hello.")
+    for arguments in (
+        ("clone", *base, "--ref-audio", tmp_path / name),
+        ("say", *base, "--voice", tmp_path / name, "-o", tmp_path / "x.wav"),
+    ):
+        assert run_here(*arguments) == 1
+        assert f"it is a {name}, not a file" in capsys.readouterr().err
+
+
+# --- Did you mean -----------------------------------------------------------------------------
+
+
+def test_a_file_is_not_read_as_its_name(
+    model: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TTS, "load", lambda *_, **__: pytest.fail("loaded"))
+    (tmp_path / "book.txt").write_text("Call me Ishmael.")
+    for name, words in (("book.txt", "is a file"), ("bok.txt", "looks like a file")):
+        with pytest.raises(SystemExit) as end:
+            run_here(name)
+        assert end.value.code == 2
+        error = capsys.readouterr().err
+        assert f"{name} {words}; did you mean its text, `vivace - < {name}`?" in error
+        assert f"`vivace say {name}` says its name" in error
+
+
+@pytest.mark.parametrize("command", [[], ["say"]])
+def test_words_without_quotes_are_suggested_with_them(
+    model: Path, capsys: Captured, command: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        run_here(*command, "Hello", "big", "world", "--seed=1")
+    assert end.value.code == 2
+    assert 'in quotes: "Hello big world"' in capsys.readouterr().err
+
+
+def test_threads_are_those_that_were_asked_for(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    load = TTS.load
+    monkeypatch.setattr(
+        TTS, "load", lambda *a, **k: asked.append(k.get("threads")) or load(*a, **k)
+    )
+    assert run_here("Hello.", "--threads=2", "-o", "x.wav", *SHORT) == 0
+    assert run_here("Hello.", "-o", "y.wav", *SHORT) == 0
+    assert asked == [2, None]
+    assert run_here("Hello.", "--threads=0", "-o", "z.wav") == 1

@@ -1,0 +1,276 @@
+"""Many processes beside each other, batches of lines, and signals that end them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from harness import (
+    LIMIT_S,
+    LONG_TEXT,
+    Captured,
+    command_line,
+    environment,
+    num_frames,
+    run,
+    run_here,
+    start,
+    wait_until,
+)
+
+from vivace.audio.files import read_audio
+from vivace.cli.batch import Batch
+
+SHORT = ("--max-frames=3", "--min-frames=3")
+
+
+@pytest.fixture
+def model(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIVACE_MODEL", str(tiny_folder / "custom_voice"))
+    return tiny_folder / "custom_voice"
+
+
+def hidden(folder: Path) -> list[Path]:
+    return list(folder.glob(".vivace-*"))
+
+
+def begin(*arguments: str | Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command_line(arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+
+
+# --- Beside each other ------------------------------------------------------------------------
+
+
+def test_ten_processes_in_one_folder_lose_nothing(model: Path, tmp_path: Path) -> None:
+    processes = [
+        begin("Hello.", "--json", f"--seed={seed}", "--model", model, *SHORT) for seed in range(10)
+    ]
+    facts = []
+    for process in processes:
+        output, error = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, error
+        facts.append(json.loads(output))
+    assert len({told["output"] for told in facts}) == 10
+    assert run_here("Hello.", "-o", "again.wav", "--seed=4", *SHORT) == 0
+    [fourth] = [told["output"] for told in facts if told["seed"] == 4]
+    assert (tmp_path / fourth).read_bytes() == (tmp_path / "again.wav").read_bytes()
+    assert len(list(tmp_path.glob("speech*.wav"))) == 10
+    assert hidden(tmp_path) == []
+
+
+def test_a_second_process_with_the_same_file_fails_before_it_loads(
+    model: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    first = start(["-", "--stream", "-o", tmp_path / "x.wav", "--model", model], stdin=-1)
+    wait_until(lambda: bool(hidden(tmp_path)), "the claim")
+    assert run_here("Hello.", "-o", "x.wav", "--model=not-looked-at") == 1
+    assert "cannot write x.wav: another process is writing it" in capsys.readouterr().err
+    assert run_here("Hello.", "-o", "x.wav", "--force", *SHORT) == 0  # who insists need not wait
+    (tmp_path / "x.wav").unlink()
+    _, error = first.communicate(b"Hello there.", timeout=LIMIT_S)
+    assert first.returncode in (0, 3), error
+    assert read_audio(tmp_path / "x.wav").duration_s > 0
+    assert hidden(tmp_path) == []
+
+
+def test_a_file_that_appears_meanwhile_costs_no_audio(model: Path, tmp_path: Path) -> None:
+    first = start(["-", "--stream", "-o", tmp_path / "x.wav", "--model", model], stdin=-1)
+    wait_until(lambda: bool(hidden(tmp_path)), "the claim")
+    (tmp_path / "x.wav").write_bytes(b"theirs")
+    _, error = first.communicate(b"Hello there.", timeout=LIMIT_S)
+    assert first.returncode == 1
+    assert f"see {tmp_path / 'x-2.wav'}".encode() in error
+    assert (tmp_path / "x.wav").read_bytes() == b"theirs"
+    assert read_audio(tmp_path / "x-2.wav").duration_s > 0
+
+
+def test_a_refused_command_leaves_its_name_free(model: Path, tmp_path: Path) -> None:
+    assert run_here("Hello.", "--voice=nobody", "-o", "x.wav") == 1
+    assert run_here("Hello.", "--voice=nobody") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_overwritten_file_keeps_its_mode(model: Path, tmp_path: Path) -> None:
+    assert run_here("Hello.", "-o", "x.wav", *SHORT) == 0
+    (tmp_path / "x.wav").chmod(0o600)
+    assert run_here("Hello.", "-o", "x.wav", "--force", *SHORT) == 0
+    assert (tmp_path / "x.wav").stat().st_mode & 0o777 == 0o600
+
+
+# --- Signals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+@pytest.mark.parametrize("options", [["--stream"], []])
+def test_a_signal_leaves_a_finished_file_and_tells(
+    model: Path, tmp_path: Path, number: signal.Signals, code: int, options: list[str]
+) -> None:
+    process = start([LONG_TEXT, "--model", model, "-o", tmp_path / "x.wav", *options])
+    wait_until(lambda: any(p.stat().st_size > 50_000 for p in tmp_path.glob(".*.tmp")), "audio")
+    process.send_signal(number)
+    _, error = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == code
+    report, ended = error.decode().splitlines()
+    assert report.endswith(", cancelled")
+    assert ended in ("vivace: interrupted", f"vivace: ended by {number.name}")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.wav"]
+    assert read_audio(tmp_path / "x.wav").duration_s > 1
+
+
+def test_a_repl_ends_with_a_signal(model: Path, tmp_path: Path) -> None:
+    process = start(["repl", "--model", model], stdin=subprocess.PIPE, cwd=tmp_path)
+    assert process.stdin is not None
+    process.stdin.write(f"{LONG_TEXT}\n".encode())
+    process.stdin.flush()
+    wait_until(lambda: any(p.stat().st_size > 50_000 for p in tmp_path.glob(".*.tmp")), "audio")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 143
+    assert read_audio(tmp_path / "speech.wav").duration_s > 1
+
+
+def test_what_a_kill_leaves_is_swept_by_the_next_command(model: Path, tmp_path: Path) -> None:
+    process = start([LONG_TEXT, "--stream", "--model", model, "-o", tmp_path / "x.wav"])
+    wait_until(lambda: any(p.stat().st_size > 50_000 for p in tmp_path.glob(".*.tmp")), "audio")
+    process.kill()
+    process.communicate(timeout=LIMIT_S)
+    assert len(hidden(tmp_path)) == 1
+    assert run_here("Hello.", "-o", "other.wav", *SHORT) == 0
+    assert hidden(tmp_path) == []
+    assert run_here("Hello.", "-o", "x.wav", *SHORT) == 0
+
+
+def test_nohup_stays_nohup(model: Path, tmp_path: Path) -> None:
+    command = command_line(["-", "--stream", "--model", model, "-o", tmp_path / "x.wav"])
+    ignore = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    command[2] = ignore + command[2].replace("signal.signal(signal.SIGHUP", "(signal.SIGHUP")
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    )
+    wait_until(lambda: bool(hidden(tmp_path)), "the claim")
+    process.send_signal(signal.SIGHUP)
+    process.communicate(b"Hello.", timeout=LIMIT_S)
+    assert process.returncode in (0, 3)
+    assert (tmp_path / "x.wav").exists()
+
+
+# --- Batches ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    path = tmp_path / "lines.txt"
+    path.write_text("\ufeffOne.\n\n  Two.\r\n[pause 1s]\nFive.", encoding="utf-8")
+    return path
+
+
+def test_every_line_of_a_batch_is_a_file_of_its_number(
+    model: Path, tmp_path: Path, lines: Path, capsys: Captured
+) -> None:
+    assert run_here("--batch", lines, "-o", "out/", "--seed=1", "--json", *SHORT) == 1
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    outputs = {fact["line"]: fact.get("output") for fact in told}
+    assert outputs == {1: "out/0001.wav", 3: "out/0003.wav", 4: None, 5: "out/0005.wav"}
+    [refused] = [fact for fact in told if fact["line"] == 4]
+    assert refused["type"].endswith("Error")
+    assert run_here("Two.", "-o", "two.wav", "--seed=1", *SHORT) == 0
+    assert (tmp_path / "out/0003.wav").read_bytes() == (tmp_path / "two.wav").read_bytes()
+    assert len(list((tmp_path / "out").iterdir())) == 3
+
+
+def test_a_batch_goes_on_where_it_was_left(
+    model: Path, tmp_path: Path, lines: Path, capsys: Captured
+) -> None:
+    lines.write_text("One.\nTwo.\n")
+    batch = ("--batch", lines, "-o", "out", "--format=flac", *SHORT)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "0001.flac").write_bytes(b"precious")
+    assert run_here(*batch) == 0
+    skipped, report, cut = capsys.readouterr().err.splitlines()
+    assert skipped == "out/0001.flac: exists, skipped"
+    assert report.startswith("out/0002.flac: first audio in ")
+    assert cut.startswith("vivace: out/0002.flac: cut at --max-frames 3")
+    assert (tmp_path / "out" / "0001.flac").read_bytes() == b"precious"
+    assert run_here(*batch, "--force") == 0
+    assert read_audio(tmp_path / "out" / "0001.flac").duration_s == pytest.approx(0.24)
+
+
+def test_a_batch_from_a_pipe(model: Path, tmp_path: Path) -> None:
+    done = run(["--batch=-", "-o", tmp_path / "out", "--model", model, *SHORT], input=b"A.\nB.\n")
+    assert done.returncode == 0, done.stderr
+    assert [num_frames(tmp_path / "out" / name) for name in ("0001.wav", "0002.wav")] == [3, 3]
+
+
+def test_an_interrupted_batch_leaves_whole_files_only(
+    model: Path, tmp_path: Path, lines: Path
+) -> None:
+    lines.write_text(f"One.\n{LONG_TEXT}\nThree.\n")
+    process = start(["--batch", lines, "-o", tmp_path / "out", "--model", model, "--seed=1"])
+    wait_until(
+        lambda: any(p.stat().st_size > 50_000 for p in (tmp_path / "out").glob(".*.tmp")), "audio"
+    )
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["0001.wav"]
+
+
+def test_lines_are_spoken_together_where_that_helps(
+    model: Path, tmp_path: Path, lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two at a time, both of two lines must be under way before either is finished."""
+    import threading
+
+    both = threading.Barrier(2, timeout=LIMIT_S)
+    speak_line = Batch._speak
+
+    def wait_for_both(*arguments: object) -> object:
+        both.wait()
+        return speak_line(*arguments)  # type: ignore[arg-type]
+
+    lines.write_text("One.\nTwo.\n")
+    monkeypatch.setattr("vivace.engine.engine.Engine.num_together", 2)
+    monkeypatch.setattr(Batch, "_speak", wait_for_both)
+    assert run_here("--batch", lines, "-o", "out", "--seed=1", *SHORT) == 0
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "match"),
+    [
+        (["--batch=lines.txt"], 2, "-o names the folder"),
+        (["Hello.", "--batch=lines.txt", "-o", "out"], 2, "takes no TEXT"),
+        (["--batch=none.txt", "-o", "out"], 1, "cannot read none.txt"),
+        (["--batch=lines.txt", "-o", "lines.txt"], 1, "cannot write to the folder lines.txt"),
+        (["--batch=empty.txt", "-o", "out"], 1, "has no line to read"),
+        (["--batch=lines.txt", "-o", "out", "--format=mp9"], 1, "no audio format named 'mp9'"),
+    ],
+)
+def test_a_batch_that_cannot_be_is_one_line(
+    model: Path,
+    tmp_path: Path,
+    lines: Path,
+    capsys: Captured,
+    arguments: list[str],
+    code: int,
+    match: str,
+) -> None:
+    (tmp_path / "empty.txt").write_text("\n \n")
+    try:
+        found: object = run_here(*arguments)
+    except SystemExit as end:
+        found = end.code
+    assert found == code
+    assert match in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from vivace.checkpoint_files import read_json
 from vivace.errors import CheckpointError, RequestError
-from vivace.hub import CODEC, EMBEDDED, RELEASED, find_folder, shard_paths
+from vivace.hub import CODEC, EMBEDDED, RELEASED, codec_folder, find_folder, shard_paths
 from vivace.model.codec import Codec
 from vivace.model.config import (
     CodecConfig,
@@ -35,7 +35,7 @@ from vivace.model.talker import Qwen3TTS
 from vivace.speech import SamplingParams
 from vivace.text.tokenizer import TextTokenizer
 
-__all__ = ["EMBEDDED", "RELEASED", "Checkpoint", "fill", "find_folder", "read_sampling"]
+__all__ = ["EMBEDDED", "RELEASED", "Checkpoint", "find_folder", "load_codec", "read_sampling"]
 
 SPEAKER_ENCODER = "speaker_encoder."  # the first of its tensors' names
 PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin")
@@ -95,13 +95,22 @@ class Checkpoint:
 
     def load_codec(self, device: torch.device) -> Codec:
         """Always float32: its exponentials and codebooks do not survive less."""
-        folder = self.folder / CODEC
-        with open_tensors(folder, device) as tensors:
-            check_codec(self.codec_config, tensors.shapes(), str(folder / "config.json"))
-            codec = _build_on_meta(Codec, self.codec_config, folder)
-            fill(codec, tensors, torch.float32)
-        codec.fold()
-        return codec
+        return _load_codec(self.codec_config, self.folder / CODEC, device)
+
+
+def load_codec(folder: Path, device: torch.device) -> Codec:
+    """The codec of a folder of its own, or of the checkpoint that has it inside."""
+    folder = codec_folder(folder)
+    return _load_codec(load_codec_config(folder / "config.json"), folder, device)
+
+
+def _load_codec(config: CodecConfig, folder: Path, device: torch.device) -> Codec:
+    with open_tensors(folder, device) as tensors:
+        check_codec(config, tensors.shapes(), str(folder / "config.json"))
+        codec = _build_on_meta(Codec, config, folder)
+        fill(codec, tensors, torch.float32)
+    codec.fold()
+    return codec
 
 
 def read_sampling(path: Path) -> SamplingParams:

@@ -40,9 +40,10 @@ def find_folder(
     cache_dir: str | Path | None,
     offline: bool,
     token: str | bool | None = None,
+    is_codec: bool = False,
 ) -> Path:
     """A local folder as it is; a hub id downloaded, or found in the cache when offline; without a
-    name, the embedded voice."""
+    name, the embedded voice. `is_codec` says that a codec alone is enough."""
     if name is None:
         return EMBEDDED
     try:
@@ -58,7 +59,9 @@ def find_folder(
         raise CheckpointError(
             f"no folder {str(name)!r}; give a checkpoint folder or a hub id such as {RELEASED[1]}"
         )
-    return _download(str(name), revision, cache_dir, offline, token)
+    found = _download(str(name), revision, cache_dir, offline, token)
+    _check_whole(str(name), found, offline, is_codec)
+    return found
 
 
 def _download(
@@ -96,16 +99,22 @@ def _download(
         ) from error
     except Exception as error:  # the hub client raises a dozen kinds; all mean "no files"
         raise CheckpointError(f"{name} could not be downloaded: {error}") from error
-    _check_whole(name, folder, offline)
     # A snapshot's folder is named after its commit: give it as `revision` to stay with it.
     log.info("%s is commit %s in %s", name, folder.name, folder)
     return folder
 
 
-def _check_whole(name: str, folder: Path, offline: bool) -> None:
+def codec_folder(folder: Path) -> Path:
+    """Where the codec is: in the folder of that name, or all there is."""
+    return folder / CODEC if (folder / CODEC).is_dir() else folder
+
+
+def _check_whole(name: str, folder: Path, offline: bool, is_codec: bool) -> None:
     """Raise a CheckpointError unless every file that loading needs has come."""
-    needed = [folder / file for file in (*NEEDED, f"{CODEC}/config.json")]
-    needed += [*shard_paths(folder), *shard_paths(folder / CODEC)]
+    codec = codec_folder(folder) if is_codec else folder / CODEC
+    needed = [codec / "config.json", *shard_paths(codec)]
+    if not is_codec:
+        needed += [*(folder / file for file in NEEDED), *shard_paths(folder)]
     if missing := [str(path.relative_to(folder)) for path in needed if not path.is_file()]:
         hint = "load it once with a connection" if offline else "is it a Qwen3-TTS checkpoint?"
         raise CheckpointError(

@@ -163,6 +163,15 @@ class TTS:
         return self._open_parts()[2].engine
 
     @property
+    def tokenizer(self) -> TextTokenizer:
+        return self._intake.tokenizer
+
+    @property
+    def codec(self) -> Codec:
+        """Samples to codes and back."""
+        return self._open_parts()[1]
+
+    @property
     def device(self) -> torch.device:
         return self._open_parts()[0].device
 
@@ -271,20 +280,41 @@ class TTS:
         chunk_frames: ChunkFrames = RAMP,
         **sampling: Any,
     ) -> Stream:
-        _, _, desk = self._open_parts()
         check_names(sampling)
-        request = Request(
-            text=text if isinstance(text, str) else as_pieces(text),
-            voice=None if voice is None else self.voice(voice),
-            language=language,
-            instruct=instruct,
-            layout=text_layout,
-            split=split,
-            clean=clean,
-            keep_emoji=keep_emoji,
-            normalize=normalize,
-            trim=trim,
+        return self.open(
+            Request(
+                text=text if isinstance(text, str) else as_pieces(text),
+                voice=self._intake.default_voice if voice is None else self.voice(voice),
+                language=language,
+                instruct=self._intake.check_follows(instruct),
+                layout=text_layout,
+                split=split,
+                clean=clean,
+                keep_emoji=keep_emoji,
+                normalize=normalize,
+                trim=trim,
+            ),
+            sampling,
+            chunk_frames=chunk_frames,
+            guard=guard,
+            speed=speed,
         )
+
+    def open(
+        self,
+        request: Request,
+        sampling: Mapping[str, Any],
+        *,
+        chunk_frames: ChunkFrames = RAMP,
+        guard: bool = True,
+        speed: float = 1.0,
+    ) -> Stream:
+        """The stream of a request that was put together elsewhere, as it is.
+
+        `stream` and the classes of `vivace.compat` end here. Nothing is filled in: no default
+        voice, and `instruct` reaches any checkpoint.
+        """
+        _, _, desk = self._open_parts()
         return desk.open(
             request,
             self._settle_sampling(sampling),

@@ -184,7 +184,6 @@ def test_say_takes_a_path_for_a_recording_whatever_its_extension(
         ("base", ["--voice=https://example.com/me.wav"], "URLs are not fetched"),
         ("base", ["--voice=vivian"], "cannot speak with the preset voice 'vivian'; load"),
         ("base", [], "a Base model speaks with a cloned voice: .*--voice me.wav"),
-        ("voice_design", [], "needs instruct"),
     ],
 )
 def test_say_refuses_a_voice_it_cannot_have(

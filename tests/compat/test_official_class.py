@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import pytest
 import torch
 
 from conftest import ROOT, load_script
-from official_calls import official_items
+from official_calls import GOLDEN, official_items
 from vivace.compat import Qwen3TTSModel, VoiceClonePromptItem
+from vivace.engine.desk import Desk
+from vivace.errors import TextTooLongError
+from vivace.speech import SamplingParams
 
 GREEDY = {"do_sample": False, "subtalker_dosample": False, "max_new_tokens": 65}
 
@@ -90,6 +95,35 @@ def test_lists_are_batches_and_single_values_spread(models: dict[str, Qwen3TTSMo
     assert [wave.dtype for wave in waves] == [np.float32, np.float32]
 
 
+def test_a_list_is_made_together_and_each_as_alone(
+    models: dict[str, Qwen3TTSModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models["custom_voice"]
+    engine = model.tts.engine
+    step, seen = engine.backend.step, []
+
+    def watch(*arguments: Any, **options: Any) -> Any:
+        seen.append(engine.num_running)
+        return step(*arguments, **options)
+
+    texts = ["The first.", "A second, longer than the first.", "好", "The last one of four."]
+    speakers, options = ["ryan", "vivian", "eric", ""], {"max_new_tokens": 30, "seed": 5}
+    alone = [
+        model.generate_custom_voice(text, speaker, **options)[0][0]
+        for text, speaker in zip(texts, speakers, strict=True)
+    ]
+    monkeypatch.setattr(engine.backend, "step", watch)
+    together, _ = model.generate_custom_voice(texts, speakers, **options)
+    assert max(seen) > 1
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_error_of_one_text_is_raised_as_it_is(models: dict[str, Qwen3TTSModel]) -> None:
+    with pytest.raises(TextTooLongError):
+        models["custom_voice"].generate_custom_voice(["Hm.", "a" * 1_000_001], "ryan")
+
+
 def test_a_prompt_is_made_once_and_used_as_item_list_or_dict(
     models: dict[str, Qwen3TTSModel], reference: tuple[np.ndarray, int]
 ) -> None:
@@ -111,27 +145,284 @@ def test_a_prompt_is_made_once_and_used_as_item_list_or_dict(
     assert np.array_equal(made[0], made[2])
 
 
-def test_sampling_defaults_come_from_the_checkpoint_and_none_keeps_them(
-    models: dict[str, Qwen3TTSModel],
+# --- Everything that the official package was asked for ----------------------------------------
+
+CALLS = [
+    (model, call["name"])
+    for model in ("custom_voice", "custom_voice_projected", "voice_design")
+    for call in json.loads((GOLDEN / f"codes_{model}.json").read_text())["calls"]
+    if call["items"][0]["text"]  # of an empty text the official code reads the end marker
+]
+
+
+@pytest.fixture(scope="module")
+def load(tiny_folder: Path) -> Callable[[str], Qwen3TTSModel]:
+    @cache
+    def load_model(name: str) -> Qwen3TTSModel:
+        return Qwen3TTSModel.from_pretrained(tiny_folder / name, device_map="cpu")
+
+    return load_model
+
+
+@pytest.mark.parametrize(("name", "call"), CALLS)
+def test_a_call_of_the_official_package_sounds_as_its_codes_do(
+    load: Callable[[str], Qwen3TTSModel], name: str, call: str
 ) -> None:
-    tts = models["custom_voice"].tts
-    seen: list[dict[str, Any]] = []
-    speak = tts.speak
+    """No speaker, no instruct, dialects, penalties, limits and padded batches among them."""
+    model = load(name)
+    items = [item for item in official_items(name) if item.call == call]
+    arguments: dict[str, Any] = {
+        "text": [item.raw["text"] for item in items],
+        "language": [item.raw["language"] for item in items],
+        "instruct": [item.raw.get("instruct") for item in items],
+        "non_streaming_mode": items[0].layout == "offline",
+        **items[0].settings,
+    }
+    if name == "voice_design":
+        waves, _ = model.generate_voice_design(**arguments)
+    else:
+        speakers = [item.raw.get("speaker") for item in items]
+        waves, _ = model.generate_custom_voice(speaker=speakers, **arguments)
+    codes = [{"audio_codes": torch.from_numpy(item.codes)} for item in items]
+    expected, _ = model.model.speech_tokenizer.decode(codes)
+    for wave, official, item in zip(waves, expected, items, strict=True):
+        assert len(wave) == item.raw["num_samples"]
+        np.testing.assert_allclose(wave, official, rtol=0, atol=1e-4)
 
-    def watch(text: str, **options: Any) -> Any:
-        seen.append(options)
-        return speak(text, **options)
 
-    tts.speak = watch  # type: ignore[method-assign]
-    try:
-        models["custom_voice"].generate_custom_voice(
-            "Hm.", "ryan", temperature=None, subtalker_top_k=7, max_new_tokens=4, unknown=1
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_a_voice_is_designed_without_an_instruct(
+    load: Callable[[str], Qwen3TTSModel], nothing: str | None
+) -> None:
+    (item,) = (i for i in official_items("voice_design") if i.call == "no_instruct_offline")
+    arguments = {"language": item.raw["language"], **item.settings}
+    model = load("voice_design")
+    waves, _ = model.generate_voice_design(item.raw["text"], nothing, **arguments)
+    expected, _ = model.model.speech_tokenizer.decode([{"audio_codes": item.codes}])
+    np.testing.assert_allclose(waves[0], expected[0], rtol=0, atol=1e-4)
+    ours = model.tts.speak(
+        item.raw["text"], language="french", instruct=nothing, temperature=0, trim=False,
+        max_frames=64,
+    )  # fmt: skip
+    np.testing.assert_array_equal(ours.codes, item.codes)
+
+
+@pytest.mark.parametrize("nobody", [None, ""])
+def test_no_speaker_is_nobody_and_not_the_first(
+    load: Callable[[str], Qwen3TTSModel], nobody: str | None
+) -> None:
+    model = load("custom_voice")
+    (item,) = (i for i in official_items("custom_voice") if i.call == "no_speaker_offline")
+    arguments = {"language": item.raw["language"], **item.settings}
+    waves, _ = model.generate_custom_voice(item.raw["text"], nobody, **arguments)
+    expected, _ = model.model.speech_tokenizer.decode([{"audio_codes": item.codes}])
+    np.testing.assert_allclose(waves[0], expected[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("limit", [2, 3, 9])
+def test_a_limit_of_tokens_gives_one_frame_less(
+    load: Callable[[str], Qwen3TTSModel], limit: int
+) -> None:
+    waves, _ = load("custom_voice").generate_custom_voice(
+        "Hello there.", "ryan", "english", max_new_tokens=limit, do_sample=False
+    )
+    assert len(waves[0]) == (limit - 1) * 1920
+
+
+# --- Defaults -----------------------------------------------------------------------------------
+
+
+def settings_of(
+    model: Qwen3TTSModel, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> SamplingParams:
+    """What the engine is asked for."""
+    seen: list[SamplingParams] = []
+    open_stream = Desk.open
+
+    def watch(self: Desk, request: Any, sampling: SamplingParams, *rest: Any, **more: Any) -> Any:
+        seen.append(sampling)
+        return open_stream(self, request, sampling.replace(max_frames=2), *rest, **more)
+
+    monkeypatch.setattr(Desk, "open", watch)
+    model.generate_custom_voice("Hm.", "ryan", **options)
+    return seen[0]
+
+
+FILE = {
+    "do_sample": False,
+    "temperature": 0.6,
+    "top_k": 11,
+    "subtalker_dosample": False,
+    "subtalker_temperature": 0.4,
+    "subtalker_top_p": 0.7,
+    "repetition_penalty": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "talker", "residual"),
+    [
+        ({}, 0.0, 0.0),
+        ({"temperature": 0.8, "subtalker_temperature": 0.3}, 0.0, 0.0),
+        ({"do_sample": True}, 0.6, 0.0),
+        ({"subtalker_dosample": True}, 0.0, 0.4),
+        ({"do_sample": True, "subtalker_dosample": True, "temperature": 0.8}, 0.8, 0.4),
+    ],
+)
+def test_the_checkpoints_own_defaults_hold_unless_something_is_given(
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any],
+    talker: float,
+    residual: float,
+) -> None:
+    folder = shutil.copytree(tiny_folder / "custom_voice", tmp_path / "custom_voice")
+    (folder / "generation_config.json").write_text(json.dumps(FILE))
+    model = Qwen3TTSModel.from_pretrained(folder, device_map="cpu")
+    assert model.generate_defaults == model.model.generate_config == FILE
+    found = settings_of(model, monkeypatch, **given)
+    assert (found.temperature, found.residual_temperature) == (talker, residual)
+    assert (found.top_k, found.predictor_top_p) == (11, 0.7)
+    assert (found.top_p, found.repetition_penalty) == (1.0, 1.05)  # the official last resort
+
+
+def test_none_keeps_a_default_and_unknown_options_are_dropped(
+    models: dict[str, Qwen3TTSModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = settings_of(
+        models["custom_voice"], monkeypatch, temperature=None, subtalker_top_k=7, unknown=1
+    )
+    assert (found.temperature, found.predictor_top_k) == (0.9, 7)
+
+
+def test_speech_that_does_not_end_is_returned_with_a_warning(
+    models: dict[str, Qwen3TTSModel], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tiny checkpoint greedily repeats itself for ever; TTS.speak raises RunawayError."""
+    with caplog.at_level("WARNING", "vivace"):
+        waves, _ = models["custom_voice"].generate_custom_voice(
+            "Good morning.", "Ryan", "english", do_sample=False, subtalker_dosample=False
         )
-    finally:
-        tts.speak = speak  # type: ignore[method-assign]
-    assert "temperature" not in seen[0]
-    assert seen[0]["predictor_top_k"] == 7
-    assert seen[0]["max_frames"] == 3
+    assert len(waves[0]) > 100 * 1920
+    assert "did not end by itself" in caplog.text
+
+
+# --- Loading ------------------------------------------------------------------------------------
+
+
+def test_strange_keywords_of_loading_are_refused_and_harmless_ones_are_not(
+    tiny_folder: Path,
+) -> None:
+    folder = tiny_folder / "custom_voice"
+    for strange in ({"foo": 1}, {"device": "cpu"}, {"load_in_8bit": True}):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(strange))}'"):
+            Qwen3TTSModel.from_pretrained(folder, **strange)
+    model = Qwen3TTSModel.from_pretrained(
+        folder, device_map={"": "cpu"}, torch_dtype=torch.float32, low_cpu_mem_usage=True
+    )
+    assert model.device == torch.device("cpu")
+
+
+def test_a_speaker_of_capitals_is_found_in_any_letters(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_folder / "custom_voice", tmp_path / "custom_voice")
+    config = json.loads((folder / "config.json").read_text())
+    config["talker_config"]["spk_id"] = {"Speaker_Test": 900}
+    config["talker_config"]["spk_is_dialect"] = {"Speaker_Test": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    model = Qwen3TTSModel.from_pretrained(folder, device_map="cpu")
+    assert model.get_supported_speakers() == ["speaker_test"]
+    made = [
+        model.generate_custom_voice("Hi.", name, seed=1, max_new_tokens=5)[0][0]
+        for name in ("speaker_test", "Speaker_Test", "SPEAKER_TEST")
+    ]
+    assert np.array_equal(made[0], made[1])
+    assert np.array_equal(made[0], made[2])
+
+
+# --- What it holds ------------------------------------------------------------------------------
+
+
+def test_the_processor_gives_the_official_ids(models: dict[str, Qwen3TTSModel]) -> None:
+    model = models["custom_voice"]
+    golden = json.loads((GOLDEN / "tokens.json").read_text())
+    for entry in golden["texts"]:
+        assert model.processor(text=entry["text"])["input_ids"] == [entry["ids"]]
+    for entry in golden["templates"]:
+        (ids,) = model._tokenize_texts([model._build_assistant_text(entry["text"])])
+        assert ids.tolist() == [entry["ids"]]
+
+
+def test_the_processor_pads_on_the_left(models: dict[str, Qwen3TTSModel]) -> None:
+    found = models["custom_voice"].processor(text=["ab c", "d"], return_tensors="pt", padding=True)
+    assert found["input_ids"].tolist() == [[64, 65, 220, 66], [303, 303, 303, 67]]
+    assert found.attention_mask.tolist() == [[1, 1, 1, 1], [0, 0, 0, 1]]
+    assert models["custom_voice"].processor.decode(found.input_ids[0]) == "ab c"
+
+
+def test_the_model_says_what_it_is(models: dict[str, Qwen3TTSModel]) -> None:
+    model = models["base"].model
+    assert (model.tts_model_type, model.tts_model_size) == ("base", "0b6")
+    assert model.config.talker_config.num_code_groups == 16
+    assert model.config.talker_config.code_predictor_config.vocab_size == 64
+    assert (model.device, model.dtype) == (torch.device("cpu"), torch.float32)
+    assert model.get_supported_languages()[0] == "auto"
+
+
+def test_a_speaker_is_heard_by_the_model_itself(
+    models: dict[str, Qwen3TTSModel], reference: tuple[np.ndarray, int]
+) -> None:
+    vector = models["base"].model.extract_speaker_embedding(*reference)
+    items = models["base"].create_voice_clone_prompt(reference, x_vector_only_mode=True)
+    assert torch.equal(vector, items[0].ref_spk_embedding)
+
+
+# --- Prompts ------------------------------------------------------------------------------------
+
+
+def test_a_dict_goes_on_in_context_with_ref_text_and_without_icl_mode(
+    models: dict[str, Qwen3TTSModel], reference: tuple[np.ndarray, int]
+) -> None:
+    model, words = models["base"], "A long reference."
+    items = model.create_voice_clone_prompt(reference, words)
+    whole = model._prompt_items_to_voice_clone_prompt(items)
+    speak = partial(model.generate_voice_clone, "Again.", **GREEDY)
+    expected = speak(voice_clone_prompt=items)[0][0]
+    for left_out in (
+        (),
+        ("icl_mode",),
+        ("x_vector_only_mode",),
+        ("icl_mode", "x_vector_only_mode"),
+    ):
+        prompt = {name: value for name, value in whole.items() if name not in left_out}
+        found = speak(voice_clone_prompt=prompt, ref_text=words)[0][0]
+        assert np.array_equal(found, expected), left_out
+        with pytest.raises(ValueError, match="ref_text is required"):
+            speak(voice_clone_prompt=prompt)
+    vector = speak(voice_clone_prompt={"ref_spk_embedding": whole["ref_spk_embedding"]})[0][0]
+    assert not np.array_equal(vector, expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ref_spk_embedding": None}, "missing required keys"),
+        ({"ref_code": None}, "ref_code is required in ICL mode"),
+        ({"x_vector_only_mode": [True]}, "inconsistent mode flags at index 0"),
+        ({"icl_mode": [True, True]}, "must be a list with length 1"),
+    ],
+)
+def test_a_dict_that_makes_no_sense_is_refused(
+    models: dict[str, Qwen3TTSModel],
+    reference: tuple[np.ndarray, int],
+    change: dict[str, Any],
+    message: str,
+) -> None:
+    model = models["base"]
+    items = model.create_voice_clone_prompt(reference, "Words.")
+    prompt = model._prompt_items_to_voice_clone_prompt(items) | change
+    with pytest.raises(ValueError, match=message):
+        model.generate_voice_clone("Hm.", voice_clone_prompt=prompt, ref_text="Words.", **GREEDY)
 
 
 @pytest.mark.parametrize(
@@ -175,21 +466,3 @@ def test_lists_of_names_are_the_official_ones(models: dict[str, Qwen3TTSModel]) 
     assert "auto" in languages
     assert not any("dialect" in name for name in languages)
     assert "vivian" in models["custom_voice"].get_supported_speakers()
-
-
-@pytest.mark.parametrize(
-    ("method", "names"),
-    [
-        (
-            "generate_voice_clone",
-            "text language ref_audio ref_text x_vector_only_mode voice_clone_prompt "
-            "non_streaming_mode kwargs",
-        ),
-        ("generate_voice_design", "text instruct language non_streaming_mode kwargs"),
-        ("generate_custom_voice", "text speaker language instruct non_streaming_mode kwargs"),
-        ("create_voice_clone_prompt", "ref_audio ref_text x_vector_only_mode"),
-    ],
-)
-def test_arguments_have_the_official_names_and_order(method: str, names: str) -> None:
-    parameters = inspect.signature(getattr(Qwen3TTSModel, method)).parameters
-    assert [name for name in parameters if name != "self"] == names.split()

@@ -1,4 +1,4 @@
-"""The classes of faster-qwen3-tts over TTS: one text a call, whole or in chunks with timings.
+"""The class of faster-qwen3-tts over TTS: one text a call, whole or in chunks with timings.
 
 Here sampling arguments reach every codebook, two generators may be open at once, and the last
 chunk says that it is the last.
@@ -6,69 +6,92 @@ chunk says that it is the last.
 
 from __future__ import annotations
 
-import itertools
-import time
+import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from vivace.audio.clip import AudioChunk
-from vivace.audio.files import read_audio
-from vivace.compat.official import (
-    Qwen3TTSModel,
-    VoiceClonePromptItem,
-    Waveforms,
-    load_tts,
-    prompt_items,
-    source_of,
-    voice_of,
-)
-from vivace.engine.session import chunk_sizes
-from vivace.engine.stream import Stream
-from vivace.prompt import TextLayout
+from vivace.compat.arguments import load_tts
+from vivace.compat.chunks import TimedChunk, timed_chunks
+from vivace.compat.official import Qwen3TTSModel, Waveforms
+from vivace.compat.references import References
+from vivace.compat.sampling import Sampling
+from vivace.compat.speaking import request, speak_together
+from vivace.compat.tokenizer import Qwen3TTSTokenizer
+from vivace.engine.intake import Request
 from vivace.tts import TTS
-from vivace.voices.enroll import SILENCE_S
 from vivace.voices.voice import Voice
 
-TimedChunk = tuple[NDArray[np.float32], int, dict[str, Any]]
+log = logging.getLogger(__name__)
 
-MAX_REFERENCES = 32  # kept in memory, by content
-DEFAULTS: dict[str, Any] = {
-    "max_new_tokens": 2048,
-    "min_new_tokens": 2,
-    "temperature": 0.9,
-    "top_k": 50,
-    "top_p": 1.0,
-    "do_sample": True,
-    "repetition_penalty": 1.05,
-}
+BACKENDS = ("torch", "ggml", "qwentts")
 
 
 class FasterQwen3TTS:
-    def __init__(self, tts: TTS) -> None:
-        self.tts = tts
-        self.model = Qwen3TTSModel(tts)
-        self._references: dict[tuple[str, str | None, bool], Voice] = {}
+    """Loaded by `from_pretrained`; `model` is the official class over the same weights."""
+
+    def __init__(
+        self,
+        base_model: Qwen3TTSModel | TTS,
+        predictor_graph: Any = None,
+        talker_graph: Any = None,
+        device: str | None = None,
+        dtype: torch.dtype | None = None,
+        max_seq_len: int = 2048,
+    ) -> None:
+        self.model = Qwen3TTSModel(base_model) if isinstance(base_model, TTS) else base_model
+        self.tts = self.model.tts
+        self.predictor_graph, self.talker_graph = predictor_graph, talker_graph
+        self.device = device or str(self.tts.device)
+        self.dtype = dtype or self.tts.dtype
+        self.max_seq_len = max_seq_len
+        self.sample_rate = self.tts.sample_rate
+        self._references = References(self.tts)
 
     @classmethod
     def from_pretrained(
         cls,
         model_name: str,
         device: str = "cuda",
-        dtype: Any = torch.bfloat16,
+        dtype: str | torch.dtype = torch.bfloat16,
         attn_implementation: str = "sdpa",
         max_seq_len: int = 2048,
-        **kwargs: Any,
+        backend: str = "torch",
+        quant: str = "BF16",
+        gguf_talker_path: str | Path | None = None,
+        gguf_codec_path: str | Path | None = None,
+        qwentts_library_path: str | Path | None = None,
+        qwentts_use_fa: bool = True,
+        qwentts_clamp_fp16: bool = False,
+        qwentts_ref_cache_dir: str | Path | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        qwentts_log_level: str = "warning",
     ) -> FasterQwen3TTS:
-        """`attn_implementation` and `max_seq_len` are accepted; nothing here depends on them."""
-        return cls(load_tts(model_name, device, dtype, kwargs))
+        """One backend serves all three names; it reads safetensors, so GGUF files are refused."""
+        if backend not in BACKENDS:
+            raise ValueError(
+                f"Unsupported backend {backend!r}. Expected 'torch', 'ggml', or 'qwentts'."
+            )
+        if gguf_talker_path is not None or gguf_codec_path is not None:
+            raise NotImplementedError("GGUF files cannot be read; give a folder or a hub id")
+        if backend != "torch":
+            log.warning("backend %r: %s runs unquantised, on our own backend", backend, model_name)
+        tts = load_tts(
+            model_name,
+            device=device,
+            dtype=dtype,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+        )
+        return cls(tts, device=device, dtype=tts.dtype, max_seq_len=max_seq_len)
 
     @property
-    def sample_rate(self) -> int:
-        return self.tts.sample_rate
+    def speech_tokenizer(self) -> Qwen3TTSTokenizer:
+        return self.model.model.speech_tokenizer
 
     def get_supported_speakers(self) -> list[str]:
         return self.model.get_supported_speakers()
@@ -78,235 +101,293 @@ class FasterQwen3TTS:
 
     def warmup(self, prefill_len: int = 100) -> None:
         """Run a few frames, so that the first request does not pay for the first launches."""
-        width = self.tts.checkpoint.config.talker_config.hidden_size
-        is_base = self.tts.model_type == "base"
-        voice = Voice(name="warm", speaker=np.zeros(width, np.float32)) if is_base else None
-        instruct = "A voice." if self.tts.model_type == "voice_design" else None
+        voice = None
+        if self.tts.model_type == "base":
+            width = self.tts.checkpoint.config.talker_config.hidden_size
+            voice = Voice(name="warm", speaker=np.zeros(width, np.float32))
         text = "a " * max(1, prefill_len // 2)
-        self.tts.speak(text, voice=voice, instruct=instruct, max_frames=4, seed=0)
+        wanted = request(text, None, voice, None, is_whole=True)
+        speak_together(self.tts, [wanted], Sampling(max_new_tokens=4, seed=0).ours())
+
+    def _warmup(self, prefill_len: int) -> None:
+        self.warmup(prefill_len)
+
+    def generate(
+        self,
+        text: str,
+        language: str = "English",
+        max_new_tokens: int = 2048,
+        temperature: float = 0.9,
+        top_k: int = 50,
+        do_sample: bool = True,
+        repetition_penalty: float = 1.05,
+        *,
+        seed: int | None = None,
+    ) -> Waveforms:
+        """With the default voice: the first preset, or one that the model makes up."""
+        if self.tts.model_type == "base":
+            raise NotImplementedError(
+                "A base checkpoint has no default voice. "
+                "Use generate_voice_clone() with reference audio."
+            )
+        speakers = self.model.model.get_supported_speakers()
+        wanted = request(text, language, next(iter(speakers), None), None, is_whole=True)
+        sampling = Sampling(
+            max_new_tokens, 2, temperature, top_k, 1.0, do_sample, repetition_penalty, seed
+        )
+        return self._whole(wanted, sampling)
 
     def generate_voice_clone(
         self,
         text: str,
-        language: str,
+        language: str | None,
         ref_audio: Any = None,
         ref_text: str = "",
-        *,
+        max_new_tokens: int = 2048,
+        min_new_tokens: int = 2,
+        temperature: float = 0.9,
+        top_k: int = 50,
+        top_p: float = 1.0,
+        do_sample: bool = True,
+        repetition_penalty: float = 1.05,
         xvec_only: bool = False,
+        non_streaming_mode: bool | None = None,
         append_silence: bool = True,
         instruct: str | None = None,
+        ref_spk: Any = None,
+        ref_rvq: Any = None,
+        ref_spk_emb: Any = None,
+        ref_codes: Any = None,
         voice_clone_prompt: Any = None,
-        non_streaming_mode: bool | None = None,
-        **sampling: Any,
+        *,
+        seed: int | None = None,
     ) -> Waveforms:
-        voice = self._clone(ref_audio, ref_text, xvec_only, append_silence, voice_clone_prompt)
-        return self._whole(text, language, voice, instruct, non_streaming_mode or False, sampling)
-
-    def generate_voice_clone_streaming(
-        self,
-        text: str,
-        language: str,
-        ref_audio: Any = None,
-        ref_text: str = "",
-        *,
-        chunk_size: int = 12,
-        xvec_only: bool = False,
-        append_silence: bool = True,
-        instruct: str | None = None,
-        voice_clone_prompt: Any = None,
-        non_streaming_mode: bool | None = None,
-        **sampling: Any,
-    ) -> Iterator[TimedChunk]:
-        voice = self._clone(ref_audio, ref_text, xvec_only, append_silence, voice_clone_prompt)
-        return self._chunks(
-            text, language, voice, instruct, non_streaming_mode or False, chunk_size, sampling
+        _refuse_ggml(ref_spk, ref_rvq, ref_spk_emb, ref_codes)
+        voice = self._references.voice(
+            ref_audio, ref_text, xvec_only, append_silence, voice_clone_prompt
         )
+        wanted = self._cloned(text, language, voice, instruct, non_streaming_mode)
+        sampling = Sampling(
+            max_new_tokens,
+            min_new_tokens,
+            temperature,
+            top_k,
+            top_p,
+            do_sample,
+            repetition_penalty,
+            seed,
+        )
+        return self._whole(wanted, sampling)
 
     def generate_custom_voice(
         self,
         text: str,
-        speaker: str,
+        speaker: str | None,
         language: str,
-        *,
         instruct: str | None = None,
         non_streaming_mode: bool | None = None,
-        **sampling: Any,
+        max_new_tokens: int = 2048,
+        min_new_tokens: int = 2,
+        temperature: float = 0.9,
+        top_k: int = 50,
+        top_p: float = 1.0,
+        do_sample: bool = True,
+        repetition_penalty: float = 1.05,
+        *,
+        seed: int | None = None,
     ) -> Waveforms:
-        is_whole = non_streaming_mode is not False
-        return self._whole(text, language, speaker, instruct, is_whole, sampling)
-
-    def generate_custom_voice_streaming(
-        self,
-        text: str,
-        speaker: str,
-        language: str,
-        *,
-        chunk_size: int = 12,
-        instruct: str | None = None,
-        non_streaming_mode: bool | None = None,
-        **sampling: Any,
-    ) -> Iterator[TimedChunk]:
-        is_whole = non_streaming_mode is not False
-        return self._chunks(text, language, speaker, instruct, is_whole, chunk_size, sampling)
+        wanted = self._preset(text, speaker, language, instruct, non_streaming_mode)
+        sampling = Sampling(
+            max_new_tokens,
+            min_new_tokens,
+            temperature,
+            top_k,
+            top_p,
+            do_sample,
+            repetition_penalty,
+            seed,
+        )
+        return self._whole(wanted, sampling)
 
     def generate_voice_design(
         self,
         text: str,
-        instruct: str,
+        instruct: str | None,
         language: str,
-        *,
         non_streaming_mode: bool | None = None,
-        **sampling: Any,
+        max_new_tokens: int = 2048,
+        min_new_tokens: int = 2,
+        temperature: float = 0.9,
+        top_k: int = 50,
+        top_p: float = 1.0,
+        do_sample: bool = True,
+        repetition_penalty: float = 1.05,
+        *,
+        seed: int | None = None,
     ) -> Waveforms:
-        is_whole = non_streaming_mode is not False
-        return self._whole(text, language, None, instruct, is_whole, sampling)
+        wanted = self._designed(text, instruct, language, non_streaming_mode)
+        sampling = Sampling(
+            max_new_tokens,
+            min_new_tokens,
+            temperature,
+            top_k,
+            top_p,
+            do_sample,
+            repetition_penalty,
+            seed,
+        )
+        return self._whole(wanted, sampling)
+
+    def generate_voice_clone_streaming(
+        self,
+        text: str,
+        language: str | None,
+        ref_audio: Any = None,
+        ref_text: str = "",
+        max_new_tokens: int = 2048,
+        min_new_tokens: int = 2,
+        temperature: float = 0.9,
+        top_k: int = 50,
+        top_p: float = 1.0,
+        do_sample: bool = True,
+        repetition_penalty: float = 1.05,
+        chunk_size: int = 12,
+        xvec_only: bool = False,
+        non_streaming_mode: bool | None = None,
+        append_silence: bool = True,
+        parity_mode: bool = False,
+        instruct: str | None = None,
+        ref_spk: Any = None,
+        ref_rvq: Any = None,
+        ref_spk_emb: Any = None,
+        ref_codes: Any = None,
+        voice_clone_prompt: Any = None,
+        *,
+        seed: int | None = None,
+    ) -> Iterator[TimedChunk]:
+        _refuse_ggml(ref_spk, ref_rvq, ref_spk_emb, ref_codes)
+        voice = self._references.voice(
+            ref_audio, ref_text, xvec_only, append_silence, voice_clone_prompt
+        )
+        wanted = self._cloned(text, language, voice, instruct, non_streaming_mode)
+        sampling = Sampling(
+            max_new_tokens,
+            min_new_tokens,
+            temperature,
+            top_k,
+            top_p,
+            do_sample,
+            repetition_penalty,
+            seed,
+        )
+        yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
+
+    def generate_custom_voice_streaming(
+        self,
+        text: str,
+        speaker: str | None,
+        language: str,
+        instruct: str | None = None,
+        non_streaming_mode: bool | None = None,
+        max_new_tokens: int = 2048,
+        min_new_tokens: int = 2,
+        temperature: float = 0.9,
+        top_k: int = 50,
+        top_p: float = 1.0,
+        do_sample: bool = True,
+        repetition_penalty: float = 1.05,
+        chunk_size: int = 12,
+        *,
+        seed: int | None = None,
+    ) -> Iterator[TimedChunk]:
+        wanted = self._preset(text, speaker, language, instruct, non_streaming_mode)
+        sampling = Sampling(
+            max_new_tokens,
+            min_new_tokens,
+            temperature,
+            top_k,
+            top_p,
+            do_sample,
+            repetition_penalty,
+            seed,
+        )
+        yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
 
     def generate_voice_design_streaming(
         self,
         text: str,
-        instruct: str,
+        instruct: str | None,
         language: str,
-        *,
-        chunk_size: int = 12,
         non_streaming_mode: bool | None = None,
-        **sampling: Any,
+        max_new_tokens: int = 2048,
+        min_new_tokens: int = 2,
+        temperature: float = 0.9,
+        top_k: int = 50,
+        top_p: float = 1.0,
+        do_sample: bool = True,
+        repetition_penalty: float = 1.05,
+        chunk_size: int = 12,
+        *,
+        seed: int | None = None,
     ) -> Iterator[TimedChunk]:
-        is_whole = non_streaming_mode is not False
-        return self._chunks(text, language, None, instruct, is_whole, chunk_size, sampling)
+        wanted = self._designed(text, instruct, language, non_streaming_mode)
+        sampling = Sampling(
+            max_new_tokens,
+            min_new_tokens,
+            temperature,
+            top_k,
+            top_p,
+            do_sample,
+            repetition_penalty,
+            seed,
+        )
+        yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
 
     # -- in the words of TTS -----------------------------------------------------------------
 
-    def _clone(
-        self, ref_audio: Any, ref_text: str, xvec_only: bool, append_silence: bool, prompt: Any
-    ) -> Voice:
-        if prompt is not None:
-            items: list[VoiceClonePromptItem] = prompt_items(prompt)
-            return voice_of(items[0])
-        if ref_audio is None:
-            raise ValueError("Either `voice_clone_prompt` or `ref_audio` must be provided.")
-        if not xvec_only and not ref_text:
-            raise ValueError("ref_text is required when xvec_only=False (ICL mode).")
-        recording = read_audio(source_of(ref_audio))
-        key = (recording.sha256, None if xvec_only else ref_text, append_silence)
-        if key not in self._references:
-            while len(self._references) >= MAX_REFERENCES:
-                self._references.pop(next(iter(self._references)))
-            samples = recording.samples
-            if append_silence:  # before the speaker is heard too, unlike `TTS.clone`
-                silence = np.zeros(int(SILENCE_S * recording.sample_rate), np.float32)
-                samples = np.concatenate((samples, silence))
-            audio = (samples, recording.sample_rate)
-            self._references[key] = self.tts.clone(audio, key[1], append_silence=False)
-        return self._references[key]
-
-    def _options(
-        self, instruct: str | None, language: str, is_whole: bool, sampling: dict[str, Any]
-    ) -> dict[str, Any]:
-        honours_instruct = self.tts.checkpoint.config.honours_instruct
-        layout: TextLayout = "whole" if is_whole else "streamed"
-        return {
-            "language": language,
-            "instruct": instruct if honours_instruct and instruct else None,
-            "text_layout": layout,
-            **sampling_for_all(sampling),
-        }
-
-    def _whole(
-        self,
-        text: str,
-        language: str,
-        voice: str | Voice | None,
-        instruct: str | None,
-        is_whole: bool,
-        sampling: dict[str, Any],
-    ) -> Waveforms:
-        options = self._options(instruct, language, is_whole, sampling)
-        audio = self.tts.speak(text, voice=voice, trim=False, **options)
+    def _whole(self, wanted: Request, sampling: Sampling) -> Waveforms:
+        (audio,) = speak_together(self.tts, [wanted], sampling.ours())
         return [audio.samples], self.sample_rate
 
-    def _chunks(
+    def _cloned(
         self,
         text: str,
-        language: str,
-        voice: str | Voice | None,
+        language: str | None,
+        voice: Voice,
         instruct: str | None,
-        is_whole: bool,
-        chunk_size: int,
-        sampling: dict[str, Any],
-    ) -> Iterator[TimedChunk]:
-        chunk_sizes(chunk_size)  # refuses what is no number of frames
-        options = self._options(instruct, language, is_whole, sampling)
-        stream = self.tts.stream(text, voice=voice, chunk_frames=_sizes(chunk_size), **options)
-        with stream:
-            yield from _timed(stream, chunk_size)
+        non_streaming_mode: bool | None,
+    ) -> Request:
+        if instruct and not voice.is_in_context:
+            log.warning("instruct with a speaker's vector alone is followed unreliably")
+        return request(text, language, voice, instruct, is_whole=non_streaming_mode or False)
+
+    def _preset(
+        self,
+        text: str,
+        speaker: str | None,
+        language: str,
+        instruct: str | None,
+        non_streaming_mode: bool | None,
+    ) -> Request:
+        if self.tts.model_type != "custom_voice":
+            raise ValueError("Loaded model does not support custom voice generation")
+        self.model._validate_languages([language])
+        self.model._validate_speakers([speaker])
+        followed = instruct if self.model.model.config.honours_instruct else None
+        return request(text, language, speaker, followed, is_whole=non_streaming_mode is not False)
+
+    def _designed(
+        self, text: str, instruct: str | None, language: str, non_streaming_mode: bool | None
+    ) -> Request:
+        if self.tts.model_type != "voice_design":
+            raise ValueError("Loaded model does not support voice design generation")
+        self.model._validate_languages([language])
+        return request(text, language, None, instruct, is_whole=non_streaming_mode is not False)
 
 
-def _sizes(chunk_size: int) -> Iterator[int]:
-    """A chunk, then always the next one's first frame before its rest."""
-    if chunk_size == 1:
-        return itertools.repeat(1)
-    return itertools.chain([chunk_size], itertools.cycle([1, chunk_size - 1]))
-
-
-def _timed(stream: Stream, chunk_size: int) -> Iterator[TimedChunk]:
-    """Chunks held until one more frame shows whether they are the last."""
-    held: list[AudioChunk] = []
-    num_steps = 0
-    for index in itertools.count():
-        began = time.perf_counter()
-        is_final = True
-        for chunk in stream:
-            held.append(chunk)
-            if sum(len(part.codes) for part in held) > chunk_size:
-                is_final = False
-                break
-        ready, held = (held, []) if is_final else (held[:-1], held[-1:])
-        steps = sum(len(part.codes) for part in ready)
-        num_steps += steps
-        timing = {
-            "chunk_index": index,
-            "chunk_steps": steps,
-            "prefill_ms": stream.admit_ms,
-            "decode_ms": 1000 * (time.perf_counter() - began),
-            "total_steps_so_far": num_steps,
-            "is_final": is_final,
-        }
-        samples = np.concatenate([part.samples for part in ready])
-        yield samples, ready[0].sample_rate, timing
-        if is_final:
-            return
-
-
-def sampling_for_all(options: dict[str, Any]) -> dict[str, Any]:
-    """One set of arguments for all codebooks, with the defaults of faster-qwen3-tts."""
-    unknown = sorted(set(options) - set(DEFAULTS) - {"seed"})
-    if unknown:
-        raise TypeError(f"unexpected keyword arguments: {', '.join(unknown)}")
-    chosen = {**DEFAULTS, **options}
-    temperature = chosen["temperature"] if chosen["do_sample"] else 0.0
-    sampling = {
-        "temperature": temperature,
-        "top_k": chosen["top_k"],
-        "top_p": chosen["top_p"],
-        "predictor_temperature": temperature,
-        "predictor_top_k": chosen["top_k"],
-        "predictor_top_p": chosen["top_p"],
-        "repetition_penalty": chosen["repetition_penalty"],
-        "min_frames": max(0, min(chosen["min_new_tokens"], chosen["max_new_tokens"] - 1)),
-        "max_frames": max(1, chosen["max_new_tokens"] - 1),
-    }
-    if chosen.get("seed") is not None:
-        sampling["seed"] = chosen["seed"]
-    return sampling
-
-
-class Qwen3TTSCudaGraphs(FasterQwen3TTS):
-    """The name of the first release; its clones used the speaker's vector alone by default."""
-
-    def generate_voice_clone(self, *args: Any, xvec_only: bool = True, **options: Any) -> Waveforms:
-        return super().generate_voice_clone(*args, xvec_only=xvec_only, **options)
-
-    def generate_voice_clone_streaming(
-        self, *args: Any, xvec_only: bool = True, **options: Any
-    ) -> Iterator[TimedChunk]:
-        return super().generate_voice_clone_streaming(*args, xvec_only=xvec_only, **options)
+def _refuse_ggml(*references: Any) -> None:
+    if any(reference is not None for reference in references):
+        raise NotImplementedError(
+            "ref_spk/ref_rvq cached qwentts.cpp references require backend='ggml'. "
+            "Use voice_clone_prompt for precomputed prompts."
+        )

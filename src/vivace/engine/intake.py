@@ -25,7 +25,7 @@ from vivace.prompt import (
     language_id,
     preset_id,
 )
-from vivace.text.letters import Letters, check_speakable, is_blank
+from vivace.text.letters import Letters, check_speakable
 from vivace.text.script import ScriptOptions
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.voice import Voice
@@ -49,7 +49,7 @@ BASE_OF_WIDTH = {2048: "Qwen/Qwen3-TTS-12Hz-1.7B-Base"}  # for cloned voices of 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """What the caller wants said, and how."""
+    """What is to be said, and how, exactly: no voice means no speaker, no instruct none."""
 
     text: str | Iterator[str]  # an iterator gives text as it is written
     voice: str | Voice | None
@@ -201,9 +201,7 @@ class Intake:
             raise RequestError(
                 "a base checkpoint speaks with a cloned voice: voice=tts.clone('me.wav')"
             )
-        if self._config.tts_model_type == "voice_design":
-            return None, None  # instruct describes it
-        return next(iter(self._config.talker_config.spk_id), None), None
+        return None, None  # instruct describes it, or the model chooses
 
     def _check_voice(self, voice: Voice) -> None:
         config = self._config.talker_config
@@ -234,29 +232,35 @@ class Intake:
             message += f"; load {SERVED_BY['custom_voice']}"
         return UnsupportedRequestError(message)
 
-    def _check_instruct(self, instruct: str | None) -> None:
-        if instruct is None:
-            if self._config.tts_model_type == "voice_design":
-                raise RequestError("a voice_design checkpoint needs instruct, the voice described")
-            return
-        if not isinstance(instruct, str):
-            raise RequestError(f"instruct must be a string, not {type(instruct).__name__}")
-        if is_blank(instruct):
-            raise RequestError("instruct is empty or blank; leave it out")
-        if len(instruct) > MAX_INSTRUCT_CHARS:
-            raise RequestError(
-                f"instruct has {len(instruct):,} characters and the limit is "
-                f"{MAX_INSTRUCT_CHARS:,}; shorten it"
-            )
-        if not self._config.honours_instruct:
+    @property
+    def default_voice(self) -> str | None:
+        """The first preset, if the checkpoint has any."""
+        is_preset = self._config.tts_model_type == "custom_voice"
+        return next(iter(self._config.talker_config.spk_id), None) if is_preset else None
+
+    def check_follows(self, instruct: str | None) -> str | None:
+        """The instruction itself, unless the checkpoint was not trained to follow any."""
+        if instruct and not self._config.honours_instruct:
             kind, size = self._config.tts_model_type, self._config.tts_model_size
             raise UnsupportedRequestError(
                 f"this {kind} checkpoint (size {size}) was not trained to follow instruct; "
                 f"load {SERVED_BY['instruct']}"
             )
+        return instruct
+
+    def _check_instruct(self, instruct: object) -> None:
+        if instruct is None:
+            return
+        if not isinstance(instruct, str):
+            raise RequestError(f"instruct must be a string, not {type(instruct).__name__}")
+        if len(instruct) > MAX_INSTRUCT_CHARS:
+            raise RequestError(
+                f"instruct has {len(instruct):,} characters and the limit is "
+                f"{MAX_INSTRUCT_CHARS:,}; shorten it"
+            )
 
     def _instruct_ids(self, instruct: str | None) -> list[int]:
-        if instruct is None:
+        if not instruct:  # an empty one is none, as in the official code
             return []
         tokenizer = self.tokenizer
         end = [self._config.im_end_token_id, *tokenizer.encode("\n")]

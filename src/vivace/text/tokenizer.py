@@ -101,6 +101,11 @@ class TextTokenizer:
             parts.append("".join(tokens) if is_added else self._byte_level.decode(tokens))
         return "".join(parts)
 
+    @property
+    def added_tokens(self) -> Mapping[str, int]:
+        """Tokens such as `<|im_start|>`, which no text can spell, and their ids."""
+        return self._added_ids
+
     def special_id(self, token: str) -> int:
         """The id of an added token such as `<|im_start|>`."""
         try:

@@ -1,0 +1,145 @@
+"""Their arguments in our words: loading, sampling, lists, and audio in every form they take."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vivace.checkpoint import find_folder
+from vivace.tts import TTS
+
+LONG_BASE64 = 256  # a string longer than this, without path separators, is taken for base64
+# What the official class falls back to where neither the caller nor the checkpoint says otherwise.
+HARD_DEFAULTS: dict[str, Any] = {
+    "do_sample": True,
+    "top_k": 50,
+    "top_p": 1.0,
+    "temperature": 0.9,
+    "repetition_penalty": 1.05,
+    "subtalker_dosample": True,
+    "subtalker_top_k": 50,
+    "subtalker_top_p": 1.0,
+    "subtalker_temperature": 0.9,
+    "max_new_tokens": 2048,
+}
+# Of transformers' from_pretrained: these change nothing here, or nothing but how the load is done.
+WITHOUT_EFFECT = {
+    "attn_implementation",
+    "force_download",
+    "low_cpu_mem_usage",
+    "max_memory",
+    "offload_buffers",
+    "offload_folder",
+    "offload_state_dict",
+    "output_loading_info",
+    "proxies",
+    "resume_download",
+    "trust_remote_code",
+    "use_safetensors",
+    "weights_only",
+}
+
+
+def load_tts(
+    name: str | Path,
+    *,
+    device: Any = "auto",
+    dtype: Any = None,
+    revision: str | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+) -> TTS:
+    """A TTS from the words of `from_pretrained`."""
+    folder = find_folder(
+        name, revision=revision, cache_dir=cache_dir, offline=bool(local_files_only), token=token
+    )
+    return TTS.load(folder, device=device_of(device), dtype="auto" if dtype is None else dtype)
+
+
+def official_loading(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of the official `from_pretrained` for `load_tts`; a strange one is a TypeError."""
+    known = ("revision", "cache_dir", "local_files_only", "token")
+    ours = {name: kwargs[name] for name in known if name in kwargs}
+    if "use_auth_token" in kwargs:
+        ours.setdefault("token", kwargs["use_auth_token"])
+    ours["dtype"] = kwargs.get("dtype", kwargs.get("torch_dtype", "float32"))
+    ours["device"] = kwargs.get("device_map") or "auto"
+    taken = {*known, "use_auth_token", "dtype", "torch_dtype", "device_map", *WITHOUT_EFFECT}
+    if unknown := sorted(set(kwargs) - taken):
+        raise TypeError(
+            f"from_pretrained() got an unexpected keyword argument {unknown[0]!r}; "
+            "it is unknown, or cannot be honoured here"
+        )
+    return ours
+
+
+def device_of(device: Any) -> str:
+    """A device, its number, or transformers' map with one device for everything."""
+    if isinstance(device, Mapping) and len(set(map(str, device.values()))) == 1:
+        device = next(iter(device.values()))
+    if isinstance(device, int):
+        return f"cuda:{device}"
+    return "auto" if str(device) in ("auto", "balanced", "sequential") else str(device)
+
+
+def merge_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, then the checkpoint's own defaults, then the official ones."""
+    settled = {name: value for name, value in defaults.items() if value is not None}
+    merged = {name: settled.get(name, value) for name, value in HARD_DEFAULTS.items()}
+    return {**merged, **{name: value for name, value in given.items() if value is not None}}
+
+
+def to_sampling(merged: Mapping[str, Any], max_frames: int | None) -> dict[str, Any]:
+    """Our names for merged options; `max_frames` None leaves the checkpoint's own limit."""
+    is_sampled, is_residual_sampled = merged["do_sample"], merged["subtalker_dosample"]
+    sampling = {
+        "temperature": merged["temperature"] if is_sampled else 0.0,
+        "top_k": merged["top_k"],
+        "top_p": merged["top_p"],
+        "repetition_penalty": merged["repetition_penalty"],
+        "predictor_temperature": merged["subtalker_temperature"] if is_residual_sampled else 0.0,
+        "predictor_top_k": merged["subtalker_top_k"],
+        "predictor_top_p": merged["subtalker_top_p"],
+    }
+    if merged.get("seed") is not None:
+        sampling["seed"] = merged["seed"]
+    if max_frames is not None:
+        sampling["max_frames"] = max(1, max_frames)
+    if merged.get("min_new_tokens") is not None:
+        sampling["min_frames"] = min(merged["min_new_tokens"], sampling.get("max_frames", 2**31))
+    return sampling
+
+
+def listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list) else [value]
+
+
+def spread(value: Any, count: int) -> list[Any]:
+    """One value for all, or a list as it is."""
+    values = listed(value)
+    return values * count if len(values) == 1 else values
+
+
+def check_sizes(**columns: list[Any]) -> None:
+    """Raise the official ValueError unless all lists are of one length."""
+    if len({len(column) for column in columns.values()}) > 1:
+        found = ", ".join(f"{name}={len(column)}" for name, column in columns.items())
+        raise ValueError(f"Batch size mismatch: {found}")
+
+
+def source_of(audio: Any) -> Any:
+    """Bare base64, as the official code takes it; everything else is read_audio's to judge."""
+    if isinstance(audio, str) and len(audio) > LONG_BASE64 and not {"/", "\\"} & set(audio):
+        try:
+            return base64.b64decode(audio, validate=True)
+        except binascii.Error:
+            return audio
+    if isinstance(audio, np.ndarray):
+        raise ValueError("For numpy waveform input, pass a tuple (audio, sr).")
+    return audio

@@ -1,0 +1,73 @@
+"""Requests in their terms: a list is made together, and what does not end is returned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from vivace.audio.clip import Audio
+from vivace.engine.attempts import speak_once
+from vivace.engine.batch import speak_batch
+from vivace.engine.intake import Request
+from vivace.engine.session import WHOLE
+from vivace.engine.stream import Stream
+from vivace.errors import BatchError
+from vivace.prompt import AUTO
+from vivace.tts import TTS
+from vivace.voices.voice import Voice
+
+log = logging.getLogger(__name__)
+
+TOGETHER = 16  # texts of a list that are read at the same time
+PINNED = ("seed",)  # nothing is tried again: there is one result, as in the originals
+
+
+def request(
+    text: str,
+    language: str | None,
+    voice: str | Voice | None,
+    instruct: str | None,
+    *,
+    is_whole: bool,
+) -> Request:
+    """The text as it is, in the layout of `non_streaming_mode`; no speaker or "" is none."""
+    return Request(
+        text=text,
+        voice=voice or None,
+        language=AUTO if language is None else language,
+        instruct=instruct,
+        layout="whole" if is_whole else "streamed",
+        keep_emoji=True,
+    )
+
+
+def open_stream(tts: TTS, wanted: Request, sampling: Mapping[str, Any], **options: Any) -> Stream:
+    """A limit of the caller's is the only one; without it, speech that does not end is stopped."""
+    return tts.open(wanted, sampling, guard="max_frames" not in sampling, **options)
+
+
+def speak_together(
+    tts: TTS, requests: Sequence[Request], sampling: Mapping[str, Any]
+) -> list[Audio]:
+    """All of each, in order, each as it would be alone."""
+    openers = [
+        partial(open_stream, tts, wanted, sampling, chunk_frames=WHOLE) for wanted in requests
+    ]
+    if len(openers) == 1:
+        audios = [speak_once(openers[0], PINNED)]
+    else:
+        try:
+            audios = speak_batch(openers, PINNED, TOGETHER)
+        except BatchError as error:
+            raise next(iter(error.errors.values())) from None
+    for audio in audios:
+        note_runaway(audio.finish_reason, sampling)
+    return audios
+
+
+def note_runaway(finish_reason: str | None, sampling: Mapping[str, Any]) -> None:
+    """Say so if speech was stopped that nobody had limited."""
+    if finish_reason in ("stall", "length") and "max_frames" not in sampling:
+        log.warning("speech did not end by itself and was stopped (%s)", finish_reason)

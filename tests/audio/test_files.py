@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import os
@@ -512,3 +513,61 @@ def test_any_bytes_are_audio_or_an_audio_error(magic: bytes, rest: bytes) -> Non
 def test_the_header_of_a_wav_is_read_without_its_samples() -> None:
     wav = parse_wav(WAV)
     assert (wav.sample_rate, wav.num_channels, wav.bits, wav.num_frames) == (RATE, 1, 16, 480)
+
+
+# With FFmpeg
+
+
+def make_container(path: Path, codec: str, rate: int, channels: str) -> Path:
+    av = pytest.importorskip("av")
+    times = np.arange(2 * rate) / rate
+    tone = np.tile(0.5 * np.sin(2 * np.pi * 440 * times).astype(np.float32), (2, 1))
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream(codec, rate=rate, layout=channels)
+        samples = tone if channels == "stereo" else tone[:1]
+        frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout=channels)
+        frame.sample_rate, frame.pts = rate, 0
+        file.mux(stream.encode(frame))
+        file.mux(stream.encode(None))
+    return path
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize(
+    ("name", "codec", "rate", "channels"),
+    [
+        ("a.m4a", "aac", 44_100, "stereo"),
+        ("a.m4a", "aac", 24_000, "mono"),
+        ("a.webm", "libopus", 48_000, "mono"),
+    ],
+)
+def test_what_phones_and_browsers_record_is_read(
+    tmp_path: Path, name: str, codec: str, rate: int, channels: str, trusted: bool
+) -> None:
+    path = make_container(tmp_path / name, codec, rate, channels)
+    recording = read_audio(path, trusted=trusted)
+    assert recording.sample_rate == rate
+    assert recording.duration_s == pytest.approx(2, abs=0.1)
+    assert np.std(recording.samples) == pytest.approx(0.5 / 2**0.5, rel=0.05)
+    content = path.read_bytes()
+    for bad in (content[:40], content[: len(content) // 3], content[:8] + bytes(2_000)):
+        with contextlib.suppress(AudioError):  # at worst an error of ours
+            read_audio(bad, trusted=trusted)
+
+
+def test_a_container_is_held_to_the_limits_too(tmp_path: Path) -> None:
+    content = make_container(tmp_path / "a.m4a", "aac", 48_000, "stereo").read_bytes()
+    for limits in (
+        AudioLimits(max_decoded_bytes=48_000),
+        AudioLimits(max_channels=1),
+        AudioLimits(max_sample_rate=44_100),
+    ):
+        with pytest.raises(AudioError, match=r"limit|channels|sample rate"):
+            read_audio(content, limits)
+
+
+def test_a_damaged_mp3_is_not_called_a_pipe() -> None:
+    with pytest.raises(AudioError) as error:
+        read_audio(b"\xff\xfb\x90\x64" + bytes(500))
+    assert "pipe" not in str(error.value)
+    assert "damaged" in str(error.value)

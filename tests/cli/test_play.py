@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from harness import (
     LIMIT_S,
     LONG_TEXT,
     WAV_HEADER_BYTES,
+    command_line,
+    environment,
     make_player,
     played,
     run,
@@ -104,3 +107,27 @@ def test_playing_begins_while_the_text_is_still_written(tiny_folder: Path, tmp_p
     _, error = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, error
     assert error.startswith(b"played: first audio in ")
+
+
+def test_the_words_of_sound_libraries_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    """ALSA writes to the descriptor, past Python, when it is imported and when it is opened."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "sounddevice.py").write_text(
+        "import os\n"
+        "os.write(2, b'ALSA lib confmisc.c:855 cannot find card\\n')\n"
+        "class OutputStream:\n"
+        "    def __init__(self, **_):\n"
+        "        os.write(2, b'Expression failed in pa_linux_alsa.c\\n')\n"
+        "        raise Exception('Error querying device -1')\n"
+    )
+    command = command_line(["Hello.", "--play"])
+    find_it = f"sys.path.insert(0, {str(tmp_path / 'lib')!r})"
+    command[2] = command[2].replace('sys.modules["sounddevice"] = None', find_it)
+    done = subprocess.run(
+        command, capture_output=True, timeout=LIMIT_S, check=False, env=environment()
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        b"vivace: nothing here can play sound (sounddevice: Error querying device -1); "
+        b"pip install 'vivace[play]'\n"
+    )

@@ -7,7 +7,7 @@ libsndfile, in a process of its own unless the bytes are trusted.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,8 @@ from vivace.errors import AudioError
 
 MIB = 2**20
 BLOCK_FRAMES = 65_536
-READABLE = "WAV, FLAC, OGG and MP3 are read"
+READABLE = "WAV, FLAC, OGG and MP3 are read, and M4A and WebM with vivace[av]"
+EBML = b"\x1a\x45\xdf\xa3"  # how Matroska and WebM begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ def decode(content: bytes, limits: AudioLimits, decompress: Decompress) -> Decod
         limits.check_format(wav.sample_rate, wav.num_channels)
         limits.check_decoded(wav.num_frames, wav.sample_rate)
         return mix(wav.decode()), wav.sample_rate
-    if content[:4] in (b"fLaC", b"OggS"):
+    if content[:4] in (b"fLaC", b"OggS") or _container(content):
         return decompress(content, limits)
     content = _skip_id3(content)
     if _is_mp3_frame(content):
@@ -98,23 +99,54 @@ def _is_mp3_frame(content: bytes) -> bool:
     return version != 1 and layer == 1 and content[2] >> 4 != 15 and content[2] >> 2 & 3 != 3
 
 
+def _container(content: bytes) -> str | None:
+    """FFmpeg's name for the kind of file, if that is what reads it."""
+    return "mov" if content[4:8] == b"ftyp" else "matroska" if content[:4] == EBML else None
+
+
 def decode_compressed(content: bytes, limits: AudioLimits) -> Decoded:
-    """FLAC, OGG or MP3 by libsndfile, here and now."""
-    soundfile = import_package("soundfile")
+    """FLAC, OGG or MP3 by libsndfile, M4A or WebM by FFmpeg, here and now."""
     blocks: list[NDArray[np.float32]] = []
-    num_frames = 0
+    num_frames, sample_rate = 0, 0
+    container = _container(content)
+    source = _read_sndfile(content) if container is None else _read_av(content, container)
     try:
-        with soundfile.SoundFile(io.BytesIO(content)) as file:
-            sample_rate = int(file.samplerate)
-            limits.check_format(sample_rate, file.channels)
-            file.seekable = lambda: False  # soundfile seeks after each block; a stream's FLAC fails
-            while len(block := file.read(BLOCK_FRAMES, dtype="float32", always_2d=True)):
-                num_frames += len(block)
-                limits.check_decoded(num_frames, sample_rate)
-                blocks.append(mix(block))
+        for block, sample_rate in source:
+            limits.check_format(sample_rate, block.shape[1])
+            num_frames += len(block)
+            limits.check_decoded(num_frames, sample_rate)
+            blocks.append(mix(block))
     except AudioError:
         raise
-    except (RuntimeError, ValueError, OSError) as error:
-        reason = getattr(error, "error_string", error)  # libsndfile's words without our buffer's
-        raise AudioError(f"cannot be decoded: {reason}") from error
+    except (RuntimeError, ValueError, OSError, EOFError) as error:
+        raise AudioError(f"cannot be decoded: {_reason(error)}") from error
     return np.concatenate(blocks or [np.zeros(0, np.float32)]), sample_rate
+
+
+def _read_sndfile(content: bytes) -> Iterator[tuple[NDArray[np.float32], int]]:
+    """Blocks [n, channels] and their rate, an empty one first."""
+    with import_package("soundfile").SoundFile(io.BytesIO(content)) as file:
+        sample_rate = int(file.samplerate)
+        yield np.zeros((0, file.channels), np.float32), sample_rate
+        file.seekable = lambda: False  # soundfile seeks after each block; a stream's FLAC fails
+        while len(block := file.read(BLOCK_FRAMES, dtype="float32", always_2d=True)):
+            yield block, sample_rate
+
+
+def _read_av(content: bytes, container: str) -> Iterator[tuple[NDArray[np.float32], int]]:
+    av = import_package("av")
+    with av.open(io.BytesIO(content), format=container) as file:
+        if not file.streams.audio:
+            raise AudioError("there is no audio in it")
+        stream = file.streams.audio[0]
+        stream.codec_context.thread_count = 1  # the child that decodes may start no thread
+        yield np.zeros((0, stream.channels), np.float32), stream.rate
+        resampler = av.AudioResampler(format="fltp")
+        for frame in file.decode(stream):
+            for part in resampler.resample(frame):
+                yield part.to_ndarray().T, part.sample_rate
+
+
+def _reason(error: Exception) -> str:
+    words = str(getattr(error, "error_string", error))  # libsndfile's, without our buffer's
+    return "the file is damaged or cut short" if "pipe" in words else words

@@ -5,9 +5,11 @@ It writes one channel and knows nothing of files, sockets or where samples come 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -279,6 +281,8 @@ def import_package(name: str) -> Any:
         if name == "av":
             import av  # type: ignore[import-not-found, unused-ignore]
 
+            with contextlib.suppress(ImportError):  # av would at the first file, too late for
+                import_module("av.subtitles.stream")  # a child that can open none
             return av
         import soundfile
 

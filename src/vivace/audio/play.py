@@ -7,6 +7,7 @@ each other. `find_output` gives the first way to play that proves to work.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -163,10 +164,11 @@ class SoundDevice:
     """PortAudio, by way of the extra `play`."""
 
     def __init__(self, sample_rate: int) -> None:
-        self._stream = _import_sounddevice().OutputStream(
-            samplerate=sample_rate, channels=1, dtype="float32"
-        )
-        self._stream.start()
+        with _muted_libraries():
+            self._stream = _import_sounddevice().OutputStream(
+                samplerate=sample_rate, channels=1, dtype="float32"
+            )
+            self._stream.start()
 
     def write(self, samples: Samples) -> None:
         self._stream.write(np.ascontiguousarray(samples.reshape(-1, 1)))
@@ -304,6 +306,23 @@ def _probe(open_device: Callable[[int], Device]) -> None:
     finally:
         deadline.cancel()
         device.stop()
+
+
+@contextlib.contextmanager
+def _muted_libraries() -> Iterator[None]:
+    """ALSA, JACK and PortAudio write what they miss to stderr themselves; errors say enough."""
+    try:
+        saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # stderr is closed
+        yield
+        return
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(null)
 
 
 def _import_sounddevice() -> Any:

@@ -44,4 +44,4 @@ def find_voice(
         return source
     if name in library:
         return library.get(name)
-    return Unenrolled(source) if os.path.isfile(source) else source
+    return Unenrolled(source) if os.path.exists(source) else source

@@ -19,7 +19,15 @@ from vivace.voices.voice import NAME_PATTERN, Voice, check_voice_name, load_voic
 log = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
-RECORDINGS = (".wav", ".flac", ".mp3", ".ogg", ".opus")  # `voice=` takes these for a path
+RECORDINGS = (
+    ".wav",
+    ".flac",
+    ".mp3",
+    ".ogg",
+    ".opus",
+    ".m4a",
+    ".webm",
+)  # `voice=` takes these for a path
 
 
 class VoiceLibrary:

@@ -527,6 +527,7 @@ def test_a_null_in_the_generation_config_is_the_default(tmp_path: Path) -> None:
         ('{"top_k": "many"}', "top_k must be a whole number"),
         ('{"max_new_tokens": "8192"}', "max_new_tokens must be 2 or more, not '8192'"),
         ('{"max_new_tokens": 1}', "max_new_tokens must be 2 or more, not 1"),
+        (f'{{"max_new_tokens": {10**30}}}', "max_new_tokens is 1000.*; the most is 2147483647"),
         ("[]", "should hold a JSON object"),
     ],
 )

@@ -171,6 +171,29 @@ def load(folder: Path) -> None:
     checkpoint.load_codec(CPU)
 
 
+@pytest.mark.parametrize("value", [0, 10**7, 10**30])
+@pytest.mark.parametrize(
+    ("file", "keys"),
+    [
+        (CODEC, ("output_sample_rate",)),
+        (CODEC, ("input_sample_rate",)),
+        (CODEC, (*DECODER, "sliding_window")),
+        (MODEL, (*TALKER, "max_position_embeddings")),
+        (MODEL, (*SPEAKER, "sample_rate")),
+    ],
+)
+def test_what_no_tensor_shows_has_limits(
+    folder: Path, file: str, keys: tuple[str, ...], value: int
+) -> None:
+    content = section = json.loads((folder / file).read_text())
+    for key in keys[:-1]:
+        section = section[key]
+    section[keys[-1]] = value
+    (folder / file).write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=rf"{file}: {keys[-1]} is {value}; it must be from 1"):
+        load(folder)
+
+
 def test_a_list_of_a_hundred_thousand_rates_is_refused_briefly(folder: Path) -> None:
     content = json.loads((folder / CODEC).read_text())
     content["decoder_config"]["upsample_rates"] = [2] * 100_000

@@ -39,6 +39,7 @@ __all__ = ["EMBEDDED", "RELEASED", "Checkpoint", "find_folder", "load_codec", "r
 
 SPEAKER_ENCODER = "speaker_encoder."  # the first of its tensors' names
 PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin")
+MAX_TOKENS = 2**31 - 1
 MAX_LISTED = 5  # names in one error message
 
 C = TypeVar("C")
@@ -122,6 +123,8 @@ def read_sampling(path: Path) -> SamplingParams:
     max_tokens = raw.get("max_new_tokens", 2048)
     if type(max_tokens) is not int or max_tokens < 2:
         raise CheckpointError(f"{path}: max_new_tokens must be 2 or more, not {max_tokens!r}")
+    if max_tokens > MAX_TOKENS:
+        raise CheckpointError(f"{path}: max_new_tokens is {max_tokens}; the most is {MAX_TOKENS}")
     try:
         return SamplingParams(
             temperature=raw.get("temperature", 0.9) if is_sampled else 0.0,

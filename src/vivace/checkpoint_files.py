@@ -15,7 +15,7 @@ from typing import Any
 from vivace.errors import CheckpointError
 
 MAX_BYTES = 16 << 20  # the largest released one, vocab.json, has 2.8 MB
-MAX_DIGITS = 20  # of a whole number: more than 64 bits hold
+MAX_DIGITS = 100  # of a whole number; one that is merely wrong is named with its field
 
 
 def read_text(path: Path) -> str:

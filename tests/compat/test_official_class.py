@@ -325,6 +325,22 @@ def test_strange_keywords_of_loading_are_refused_and_harmless_ones_are_not(
     assert model.device == torch.device("cpu")
 
 
+def test_loading_asks_the_hub_as_it_was_asked(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def download(name: str, **options: Any) -> str:
+        seen.update(options, name=name)
+        return str(tiny_folder / "custom_voice")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    asked = {"revision": "85e237c", "cache_dir": tmp_path, "local_files_only": True, "token": "t"}
+    Qwen3TTSModel.from_pretrained("org/model", device_map="cpu", **asked)
+    assert {name: seen[name] for name in asked} == asked
+    assert seen["name"] == "org/model"
+
+
 def test_a_speaker_of_capitals_is_found_in_any_letters(tiny_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_folder / "custom_voice", tmp_path / "custom_voice")
     config = json.loads((folder / "config.json").read_text())

@@ -16,6 +16,12 @@ import torch
 
 from vivace.compat.arguments import load_tts
 from vivace.compat.chunks import TimedChunk, timed_chunks
+from vivace.compat.faster_requests import (
+    clone_request,
+    design_request,
+    preset_request,
+    refuse_ggml,
+)
 from vivace.compat.official import Qwen3TTSModel, Waveforms
 from vivace.compat.references import References
 from vivace.compat.sampling import Sampling
@@ -162,11 +168,11 @@ class FasterQwen3TTS:
         *,
         seed: int | None = None,
     ) -> Waveforms:
-        _refuse_ggml(ref_spk, ref_rvq, ref_spk_emb, ref_codes)
+        refuse_ggml(ref_spk, ref_rvq, ref_spk_emb, ref_codes)
         voice = self._references.voice(
             ref_audio, ref_text, xvec_only, append_silence, voice_clone_prompt
         )
-        wanted = self._cloned(text, language, voice, instruct, non_streaming_mode)
+        wanted = clone_request(text, language, voice, instruct, non_streaming_mode)
         sampling = Sampling(
             max_new_tokens,
             min_new_tokens,
@@ -196,7 +202,7 @@ class FasterQwen3TTS:
         *,
         seed: int | None = None,
     ) -> Waveforms:
-        wanted = self._preset(text, speaker, language, instruct, non_streaming_mode)
+        wanted = preset_request(self.model, text, speaker, language, instruct, non_streaming_mode)
         sampling = Sampling(
             max_new_tokens,
             min_new_tokens,
@@ -225,7 +231,7 @@ class FasterQwen3TTS:
         *,
         seed: int | None = None,
     ) -> Waveforms:
-        wanted = self._designed(text, instruct, language, non_streaming_mode)
+        wanted = design_request(self.model, text, instruct, language, non_streaming_mode)
         sampling = Sampling(
             max_new_tokens,
             min_new_tokens,
@@ -265,11 +271,11 @@ class FasterQwen3TTS:
         *,
         seed: int | None = None,
     ) -> Iterator[TimedChunk]:
-        _refuse_ggml(ref_spk, ref_rvq, ref_spk_emb, ref_codes)
+        refuse_ggml(ref_spk, ref_rvq, ref_spk_emb, ref_codes)
         voice = self._references.voice(
             ref_audio, ref_text, xvec_only, append_silence, voice_clone_prompt
         )
-        wanted = self._cloned(text, language, voice, instruct, non_streaming_mode)
+        wanted = clone_request(text, language, voice, instruct, non_streaming_mode)
         sampling = Sampling(
             max_new_tokens,
             min_new_tokens,
@@ -300,7 +306,7 @@ class FasterQwen3TTS:
         *,
         seed: int | None = None,
     ) -> Iterator[TimedChunk]:
-        wanted = self._preset(text, speaker, language, instruct, non_streaming_mode)
+        wanted = preset_request(self.model, text, speaker, language, instruct, non_streaming_mode)
         sampling = Sampling(
             max_new_tokens,
             min_new_tokens,
@@ -330,7 +336,7 @@ class FasterQwen3TTS:
         *,
         seed: int | None = None,
     ) -> Iterator[TimedChunk]:
-        wanted = self._designed(text, instruct, language, non_streaming_mode)
+        wanted = design_request(self.model, text, instruct, language, non_streaming_mode)
         sampling = Sampling(
             max_new_tokens,
             min_new_tokens,
@@ -348,46 +354,3 @@ class FasterQwen3TTS:
     def _whole(self, wanted: Request, sampling: Sampling) -> Waveforms:
         (audio,) = speak_together(self.tts, [wanted], sampling.ours())
         return [audio.samples], self.sample_rate
-
-    def _cloned(
-        self,
-        text: str,
-        language: str | None,
-        voice: Voice,
-        instruct: str | None,
-        non_streaming_mode: bool | None,
-    ) -> Request:
-        if instruct and not voice.is_in_context:
-            log.warning("instruct with a speaker's vector alone is followed unreliably")
-        return request(text, language, voice, instruct, is_whole=non_streaming_mode or False)
-
-    def _preset(
-        self,
-        text: str,
-        speaker: str | None,
-        language: str,
-        instruct: str | None,
-        non_streaming_mode: bool | None,
-    ) -> Request:
-        if self.tts.model_type != "custom_voice":
-            raise ValueError("Loaded model does not support custom voice generation")
-        self.model._validate_languages([language])
-        self.model._validate_speakers([speaker])
-        followed = instruct if self.model.model.config.honours_instruct else None
-        return request(text, language, speaker, followed, is_whole=non_streaming_mode is not False)
-
-    def _designed(
-        self, text: str, instruct: str | None, language: str, non_streaming_mode: bool | None
-    ) -> Request:
-        if self.tts.model_type != "voice_design":
-            raise ValueError("Loaded model does not support voice design generation")
-        self.model._validate_languages([language])
-        return request(text, language, None, instruct, is_whole=non_streaming_mode is not False)
-
-
-def _refuse_ggml(*references: Any) -> None:
-    if any(reference is not None for reference in references):
-        raise NotImplementedError(
-            "ref_spk/ref_rvq cached qwentts.cpp references require backend='ggml'. "
-            "Use voice_clone_prompt for precomputed prompts."
-        )

@@ -225,6 +225,33 @@ def test_twenty_thousand_characters_stream_in_flat_memory_with_nothing_lost(
     assert peaks[-1] - peaks[0] < 200_000
 
 
+@pytest.mark.slow
+def test_a_hundred_thousand_characters_are_spoken_whole_streamed_and_not(
+    custom: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = " ".join(f"Sentence {n} of the long book is this one." for n in range(2_300))
+    assert len(text) > 100_000
+    said = stop_after(custom, monkeypatch, 3)
+    expected = [tid for part in spoken(text) for tid in custom._intake.tokenizer.encode(part)]
+    codes, kept = [], []
+    tracemalloc.start()
+    stream = custom.stream(text, seed=3, min_frames=100, guard=False)
+    for chunk in stream:
+        codes.append(chunk.codes.astype(np.int16))  # what the test itself keeps is little
+        if not len(chunk.codes) and stream.num_utterances % 50 == 0:
+            said.forget()
+            kept.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert stream.finish_reason == "stop"
+    assert said.all_ids() == expected
+    assert stream.num_utterances == len(spoken(text)) > 300
+    assert kept[-1] - kept[0] < 1_000_000
+    audio = custom.speak(text, seed=3, min_frames=100, guard=False, trim=False)
+    assert np.array_equal(audio.codes, np.concatenate(codes))
+    assert audio.usage.audio_s == pytest.approx(stream.usage.audio_s)
+    assert len(audio.samples) == round(audio.usage.audio_s * 24_000)
+
+
 def test_a_progress_bar_is_shown_when_asked(
     custom: TTS, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

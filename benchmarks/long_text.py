@@ -1,0 +1,218 @@
+"""A long text spoken whole: nothing lost, flat memory, and what Whisper heard of it.
+
+    python benchmarks/long_text.py speak sentences.txt --chars 100000 --out build/long
+    python benchmarks/long_text.py judge build/long --json benchmarks/results/long-text.json
+
+`speak` streams the first sentences of a file, one a line, as one text into `speech.pcm` (16 bits,
+one channel) and notes where each utterance lies in it, its sentences and the memory in use. `judge`
+hears these windows, which are shorter than the 30 s of Whisper (benchmarks/judges.py). Both go on
+where they stopped, `judge --first 20` hears no more than so many windows in one run. A text that
+`speak` was interrupted in goes on as another stream: the report says how many there were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from quality import append_row, read_rows
+from words import count_errors, spellings
+
+Row = dict[str, Any]
+
+TEXT, SPEECH, WINDOWS, VERDICTS = "text.txt", "speech.pcm", "windows.jsonl", "verdicts.jsonl"
+LOST = 0.5  # share of wrong words above which a window counts as lost
+SEED = 7
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    arguments.run(arguments)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("speak", help="a long text into a folder")
+    command.set_defaults(run=speak)
+    command.add_argument("sentences", type=Path, help="a sentence a line")
+    command.add_argument("--chars", type=int, default=100_000)
+    command.add_argument("--out", type=Path, required=True)
+    command.add_argument("--model", help="a folder or hub id; default: the embedded voice")
+    command.add_argument("--device", default="auto")
+    command = commands.add_parser("judge", help="what was heard of it")
+    command.set_defaults(run=judge)
+    command.add_argument("folder", type=Path)
+    command.add_argument("--first", type=int, help="hear no more than so many windows now")
+    command.add_argument("--json", type=Path, help="where to write the report")
+    return parser.parse_args()
+
+
+# -- speaking ----------------------------------------------------------------------------------
+
+
+def speak(arguments: argparse.Namespace) -> None:
+    from vivace import TTS
+
+    folder: Path = arguments.out
+    folder.mkdir(parents=True, exist_ok=True)
+    sentences = read_sentences(arguments.sentences, arguments.chars)
+    path = folder / TEXT
+    if path.exists() and path.read_text().splitlines() != sentences:
+        sys.exit(f"{folder} holds another text; choose another folder")
+    path.write_text("\n".join(sentences) + "\n")
+    rows = read_rows(folder / WINDOWS)
+    done = rows[-1]["last"] if rows else 0
+    if done == len(sentences):
+        sys.exit("all of it is spoken")
+    with TTS.load(arguments.model, device=arguments.device) as tts:
+        for row in speak_windows(tts, sentences, rows, folder / SPEECH):
+            append_row(folder / WINDOWS, row)
+            print(f"{row['last']} of {len(sentences)} sentences, {row['rss_mib']:.0f} MiB")
+
+
+def read_sentences(path: Path, num_chars: int) -> list[str]:
+    """As many of the first lines as make a text of at least so many characters."""
+    lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    ends = itertools.accumulate(len(line) + 1 for line in lines)
+    needed = next((n for n, end in enumerate(ends, 1) if end > num_chars), None)
+    if needed is None:
+        sys.exit(f"{path} has fewer than {num_chars} characters")
+    return lines[:needed]
+
+
+def speak_windows(
+    tts: Any, sentences: Sequence[str], rows: Sequence[Row], path: Path
+) -> Iterator[Row]:
+    """What is left of the text, as one stream; a row when its window is in the file."""
+    done = rows[-1]["last"] if rows else 0
+    start = rows[-1]["end"] if rows else 0  # samples
+    number = rows[-1]["stream"] + 1 if rows else 0
+    left = sentences[done:]
+    ends = np.cumsum([len(sentence) + 1 for sentence in left]) / sum(map(len, left), len(left))
+    first, end, began = done, start, time.perf_counter()
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.seek(2 * start)
+        file.truncate()
+        stream = tts.stream(" ".join(left), seed=SEED + done)
+        for chunk in stream:
+            file.write((np.clip(chunk.samples, -1, 1) * 32767).astype("<i2").tobytes())
+            end += len(chunk.samples)
+            # Progress grows at the end of an utterance, which is that of a sentence.
+            last = done + int(np.argmin(np.abs(ends - stream.progress))) + 1
+            is_seam = len(chunk.samples) and not len(chunk.codes)  # a pause
+            if not is_seam and not chunk.is_last:
+                continue
+            last = len(sentences) if stream.progress == 1 else last
+            file.flush()
+            yield {
+                "stream": number,
+                "first": first,
+                "last": last,
+                "start": start,
+                "end": end,
+                "rate": tts.sample_rate,
+                "rss_mib": rss_mib(),
+                "wall_s": round(time.perf_counter() - began, 1),
+                "finish_reason": stream.finish_reason,
+            }
+            first, start = last, end
+
+
+def rss_mib() -> float:
+    """Memory of this process that is in use now."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return round(int(line.split()[1]) / 1024, 1)
+    raise OSError("no VmRSS here; run it on Linux")
+
+
+# -- judging -----------------------------------------------------------------------------------
+
+
+def judge(arguments: argparse.Namespace) -> None:
+    from judges import Recogniser
+
+    folder: Path = arguments.folder
+    sentences = (folder / TEXT).read_text().splitlines()
+    windows, verdicts = read_rows(folder / WINDOWS), read_rows(folder / VERDICTS)
+    left = windows[len(verdicts) :][: arguments.first]
+    recognise = Recogniser() if left else None
+    for window in left:
+        assert recognise is not None
+        heard = recognise(read_samples(folder / SPEECH, window), window["rate"])
+        verdict = compare(" ".join(sentences[window["first"] : window["last"]]), heard)
+        verdicts.append({"window": len(verdicts), **verdict})
+        append_row(folder / VERDICTS, verdicts[-1])
+        print(f"window {len(verdicts)} of {len(windows)}: {verdict['errors']} word errors")
+    report = summarise(sentences, windows, verdicts)
+    print(json.dumps(report, indent=1))
+    if arguments.json:
+        from vivace.cli.bench.machine import machine
+
+        report = {"benchmark": "long_text", "machine": machine(), **report}
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def read_samples(path: Path, window: Row) -> Any:
+    count = window["end"] - window["start"]
+    return np.fromfile(path, "<i2", count, offset=2 * window["start"]).astype(np.float32) / 32768
+
+
+def compare(text: str, heard: str) -> Row:
+    """Word errors, and the words of the text that were not heard at their place, as a mask."""
+    count = count_errors(text, heard)
+    wanted, found = spellings(text)[0], spellings(heard)[0]
+    missing = np.ones(len(wanted), bool)
+    for block in difflib.SequenceMatcher(None, wanted, found, autojunk=False).get_matching_blocks():
+        missing[block.a : block.a + block.size] = False
+    mask = "".join("1" if is_missing else "0" for is_missing in missing)
+    return {"errors": count.errors, "words": count.words, "missing": mask, "heard": heard}
+
+
+def summarise(sentences: Sequence[str], windows: Sequence[Row], verdicts: Sequence[Row]) -> Row:
+    rates = [verdict["errors"] / max(1, verdict["words"]) for verdict in verdicts]
+    masks = "".join(verdict["missing"] for verdict in verdicts)
+    memory = [window["rss_mib"] for window in windows]
+    settled = memory[len(memory) // 10]
+    seconds = windows[-1]["end"] / windows[-1]["rate"]
+    walls = {window["stream"]: window["wall_s"] for window in windows}
+    return {
+        "characters": sum(map(len, sentences)) + len(sentences) - 1,
+        "sentences": len(sentences),
+        "sentences_spoken": windows[-1]["last"],
+        "streams": len(walls),
+        "finish_reason": windows[-1]["finish_reason"],
+        "audio_s": round(seconds, 1),
+        "times_real_time": round(seconds / max(0.1, sum(walls.values())), 2),
+        "rss_mib": {
+            "after_a_tenth": settled,
+            "most_after_that": max(memory[len(memory) // 10 :]),
+            "at_the_end": memory[-1],
+        },
+        "windows": len(windows),
+        "windows_judged": len(verdicts),
+        "word_error_rate": _share(sum(v["errors"] for v in verdicts), len(masks)),
+        "worst_window": round(max(rates, default=0.0), 4),
+        "lost_windows": [n for n, rate in enumerate(rates) if rate > LOST],
+        "words_judged": len(masks),
+        "words_not_heard": _share(masks.count("1"), len(masks)),
+        "longest_run_not_heard": max(map(len, masks.split("0")), default=0),
+    }
+
+
+def _share(count: int, of: int) -> float:
+    return round(count / of, 4) if of else 0.0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The long text benchmark: it notices words that are missing, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from conftest import ROOT, load_script
+from vivace import TTS
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return load_script(ROOT / "benchmarks" / "long_text.py")
+
+
+def test_words_that_were_not_heard_are_marked(script: ModuleType) -> None:
+    verdict = script.compare("One two three four five.", "one two five")
+    assert (verdict["errors"], verdict["words"], verdict["missing"]) == (2, 5, "00110")
+    assert script.compare("It cost $5.", "it cost five dollars")["errors"] == 0
+
+
+def test_a_run_of_missing_words_is_counted_across_windows(script: ModuleType) -> None:
+    verdicts = [script.compare("One two three.", "one"), script.compare("Four five.", "five")]
+    window = {"stream": 0, "end": 48_000, "rate": 24_000, "rss_mib": 1.0, "wall_s": 1.0}
+    windows = [{**window, "last": n, "finish_reason": None} for n in (1, 2)]
+    report = script.summarise(["One two three.", "Four five."], windows, verdicts)
+    assert report["longest_run_not_heard"] == 3
+    assert report["words_not_heard"] == 0.6
+    assert report["lost_windows"] == [0]
+
+
+def test_a_text_that_was_interrupted_goes_on_at_its_next_sentence(
+    script: ModuleType, tiny_folder: Path, tmp_path: Path
+) -> None:
+    sentences = [f"This is sentence number {n}, and it says little." for n in range(30)]
+    path, rows = tmp_path / "speech.pcm", []
+    with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
+        for row in script.speak_windows(tts, sentences, [], path):
+            rows.append(json.loads(json.dumps(row)))
+            if len(rows) == 2:
+                break
+        path.write_bytes(path.read_bytes() + b"of a window that was not noted")
+        first = path.read_bytes()[: 2 * rows[-1]["end"]]
+        rows += script.speak_windows(tts, sentences, rows, path)
+    assert [row["first"] for row in rows] == [0, *(row["last"] for row in rows[:-1])]
+    assert rows[-1]["last"] == len(sentences)
+    assert [row["stream"] for row in rows[:3]] == [0, 0, 1]
+    assert path.read_bytes()[: len(first)] == first
+    assert path.stat().st_size == 2 * rows[-1]["end"]

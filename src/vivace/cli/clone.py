@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from vivace.audio.files import check_path
 from vivace.cli.keep import check_save, keep_voice
 from vivace.cli.output import choose_target
-from vivace.cli.request import speech_options
+from vivace.cli.request import prepare_torch, speech_options
 from vivace.cli.text import read_text, read_transcript
 
 
@@ -20,7 +20,8 @@ def clone(arguments: argparse.Namespace) -> int:
     text = read_text(arguments, live=arguments.stream) if is_spoken else ""
     check_path(arguments.ref_audio)
     with choose_target(arguments) if is_spoken else nullcontext() as target:
-        from vivace.cli.model import load_tts  # torch takes its time: errors above come first
+        prepare_torch(arguments)
+        from vivace.cli.model import load_tts
         from vivace.cli.speak import speak
 
         with load_tts(arguments) as tts:

@@ -8,7 +8,7 @@ import numpy as np
 
 from vivace.cli.keep import check_save, keep_voice
 from vivace.cli.output import Samples, choose_target
-from vivace.cli.request import speech_options
+from vivace.cli.request import prepare_torch, speech_options
 from vivace.cli.text import read_text
 from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.text.emoji import drop_emoji
@@ -24,7 +24,8 @@ def design(arguments: argparse.Namespace) -> int:
     text = read_text(arguments, live=arguments.stream and arguments.save is None)
     made: list[Samples] | None = None if arguments.save is None else []
     with choose_target(arguments) as target:
-        from vivace.cli.model import load_tts  # torch takes its time: errors above come first
+        prepare_torch(arguments)
+        from vivace.cli.model import load_tts
         from vivace.cli.speak import speak
 
         with load_tts(arguments) as tts:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import logging
 import os
 import signal
 import sys
@@ -18,9 +17,13 @@ from typing import NoReturn
 
 from vivace.cli.parser import UsageError, build_parser
 from vivace.cli.signals import Terminated, orderly_end
-from vivace.cli.streams import STDOUT_PATHS, StdoutError, settle_streams, tell
-from vivace.cli.text import is_terminal_stdin
-from vivace.cli.words import print_error
+from vivace.cli.streams import (
+    STDOUT_PATHS,
+    StdoutError,
+    is_terminal_stdin,
+    settle_streams,
+    tell,
+)
 from vivace.errors import TTSError
 
 ROOT_OPTIONS = ("-h", "--help", "--version")
@@ -101,6 +104,8 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _print_error(error: BaseException, argv: Sequence[str]) -> None:
+    from vivace.cli.words import print_error  # help does without it
+
     is_json = _wants_json(argv) and not isinstance(error, StdoutError)
     with contextlib.suppress(StdoutError, OSError):  # nobody is left to be told
         print_error(error, is_json=is_json, on_stderr=bool(set(STDOUT_PATHS) & set(argv)))
@@ -120,6 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """`main` as a program: torch's own end would take half a second and do nothing for anyone."""
     code = main()
+    import logging  # which help does without
+
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 
+from vivace.cli.request import model_name
 from vivace.cli.words import LiveLine
 from vivace.tts import TTS
 
@@ -29,9 +29,3 @@ def load_tts(
         )
     finally:
         line.clear()
-
-
-def model_name(arguments: argparse.Namespace) -> str | None:
-    """What was asked for; None is the embedded voice."""
-    name: str | None = arguments.model
-    return os.environ.get("VIVACE_MODEL") or None if name is None else name

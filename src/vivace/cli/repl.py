@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterator
 
 from vivace.cli.output import choose_series
-from vivace.cli.request import speech_options
+from vivace.cli.request import prepare_torch, speech_options
 from vivace.cli.signals import Terminated
-from vivace.cli.text import decode, is_terminal_stdin
+from vivace.cli.streams import is_terminal_stdin
+from vivace.cli.text import decode
 from vivace.cli.words import print_error
 from vivace.errors import RequestError, TTSError
 
@@ -22,7 +23,8 @@ TRIAL = "Hello."
 def repl(arguments: argparse.Namespace) -> int:
     options = speech_options(arguments)
     target = choose_series(arguments)
-    from vivace.cli.model import load_tts  # torch takes its time: errors above come first
+    prepare_torch(arguments)
+    from vivace.cli.model import load_tts
     from vivace.cli.speak import find_voice, speak
 
     arguments.stream = True

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 from typing import Any
 
 from vivace.audio.speed import check_speed
+from vivace.cli.light import import_torch
 from vivace.errors import RequestError
 from vivace.speech import SamplingParams
 
@@ -31,6 +33,18 @@ def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
         **_given(arguments, ("chunk_frames",)),
         **sampling,
     }
+
+
+def model_name(arguments: argparse.Namespace) -> str | None:
+    """What was asked for; None is the embedded voice."""
+    name: str | None = arguments.model
+    return os.environ.get("VIVACE_MODEL") or None if name is None else name
+
+
+def prepare_torch(arguments: argparse.Namespace) -> None:
+    """Before a model is loaded, and after everything that needs none: torch takes its time."""
+    if model_name(arguments) is None and arguments.device in ("auto", "cpu"):
+        import_torch()
 
 
 def _given(arguments: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import argparse
 
 from vivace.cli.batch import read_batch
 from vivace.cli.output import choose_target
-from vivace.cli.request import speech_options
+from vivace.cli.request import prepare_torch, speech_options
 from vivace.cli.text import read_text
 
 
@@ -16,7 +16,8 @@ def say(arguments: argparse.Namespace) -> int:
         return _say_batch(arguments, options)
     text = read_text(arguments, live=arguments.stream)
     with choose_target(arguments) as target:
-        from vivace.cli.model import load_tts  # torch takes its time: errors above come first
+        prepare_torch(arguments)
+        from vivace.cli.model import load_tts
         from vivace.cli.speak import find_voice, speak
 
         with load_tts(arguments) as tts:
@@ -27,6 +28,7 @@ def say(arguments: argparse.Namespace) -> int:
 
 def _say_batch(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     batch = read_batch(arguments)
+    prepare_torch(arguments)
     from vivace.cli.model import load_tts
     from vivace.cli.speak import find_voice
 

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from vivace.checkpoint import Checkpoint, find_folder
-from vivace.cli.model import model_name
+from vivace.cli.request import model_name
 from vivace.cli.streams import plain, put
 from vivace.prompt import AUTO
 

@@ -33,6 +33,10 @@ def settle_streams() -> None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 
 
+def is_terminal_stdin() -> bool:
+    return sys.stdin is None or sys.stdin.isatty()
+
+
 def tell(words: object, *, start: str = "", end: str = "\n") -> None:
     """Lines on stderr; where nobody can be told, the work goes on."""
     try:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from vivace.cli.streams import is_terminal_stdin
 from vivace.errors import RequestError, TextTooLongError
 from vivace.text.letters import check_speakable
 from vivace.text.script import clean_text, parse_pauses
@@ -16,10 +17,6 @@ from vivace.text.script import clean_text, parse_pauses
 STDIN = "-"
 MAX_STDIN_BYTES = 4_000_000  # a million characters, the longest text, has no more
 PIECE_BYTES = 4096
-
-
-def is_terminal_stdin() -> bool:
-    return sys.stdin is None or sys.stdin.isatty()
 
 
 def read_text(arguments: argparse.Namespace, *, live: bool = False) -> str | Iterator[str]:

@@ -1,0 +1,70 @@
+"""A quicker import of torch, for commands that only speak with a small model on a CPU.
+
+A quarter of that import registers shapes for torch's compilers and exporters, which no command here
+uses; it waits until somebody asks for it. The collector waits too: nothing of it is garbage.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec
+from types import ModuleType
+from typing import Any
+
+DEFERRED = "torch._meta_registrations"
+
+
+def import_torch() -> None:
+    """Import torch, unless it is there already."""
+    if "torch" in sys.modules:
+        return
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    gc.disable()
+    try:
+        import torch  # noqa: F401
+
+        gc.freeze()
+    finally:
+        gc.enable()
+        sys.meta_path.remove(finder)
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(name, _Later(path)) if name == DEFERRED else None
+
+
+class _Later(Loader):
+    def __init__(self, path: Sequence[str] | None) -> None:
+        self._path = path
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Deferred(spec.name, self._path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+class _Deferred(ModuleType):
+    """Becomes the real module when anything is asked of it."""
+
+    def __init__(self, name: str, path: Sequence[str] | None) -> None:
+        super().__init__(name)
+        self.__dict__["_path"] = path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        spec = PathFinder.find_spec(self.__name__, self._path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[self.__name__] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return getattr(module, name)

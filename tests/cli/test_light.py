@@ -1,0 +1,51 @@
+"""Torch is imported without what only its compilers use, and nobody can tell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from harness import LIMIT_S, environment
+
+CODE = """
+import sys
+from vivace.cli.light import DEFERRED, import_torch
+import_torch()
+import gc, torch
+light = len(sys.modules)
+print(gc.isenabled(), type(sys.modules[DEFERRED]).__name__)
+torch.empty(2, device="meta") + 1
+name = "register_meta"
+assert callable(getattr(torch._meta_registrations, name))
+print(type(sys.modules[DEFERRED]).__name__, len(sys.modules) > light)
+"""
+SPEAK = """
+import sys
+sys.modules["sounddevice"] = None
+from vivace.cli.main import main
+main(["Hi.", "--seed=7", "-o", sys.argv[1], "-q"])
+print(type(sys.modules["torch._meta_registrations"]).__name__)
+"""
+
+
+def run(code: str, *arguments: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+        env=environment(),
+    )
+    return done.stdout.split()
+
+
+def test_what_is_deferred_comes_when_it_is_asked_for() -> None:
+    assert run(CODE) == ["True", "_Deferred", "module", "True"]
+
+
+def test_speech_is_the_same_without_it(tmp_path: Path) -> None:
+    assert run(SPEAK, str(tmp_path / "light.wav")) == ["_Deferred"]
+    assert run(f"import torch{SPEAK}", str(tmp_path / "full.wav")) == ["module"]
+    assert (tmp_path / "light.wav").read_bytes() == (tmp_path / "full.wav").read_bytes()

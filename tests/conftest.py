@@ -91,6 +91,15 @@ def kill_children(kept: Container[int]) -> None:
             os.waitpid(pid, 0)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Slow tests run by hand: -m slow."""
+    if "slow" in str(config.getoption("markexpr")):
+        return
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="slow; run it with -m slow"))
+
+
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Voices and caches of a test never touch those of the person who runs it."""

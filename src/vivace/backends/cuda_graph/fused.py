@@ -41,6 +41,8 @@ class FusedComputer:
         self._frame_keys: dict[int, list[SlotKeys]] = {}  # of the predictor, by batch size
         self._tables = model.talker.code_tables
         self._ban, self._early_ban = bans(model)
+        first, rest = (-(-c.vocab_size // 4) * 4 for c in (config, self._predictor.config))
+        self._noise_starts = [0, *range(first, first + rest * (size - 1), rest)]
 
     def kind(self, params: Sequence[SamplingParams]) -> DrawKind:
         """Ranks are found in the kernel; only top-p needs a graph of its own."""
@@ -86,12 +88,16 @@ class FusedComputer:
         x = torch.empty(batch, 2, width, dtype=hidden.dtype, device=device)
         x[:, 0] = hidden
         logits = launch.linear(hidden, self._talker.codec_head.weight)
-        self._draw(logits, noise[0], draws, 0, x[:, 1], drawn)
-        for book in range(1, num_groups):
-            logits = self.predict(x, book)
-            x = torch.empty(batch, 1, width, dtype=hidden.dtype, device=device)
-            self._draw(logits, noise[book], draws, book, x[:, 0], drawn)
+        self._draw(logits, noise, draws, 0, x[:, 1], drawn)
+        self._speak_rest(x, noise, draws, drawn)
         return Spoken(drawn.codes, drawn.code_sum.to(hidden.dtype), drawn.is_finite > 0)
+
+    def _speak_rest(self, x: Tensor, noise: Tensor, draws: Draws, drawn: Drawn) -> None:
+        """Codebooks 1 and up, from the talker's state and the first code's vector."""
+        for book in range(1, self._config.num_code_groups):
+            logits = self.predict(x, book)
+            x = x.new_empty(len(x), 1, x.shape[2])
+            self._draw(logits, noise, draws, book, x[:, 0], drawn)
 
     def predict(self, x: Tensor, book: int) -> Tensor:
         """The new tokens of a frame, [B, 1 or 2, hidden], to the logits of `book`."""
@@ -115,16 +121,13 @@ class FusedComputer:
     def _draw(
         self, logits: Tensor, noise: Tensor, draws: Draws, book: int, next_x: Tensor, drawn: Drawn
     ) -> None:
-        numbers, scales, is_first = draws.numbers, draws.scales, book == 0
+        is_first = book == 0
         if draws.kind.has_top_p:
             logits = self._shape(logits.float(), draws, is_first=is_first)
-        temperature = Scale.TEMPERATURE if is_first else Scale.PREDICTOR_TEMPERATURE
-        greedy = Number.IS_GREEDY if is_first else Number.PREDICTOR_IS_GREEDY
-        last = Number.LAST if is_first else Number.PREDICTOR_LAST
         launch.draw_code(
             logits,
-            noise,
-            Knobs(scales[temperature], numbers[greedy], numbers[last]),
+            noise[:, self._noise_starts[book] :],
+            knobs(draws, is_first=is_first),
             self._first_code(draws),
             self._tables[book].weight,
             next_x,
@@ -151,14 +154,11 @@ class FusedComputer:
         penalty = draws.scales[Scale.PENALTY, :, None]
         return talker_scores(logits, draws.history, penalty, is_banned, shape)
 
-    def _noise(self, draws: Draws) -> list[Tensor]:
-        """Of one frame, per codebook: [B, codes]."""
-        num_books = self._config.num_code_groups
+    def _noise(self, draws: Draws) -> Tensor:
+        """Of one frame, all codebooks: [B, codes]."""
         first, rest = self._config.vocab_size, self._predictor.config.vocab_size
         seeds, frames = draws.numbers[Number.SEED], draws.numbers[Number.NUM_FRAMES]
-        noise = launch.gumbel_noise(seeds, frames, first, rest, num_books)
-        sizes = [-(-size // 4) * 4 for size in (first, *[rest] * (num_books - 1))]
-        return list(noise.split(sizes, dim=1))
+        return launch.gumbel_noise(seeds, frames, first, rest, self._config.num_code_groups)
 
     def _frame_cache(self, batch: int) -> list[SlotKeys]:
         """The predictor's keys and values of a frame, at the same place for every frame."""
@@ -170,6 +170,17 @@ class FusedComputer:
                 for _ in range(config.num_hidden_layers)
             ]
         return self._frame_keys[batch]
+
+
+def knobs(draws: Draws, *, is_first: bool) -> Knobs:
+    numbers, scales = draws.numbers, draws.scales
+    if is_first:
+        return Knobs(scales[Scale.TEMPERATURE], numbers[Number.IS_GREEDY], numbers[Number.LAST])
+    return Knobs(
+        scales[Scale.PREDICTOR_TEMPERATURE],
+        numbers[Number.PREDICTOR_IS_GREEDY],
+        numbers[Number.PREDICTOR_LAST],
+    )
 
 
 def _heads(config: TalkerConfig | PredictorConfig, rope: Rope, length: int, like: Tensor) -> Heads:

@@ -1,0 +1,79 @@
+"""The few calls of the CUDA driver that PyTorch has no words for: load code, launch it on all SMs."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from functools import cache
+
+import torch
+
+from vivace.errors import BackendUnavailableError
+
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class Module:
+    """Loaded machine code."""
+
+    def __init__(self, code: bytes) -> None:
+        self._code = code  # the driver reads it lazily
+        self._handle = c_void_p()
+        _check(_driver().cuModuleLoadData(byref(self._handle), code))
+
+    def function(self, name: str) -> c_void_p:
+        function = c_void_p()
+        _check(_driver().cuModuleGetFunction(byref(function), self._handle, name.encode()))
+        return function
+
+    def numbers(self, name: str) -> list[int]:
+        """A global array of 32-bit numbers."""
+        address, size = c_void_p(), c_size_t()
+        _check(
+            _driver().cuModuleGetGlobal_v2(byref(address), byref(size), self._handle, name.encode())
+        )
+        host = (c_uint * (size.value // 4))()
+        _check(_driver().cuMemcpyDtoH_v2(host, address, size))
+        return list(host)
+
+
+def allow_shared(function: c_void_p, num_bytes: int) -> None:
+    _check(_driver().cuFuncSetAttribute(function, c_int(MAX_DYNAMIC_SHARED), c_int(num_bytes)))
+
+
+def launch_together(
+    function: c_void_p, num_blocks: int, num_threads: int, shared: int, request: ctypes.Structure
+) -> None:
+    """Launch on the current stream, all blocks at once or none; `request` is passed by value."""
+    stream = c_void_p(torch.cuda.current_stream().cuda_stream)
+    parameters = (c_void_p * 1)(ctypes.addressof(request))
+    _check(
+        _driver().cuLaunchCooperativeKernel(
+            function,
+            *_dimensions((num_blocks, 1, 1)),
+            *_dimensions((num_threads, 1, 1)),
+            c_uint(shared),
+            stream,
+            parameters,
+        )
+    )
+
+
+def _dimensions(sizes: Sequence[int]) -> list[c_uint]:
+    return [c_uint(size) for size in sizes]
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise BackendUnavailableError(f"there is no CUDA driver: {error}") from error
+
+
+def _check(result: int) -> None:
+    if result:
+        name = c_char_p()
+        _driver().cuGetErrorName(c_int(result), byref(name))
+        raise BackendUnavailableError(f"CUDA driver: {(name.value or b'?').decode()}")

@@ -1,0 +1,106 @@
+"""CUDA source to machine code, through the compiler library that PyTorch brings along.
+
+Code is kept on disk by the hash of what it was made from.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+from functools import cache
+from pathlib import Path
+
+from vivace.errors import BackendUnavailableError
+
+
+def compile_source(source: str, architecture: str, options: Sequence[str]) -> bytes:
+    """Machine code (a cubin) for an architecture such as `sm_90`."""
+    compiler = _load()
+    flags = [f"--gpu-architecture={architecture}", "--std=c++17", *options]
+    recipe = "\0".join([source, _version(compiler), *flags])
+    kept = _folder() / f"{hashlib.sha256(recipe.encode()).hexdigest()[:32]}.cubin"
+    if kept.is_file():
+        return kept.read_bytes()
+    code = _compile(compiler, source, flags)
+    _keep(kept, code)
+    return code
+
+
+def _compile(compiler: ctypes.CDLL, source: str, flags: Sequence[str]) -> bytes:
+    program = c_void_p()
+    _check(
+        compiler,
+        compiler.nvrtcCreateProgram(byref(program), source.encode(), b"kernel.cu", 0, None, None),
+    )
+    try:
+        array = (c_char_p * len(flags))(*(flag.encode() for flag in flags))
+        if compiler.nvrtcCompileProgram(program, len(flags), array):
+            raise BackendUnavailableError(f"the kernel does not compile: {_log(compiler, program)}")
+        size = c_size_t()
+        _check(compiler, compiler.nvrtcGetCUBINSize(program, byref(size)))
+        code = ctypes.create_string_buffer(size.value)
+        _check(compiler, compiler.nvrtcGetCUBIN(program, code))
+        return code.raw
+    finally:
+        compiler.nvrtcDestroyProgram(byref(program))
+
+
+def _log(compiler: ctypes.CDLL, program: c_void_p) -> str:
+    size = c_size_t()
+    compiler.nvrtcGetProgramLogSize(program, byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    compiler.nvrtcGetProgramLog(program, log)
+    return log.value.decode(errors="replace").strip()
+
+
+@cache
+def _load() -> ctypes.CDLL:
+    for name in _candidates():
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise BackendUnavailableError("the NVRTC library is not installed; PyTorch's CUDA wheels have it")
+
+
+def _candidates() -> Iterator[str]:
+    """By name, where the loader looks, then in the wheels that hold it, the newest first."""
+    for major in (13, 12):
+        yield f"libnvrtc.so.{major}"
+    for package in ("nvidia", "torch"):
+        spec = importlib.util.find_spec(package)
+        for folder in spec.submodule_search_locations or () if spec else ():
+            found = Path(folder).glob("**/libnvrtc.so.*")
+            yield from sorted(map(str, found), reverse=True)
+
+
+def _version(compiler: ctypes.CDLL) -> str:
+    major, minor = c_int(), c_int()
+    _check(compiler, compiler.nvrtcVersion(byref(major), byref(minor)))
+    return f"{major.value}.{minor.value}"
+
+
+def _check(compiler: ctypes.CDLL, result: int) -> None:
+    if result:
+        compiler.nvrtcGetErrorString.restype = c_char_p
+        raise BackendUnavailableError(f"NVRTC: {compiler.nvrtcGetErrorString(result).decode()}")
+
+
+def _folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "vivace" / "kernels"
+
+
+def _keep(path: Path, code: bytes) -> None:
+    """A cache that cannot be written costs a compilation, no more."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(f".{os.getpid()}.tmp")
+        fresh.write_bytes(code)
+        os.replace(fresh, path)
+    except OSError:
+        return

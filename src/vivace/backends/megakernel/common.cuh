@@ -18,11 +18,14 @@ constexpr int WARPS = 8;                    // that compute
 constexpr int COMPUTING = 32 * WARPS;       // threads
 constexpr int THREADS = COMPUTING + 32;     // and the warp that fetches
 constexpr int ROWS = 8;                     // weight rows of a unit: the n of one MMA
-constexpr int DEPTH = 512;                  // numbers of a weight row in one chunk
+constexpr int DEPTH = 1024;                 // numbers of a weight row in one chunk
 constexpr int ROW_BYTES = 2 * DEPTH + 16;   // padded, so that eight rows fall into different banks
 constexpr int CHUNK_BYTES = ROWS * ROW_BYTES;
-constexpr int PARTS = 4;                    // sums of a residual product
+constexpr int SLICE = DEPTH / WARPS;         // numbers of a chunk's depth that a warp sums
+constexpr int UNITS_AT_ONCE = 8;
 constexpr int MAX_BATCH = 8;
+constexpr int MAX_SLOTS = 32;                // of the ring
+constexpr u32 FIRST_POLL = 300;             // cycles after which a published number may have arrived
 constexpr u32 PATIENCE = 1u << 22;          // polls before a block gives up
 
 #if __CUDA_ARCH__ >= 900
@@ -30,7 +33,7 @@ constexpr u32 FULL_ARRIVALS = 1;            // one thread announces the bytes of
 #else
 constexpr u32 FULL_ARRIVALS = 32;           // every lane that copies
 #endif
-constexpr u32 EMPTY_ARRIVALS = 4;
+constexpr u32 EMPTY_ARRIVALS = WARPS;
 
 // -- numbers -----------------------------------------------------------------------------------------
 
@@ -126,25 +129,31 @@ struct Ring {
     u32 full;        // of the first slot's barriers
     u32 empty;
     u32 num_slots;
-    u32 position;    // chunks before the present stage
+    u32 slot;        // where the present stage begins
+    u32 turn;        // how often the ring was filled before
 
+    // Waits for the stage's chunk of this index and returns its slot.
     DEVICE_MEMBER u32 wait(u32 index) const {
-        const u32 at = position + index, slot = at % num_slots;
-        barrier_wait(full + 8 * slot, (at / num_slots) & 1);
-        return slot;
+        u32 at = slot + index, parity = turn;
+        for (; at >= num_slots; at -= num_slots) ++parity;
+        barrier_wait(full + 8 * at, parity & 1);
+        return at;
+    }
+
+    DEVICE_MEMBER void advance(u32 num_chunks) {
+        for (slot += num_chunks; slot >= num_slots; slot -= num_slots) ++turn;
     }
 
     DEVICE_MEMBER u32 address(u32 slot) const { return chunks + slot * CHUNK_BYTES; }
 
-    // Called by whole warps: EMPTY_ARRIVALS lanes of all of a slot's readers together.
-    DEVICE_MEMBER void release(u32 slot, u32 lane, u32 arrivals) const {
+    // Called by each of the warps, which all read every chunk.
+    DEVICE_MEMBER void release(u32 slot, u32 lane) const {
         __syncwarp();
-        if (lane < arrivals) barrier_arrive(empty + 8 * slot);
+        if (lane == 0) barrier_arrive(empty + 8 * slot);
     }
 
     // For the warp that fetches: eight rows of DEPTH numbers, `pitch` numbers apart.
     DEVICE_MEMBER void fetch(const u16* weight, u64 pitch, u32 lane, u64 policy) {
-        const u32 slot = position % num_slots, turn = position / num_slots;
         if (turn > 0) barrier_wait(empty + 8 * slot, (turn - 1) & 1);
         const u32 target = address(slot), ready = full + 8 * slot;
 #if __CUDA_ARCH__ >= 900
@@ -166,7 +175,7 @@ struct Ring {
         }
         asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ready) : "memory");
 #endif
-        ++position;
+        advance(1);
     }
 };
 
@@ -205,13 +214,25 @@ DEVICE void publish_pair(u32* at, u32 first, u32 second, u32 tag) {
                  ::"l"(at), "r"(first | tag << 16), "r"(second | tag << 16) : "memory");
 }
 
+// Where a number of a row lies whose readers take eight in a row each: their two loads lie apart.
+DEVICE u32 spread(u32 i) { return i / 256 * 256 + i % 8 / 4 * 128 + i % 256 / 8 * 4 + i % 4; }
+
 DEVICE bool is_tagged(uint4 words, u32 tag) {
     return (words.x >> 16) == tag && (words.y >> 16) == tag && (words.z >> 16) == tag && (words.w >> 16) == tag;
 }
 
-// Reads V groups of four words, `step` words apart, until all are tagged; `lost` ends every wait.
+DEVICE void pause_cycles(u32 cycles) {
+    u32 begin, now;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(begin)::"memory");
+    do asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
+    while (now - begin < cycles);
+}
+
+// Reads V groups of four words, `step` words apart, until all are tagged; `lost` ends every wait. The first read of
+// a stage (`is_early`) comes too soon if it comes at once, and would only keep others waiting.
 template <int V>
-DEVICE void take(uint4 (&out)[V], const u32* at, u32 step, u32 tag, volatile u32* lost) {
+DEVICE void take(uint4 (&out)[V], const u32* at, u32 step, u32 tag, volatile u32* lost, bool is_early = true) {
+    if (is_early) pause_cycles(FIRST_POLL);
     for (u32 polls = 0;; ++polls) {
         bool is_there = true;
 #pragma unroll
@@ -225,17 +246,18 @@ DEVICE void take(uint4 (&out)[V], const u32* at, u32 step, u32 tag, volatile u32
 
 // -- products ----------------------------------------------------------------------------------------
 
-// Activations in shared memory: a row of `pitch` bytes for each slot of the batch.
+// Activations in shared memory: rows of `pitch` bytes.
 struct Rows {
     u8* base;
     u32 pitch;
 
     DEVICE_MEMBER u8* row(u32 slot) const { return base + slot * pitch; }
 
-    // Where a lane reads for `load_matrices`; rows past the batch repeat its last one.
-    DEVICE_MEMBER u32 lane_address(u32 lane, u32 batch) const {
+    // Where a lane reads its warp's slice; rows past the last repeat it.
+    DEVICE_MEMBER u32 lane_address(u32 lane, u32 warp, u32 num_rows) const {
         const u32 row = lane & 7;
-        return shared_address(base) + (row < batch ? row : batch - 1) * pitch + (lane >> 3) * 16;
+        const u32 at = (row < num_rows ? row : num_rows - 1) * pitch + 2 * SLICE * warp;
+        return shared_address(base) + at + (lane >> 3) * 16;
     }
 };
 
@@ -243,65 +265,68 @@ DEVICE u32 units_here(u32 units) {
     return blockIdx.x < units ? (units - 1 - blockIdx.x) / gridDim.x + 1 : 0;
 }
 
-// 32 numbers of the depth: two steps of the sum.
-DEVICE void add_product(float (&c)[4], const u32 (&a)[4], u32 weights) {
-    u32 b[4];
-    load_matrices(b, weights);
-    multiply(c, a[0], 0, a[1], 0, b[0], b[1]);
-    multiply(c, a[2], 0, a[3], 0, b[2], b[3]);
-}
+// A warp's slices of C chunks of the rows, as the MMA takes them.
+template <int C>
+struct Slices {
+    u32 x[C][SLICE / 32][4];
 
-// One unit's sums in the order of the depth. Slot lane / 4, columns 2 (lane % 4) and the next in c[0], c[1].
-template <int K>
-DEVICE void multiply_unit(float (&c)[4], const Ring& ring, u32 first, u32 rows, u32 lane) {
-#pragma unroll 1
-    for (u32 part = 0; part < K / DEPTH; ++part) {
-        const u32 slot = ring.wait(first + part);
-        const u32 weights = ring.address(slot) + (lane & 7) * ROW_BYTES + (lane >> 3) * 16;
+    DEVICE_MEMBER void load(u32 rows) {
 #pragma unroll
-        for (u32 i = 0; i < DEPTH / 32; ++i) {
-            u32 a[4];
-            load_matrices(a, rows + part * DEPTH * 2 + i * 64);
-            add_product(c, a, weights + i * 64);
-        }
-        ring.release(slot, lane, EMPTY_ARRIVALS);
-    }
-}
-
-// The same for a unit of gates and one of the values they open, whose chunks alternate.
-template <int K>
-DEVICE void multiply_gated(float (&gate)[4], float (&up)[4], const Ring& ring, u32 first, u32 rows, u32 lane) {
-    const u32 offset = (lane & 7) * ROW_BYTES + (lane >> 3) * 16;
-#pragma unroll 1
-    for (u32 part = 0; part < K / DEPTH; ++part) {
-        const u32 gate_slot = ring.wait(first + 2 * part), up_slot = ring.wait(first + 2 * part + 1);
-        const u32 gate_at = ring.address(gate_slot) + offset, up_at = ring.address(up_slot) + offset;
+        for (int chunk = 0; chunk < C; ++chunk)
 #pragma unroll
-        for (u32 i = 0; i < DEPTH / 32; ++i) {
-            u32 a[4];
-            load_matrices(a, rows + part * DEPTH * 2 + i * 64);
-            add_product(gate, a, gate_at + i * 64);
-            add_product(up, a, up_at + i * 64);
-        }
-        ring.release(gate_slot, lane, EMPTY_ARRIVALS);
-        ring.release(up_slot, lane, EMPTY_ARRIVALS);
+            for (int i = 0; i < SLICE / 32; ++i) load_matrices(x[chunk][i], rows + 2 * DEPTH * chunk + 64 * i);
     }
-}
+};
 
-// One of four sums of a residual product: 64 numbers out of every 256.
-template <int K>
-DEVICE void multiply_part(float (&c)[4], const Ring& ring, u32 first, u32 rows, u32 lane, u32 part) {
-#pragma unroll 1
-    for (u32 chunk = 0; chunk < K / DEPTH; ++chunk) {
+// The partial sums of eight columns and C chunks, which follow each other from `first` on. Each half of a slice is a
+// sum of its own. Number `row * ROWS + column` of the unit goes to parts[warp] there.
+template <int C>
+DEVICE void multiply_one(float (&parts)[WARPS][MAX_BATCH * ROWS], const Ring& ring, u32 first, const Slices<C>& rows,
+                         u32 lane, u32 warp) {
+    const u32 within = (lane & 7) * ROW_BYTES + (lane >> 3) * 16 + 2 * SLICE * warp;
+    float c[2][4] = {};
+#pragma unroll
+    for (int chunk = 0; chunk < C; ++chunk) {
         const u32 slot = ring.wait(first + chunk);
-        const u32 weights = ring.address(slot) + (lane & 7) * ROW_BYTES + (lane >> 3) * 16;
+        u32 w[SLICE / 32][4];
 #pragma unroll
-        for (u32 i = 0; i < DEPTH / 32 / PARTS; ++i) {
-            const u32 at = 2 * ((i / 2) * 256 + part * 64 + (i % 2) * 32);
-            u32 a[4];
-            load_matrices(a, rows + chunk * DEPTH * 2 + at);
-            add_product(c, a, weights + at);
-        }
-        ring.release(slot, lane, EMPTY_ARRIVALS / PARTS);
+        for (int i = 0; i < SLICE / 32; ++i) load_matrices(w[i], ring.address(slot) + within + 64 * i);
+#pragma unroll
+        for (int i = 0; i < SLICE / 64; ++i)
+#pragma unroll
+            for (int step = 0; step < 4; step += 2)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int n = i + half * (SLICE / 64);
+                    const u32(&x)[4] = rows.x[chunk][n];
+                    multiply(c[half], x[step], 0, x[step + 1], 0, w[n][step], w[n][step + 1]);
+                }
+        ring.release(slot, lane);
     }
+    *reinterpret_cast<float2*>(&parts[warp][2 * lane]) =
+        make_float2(__fadd_rn(c[0][0], c[1][0]), __fadd_rn(c[0][1], c[1][1]));
+}
+
+// The same for two units of one chunk each; here the weights are the sixteen rows of the MMA. Without a second unit
+// (`has_second`) the first stands in for it, and its sums are written where nobody reads them.
+DEVICE void multiply_two(float (*parts)[WARPS][MAX_BATCH * ROWS], const Ring& ring, u32 first, bool has_second,
+                         const Slices<1>& rows, u32 num_rows, u32 lane, u32 warp) {
+    const u32 near = ring.wait(first), far = has_second ? ring.wait(first + 1) : near;
+    const u32 at = ring.address(lane & 8 ? far : near) + (lane & 7) * ROW_BYTES + (lane >> 4) * 16 + 2 * SLICE * warp;
+    float c[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < SLICE / 32; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            u32 w[4];
+            load_matrices(w, at + 32 * i + SLICE * half);
+            const u32(&x)[4] = rows.x[0][i / 2 + half * (SLICE / 64)];
+            multiply(c[half], w[0], w[1], w[2], w[3], x[i % 2 * 2], x[i % 2 * 2 + 1]);
+        }
+    ring.release(near, lane);
+    if (has_second) ring.release(far, lane);
+    const u32 row = 2 * (lane % 4), column = lane / 4;
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+        if (row + n % 2 < num_rows) parts[n / 2][warp][(row + n % 2) * ROWS + column] = __fadd_rn(c[0][n], c[1][n]);
 }

@@ -7,8 +7,8 @@ from torch import Tensor
 from vivace.backends.cuda_graph.frame import Draws
 from vivace.backends.cuda_graph.fused import FusedComputer, knobs
 from vivace.backends.cuda_graph.launch import Drawn
-from vivace.backends.cuda_graph.slot_table import SlotTable
-from vivace.backends.megakernel.predictor import MAX_BATCH, PredictorKernel
+from vivace.backends.cuda_graph.slot_table import Scale, SlotTable
+from vivace.backends.megakernel.predictor import PredictorKernel
 from vivace.model.talker import Qwen3TTS
 
 
@@ -22,7 +22,6 @@ class MegakernelLayers(FusedComputer):
         self._kernel = PredictorKernel(model)
 
     def _speak_rest(self, x: Tensor, noise: Tensor, draws: Draws, drawn: Drawn) -> None:
-        if len(x) > MAX_BATCH or draws.kind.has_top_p:
-            return super()._speak_rest(x, noise, draws, drawn)
         rest = noise[:, self._noise_starts[1] :]
-        return self._kernel.run(x, rest, knobs(draws, is_first=False), drawn)
+        top_p = draws.scales[Scale.PREDICTOR_TOP_P]
+        self._kernel.run(x, rest, knobs(draws, is_first=False), top_p, drawn)

@@ -1,9 +1,9 @@
-// The code predictor's whole frame in one launch: sixteen positions through its layers, the heads, the
-// draws, the next code's embedding and the sum of embeddings. The same bits as the fused kernels of the
-// graph backend (product_kernels.py, attention_kernels.py, draw_kernels.py): sums run in their order.
+// The code predictor's whole frame in one launch: fifteen sweeps through its layers, the heads, the draws,
+// the next code's embedding and the sum of embeddings.
 //
 // Defined by the compiler's command line: HIDDEN, INTER, HEADS, KV_HEADS, HEAD_DIM, LAYERS, BOOKS, VOCAB,
-// WIDTH (of the talker, whose vectors come in), PROJECTS (whether those are projected), EPS, KEPT_LAYERS.
+// WIDTH (of the talker, whose vectors come in), PROJECTS (whether those are projected), EPS, SOFTMAX_SCALE,
+// KEPT_LAYERS (whose weights should stay in the cache).
 
 constexpr int GROUP = HEADS / KV_HEADS;
 constexpr int MIXED = HEADS * HEAD_DIM;
@@ -15,9 +15,10 @@ constexpr int HEAD_BYTES = 2 * HEAD_DIM + 16;
 constexpr int LAYER_KEYS = 2 * BOOKS * HEAD_BYTES;  // keys, then values
 
 static_assert(HIDDEN == 1024, "a row's norm is 128 threads with eight numbers each");
+static_assert(MIXED % DEPTH == 0 && INTER % DEPTH == 0 && WIDTH % DEPTH == 0, "depths come in chunks");
 static_assert(HEAD_DIM == 16 * WARPS, "a warp mixes sixteen numbers of a head");
 static_assert(BOOKS == 16, "one MMA spans all positions");
-static_assert(INTER % DEPTH == 0 && MIXED % DEPTH == 0 && WIDTH % DEPTH == 0, "depths come in chunks");
+static_assert(COMPUTING == 4 * MAX_BATCH * ROWS, "four units are added up at once");
 static_assert(CODES % 4 == 0 && SHARE % 4 == 0 && GROUP <= 8, "");
 
 struct Layer {
@@ -37,37 +38,40 @@ struct Request {
     const float* temperature;     // [batch]
     const s64* is_greedy;
     const s64* last;              // the rank of the last code that top-k keeps
+    const float* top_p;
     s64* codes;                   // [batch, BOOKS]; the first is there
     signed char* is_finite;       // [batch]; of the first code, then of all
     float* code_sum;              // [batch, WIDTH]; likewise
+    const s64* forced;            // [batch, BOOKS] or null: codes to go on from instead of those drawn
+    u16* logits;                  // [batch, BOOKS - 1, VOCAB] or null: takes all of them
     u32* exchange;                // two of Exchange
     u32* control;                 // launches, and those in which a block gave up
     s64 noise_pitch;
     u32 batch;
-    u32 num_slots;                // of the ring
+    u32 shared_bytes;
 };
 
 // What blocks tell each other; one half of it is cleared while the other is used.
 struct Exchange {
     u32 qkv[2][MAX_BATCH * QKV];
+    u32 logits[MAX_BATCH * VOCAB];
     u32 mixed[MAX_BATCH * MIXED];
     u32 middle[MAX_BATCH * HIDDEN];   // after attention
     u32 inner[MAX_BATCH * INTER];
     u32 out[MAX_BATCH * HIDDEN];      // of a layer
     u32 next[MAX_BATCH * WIDTH];      // the vector of the code just drawn
     u32 projected[MAX_BATCH * HIDDEN];
-    u32 logits[MAX_BATCH * VOCAB];
 };
 
 struct Shared {
-    u64 full[64], empty[64];
+    u64 full[MAX_SLOTS], empty[MAX_SLOTS];
     u32 lost, epoch, pad[2];
     float sums[WARPS];
     u32 counts[2][WARPS];
     u64 best[WARPS];
-    float parts[2][PARTS][MAX_BATCH * ROWS];
-    u16 own[4][MAX_BATCH][ROWS];      // this block's part of the residual stream
-    u8 queries[GROUP * HEAD_BYTES];
+    float parts[UNITS_AT_ONCE + 1][WARPS][MAX_BATCH * ROWS];
+    u16 own[4][MAX_BATCH * ROWS];     // this block's part of the residual stream
+    u8 queries[2 * GROUP * HEAD_BYTES];
 };
 
 struct Block {
@@ -78,8 +82,11 @@ struct Block {
     Rows narrow_rows;  // inputs of HIDDEN numbers
     Rows wide_rows;    // and of up to WIDEST
     Ring ring;
-    u32 thread, lane, warp, batch;
+    u32 thread, lane, warp;
+    u32 batch;         // slots
+    u32 rows;          // of the present sweep: one or two to a slot
 };
+
 
 // -- the warp that fetches ---------------------------------------------------------------------------
 
@@ -89,16 +96,17 @@ DEVICE void fetch_units(Ring& ring, const u16* weight, u32 units, u32 depth, u32
             ring.fetch(weight + (u64)unit * ROWS * depth + k, depth, lane, policy);
 }
 
+// A unit of gates, then the unit of the values that they open.
 DEVICE void fetch_gated(Ring& ring, const u16* weight, u32 lane, u64 policy) {
     for (u32 unit = blockIdx.x; unit < INTER / ROWS; unit += gridDim.x)
-        for (u32 k = 0; k < HIDDEN; k += DEPTH)
-            for (u32 half = 0; half < 2; ++half)
-                ring.fetch(weight + ((u64)half * INTER + unit * ROWS) * HIDDEN + k, HIDDEN, lane, policy);
+        for (u32 half = 0; half < 2; ++half)
+            ring.fetch(weight + ((u64)half * INTER + unit * ROWS) * HIDDEN, HIDDEN, lane, policy);
 }
 
-DEVICE void fetch_all(Ring ring, const Weights& weights, u32 lane) {
+// In the order in which they are multiplied.
+DEVICE void fetch_all(Ring ring, const Weights& weights, u32 first_sweep, u32 lane) {
     const u64 keep = keep_policy(), stream = stream_policy();
-    for (u32 sweep = 0; sweep < BOOKS; ++sweep) {
+    for (u32 sweep = first_sweep; sweep < BOOKS; ++sweep) {
         if (PROJECTS) fetch_units(ring, weights.projection, HIDDEN / ROWS, WIDTH, lane, keep);
         for (u32 layer = 0; layer < LAYERS; ++layer) {
             const Layer& w = weights.layers[layer];
@@ -120,9 +128,10 @@ struct Source {
     const u32* words;
     const u16* numbers;
     u32 tag;
+    u32 step;  // words from the first four to the others
 };
 
-DEVICE void read_eight(u32 (&out)[8], const Source& source, u64 at, volatile u32* lost) {
+DEVICE void read_eight(u32 (&out)[8], const Source& source, u64 at, volatile u32* lost, bool is_early) {
     if (source.words == nullptr) {
         const uint4 packed = *reinterpret_cast<const uint4*>(source.numbers + at);
         const u32 pairs[4] = {packed.x, packed.y, packed.z, packed.w};
@@ -131,7 +140,7 @@ DEVICE void read_eight(u32 (&out)[8], const Source& source, u64 at, volatile u32
         return;
     }
     uint4 words[2];
-    take<2>(words, source.words + at, 4, source.tag, lost);
+    take<2>(words, source.words + at, source.step, source.tag, lost, is_early);
     const u32 each[8] = {words[0].x, words[0].y, words[0].z, words[0].w,
                          words[1].x, words[1].y, words[1].z, words[1].w};
 #pragma unroll
@@ -150,16 +159,19 @@ DEVICE void store_eight(u8* target, const u32 (&x)[8]) {
         make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
 }
 
-// Rows of HIDDEN numbers, normalised: four warps to a row. `pitch` lies between two slots' numbers.
-DEVICE void gather_normed(Block& b, const Source& source, u32 pitch, const u16* weight, bool is_kept) {
+// `num_rows` rows of HIDDEN numbers, normalised: four warps to a row. Row r lies at `first + r * step`.
+DEVICE void gather_normed(Block& b, const Source& source, u32 num_rows, u32 first, u32 step, const u16* weight,
+                          bool is_kept) {
     const u32 group = b.warp / 4, place = b.thread % 128;
-    for (u32 slot = group; slot < b.batch; slot += 2) {
-        const uint4 packed = *reinterpret_cast<const uint4*>(weight + 8 * place);
+    const uint4 packed = *reinterpret_cast<const uint4*>(weight + 8 * place);
+    const u32 factors[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll 1
+    for (u32 row = group; row < num_rows; row += 2) {
         u32 x[8];
-        read_eight(x, source, (u64)slot * pitch + 8 * place, &b.shared.lost);
+        read_eight(x, source, first + row * step + (source.words == nullptr ? 8 * place : spread(8 * place)),
+                   &b.shared.lost, row == group);
         if (is_kept && place % gridDim.x == blockIdx.x)
-#pragma unroll
-            for (int i = 0; i < 8; ++i) b.shared.own[place / gridDim.x][slot][i] = x[i];
+            store_eight(reinterpret_cast<u8*>(b.shared.own[place / gridDim.x] + row * ROWS), x);
         float sum = squares(x);
 #pragma unroll
         for (int far = 16; far > 0; far /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, far));
@@ -168,71 +180,77 @@ DEVICE void gather_normed(Block& b, const Source& source, u32 pitch, const u16* 
         const float* sums = b.shared.sums + 4 * group;
         sum = __fadd_rn(__fadd_rn(sums[0], sums[2]), __fadd_rn(sums[1], sums[3]));
         const float scale = rsqrt_approximate(__fadd_rn(divide_full(sum, HIDDEN), EPS));
-        const u32 factors[4] = {packed.x, packed.y, packed.z, packed.w};
 #pragma unroll
         for (int i = 0; i < 8; ++i) x[i] = scaled(wide(x[i]), scale, (factors[i / 2] >> (i % 2 * 16)) & 0xffffu);
-        store_eight(b.narrow_rows.row(slot) + 16 * place, x);
-        if (slot + 2 < b.batch) sync_threads(2 + group, 128);
+        store_eight(b.narrow_rows.row(row) + 16 * place, x);
+        if (row + 2 < num_rows) sync_threads(2 + group, 128);
     }
     sync_computing();
 }
 
-// Rows of K numbers as they were published.
-template <int K>
-DEVICE void gather_published(Block& b, const u32* words, u32 tag) {
-    constexpr int V = K / (4 * COMPUTING) > 0 ? K / (4 * COMPUTING) : 1;
-    for (u32 slot = 0; slot < b.batch; ++slot) {
-        uint4 out[V];
-        take<V>(out, words + (u64)slot * K + 4 * b.thread, 4 * COMPUTING, tag, &b.shared.lost);
-#pragma unroll
-        for (int v = 0; v < V; ++v)
-            *reinterpret_cast<uint2*>(b.wide_rows.row(slot) + 8 * (b.thread + v * COMPUTING)) =
-                make_uint2(pack(out[v].x, out[v].y), pack(out[v].z, out[v].w));
+// The sweep's rows of `depth` numbers as they were published.
+DEVICE void gather_published(Block& b, const u32* words, u32 depth, u32 tag) {
+    for (u32 row = 0; row < b.rows; ++row) {
+#pragma unroll 1
+        for (u32 i = 4 * b.thread; i < depth; i += 8 * COMPUTING) {
+            const u32 step = i + 4 * COMPUTING < depth ? 4 * COMPUTING : 0;
+            uint4 out[2];
+            take<2>(out, words + row * depth + i, step, tag, &b.shared.lost, row == 0 && i < 4 * COMPUTING);
+            u8* target = b.wide_rows.row(row) + 2 * i;
+            *reinterpret_cast<uint2*>(target) = make_uint2(pack(out[0].x, out[0].y), pack(out[0].z, out[0].w));
+            *reinterpret_cast<uint2*>(target + 2 * step) =
+                make_uint2(pack(out[1].x, out[1].y), pack(out[1].z, out[1].w));
+        }
     }
     sync_computing();
 }
 
 DEVICE void gather_numbers(Block& b, const u16* numbers, u32 pitch) {
-    for (u32 slot = 0; slot < b.batch; ++slot)
+    for (u32 row = 0; row < b.rows; ++row)
+#pragma unroll 1
         for (u32 i = b.thread; i < WIDTH / 8; i += COMPUTING)
-            *reinterpret_cast<uint4*>(b.wide_rows.row(slot) + 16 * i) =
-                *reinterpret_cast<const uint4*>(numbers + (u64)slot * pitch + 8 * i);
+            *reinterpret_cast<uint4*>(b.wide_rows.row(row) + 16 * i) =
+                *reinterpret_cast<const uint4*>(numbers + row * pitch + 8 * i);
     sync_computing();
 }
 
 // -- products ----------------------------------------------------------------------------------------
 
-// Units of eight columns, each of one warp, to published bfloat16 numbers.
-template <int K>
-DEVICE void run_linear(Block& b, const Rows& rows, u32* target, u32 columns, u32 tag) {
-    const u32 count = units_here(columns / ROWS), at = rows.lane_address(b.lane, b.batch);
-    for (u32 j = b.warp; j < count; j += WARPS) {
-        float c[4] = {};
-        multiply_unit<K>(c, b.ring, j * (K / DEPTH), at, b.lane);
-        const u32 slot = b.lane / 4, column = (blockIdx.x + j * gridDim.x) * ROWS + 2 * (b.lane % 4);
-        if (slot < b.batch) publish_pair(target + slot * columns + column, narrow(c[0]), narrow(c[1]), tag);
+// This block's units, a few at a time: `emit(unit, i, at)` takes number i = row * ROWS + column of unit `at` of
+// those at hand, which is number `unit` of the block's.
+template <typename Multiply, typename Emit>
+DEVICE void run_units(Block& b, u32 num_rows, u32 num_chunks, u32 count, Multiply multiply_some, Emit emit) {
+#pragma unroll 1
+    for (u32 start = 0; start < count; start += UNITS_AT_ONCE) {
+        const u32 here = min(count - start, (u32)UNITS_AT_ONCE);
+        multiply_some(start, here);
+        sync_computing();
+        const u32 i = b.thread % (MAX_BATCH * ROWS);
+#pragma unroll 1
+        for (u32 at = b.thread / (MAX_BATCH * ROWS); at < here && i < num_rows * ROWS; at += 4) emit(start + at, i, at);
+        if (start + UNITS_AT_ONCE < count) sync_computing();
     }
-    b.ring.position += count * (K / DEPTH);
+    b.ring.advance(count * num_chunks);
 }
 
-DEVICE void run_projection(Block& b, u32 tag) {
-    const u32 count = units_here(HIDDEN / ROWS), at = b.wide_rows.lane_address(b.lane, b.batch);
-    const u16* bias = b.request.weights->projection_bias;
-    for (u32 j = b.warp; j < count; j += WARPS) {
-        float c[4] = {};
-        multiply_unit<WIDTH>(c, b.ring, j * (WIDTH / DEPTH), at, b.lane);
-        const u32 slot = b.lane / 4, within = 2 * (b.lane % 4);
-        const u32 column = (blockIdx.x + j * gridDim.x) * ROWS + within;
-        const u32 first = narrow(__fadd_rn(c[0], wide(bias[column])));
-        const u32 second = narrow(__fadd_rn(c[1], wide(bias[column + 1])));
-        if (slot < b.batch) {
-            b.shared.own[j][slot][within] = first;
-            b.shared.own[j][slot][within + 1] = second;
-            publish_pair(b.exchange.projected + slot * HIDDEN + column, first, second, tag);
-        }
-    }
-    b.ring.position += count * (WIDTH / DEPTH);
+// Of deep products, one unit at a time.
+template <int C>
+DEVICE void multiply_deep(Block& b, u32 rows, u32 start, u32 here) {
+    Slices<C> x;
+    x.load(rows);
+#pragma unroll 1
+    for (u32 j = 0; j < here; ++j) multiply_one<C>(b.shared.parts[j], b.ring, (start + j) * C, x, b.lane, b.warp);
 }
+
+// The sum of a number's eight parts.
+DEVICE float whole(const Block& b, u32 at, u32 i) {
+    float sum = b.shared.parts[at][0][i];
+#pragma unroll
+    for (int warp = 1; warp < WARPS; ++warp) sum = __fadd_rn(sum, b.shared.parts[at][warp][i]);
+    return sum;
+}
+
+DEVICE u32 column_of(u32 unit, u32 i) { return (blockIdx.x + unit * gridDim.x) * ROWS + i % ROWS; }
 
 DEVICE u32 open_gate(float gate, float up) {
     const float g = rounded(gate);
@@ -240,53 +258,70 @@ DEVICE u32 open_gate(float gate, float up) {
     return narrow(__fmul_rn(opened, rounded(up)));
 }
 
-DEVICE void run_gated(Block& b, u32 tag) {
-    const u32 count = units_here(INTER / ROWS), at = b.narrow_rows.lane_address(b.lane, b.batch);
-    for (u32 j = b.warp; j < count; j += WARPS) {
-        float gate[4] = {}, up[4] = {};
-        multiply_gated<HIDDEN>(gate, up, b.ring, 2 * j * (HIDDEN / DEPTH), at, b.lane);
-        const u32 slot = b.lane / 4, column = (blockIdx.x + j * gridDim.x) * ROWS + 2 * (b.lane % 4);
-        if (slot < b.batch)
-            publish_pair(b.exchange.inner + slot * INTER + column, open_gate(gate[0], up[0]),
-                         open_gate(gate[1], up[1]), tag);
-    }
-    b.ring.position += 2 * count * (HIDDEN / DEPTH);
+// From normalised rows: queries, keys and values; gates and what they open; or logits.
+DEVICE void run_linear(Block& b, u32 num_rows, u32* target, u32 columns, bool is_gated, u32 tag) {
+    const u32 per_emit = is_gated ? 2 : 1, count = per_emit * units_here(columns / ROWS);
+    Slices<1> x;
+    x.load(b.narrow_rows.lane_address(b.lane, b.warp, num_rows));
+    run_units(
+        b, num_rows, 1, count,
+        [&](u32 start, u32 here) {
+#pragma unroll 1
+            for (u32 j = 0; j < here; j += 2)
+                multiply_two(b.shared.parts + j, b.ring, start + j, j + 1 < here, x, num_rows, b.lane, b.warp);
+        },
+        [&](u32 unit, u32 i, u32 at) {
+            if (is_gated && at % 2) return;
+            const float sum = whole(b, at, i);
+            const u32 value = is_gated ? open_gate(sum, whole(b, at + 1, i)) : narrow(sum);
+            publish(target + i / ROWS * columns + column_of(unit / per_emit, i), value, tag);
+        });
 }
 
-// Four warps to a unit; the sum is added to this block's part of the residual stream.
-template <int K>
-DEVICE void run_residual(Block& b, u32* target, u32 tag) {
-    const u32 count = units_here(HIDDEN / ROWS), at = b.wide_rows.lane_address(b.lane, b.batch);
-    const u32 group = b.warp / PARTS, part = b.warp % PARTS;
-    for (u32 j = group; j < count; j += 2) {
-        float c[4] = {};
-        multiply_part<K>(c, b.ring, j * (K / DEPTH), at, b.lane, part);
-        float(&parts)[PARTS][MAX_BATCH * ROWS] = b.shared.parts[group];
-        *reinterpret_cast<float2*>(&parts[part][2 * b.lane]) = make_float2(c[0], c[1]);
-        sync_threads(2 + group, 128);
-        for (u32 i = b.thread % 128; i < b.batch * ROWS; i += 128) {
-            const float sum = __fadd_rn(__fadd_rn(parts[0][i], parts[2][i]), __fadd_rn(parts[1][i], parts[3][i]));
-            u16& own = b.shared.own[j][i / ROWS][i % ROWS];
-            own = narrow(__fadd_rn(wide(own), rounded(sum)));
-            publish(target + (i / ROWS) * HIDDEN + (blockIdx.x + j * gridDim.x) * ROWS + i % ROWS, own, tag);
-        }
-        if (j + 2 < count) sync_threads(2 + group, 128);
-    }
-    b.ring.position += count * (K / DEPTH);
+DEVICE void run_projection(Block& b, u32 tag) {
+    const u16* bias = b.request.weights->projection_bias;
+    const u32 rows = b.wide_rows.lane_address(b.lane, b.warp, b.rows);
+    run_units(
+        b, b.rows, WIDTH / DEPTH, units_here(HIDDEN / ROWS),
+        [&](u32 start, u32 here) { multiply_deep<WIDTH / DEPTH>(b, rows, start, here); },
+        [&](u32 unit, u32 i, u32 at) {
+            const u32 column = column_of(unit, i), x = narrow(__fadd_rn(whole(b, at, i), wide(bias[column])));
+            b.shared.own[unit][i] = x;
+            publish(b.exchange.projected + i / ROWS * HIDDEN + spread(column), x, tag);
+        });
+}
+
+// The product is added to this block's part of the residual stream.
+DEVICE void run_residual(Block& b, bool is_mlp, u32* target, u32 tag) {
+    const u32 rows = b.wide_rows.lane_address(b.lane, b.warp, b.rows);
+    run_units(
+        b, b.rows, (is_mlp ? INTER : MIXED) / DEPTH, units_here(HIDDEN / ROWS),
+        [&](u32 start, u32 here) {
+            if (is_mlp) multiply_deep<INTER / DEPTH>(b, rows, start, here);
+            else multiply_deep<MIXED / DEPTH>(b, rows, start, here);
+        },
+        [&](u32 unit, u32 i, u32 at) {
+            u16& own = b.shared.own[unit][i];
+            own = narrow(__fadd_rn(wide(own), rounded(whole(b, at, i))));
+            publish(target + i / ROWS * HIDDEN + spread(column_of(unit, i)), own, tag);
+        });
 }
 
 // -- attention ---------------------------------------------------------------------------------------
 
-// Sixteen threads to a head: norm and rotation of queries and key, then all where the mix finds them.
-DEVICE void prepare_heads(Block& b, const Layer& w, const u32* words, u8* keys, u32 head, u32 position, u32 tag) {
-    const u32 i = b.thread % 16, row = min(b.thread / 16, GROUP + 1);
-    const u32 first = row < GROUP ? head * GROUP + row : row == GROUP ? HEADS + head : HEADS + KV_HEADS + head;
+// Sixteen threads to a head: norm and rotation of queries and key, then all where the mix finds them. `words` are
+// of the sweep's first row of this slot, whose position is `first`.
+DEVICE void prepare_heads(Block& b, const Layer& w, const u32* words, u8* keys, u32 head, u32 num_new, u32 first,
+                          u32 tag) {
+    const u32 i = b.thread % 16, line = min(b.thread / 16, num_new * (GROUP + 2) - 1);
+    const u32 token = line / (GROUP + 2), row = line % (GROUP + 2), position = first + token;
+    const u32 column = row < GROUP ? head * GROUP + row : row == GROUP ? HEADS + head : HEADS + KV_HEADS + head;
     const u16* norm = row < GROUP ? w.q_norm : w.k_norm;
     const uint4 factors = *reinterpret_cast<const uint4*>(norm + 8 * i);
     const uint4 cosines = *reinterpret_cast<const uint4*>(b.request.weights->cos + position * HEAD_DIM + 8 * i);
     const uint4 sines = *reinterpret_cast<const uint4*>(b.request.weights->sin + position * HEAD_DIM + 8 * i);
     u32 x[8];
-    read_eight(x, Source{words, nullptr, tag}, first * HEAD_DIM + 8 * i, &b.shared.lost);
+    read_eight(x, Source{words, nullptr, tag, 4}, token * QKV + column * HEAD_DIM + 8 * i, &b.shared.lost, true);
     float sum = squares(x);
 #pragma unroll
     for (int far = 8; far > 0; far /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, far));
@@ -304,32 +339,38 @@ DEVICE void prepare_heads(Block& b, const Layer& w, const u32* words, u8* keys, 
         const float across = rounded(__fmul_rn(wide(other), wide((s[n / 2] >> shift) & 0xffffu)));
         turned[n] = row > GROUP ? x[n] : narrow(__fadd_rn(along, across));
     }
-    if (b.thread >= 16 * (GROUP + 2)) return;
+    if (b.thread >= 16 * num_new * (GROUP + 2)) return;
     u8* values = keys + BOOKS * HEAD_BYTES;
-    u8* target = row < GROUP ? b.shared.queries + row * HEAD_BYTES
+    u8* target = row < GROUP ? b.shared.queries + (token * GROUP + row) * HEAD_BYTES
                              : (row == GROUP ? keys : values) + position * HEAD_BYTES;
     store_eight(target + 16 * i, turned);
 }
 
 // The query heads of one key head against the frame's positions; a warp mixes sixteen numbers.
-DEVICE void mix_values(Block& b, const u8* keys, u32* target, u32 position, u32 tag) {
-    const u32 row = b.lane & 7, part = b.lane >> 3;
-    const u32 query_at = shared_address(b.shared.queries) + min(row, GROUP - 1) * HEAD_BYTES + part * 16;
+DEVICE void mix_values(Block& b, const u8* keys, u32* target, u32 num_new, u32 first, u32 tag) {
+    const u32 row = b.lane & 7, part = b.lane >> 3, query = b.lane / 4, token = query / GROUP;
+    const u32 query_at =
+        shared_address(b.shared.queries) + min(row, num_new * GROUP - 1) * HEAD_BYTES + part * 16;
     const u32 key_at = shared_address(keys) + row * HEAD_BYTES + part * 16;
     float scores[2][4] = {};
 #pragma unroll
     for (u32 i = 0; i < HEAD_DIM / 32; ++i) {
-        u32 q[4];
+        u32 q[4], k[2][4];
         load_matrices(q, query_at + i * 64);
-        add_product(scores[0], q, key_at + i * 64);
-        add_product(scores[1], q, key_at + 8 * HEAD_BYTES + i * 64);
+        load_matrices(k[0], key_at + i * 64);
+        load_matrices(k[1], key_at + 8 * HEAD_BYTES + i * 64);
+#pragma unroll
+        for (int half = 0; half < 4; half += 2)
+#pragma unroll
+            for (int tile = 0; tile < 2; ++tile)
+                multiply(scores[tile], q[half], 0, q[half + 1], 0, k[tile][half], k[tile][half + 1]);
     }
     float p[2][2], top = -__int_as_float(0x7f800000);
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile)
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-            const bool is_seen = 8 * tile + 2 * (b.lane % 4) + n <= position;
+            const bool is_seen = 8 * tile + 2 * (b.lane % 4) + n <= first + token;
             p[tile][n] = is_seen ? __fmul_rn(scores[tile][n], SOFTMAX_SCALE) : -__int_as_float(0x7f800000);
             top = fmaxf(top, p[tile][n]);
         }
@@ -346,32 +387,37 @@ DEVICE void mix_values(Block& b, const u8* keys, u32* target, u32 position, u32 
     }
     const float total = __fadd_rn(totals[0], totals[1]);
     const u32 p0 = pack(narrow(p[0][0]), narrow(p[0][1])), p1 = pack(narrow(p[1][0]), narrow(p[1][1]));
-    const u32 first = 16 * b.warp;
+    const u32 begin = 16 * b.warp;
     const u32 value_at = shared_address(keys) + BOOKS * HEAD_BYTES + ((part & 1) * 8 + row) * HEAD_BYTES +
-                         2 * (first + (part >> 1) * 8);
+                         2 * (begin + (part >> 1) * 8);
     u32 v[4];
     load_transposed(v, value_at);
     float mixed[2][4] = {};
     multiply(mixed[0], p0, 0, p1, 0, v[0], v[1]);
     multiply(mixed[1], p0, 0, p1, 0, v[2], v[3]);
-    if (b.lane / 4 >= GROUP) return;
+    if (query >= num_new * GROUP) return;
+    target += token * MIXED + query % GROUP * HEAD_DIM + begin + 2 * (b.lane % 4);
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile)
-        publish_pair(target + (b.lane / 4) * HEAD_DIM + first + 8 * tile + 2 * (b.lane % 4),
-                     narrow(divide_full(mixed[tile][0], total)), narrow(divide_full(mixed[tile][1], total)), tag);
+        publish_pair(target + 8 * tile, narrow(divide_full(mixed[tile][0], total)),
+                     narrow(divide_full(mixed[tile][1], total)), tag);
 }
 
-DEVICE void run_attention(Block& b, u32 layer, u32 position, u32 index, u32 tag) {
+// The last blocks have the least to multiply: they attend and draw.
+DEVICE u32 last_first() { return gridDim.x - 1 - blockIdx.x; }
+
+DEVICE void run_attention(Block& b, u32 layer, u32 sweep, u32 index, u32 tag) {
+    const u32 num_new = b.rows / b.batch, first = sweep + 1 - num_new;
     u32 here = 0;
-    for (u32 unit = blockIdx.x; unit < b.batch * KV_HEADS; unit += gridDim.x, ++here) {
+    for (u32 unit = last_first(); unit < b.batch * KV_HEADS; unit += gridDim.x, ++here) {
         const u32 slot = unit / KV_HEADS, head = unit % KV_HEADS;
         u8* keys = b.keys + (here * LAYERS + layer) * LAYER_KEYS;
         if (here > 0) sync_computing();  // the queries of the unit before were read
-        if (b.warp < (16 * (GROUP + 2) + 31) / 32)
-            prepare_heads(b, b.request.weights->layers[layer], b.exchange.qkv[index & 1] + slot * QKV, keys, head,
-                          position, tag);
+        if (b.warp < (16 * num_new * (GROUP + 2) + 31) / 32)
+            prepare_heads(b, b.request.weights->layers[layer], b.exchange.qkv[index & 1] + slot * num_new * QKV, keys,
+                          head, num_new, first, tag);
         sync_computing();
-        mix_values(b, keys, b.exchange.mixed + slot * MIXED + head * GROUP * HEAD_DIM, position, tag);
+        mix_values(b, keys, b.exchange.mixed + slot * num_new * MIXED + head * GROUP * HEAD_DIM, num_new, first, tag);
     }
 }
 
@@ -383,32 +429,99 @@ DEVICE u32 ordered(float value) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// The number that `rank` of a block's bfloat16 numbers reach, by their upper 16 bits, two at a time.
-DEVICE float kth_largest(Block& b, const float (&values)[CODES], u32 rank) {
-    u32 keys[CODES];
+// How many of the block's keys reach each of three thresholds.
+DEVICE void count_reaching(Block& b, const u32 (&keys)[CODES], const u32 (&thresholds)[3], u32 round, u32 (&reach)[3]) {
+    u32 count = 0;
 #pragma unroll
-    for (int i = 0; i < CODES; ++i) keys[i] = ordered(values[i]) >> 16;
-    u32 found = 0;
+    for (int i = 0; i < CODES; ++i)
 #pragma unroll
-    for (int round = 0; round < 8; ++round) {
-        const u32 step = 1u << (14 - 2 * round);
-        u32 count = 0;
+        for (int n = 0; n < 3; ++n)
+            if (keys[i] >= thresholds[n]) count += 1 << (10 * n);
+    count = __reduce_add_sync(~0u, count);
+    u32(&counts)[WARPS] = b.shared.counts[round & 1];
+    if (b.lane == 0) counts[b.warp] = count;
+    sync_computing();
+    count = b.lane < WARPS ? counts[b.lane] : 0;
+    const u32 low = __reduce_add_sync(~0u, (count & 1023) | (count >> 10 & 1023) << 16);
+    reach[0] = low & 0xffff;
+    reach[1] = low >> 16;
+    reach[2] = __reduce_add_sync(~0u, count >> 20);
+}
+
+// A key that `rank` of the block's 16-bit keys reach; more reach it only if they are equal. It is sought near the
+// largest key first, where it mostly is.
+DEVICE u32 kth_largest(Block& b, const u32 (&keys)[CODES], u32 rank) {
+    u32 top = 0;
 #pragma unroll
-        for (int i = 0; i < CODES; ++i)
-            count += (keys[i] >= found + step) + ((keys[i] >= found + 2 * step) << 10) +
-                     ((keys[i] >= found + 3 * step) << 20);
-        count = __reduce_add_sync(~0u, count);
-        u32(&counts)[WARPS] = b.shared.counts[round & 1];
-        if (b.lane == 0) counts[b.warp] = count;
-        sync_computing();
-        u32 reach[3] = {};
+    for (int i = 0; i < CODES; ++i) top = max(top, keys[i]);
+    top = __reduce_max_sync(~0u, top);
+    if (b.lane == 0) b.shared.counts[1][b.warp] = top;
+    sync_computing();
+    top = __reduce_max_sync(~0u, b.lane < WARPS ? b.shared.counts[1][b.lane] : 0);
+    u32 low = 0, high = top + 1;  // as many reach `low` as must, and too few reach `high`
+    u32 thresholds[3] = {top < 64 ? 0 : top - 64, top < 192 ? 0 : top - 192, top < 512 ? 0 : top - 512};
+#pragma unroll 1
+    for (u32 round = 0; high - low > 1; ++round) {
+        u32 reach[3];
+        count_reaching(b, keys, thresholds, round, reach);
+        u32 exact = 0;
 #pragma unroll
-        for (int warp = 0; warp < WARPS; ++warp)
+        for (int n = 0; n < 3; ++n) {
+            if (reach[n] == rank) exact = thresholds[n];
+            if (reach[n] >= rank) low = max(low, thresholds[n]);
+            else high = min(high, thresholds[n]);
+        }
+        if (exact > 0) return exact;
+        const u32 quarter = max((high - low) / 4, 1u);
 #pragma unroll
-            for (int n = 0; n < 3; ++n) reach[n] += counts[warp] >> (10 * n) & 1023u;
-        found += step * ((reach[0] >= rank) + (reach[1] >= rank) + (reach[2] >= rank));
+        for (int n = 0; n < 3; ++n) thresholds[n] = min(low + (n + 1) * quarter, high - 1);
     }
-    return wide(found & 0x8000u ? found & 0x7fffu : ~found & 0xffffu);
+    return low;
+}
+
+// The sum of a number of each of the block's threads, in one order.
+DEVICE float sum_of_block(Block& b, float value) {
+#pragma unroll
+    for (int far = 16; far > 0; far /= 2) value = __fadd_rn(value, __shfl_xor_sync(~0u, value, far));
+    if (b.lane == 0) b.shared.sums[b.warp] = value;
+    sync_computing();
+    float sum = b.shared.sums[0];
+#pragma unroll
+    for (int warp = 1; warp < WARPS; ++warp) sum = __fadd_rn(sum, b.shared.sums[warp]);
+    sync_computing();  // before the next sum is written
+    return sum;
+}
+
+// The lowest key that top-p keeps of those from `lowest` on: together those below it have at most 1 - top_p of the
+// probability. Equal keys go together, and the largest stays.
+DEVICE u32 smallest_in_nucleus(Block& b, const u32 (&keys)[CODES], const float (&logits)[CODES], u32 lowest, float heat,
+                               float top_p) {
+    u32 top = 0;
+#pragma unroll
+    for (int i = 0; i < CODES; ++i) top = max(top, keys[i]);
+    top = __reduce_max_sync(~0u, top);
+    if (b.lane == 0) b.shared.counts[0][b.warp] = top;
+    sync_computing();
+    top = __reduce_max_sync(~0u, b.lane < WARPS ? b.shared.counts[0][b.lane] : 0);
+    const float peak = __fdiv_rn(wide(top & 0x8000u ? top & 0x7fffu : ~top & 0xffffu), heat);
+    float mass[CODES], own = 0.0f;
+#pragma unroll
+    for (int i = 0; i < CODES; ++i) {
+        mass[i] = keys[i] < lowest ? 0.0f : exponential(__fsub_rn(__fdiv_rn(logits[i], heat), peak));
+        own = __fadd_rn(own, mass[i]);
+    }
+    const float allowed = __fmul_rn(__fsub_rn(1.0f, top_p), sum_of_block(b, own));
+    u32 low = lowest, high = top;  // keys below `low` may go; those up to `high` may not, all together
+#pragma unroll 1
+    while (low < high) {
+        const u32 middle = (low + high) / 2;
+        float below = 0.0f;
+#pragma unroll
+        for (int i = 0; i < CODES; ++i) below = __fadd_rn(below, keys[i] <= middle ? mass[i] : 0.0f);
+        if (sum_of_block(b, below) <= allowed) low = middle + 1;
+        else high = middle;
+    }
+    return low;
 }
 
 // The winning code of this block's slot, and whether its score is a number.
@@ -417,47 +530,51 @@ DEVICE u32 draw_code(Block& b, u32 slot, u32 book, u32 tag, bool& is_good) {
     const float heat = r.temperature[slot];
     const bool is_greedy = r.is_greedy[slot] != 0;
     const u32 rank = (u32)r.last[slot] + 1;
-    const float* noise = r.noise + slot * r.noise_pitch + (u64)(book - 1) * VOCAB + CODES * b.thread;
-    float extra[CODES], scores[CODES];
+    const float* noise = r.noise + slot * r.noise_pitch + (u64)(book - 1) * VOCAB + 4 * b.thread;
+    float extra[CODES];
 #pragma unroll
-    for (int i = 0; i < CODES; ++i) extra[i] = is_greedy ? 0.0f : noise[i];
+    for (int i = 0; i < CODES; ++i) extra[i] = is_greedy ? 0.0f : noise[i / 4 * 4 * COMPUTING + i % 4];
     uint4 words[CODES / 4];
-    take<CODES / 4>(words, b.exchange.logits + slot * VOCAB + CODES * b.thread, 4, tag, &b.shared.lost);
+    take<CODES / 4>(words, b.exchange.logits + slot * VOCAB + 4 * b.thread, 4 * COMPUTING, tag, &b.shared.lost);
+    float logits[CODES];
+    u32 keys[CODES];
 #pragma unroll
     for (int i = 0; i < CODES; ++i) {
         const uint4 w = words[i / 4];
-        scores[i] = wide(i % 4 == 0 ? w.x : i % 4 == 1 ? w.y : i % 4 == 2 ? w.z : w.w);
+        logits[i] = wide(i % 4 == 0 ? w.x : i % 4 == 1 ? w.y : i % 4 == 2 ? w.z : w.w);
+        keys[i] = ordered(__fadd_rn(logits[i], 0.0f)) >> 16;  // -0 becomes 0
     }
-    float lowest = -__int_as_float(0x7f800000);
-    if (rank < VOCAB) lowest = __fdiv_rn(kth_largest(b, scores, rank), heat);
-    u64 best = 0;
+    if (r.logits != nullptr)
+#pragma unroll
+        for (int i = 0; i < CODES; ++i)
+            r.logits[((u64)slot * (BOOKS - 1) + book - 1) * VOCAB + i / 4 * 4 * COMPUTING + 4 * b.thread + i % 4] =
+                narrow(logits[i]);
+    u32 lowest = rank < VOCAB ? kth_largest(b, keys, rank) : 0;
+    if (r.top_p[slot] < 1.0f) lowest = smallest_in_nucleus(b, keys, logits, lowest, heat, r.top_p[slot]);
+    u32 best = 0, code = 0;
     bool is_broken = false;
 #pragma unroll
     for (int i = 0; i < CODES; ++i) {
-        float score = __fdiv_rn(scores[i], heat);
+        const float score = __fadd_rn(__fdiv_rn(logits[i], heat), extra[i]);
         is_broken |= score != score;
-        score = score < lowest ? -__int_as_float(0x7f800000) : __fadd_rn(score, extra[i]);
-        const u64 key = (u64)ordered(score) << 32 | (0xffffffffu - (CODES * b.thread + i));
-        best = key > best ? key : best;
+        const u32 key = keys[i] < lowest ? 0 : ordered(score);
+        if (key > best) {
+            best = key;
+            code = i / 4 * 4 * COMPUTING + 4 * b.thread + i % 4;
+        }
     }
-#pragma unroll
-    for (int far = 16; far > 0; far /= 2) {
-        const u64 other = __shfl_xor_sync(~0u, best, far);
-        best = other > best ? other : best;
-    }
-    if (b.lane == 0) b.shared.best[b.warp] = best;
+    const u32 top = __reduce_max_sync(~0u, best);
+    code = __reduce_min_sync(~0u, best == top ? code : ~0u);
     is_broken = __any_sync(~0u, is_broken);
-    if (b.lane == 0) b.shared.counts[0][b.warp] = is_broken;
+    if (b.lane == 0) b.shared.best[b.warp] = is_broken ? ~0ull : (u64)top << 32 | (0xffffffffu - code);
     sync_computing();
-    for (int warp = 0; warp < WARPS; ++warp) {
-        best = b.shared.best[warp] > best ? b.shared.best[warp] : best;
-        is_broken |= b.shared.counts[0][warp] != 0;
-    }
-    const u32 order = best >> 32;
+    u64 winner = 0;
+#pragma unroll
+    for (int warp = 0; warp < WARPS; ++warp) winner = b.shared.best[warp] > winner ? b.shared.best[warp] : winner;
+    const u32 order = winner >> 32;
     const float score = __uint_as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order);
-    is_good = !is_broken && score > -__int_as_float(0x7f800000) && score < __int_as_float(0x7f800000);
-    sync_computing();  // before the next draw writes there
-    return 0xffffffffu - (u32)best;
+    is_good = winner != ~0ull && score > -__int_as_float(0x7f800000) && score < __int_as_float(0x7f800000);
+    return 0xffffffffu - (u32)winner;
 }
 
 // Draws one codebook of this block's slot, publishes the code's vector and adds it up.
@@ -466,12 +583,14 @@ DEVICE void run_draw(Block& b, u32 slot, u32 book, float (&sum)[SHARE], bool& is
     const u32 code = min(draw_code(b, slot, book, book, is_good), (u32)VOCAB - 1);
     is_finite &= is_good;
     if (b.thread == 0) b.request.codes[slot * BOOKS + book] = code;
-    const u16* vector = b.request.weights->embeddings[book - 1] + (u64)code * WIDTH + SHARE * b.thread;
+    const u32 heard = b.request.forced == nullptr ? code : (u32)b.request.forced[slot * BOOKS + book];
+    const u16* vector = b.request.weights->embeddings[book - 1] + (u64)heard * WIDTH + SHARE * b.thread;
 #pragma unroll
     for (int i = 0; i < SHARE; i += 4) {
         const uint2 packed = *reinterpret_cast<const uint2*>(vector + i);
         const u32 v[4] = {packed.x & 0xffffu, packed.x >> 16, packed.y & 0xffffu, packed.y >> 16};
-        u32* target = b.exchange.next + slot * WIDTH + SHARE * b.thread + i;
+        const u32 at = SHARE * b.thread + i;
+        u32* target = b.exchange.next + slot * WIDTH + (PROJECTS ? at : spread(at));
         if (book < BOOKS - 1) {
             publish_pair(target, v[0], v[1], book);
             publish_pair(target + 2, v[2], v[3], book);
@@ -483,56 +602,74 @@ DEVICE void run_draw(Block& b, u32 slot, u32 book, float (&sum)[SHARE], bool& is
 
 // -- the frame ---------------------------------------------------------------------------------------
 
-DEVICE void run_layer(Block& b, u32 sweep, u32 layer, const Source& source, u32 pitch) {
-    const Layer& w = b.request.weights->layers[layer];
-    const u32 index = sweep * LAYERS + layer, tag = index + 1;
-    gather_normed(b, source, pitch, w.input_norm, layer == 0 && !PROJECTS);
-    run_linear<HIDDEN>(b, b.narrow_rows, b.exchange.qkv[index & 1], QKV, tag);
-    run_attention(b, layer, sweep, index, tag);
-    if (sweep == 0 && layer == LAYERS - 1) return;  // of the first position only keys and values are read
-    const bool has_units = units_here(HIDDEN / ROWS) > 0;
-    if (has_units) {
-        gather_published<MIXED>(b, b.exchange.mixed, tag);
-        run_residual<MIXED>(b, b.exchange.middle, tag);
-    }
-    gather_normed(b, Source{b.exchange.middle, nullptr, tag}, HIDDEN, w.post_norm, false);
-    run_gated(b, tag);
-    if (has_units) {
-        gather_published<INTER>(b, b.exchange.inner, tag);
-        run_residual<INTER>(b, b.exchange.out, tag);
-    }
+// What the first layer reads: `step` lies between two rows.
+DEVICE Source sweep_input(Block& b, u32 sweep, u32& step) {
+    step = HIDDEN;
+    if (PROJECTS) return Source{b.exchange.projected, nullptr, sweep + 1, 128};
+    if (sweep > 1) return Source{b.exchange.next, nullptr, sweep - 1, 128};
+    const bool is_pair = b.rows > b.batch;
+    step = is_pair ? WIDTH : 2 * WIDTH;
+    return Source{nullptr, b.request.x + (is_pair ? 0 : sweep) * WIDTH, 0, 0};
 }
 
-DEVICE Source sweep_input(Block& b, u32 sweep) {
-    if (PROJECTS) return Source{b.exchange.projected, nullptr, sweep + 1};
-    if (sweep < 2) return Source{nullptr, b.request.x + sweep * WIDTH, 0};
-    return Source{b.exchange.next, nullptr, sweep - 1};
+DEVICE void project_input(Block& b, u32 sweep) {
+    const bool is_pair = b.rows > b.batch;
+    if (sweep > 1) gather_published(b, b.exchange.next, WIDTH, sweep - 1);
+    else gather_numbers(b, b.request.x + (is_pair ? 0 : sweep) * WIDTH, is_pair ? WIDTH : 2 * WIDTH);
+    run_projection(b, sweep + 1);
 }
 
-DEVICE void run_frame(Block& b) {
+// One pass through the layers and the head. A layer comes in two halves, attention and MLP, of the same shape: a
+// product from normalised rows, then one that is added to the residual stream. The head is one more first product.
+// All of it is one loop, so that its code stays in the instruction cache.
+DEVICE void run_sweep(Block& b, u32 sweep) {
     const Weights& weights = *b.request.weights;
-    const u32 slot = gridDim.x - 1 - blockIdx.x;  // that this block draws for
+    Exchange& exchange = b.exchange;
+    u32 first = 0, step;
+    Source source = sweep_input(b, sweep, step);
+#pragma unroll 1
+    for (u32 half = 0;; ++half) {
+        const u32 layer = half / 2, index = sweep * LAYERS + layer, tag = index + 1;
+        const Layer& w = weights.layers[layer];
+        const bool is_mlp = half % 2, is_head = half == 2 * LAYERS;
+        if (is_head) {
+            const u32 num_new = b.rows / b.batch;
+            first = (num_new - 1) * HIDDEN;
+            step = num_new * HIDDEN;
+        }
+        const u32 num_rows = is_head ? b.batch : b.rows;
+        gather_normed(b, source, num_rows, first, step, is_head ? weights.norm : is_mlp ? w.post_norm : w.input_norm,
+                      half == 0 && !PROJECTS);
+        run_linear(b, num_rows, is_head ? exchange.logits : is_mlp ? exchange.inner : exchange.qkv[index & 1],
+                   is_head ? VOCAB : is_mlp ? INTER : QKV, is_mlp, is_head ? sweep : tag);
+        if (is_head) return;
+        if (!is_mlp) run_attention(b, layer, sweep, index, tag);
+        if (sweep == 0 && half == 2 * LAYERS - 2) return;  // of the first position only keys and values are read
+        u32* target = is_mlp ? exchange.out : exchange.middle;
+        if (units_here(HIDDEN / ROWS) > 0) {
+            const u32 depth = is_mlp ? INTER : MIXED;
+            gather_published(b, is_mlp ? exchange.inner : exchange.mixed, depth, tag);
+            run_residual(b, is_mlp, target, tag);
+        }
+        source = Source{target, nullptr, tag, 128};
+        step = HIDDEN;
+    }
+}
+
+DEVICE void run_frame(Block& b, u32 first_sweep) {
+    const u32 slot = last_first();  // that this block draws for
     const bool draws = slot < b.batch;
     float sum[SHARE];
     bool is_finite = draws && b.request.is_finite[slot] != 0;
 #pragma unroll
     for (int i = 0; i < SHARE; ++i) sum[i] = draws ? b.request.code_sum[slot * WIDTH + SHARE * b.thread + i] : 0.0f;
-    for (u32 sweep = 0; sweep < BOOKS; ++sweep) {
+#pragma unroll 1
+    for (u32 sweep = first_sweep; sweep < BOOKS; ++sweep) {
         sync_computing();  // the rows of the sweep before were read
-        if (PROJECTS) {
-            if (sweep < 2) gather_numbers(b, b.request.x + sweep * WIDTH, 2 * WIDTH);
-            else gather_published<WIDTH>(b, b.exchange.next, sweep - 1);
-            run_projection(b, sweep + 1);
-        }
-        Source source = sweep_input(b, sweep);
-        for (u32 layer = 0; layer < LAYERS; ++layer) {
-            run_layer(b, sweep, layer, source, source.words == nullptr ? 2 * WIDTH : HIDDEN);
-            source = Source{b.exchange.out, nullptr, sweep * LAYERS + layer + 1};
-        }
-        if (sweep == 0) continue;
-        gather_normed(b, source, HIDDEN, weights.norm, false);
-        run_linear<HIDDEN>(b, b.narrow_rows, b.exchange.logits, VOCAB, sweep);
-        if (draws) run_draw(b, slot, sweep, sum, is_finite);
+        b.rows = sweep == 1 && first_sweep == 1 ? 2 * b.batch : b.batch;
+        if (PROJECTS) project_input(b, sweep);
+        run_sweep(b, sweep);
+        if (draws && sweep > 0) run_draw(b, slot, sweep, sum, is_finite);
     }
     if (!draws) return;
 #pragma unroll
@@ -547,7 +684,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) predictor_kernel(const 
     if (thread == 0) {
         shared.lost = 0;
         shared.epoch = *(volatile u32*)request.control;
-        for (u32 slot = 0; slot < request.num_slots; ++slot) {
+        for (u32 slot = 0; slot < MAX_SLOTS; ++slot) {
             barrier_init(shared_address(shared.full + slot), FULL_ARRIVALS);
             barrier_init(shared_address(shared.empty + slot), EMPTY_ARRIVALS);
         }
@@ -555,11 +692,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) predictor_kernel(const 
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
     }
-    const u32 attention_units = (batch * KV_HEADS + gridDim.x - 1) / gridDim.x;
+    const u32 attention_units = (batch * KV_HEADS + blockIdx.x) / gridDim.x;
     u8* keys = memory + (sizeof(Shared) + 127) / 128 * 128;
     u8* narrow_base = keys + attention_units * LAYERS * LAYER_KEYS;
-    u8* wide_base = narrow_base + batch * (2 * HIDDEN + 16);
-    u8* ring_base = wide_base + batch * (2 * WIDEST + 16);
+    const u32 first_sweep = 2 * batch <= MAX_BATCH;  // then the first two positions go together
+    const u32 most_rows = first_sweep ? 2 * batch : batch;
+    u8* wide_base = narrow_base + most_rows * (2 * HIDDEN + 16);
+    u8* ring_base = wide_base + most_rows * (2 * WIDEST + 16);
     for (u32 i = thread; i < attention_units * LAYERS * LAYER_KEYS / 16; i += THREADS)
         reinterpret_cast<uint4*>(keys)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
@@ -568,15 +707,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) predictor_kernel(const 
     uint4* other = reinterpret_cast<uint4*>(halves + (1 - half));
     for (u32 i = blockIdx.x * THREADS + thread; i < sizeof(Exchange) / 16; i += gridDim.x * THREADS)
         other[i] = make_uint4(0, 0, 0, 0);
-    Ring ring{shared_address(ring_base), shared_address(shared.full), shared_address(shared.empty),
-              request.num_slots, 0};
+    const u32 num_slots = min((request.shared_bytes - (u32)(ring_base - memory)) / CHUNK_BYTES, (u32)MAX_SLOTS);
+    Ring ring{shared_address(ring_base), shared_address(shared.full), shared_address(shared.empty), num_slots, 0, 0};
     if (thread >= COMPUTING) {
-        fetch_all(ring, *request.weights, thread - COMPUTING);
+        fetch_all(ring, *request.weights, first_sweep, thread - COMPUTING);
         return;
     }
     Block block{request, shared, halves[half], keys, {narrow_base, 2 * HIDDEN + 16}, {wide_base, 2 * WIDEST + 16},
-                ring, thread, thread % 32, thread / 32, batch};
-    run_frame(block);
+                ring, thread, thread % 32, thread / 32, batch, batch};
+    run_frame(block, first_sweep);
     sync_computing();
     if (thread == 0 && shared.lost) atomicAdd(request.control + 1, 1);
     if (thread == 0 && blockIdx.x == 0) *(volatile u32*)request.control = shared.epoch + 1;

@@ -19,9 +19,8 @@ from vivace.model.talker import Qwen3TTS
 
 MAX_BATCH = 8
 THREADS = 288
-CHUNK_BYTES = 8 * (2 * 512 + 16)
-MAX_CHUNKS = 64
-MIN_CHUNKS = 8
+CHUNK_BYTES = 8 * (2 * 1024 + 16)
+MIN_CHUNKS = 4
 SOURCES = ("common.cuh", "predictor.cu")
 
 
@@ -32,13 +31,13 @@ class Request(ctypes.Structure):
         *(
             (name, c_uint64)
             for name in (
-                "weights", "x", "noise", "temperature", "is_greedy", "last",
-                "codes", "is_finite", "code_sum", "exchange", "control",
+                "weights", "x", "noise", "temperature", "is_greedy", "last", "top_p",
+                "codes", "is_finite", "code_sum", "forced", "logits", "exchange", "control",
             )
         ),
         ("noise_pitch", c_int64),
         ("batch", c_uint32),
-        ("num_slots", c_uint32),
+        ("shared_bytes", c_uint32),
     )  # fmt: skip
 
 
@@ -97,10 +96,20 @@ class PredictorKernel:
         """How many blocks gave up waiting for another."""
         return int(self._control[1])
 
-    def run(self, x: Tensor, noise: Tensor, knobs: Knobs, drawn: Drawn) -> None:
-        """Codebooks 1 and up of a frame; `noise` [B, codes] is a view that begins at codebook 1."""
+    def run(
+        self,
+        x: Tensor,  # [B, 2, hidden]: the talker's state and the first code's vector
+        noise: Tensor,  # [B, codes] from codebook 1 on, rows of any stride
+        knobs: Knobs,
+        top_p: Tensor,  # float32 [B]
+        drawn: Drawn,  # its first codebook is there
+        *,
+        forced: Tensor | None = None,  # int64 [B, groups]: codes to go on from instead of the drawn
+        logits: Tensor | None = None,  # bfloat16 [B, groups - 1, codes]: takes all logits
+    ) -> None:
+        """Draw codebooks 1 and up of a frame."""
         batch = len(x)
-        num_slots = self._num_slots(batch)
+        self._check_room(batch)
         request = Request(
             weights=self._weights.data_ptr(),
             x=x.data_ptr(),
@@ -108,17 +117,21 @@ class PredictorKernel:
             temperature=knobs.temperature.data_ptr(),
             is_greedy=knobs.is_greedy.data_ptr(),
             last=knobs.last.data_ptr(),
+            top_p=top_p.data_ptr(),
             codes=drawn.codes.data_ptr(),
             is_finite=drawn.is_finite.data_ptr(),
             code_sum=drawn.code_sum.data_ptr(),
+            forced=0 if forced is None else forced.data_ptr(),
+            logits=0 if logits is None else logits.data_ptr(),
             exchange=self._exchange.data_ptr(),
             control=self._control.data_ptr(),
             noise_pitch=noise.stride(0),
             batch=batch,
-            num_slots=num_slots,
+            shared_bytes=self._most_shared,
         )
-        shared = self._fixed_bytes(batch) + num_slots * CHUNK_BYTES
-        driver.launch_together(self._function, self._num_blocks, THREADS, shared, request)
+        driver.launch_together(
+            self._function, self._num_blocks, THREADS, self._most_shared, request
+        )
 
     def _fixed_bytes(self, batch: int) -> int:
         """Shared memory beside the ring."""
@@ -126,15 +139,14 @@ class PredictorKernel:
         units = -(-batch * sizes["KV_HEADS"] // self._num_blocks)
         keys = units * sizes["LAYERS"] * 2 * sizes["BOOKS"] * (2 * sizes["HEAD_DIM"] + 16)
         widest = max(sizes["INTER"], sizes["HEADS"] * sizes["HEAD_DIM"], sizes["WIDTH"])
-        rows = batch * (2 * sizes["HIDDEN"] + 16 + 2 * widest + 16)
+        most_rows = 2 * batch if 2 * batch <= MAX_BATCH else batch  # of a frame's first sweep
+        rows = most_rows * (2 * sizes["HIDDEN"] + 16 + 2 * widest + 16)
         return self._shared_bytes + keys + rows
 
-    def _num_slots(self, batch: int) -> int:
+    def _check_room(self, batch: int) -> None:
         room = self._most_shared - self._fixed_bytes(batch)
-        num_slots = min(room // CHUNK_BYTES, MAX_CHUNKS)
-        if num_slots < MIN_CHUNKS:
+        if room < MIN_CHUNKS * CHUNK_BYTES:
             raise BackendUnavailableError(f"too little shared memory for a batch of {batch}")
-        return num_slots
 
 
 def source() -> str:

@@ -40,6 +40,7 @@ class BackendEntry:
     summary: str
     refusal: Callable[[torch.device], str | None]  # why it cannot run there, or None
     build: Callable[[Qwen3TTS, Codec, Room], Backend]
+    unfit: Callable[[Qwen3TTS, Room], str | None] = lambda model, room: None  # why not for these
 
 
 def _graph_refusal(device: torch.device) -> str | None:
@@ -59,7 +60,36 @@ def _build_graphs(model: Qwen3TTS, codec: Codec, room: Room) -> Backend:
     return CudaGraphBackend(model, codec, max_streams=room.max_streams, max_frames=max_frames)
 
 
+def _megakernel_refusal(device: torch.device) -> str | None:
+    if (refusal := _graph_refusal(device)) is not None:
+        return refusal
+    from vivace.backends.megakernel.backend import device_refusal
+
+    return device_refusal(device)
+
+
+def _megakernel_unfit(model: Qwen3TTS, room: Room) -> str | None:
+    from vivace.backends.megakernel.backend import unfit
+
+    return unfit(model, room.max_streams)
+
+
+def _build_megakernel(model: Qwen3TTS, codec: Codec, room: Room) -> Backend:
+    from vivace.backends.cuda_graph.backend import MAX_FRAMES
+    from vivace.backends.megakernel.backend import MegakernelBackend
+
+    max_frames = room.max_frames or MAX_FRAMES
+    return MegakernelBackend(model, codec, max_streams=room.max_streams, max_frames=max_frames)
+
+
 BACKENDS: tuple[BackendEntry, ...] = (
+    BackendEntry(
+        "megakernel",
+        "the predictor's frame as one persistent kernel; up to 8 streams",
+        _megakernel_refusal,
+        _build_megakernel,
+        _megakernel_unfit,
+    ),
     BackendEntry("cuda_graph", "a whole frame in one CUDA graph", _graph_refusal, _build_graphs),
     BackendEntry("eager", "plain PyTorch on any device", lambda device: None, _build_eager),
 )
@@ -76,12 +106,19 @@ def build_backend(name: str, model: Qwen3TTS, codec: Codec, room: Room | None = 
         raise BackendUnavailableError(
             f"no backend named {name!r}; try one of: {', '.join([AUTO, *known])}"
         )
+    room = room or Room()
     for entry, refusal in survey(model.device):
         if name not in (AUTO, entry.name):
             continue
+        refusal = refusal or entry.unfit(model, room)
         if refusal is None:
-            log.info("backend %s on %s", entry.name, model.device)
-            return entry.build(model, codec, room or Room())
+            try:
+                return entry.build(model, codec, room)
+            except BackendUnavailableError as error:
+                if name == entry.name:
+                    raise
+                log.warning("backend %s failed and is passed over: %s", entry.name, error)
+                continue
         if name == entry.name:
             raise BackendUnavailableError(f"backend {name} cannot run here: {refusal}")
         log.info("backend %s passed over: %s", entry.name, refusal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,10 +18,13 @@ from vivace.model.cache import KeyValueCache
 from vivace.model.talker import Qwen3TTS
 from vivace.speech import SamplingParams
 
+if TYPE_CHECKING:
+    from vivace.backends.cuda_graph.fused import FusedComputer
+
 log = logging.getLogger(__name__)
 
 AUTO = "auto"
-COMPUTERS = (AUTO, "fused", "plain")
+COMPUTERS = (AUTO, "fused", "megakernel", "plain")
 OLDEST_TRITON = (3, 4)  # kernels that start before the last one ends
 TRIAL_ROWS = 2 * TILE
 WORST_ERROR = 0.15  # roundings differ by some 0.02 with random weights, a broken kernel by about 1
@@ -33,15 +37,18 @@ def pick_computer(name: str, model: Qwen3TTS, table: SlotTable) -> Computer:
         )
     if name == "plain":
         return PlainComputer(model, table)
+    kernels = "fused" if name == AUTO else name
     refusal = fused_refusal(model)
     if refusal is None:
         try:
-            return _tried_fused(model, table)
+            tried = _tried_megakernel if kernels == "megakernel" else _tried_fused
+            return tried(model, table)
         except Exception as error:  # whatever a compiler or a driver may throw
             refusal = f"they do not work: {str(error).strip().splitlines()[-1]}"
-            log.warning("layers run as plain PyTorch, fused kernels failed: %s", error)
-    if name == "fused":
-        raise BackendUnavailableError(f"the fused kernels cannot run here: {refusal}")
+            if name == AUTO:
+                log.warning("layers run as plain PyTorch, fused kernels failed: %s", error)
+    if name != AUTO:
+        raise BackendUnavailableError(f"the {kernels} kernels cannot run here: {refusal}")
     log.info("layers run as plain PyTorch: %s", refusal)
     return PlainComputer(model, table)
 
@@ -50,7 +57,21 @@ def _tried_fused(model: Qwen3TTS, table: SlotTable) -> Computer:
     """The fused kernels, after a frame for nobody and a prompt that came out as it should."""
     from vivace.backends.cuda_graph.fused import FusedComputer
 
-    computer = FusedComputer(model, table)
+    return _tried(FusedComputer(model, table), model, table)
+
+
+def _tried_megakernel(model: Qwen3TTS, table: SlotTable) -> Computer:
+    """The same with the predictor's frame as one kernel, whose logits are those of the others."""
+    from vivace.backends.megakernel.layers import MegakernelLayers
+
+    layers = MegakernelLayers(model, table)
+    _tried(layers, model, table)
+    if not (error := layers.trial()) < WORST_ERROR:
+        raise BackendUnavailableError(f"the megakernel's logits are off by {error:.1%}")
+    return layers
+
+
+def _tried(computer: FusedComputer, model: Qwen3TTS, table: SlotTable) -> Computer:
     loop = FrameLoop(table, computer, model.config.tts_pad_token_id)
     nobody = torch.full((1,), table.padding, device=model.device)
     loop.make(nobody, spans(table.num_positions)[0], computer.kind([SamplingParams()]))

@@ -1,4 +1,4 @@
-"""The few calls of the CUDA driver that PyTorch has no words for: load code, launch it on all SMs."""
+"""Calls of the CUDA driver that PyTorch does not offer: load code, launch all blocks at once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from vivace.errors import BackendUnavailableError
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+COOPERATIVE_LAUNCH = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
 
 
 class Module:
@@ -36,6 +37,13 @@ class Module:
         host = (c_uint * (size.value // 4))()
         _check(_driver().cuMemcpyDtoH_v2(host, address, size))
         return list(host)
+
+
+def can_launch_together(device: torch.device) -> bool:
+    value = c_int()
+    index = torch.cuda.current_device() if device.index is None else device.index
+    _check(_driver().cuDeviceGetAttribute(byref(value), c_int(COOPERATIVE_LAUNCH), c_int(index)))
+    return bool(value.value)
 
 
 def allow_shared(function: c_void_p, num_bytes: int) -> None:

@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph.frame import Draws
 from vivace.backends.cuda_graph.fused import FusedComputer, knobs
-from vivace.backends.cuda_graph.launch import Drawn
+from vivace.backends.cuda_graph.launch import Drawn, Knobs
 from vivace.backends.cuda_graph.slot_table import Scale, SlotTable
 from vivace.backends.megakernel.predictor import PredictorKernel
 from vivace.model.talker import Qwen3TTS
 
 
 class MegakernelLayers(FusedComputer):
-    """The same bits as the fused kernels, so that the size of a batch may decide which run."""
-
     name = "megakernel"
 
     def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
         super().__init__(model, table)
-        self._kernel = PredictorKernel(model)
+        self.kernel = PredictorKernel(model)
 
     def _speak_rest(self, x: Tensor, noise: Tensor, draws: Draws, drawn: Drawn) -> None:
         rest = noise[:, self._noise_starts[1] :]
         top_p = draws.scales[Scale.PREDICTOR_TOP_P]
-        self._kernel.run(x, rest, knobs(draws, is_first=False), top_p, drawn)
+        self.kernel.run(x, rest, knobs(draws, is_first=False), top_p, drawn)
+
+    def force(self, hidden: Tensor, codes: Tensor) -> Tensor:
+        """Hidden states [B, hidden] and codes [B, groups] to logits [B, groups - 1, codes]."""
+        batch, num_groups = codes.shape
+        num_codes, device = self._predictor.config.vocab_size, codes.device
+        logits = hidden.new_empty(batch, num_groups - 1, num_codes)
+        ones = torch.ones(batch, device=device)
+        self.kernel.run(
+            torch.stack((hidden, self._tables[0](codes[:, 0])), dim=1),
+            torch.zeros(batch, num_codes * (num_groups - 1), device=device),
+            Knobs(ones, ones.long(), num_codes * ones.long() - 1),
+            ones,
+            Drawn(codes.clone(), ones.to(torch.int8), torch.zeros_like(hidden, dtype=torch.float)),
+            forced=codes,
+            logits=logits,
+        )
+        return logits
+
+    def trial(self) -> float:
+        """How far its logits are from those of the fused kernels, for some state and codes."""
+        hidden = self._talker.codec_head.weight[:2].contiguous()
+        codes = torch.arange(2 * self._config.num_code_groups, device=hidden.device).view(2, -1)
+        found, x = self.force(hidden, codes), hidden[:, None]
+        expected = torch.empty_like(found)
+        for book in range(1, codes.shape[1]):
+            vector = self._tables[book - 1](codes[:, book - 1])[:, None]
+            x = torch.cat((x, vector), dim=1) if book == 1 else vector
+            expected[:, book - 1] = self.predict(x, book)
+        difference = (found.float() - expected.float()).norm() / expected.float().norm()
+        return float("inf") if self.kernel.num_faults else float(difference)

@@ -17,6 +17,11 @@ from pathlib import Path
 from vivace.errors import BackendUnavailableError
 
 
+def check_installed() -> None:
+    """BackendUnavailableError where there is no compiler."""
+    _load()
+
+
 def compile_source(source: str, architecture: str, options: Sequence[str]) -> bytes:
     """Machine code (a cubin) for an architecture such as `sm_90`."""
     compiler = _load()
@@ -64,7 +69,9 @@ def _load() -> ctypes.CDLL:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise BackendUnavailableError("the NVRTC library is not installed; PyTorch's CUDA wheels have it")
+    raise BackendUnavailableError(
+        "the NVRTC library is not installed; PyTorch's CUDA wheels have it"
+    )
 
 
 def _candidates() -> Iterator[str]:

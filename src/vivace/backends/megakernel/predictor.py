@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_int64, c_uint32, c_uint64
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.launch import Drawn, Knobs
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.nvrtc import compile_source
 from vivace.errors import BackendUnavailableError
+from vivace.model.config import TalkerConfig
 from vivace.model.layers import Block, Linear
 from vivace.model.talker import Qwen3TTS
+
+if TYPE_CHECKING:
+    from vivace.backends.cuda_graph.launch import Drawn, Knobs
 
 MAX_BATCH = 8
 THREADS = 288
@@ -41,20 +45,77 @@ class Request(ctypes.Structure):
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimensions:
+    """What the kernel is compiled for."""
+
+    hidden: int
+    inter: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layers: int
+    books: int
+    vocab: int
+    width: int  # of the talker, whose vectors come in
+    eps: float
+    kept_layers: int = 1  # whose weights should stay in the GPU's cache
+
+    @classmethod
+    def of(cls, talker: TalkerConfig) -> Dimensions:
+        config = talker.code_predictor_config
+        return cls(
+            hidden=config.hidden_size,
+            inter=config.intermediate_size,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            layers=config.num_hidden_layers,
+            books=talker.num_code_groups,
+            vocab=config.vocab_size,
+            width=talker.hidden_size,
+            eps=config.rms_norm_eps,
+        )
+
+    @property
+    def mixed(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no kernel is made for them, or None: what predictor.cu asserts."""
+        fits = (
+            (self.hidden, self.head_dim, self.books) == (1024, 128, 16)
+            and self.heads in (self.kv_heads, 2 * self.kv_heads, 4 * self.kv_heads)
+            and not any(size % 1024 for size in (self.inter, self.mixed, self.width, self.vocab))
+            and self.vocab <= 2048
+        )
+        return None if fits else "the predictor's dimensions do not fit its tiles"
+
+    @property
+    def options(self) -> list[str]:
+        """For the compiler."""
+        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
+        numbers["eps"] = f"{self.eps!r}f"
+        numbers["softmax_scale"] = f"{self.head_dim**-0.5!r}f"
+        numbers["projects"] = int(self.width != self.hidden)
+        return [f"-D{name.upper()}={value}" for name, value in numbers.items()]
+
+
 class PredictorKernel:
-    def __init__(self, model: Qwen3TTS, *, kept_layers: int = 1) -> None:
-        config, predictor = model.config.talker_config, model.talker.code_predictor
-        device = model.device
-        self._sizes = sizes = _sizes(model, kept_layers)
+    def __init__(self, model: Qwen3TTS) -> None:
+        predictor, device = model.talker.code_predictor, model.device
+        self._dimensions = Dimensions.of(model.config.talker_config)
         properties = torch.cuda.get_device_properties(device)
         self._num_blocks = properties.multi_processor_count
-        self._most_shared = properties.shared_memory_per_block_optin
-        code = compile_source(source(), f"sm_{properties.major}{properties.minor}", options(sizes))
+        self._most_shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 2**10))
+        architecture = f"sm_{properties.major}{properties.minor}"
+        code = compile_source(source(), architecture, self._dimensions.options)
         self._module = driver.Module(code)
         self._function = self._module.function("predictor_kernel")
         shared, exchange, weights = self._module.numbers("layout")
         self._shared_bytes = shared
-        rope = predictor.rope.span(0, config.num_code_groups, model.talker.codec_head.weight)
+        rope = predictor.rope.span(0, self._dimensions.books, model.talker.codec_head.weight)
         self._kept = [part.contiguous() for part in rope]
         pointers = [tensor.data_ptr() for tensor in self._tensors(model)]
         assert len(pointers) * 8 == weights
@@ -135,12 +196,12 @@ class PredictorKernel:
 
     def _fixed_bytes(self, batch: int) -> int:
         """Shared memory beside the ring."""
-        sizes = self._sizes
-        units = -(-batch * sizes["KV_HEADS"] // self._num_blocks)
-        keys = units * sizes["LAYERS"] * 2 * sizes["BOOKS"] * (2 * sizes["HEAD_DIM"] + 16)
-        widest = max(sizes["INTER"], sizes["HEADS"] * sizes["HEAD_DIM"], sizes["WIDTH"])
+        size = self._dimensions
+        units = -(-batch * size.kv_heads // self._num_blocks)  # of attention, in one block
+        keys = units * size.layers * 2 * size.books * (2 * size.head_dim + 16)
         most_rows = 2 * batch if 2 * batch <= MAX_BATCH else batch  # of a frame's first sweep
-        rows = most_rows * (2 * sizes["HIDDEN"] + 16 + 2 * widest + 16)
+        widest = max(size.inter, size.mixed, size.width)
+        rows = most_rows * (2 * size.hidden + 16 + 2 * widest + 16)
         return self._shared_bytes + keys + rows
 
     def _check_room(self, batch: int) -> None:
@@ -149,30 +210,13 @@ class PredictorKernel:
             raise BackendUnavailableError(f"too little shared memory for a batch of {batch}")
 
 
+def model_refusal(model: Qwen3TTS) -> str | None:
+    """Why the kernel cannot run this model, or None."""
+    if model.dtype != torch.bfloat16:
+        return f"it computes in bfloat16, and the model is in {str(model.dtype)[6:]}"
+    return Dimensions.of(model.config.talker_config).refusal
+
+
 def source() -> str:
     folder = Path(__file__).parent
     return "".join((folder / name).read_text() for name in SOURCES)
-
-
-def options(sizes: dict[str, int | str]) -> list[str]:
-    return [f"-D{name}={value}" for name, value in sizes.items()]
-
-
-def _sizes(model: Qwen3TTS, kept_layers: int) -> dict[str, int]:
-    talker = model.config.talker_config
-    config = talker.code_predictor_config
-    return {
-        "HIDDEN": config.hidden_size,
-        "INTER": config.intermediate_size,
-        "HEADS": config.num_attention_heads,
-        "KV_HEADS": config.num_key_value_heads,
-        "HEAD_DIM": config.head_dim,
-        "LAYERS": config.num_hidden_layers,
-        "BOOKS": talker.num_code_groups,
-        "VOCAB": config.vocab_size,
-        "WIDTH": talker.hidden_size,
-        "PROJECTS": int(talker.has_projection),
-        "EPS": f"{config.rms_norm_eps!r}f",
-        "SOFTMAX_SCALE": f"{config.head_dim**-0.5!r}f",
-        "KEPT_LAYERS": kept_layers,
-    }

@@ -1,0 +1,63 @@
+"""The graph backend with the predictor's frame as one persistent kernel.
+
+For engines of up to eight streams. Its sums run in another order than those of the fused kernels,
+so an engine takes one or the other for all its frames: seeds must not depend on who else speaks.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
+from vivace.backends.megakernel import driver, nvrtc
+from vivace.backends.megakernel.predictor import MAX_BATCH, model_refusal
+from vivace.errors import BackendUnavailableError
+from vivace.model.codec import Codec
+from vivace.model.talker import Qwen3TTS
+
+OLDEST = (8, 0)  # compute capability: bfloat16 products and asynchronous copies
+
+
+class MegakernelBackend(CudaGraphBackend):
+    name = "megakernel"
+
+    def __init__(
+        self,
+        model: Qwen3TTS,
+        codec: Codec,
+        *,
+        max_streams: int | None = None,
+        max_frames: int = MAX_FRAMES,
+        is_capturing: bool = True,
+    ) -> None:
+        if (refusal := unfit(model, max_streams)) is not None:
+            raise BackendUnavailableError(refusal)
+        super().__init__(
+            model,
+            codec,
+            max_streams=max_streams,
+            max_frames=max_frames,
+            computer="megakernel",
+            is_capturing=is_capturing,
+        )
+
+
+def unfit(model: Qwen3TTS, max_streams: int | None) -> str | None:
+    """Why it is not for this model and so many streams, or None."""
+    if max_streams is not None and max_streams > MAX_BATCH:
+        return f"it serves up to {MAX_BATCH} streams, not {max_streams}"
+    return model_refusal(model)
+
+
+def device_refusal(device: torch.device) -> str | None:
+    """Why the kernel cannot run on this GPU, or None."""
+    capability = torch.cuda.get_device_capability(device)
+    if capability < OLDEST:
+        return "it needs a GPU of compute capability 8.0 or newer, not {}.{}".format(*capability)
+    try:
+        nvrtc.check_installed()
+        if not driver.can_launch_together(device):
+            return "the driver cannot launch a kernel on all multiprocessors at once"
+    except BackendUnavailableError as error:
+        return str(error)
+    return None

@@ -1,0 +1,147 @@
+"""The persistent kernel without a GPU: what it compiles for, and where it is passed over."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vivace.backends as backends
+from conftest import Tiny
+from vivace.backends import AUTO, BackendEntry, Room, build_backend
+from vivace.backends.megakernel import nvrtc
+from vivace.backends.megakernel.backend import MegakernelBackend, unfit
+from vivace.backends.megakernel.predictor import Dimensions, Request, source
+from vivace.errors import BackendUnavailableError
+
+SMALL = Dimensions(
+    hidden=1024, inter=3072, heads=16, kv_heads=8, head_dim=128, layers=5, books=16, vocab=2048,
+    width=1024, eps=1e-6,
+)  # fmt: skip
+LARGE = dataclasses.replace(SMALL, width=2048)
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    try:
+        nvrtc.check_installed()
+    except BackendUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(
+    ("architecture", "dimensions"),
+    [(f"sm_{number}", SMALL) for number in (80, 86, 89, 90, 100, 120)] + [("sm_90", LARGE)],
+)
+def test_the_kernel_compiles_for_every_gpu_with_bfloat16(
+    architecture: str, dimensions: Dimensions
+) -> None:
+    code = nvrtc.compile_source(source(), architecture, dimensions.options)
+    assert code.startswith(b"\x7fELF")
+    assert b"predictor_kernel" in code
+
+
+@pytest.mark.usefixtures("compiler")
+def test_code_is_kept_by_the_hash_of_what_it_was_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = 'extern "C" __global__ void kernel() {}'
+    made = [nvrtc.compile_source(text, "sm_90", []), nvrtc.compile_source(text, "sm_80", [])]
+    assert made[0] != made[1]
+    assert len(list(tmp_path.rglob("*.cubin"))) == 2
+    monkeypatch.setattr(nvrtc, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert nvrtc.compile_source(text, "sm_90", []) == made[0]
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_cache_that_cannot_be_written_costs_only_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    assert nvrtc.compile_source('extern "C" __global__ void kernel() {}', "sm_90", [])
+
+
+@pytest.mark.usefixtures("compiler")
+def test_source_that_does_not_compile_says_where() -> None:
+    with pytest.raises(BackendUnavailableError, match=r"kernel\.cu\(1\)"):
+        nvrtc.compile_source("nonsense;", "sm_90", [])
+
+
+@pytest.mark.usefixtures("compiler")
+def test_dimensions_that_the_kernel_asserts_are_refused_before_it_is_compiled() -> None:
+    for change in ({"hidden": 512}, {"inter": 3000}, {"books": 8}, {"head_dim": 64}):
+        odd = dataclasses.replace(SMALL, **change)
+        assert odd.refusal is not None
+        with pytest.raises(BackendUnavailableError, match="does not compile"):
+            nvrtc.compile_source(source(), "sm_90", odd.options)
+    assert SMALL.refusal is LARGE.refusal is None
+
+
+def test_the_request_has_the_layout_of_the_kernels_structure() -> None:
+    text = source()
+    body = text[text.index("struct Request {") :].split("};")[0]
+    names = [
+        line.split(";")[0].split()[-1].lstrip("*") for line in body.splitlines() if ";" in line
+    ]
+    assert names == [name for name, _ in Request._fields_]
+    assert ctypes.sizeof(Request) == 14 * 8 + 8 + 2 * 4
+
+
+def test_small_models_and_many_streams_are_not_for_it(tiny: Callable[[str], Tiny]) -> None:
+    part = tiny("custom_voice")
+    assert "bfloat16" in (unfit(part.model, None) or "")
+    assert "8 streams, not 9" in (unfit(part.model, 9) or "")
+    with pytest.raises(BackendUnavailableError, match="bfloat16"):
+        MegakernelBackend(part.model, part.codec)
+    rounded = part.checkpoint.load_model(torch.device("cpu"), torch.bfloat16)
+    assert "tiles" in (unfit(rounded, None) or "")
+
+
+class Found:
+    """Stands for a backend."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+
+def fail_to_build(*_: object) -> Any:
+    raise BackendUnavailableError("the kernel does not compile")
+
+
+def entry(name: str, **changes: Any) -> BackendEntry:
+    parts: dict[str, Any] = {"refusal": lambda device: None, "build": Found} | changes
+    return BackendEntry(name, "for a test", **parts)
+
+
+def test_auto_goes_on_to_the_next_backend_and_says_why(
+    tiny: Callable[[str], Tiny], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = tiny("custom_voice")
+    entries = (
+        entry("elsewhere", refusal=lambda device: "no such device"),
+        entry("unfit", unfit=lambda model, room: f"not for {room.max_streams} streams"),
+        entry("broken", build=fail_to_build),
+        entry("last"),
+    )
+    monkeypatch.setattr(backends, "BACKENDS", entries)
+    with caplog.at_level(logging.INFO, "vivace.backends"):
+        assert isinstance(build_backend(AUTO, part.model, part.codec, Room(3)), Found)
+    said = {record.getMessage(): record.levelname for record in caplog.records}
+    assert said == {
+        "backend elsewhere passed over: no such device": "INFO",
+        "backend unfit passed over: not for 3 streams": "INFO",
+        "backend broken failed and is passed over: the kernel does not compile": "WARNING",
+    }
+    for name, reason in (("unfit", "not for 3"), ("broken", "compile"), ("elsewhere", "device")):
+        with pytest.raises(BackendUnavailableError, match=reason):
+            build_backend(name, part.model, part.codec, Room(3))

@@ -263,7 +263,10 @@ def test_samples_are_the_reference_ones_whatever_the_chunks(tiny: Callable[[str]
 def test_a_ragged_batch_is_rendered_slot_by_slot(part: Tiny) -> None:
     backend, prompt = graph_backend(part), make_prompt(part, "Ragged.")
     limits = (3, 11, 20, 1)
-    slots = [backend.admit(prompt, params(s, max_frames=n)) for s, n in enumerate(limits)]
+    slots = [
+        backend.admit(prompt, params(seed, min_frames=0, max_frames=limit))
+        for seed, limit in enumerate(limits)
+    ]
     samples = backend.render(slots, backend.step(slots, 20))
     for seed, (limit, found) in enumerate(zip(limits, samples, strict=True)):
         alone = speak_and_render(part.backend(), prompt, params(seed), [limit])

@@ -202,6 +202,7 @@ def test_a_batch_goes_on_where_it_was_left(
     assert report.startswith("out/0002.flac: first audio in ")
     assert cut.startswith("vivace: out/0002.flac: cut at --max-frames 3")
     assert (tmp_path / "out" / "0001.flac").read_bytes() == b"precious"
+    assert run_here(*batch, "--model=not-looked-at") == 0  # all of it is there
     assert run_here(*batch, "--force") == 0
     assert read_audio(tmp_path / "out" / "0001.flac").duration_s == pytest.approx(0.24)
 

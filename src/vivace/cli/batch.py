@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,15 +43,21 @@ class Batch:
     def path(self, number: int) -> Path:
         return self.folder / f"{number:04d}{self.ending}"
 
-    def speak(self, tts: TTS, options: dict[str, Any], arguments: argparse.Namespace) -> int:
-        """Every line that has no file yet; the exit code of the worst of them."""
+    def speak(
+        self,
+        tts: TTS,
+        lines: Iterable[Line],
+        options: dict[str, Any],
+        arguments: argparse.Namespace,
+    ) -> int:
+        """These lines, each to its file; the exit code of the worst of them."""
         worst, is_over = 0, Event()
         live = LiveLine(is_quiet=arguments.quiet or arguments.json)
         threads = ThreadPoolExecutor(tts.engine.num_together, thread_name_prefix="vivace-batch")
         try:
             waiting = {
                 threads.submit(self._speak, tts, line, options, arguments, is_over): line[0]
-                for line in self._missing(arguments)
+                for line in lines
             }
             for count, future in enumerate(as_completed(waiting), start=1):
                 live.clear()
@@ -63,7 +69,8 @@ class Batch:
             live.clear()
         return worst
 
-    def _missing(self, arguments: argparse.Namespace) -> Iterator[Line]:
+    def missing(self, arguments: argparse.Namespace) -> Iterator[Line]:
+        """The lines that have no file yet; of the others it is said that they have."""
         for number, words in self.lines:
             path = self.path(number)
             if arguments.force or not os.path.lexists(path):

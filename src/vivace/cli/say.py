@@ -28,10 +28,13 @@ def say(arguments: argparse.Namespace) -> int:
 
 def _say_batch(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     batch = read_batch(arguments)
+    lines = list(batch.missing(arguments))
+    if not lines:
+        return 0
     prepare_torch(arguments)
     from vivace.cli.model import load_tts
     from vivace.cli.speak import find_voice
 
     with load_tts(arguments, max_streams=None) as tts:
         options["voice"] = find_voice(tts, arguments)
-        return batch.speak(tts, options, arguments)
+        return batch.speak(tts, lines, options, arguments)

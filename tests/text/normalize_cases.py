@@ -186,7 +186,8 @@ CASES: dict[str, dict[str, str]] = {
     "abbreviations": {
         "Dr. Smith": "Doctor Smith",
         "Elm Dr. is long.": "Elm Drive is long.",
-        "Mr. and Mrs. Jones": "Mister and Missus Jones",
+        "Mr. and Mrs. Jones": "Mr. and Mrs. Jones",
+        "Ask Dr. C. Hose": "Ask Doctor C Hose",
         "Main St. is near St. Paul.": "Main Street is near Saint Paul.",
         "fruit, e.g. apples": "fruit, for example apples",
         "cats vs. dogs": "cats versus dogs",
@@ -231,6 +232,7 @@ CASES: dict[str, dict[str, str]] = {
         "McDonald": "McDonald",
         "C++ and C#": "C plus plus and C sharp",
         "B-52": "B fifty-two",
+        "An L-G-V and an E-MAIL": "An L-G-V and an E-mail",
     },
     "signs": {
         "salt & pepper": "salt and pepper",

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from normalize_cases import ALL
 
 from vivace.text.live_script import LiveScript
-from vivace.text.normalize.normalizer import LiveNormalizer, normalize_text
+from vivace.text.normalize import normalize_text
+from vivace.text.normalize.normalizer import LiveNormalizer
 from vivace.text.normalize.numbers import cardinal, ordinal, roman, to_roman, year
 from vivace.text.script import Pause, ScriptOptions
 

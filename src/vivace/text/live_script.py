@@ -10,7 +10,7 @@ from vivace.errors import RequestError
 from vivace.text.cutter import Cut, Cutter
 from vivace.text.emoji import EmojiDropper
 from vivace.text.live_clean import LiveCleaner
-from vivace.text.normalize.normalizer import LiveNormalizer
+from vivace.text.normalize import open_normalizer
 from vivace.text.script import OPEN_MARK, Pause, ScriptOptions, parse_pauses
 from vivace.text.tidy import Tidier
 
@@ -62,7 +62,7 @@ class _Reader:
 
     def __init__(self, options: ScriptOptions) -> None:
         self._dropper = None if options.keep_emoji else EmojiDropper()
-        self._normalizer = LiveNormalizer() if options.normalize else None
+        self._normalizer = open_normalizer() if options.normalize else None
         self._cutter = Cutter(options.max_chars)
 
     def feed(self, text: str) -> list[str | Cut]:

@@ -1,0 +1,21 @@
+"""English as it is written to English as it is said; imported only when it is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vivace.text.normalize.normalizer import LiveNormalizer
+
+
+def normalize_text(text: str) -> str:
+    """All of a text as it is said."""
+    normalizer = open_normalizer()
+    return normalizer.feed(text) + normalizer.finish()
+
+
+def open_normalizer() -> LiveNormalizer:
+    """`normalize_text` for a text that comes in pieces."""
+    from vivace.text.normalize.normalizer import LiveNormalizer  # compiles many patterns
+
+    return LiveNormalizer()

@@ -11,7 +11,7 @@ from vivace.text.normalize.tokens import Token, TokenReader
 
 # Before a name.
 _TITLES = {
-    "Mr": "Mister", "Mrs": "Missus", "Dr": "Doctor", "Prof": "Professor", "Rev": "Reverend",
+    "Dr": "Doctor", "Prof": "Professor", "Rev": "Reverend",
     "Gen": "General", "Col": "Colonel", "Lt": "Lieutenant", "Sgt": "Sergeant", "Capt": "Captain",
     "Cpt": "Captain", "Maj": "Major", "Adm": "Admiral", "Sen": "Senator", "Rep": "Representative",
     "Gov": "Governor", "Pres": "President", "Hon": "Honorable", "Messrs": "Messers",
@@ -51,6 +51,7 @@ _PLAIN = {
 }  # fmt: skip
 _DOTLESS = {"vs": "versus", "approx": "approximately", "dept": "department", "govt": "government"}
 _INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:['’]s)?)")
+_BEFORE_INITIALS = frozenset(("Mr", "Mrs", "Ms", *_TITLES))
 _ONE_INITIAL = re.compile(r"[A-HJ-Z]")
 _NOT_NAMES = word_set(
     "plan vitamin group type class option exhibit appendix section part team grade hepatitis "
@@ -91,7 +92,7 @@ def _read_dotless(reader: TokenReader, token: Token) -> Reading | None:
         return Reading(_DOTLESS[core])
     if found := _INITIALS.fullmatch(core):
         return Reading(spell_letters(found[1].replace(".", "") + found[2]) + found[3])
-    is_title = core in ("Mr", "Mrs", "Dr", "Prof") and token.is_open
+    is_title = core in ("Dr", "Prof") and token.is_open
     if is_title and is_capitalised(reader.token(1)):
         return Reading(_TITLES[core])
     return None
@@ -122,11 +123,11 @@ def _read_name_part(reader: TokenReader, token: Token) -> Reading | None:
 
 def _leads(reader: TokenReader) -> bool:
     """Whether a title stands after a word that is no name: `Visit St. Paul`, `Ask Dr. Wu`."""
-    following = reader.token(1)
-    before, earlier = reader.before, reader.earlier
+    following, before, earlier = reader.token(1), reader.before, reader.earlier
+    is_initial = following is not None and _ONE_INITIAL.fullmatch(following.core) is not None
     is_first = before is not None and (earlier is None or not earlier.is_open)
     is_numbered = earlier is not None and earlier.core[:1].isdigit()
-    return is_capitalised(following) and is_first and not is_numbered
+    return (is_initial or is_capitalised(following)) and is_first and not is_numbered
 
 
 def _with_stop(reader: TokenReader, words: str, token: Token) -> Reading:
@@ -139,15 +140,13 @@ def _with_stop(reader: TokenReader, words: str, token: Token) -> Reading:
 def _read_initial(reader: TokenReader, token: Token) -> Reading | None:
     """`J. R. Tolkien`, `John F. Kennedy`: the full stop goes."""
     before, following = reader.before, reader.token(1)
-    if following is None or token.trail != ".":
+    if following is None or token.trail != "." or "\n" in following.space:
         return None
     is_next_initial = len(following.core) == 1 and following.core.isupper()
     is_last = before is not None and len(before.core) == 1 and before.core.isupper()
-    is_middle = (
-        before is not None
-        and before.is_open
-        and is_capitalised(before)
-        and before.core.lower() not in _NOT_NAMES
+    is_middle = before is not None and (
+        (before.core in _BEFORE_INITIALS and before.trail in ("", "."))
+        or (before.is_open and is_capitalised(before) and before.core.lower() not in _NOT_NAMES)
     )
     is_name = is_capitalised(following)
     if (is_next_initial and following.trail.startswith(".")) or (

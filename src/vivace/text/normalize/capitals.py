@@ -84,17 +84,19 @@ def read_capitals(reader: TokenReader) -> Reading | None:
             " and ".join(spell_letters(part) for part in word.split("&") if part) + ending
         )
     if contraction := _CONTRACTION.fullmatch(word):
-        base = read_word(contraction[1], is_loud=contraction[2].endswith("T"))
-        base = contraction[1].lower() if contraction[2].endswith("T") else base
-        words = base + contraction[2].lower()
-        return Reading(
-            words.capitalize() if begins_sentence(reader) and " " not in words else words
-        )
+        return Reading(_read_contraction(contraction, reader))
     if "-" in word:
-        return Reading(
-            re.sub(r"[A-Z]+", lambda part: read_word(part[0], is_loud=True), word) + ending
-        )
+        parts = re.sub("[A-Z]{2,}", lambda part: read_word(part[0], is_loud=True), word)
+        return Reading(parts + ending)
     return Reading(_join_plural(read_word(word, is_loud=is_loud(reader)), word, ending, reader))
+
+
+def _read_contraction(found: re.Match[str], reader: TokenReader) -> str:
+    """`DON'T` is shouted, and `NASA'S` may be."""
+    is_not = found[2].endswith("T")
+    words = found[1].lower() if is_not else read_word(found[1], is_loud=False)
+    words += found[2].lower()
+    return words.capitalize() if begins_sentence(reader) and " " not in words else words
 
 
 def _join_plural(words: str, word: str, ending: str, reader: TokenReader) -> str:

@@ -45,14 +45,8 @@ _PLAIN_WORD = re.compile(r"[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+|")
 _SPACES = re.compile(r"[^\S\n]{2,}")
 
 
-def normalize_text(text: str) -> str:
-    """All of a text as it is said."""
-    normalizer = LiveNormalizer()
-    return normalizer.feed(text) + normalizer.finish()
-
-
 class LiveNormalizer:
-    """`normalize_text` for a text that comes in pieces: the same text, whatever the pieces.
+    """Text as it is said, for a text that comes in pieces: the same text, whatever the pieces.
 
     What is held back is a word, and a few more while they may belong to a number, a date or an
     abbreviation.

@@ -6,7 +6,7 @@ import re
 
 from vivace.text.normalize.capitals import spell_letters
 from vivace.text.normalize.lists import word_set
-from vivace.text.normalize.reading import Reading, is_capitalised
+from vivace.text.normalize.reading import Reading, begins_sentence, is_capitalised, stop_after
 from vivace.text.normalize.tokens import Token, TokenReader
 
 # Before a name.
@@ -33,8 +33,10 @@ _WORDS = {
     "ext": "extension", "misc": "miscellaneous", "govt": "government", "asst": "assistant",
     "assn": "association", "et al": "et al", "incl": "including", "esp": "especially",
     "temp": "temperature", "qty": "quantity", "ed": "edition", "apt": "apartment",
-    "mfg": "manufacturing", "intl": "international", "natl": "national", "a.k.a": "A K A",
+    "mfg": "manufacturing",
+    "bldg": "building", "intl": "international", "natl": "national", "a.k.a": "A K A",
 }  # fmt: skip
+_IN_NAMES = frozenset(("Jr", "Sr", "Inc", "Co", "Ltd", "Corp", "Bros"))
 _NEVER_LAST = frozenset(("vs", "v", "e.g", "i.e", "approx", "cf", "viz", "ca", "incl", "esp"))
 _NEEDS_DOT = frozenset(
     ("v", "ca", "est", "max", "min", "ext", "temp", "ed", "apt", "misc", "tel", "cf")
@@ -47,7 +49,8 @@ _NUMBERED = {
 }  # fmt: skip
 _PLAIN = {
     "w/": "with", "w/o": "without", "b/c": "because", "a/c": "A C", "n/a": "N A", "N/A": "N A",
-    "c/o": "care of", "w/out": "without", "and/or": "and or", "24/7": "twenty-four seven",
+    "c/o": "care of",
+    "id": "I D", "Id": "I D", "w/out": "without", "and/or": "and or", "24/7": "twenty-four seven",
 }  # fmt: skip
 _DOTLESS = {"vs": "versus", "approx": "approximately", "dept": "department", "govt": "government"}
 _INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:['’]s)?)")
@@ -68,14 +71,15 @@ def read_abbreviation(reader: TokenReader) -> Reading | None:
     if not token.trail.startswith("."):
         return _read_dotless(reader, token)
     if _INITIALS.fullmatch(core) and core.lower() not in _WORDS:
-        return _with_stop(reader, _spell(core), token)
+        return Reading(_spell(core), trail=stop_after(reader, token.trail, 0, is_name=True))
     if core in _TITLES or core in _PLACES:
         return _read_name_part(reader, token)
     lower = core.lower()
     if lower in _NUMBERED:
         following = reader.token(1)
         is_before = following is not None and re.match(r"[\d#]", following.text)
-        return Reading(_case(_NUMBERED[lower], core), trail=token.trail[1:]) if is_before else None
+        words = _NUMBERED[lower].capitalize() if begins_sentence(reader) else _NUMBERED[lower]
+        return Reading(words, trail=token.trail[1:]) if is_before else None
     if lower in _WORDS:
         words = _case(_WORDS[lower], core)
         if lower in _NEVER_LAST:
@@ -131,10 +135,8 @@ def _leads(reader: TokenReader) -> bool:
 
 
 def _with_stop(reader: TokenReader, words: str, token: Token) -> Reading:
-    """The full stop stays where a sentence ends."""
-    following = reader.token(1)
-    is_end = following is None or (following.text.lstrip("\"'“‘(")[:1].isupper())
-    return Reading(words, trail=token.trail if is_end else token.trail[1:])
+    is_name = token.core in _IN_NAMES
+    return Reading(words, trail=stop_after(reader, token.trail, 0, is_name=is_name))
 
 
 def _read_initial(reader: TokenReader, token: Token) -> Reading | None:

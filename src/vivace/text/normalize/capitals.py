@@ -12,7 +12,7 @@ from vivace.text.normalize.tokens import Token, TokenReader
 # Read as words though nobody writes them small.
 _SPOKEN = word_set(
     "NASA NATO UNESCO UNICEF OPEC AIDS COVID FIFA UEFA NAFTA ASCII JPEG JSON RAM ROM LAN WAN PIN "
-    "SIM SWAT ZIP YAML README TODO WIFI IKEA LEGO DARPA NOAA NASDAQ OSHA FEMA POTUS SCOTUS LASER "
+    "SIM SWAT ZIP YAML TODO WIFI IKEA LEGO DARPA NOAA NASDAQ OSHA FEMA POTUS SCOTUS LASER "
     "RADAR SCUBA SONAR CAPTCHA RAID BASIC NAND ACID CRUD REST SOAP AJAX LAMP MIDI HIPAA ERISA "
     "FICA PAC TED MERS SARS EBITDA ISIS HAMAS INTERPOL EURATOM CERN ESA ANSI NERF TASER MOSFET VISA"
 )
@@ -38,6 +38,7 @@ _SMALL = word_set(
 )
 # Of those, the ones that are letters unless everything around is in capitals too.
 _UNSURE = word_set("US IT WHO AM OR ME")
+_SAID = {"OK": "okay", "README": "read me"}
 _CONTRACTION = re.compile(r"([A-Z]+)(N?['’](?:T|S|RE|LL|VE|D|M))")
 _CAPITALS = re.compile(r"([A-Z][A-Z'’&-]*[A-Z])((?:['’]?s)?)")
 # What no English word of up to five letters begins or ends with.
@@ -112,8 +113,8 @@ def read_word(word: str, *, is_loud: bool) -> str:
         return word.lower() if is_loud and word != "I" else word
     if word in _SMALL and (is_loud or word not in _UNSURE):
         return word.lower()
-    if word == "OK":
-        return "okay"
+    if word in _SAID:
+        return _SAID[word]
     if word in _SPOKEN:
         return word.capitalize()
     # A short word is letters unless its neighbours are shouted too.

@@ -9,12 +9,17 @@ from vivace.text.normalize.numbers import cardinal, decimal, in_pairs, read_digi
 from vivace.text.normalize.reading import Reading
 from vivace.text.normalize.tokens import TokenReader
 
-_MIXED = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*")
+_MIXED = re.compile(r"((?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)((?:['’]s)?)")
+# Llama-3.1-8B, 802.11ac
+_WITH_POINT = re.compile(
+    r"(?:[A-Za-z]+-)?\d+\.\d+(?:-?[A-Za-z]{1,3})?(?:-[A-Za-z0-9]+)*|\d+\.\d+[A-Za-z]{1,3}"
+)
+_POINTED = re.compile(r"\d+\.\d+|[A-Za-z0-9]+")
 _RUNS = re.compile(r"[A-Za-z]+|\d+")
 _CASES = re.compile(r"[A-Z]{2,}(?=[A-Z][a-z]|[^A-Za-z]|\Z)|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _CAMEL = re.compile(r"(?=.*[a-z][A-Z])(?!Mc|Mac|De|Di|La|Le|Van|Fitz)[A-Za-z]{3,40}((?:['’]s)?)")
 _KNOWN = {
-    "phd": "P H D", "ios": "i O S", "macos": "mac O S", "wifi": "why fie", "iphone": "eye phone",
+    "phd": "P H D", "ios": "i O S", "macos": "mac O S", "wifi": "wye fye", "iphone": "eye phone",
     "ipad": "eye pad", "ebay": "e bay", "youtube": "you tube", "latex": "lay tech",
     "openai": "open A I", "linkedin": "linked in", "paypal": "pay pal", "chatgpt": "chat G P T",
     "mysql": "my S Q L", "postgresql": "post gres S Q L", "javascript": "java script",
@@ -40,8 +45,11 @@ def read_code(reader: TokenReader) -> Reading | None:
         return Reading(words, trail=token.trail.removeprefix('"').removeprefix("”"))
     if found := _HYPHENED.fullmatch(core):
         return Reading(f"{decimal(found[1])}{found[2]}")  # 10-year-old
-    if _MIXED.fullmatch(core):
-        return Reading(read_mixed(core))
+    if found := _MIXED.fullmatch(core):
+        return Reading(read_mixed(found[1]) + found[2])
+    if _WITH_POINT.fullmatch(core) and any(letter.isalpha() for letter in core):
+        parts = (decimal(p) if "." in p else read_mixed(p) for p in _POINTED.findall(core))
+        return Reading(" ".join(parts))
     if found := _CAMEL.fullmatch(core):
         plain = core.removesuffix(found[1])
         words = _KNOWN.get(plain.lower()) or " ".join(map(_read_case, split_case(plain)))

@@ -17,8 +17,10 @@ _DAYS = {
     "Mon": "Monday", "Tue": "Tuesday", "Tues": "Tuesday", "Wed": "Wednesday", "Thu": "Thursday",
     "Thur": "Thursday", "Thurs": "Thursday", "Fri": "Friday", "Sat": "Saturday", "Sun": "Sunday",
 }  # fmt: skip
+DAYS = frozenset(_DAYS.values())
 _NUMERIC = re.compile(r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})")
 _MONTH_DAY = re.compile(r"(\d{1,2})/(\d{1,2})")
+_MONTH_YEAR = re.compile(r"(\d{1,2})/([12]\d{3})")
 _DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?", re.IGNORECASE)
 _YEAR = re.compile(r"[12]\d{3}")
 _BOUNDS = re.compile(r"(\d{1,2})[-–](\d{1,2})")
@@ -32,6 +34,8 @@ def read_date(reader: TokenReader) -> Reading | None:
     if found := _MONTH_DAY.fullmatch(token.core):
         month, day = int(found[1]), int(found[2])
         return Reading(_say(month, day)) if month <= 12 and 12 < day <= 31 else None
+    if (found := _MONTH_YEAR.fullmatch(token.core)) and 1 <= int(found[1]) <= 12:
+        return Reading(f"{MONTHS[int(found[1]) - 1]} {year(int(found[2]))}")
     if token.core in _DAYS:
         return _read_day_name(reader, token)
     if (month_name := _month(token)) is not None:

@@ -17,17 +17,18 @@ from vivace.text.normalize.money import read_money
 from vivace.text.normalize.phones import read_phone
 from vivace.text.normalize.ranges import read_fraction, read_range
 from vivace.text.normalize.reading import Reading, Rule
-from vivace.text.normalize.signs import plain, read_leftovers, read_sign, read_stroke
+from vivace.text.normalize.signs import plain, read_leftovers, read_sign, read_stroke, read_tag
 from vivace.text.normalize.times import read_time
 from vivace.text.normalize.tokens import NeedsMore, Token, TokenReader
 from vivace.text.normalize.units import read_decade, read_number, read_ordinal
 from vivace.text.normalize.web import read_web
 
 _RULES: tuple[Rule, ...] = (
+    read_tag,
     read_sign,
     read_abbreviation,
-    read_phone,
     read_date,
+    read_phone,
     read_time,
     read_money,
     read_fraction,
@@ -35,8 +36,8 @@ _RULES: tuple[Rule, ...] = (
     read_ordinal,
     read_number,
     read_range,
-    read_web,
     read_code,
+    read_web,
     read_capitals,
     read_stroke,
     read_compound,
@@ -114,7 +115,7 @@ def _read_first(reader: TokenReader, rules: tuple[Rule, ...]) -> Reading | None:
 def _lead(lead: str, reader: TokenReader, words: str) -> str:
     """Signs before a word; a bracket is a comma after a word."""
     before = reader.before
-    is_after = before is not None and before.text[-1:].isalnum()
+    is_after = before is not None and before.is_open and before.core != ""
     comma = ", " if "(" in lead and is_after and words else ""
     return comma + plain(lead.replace("(", ""))
 

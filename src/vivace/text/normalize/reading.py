@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from vivace.text.normalize.lists import word_set
 from vivace.text.normalize.tokens import Token, TokenReader
 
 
@@ -17,6 +18,15 @@ class Reading:
     trail: str | None = None  # None: that of the last token
     lead: str | None = None  # None: that of the first
 
+
+# Words that begin a sentence more often than they are part of a name.
+_BEGINNERS = word_set(
+    "A After All Although An And Are As At Because Before But By Can Did Do Does Even For From "
+    "Had Has Have He Her Here His How However I If In Is It Its Later Many More Most My Next No "
+    "Not Now Of On Once One Or Our Please See She Since So Some Still Such That The Their Then "
+    "There These They This Those To Under Until We Were What When Where Which While Who Why "
+    "Will With Yes Yet You Your It's I'm He's She's They're We're There's That's Don't"
+)
 
 Rule = Callable[[TokenReader], Reading | None]
 
@@ -40,6 +50,20 @@ def word_before(reader: TokenReader) -> str:
 def begins_sentence(reader: TokenReader) -> bool:
     before = reader.before
     return before is None or any(stop in before.trail for stop in ".!?…")
+
+
+def stop_after(reader: TokenReader, trail: str, place: int, *, is_name: bool = False) -> str:
+    """What is left of the signs after an abbreviation: its full stop stays where a sentence ends.
+
+    After `is_name` a capital does not tell (`U.S. Army`), but a word that begins sentences does.
+    """
+    if trail[1:].strip("\"'”’)"):
+        return trail[1:]
+    following = reader.token(place + 1)
+    if following is None or following.space.count("\n"):
+        return trail
+    is_end = following.core in _BEGINNERS if is_name else following.core[:1].isupper()
+    return trail if is_end or following.lead[:1] in tuple('"“‘') else trail[1:]
 
 
 def is_capitalised(token: Token | None) -> bool:

@@ -43,6 +43,7 @@ _LEFTOVERS = {sign: _WORDS[sign] for sign in "&+=%@±×÷≤≥≈≠→°©§�
 _GAPS = re.compile(r" +( |[.,;:!?](?!\w))")
 _SOFT = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff\ufe00-\ufe0f]")
 _OR_WORDS = word_set("he she his her him hers yes no on off and or if")
+_TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9]*/?>")
 _STROKE = re.compile(r"([A-Za-z'-]+)/([A-Za-z'-]+)")
 
 
@@ -58,12 +59,25 @@ def read_sign(reader: TokenReader) -> Reading | None:
     if text == "+/-":
         return Reading("plus or minus", trail="")
     sign = {"<-": "←", "<=": "≤", ">=": "≥", "==": "=", "!=": "≠"}.get(text, text)
+    before = reader.before
+    if sign in ("-", "–", "/") and before is not None and before.core[-1:].isdigit():
+        following = reader.token(1)
+        if following is not None and following.core[:1].isdigit():
+            return Reading("divided by" if sign == "/" else "minus", trail="")
     if sign not in _WORDS:
         return None
-    before = reader.before
     if sign in _OPERATORS and (before is None or not before.text[-1:].isalnum()):
         return Reading("", trail="")
     return Reading(_WORDS[sign], trail="")
+
+
+def read_tag(reader: TokenReader) -> Reading | None:
+    """Words between the tags of HTML."""
+    token = reader.token()
+    assert token is not None
+    if "<" not in token.text or not _TAG.search(token.text):
+        return None
+    return Reading(_TAG.sub("", token.text), lead="", trail="")
 
 
 def read_stroke(reader: TokenReader) -> Reading | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from vivace.text.normalize.dates import DAYS, MONTHS
 from vivace.text.normalize.numbers import cardinal, spell_digits
-from vivace.text.normalize.reading import Reading
-from vivace.text.normalize.tokens import TokenReader
+from vivace.text.normalize.reading import Reading, stop_after
+from vivace.text.normalize.tokens import Token, TokenReader
 
 _CLOCK = r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?"
 _HALF = r"[ap]\.?m\.?"
@@ -14,6 +15,8 @@ _TIME = re.compile(rf"{_CLOCK}({_HALF})?", re.IGNORECASE)
 _HOUR = re.compile(rf"(1[0-2]|[1-9])({_HALF})", re.IGNORECASE)
 _BARE = re.compile(r"1[0-2]|[1-9]")
 _ONLY_HALF = re.compile(_HALF, re.IGNORECASE)
+_ZONES = frozenset(("Eastern", "Pacific", "Central", "Mountain", *DAYS, *MONTHS))
+_HALF_SPAN = re.compile(rf"({_HALF})[-–—](.{{1,11}})", re.IGNORECASE)
 _SPAN = re.compile(r"(.{1,11}?)[-–—](.{1,11})")
 
 
@@ -68,28 +71,41 @@ def _say(text: str, *, is_first: bool = False) -> str | None:
 
 
 def _with_half(reader: TokenReader, words: str, *, is_whole: bool) -> Reading:
-    """What follows: "pm" may stand apart: `3:30 p.m.`; its last full stop may end the sentence."""
+    """What follows: "pm" may stand apart (`3:30 p.m.`), and another time may hang on it."""
     token = reader.token()
     assert token is not None
     if is_whole:
-        return Reading(words, trail=_trail(reader, token.trail, 0, has_dot="." in token.core))
-    if not token.is_open:
+        return Reading(words, trail=_trail(reader, token.trail, 0, token.core))
+    following = reader.token(1) if token.is_open else None
+    if following is None or following.lead:
         return Reading(words)
-    following = reader.token(1)
-    if following is None or following.lead or not _ONLY_HALF.fullmatch(following.core):
+    bare = words.removesuffix(" o'clock").removesuffix(" hundred")
+    if _ONLY_HALF.fullmatch(following.core):
+        trail = _trail(reader, following.trail, 1, following.core)
+        return Reading(f"{bare} {_letters(following.core)}", 2, trail)
+    span = _HALF_SPAN.fullmatch(following.core)
+    last = _say(span[2]) if span else None
+    if span is None or last is None:
         return Reading(words)
-    words = words.removesuffix(" o'clock").removesuffix(" hundred")
-    trail = _trail(reader, following.trail, 1, has_dot="." in following.core)
-    return Reading(f"{words} {_letters(following.core)}", 2, trail)
+    return _with_last_half(reader, f"{bare} {_letters(span[1])} to {last}", following)
 
 
-def _trail(reader: TokenReader, trail: str, place: int, *, has_dot: bool) -> str:
+def _with_last_half(reader: TokenReader, words: str, second: Token) -> Reading:
+    """The end of `10 a.m.-2 p.m.`."""
+    third = reader.token(2) if second.is_open else None
+    if third is None or third.lead or not _ONLY_HALF.fullmatch(third.core):
+        return Reading(words, 2)
+    words = words.removesuffix(" o'clock")
+    return Reading(f"{words} {_letters(third.core)}", 3, _trail(reader, third.trail, 2, third.core))
+
+
+def _trail(reader: TokenReader, trail: str, place: int, core: str) -> str:
     """The full stop of "p.m." goes unless a sentence ends there."""
-    if not has_dot or not trail.startswith("."):
+    if "." not in core or not trail.startswith("."):
         return trail
     following = reader.token(place + 1)
-    is_end = following is None or following.text[:1].isupper() or trail != "."
-    return trail if is_end else trail[1:]
+    is_zone = following is not None and (following.core.isupper() or following.core in _ZONES)
+    return stop_after(reader, trail, place, is_name=is_zone)
 
 
 def _letters(half: str) -> str:

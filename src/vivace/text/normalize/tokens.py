@@ -44,10 +44,10 @@ def is_break(space: str) -> bool:
 
 
 def make_token(space: str, text: str) -> Token:
-    if text[0] == "~" and len(text) > 1 and text[1].isdigit():
-        parts = _AROUND.fullmatch(text, 1)  # "~5" is about five
+    if text[0] in "~<>" and text[1:2].isdigit():  # about, less than, more than
+        parts = _AROUND.fullmatch(text, 1)
         assert parts is not None
-        return Token(space, "", "~" + parts[2], parts[3])
+        return Token(space, "", text[0] + parts[2], parts[3])
     parts = _AROUND.fullmatch(text)
     assert parts is not None
     return Token(space, *parts.groups())

@@ -8,7 +8,7 @@ from vivace.text.normalize.capitals import spell_letters
 from vivace.text.normalize.codes import read_mixed, split_case
 from vivace.text.normalize.lists import word_set
 from vivace.text.normalize.numbers import cardinal, read_digits, spell_digits, year
-from vivace.text.normalize.reading import Reading
+from vivace.text.normalize.reading import Reading, word_before
 from vivace.text.normalize.tokens import TokenReader
 
 _EMAIL = re.compile(r"(?:mailto:)?([\w.+-]+)@([\w-]+(?:\.[\w-]+)+)", re.IGNORECASE)
@@ -27,7 +27,14 @@ _LETTERED = word_set(
     "exe dll zip rtf svg url uri usb ssh api cpp cs hpp rb sh io tv uk us de fr eu nl ca jp cn au "
     "nz"
 )
-_WORDED = {"jpeg": "J peg", "json": "Jason", "yaml": "yamel", "toml": "tom L", "mp3": "M P three"}
+_WORDED = {
+    "readme": "read me",
+    "jpeg": "J peg",
+    "json": "Jason",
+    "yaml": "yamel",
+    "toml": "tom L",
+    "mp3": "M P three",
+}
 _SIGNS = {
     ".": "dot", "/": "slash", "\\": "backslash", "-": "dash", "_": "underscore", "@": "at",
     "?": "question mark", "=": "equals", "&": "and", "#": "hash", "+": "plus", "%": "percent",
@@ -52,15 +59,16 @@ def read_web(reader: TokenReader) -> Reading | None:
         return Reading(f"number {read_digits(found[1])}")
     if token.lead == "_" and core:  # __init__.py
         return None
-    return read_dotted(core)
+    return read_dotted(reader, core)
 
 
-def read_dotted(core: str) -> Reading | None:
+def read_dotted(reader: TokenReader, core: str) -> Reading | None:
     """Words with full stops in them: a version, a file, a domain, or a space left out."""
     if "." not in core and "/" not in core:
         return None
     if (found := _VERSION.fullmatch(core)) and (found[1] or core.count(".") > 1 or found[3]):
-        return Reading(_version(found))
+        is_named = word_before(reader) == "version"
+        return Reading(_version(found).removeprefix("version " if is_named else "\0"))
     if found := _NO_SPACE.fullmatch(core):
         return Reading(f"{found[1]}{found[2]} {found[3]}")
     if _INITIALS.fullmatch(core) or not _DOTTED.fullmatch(core) or core.strip(".").isdecimal():

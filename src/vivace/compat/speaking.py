@@ -40,6 +40,7 @@ def request(
         instruct=instruct,
         layout="whole" if is_whole else "streamed",
         keep_emoji=True,
+        normalize=False,
     )
 
 

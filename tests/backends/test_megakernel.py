@@ -131,6 +131,7 @@ def test_auto_goes_on_to_the_next_backend_and_says_why(
         entry("elsewhere", refusal=lambda device: "no such device"),
         entry("unfit", unfit=lambda model, room: f"not for {room.max_streams} streams"),
         entry("broken", build=fail_to_build),
+        entry("experimental", build=fail_to_build, is_automatic=False),
         entry("last"),
     )
     monkeypatch.setattr(backends, "BACKENDS", entries)
@@ -142,6 +143,8 @@ def test_auto_goes_on_to_the_next_backend_and_says_why(
         "backend unfit passed over: not for 3 streams": "INFO",
         "backend broken failed and is passed over: the kernel does not compile": "WARNING",
     }
+    with pytest.raises(BackendUnavailableError, match="compile"):
+        build_backend("experimental", part.model, part.codec)
     for name, reason in (("unfit", "not for 3"), ("broken", "compile"), ("elsewhere", "device")):
         with pytest.raises(BackendUnavailableError, match=reason):
             build_backend(name, part.model, part.codec, Room(3))

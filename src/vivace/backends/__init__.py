@@ -41,6 +41,7 @@ class BackendEntry:
     refusal: Callable[[torch.device], str | None]  # why it cannot run there, or None
     build: Callable[[Qwen3TTS, Codec, Room], Backend]
     unfit: Callable[[Qwen3TTS, Room], str | None] = lambda model, room: None  # why not for these
+    is_automatic: bool = True  # `auto` may take it
 
 
 def _graph_refusal(device: torch.device) -> str | None:
@@ -85,10 +86,11 @@ def _build_megakernel(model: Qwen3TTS, codec: Codec, room: Room) -> Backend:
 BACKENDS: tuple[BackendEntry, ...] = (
     BackendEntry(
         "megakernel",
-        "the predictor's frame as one persistent kernel; up to 8 streams",
+        "the predictor's frame as one persistent kernel; experimental, only by name",
         _megakernel_refusal,
         _build_megakernel,
         _megakernel_unfit,
+        is_automatic=False,
     ),
     BackendEntry("cuda_graph", "a whole frame in one CUDA graph", _graph_refusal, _build_graphs),
     BackendEntry("eager", "plain PyTorch on any device", lambda device: None, _build_eager),
@@ -108,7 +110,7 @@ def build_backend(name: str, model: Qwen3TTS, codec: Codec, room: Room | None = 
         )
     room = room or Room()
     for entry, refusal in survey(model.device):
-        if name not in (AUTO, entry.name):
+        if name != entry.name and not (name == AUTO and entry.is_automatic):
             continue
         refusal = refusal or entry.unfit(model, room)
         if refusal is None:

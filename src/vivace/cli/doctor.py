@@ -60,7 +60,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     is_taken = False
     for entry, refusal in survey(device):
         verdict = f"cannot run: {refusal}" if refusal else "usable"
-        if refusal is None and not is_taken:
+        if refusal is None and entry.is_automatic and not is_taken:
             verdict, is_taken = "usable, and what auto takes", True
         yield f"backend {entry.name}", f"{verdict} ({entry.summary})"
     yield "sound", _sound()

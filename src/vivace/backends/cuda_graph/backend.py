@@ -43,6 +43,7 @@ LOOKAHEAD = 4  # frames queued while the host waits for those before them
 class CudaGraphBackend:
     name = "cuda_graph"
     shares_work = True
+    renders_beside_frames = True  # the codec has a stream of its own
 
     @torch.inference_mode()
     def __init__(
@@ -66,7 +67,11 @@ class CudaGraphBackend:
         self.max_streams = max_streams or fitting_streams(slot_bytes, device)
         self.max_frames = max_frames
         self.graphs = GraphPool(device, is_capturing=is_capturing, is_urgent=True)
-        self.codec_graphs = GraphPool(codec.device, is_capturing=is_capturing)
+        self.codec_graphs = GraphPool(
+            codec.device,
+            is_capturing=is_capturing,
+            stream_of=None if self.renders_beside_frames else self.graphs,
+        )
         with checked_allocation(self.max_streams, max_frames, device):
             self._table = SlotTable(
                 config, self.max_streams, num_positions, max_frames, device, model.dtype

@@ -20,7 +20,12 @@ Work = Callable[[], object]
 
 class GraphPool:
     def __init__(
-        self, device: torch.device, *, is_capturing: bool = True, is_urgent: bool = False
+        self,
+        device: torch.device,
+        *,
+        is_capturing: bool = True,
+        is_urgent: bool = False,
+        stream_of: GraphPool | None = None,  # run on that pool's stream, one after the other
     ) -> None:
         self._is_cuda = device.type == "cuda"
         self._is_capturing = is_capturing and self._is_cuda
@@ -29,6 +34,8 @@ class GraphPool:
         self.fallbacks: dict[str, str] = {}  # what runs un-captured, and why
         priority = -1 if is_urgent else 0
         self.stream = torch.cuda.Stream(device, priority=priority) if self._is_cuda else None
+        if stream_of is not None:
+            self.stream = stream_of.stream
 
     def __len__(self) -> int:
         """How many graphs there are."""

@@ -20,6 +20,8 @@ OLDEST = (8, 0)  # compute capability: bfloat16 products and asynchronous copies
 
 class MegakernelBackend(CudaGraphBackend):
     name = "megakernel"
+    # Its blocks wait for each other on every multiprocessor: the codec's kernels must not hold one.
+    renders_beside_frames = False
 
     def __init__(
         self,

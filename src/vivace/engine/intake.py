@@ -228,7 +228,9 @@ class Intake:
             f"the text has the letter {letter!r} and this checkpoint speaks only "
             f"{', '.join(languages)}"
         )
-        if not RELEASED_LANGUAGES.issubset(languages):
+        if Letters.of(RELEASED_LANGUAGES).find_foreign(letter) is not None:
+            message += "; no released checkpoint reads it"
+        elif not RELEASED_LANGUAGES.issubset(languages):
             message += f"; load {SERVED_BY['custom_voice']}"
         return UnsupportedRequestError(message)
 

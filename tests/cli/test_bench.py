@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from harness import assert_refused, run_here
 
+from vivace.audio.clip import AudioChunk
+from vivace.cli.bench import load
+from vivace.cli.bench.latency import Subject
 from vivace.cli.bench.load import percentiles
 from vivace.cli.bench.report import plot_arrivals
+from vivace.errors import EngineError, QueueFullError
+from vivace.tts import TTS
 
+CALM_ROW = {
+    "streams": 1,
+    "audio_s_per_s": 1.0,
+    "first_audio_ms": {"p50": 1.0, "p95": 1.0},
+    "underruns": 0,
+}
 SHORT = ("--frames", "3", "--repeats", "1", "--rounds", "1", "--device", "cpu")
 
 
@@ -138,3 +149,128 @@ def test_a_picture_without_matplotlib_is_refused_beforehand(
     monkeypatch.setattr("vivace.cli.bench.bench.find_spec", lambda name: None)
     code = run_here("bench", "--plot", "load.png", "--rates", "1")
     assert_refused(code, capsys, "pip install matplotlib")
+
+
+# --- The load benchmark, against a scripted model and clock ------------------------------------
+
+
+class Clock:
+    """Stands for the `time` module; only sleeping passes time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class ScriptedTTS:
+    """Streams chunks of given (delay, audio) seconds, or raises the error of a seed."""
+
+    def __init__(
+        self, clock: Clock, chunks: Sequence[tuple[float, float]], errors: dict[int, Exception]
+    ) -> None:
+        self.clock, self.chunks, self.errors = clock, chunks, errors
+        self.seeds: list[int] = []
+
+    def stream(self, text: str, *, seed: int, **options: Any) -> Iterator[AudioChunk]:
+        assert options["min_frames"] == options["max_frames"] == 5
+        self.seeds.append(seed)
+        if seed in self.errors:
+            raise self.errors[seed]
+        for delay, seconds in self.chunks:
+            self.clock.sleep(delay)
+            samples = np.zeros(round(1000 * seconds), np.float32)
+            yield AudioChunk(
+                samples=samples,
+                sample_rate=1000,
+                start_s=0.0,
+                is_last=False,
+                finish_reason=None,
+                codes=np.zeros((0, 16), np.int64),
+            )
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ScriptedTTS, Subject]]:
+    def make(
+        chunks: Sequence[tuple[float, float]], errors: dict[int, Exception] | None = None
+    ) -> tuple[ScriptedTTS, Subject]:
+        clock = Clock()
+        monkeypatch.setattr(load, "time", clock)
+        tts = ScriptedTTS(clock, chunks, errors or {})
+        return tts, Subject(cast("TTS", tts), {})
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("chunks", "num_underruns"),
+    [
+        ([(0.2, 0.5), (0.5, 0.5), (0.5, 0.5)], 0),  # each arrives just in time
+        ([(0.2, 0.5), (0.6, 0.5), (0.5, 0.5)], 1),  # late, then in time for the delayed playback
+        ([(0.2, 0.5), (0.6, 0.5), (0.6, 0.5)], 2),
+        ([(0.2, 1.0), (0.1, 1.0), (1.8, 0.5)], 0),  # audio in hand covers the delay
+        ([(0.2, 1.0), (0.1, 1.0), (2.0, 0.5)], 1),
+        ([(0.2, 0.5), (9.0, 0.0)], 0),  # an empty last chunk interrupts nothing
+    ],
+)
+def test_a_stream_is_measured_as_real_time_playback_would_hear_it(
+    scripted: Callable[..., tuple[ScriptedTTS, Subject]],
+    chunks: list[tuple[float, float]],
+    num_underruns: int,
+) -> None:
+    _, subject = scripted(chunks)
+    heard = load.listen(subject, 5, seed=1)
+    assert heard.first_audio_ms == pytest.approx(200)
+    assert heard.audio_s == pytest.approx(sum(seconds for _, seconds in chunks))
+    assert heard.num_underruns == num_underruns
+
+
+def test_throughput_is_the_audio_of_all_streams_by_the_time_they_took(
+    scripted: Callable[..., tuple[ScriptedTTS, Subject]],
+) -> None:
+    tts, subject = scripted([(0.1, 0.4), (0.6, 0.4)])
+    row = load.measure_throughput(subject, 1, num_frames=5, rounds=3)
+    assert row["audio_s_per_s"] == pytest.approx(3 * 0.8 / (3 * 0.7), abs=0.01)
+    assert row["requests"] == 3
+    assert row["underruns"] == 3
+    assert row["first_audio_ms"]["p50"] == pytest.approx(100)
+    tts, subject = scripted([(0.1, 0.4)])
+    load.measure_throughput(subject, 4, num_frames=5, rounds=2)
+    assert len(set(tts.seeds)) == len(tts.seeds) == 8
+
+
+def test_arrivals_count_refused_and_failed_requests_apart(
+    scripted: Callable[..., tuple[ScriptedTTS, Subject]],
+) -> None:
+    errors = {0: QueueFullError(3, 1.0), 2: RuntimeError("a crash"), 3: EngineError("lost")}
+    tts, subject = scripted([(0.0, 0.1)], errors)
+    row = load.measure_arrivals(subject, 10.0, seconds=3.0, num_frames=5)
+    assert row["requests"] == len(tts.seeds)
+    assert 15 <= row["requests"] <= 50  # 30 expected
+    assert (row["refused"], row["failed"]) == (1, 2)
+    assert row["first_failure"] in ("RuntimeError('a crash')", "EngineError('lost')")
+    assert row["streams_with_underruns"] == 0
+    _, subject = scripted([(0.0, 0.1)])
+    row = load.measure_arrivals(subject, 10.0, seconds=3.0, num_frames=5)
+    assert (row["refused"], row["failed"], row["first_failure"]) == (0, 0, None)
+
+
+def test_a_failed_request_is_shown_and_gives_exit_code_1(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def crash(*_: object) -> Any:
+        raise RuntimeError("a crash")
+
+    monkeypatch.setattr("vivace.cli.bench.bench.measure_throughput", lambda *a, **k: CALM_ROW)
+    monkeypatch.setattr(load, "listen", crash)
+    model = ("--model", tiny_folder / "custom_voice", "--streams", "1")
+    assert run_here("bench", *model, "--rates", "20", "--seconds", "1", *SHORT) == 1
+    shown = capsys.readouterr().out
+    assert "0 refused, " in shown
+    assert "first failure" in shown
+    assert "RuntimeError('a crash')" in shown

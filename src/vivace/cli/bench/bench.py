@@ -16,7 +16,7 @@ from vivace.cli.bench.load import measure_arrivals, measure_throughput
 from vivace.cli.bench.machine import machine
 from vivace.cli.bench.peers import measure_peers
 from vivace.cli.bench.report import format_report, plot_arrivals
-from vivace.cli.model import load_tts
+from vivace.cli.model import load_model
 from vivace.cli.words import LiveLine
 from vivace.errors import RequestError
 from vivace.tts import TTS
@@ -25,17 +25,19 @@ SERVER_STREAMS = 32
 DEFAULT_INSTRUCT = "A calm and friendly narrator."
 
 
-def bench(arguments: argparse.Namespace) -> None:
+def bench(arguments: argparse.Namespace) -> int:
+    """Measure and report; the exit code is 1 if a request failed."""
     check(arguments)
     began = time.perf_counter()
-    with load_tts(arguments, max_streams=num_places(arguments)) as tts:
+    with load_model(arguments, max_streams=num_slots(arguments)) as tts:
         load_s = time.perf_counter() - began
         report = measure(Subject(tts, _options(tts, arguments)), load_s, arguments)
     deliver(report, arguments)
+    return int(any(row["failed"] for row in report["arrivals"]))
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """What could not be delivered is refused before minutes are spent on it."""
+    """Refuse options that cannot work before minutes are spent on measuring."""
     if not arguments.plot:
         return
     if not arguments.rates:
@@ -46,14 +48,14 @@ def check(arguments: argparse.Namespace) -> None:
         raise RequestError("--plot needs matplotlib: pip install matplotlib")
 
 
-def num_places(arguments: argparse.Namespace) -> int:
-    """For as many streams as are measured at once; requests that just come have a server's."""
+def num_slots(arguments: argparse.Namespace) -> int:
+    """The most concurrent streams measured; at least a server's number if `--rates` is given."""
     most: int = max(arguments.streams)
     return max(most, SERVER_STREAMS) if arguments.rates else most
 
 
 def deliver(report: dict[str, Any], arguments: argparse.Namespace) -> None:
-    """Show it, and write what was asked for."""
+    """Print the report; write the JSON file and the plot if asked for."""
     print(format_report(report))
     if arguments.json:
         path = Path(arguments.json)
@@ -64,7 +66,7 @@ def deliver(report: dict[str, Any], arguments: argparse.Namespace) -> None:
 
 
 def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Everything that was asked for, of a model that has not spoken yet."""
+    """All measurements that the arguments ask for, of a model that has made no audio yet."""
     num_frames = arguments.frames
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
@@ -103,7 +105,7 @@ def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> d
 
 
 def _memory(tts: TTS) -> dict[str, int]:
-    """Bytes, by what holds them."""
+    """Bytes on the device, by purpose."""
     sizes = tts.engine.backend.memory()
     if tts.device.type == "cuda":
         sizes["peak of everything"] = torch.cuda.max_memory_allocated(tts.device)

@@ -1,4 +1,4 @@
-"""One stream alone: first audio, real time, and where a frame's time goes."""
+"""A single stream: time to first audio, real-time factor, and time per stage of a frame."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CHUNKS = (1, 2, 4, 8, 12)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured: a loaded model, and how it is asked to speak."""
+    """What is measured: a loaded model and the options of its requests."""
 
     tts: TTS
     options: dict[str, Any]  # voice, language, instruct
 
     def length(self, num_frames: int) -> dict[str, Any]:
-        """Exactly so many frames, whatever the weights say."""
+        """Options for an utterance of exactly `num_frames` frames."""
         return {
             **self.options,
             "max_frames": num_frames,
@@ -33,7 +33,7 @@ class Subject:
 
 
 def measure_latency(subject: Subject, *, num_frames: int, repeats: int) -> dict[str, Any]:
-    """Medians over `repeats`; what is not warm yet is warmed first."""
+    """Medians over `repeats`, after a warm-up call."""
     subject.tts.speak(TEXT, seed=0, **subject.length(num_frames))
     first_audio_ms(subject, 1)
     return {
@@ -65,7 +65,7 @@ def real_time(subject: Subject, num_frames: int) -> float:
 def measure_chunks(
     subject: Subject, chunk_frames: int, num_frames: int, repeats: int
 ) -> dict[str, Any]:
-    """A stream of such chunks: when its first comes, and how fast all are there."""
+    """Time to first audio and real-time factor of a stream with chunks of this size."""
     firsts, speeds = [], []
     for seed in range(repeats):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Many streams: how much audio a second, and who waits how long when requests just come."""
+"""Many streams: throughput at a fixed concurrency, and latency at a given request rate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any
 
 from vivace.cli.bench.latency import TEXT, Subject
@@ -15,15 +15,15 @@ from vivace.errors import QueueFullError
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One stream, as its listener had it."""
+    """What one client measured of its stream."""
 
     first_audio_ms: float
     audio_s: float
-    num_underruns: int  # chunks that came after the sound before them had been played
+    num_underruns: int  # chunks that arrived after all earlier audio had been played
 
 
 def listen(subject: Subject, num_frames: int, seed: int) -> Heard:
-    """Read a stream as fast as it comes and note what a player would have heard."""
+    """Read a stream as fast as it comes; count the underruns that real-time playback would have."""
     began = time.perf_counter()
     played_until: float | None = None
     first_ms, audio_s, num_underruns = 0.0, 0.0, 0
@@ -43,7 +43,7 @@ def listen(subject: Subject, num_frames: int, seed: int) -> Heard:
 def measure_throughput(
     subject: Subject, num_streams: int, *, num_frames: int, rounds: int
 ) -> dict[str, Any]:
-    """So many listeners, each with its next stream as soon as the last is over."""
+    """`num_streams` clients, each starting its next stream when the last one ends."""
     heard: list[Heard] = []
 
     def listen_again(listener: int) -> None:
@@ -67,21 +67,15 @@ def measure_throughput(
 def measure_arrivals(
     subject: Subject, rate: float, *, seconds: float, num_frames: int
 ) -> dict[str, Any]:
-    """Requests that come at random, so many a second, whatever became of those before them."""
+    """Poisson arrivals of `rate` requests a second, independent of when earlier ones end."""
     heard: list[Heard] = []
-    num_refused = 0
-    lock = Lock()
+    errors: list[Exception] = []
 
     def answer(seed: int) -> None:
-        nonlocal num_refused
         try:
-            one = listen(subject, num_frames, seed)
-        except QueueFullError:
-            with lock:
-                num_refused += 1
-            return
-        with lock:
-            heard.append(one)
+            heard.append(listen(subject, num_frames, seed))
+        except Exception as error:  # counted below
+            errors.append(error)
 
     generator = random.Random(7)
     threads: list[Thread] = []
@@ -92,10 +86,13 @@ def measure_arrivals(
         threads[-1].start()
     for thread in threads:
         thread.join()
+    failures = [error for error in errors if not isinstance(error, QueueFullError)]
     return {
         "requests_per_s": rate,
         "requests": len(threads),
-        "refused": num_refused,
+        "refused": len(errors) - len(failures),
+        "failed": len(failures),
+        "first_failure": repr(failures[0]) if failures else None,
         "first_audio_ms": percentiles([one.first_audio_ms for one in heard]),
         "streams_with_underruns": sum(one.num_underruns > 0 for one in heard),
     }
@@ -111,7 +108,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def _run_all(jobs: Sequence[Callable[[], None]]) -> None:
-    """All at once; the first error is heard."""
+    """Run the jobs in one thread each; raise the first error."""
     errors: list[BaseException] = []
 
     def run(job: Callable[[], None]) -> None:

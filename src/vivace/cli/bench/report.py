@@ -1,4 +1,4 @@
-"""Results for people: a short table, and a picture of waiting against load."""
+"""Shows the results as a table, and plots first audio against the request rate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "model", report["model"]
     yield "load", f"{report['cold_start']['load_s']:.2f} s"
     yield "first call, cold", f"{report['cold_start']['first_call_s']:.2f} s"
-    yield "then, all made ready", f"{report['cold_start']['warmup_s']:.2f} s"
+    yield "warmup", f"{report['cold_start']['warmup_s']:.2f} s"
     if latency := report.get("latency"):
         yield "first audio, one stream", f"{latency['first_audio_ms']:.1f} ms"
         yield "times real time, one stream", f"{latency['times_real_time']:.2f}"
@@ -35,12 +35,14 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f"p95 {first['p95']:.0f} ms, {row['underruns']} underruns",
         )
     for row in report.get("arrivals", ()):
-        first = ", ".join(f"{name} {value:.0f}" for name, value in row["first_audio_ms"].items())
+        first = ", ".join(f"{name} {value:.0f} ms" for name, value in row["first_audio_ms"].items())
         yield (
             f"{row['requests_per_s']:g} requests a second",
-            f"first audio {first} ms, {row['streams_with_underruns']} of {row['requests']} with "
-            f"underruns, {row['refused']} refused",
+            f"first audio {first or 'none'}, {row['streams_with_underruns']} of {row['requests']} "
+            f"with underruns, {row['refused']} refused, {row['failed']} failed",
         )
+        if row["failed"]:
+            yield "first failure", row["first_failure"]
     for name, size in report.get("memory", {}).items():
         yield f"memory: {name}", f"{size / 2**20:,.0f} MiB"
     for row in report.get("peers", ()):

@@ -19,7 +19,7 @@ import torch
 from released import RELEASED_MODELS
 from shapes import load_configs, random_module
 
-from vivace.backends import Room, build_backend
+from vivace.backends import Capacity, build_backend
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.cli.bench.bench import check, deliver, measure, num_places
 from vivace.cli.bench.latency import Subject
@@ -58,7 +58,7 @@ def random_tts(shape: str, arguments: argparse.Namespace) -> TTS:
     codec = random_module(Codec, codec_config, device, torch.float32)
     codec.fold()
     most = num_places(arguments)
-    backend = build_backend(arguments.backend, model, codec, Room(max_streams=most))
+    backend = build_backend(arguments.backend, model, codec, Capacity(max_streams=most))
     engine = Engine(backend, EngineLimits(max_streams=most))
     return TTS._put_together(checkpoint, tokenizer, model, codec, engine)
 

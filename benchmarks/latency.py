@@ -54,7 +54,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("shapes", nargs="+", help="a released model's name or a checkpoint folder")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--computer", default="auto", help="auto, fused or plain")
+    parser.add_argument("--layers", default="auto", help="auto, fused or plain")
     parser.add_argument("--codec-precision", default="auto", help="auto, float32 or split")
     parser.add_argument("--batches", type=int, nargs="*", default=[8, 32, 64])
     parser.add_argument("--max-streams", type=int, help="default: as many as are measured")
@@ -67,7 +67,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def measure(shape: str, arguments: argparse.Namespace) -> dict[str, Any]:
     bench = Bench(shape, arguments)
-    result: dict[str, Any] = {"shape": shape, "computer": bench.backend.computer}
+    result: dict[str, Any] = {"shape": shape, "layers": bench.backend.layers}
     result |= bench.cold_start()
     result["same_codes_alone_and_in_company"] = bench.compare_company()
     result |= bench.one_stream()
@@ -105,7 +105,7 @@ class Bench:
             self._codec,
             max_streams=arguments.max_streams or max([8, *arguments.batches]),
             max_frames=1024,
-            computer=arguments.computer,
+            layers=arguments.layers,
             codec_precision=arguments.codec_precision,
         )
         self._build_s = time.perf_counter() - start
@@ -149,7 +149,7 @@ class Bench:
     def replays(self) -> dict[str, float]:
         """Milliseconds of single graphs, without the host."""
         stepper, codec = self.backend._stepper, self.backend._codec
-        kind = self.backend._computer.kind([SamplingParams()])
+        kind = self.backend._layers.kind([SamplingParams()])
         stepper._rows.fill_(self.backend._table.padding)
         whole, speech = (stepper.frame(1, span, kind) for span in (stepper._spans[0], 0))
         figures = {"frame": self._replay(whole), "frame_without_talker": self._replay(speech)}

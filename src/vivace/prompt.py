@@ -21,7 +21,7 @@ TextLayout = Literal["whole", "streamed"]
 
 T = TypeVar("T")
 
-AUTO = "auto"  # the model hears the language from the text
+AUTO_LANGUAGE = "auto"  # the model hears the language from the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def build_prompt(
     *,
     role_ids: Sequence[int],
     layout: TextLayout,
-    language: str = AUTO,
+    language: str = AUTO_LANGUAGE,
     preset: str | None = None,
     speaker: NDArray[np.float32] | None = None,
     reference: SpokenReference | None = None,
@@ -93,14 +93,14 @@ def build_prompt(
 def language_id(config: TalkerConfig, language: str, preset: str | None) -> int | None:
     """The language's code, or None for auto; a dialect speaker turns Chinese into its dialect."""
     key = language.lower()
-    if key in (AUTO, "chinese") and preset is not None:
+    if key in (AUTO_LANGUAGE, "chinese") and preset is not None:
         dialect = _lower_keys(config.spk_is_dialect).get(preset.lower())
         if isinstance(dialect, str) and dialect:
             key = dialect
-    if key == AUTO:
+    if key == AUTO_LANGUAGE:
         return None
     if key not in config.codec_language_id:
-        raise UnknownLanguageError(language, [AUTO, *sorted(config.codec_language_id)])
+        raise UnknownLanguageError(language, [AUTO_LANGUAGE, *sorted(config.codec_language_id)])
     return config.codec_language_id[key]
 
 

@@ -71,7 +71,7 @@ class Shape:
     is_greedy: Tensor  # bool [B, 1]
     last: Tensor  # int64 [B, 1]: the rank of the last code that top-k keeps, from 0
     top_p: Tensor  # float32 [B, 1]
-    num_ranked: int  # how many ranks top-k needs to know; 0 if no row drops anything
+    num_ranked: int  # scores to sort for top-k; 0 skips top-k
     has_top_p: bool
 
     @classmethod

@@ -18,7 +18,7 @@ import torch
 
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.files import AudioSource, read_audio
-from vivace.backends import Room, build_backend
+from vivace.backends import Capacity, build_backend
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import pick_device, pick_dtype, pick_threads, use_threads
 from vivace.engine.async_stream import read_async
@@ -36,7 +36,7 @@ from vivace.errors import ClosedError, RequestError
 from vivace.model.codec import Codec
 from vivace.model.config import ModelType
 from vivace.model.talker import Qwen3TTS
-from vivace.prompt import AUTO, TextLayout
+from vivace.prompt import AUTO_LANGUAGE, TextLayout
 from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.cache import EnrolmentCache
@@ -112,7 +112,7 @@ class TTS:
         loads a local folder.
         """
         limits = EngineLimits(max_streams, max_queue, profile=profile)
-        room = Room(max_streams, max_frames)
+        capacity = Capacity(max_streams, max_frames)
         pick_dtype(dtype, pick_device(device))  # what cannot be is refused before a download
         folder = find_folder(
             name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline
@@ -125,7 +125,7 @@ class TTS:
         with use_threads(threads):
             model = checkpoint.load_model(where, precision)
             codec = checkpoint.load_codec(where)
-            runs = build_backend(backend, model, codec, room)
+            runs = build_backend(backend, model, codec, capacity)
         can_fork = where.type == "cpu" and threads == 1
         engine = Engine(runs, limits, threads=threads, can_fork=can_fork)
         tts = cls._put_together(checkpoint, tokenizer, model, codec, engine)
@@ -146,7 +146,7 @@ class TTS:
     @property
     def languages(self) -> list[str]:
         """What `language` may be: `auto`, the languages, and dialects where there are any."""
-        return [AUTO, *sorted(self.checkpoint.config.talker_config.codec_language_id)]
+        return [AUTO_LANGUAGE, *sorted(self.checkpoint.config.talker_config.codec_language_id)]
 
     @property
     def sample_rate(self) -> int:
@@ -267,7 +267,7 @@ class TTS:
         text: object,
         *,
         voice: VoiceSource | None = None,
-        language: str = AUTO,
+        language: str = AUTO_LANGUAGE,
         instruct: str | None = None,
         text_layout: TextLayout | None = None,
         split: bool = True,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from conftest import Tiny
 from slots import NUM_FRAMES, make_prompt, params
-from vivace.backends import Room, build_backend, survey
+from vivace.backends import Capacity, build_backend, survey
 from vivace.backends.base import Backend
 from vivace.backends.eager import EagerBackend
 from vivace.engine.generate import generate
@@ -224,6 +224,6 @@ def test_auto_takes_the_first_backend_that_can_run_and_unknown_names_are_refused
     with pytest.raises(BackendUnavailableError, match="eager"):
         build_backend("warp", part.model, part.codec)
     assert "eager" in usable
-    assert build_backend("eager", part.model, part.codec, Room(max_streams=3)).max_streams == 3
+    assert build_backend("eager", part.model, part.codec, Capacity(max_streams=3)).max_streams == 3
     with pytest.raises(RequestError, match="max_frames must be 1 or more, not 0"):
-        Room(max_frames=0)
+        Capacity(max_frames=0)

@@ -22,7 +22,7 @@ from vivace.backends import survey
 from vivace.backends.base import Backend, Frames
 from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph import codec as codec_module
-from vivace.backends.cuda_graph import computer as computer_module
+from vivace.backends.cuda_graph import layers as layers_module
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES, fit, spans, split_frames
@@ -296,7 +296,7 @@ def test_a_slot_needs_a_seed_and_room(part: Tiny) -> None:
     backend = graph_backend(part)
     with pytest.raises(BackendError, match="seed"):
         backend.admit(make_prompt(part, "Hm."), SamplingParams())
-    limit = backend_module.PROMPT_ROOM + backend.max_frames
+    limit = backend_module.PROMPT_POSITIONS + backend.max_frames
     config = part.checkpoint.config
     with pytest.raises(BackendError, match="rows"):
         backend.admit(
@@ -361,10 +361,10 @@ def test_work_that_cannot_be_captured_runs_all_the_same_and_says_so_once(
 def test_a_cpu_is_refused_and_so_is_what_needs_a_gpu(part: Tiny) -> None:
     refusals = {entry.name: refusal for entry, refusal in survey(torch.device("cpu"))}
     assert "NVIDIA GPU" in (refusals["cuda_graph"] or "")
-    assert graph_backend(part).computer == "plain"
+    assert graph_backend(part).layers == "plain"
     for name in ("fused", "quantum"):
         with pytest.raises(BackendUnavailableError):
-            CudaGraphBackend(part.model, part.codec, computer=name)
+            CudaGraphBackend(part.model, part.codec, layers=name)
     with pytest.raises(BackendUnavailableError, match="split"):
         CudaGraphBackend(part.model, part.codec, codec_precision="split")
 
@@ -372,12 +372,12 @@ def test_a_cpu_is_refused_and_so_is_what_needs_a_gpu(part: Tiny) -> None:
 def test_kernels_that_do_not_work_leave_the_layers_to_pytorch(
     part: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(computer_module, "fused_refusal", lambda _: None)
+    monkeypatch.setattr(layers_module, "fused_refusal", lambda _: None)
     with caplog.at_level(logging.WARNING):
-        assert graph_backend(part).computer == "plain"  # no kernel runs on a CPU
+        assert graph_backend(part).layers == "plain"  # no kernel runs on a CPU
     assert "fused kernels failed" in caplog.text
     with pytest.raises(BackendUnavailableError, match="do not work"):
-        CudaGraphBackend(part.model, part.codec, max_streams=1, computer="fused")
+        CudaGraphBackend(part.model, part.codec, max_streams=1, layers="fused")
 
 
 def test_its_facts_name_layers_memory_and_what_runs_without_a_graph(part: Tiny) -> None:
@@ -407,6 +407,9 @@ def test_codec_kernels_that_fail_or_sound_wrong_leave_the_codec_to_pytorch(
         with caplog.at_level(logging.WARNING):
             assert type(pick_decoder("auto", part.codec, 3)) is PlainDecoder
         assert "off by" in caplog.text
+        assert len(caplog.records) == 1
+        described = graph_backend(part).facts()["codec"]
+        assert described.startswith("plain PyTorch, because they do not work: ")
         with pytest.raises(BackendUnavailableError, match="do not work"):
             pick_decoder("split", part.codec, 3)
 
@@ -427,7 +430,7 @@ def test_sizes_hold_what_they_must() -> None:
 def test_a_graph_is_shared_by_slots_that_draw_alike() -> None:
     usual = DrawKind.of([SamplingParams(), SamplingParams(temperature=0.1, top_k=7)])
     assert usual == DrawKind(64, has_top_p=False)
-    assert DrawKind.of([SamplingParams(), SamplingParams(top_k=0)]).num_ranked == 0
+    assert DrawKind.of([SamplingParams(), SamplingParams(top_k=0)]).num_ranked is None
     assert DrawKind.of([SamplingParams(predictor_top_p=0.9)]).has_top_p
 
 

@@ -1,4 +1,4 @@
-"""The persistent kernel without a GPU: what it compiles for, and where it is passed over."""
+"""The persistent kernel without a GPU: what it compiles for, and when it is skipped."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import torch
 
 import vivace.backends as backends
 from conftest import Tiny
-from vivace.backends import AUTO, BackendEntry, Room, build_backend
+from vivace.backends import AUTO_BACKEND, BackendEntry, Capacity, build_backend
 from vivace.backends.megakernel import nvrtc
 from vivace.backends.megakernel.backend import MegakernelBackend, unfit
-from vivace.backends.megakernel.predictor import Dimensions, Request, source
+from vivace.backends.megakernel.predictor import Dimensions, KernelArguments, source
 from vivace.errors import BackendUnavailableError
 
 SMALL = Dimensions(
@@ -89,12 +89,12 @@ def test_dimensions_that_the_kernel_asserts_are_refused_before_it_is_compiled() 
 
 def test_the_request_has_the_layout_of_the_kernels_structure() -> None:
     text = source()
-    body = text[text.index("struct Request {") :].split("};")[0]
+    body = text[text.index("struct KernelArguments {") :].split("};")[0]
     names = [
         line.split(";")[0].split()[-1].lstrip("*") for line in body.splitlines() if ";" in line
     ]
-    assert names == [name for name, _ in Request._fields_]
-    assert ctypes.sizeof(Request) == 14 * 8 + 8 + 2 * 4
+    assert names == [name for name, _ in KernelArguments._fields_]
+    assert ctypes.sizeof(KernelArguments) == 14 * 8 + 8 + 2 * 4
 
 
 def test_small_models_and_many_streams_are_not_for_it(tiny: Callable[[str], Tiny]) -> None:
@@ -136,15 +136,15 @@ def test_auto_goes_on_to_the_next_backend_and_says_why(
     )
     monkeypatch.setattr(backends, "BACKENDS", entries)
     with caplog.at_level(logging.INFO, "vivace.backends"):
-        assert isinstance(build_backend(AUTO, part.model, part.codec, Room(3)), Found)
+        assert isinstance(build_backend(AUTO_BACKEND, part.model, part.codec, Capacity(3)), Found)
     said = {record.getMessage(): record.levelname for record in caplog.records}
     assert said == {
-        "backend elsewhere passed over: no such device": "INFO",
-        "backend unfit passed over: not for 3 streams": "INFO",
-        "backend broken failed and is passed over: the kernel does not compile": "WARNING",
+        "backend elsewhere skipped: no such device": "INFO",
+        "backend unfit skipped: not for 3 streams": "INFO",
+        "backend broken failed, trying the next one: the kernel does not compile": "WARNING",
     }
     with pytest.raises(BackendUnavailableError, match="compile"):
         build_backend("experimental", part.model, part.codec)
     for name, reason in (("unfit", "not for 3"), ("broken", "compile"), ("elsewhere", "device")):
         with pytest.raises(BackendUnavailableError, match=reason):
-            build_backend(name, part.model, part.codec, Room(3))
+            build_backend(name, part.model, part.codec, Capacity(3))

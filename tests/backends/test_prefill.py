@@ -18,18 +18,18 @@ from official_calls import official_items
 from slots import params, speak
 from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph import codec as codec_module
-from vivace.backends.cuda_graph import computer as computer_module
+from vivace.backends.cuda_graph import layers as layers_module
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.frame import Place
 from vivace.backends.cuda_graph.kept import KeptStates
-from vivace.backends.cuda_graph.plain import PlainComputer
+from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
 
 
-class PackingComputer(PlainComputer):
+class PackingLayers(PlainLayers):
     """Takes rows of any prompts, as the fused kernels do, one after the other."""
 
     packs_prompts = True
@@ -58,7 +58,7 @@ def part(tiny: Callable[[str], Tiny]) -> Tiny:
 
 @pytest.fixture
 def packing(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> CudaGraphBackend:
-    monkeypatch.setattr(backend_module, "pick_computer", lambda _, *args: PackingComputer(*args))
+    monkeypatch.setattr(backend_module, "pick_layers", lambda _, *args: PackingLayers(*args))
     return graph_backend(part)
 
 
@@ -107,7 +107,7 @@ def test_prompts_admitted_together_speak_as_alone(part: Tiny) -> None:
 
 def test_a_prompt_that_cannot_be_admitted_says_why_in_its_place(part: Tiny) -> None:
     backend, prompt = graph_backend(part, max_streams=2), cloned_prompts(part)[0]
-    limit = backend_module.PROMPT_ROOM + backend.max_frames
+    limit = backend_module.PROMPT_POSITIONS + backend.max_frames
     config = part.checkpoint.config
     long = build_prompt(config, [1] * limit, role_ids=[1, 2, 3], layout="whole")
     good = [(prompt, params(1)), (prompt, params(2))]
@@ -152,21 +152,21 @@ def test_packed_prompts_are_read_as_alone_wherever_a_pass_is_cut(
 ) -> None:
     prompts = cloned_prompts(part)
     alone = [read(packing, [prompt])[0] for prompt in prompts]
-    computer = packing._computer
-    assert isinstance(computer, PackingComputer)
-    computer.passes.clear()
+    layers = packing._layers
+    assert isinstance(layers, PackingLayers)
+    layers.passes.clear()
     assert_same(read(packing, prompts), alone)
-    assert computer.passes == [sum(map(len, prompts))]
+    assert layers.passes == [sum(map(len, prompts))]
     monkeypatch.setattr(prefill_module, "PROMPT_ROWS", (8, 16))
     assert_same(read(packing, prompts), alone)
-    assert max(computer.passes[1:]) <= 16
-    assert sum(computer.passes[1:]) == sum(map(len, prompts))
+    assert max(layers.passes[1:]) <= 16
+    assert sum(layers.passes[1:]) == sum(map(len, prompts))
 
 
 def test_packed_prompts_are_those_that_the_plain_computer_reads(
     part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend_module, "pick_computer", computer_module.pick_computer)
+    monkeypatch.setattr(backend_module, "pick_layers", layers_module.pick_layers)
     prompts = cloned_prompts(part)
     packed, plain = read(packing, prompts), read(graph_backend(part), prompts)
     for some, others in zip(packed, plain, strict=True):
@@ -182,16 +182,16 @@ def test_what_prompts_share_is_read_once_and_copied(
 ) -> None:
     prompts = cloned_prompts(part)
     expected = read(packing, prompts)
-    assert packing.memory()["kept voices"] == packing._codec.num_kept_bytes > 0
+    assert packing.memory()["voice cache"] == packing._codec.num_kept_bytes > 0
     monkeypatch.setattr(prefill_module, "FEWEST_SHARED", 8)
-    computer = packing._computer
-    assert isinstance(computer, PackingComputer)
+    layers = packing._layers
+    assert isinstance(layers, PackingLayers)
     for _ in range(2):
-        computer.passes.clear()
+        layers.passes.clear()
         assert_same(read(packing, prompts), expected)
     num_shared = sum(min(p.num_shared_rows, len(p) - 1) for p in prompts)
-    assert computer.passes == [sum(map(len, prompts)) - num_shared]
-    assert packing.memory()["kept voices"] > packing._codec.num_kept_bytes
+    assert layers.passes == [sum(map(len, prompts)) - num_shared]
+    assert packing.memory()["voice cache"] > packing._codec.num_kept_bytes
 
 
 def test_another_voice_shares_nothing(
@@ -241,7 +241,7 @@ def test_only_the_last_few_references_are_kept(part: Tiny, monkeypatch: pytest.M
         codes = np.random.default_rng(seed).integers(64, size=(3, 16))
         with torch.inference_mode():
             backend._codec.hear(0, codes)
-        sizes.append(backend.memory()["kept voices"])
+        sizes.append(backend.memory()["voice cache"])
     assert sizes[1:] == [2 * sizes[0]] * 3
 
 
@@ -265,13 +265,13 @@ def test_what_was_not_used_for_longest_is_forgotten() -> None:
 @pytest.fixture
 def fused_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """Stands for the kernels, which no CPU can run."""
-    monkeypatch.setattr(computer_module, "fused_refusal", lambda _: None)
+    monkeypatch.setattr(layers_module, "fused_refusal", lambda _: None)
     module = types.ModuleType("fused")
     monkeypatch.setitem(sys.modules, "vivace.backends.cuda_graph.fused", module)
     return module
 
 
-class Faithful(PlainComputer):
+class Faithful(PlainLayers):
     name = "fused"
 
     def predict(self, x: Tensor, book: int) -> Tensor:
@@ -293,9 +293,9 @@ class Deaf(Faithful):
 def test_kernels_whose_numbers_are_right_are_taken_and_leave_no_trace(
     part: Tiny, fused_module: types.ModuleType
 ) -> None:
-    fused_module.FusedComputer = Faithful  # type: ignore[attr-defined]
+    fused_module.FusedLayers = Faithful  # type: ignore[attr-defined]
     backend = graph_backend(part)
-    assert backend.computer == "fused"
+    assert backend.layers == "fused"
     assert not backend._table.keys[..., :-1, :].any()
     assert not backend._table.values[..., :-1, :].any()
 
@@ -307,12 +307,12 @@ def test_kernels_whose_numbers_are_wrong_leave_the_layers_to_pytorch(
     caplog: pytest.LogCaptureFixture,
     broken: type[Faithful],
 ) -> None:
-    fused_module.FusedComputer = broken  # type: ignore[attr-defined]
+    fused_module.FusedLayers = broken  # type: ignore[attr-defined]
     with caplog.at_level(logging.WARNING):
-        assert graph_backend(part).computer == "plain"
+        assert graph_backend(part).layers == "plain"
     assert "off by" in caplog.text
     with pytest.raises(BackendUnavailableError, match="off by"):
-        CudaGraphBackend(part.model, part.codec, max_streams=1, computer="fused")
+        CudaGraphBackend(part.model, part.codec, max_streams=1, layers="fused")
 
 
 # --- Text vectors -----------------------------------------------------------------------------

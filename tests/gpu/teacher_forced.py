@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.frame import Place
-from vivace.backends.cuda_graph.fused import FusedComputer
+from vivace.backends.cuda_graph.fused import FusedLayers
 from vivace.model.cache import KeyValueCache
 
 
@@ -15,7 +15,7 @@ def talker_states(backend: CudaGraphBackend, rows: Tensor, first: int = 0) -> Te
     """Rows [T, hidden], one after another from position `first` of slot 0 on, to hidden states."""
     slot = torch.zeros(1, dtype=torch.int64, device=rows.device)
     states = [
-        backend._computer.read(row[None], Place(slot, slot + i, slot + i + 1, span=1024))
+        backend._layers.read(row[None], Place(slot, slot + i, slot + i + 1, span=1024))
         for i, row in enumerate(rows, start=first)
     ]
     return torch.cat(states)
@@ -23,15 +23,15 @@ def talker_states(backend: CudaGraphBackend, rows: Tensor, first: int = 0) -> Te
 
 def predictor_logits(backend: CudaGraphBackend, hidden: Tensor, codes: Tensor) -> Tensor:
     """Hidden states [B, hidden] and codes [B, books] to logits [B, books - 1, codes]."""
-    talker, computer = backend.model.talker, backend._computer
+    talker, layers = backend.model.talker, backend._layers
     predictor, tables = talker.code_predictor, talker.code_tables
     cache = KeyValueCache(predictor.config.num_hidden_layers, codes.shape[1])
     logits = []
     for book in range(1, codes.shape[1]):
         x = tables[book - 1](codes[:, book - 1])[:, None]
         x = torch.cat((hidden[:, None], x), dim=1) if book == 1 else x
-        if isinstance(computer, FusedComputer):
-            logits.append(computer.predict(x, book))
+        if isinstance(layers, FusedLayers):
+            logits.append(layers.predict(x, book))
         else:
             out = predictor(x, cache.length, cache)
             logits.append(predictor.lm_head[book - 1](out[:, -1]))

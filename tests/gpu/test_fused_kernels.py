@@ -119,7 +119,7 @@ def three_ways(part: Tiny) -> Iterator[tuple[str, CudaGraphBackend]]:
     """The same rounded weights computed in float32, by PyTorch's layers and by the kernels."""
     rounded = part.checkpoint.load_model(CUDA, torch.bfloat16)
     codec = part.checkpoint.load_codec(CUDA)
-    for name, weights, computer in (
+    for name, weights, layers in (
         ("exact", copy.deepcopy(rounded).float(), "plain"),
         ("plain", rounded, "plain"),
         ("fused", rounded, "fused"),
@@ -127,7 +127,7 @@ def three_ways(part: Tiny) -> Iterator[tuple[str, CudaGraphBackend]]:
         yield (
             name,
             CudaGraphBackend(
-                weights, codec, max_streams=2, max_frames=640, computer=computer, is_capturing=False
+                weights, codec, max_streams=2, max_frames=640, layers=layers, is_capturing=False
             ),
         )
 

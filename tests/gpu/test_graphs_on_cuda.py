@@ -73,12 +73,12 @@ def test_seeded_codes_in_float32_are_the_reference_ones(
         assert np.array_equal(frames.of(row), speak(eager, *request)), item.call
 
 
-@pytest.mark.parametrize("computer", ["fused", "plain"])
+@pytest.mark.parametrize("layers", ["fused", "plain"])
 def test_a_seed_in_bfloat16_gives_the_same_codes_however_it_is_stepped(
-    tiny: Callable[[str], Tiny], computer: str
+    tiny: Callable[[str], Tiny], layers: str
 ) -> None:
     part = tiny("custom_voice_projected")
-    backend = load(part, torch.bfloat16, computer=computer)
+    backend = load(part, torch.bfloat16, layers=layers)
     prompt = next(official_items("custom_voice_projected")).prompt(part)
     whole = speak(backend, prompt, params(7))
     slot = backend.admit(prompt, params(7))
@@ -91,7 +91,7 @@ def test_a_seed_in_bfloat16_gives_the_same_codes_alone_and_in_any_company(
 ) -> None:
     """Fused kernels sum in an order that the batch cannot change."""
     part = tiny("custom_voice_projected")
-    backend = load(part, torch.bfloat16, computer="fused")
+    backend = load(part, torch.bfloat16, layers="fused")
     prompts = [item.prompt(part) for item in official_items("custom_voice_projected")][:11]
     settings = [params(seed, **SETTINGS[seed % len(SETTINGS)]) for seed in range(11)]
     slots = [backend.admit(*pair) for pair in zip(prompts, settings, strict=True)]
@@ -106,7 +106,7 @@ def test_a_seed_in_bfloat16_gives_the_same_codes_admitted_alone_together_and_aft
 ) -> None:
     """Cloned voices and a prompt of many passes; what they share is kept, then copied."""
     part = tiny("base")
-    backend = load(part, torch.bfloat16, computer="fused")
+    backend = load(part, torch.bfloat16, layers="fused")
     prompts = [item.prompt(part) for item in official_items("base")][:10]
     config = part.checkpoint.config
     prompts.append(build_prompt(config, [5] * 1200, role_ids=[1, 2, 3], layout="whole"))
@@ -134,7 +134,7 @@ def test_a_cloned_voice_sounds_the_same_after_a_hit(tiny: Callable[[str], Tiny])
         made.append(backend.render([slot], backend.step([slot], 8))[0])
         backend.release(slot)
     assert np.array_equal(*made)
-    assert backend.memory()["kept voices"] > 0
+    assert backend.memory()["voice cache"] > 0
 
 
 def test_samples_are_the_reference_ones(tiny: Callable[[str], Tiny]) -> None:

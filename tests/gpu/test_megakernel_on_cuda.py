@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from shapes import load_configs, random_module
 from teacher_forced import distance, share_within
 
-from vivace.backends.cuda_graph.frame import DrawKind, Draws, Spoken
+from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.layers import MegakernelLayers
@@ -144,7 +144,7 @@ def test_the_drawn_codes_are_those_of_sampling_py(layers: MegakernelLayers) -> N
 
 
 def test_the_sum_of_embeddings_is_that_of_the_codes(layers: MegakernelLayers) -> None:
-    spoken: Spoken = layers.speak(hidden_states(layers, 2), make_draws(2))
+    spoken: FrameCodes = layers.speak(hidden_states(layers, 2), make_draws(2))
     expected = sum(
         table(spoken.codes[:, book]).float() for book, table in enumerate(layers._tables)
     )

@@ -34,14 +34,14 @@ Load = Callable[[str, str], CudaGraphBackend]
 
 @pytest.fixture
 def load(tiny: Callable[[str], Tiny]) -> Load:
-    def load(model: str, computer: str) -> CudaGraphBackend:
+    def load(model: str, layers: str) -> CudaGraphBackend:
         checkpoint = tiny(model).checkpoint
         return CudaGraphBackend(
             checkpoint.load_model(CUDA, torch.bfloat16),
             checkpoint.load_codec(CUDA),
             max_streams=2,
             max_frames=640,
-            computer=computer,
+            layers=layers,
             is_capturing=False,
         )
 
@@ -60,11 +60,11 @@ def logits(backend: CudaGraphBackend, model: str) -> tuple[Tensor, Tensor]:
     return talker.codec_head(states)[:, columns], predictor_logits(backend, hidden, codes.long())
 
 
-@pytest.mark.parametrize("computer", ["fused", "plain"])
+@pytest.mark.parametrize("layers", ["fused", "plain"])
 @pytest.mark.parametrize("model", MODELS)
 @torch.inference_mode()
-def test_logits_are_near_the_official_ones(load: Load, model: str, computer: str) -> None:
-    talker, predictor = logits(load(model, computer), model)
+def test_logits_are_near_the_official_ones(load: Load, model: str, layers: str) -> None:
+    talker, predictor = logits(load(model, layers), model)
     assert distance(talker, OFFICIAL[f"{model}.logits"]) < 0.02
     assert distance(predictor, OFFICIAL[f"{model}.predictor_logits"]) < 0.02
 
@@ -72,7 +72,7 @@ def test_logits_are_near_the_official_ones(load: Load, model: str, computer: str
 @pytest.mark.parametrize("model", MODELS)
 @torch.inference_mode()
 def test_fused_logits_are_within_two_ulp_of_pytorch_on_the_same_gpu(load: Load, model: str) -> None:
-    fused, plain = (logits(load(model, computer), model) for computer in ("fused", "plain"))
+    fused, plain = (logits(load(model, layers), model) for layers in ("fused", "plain"))
     official = [OFFICIAL[f"{model}.{name}"].to(CUDA) for name in ("logits", "predictor_logits")]
     for name, ours, theirs, golden in zip(NAMES, fused, plain, official, strict=True):
         share = share_within(ours, theirs, 2)

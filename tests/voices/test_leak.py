@@ -16,7 +16,7 @@ from vivace import TTS
 from vivace.backends.base import Frames
 from vivace.engine.leak import drop_leak
 from vivace.engine.piece import Piece
-from vivace.voices.leak import leaked_frames, may_leak, shares_words
+from vivace.voices.reference_leak import leaked_frames, may_leak, shares_words
 
 Codes = NDArray[np.int64]
 

@@ -1,6 +1,6 @@
-"""The table of backends, best first.
+"""The table of backends, in the order in which `auto` tries them.
 
-`auto` takes the first one that can run on the model's device; `survey` says why each can or cannot.
+`survey` says for each whether it can run on a device, and if not, why.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from vivace.model.talker import Qwen3TTS
 
 log = logging.getLogger(__name__)
 
-AUTO = "auto"
+AUTO_BACKEND = "auto"
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What a backend makes room for when it is built; None leaves it to the backend."""
+class Capacity:
+    """What a backend allocates memory for when it is built; None leaves it to the backend."""
 
-    max_streams: int | None = None  # at once
+    max_streams: int | None = None  # concurrent
     max_frames: int | None = None  # of one utterance
 
     def __post_init__(self) -> None:
@@ -39,9 +39,10 @@ class BackendEntry:
     name: str
     summary: str
     refusal: Callable[[torch.device], str | None]  # why it cannot run there, or None
-    build: Callable[[Qwen3TTS, Codec, Room], Backend]
-    unfit: Callable[[Qwen3TTS, Room], str | None] = lambda model, room: None  # why not for these
-    is_automatic: bool = True  # `auto` may take it
+    build: Callable[[Qwen3TTS, Codec, Capacity], Backend]
+    # Why it cannot run this model with this capacity, or None.
+    unfit: Callable[[Qwen3TTS, Capacity], str | None] = lambda model, capacity: None
+    is_automatic: bool = True  # whether `auto` considers it
 
 
 def _graph_refusal(device: torch.device) -> str | None:
@@ -50,15 +51,15 @@ def _graph_refusal(device: torch.device) -> str | None:
     return f"it needs an NVIDIA GPU, and the device is {device}"
 
 
-def _build_eager(model: Qwen3TTS, codec: Codec, room: Room) -> Backend:
-    return EagerBackend(model, codec, max_streams=room.max_streams)
+def _build_eager(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
+    return EagerBackend(model, codec, max_streams=capacity.max_streams)
 
 
-def _build_graphs(model: Qwen3TTS, codec: Codec, room: Room) -> Backend:
+def _build_graphs(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
     from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
 
-    max_frames = room.max_frames or MAX_FRAMES
-    return CudaGraphBackend(model, codec, max_streams=room.max_streams, max_frames=max_frames)
+    max_frames = capacity.max_frames or MAX_FRAMES
+    return CudaGraphBackend(model, codec, max_streams=capacity.max_streams, max_frames=max_frames)
 
 
 def _megakernel_refusal(device: torch.device) -> str | None:
@@ -69,18 +70,18 @@ def _megakernel_refusal(device: torch.device) -> str | None:
     return device_refusal(device)
 
 
-def _megakernel_unfit(model: Qwen3TTS, room: Room) -> str | None:
+def _megakernel_unfit(model: Qwen3TTS, capacity: Capacity) -> str | None:
     from vivace.backends.megakernel.backend import unfit
 
-    return unfit(model, room.max_streams)
+    return unfit(model, capacity.max_streams)
 
 
-def _build_megakernel(model: Qwen3TTS, codec: Codec, room: Room) -> Backend:
+def _build_megakernel(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
     from vivace.backends.cuda_graph.backend import MAX_FRAMES
     from vivace.backends.megakernel.backend import MegakernelBackend
 
-    max_frames = room.max_frames or MAX_FRAMES
-    return MegakernelBackend(model, codec, max_streams=room.max_streams, max_frames=max_frames)
+    max_frames = capacity.max_frames or MAX_FRAMES
+    return MegakernelBackend(model, codec, max_streams=capacity.max_streams, max_frames=max_frames)
 
 
 BACKENDS: tuple[BackendEntry, ...] = (
@@ -102,26 +103,28 @@ def survey(device: torch.device) -> list[tuple[BackendEntry, str | None]]:
     return [(entry, entry.refusal(device)) for entry in BACKENDS]
 
 
-def build_backend(name: str, model: Qwen3TTS, codec: Codec, room: Room | None = None) -> Backend:
+def build_backend(
+    name: str, model: Qwen3TTS, codec: Codec, capacity: Capacity | None = None
+) -> Backend:
     known = [entry.name for entry in BACKENDS]
-    if name not in (AUTO, *known):
+    if name not in (AUTO_BACKEND, *known):
         raise BackendUnavailableError(
-            f"no backend named {name!r}; try one of: {', '.join([AUTO, *known])}"
+            f"no backend named {name!r}; try one of: {', '.join([AUTO_BACKEND, *known])}"
         )
-    room = room or Room()
+    capacity = capacity or Capacity()
     for entry, refusal in survey(model.device):
-        if name != entry.name and not (name == AUTO and entry.is_automatic):
+        if name != entry.name and not (name == AUTO_BACKEND and entry.is_automatic):
             continue
-        refusal = refusal or entry.unfit(model, room)
+        refusal = refusal or entry.unfit(model, capacity)
         if refusal is None:
             try:
-                return entry.build(model, codec, room)
+                return entry.build(model, codec, capacity)
             except BackendUnavailableError as error:
                 if name == entry.name:
                     raise
-                log.warning("backend %s failed and is passed over: %s", entry.name, error)
+                log.warning("backend %s failed, trying the next one: %s", entry.name, error)
                 continue
         if name == entry.name:
             raise BackendUnavailableError(f"backend {name} cannot run here: {refusal}")
-        log.info("backend %s passed over: %s", entry.name, refusal)
+        log.info("backend %s skipped: %s", entry.name, refusal)
     raise BackendUnavailableError(f"no backend can run on {model.device}")

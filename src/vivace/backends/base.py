@@ -1,4 +1,4 @@
-"""The seam: what every backend can do, at the granularity of frames.
+"""The interface of every backend, at the granularity of frames.
 
 A backend turns prompts into frames and frames into samples, for many slots at once. It knows
 nothing of queues, threads or text.
@@ -24,12 +24,12 @@ SlotStatus = Literal["running", "waiting", "stop", "length", "failed"]
 
 Samples = NDArray[np.float32]
 
-Request = tuple[Prompt, SamplingParams]
+Admission = tuple[Prompt, SamplingParams]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frames:
-    """What one step made, a row per slot in the order asked."""
+    """The result of one step: a row per slot, in the order of the slots given."""
 
     codes: NDArray[np.int64]  # [slots, most frames made, codebooks]; valid up to lengths
     lengths: tuple[int, ...]
@@ -50,13 +50,13 @@ class Frames:
 class Backend(Protocol):
     name: str
     max_streams: int  # slots at once
-    shares_work: bool  # a step for many costs little more than for one, and a render beside it
+    shares_work: bool  # a batched step costs little more than one slot's, also during a render
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
-        """Read the prompt; `sampling.seed` must be set."""
+        """Prefill the prompt into a free slot; `sampling.seed` must be set."""
 
-    def admit_many(self, requests: Sequence[Request]) -> list[Slot | Exception]:
-        """Read prompts together; the place of one that cannot be admitted holds the reason."""
+    def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
+        """Prefill prompts in one batch; one that cannot be admitted gives its error instead."""
 
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
         """Append live text to a slot whose prompt was not complete."""
@@ -74,27 +74,27 @@ class Backend(Protocol):
         """Begin a render; the call returned waits for it. A slot may be released before that."""
 
     def release(self, slot: Slot) -> None:
-        """Free the slot; its handle is dead."""
+        """Free the slot; its handle is no longer valid."""
 
     def warmup(self) -> None:
-        """Prepare what the first requests will need, so that they are as quick as later ones."""
+        """Compile and capture what requests need, so that the first is as fast as later ones."""
 
     def memory(self) -> dict[str, int]:
-        """Bytes on the device, by what they hold."""
+        """Bytes on the device, by purpose."""
 
     def facts(self) -> dict[str, str]:
-        """How it runs here, for people."""
+        """How it runs on this device, for `vivace doctor`."""
 
 
 class Immediate:
-    """For a backend that does one thing at a time: what is started is done."""
+    """Mixin for a synchronous backend: `start_step` and `start_render` do all the work."""
 
-    def admit_many(self: Backend, requests: Sequence[Request]) -> list[Slot | Exception]:
+    def admit_many(self: Backend, requests: Sequence[Admission]) -> list[Slot | Exception]:
         slots: list[Slot | Exception] = []
         for prompt, sampling in requests:
             try:
                 slots.append(self.admit(prompt, sampling))
-            except Exception as error:  # of this prompt alone
+            except Exception as error:  # concerns this prompt alone
                 slots.append(error)
         return slots
 

@@ -1,8 +1,9 @@
 """The reference backend: plain PyTorch, any device, no compilation.
 
-A slot's codes do not depend on its company. Matrix products round differently for different
-numbers of rows, so every pass has the same number: one on a CPU, where rows cost time, and
-`PASS_ROWS` elsewhere, where they are free; empty rows are padding. Attention runs per slot.
+A slot's codes do not depend on the other slots of its batch. Matrix products round differently for
+different numbers of rows, so every pass has the same number: one on a CPU, where each row costs
+time, and `PASS_ROWS` elsewhere, where they cost nothing; unused rows are padding. Attention runs
+per slot.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
 
 PASS_ROWS = 8
-MAX_STREAMS = 256  # nothing is reserved for a slot that is not there
+MAX_STREAMS = 256  # a slot takes no memory until it is admitted
 
 
 class EagerBackend(Immediate):
@@ -50,15 +51,15 @@ class EagerBackend(Immediate):
         with torch.inference_mode():
             self._maker = FrameMaker(model, self._pass_rows)
 
-    # -- the seam ----------------------------------------------------------------------------
+    # -- the Backend interface ---------------------------------------------------------------
 
     @torch.inference_mode()
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
         if sampling.seed is None:
-            raise BackendError("a slot needs a seed; the front door draws one")
+            raise BackendError("sampling.seed is None; draw a seed before admitting a prompt")
         config = self.model.config.talker_config
-        room = config.max_position_embeddings - len(prompt)
-        if room < 1:
+        num_left = config.max_position_embeddings - len(prompt)
+        if num_left < 1:
             raise BackendError(
                 f"the prompt has {len(prompt)} rows and the model reads at most "
                 f"{config.max_position_embeddings - 1}"
@@ -69,7 +70,7 @@ class EagerBackend(Immediate):
         self._slots[slot] = SlotState(
             sampling=sampling,
             seed=sampling.seed,
-            max_frames=min(sampling.max_frames, room),
+            max_frames=min(sampling.max_frames, num_left),
             cache=cache,
             hidden=self._prefill(prompt, cache),
             history=torch.zeros(1, config.vocab_size, dtype=torch.bool, device=self.model.device),
@@ -111,16 +112,15 @@ class EagerBackend(Immediate):
         del self._slots[slot]
 
     def warmup(self) -> None:
-        """There is nothing to prepare."""
+        """Nothing is compiled or captured."""
 
     def memory(self) -> dict[str, int]:
         return {"model": module_bytes(self.model), "codec": module_bytes(self.codec)}
 
     def facts(self) -> dict[str, str]:
-        room = f"up to {self.max_streams} streams"
-        return {"passes": f"{self._pass_rows} row(s) at a time, {room}"}
+        return {"passes": f"{self._pass_rows} row(s) at a time, up to {self.max_streams} streams"}
 
-    # -- reading the prompt ------------------------------------------------------------------
+    # -- prefill -----------------------------------------------------------------------------
 
     def _state(self, slot: Slot) -> SlotState:
         try:
@@ -135,7 +135,7 @@ class EagerBackend(Immediate):
         return list(self.model.talker.text_vectors(rows)[:, None, None].unbind(0))
 
     def prompt_rows(self, prompt: Prompt) -> Tensor:
-        """What the talker reads: [rows, hidden]."""
+        """The talker's input embeddings: [rows, hidden]."""
         talker = self.model.talker
         codes = torch.from_numpy(prompt.codes).to(self.model.device)
         rows = talker.code_vectors(codes)
@@ -150,7 +150,7 @@ class EagerBackend(Immediate):
         return talker(x, talker.rope.span(0, len(prompt), x), cache)[:, -1:]
 
     def _warm_codec(self, prompt: Prompt) -> CausalState:
-        """A cloned voice's audio continues its reference's."""
+        """Codec state after the reference recording, which a cloned voice's audio continues."""
         state = CausalState()
         if prompt.reference is not None:
             self.codec.decode(torch.from_numpy(prompt.reference).to(self.codec.device), state)

@@ -1,6 +1,6 @@
-"""Frames of a few slots at a time, always computed with the same number of rows.
+"""The reference implementation of a frame, always computed with the same number of rows.
 
-This is the frame of the specification, step by step; every faster backend must equal it.
+Every faster backend must give the same codes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUM_SPECIAL = 1024  # the last ids of codebook 0 are not codes
 
 @dataclass(slots=True, eq=False)
 class SlotState:
-    """One admitted prompt."""
+    """The state of one admitted prompt."""
 
     sampling: SamplingParams
     seed: int
@@ -32,17 +32,17 @@ class SlotState:
     cache: KeyValueCache
     hidden: Tensor  # [1, 1, hidden], after the last row read
     history: Tensor  # bool [1, vocabulary], codes of codebook 0 so far
-    texts: list[Tensor]  # vectors still to be fed, one per frame: [1, 1, hidden]
+    texts: list[Tensor]  # text embeddings still to be fed, one per frame: [1, 1, hidden]
     is_complete: bool
     codec_state: CausalState
     num_frames: int = 0
     code_sum: Tensor | None = None  # the last frame's embeddings, not yet read by the talker
     status: SlotStatus = "running"
-    codes: list[Tensor] = field(default_factory=list)  # of the step under way
+    codes: list[Tensor] = field(default_factory=list)  # of the current step
 
     def can_go_on(self) -> bool:
-        """Whether the next row is known, and so running: a fresh slot has read it, others need
-        their text; sets the status to match."""
+        """Whether the next frame can be made: it needs a text id, unless the text is complete or
+        the slot has just been prefilled. Sets the status to `running` or `waiting` accordingly."""
         if self.status in ("running", "waiting"):
             is_known = self.code_sum is None or bool(self.texts) or self.is_complete
             self.status = "running" if is_known else "waiting"
@@ -51,7 +51,7 @@ class SlotState:
 
 @dataclass(frozen=True, slots=True)
 class _Draws:
-    """How the rows of one step draw."""
+    """Sampling parameters and noise of the rows of one step."""
 
     talker_shape: Shape
     predictor_shape: Shape
@@ -88,7 +88,7 @@ class FrameMaker:
         first = [state.num_frames for state in states]
         draws = self._prepare(states, num_frames)
         for frame in range(num_frames):
-            # One that waited is behind its noise; it cannot have got text since, and stays so.
+            # A slot that waited in an earlier frame of this step gets no text before the next.
             ready = [
                 i
                 for i, state in enumerate(states)
@@ -145,7 +145,7 @@ class FrameMaker:
                 _keep(states[i], first_codes[i], codes[i], code_sum[i : i + 1])
 
     def _read_rows(self, states: Sequence[SlotState]) -> None:
-        """Feed the last frame and the next text to the talker."""
+        """Run the talker on the last frame's embeddings plus the next text embedding."""
         if not states:
             return
         rows = [
@@ -176,7 +176,7 @@ class FrameMaker:
         return draw(scores, draws.first_noise[:, frame])
 
     def _banned(self, state: SlotState) -> Tensor:
-        """Special ids, and early on the end of speech too."""
+        """Special ids; before `min_frames` the end-of-speech id too."""
         is_early = state.num_frames < state.sampling.min_frames
         return self._early_ban if is_early else self._ban
 
@@ -208,7 +208,7 @@ class FrameMaker:
         return self._predictor(x, cache.length, cache)[:, -1]
 
     def _stack(self, rows: Sequence[Tensor]) -> Tensor:
-        """Rows of leading size 1 in one batch, padded with zeros to the pass's size."""
+        """Concatenate rows of batch size 1, padded with zeros to `num_rows`."""
         if len(rows) == self._num_rows == 1:
             return rows[0]
         missing = self._num_rows - len(rows)

@@ -1,4 +1,4 @@
-"""How many bytes a module holds."""
+"""The size of a module in bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def module_bytes(module: nn.Module) -> int:
-    """Of parameters and buffers, shared memory counted once."""
+    """Parameters and buffers; shared storage is counted once."""
     storages = {}
     for tensor in (*module.parameters(), *module.buffers()):
         storage = tensor.untyped_storage()

@@ -21,10 +21,10 @@ def clone(arguments: argparse.Namespace) -> int:
     check_path(arguments.ref_audio)
     with choose_target(arguments) if is_spoken else nullcontext() as target:
         prepare_torch(arguments)
-        from vivace.cli.model import load_tts
+        from vivace.cli.model import load_model
         from vivace.cli.speak import speak
 
-        with load_tts(arguments) as tts:
+        with load_model(arguments) as tts:
             voice = tts.clone(
                 arguments.ref_audio,
                 transcript,

@@ -25,10 +25,10 @@ def design(arguments: argparse.Namespace) -> int:
     made: list[Samples] | None = None if arguments.save is None else []
     with choose_target(arguments) as target:
         prepare_torch(arguments)
-        from vivace.cli.model import load_tts
+        from vivace.cli.model import load_model
         from vivace.cli.speak import speak
 
-        with load_tts(arguments) as tts:
+        with load_model(arguments) as tts:
             if tts.model_type != "voice_design":
                 raise UnsupportedRequestError(
                     f"a {tts.model_type} checkpoint cannot speak with a voice from its "
@@ -45,7 +45,7 @@ def design(arguments: argparse.Namespace) -> int:
             "so its words are not those of the text; try another --seed"
         )
     assert isinstance(text, str)
-    with load_tts(arguments, arguments.base_model) as base:
+    with load_model(arguments, arguments.base_model) as base:
         voice = base.clone(
             (np.concatenate(made), sample_rate),
             _words_of(text, is_cleaned=arguments.clean, keep_emoji=arguments.keep_emoji),

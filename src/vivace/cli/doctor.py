@@ -15,7 +15,7 @@ import torch
 from vivace._version import __version__
 from vivace.audio.play import find_output
 from vivace.backends import survey
-from vivace.cli.model import load_tts
+from vivace.cli.model import load_model
 from vivace.cli.streams import plain, put
 from vivace.device import pick_device, pick_dtype
 from vivace.errors import AudioError
@@ -70,7 +70,7 @@ def _facts() -> Iterator[tuple[str, str]]:
 
 def _model_facts(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     began = time.perf_counter()
-    with load_tts(arguments, max_streams=None) as tts:
+    with load_model(arguments, max_streams=None) as tts:
         loaded = time.perf_counter()
         tts.warmup()
         ready = time.perf_counter()

@@ -9,7 +9,7 @@ from vivace.cli.words import LiveLine
 from vivace.tts import TTS
 
 
-def load_tts(
+def load_model(
     arguments: argparse.Namespace, model: str | None = None, *, max_streams: int | None = 1
 ) -> TTS:
     """Load `model`, or else the command's own; most commands speak one utterance at a time."""

@@ -44,7 +44,7 @@ def add_speech(parser: argparse.ArgumentParser, *, instruct: str) -> None:
     )
 
 
-def add_voice(parser: argparse.ArgumentParser) -> None:
+def add_voice_option(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("voice")
     group.add_argument(
         "--voice",

@@ -114,7 +114,7 @@ def _add_say(commands: Commands) -> None:
         metavar="FILE",
         help="every line of FILE, or of - as stdin, to a file in -o FOLDER",
     )
-    options.add_voice(say)
+    options.add_voice_option(say)
     _add_speaking(say)
 
 
@@ -207,7 +207,7 @@ def _add_repl(commands: Commands) -> None:
         "Speak every line of stdin as it comes. `exit` or the end of stdin ends it; Ctrl-C stops "
         "the line that is being spoken. It plays, or writes speech.wav, speech-2.wav and so on."
     )
-    options.add_voice(repl)
+    options.add_voice_option(repl)
     options.add_speech(repl, instruct=HOW_TO_SPEAK)
     group = repl.add_argument_group("output")
     group.add_argument("-o", "--output", metavar="FILE", help="write FILE, FILE-2 and so on")

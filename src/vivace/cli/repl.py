@@ -24,13 +24,13 @@ def repl(arguments: argparse.Namespace) -> int:
     options = speech_options(arguments)
     target = choose_series(arguments)
     prepare_torch(arguments)
-    from vivace.cli.model import load_tts
-    from vivace.cli.speak import find_voice, speak
+    from vivace.cli.model import load_model
+    from vivace.cli.speak import pick_voice, speak
 
     arguments.stream = True
     is_typed = is_terminal_stdin() and sys.stdout.isatty()
-    with load_tts(arguments) as tts:
-        options["voice"] = find_voice(tts, arguments)
+    with load_model(arguments) as tts:
+        options["voice"] = pick_voice(tts, arguments)
         tts.stream(TRIAL, **options).close()  # a voice that is not there is said before any line
         for line in _typed_lines() if is_typed else _piped_lines():
             try:

@@ -17,11 +17,11 @@ def say(arguments: argparse.Namespace) -> int:
     text = read_text(arguments, live=arguments.stream)
     with choose_target(arguments) as target:
         prepare_torch(arguments)
-        from vivace.cli.model import load_tts
-        from vivace.cli.speak import find_voice, speak
+        from vivace.cli.model import load_model
+        from vivace.cli.speak import pick_voice, speak
 
-        with load_tts(arguments) as tts:
-            options["voice"] = find_voice(tts, arguments)
+        with load_model(arguments) as tts:
+            options["voice"] = pick_voice(tts, arguments)
             report = speak(tts, text, options, target, arguments)
     return report.exit_code if report else 0
 
@@ -32,9 +32,9 @@ def _say_batch(arguments: argparse.Namespace, options: dict[str, object]) -> int
     if not lines:
         return 0
     prepare_torch(arguments)
-    from vivace.cli.model import load_tts
-    from vivace.cli.speak import find_voice
+    from vivace.cli.model import load_model
+    from vivace.cli.speak import pick_voice
 
-    with load_tts(arguments, max_streams=None) as tts:
-        options["voice"] = find_voice(tts, arguments)
+    with load_model(arguments, max_streams=None) as tts:
+        options["voice"] = pick_voice(tts, arguments)
         return batch.speak(tts, lines, options, arguments)

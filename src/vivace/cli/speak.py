@@ -153,7 +153,7 @@ def _report(speech: Speech, target: Target, arguments: argparse.Namespace) -> Re
     return report
 
 
-def find_voice(tts: TTS, arguments: argparse.Namespace) -> str | Voice | None:
+def pick_voice(tts: TTS, arguments: argparse.Namespace) -> str | Voice | None:
     """The voice of --voice, looked up or enrolled."""
     transcript = read_transcript(arguments)
     if arguments.voice is not None:

@@ -8,7 +8,7 @@ import json
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.cli.request import model_name
 from vivace.cli.streams import plain, put
-from vivace.prompt import AUTO
+from vivace.prompt import AUTO_LANGUAGE
 
 
 def list_speakers(arguments: argparse.Namespace) -> None:
@@ -20,7 +20,7 @@ def list_speakers(arguments: argparse.Namespace) -> None:
     )
     config = Checkpoint.open(folder).config
     speakers = sorted(config.talker_config.spk_id)
-    languages = [AUTO, *sorted(config.talker_config.codec_language_id)]
+    languages = [AUTO_LANGUAGE, *sorted(config.talker_config.codec_language_id)]
     kind = config.tts_model_type
     if arguments.json:
         put(json.dumps({"type": kind, "speakers": speakers, "languages": languages}, indent=2))

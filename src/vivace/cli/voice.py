@@ -22,9 +22,9 @@ def add_voice(arguments: argparse.Namespace) -> None:
     library.check_free(arguments.name, replace=arguments.replace)  # before the model is loaded
     transcript = read_transcript(arguments)
     check_path(arguments.recording)
-    from vivace.cli.model import load_tts  # torch takes its time: errors above come first
+    from vivace.cli.model import load_model  # torch takes its time: errors above come first
 
-    with load_tts(arguments) as tts:
+    with load_model(arguments) as tts:
         voice = tts.clone(
             arguments.recording,
             transcript,

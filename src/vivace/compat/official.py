@@ -23,7 +23,7 @@ from vivace.compat.arguments import (
 from vivace.compat.loaded import LoadedModel, Processor
 from vivace.compat.prompts import VoiceClonePromptItem, item_of, prompt_dict, voices_of
 from vivace.compat.speaking import request, speak_together
-from vivace.prompt import AUTO
+from vivace.prompt import AUTO_LANGUAGE
 from vivace.tts import TTS
 from vivace.voices.voice import Voice
 
@@ -195,7 +195,7 @@ class Qwen3TTSModel:
             )
 
     def _languages(self, language: str | Sequence[str] | None, count: int) -> list[str]:
-        return spread(AUTO if language is None else language, count)
+        return spread(AUTO_LANGUAGE if language is None else language, count)
 
     def _enroll(self, audio: Any, text: str | None, is_vector: bool) -> VoiceClonePromptItem:
         transcript = None if is_vector else text

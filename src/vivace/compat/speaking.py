@@ -14,7 +14,7 @@ from vivace.engine.intake import Request
 from vivace.engine.session import WHOLE
 from vivace.engine.stream import Stream
 from vivace.errors import BatchError
-from vivace.prompt import AUTO
+from vivace.prompt import AUTO_LANGUAGE
 from vivace.tts import TTS
 from vivace.voices.voice import Voice
 
@@ -36,7 +36,7 @@ def request(
     return Request(
         text=text,
         voice=voice or None,
-        language=AUTO if language is None else language,
+        language=AUTO_LANGUAGE if language is None else language,
         instruct=instruct,
         layout="whole" if is_whole else "streamed",
         keep_emoji=True,

@@ -17,7 +17,7 @@ from vivace.errors import (
 )
 from vivace.model.config import ModelConfig
 from vivace.prompt import (
-    AUTO,
+    AUTO_LANGUAGE,
     Prompt,
     SpokenReference,
     TextLayout,
@@ -122,7 +122,7 @@ class Intake:
     def _is_english(self, language: str) -> bool:
         language = language.lower()
         languages = set(self._config.talker_config.codec_language_id)
-        return language == "english" or (language == AUTO and languages == {"english"})
+        return language == "english" or (language == AUTO_LANGUAGE and languages == {"english"})
 
     def _check_normalize(self, request: Request) -> None:
         if request.normalize not in (None, False, True):
@@ -214,7 +214,7 @@ class Intake:
         except UnknownLanguageError:
             if language.lower() not in RELEASED_LANGUAGES:
                 raise
-            known = [AUTO, *sorted(self._config.talker_config.codec_language_id)]
+            known = [AUTO_LANGUAGE, *sorted(self._config.talker_config.codec_language_id)]
             raise UnknownLanguageError(language, known, SERVED_BY["custom_voice"]) from None
 
     def check_letters(self, text: str) -> None:

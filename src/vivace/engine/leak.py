@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.engine.piece import Piece, join
-from vivace.voices.leak import leaked_frames, may_leak
+from vivace.voices.reference_leak import leaked_frames, may_leak
 
 
 def drop_leak(pieces: Iterator[Piece], ref_codes: NDArray[np.int64]) -> Iterator[Piece]:

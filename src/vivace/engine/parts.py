@@ -18,7 +18,7 @@ from vivace.prompt import SpokenReference
 from vivace.text.live import LiveTokenizer
 from vivace.text.live_script import LiveScript
 from vivace.text.script import Pause
-from vivace.voices.leak import shares_words
+from vivace.voices.reference_leak import shares_words
 from vivace.voices.voice import Voice
 
 

@@ -1,1 +1,1 @@
-"""A whole frame in one CUDA graph, for many slots at once; see backend.py."""
+"""The CUDA graph backend; see backend.py."""

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
-"""Triton kernels of attention: norm and rope of the new heads, their keys kept, then the mix.
+"""Triton kernels of attention, with norm and RoPE of the new heads and the KV cache update.
 
-Keys are taken in chunks counted from a slot's first one, so what a row gets does not depend on how
-long its neighbours are, nor on which rows of a prompt are read with it.
+Keys are processed in chunks counted from a slot's first, so a row's result depends neither on the
+lengths of other slots nor on which rows of its prompt are in the same pass.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vivace.backends.cuda_graph.product_kernels import scaled, wait_for_last
 
 @triton.jit
 def _rotated(head, mask, weight, cos, sin, position, eps, D: tl.constexpr, dtype: tl.constexpr):
-    """Normed and turned heads [R, D]: `head` points at each row's first number, `position` [R]."""
+    """RMSNorm and RoPE of heads [R, D]: `head` points at each row's first number."""
     d = tl.arange(0, D)
     other = (d + D // 2) % D
     x = tl.load(head[:, None] + d[None, :], mask=mask[:, None], other=0.0)
@@ -38,7 +38,7 @@ def attend_slots_kernel(
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """One new token per row against one chunk of its slot's keys, of one key head."""
+    """Attention of one new token per row to one chunk of its slot's keys, for one KV head."""
     dtype: tl.constexpr = qkv.dtype.element_ty
     row, head, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     wait_for_last(OVERLAPS)
@@ -58,7 +58,7 @@ def attend_slots_kernel(
     k_head = start + (GROUP * NUM_KV + head + one) * D
     new_k = _rotated(k_head, one == 0, k_weight, cos, sin, position + one, eps, D, dtype)
     new_v = tl.load(start + ((GROUP + 1) * NUM_KV + head) * D + d)
-    if count <= begin + CHUNK:  # the chunk of the new token keeps it
+    if count <= begin + CHUNK:  # the last chunk stores the new token
         at = base + position.to(tl.int64) * D + d
         tl.store(keys + at, new_k)
         tl.store(values + at, new_v)
@@ -83,7 +83,7 @@ def merge_chunks_kernel(
     part_out, part_max, part_sum, num_keys, out,
     D: tl.constexpr, CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """The chunks of one row and query head, sixteen at a time whatever the span."""
+    """Merge the chunks of one row and query head, sixteen at a time for every span."""
     wait_for_last(OVERLAPS)
     at = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     num_chunks = tl.cdiv(tl.load(num_keys + tl.program_id(0)).to(tl.int32), CHUNK)
@@ -115,7 +115,7 @@ def store_keys_kernel(
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """One row's keys, normed and turned, and its values, into its slot."""
+    """Store one row's keys, after norm and RoPE, and its values in its slot."""
     wait_for_last(OVERLAPS)
     dtype: tl.constexpr = qkv.dtype.element_ty
     row = tl.program_id(0)
@@ -141,10 +141,10 @@ def attend_prompts_kernel(
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """A few rows of one slot against its stored keys, of one key head; none sees a later key.
+    """Causal attention of a few rows of one slot to its stored keys, for one KV head.
 
-    A chunk that a row does not reach leaves what the row has as it was, to the bit, so it does not
-    matter which rows share a program. Padding sees the slot's first key.
+    A chunk beyond a row's position leaves its result bit-identical, so the result does not depend
+    on which rows share a block. Padding attends to the slot's first key.
     """
     wait_for_last(OVERLAPS)
     dtype: tl.constexpr = qkv.dtype.element_ty

@@ -1,8 +1,8 @@
-"""The graph backend: a whole frame in one CUDA graph, the frame loop on the device.
+"""The CUDA graph backend: a whole frame is one graph, the frame loop runs on the device.
 
-Slots live in rows of tensors that never move (slot_table.py). A graph works on a small tensor of
-row numbers, so one graph serves any company of its size. The host queues several frames, then
-waits once for their codes. Without CUDA the same code runs un-captured: tests use that.
+Slots are rows of tensors with fixed addresses (slot_table.py). A graph reads a small tensor of row
+numbers, so one graph serves any batch of its size. The host queues several frames and waits once
+for their codes. Without CUDA the same code runs without capture, which the tests use.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from vivace.backends.base import Frames, Request, Samples, Slot
+from vivace.backends.base import Admission, Frames, Samples, Slot
 from vivace.backends.cuda_graph.buckets import BATCHES, PROMPT_ROWS
 from vivace.backends.cuda_graph.codec import CodecGraphs, CodecPrecision
-from vivace.backends.cuda_graph.computer import AUTO, pick_computer
 from vivace.backends.cuda_graph.graphs import GraphPool
+from vivace.backends.cuda_graph.layers import AUTO_LAYERS, pick_layers
 from vivace.backends.cuda_graph.memory import (
     checked_allocation,
     fitting_streams,
@@ -36,14 +36,14 @@ from vivace.speech import SamplingParams
 log = logging.getLogger(__name__)
 
 MAX_FRAMES = 2048  # of one slot: 164 s
-PROMPT_ROOM = 1024  # positions of a slot beside those of its frames
+PROMPT_POSITIONS = 1024  # of a slot, besides those of its frames
 LOOKAHEAD = 4  # frames queued while the host waits for those before them
 
 
 class CudaGraphBackend:
     name = "cuda_graph"
     shares_work = True
-    renders_beside_frames = True  # the codec has a stream of its own
+    renders_beside_frames = True  # the codec has a CUDA stream of its own
 
     @torch.inference_mode()
     def __init__(
@@ -51,9 +51,9 @@ class CudaGraphBackend:
         model: Qwen3TTS,
         codec: Codec,
         *,
-        max_streams: int | None = None,  # None: up to 8, as many as fit
+        max_streams: int | None = None,  # None: 8, or fewer if memory is short
         max_frames: int = MAX_FRAMES,
-        computer: str = AUTO,
+        layers: str = AUTO_LAYERS,
         codec_precision: CodecPrecision = "auto",
         is_capturing: bool = True,
     ) -> None:
@@ -61,8 +61,8 @@ class CudaGraphBackend:
         self.model, self.codec = model, codec
         if device.type == "cuda":
             model.talker.fold_texts()
-            torch.cuda.empty_cache()  # what the embedding held is room for slots
-        num_positions = min(max_frames + PROMPT_ROOM, config.max_position_embeddings)
+            torch.cuda.empty_cache()  # slots may use what the text embedding held
+        num_positions = min(max_frames + PROMPT_POSITIONS, config.max_position_embeddings)
         slot_bytes = bytes_per_slot(config, num_positions, model.dtype)
         self.max_streams = max_streams or fitting_streams(slot_bytes, device)
         self.max_frames = max_frames
@@ -76,21 +76,21 @@ class CudaGraphBackend:
             self._table = SlotTable(
                 config, self.max_streams, num_positions, max_frames, device, model.dtype
             )
-            self._computer = pick_computer(computer, model, self._table)
-            self._prefill = Prefill(model, self._table, self._computer, self.graphs)
+            self._layers = pick_layers(layers, model, self._table)
+            self._prefill = Prefill(model, self._table, self._layers, self.graphs)
             self._codec = CodecGraphs(
                 codec, self.max_streams, self.codec_graphs, precision=codec_precision
             )
         pad_id = model.config.tts_pad_token_id
-        self._stepper = Stepper(self._table, self._computer, self.graphs, pad_id)
+        self._stepper = Stepper(self._table, self._layers, self.graphs, pad_id)
         self._slots: dict[Slot, LiveSlot] = {}
         self._free = list(reversed(range(self.max_streams)))
         self._next_slot = 0
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # the graphs' streams find everything in place
+            torch.cuda.synchronize(device)  # the graphs run on other streams
         log.info("memory of the graph backend:\n%s", format_sizes(self.memory()))
 
-    # -- the seam ----------------------------------------------------------------------------
+    # -- the Backend interface ---------------------------------------------------------------
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
         [slot] = self.admit_many([(prompt, sampling)])
@@ -99,17 +99,17 @@ class CudaGraphBackend:
         return slot
 
     @torch.inference_mode()
-    def admit_many(self, requests: Sequence[Request]) -> list[Slot | Exception]:
-        """Read prompts together; the place of one that cannot be admitted holds the reason."""
-        places = [self._reserve(*request) for request in requests]
-        pairs = zip(requests, places, strict=True)
-        fresh = [(prompt, place) for (prompt, _), place in pairs if isinstance(place, FreshSlot)]
+    def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
+        """Prefill prompts in one batch; one that cannot be admitted gives its error instead."""
+        reserved = [self._reserve(*request) for request in requests]
+        pairs = zip(requests, reserved, strict=True)
+        fresh = [(prompt, slot) for (prompt, _), slot in pairs if isinstance(slot, FreshSlot)]
         try:
             self._open(fresh)
         except BaseException:
             self._free += [slot.row for _, slot in fresh]
             raise
-        return [self._enter(p) if isinstance(p, FreshSlot) else p for p in places]
+        return [self._enter(r) if isinstance(r, FreshSlot) else r for r in reserved]
 
     @torch.inference_mode()
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
@@ -125,17 +125,17 @@ class CudaGraphBackend:
         return self.start_step(slots, num_frames)()
 
     def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
-        """Queue the first frames; the call returned waits for them and queues the others.
+        """Queue the first frames; the returned call waits for them and queues the others.
 
-        A few at a time, one batch ahead of the host: little is made past the end. A slot's next
-        step is started when this one was waited for.
+        `LOOKAHEAD` frames at a time, one such batch ahead of the host, so that few are computed
+        past the end of speech. Wait for a slot's step before you start its next one.
         """
         live = [self._live(slot) for slot in slots]
         sizes = [min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD)]
         waits = [self._queue(live, size) for size in sizes[:2]]
         made: list[Frames] = []
 
-        def wait() -> Frames:  # interrupted, it goes on where it was
+        def wait() -> Frames:  # after an interrupt it can be called again
             while len(made) < len(waits):
                 made.append(waits[len(made)]())
                 if len(waits) < len(sizes) and not all(slot.is_over for slot in live):
@@ -160,17 +160,17 @@ class CudaGraphBackend:
 
     @torch.inference_mode()
     def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], list[Samples]]:
-        """Queue the codec beside the next frames; the call returned waits for the samples."""
+        """Queue the codec, concurrent with the next frames; the returned call waits for it."""
         codes = [frames.of(row) for row in range(len(slots))]
         return self._codec.start([self._live(slot).row for slot in slots], codes)
 
     def release(self, slot: Slot) -> None:
         live = self._live(slot)
         self._free.append(live.row)
-        live.row = self._table.padding  # of a step still under way, nothing more is made
+        live.row = self._table.padding  # frames that are not queued yet run on padding
         del self._slots[slot]
 
-    # -- beside the seam ---------------------------------------------------------------------
+    # -- more than the interface -------------------------------------------------------------
 
     @torch.inference_mode()
     def warmup(
@@ -181,7 +181,7 @@ class CudaGraphBackend:
         prompt_rows: Sequence[int] = PROMPT_ROWS,
         codec_frames: Sequence[int] = (1, 2, 4, 8, 16),
     ) -> None:
-        """Capture what so many streams, or any number, will need; a slot must be free."""
+        """Capture the graphs of these batch sizes, or of all up to `max_streams`."""
         if batches is None:
             batches = [size for size in BATCHES if size < 2 * self.max_streams]
         with self.graphs.on_stream():
@@ -194,32 +194,36 @@ class CudaGraphBackend:
                 self._codec.warm(batch, size)
 
     def facts(self) -> dict[str, str]:
-        room = f"up to {self.max_streams} streams of {self.max_frames} frames"
+        capacity = f"up to {self.max_streams} streams of {self.max_frames} frames"
         sizes = ", ".join(f"{name} {size / 2**20:.0f}" for name, size in self.memory().items())
-        facts = {"layers": f"{self.computer}, {room}", "memory": f"{sizes} MiB"}
+        facts = {
+            "layers": f"{self.layers}, {capacity}",
+            "codec": self._codec.description,
+            "memory": f"{sizes} MiB",
+        }
         return facts | {f"without a graph: {name}": why for name, why in self.fallbacks.items()}
 
     @property
-    def computer(self) -> str:
-        """What runs the layers: `fused` kernels or `plain` PyTorch."""
-        return self._computer.name
+    def layers(self) -> str:
+        """Which layers run: `fused` or `megakernel` kernels, or `plain` PyTorch."""
+        return self._layers.name
 
     @property
     def fallbacks(self) -> dict[str, str]:
-        """What runs without a graph, and why."""
+        """Work that could not be captured and runs without a graph, and why."""
         return {**self.graphs.fallbacks, **self.codec_graphs.fallbacks}
 
     def memory(self) -> dict[str, int]:
-        """Bytes on the device, by what they hold; graphs add to this as they are captured."""
+        """Bytes on the device, by purpose; captured graphs take memory beyond this."""
         return {
             "model": module_bytes(self.model),
             "codec": module_bytes(self.codec),
             **self._table.num_bytes,
             "codec state": self._codec.num_bytes,
-            "kept voices": self._prefill.num_bytes + self._codec.num_kept_bytes,
+            "voice cache": self._prefill.num_bytes + self._codec.num_kept_bytes,
         }
 
-    # -- inside ------------------------------------------------------------------------------
+    # -- admission ---------------------------------------------------------------------------
 
     def _live(self, slot: Slot) -> LiveSlot:
         try:
@@ -228,9 +232,9 @@ class CudaGraphBackend:
             raise BackendError(f"slot {slot} was released or never admitted") from None
 
     def _reserve(self, prompt: Prompt, sampling: SamplingParams) -> FreshSlot | BackendError:
-        """A row for the prompt, or why it gets none."""
+        """A row for the prompt, or the error why it gets none."""
         try:
-            max_frames = self._room(prompt, sampling)
+            max_frames = self._max_frames(prompt, sampling)
         except BackendError as error:
             return error
         if not self._free:
@@ -247,7 +251,7 @@ class CudaGraphBackend:
         )
 
     def _open(self, fresh: Sequence[tuple[Prompt, FreshSlot]]) -> None:
-        """Let each prompt be read by its slot."""
+        """Prefill each prompt into its slot and initialise the slot's codec state."""
         if not fresh:
             return
         prompts, slots = zip(*fresh, strict=True)
@@ -272,17 +276,17 @@ class CudaGraphBackend:
         )
         return slot
 
-    def _room(self, prompt: Prompt, sampling: SamplingParams) -> int:
+    def _max_frames(self, prompt: Prompt, sampling: SamplingParams) -> int:
         """How many frames the slot may make."""
         if sampling.seed is None:
-            raise BackendError("a slot needs a seed; the front door draws one")
-        room = self._table.num_positions - len(prompt)
-        if room < 1:
+            raise BackendError("sampling.seed is None; draw a seed before admitting a prompt")
+        num_left = self._table.num_positions - len(prompt)
+        if num_left < 1:
             raise BackendError(
                 f"the prompt has {len(prompt)} rows and a slot holds at most "
                 f"{self._table.num_positions - 1}; raise max_frames"
             )
-        return min(sampling.max_frames, self.max_frames, room)
+        return min(sampling.max_frames, self.max_frames, num_left)
 
 
 def _join(steps: Sequence[Frames]) -> Frames:

@@ -1,4 +1,4 @@
-"""The sizes graphs are captured for: a call takes the smallest that holds it."""
+"""The sizes that graphs are captured for; a call uses the smallest that is large enough."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 PROMPT_ROWS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-TILE = 8  # rows that attend together: each prompt begins at a multiple of it
+TILE = 8  # rows per attention block; each prompt begins at a multiple of it
 CODEC_FRAMES = (16, 8, 4, 2, 1)
-SHORTEST_SPAN = 256  # positions of keys and values; each span is four times the one before
+SHORTEST_SPAN = 256  # positions of the KV cache; each span is four times the previous one
 
 
 def fit(count: int, sizes: Sequence[int]) -> int | None:
-    """The first of the ascending `sizes` that holds `count`, or None."""
+    """The first of the ascending `sizes` that is at least `count`, or None."""
     return next((size for size in sizes if size >= count), None)
 
 
 def spans(num_positions: int) -> tuple[int, ...]:
-    """How many positions attention may look back, up to all of them."""
+    """The KV cache lengths that graphs are captured for, up to `num_positions`."""
     sizes = []
     size = SHORTEST_SPAN
     while size < num_positions:
@@ -27,7 +27,7 @@ def spans(num_positions: int) -> tuple[int, ...]:
 
 
 def split_frames(num_frames: int) -> list[int]:
-    """A number of frames as a sum of codec sizes, largest first."""
+    """A number of frames as a sum of `CODEC_FRAMES` sizes, largest first."""
     parts = []
     for size in CODEC_FRAMES:
         count, num_frames = divmod(num_frames, size)

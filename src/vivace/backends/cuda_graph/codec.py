@@ -1,4 +1,4 @@
-"""Codes to samples for many slots at once, each continuing its own audio, as graphs."""
+"""The codec's decoder as CUDA graphs, for batches of slots with their own streaming state."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from torch import Tensor
 from vivace.backends.base import Samples
 from vivace.backends.cuda_graph.buckets import BATCHES, CODEC_FRAMES, fit, split_frames
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
-from vivace.backends.cuda_graph.computer import triton_refusal
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.kept import KeptStates, state_bytes
+from vivace.backends.cuda_graph.layers import triton_refusal
 from vivace.backends.cuda_graph.stepper import to_host
 from vivace.errors import BackendUnavailableError
 from vivace.model.codec import Codec
 
 CodecPrecision = Literal["auto", "float32", "split"]
-"""`split`: each product is three of half the digits, together as exact, and faster."""
+"""`split`: convolutions in 3xTF32 emulation of float32 on tensor cores, about as exact."""
 
-
-WORST_ERROR = 10 ** (-45 / 20)  # of the signal: what nobody hears
-MAX_KEPT = 16  # voices whose references have been heard
+WORST_ERROR = 10 ** (-45 / 20)  # -45 dB of the signal: inaudible
+MAX_KEPT = 16  # voices in the cache of codec states
 
 log = logging.getLogger(__name__)
 
@@ -35,27 +34,31 @@ def pick_decoder(precision: CodecPrecision, codec: Codec, num_rows: int) -> Slot
     if precision == "float32":
         return PlainDecoder(codec, num_rows)
     refusal = split_refusal(codec.device)
+    level = logging.WARNING if codec.device.type == "cuda" else logging.INFO
     if refusal is None:
         try:
             return _tried_split(codec, num_rows)
-        except Exception as error:  # whatever a compiler or a driver may throw
+        except Exception as error:  # compilers and drivers raise anything
+            level = logging.WARNING
             refusal = f"they do not work: {str(error).strip().splitlines()[-1]}"
-            log.warning("the codec runs as plain PyTorch, its kernels failed: %s", error)
     if precision == "split":
-        raise BackendUnavailableError(f"the codec's split products cannot run here: {refusal}")
-    return PlainDecoder(codec, num_rows)
+        raise BackendUnavailableError(
+            f"codec_precision 'split', the codec's 3xTF32 kernels, cannot run here: {refusal}"
+        )
+    log.log(level, "the codec runs as plain PyTorch instead of its fused kernels: %s", refusal)
+    return PlainDecoder(codec, num_rows, fallback=refusal)
 
 
 def _tried_split(codec: Codec, num_rows: int) -> SlotDecoder:
-    """The split products, after two frames of nobody that sound as they should."""
+    """The 3xTF32 kernels, compared with the reference decoder on two frames."""
     from vivace.backends.cuda_graph.codec_fused import FusedDecoder
 
     decoder = FusedDecoder(codec, num_rows)
     num_books = codec.config.decoder_config.num_quantizers
     codes = torch.arange(2 * num_books, device=codec.device).view(2, num_books)
-    nobody = torch.tensor([num_rows - 1], device=codec.device)
-    made = torch.cat([decoder.decode(nobody, frame[None, None])[0] for frame in codes])
-    decoder.reset(nobody)
+    padding = torch.tensor([num_rows - 1], device=codec.device)
+    made = torch.cat([decoder.decode(padding, frame[None, None])[0] for frame in codes])
+    decoder.reset(padding)
     expected = codec.decode(codes)
     error = float((made - expected).norm() / expected.norm())
     if not error < WORST_ERROR:
@@ -95,16 +98,22 @@ class CodecGraphs:
 
     @property
     def num_kept_bytes(self) -> int:
-        """Of what voices left."""
+        """Size of the voice cache."""
         return self._kept.num_bytes
 
+    @property
+    def description(self) -> str:
+        """How the decoder runs here; if it fell back from its kernels, why."""
+        why = self._decoder.fallback
+        return self._decoder.name if why is None else f"{self._decoder.name}, because {why}"
+
     def reset(self, rows: Sequence[int]) -> None:
-        """Silence before the slots' first frames."""
+        """Clear the streaming state of these slots."""
         with self._graphs.on_stream():
             self._decoder.reset(self._upload(rows))
 
     def hear(self, row: int, codes: NDArray[np.int64]) -> None:
-        """Let a fresh slot's audio continue these frames, which are decoded once for a voice."""
+        """Decode a reference into a fresh slot's state, or copy that state from the cache."""
         key = codes.tobytes()
         with self._graphs.on_stream():
             kept = self._kept.get(key)
@@ -120,16 +129,16 @@ class CodecGraphs:
     def start(
         self, rows: Sequence[int], codes: Sequence[NDArray[np.int64]]
     ) -> Callable[[], list[Samples]]:
-        """Queue these frames of these slots; the call returned waits for their samples."""
-        pieces: list[list[Callable[[], Samples]]] = [[] for _ in rows]
+        """Queue these frames of these slots; the returned call waits for their samples."""
+        reads: list[list[Callable[[], Samples]]] = [[] for _ in rows]
         for size, members in _passes([len(part) for part in codes]):
             for first in range(0, len(members), len(self._rows)):
                 batch = members[first : first + len(self._rows)]
                 parts = [codes[i][start : start + size] for i, start in batch]
                 found = self._start_pass([rows[i] for i, _ in batch], parts)
-                for place, (i, _) in enumerate(batch):
-                    pieces[i].append(_reader(found, place))
-        return lambda: [_join([read() for read in parts]) for parts in pieces]
+                for row, (i, _) in enumerate(batch):
+                    reads[i].append(_reader(found, row))
+        return lambda: [_join([read() for read in parts]) for parts in reads]
 
     def warm(self, batch: int, num_frames: int) -> None:
         self._graph(batch, num_frames)
@@ -141,7 +150,7 @@ class CodecGraphs:
             return to_host(self._queue_pass(rows, codes))
 
     def _queue_pass(self, rows: Sequence[int], codes: Sequence[NDArray[np.int64]]) -> Tensor:
-        """One graph: the same number of frames for every slot."""
+        """Run one graph, with the same number of frames for every slot."""
         batch, frames = fit(len(rows), BATCHES) or len(rows), len(codes[0])
         decode = self._graph(batch, frames)
         padding = batch - len(rows)
@@ -175,7 +184,7 @@ class CodecGraphs:
 
 
 def _passes(lengths: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Passes of one codec size each: the size, and (which slot, its first frame) of its members."""
+    """Passes with one number of frames each: that number, and its (slot index, first frame)s."""
     passes: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for index, length in enumerate(lengths):
         start, count = 0, dict.fromkeys(CODEC_FRAMES, 0)
@@ -186,8 +195,8 @@ def _passes(lengths: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
     return [(-size, members) for (size, _), members in sorted(passes.items())]
 
 
-def _reader(found: Callable[[], NDArray[np.float32]], place: int) -> Callable[[], Samples]:
-    return lambda: found()[place]
+def _reader(found: Callable[[], NDArray[np.float32]], row: int) -> Callable[[], Samples]:
+    return lambda: found()[row]
 
 
 def _join(parts: list[Samples]) -> Samples:

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """Triton kernels of the codec's convolutions; activations are [batch, time, channels].
 
-With channels last, a step in time is one long aligned row: every tap of a kernel reads whole
-cache lines, and the outputs of an upsampling step lie in memory in the order of time.
+Channels are last so that every filter tap reads whole cache lines and the outputs of a transposed
+convolution are written in the order of time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def join_kernel(
     length, width, size, tail_stride,
     HAS_SNAKE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """A slot's last `width` columns and then x, through SnakeBeta where there is one."""
+    """Concatenate a slot's last `width` columns and x, with SnakeBeta applied if given."""
     batch = tl.program_id(2)
     t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)[:, None]
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]

@@ -1,7 +1,7 @@
-"""The codec's decoder for a batch of slots, each with its own past, as the model's layers run it.
+"""The codec's decoder for a batch of slots with their own streaming state, in plain PyTorch.
 
-What each layer remembers of a slot lies in one row of a table and is read and written there by
-slot, so a batch of any company is one graph.
+All state of a slot is one row of a table, which layers read and write by slot number: one graph
+serves any batch of its size.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from vivace.model.codec_decoder import PreTransformer
 
 
 class SlotTails:
-    """The last input columns of every causal layer, by slot: what `CausalState` is to one stream.
+    """The last input columns of every causal layer, by slot: `CausalState` for many slots.
 
-    The first pass learns the layers' shapes; `allocate` then makes room for all slots.
+    The first pass records the layers' shapes; `allocate` then allocates the state of all slots.
     """
 
     def __init__(self) -> None:
         self._shapes: list[tuple[int, ...]] = []
         self._tails: list[Tensor] = []
-        self.rows = torch.empty(0)  # of the pass under way
+        self.rows = torch.empty(0)  # slots of the current pass
         self._cursor = 0
-        self.table = torch.empty(0)  # [slots + 1, everything remembered]
+        self.table = torch.empty(0)  # [slots + 1, state of all layers]
 
     def begin(self, rows: Tensor) -> None:
         """Start a pass for these slots."""
@@ -46,7 +46,7 @@ class SlotTails:
         return bool(self._tails)
 
     def extend(self, x: Tensor, width: int, *, dim: int = -1) -> Tensor:
-        """Put this layer's past before `x` and keep the last `width` columns for the next call."""
+        """Prepend this layer's kept columns to `x`; keep the last `width` for the next call."""
         if not self.is_allocated:
             return self._learn(x, width, dim)
         tail = self.next_tail()
@@ -56,7 +56,7 @@ class SlotTails:
         return joined
 
     def next_tail(self) -> Tensor:
-        """The past of the layer that runs now, of all slots."""
+        """The kept columns of the current layer, of all slots."""
         self._cursor += 1
         return self._tails[self._cursor - 1]
 
@@ -68,7 +68,10 @@ class SlotTails:
 
 
 class SlotDecoder(ABC):
-    """What every decoder of slots is: tails, the number of frames each has seen, and a `_run`."""
+    """A streaming decoder of many slots; a subclass implements `_run`."""
+
+    name: str
+    fallback: str | None = None  # why faster kernels are not used, if they were wanted
 
     def __init__(self, codec: Codec, num_rows: int, tails: SlotTails) -> None:
         self._decoder = codec.decoder
@@ -84,12 +87,12 @@ class SlotDecoder(ABC):
         return self.tails.table.nbytes
 
     def reset(self, rows: Tensor) -> None:
-        """Silence before the slots' first frames."""
+        """Clear the streaming state of these slots."""
         self.tails.table.index_fill_(0, rows, 0)
         self._num_seen.index_fill_(0, rows, 0)
 
     def copy_state(self, row: int) -> State:
-        """All that a slot's next frame depends on."""
+        """The complete streaming state of a slot."""
         return self.tails.table[row].clone(), self._num_seen[row].clone()
 
     def set_state(self, row: int, state: State) -> None:
@@ -107,14 +110,17 @@ class SlotDecoder(ABC):
 
     @abstractmethod
     def _run(self, codes: Tensor, num_seen: Tensor) -> Tensor:
-        """Codes [B, T, codebooks] of slots that have seen `num_seen` frames, to samples."""
+        """Codes [B, T, codebooks] of slots that have decoded `num_seen` frames, to samples."""
 
 
 class PlainDecoder(SlotDecoder):
-    """The model's own modules, with the slots' tails in place of one stream's state."""
+    """The model's own modules, with `SlotTails` in place of one stream's state."""
 
-    def __init__(self, codec: Codec, num_rows: int) -> None:
+    name = "plain PyTorch"
+
+    def __init__(self, codec: Codec, num_rows: int, *, fallback: str | None = None) -> None:
         super().__init__(codec, num_rows, SlotTails())
+        self.fallback = fallback
 
     def _run(self, codes: Tensor, num_seen: Tensor) -> Tensor:
         decoder, tails = self._decoder, self.tails
@@ -127,7 +133,7 @@ class PlainDecoder(SlotDecoder):
 
 
 def transform(transformer: PreTransformer, x: Tensor, tails: SlotTails, num_seen: Tensor) -> Tensor:
-    """Latents [B, T, latent_dim] of slots that have seen `num_seen` frames, to latents."""
+    """Latents [B, T, latent_dim] of slots that have decoded `num_seen` frames, to latents."""
     x = transformer.input_proj(x)
     attend = WindowAttention(tails, num_seen, x.shape[1], transformer.window)
     rope = attend.rope(transformer.rope.theta, transformer.rope.head_dim)
@@ -137,7 +143,7 @@ def transform(transformer: PreTransformer, x: Tensor, tails: SlotTails, num_seen
 
 
 class WindowAttention:
-    """Attention over the last `window` frames; a young slot's missing past is masked."""
+    """Attention over the last `window` frames; frames before a slot's first are masked."""
 
     def __init__(self, tails: SlotTails, num_seen: Tensor, length: int, window: int) -> None:
         self._tails, self._num_past = tails, window - 1
@@ -149,7 +155,7 @@ class WindowAttention:
         self._positions = num_seen[:, None] + steps  # [B, T]
 
     def rope(self, theta: float, head_dim: int) -> tuple[Tensor, Tensor]:
-        """Of each slot's own positions, as `ops.rope_table` gives them: [B, 1, T, head_dim]."""
+        """The rope tables of each slot's positions, as in `ops.rope_table`: [B, 1, T, head_dim]."""
         device = self._positions.device
         exponents = torch.arange(0, head_dim, 2, device=device).float() / head_dim
         frequencies = 1.0 / (theta**exponents)

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernels that draw codes as sampling.py does, to the bit."""
+"""Triton kernels that draw codes, bit-identical to sampling.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def gumbel_noise_kernel(
     seeds, frames, noise, num_first, num_rest, num_counters,
     BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """sampling.py's noise of one frame: counters of four codes, codebook after codebook."""
+    """Gumbel noise of one frame as in sampling.py: one Philox counter per four codes."""
     wait_for_last(OVERLAPS)
     row = tl.program_id(0)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -33,9 +33,9 @@ def gumbel_noise_kernel(
 
 @triton.jit
 def _kth_largest(values, rank, NUM_BITS: tl.constexpr):
-    """The value that `rank` values reach, found two bits at a time in the order of floats.
+    """The `rank`-th largest value, by radix search of two bits at a time.
 
-    Floats order as integers once the sign is unfolded; bfloat16 numbers differ in the upper 16.
+    Floats become unsigned integers of the same order; bfloat16 needs the upper 16 bits only.
     """
     bits = values.to(tl.int32, bitcast=True)
     order = tl.where(bits < 0, ~bits, bits | (-2147483648)).to(tl.uint32, bitcast=True)
@@ -61,11 +61,11 @@ def draw_kernel(
     logits, noise, temperature, is_greedy, last, history, penalty, is_early,
     embedding, codes, is_finite, next_x, code_sum,
     noise_stride, code_stride, next_stride, book, num_codes, width, eos, first_special,
-    IS_FIRST: tl.constexpr, IS_SHAPED: tl.constexpr,  # codebook 0; logits that are scores already
-    NUM_BITS: tl.constexpr,  # that tell two logits apart
+    IS_FIRST: tl.constexpr, IS_SHAPED: tl.constexpr,  # codebook 0; sampling params applied already
+    NUM_BITS: tl.constexpr,  # of a logit that can differ
     BLOCK: tl.constexpr, WIDTH_BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """One code per row, as sampling.py draws it; then its embedding, kept and added up."""
+    """Draw one code per row as in sampling.py; store its embedding and add it to `code_sum`."""
     wait_for_last(OVERLAPS)
     row = tl.program_id(0)
     v = tl.arange(0, BLOCK)
@@ -84,7 +84,7 @@ def draw_kernel(
         rank = tl.load(last + row).to(tl.int32) + 1
         lowest = -float("inf")
         if rank < num_codes:
-            # Division keeps the order, so the rank can be found before it, among rounder numbers.
+            # Division keeps the order, so search before it, where bfloat16 logits have 16 bits.
             lowest = tl.div_rn(_kth_largest(scores, rank, NUM_BITS), heat)
         scores = tl.div_rn(scores, heat)
         scores = tl.where(scores < lowest, -float("inf"), scores)

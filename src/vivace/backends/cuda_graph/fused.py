@@ -1,6 +1,6 @@
-"""The layers through fused kernels: five launches a layer instead of some twenty.
+"""`Layers` through fused Triton kernels: five launches a layer instead of about twenty.
 
-The same numbers for a slot alone and in any batch; see product_kernels.py.
+A slot's results do not depend on its batch; see product_kernels.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vivace.backends.cuda_graph import launch
-from vivace.backends.cuda_graph.frame import DrawKind, Draws, Place, Spoken
+from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes, Place
 from vivace.backends.cuda_graph.launch import Drawn, FirstCode, Heads, Knobs, Scratch, SlotKeys
 from vivace.backends.cuda_graph.plain import bans, shape_of
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
@@ -26,7 +26,7 @@ from vivace.speech import SamplingParams
 Attend = Callable[[Tensor, Block, SlotKeys], Tensor]
 
 
-class FusedComputer:
+class FusedLayers:
     name = "fused"
     packs_prompts = True
 
@@ -45,9 +45,9 @@ class FusedComputer:
         self._noise_starts = [0, *range(first, first + rest * (size - 1), rest)]
 
     def kind(self, params: Sequence[SamplingParams]) -> DrawKind:
-        """Ranks are found in the kernel; only top-p needs a graph of its own."""
+        """The kernel does top-k for any k; only top-p needs a graph of its own."""
         kind = DrawKind.of(params)
-        return kind if kind.has_top_p else DrawKind(0, has_top_p=False)
+        return kind if kind.has_top_p else DrawKind(None, has_top_p=False)
 
     def text_vectors(self, ids: Tensor) -> Tensor:
         """Looked up: see `Talker.fold_texts`."""
@@ -76,7 +76,7 @@ class FusedComputer:
             x = _run_block(block, x, SlotKeys(keys, values), attend)
         return launch.rms_norm(x, body.norm)
 
-    def speak(self, hidden: Tensor, draws: Draws) -> Spoken:
+    def speak(self, hidden: Tensor, draws: Draws) -> FrameCodes:
         batch, width = hidden.shape
         num_groups, device = self._config.num_code_groups, hidden.device
         drawn = Drawn(
@@ -90,10 +90,10 @@ class FusedComputer:
         logits = launch.linear(hidden, self._talker.codec_head.weight)
         self._draw(logits, noise, draws, 0, x[:, 1], drawn)
         self._speak_rest(x, noise, draws, drawn)
-        return Spoken(drawn.codes, drawn.code_sum.to(hidden.dtype), drawn.is_finite > 0)
+        return FrameCodes(drawn.codes, drawn.code_sum.to(hidden.dtype), drawn.is_finite > 0)
 
     def _speak_rest(self, x: Tensor, noise: Tensor, draws: Draws, drawn: Drawn) -> None:
-        """Codebooks 1 and up, from the talker's state and the first code's vector."""
+        """Codebooks 1 and up, from the talker's hidden state and the first code's embedding."""
         for book in range(1, self._config.num_code_groups):
             logits = self.predict(x, book)
             x = x.new_empty(len(x), 1, x.shape[2])
@@ -146,7 +146,7 @@ class FusedComputer:
         )
 
     def _shape(self, logits: Tensor, draws: Draws, *, is_first: bool) -> Tensor:
-        """Scores with top-p, which the draw's kernel leaves to sampling.py."""
+        """Scores with top-p, which the kernel does not implement, from sampling.py."""
         shape = shape_of(draws, logits.shape[1], is_predictor=not is_first)
         if not is_first:
             return shape_scores(logits, shape)
@@ -155,13 +155,13 @@ class FusedComputer:
         return talker_scores(logits, draws.history, penalty, is_banned, shape)
 
     def _noise(self, draws: Draws) -> Tensor:
-        """Of one frame, all codebooks: [B, codes]."""
+        """Gumbel noise of one frame, all codebooks: [B, codes]."""
         first, rest = self._config.vocab_size, self._predictor.config.vocab_size
         seeds, frames = draws.numbers[Number.SEED], draws.numbers[Number.NUM_FRAMES]
         return launch.gumbel_noise(seeds, frames, first, rest, self._config.num_code_groups)
 
     def _frame_cache(self, batch: int) -> list[SlotKeys]:
-        """The predictor's keys and values of a frame, at the same place for every frame."""
+        """The predictor's KV cache of a frame, allocated once per batch size for the graphs."""
         if batch not in self._frame_keys:
             config, like = self._predictor.config, self._table.hidden
             shape = (batch, config.num_key_value_heads, config.num_code_groups, config.head_dim)
@@ -193,7 +193,7 @@ def _blocks(layers: nn.ModuleList) -> list[Block]:
 
 
 def _run_block(block: Block, x: Tensor, cache: SlotKeys, attend: Attend) -> Tensor:
-    """Rows [M, hidden] through attention and MLP, each added to what came in."""
+    """Rows [M, hidden] through attention and MLP, each with its residual connection."""
     attention, mlp = block.self_attn, block.mlp
     qkv = launch.linear(x, attention.qkv_weight, norm=block.input_layernorm)
     attended = attend(qkv, block, cache)

@@ -1,7 +1,7 @@
-"""Captured work by name: the first call captures, later ones replay.
+"""A pool of CUDA graphs by key: the first call captures, later ones replay.
 
-All graphs of a pool share memory and run on its stream one after another. Where a capture fails,
-or off CUDA, the same work runs un-captured.
+All graphs of a pool share memory and run one after another on its stream. Where a capture fails,
+and on other devices, the same work runs without a graph.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ class GraphPool:
         *,
         is_capturing: bool = True,
         is_urgent: bool = False,
-        stream_of: GraphPool | None = None,  # run on that pool's stream, one after the other
+        stream_of: GraphPool | None = None,  # share that pool's stream
     ) -> None:
         self._is_cuda = device.type == "cuda"
         self._is_capturing = is_capturing and self._is_cuda
         self._ready: dict[Hashable, Work] = {}
         self._pool: Any = None  # PyTorch gives its handle no public type
-        self.fallbacks: dict[str, str] = {}  # what runs un-captured, and why
+        self.fallbacks: dict[str, str] = {}  # work that runs without a graph, and why
         priority = -1 if is_urgent else 0
         self.stream = torch.cuda.Stream(device, priority=priority) if self._is_cuda else None
         if stream_of is not None:
             self.stream = stream_of.stream
 
     def __len__(self) -> int:
-        """How many graphs there are."""
+        """The number of captured graphs."""
         return len(self._ready) - len(self.fallbacks)
 
     def on_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
 
     def get(self, key: Hashable, work: Work, park: Work) -> Work:
-        """A call that does `work`; `park` makes its inputs harmless, since a capture runs it."""
+        """A call that does `work`; `park` fills its inputs with padding for the warm-up run."""
         if key not in self._ready:
             self._ready[key] = self._prepare(str(key), work, park) if self._is_capturing else work
         return self._ready[key]
@@ -53,16 +53,16 @@ class GraphPool:
     def _prepare(self, name: str, work: Work, park: Work) -> Work:
         with self.on_stream():
             park()
-            work()  # compiles kernels and fills caches: neither can be captured
+            work()  # compiles kernels and allocates caches, which cannot be captured
             torch.cuda.synchronize()
             try:
-                log.debug("a CUDA graph for %s", name)
+                log.debug("capturing a CUDA graph for %s", name)
                 return self._capture(work)
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]
                 self.fallbacks[name] = reason
-                self._pool = None  # a pool that a failed capture has used is not used again
-                log.warning("no CUDA graph for %s, it runs un-captured: %s", name, reason)
+                self._pool = None  # a failed capture leaves its memory pool unusable
+                log.warning("no CUDA graph for %s, it runs without: %s", name, reason)
                 torch.cuda.synchronize()
                 return work
 

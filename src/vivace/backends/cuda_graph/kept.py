@@ -1,4 +1,4 @@
-"""What the last few voices left on the device, by content: later requests continue from there."""
+"""LRU cache of per-voice device state (KV cache rows, codec state), keyed by content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ State = tuple[Tensor, ...]
 
 class KeptStates:
     def __init__(self, max_bytes: int) -> None:
-        self._states: OrderedDict[Hashable, State] = OrderedDict()  # the latest used is last
+        self._states: OrderedDict[Hashable, State] = OrderedDict()  # least recently used first
         self._max_bytes = max_bytes
         self.num_bytes = 0
 
@@ -28,7 +28,7 @@ class KeptStates:
         return self._states.get(key)
 
     def put(self, key: Hashable, state: State) -> None:
-        """Keep it, and forget what was not used for longest; too large a state is not kept."""
+        """Store a state and evict the least recently used; one over `max_bytes` is not stored."""
         self._forget(key)
         if state_bytes(state) > self._max_bytes:
             return

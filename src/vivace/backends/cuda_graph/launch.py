@@ -1,4 +1,4 @@
-"""Calls of the fused kernels: shapes, grids and options."""
+"""Launches of the fused kernels: output allocation, grids and options."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from vivace.backends.cuda_graph.buckets import TILE
 from vivace.backends.cuda_graph.tiles import NUM_WARPS, Tiles, power_of_two, tiles
 from vivace.model.layers import Block, RMSNorm
 
-MAX_FUSED_NORM_ROWS = 2  # more rows are normalised once, not by every program of the product
-CHUNK = 64  # keys of one program
+MAX_FUSED_NORM_ROWS = 2  # more rows get a norm kernel of their own instead of one in every block
+CHUNK = 64  # keys per attention block
 
 
 def rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
@@ -91,7 +91,7 @@ class SlotKeys:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Where the chunks of a long attention wait to be merged."""
+    """Partial results of split-KV attention, before they are merged."""
 
     out: Tensor  # float32 [B, heads, chunks, head_dim]
     peak: Tensor  # float32 [B, heads, chunks]
@@ -117,7 +117,7 @@ def attend_slots(
     num_keys: Tensor,
     scratch: Scratch,
 ) -> Tensor:
-    """Each row's new token against its slot, [B, heads * head_dim]."""
+    """Attention of each row's new token to its slot's KV cache, [B, heads * head_dim]."""
     q_norm, k_norm = _norms(block)
     batch, num_chunks = len(qkv), scratch.peak.shape[2]
     out = torch.empty(batch, heads.width, dtype=qkv.dtype, device=qkv.device)
@@ -143,7 +143,7 @@ def attend_prompts(
     slots: Tensor,
     positions: Tensor,
 ) -> Tensor:
-    """Rows of prompts, `TILE` after `TILE` of one slot, against all that their slots hold."""
+    """Causal attention of prompt rows, each `TILE` of one slot, to their slots' KV cache."""
     q_norm, k_norm = _norms(block)
     keys, values, tables = cache.keys, cache.values, (heads.cos, heads.sin)
     shape = {"NUM_KV": heads.num_kv_heads, "GROUP": heads.group, "D": heads.head_dim}
@@ -171,7 +171,7 @@ def attend_frame(
     first: int,
     num_new: int,
 ) -> Tensor:
-    """The predictor's new tokens against their frame's earlier ones."""
+    """Attention of the predictor's new tokens to the earlier ones of the same frame."""
     q_norm, k_norm = _norms(block)
     out = torch.empty(len(qkv), heads.width, dtype=qkv.dtype, device=qkv.device)
     num_positions = cache.keys.shape[2]
@@ -188,7 +188,7 @@ def attend_frame(
 def gumbel_noise(
     seeds: Tensor, frames: Tensor, num_first: int, num_rest: int, books: int
 ) -> Tensor:
-    """sampling.NoiseTable's numbers of one frame, [B, all codes], each codebook rounded up to 4."""
+    """The noise of `sampling.NoiseTable` for one frame: [B, codes], codebooks padded to 4."""
     first, rest = -(-num_first // 4), -(-num_rest // 4)
     num_counters = first + rest * (books - 1)
     noise = torch.empty(len(seeds), 4 * num_counters, device=seeds.device)
@@ -201,7 +201,7 @@ def gumbel_noise(
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What the draws of a frame fill in."""
+    """Outputs of the draw kernels of one frame."""
 
     codes: Tensor  # int64 [B, groups]
     is_finite: Tensor  # int8 [B]
@@ -210,7 +210,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """How each row draws: [B] each."""
+    """Sampling parameters of each row: [B] each."""
 
     temperature: Tensor  # float32
     is_greedy: Tensor  # int64
@@ -219,7 +219,7 @@ class Knobs:
 
 @dataclass(frozen=True, slots=True)
 class FirstCode:
-    """What shapes codebook 0 alone."""
+    """Inputs of the draw that only codebook 0 needs."""
 
     history: Tensor  # bool [B, codes]
     penalty: Tensor  # float32 [B]
@@ -232,15 +232,15 @@ def draw_code(
     logits: Tensor,  # [B, codes]
     noise: Tensor,  # [B, codes], rows of any stride
     knobs: Knobs,
-    first: FirstCode,  # read where `book` is 0
+    first: FirstCode,  # used if `book` is 0
     embedding: Tensor,  # [codes, hidden]
-    next_x: Tensor,  # [B, hidden], rows of any stride: takes the code's embedding
+    next_x: Tensor,  # [B, hidden], rows of any stride: output, the code's embedding
     drawn: Drawn,
     book: int,
     *,
     is_shaped: bool,
 ) -> None:
-    """Draw one codebook of every row; `is_shaped`: the logits are scores already."""
+    """Draw one code for every row; `is_shaped`: temperature, top-k and top-p are applied."""
     batch, num_codes = logits.shape
     draw_kernels.draw_kernel[(batch,)](
         logits, noise, knobs.temperature, knobs.is_greedy, knobs.last,
@@ -279,10 +279,10 @@ def _norms(block: Block) -> tuple[RMSNorm, RMSNorm]:
 
 
 def options(tensor: Tensor, *, is_rotating: bool = False) -> dict[str, bool]:
-    """From Hopper on, a kernel fetches its weights while the one before it ends.
+    """Launch options: programmatic dependent launch from Hopper on, and no FMA in RoPE.
 
-    Of a rotation's products and their sum the compiler would make one operation, which rounds once
-    where the reference rounds twice; elsewhere it may, and the tests know its bits.
+    With an FMA the rotation would round once where the reference rounds twice. Other kernels may
+    use FMA; the tests compare their exact bits.
     """
     can = tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0)
     return {"OVERLAPS": can, "launch_pdl": can, "enable_fp_fusion": not is_rotating}

@@ -1,4 +1,4 @@
-"""How much of the device's memory goes where, and what to say when there is not enough."""
+"""How many streams fit in the device's memory, and the error when they do not."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 from vivace.errors import BackendError
 
-DEFAULT_STREAMS = 8  # a server says how many; others share the GPU with a language model
-SHARE = 0.6  # of the free memory, for slots; graphs and the rest of the machine want some too
+DEFAULT_STREAMS = 8  # few, since the GPU is often shared with a language model
+SHARE = 0.6  # of the free memory, for slots; the rest is left to graphs and other processes
 
 
 def fitting_streams(bytes_per_stream: int, device: torch.device) -> int:
-    """The usual number of streams, or as many as the device holds."""
+    """`DEFAULT_STREAMS`, or as many as fit in the device's free memory."""
     if device.type != "cuda":
         return DEFAULT_STREAMS
     free, _ = torch.cuda.mem_get_info(device)
@@ -36,6 +36,6 @@ def checked_allocation(max_streams: int, max_frames: int, device: torch.device) 
 
 
 def format_sizes(sizes: Mapping[str, int]) -> str:
-    """A small table in mebibytes."""
+    """A table in MiB, with the total."""
     lines = [f"{name:<18}{size / 2**20:>10.1f} MiB" for name, size in sizes.items()]
     return "\n".join([*lines, f"{'together':<18}{sum(sizes.values()) / 2**20:>10.1f} MiB"])

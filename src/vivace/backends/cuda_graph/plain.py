@@ -1,6 +1,6 @@
-"""The layers as the model's own modules compute them: any device, any dtype, no kernels.
+"""`Layers` through the model's own PyTorch modules: any device, any dtype.
 
-What the fused kernels are checked against, and what serves where they cannot run.
+The reference that the fused kernels are compared with, and the fallback where they cannot run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vivace.backends.cuda_graph.frame import DrawKind, Draws, Place, Spoken
+from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes, Place
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.frame_maker import NUM_SPECIAL
 from vivace.model.cache import KeyValueCache
@@ -20,7 +20,7 @@ from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
 from vivace.speech import SamplingParams
 
 
-class PlainComputer:
+class PlainLayers:
     name = "plain"
     packs_prompts = False
 
@@ -46,13 +46,13 @@ class PlainComputer:
         return self._talker(x[:, None], rope, SlotAttention(self._table, place))[:, 0]
 
     def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
-        """The rows of one prompt, from its first to its last."""
+        """All rows of one prompt."""
         cos, sin = self._rope
         attend = StoringAttention(self._table, slots, positions)
         hidden: Tensor = self._talker(x[None], (cos[positions], sin[positions]), attend)[0]
         return hidden
 
-    def speak(self, hidden: Tensor, draws: Draws) -> Spoken:
+    def speak(self, hidden: Tensor, draws: Draws) -> FrameCodes:
         noise = self._noise.frames(
             draws.numbers[Number.SEED], draws.numbers[Number.NUM_FRAMES], num_frames=1
         )
@@ -66,7 +66,7 @@ class PlainComputer:
 
     def _speak_rest(
         self, hidden: Tensor, first: Tensor, score: Tensor, draws: Draws, noise: list[Tensor]
-    ) -> Spoken:
+    ) -> FrameCodes:
         cache = self._cache(len(hidden))
         shape = shape_of(draws, self._predictor.config.vocab_size, is_predictor=True)
         vectors = [self._talker.model.codec_embedding(first)[:, None]]
@@ -81,14 +81,14 @@ class PlainComputer:
             vectors.append(x)
             codes.append(code)
             best.append(score)
-        return Spoken(
+        return FrameCodes(
             codes=torch.stack(codes, dim=-1),
             code_sum=torch.cat(vectors, dim=1).sum(1),
             is_finite=torch.isfinite(torch.stack(best, dim=-1)).all(dim=-1),
         )
 
     def _cache(self, batch: int) -> KeyValueCache:
-        """Its memory is kept from frame to frame, so that a graph finds it where it was."""
+        """Allocated once per batch size: a captured graph needs the same addresses every time."""
         if batch not in self._caches:
             num_layers = self._predictor.config.num_hidden_layers
             self._caches[batch] = KeyValueCache(num_layers, self._config.num_code_groups)
@@ -97,7 +97,7 @@ class PlainComputer:
 
 
 class SlotAttention:
-    """Each row attends to its slot's keys and values, `place.span` of them at most."""
+    """Attention of each row to its slot's KV cache, up to `place.span` positions."""
 
     def __init__(self, table: SlotTable, place: Place) -> None:
         self._table, self._place = table, place
@@ -105,7 +105,7 @@ class SlotAttention:
         self._mask = seen[:, None, None]  # [B, 1, 1, span]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Query heads that share a key stand as its queries: [B, kv_heads, group, head_dim]."""
+        """Query heads of one KV head become its query positions: [B, kv_heads, group, head_dim]."""
         slots, position = self._place.slots, self._place.position
         keys, values = self._table.keys[layer], self._table.values[layer]
         keys[slots, :, position] = k[:, :, 0]
@@ -117,7 +117,7 @@ class SlotAttention:
 
 
 class StoringAttention:
-    """Causal attention within a prompt, whose keys and values go into its slot."""
+    """Causal attention within a prompt; stores its keys and values in the slot's KV cache."""
 
     def __init__(self, table: SlotTable, slots: Tensor, positions: Tensor) -> None:
         self._table, self._slots, self._positions = table, slots, positions
@@ -146,15 +146,16 @@ def bans(model: Qwen3TTS) -> tuple[Tensor, Tensor]:
 
 
 def shape_of(draws: Draws, num_codes: int, *, is_predictor: bool) -> Shape:
-    numbers, scales = draws.numbers, draws.scales
-    number = Number.PREDICTOR_IS_GREEDY if is_predictor else Number.IS_GREEDY
+    numbers, scales, num_ranked = draws.numbers, draws.scales, draws.kind.num_ranked
+    greedy = Number.PREDICTOR_IS_GREEDY if is_predictor else Number.IS_GREEDY
+    last = Number.PREDICTOR_LAST if is_predictor else Number.LAST
     scale = Scale.PREDICTOR_TEMPERATURE if is_predictor else Scale.TEMPERATURE
     top_p = Scale.PREDICTOR_TOP_P if is_predictor else Scale.TOP_P
     return Shape(
         temperature=scales[scale, :, None],
-        is_greedy=numbers[number, :, None] > 0,
-        last=numbers[number + 1, :, None],
+        is_greedy=numbers[greedy, :, None] > 0,
+        last=numbers[last, :, None],
         top_p=scales[top_p, :, None],
-        num_ranked=min(draws.kind.num_ranked or num_codes, num_codes),
+        num_ranked=num_codes if num_ranked is None else min(num_ranked, num_codes),
         has_top_p=draws.kind.has_top_p,
     )

@@ -1,8 +1,8 @@
-"""Reading prompts: their rows through the talker, keys and values into the slots.
+"""Prefill: prompts through the talker, their keys and values into the slots' KV cache.
 
-The rows of all prompts stand in one list, each as a column of numbers: its text id, its slot and
-position, and which vectors make it up. The list is cut into passes that a graph exists for. What
-several prompts begin with is read once and copied.
+The rows of all prompts are packed into one array, each row as a column of numbers: text id, slot,
+position and embedding indices. The array is cut into passes of sizes that graphs exist for. A
+prefix that several prompts share is computed once and copied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vivace.backends.cuda_graph.buckets import PROMPT_ROWS, TILE, fit
-from vivace.backends.cuda_graph.frame import Computer
+from vivace.backends.cuda_graph.frame import Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.kept import KeptStates
 from vivace.backends.cuda_graph.slot_table import SlotTable
@@ -25,31 +25,31 @@ from vivace.model.config import SPEAKER
 from vivace.model.talker import Qwen3TTS, Talker
 from vivace.prompt import Prompt
 
-FEWEST_SHARED = 32  # rows that are worth a copy
-MAX_KEPT = 1024  # rows of keys and values, of all voices together
+FEWEST_SHARED = 32  # rows; a shorter shared prefix is not cached
+MAX_KEPT = 1024  # rows of keys and values in the cache, of all voices together
 
-Columns = NDArray[np.int64]  # [numbers of a row, rows]
+Columns = NDArray[np.int64]  # [fields, rows]
 
 
 class Field(IntEnum):
-    """The first numbers of a row; those of its vectors follow, one per codebook."""
+    """The fields of a row; from `VECTORS` on, one embedding index per codebook."""
 
     TEXT = 0
     SLOT = 1
     POSITION = 2
-    TARGET = 3  # whose hidden state this row gives: its slot's after a last row, else nobody's
+    TARGET = 3  # where to store the hidden state: the slot for its last row, else the padding row
     VECTORS = 4
 
 
 class Prefill:
     def __init__(
-        self, model: Qwen3TTS, table: SlotTable, computer: Computer, graphs: GraphPool
+        self, model: Qwen3TTS, table: SlotTable, layers: Layers, graphs: GraphPool
     ) -> None:
         self._talker = model.talker
-        self._table, self._computer, self._graphs = table, computer, graphs
+        self._table, self._layers, self._graphs = table, layers, graphs
         sizes = [len(each.weight) for each in model.talker.code_tables]
         self._first = np.cumsum([0, *sizes[:-1]])  # of each codebook
-        self._nothing, self._speaker = sum(sizes), sum(sizes) + 1
+        self._nothing, self._speaker = sum(sizes), sum(sizes) + 1  # indices after the codebooks
         self._vectors = join_tables(model.talker, num_more=1 + table.num_slots)
         parked = [model.config.tts_pad_token_id, 0, table.num_positions, table.padding]
         self._parked = np.array([*parked, *[self._nothing] * len(sizes)])[:, None]
@@ -59,11 +59,11 @@ class Prefill:
 
     @property
     def num_bytes(self) -> int:
-        """Of what voices left."""
+        """Size of the prefix cache."""
         return self._kept.num_bytes
 
     def run(self, prompts: Sequence[Prompt], slots: Sequence[int]) -> None:
-        """Read these prompts into these slots."""
+        """Prefill these prompts into these slots."""
         self._write_speakers(prompts, slots)
         found = [self._recall(*each) for each in zip(prompts, slots, strict=True)]
         columns = [self._columns(*each) for each in zip(prompts, slots, found, strict=True)]
@@ -73,12 +73,12 @@ class Prefill:
             self._keep(prompt, slot)
 
     def warm(self, num_rows: int) -> None:
-        """Capture what a pass of `num_rows` rows needs."""
+        """Capture the graph for a pass of `num_rows` rows."""
         size = fit(num_rows, PROMPT_ROWS)
         if size is not None:
             self._graph(size)
 
-    # -- rows as numbers ---------------------------------------------------------------------
+    # -- packing -----------------------------------------------------------------------------
 
     def _columns(self, prompt: Prompt, slot: int, start: int) -> Columns:
         """The prompt's rows from `start` on, with padding up to a multiple of `TILE`."""
@@ -95,8 +95,8 @@ class Prefill:
         return columns
 
     def _passes(self, columns: Sequence[Columns]) -> Sequence[Columns]:
-        """Where the list is cut changes no result, as long as the computer can take it."""
-        if not self._computer.packs_prompts:
+        """Any cut gives the same result; layers that do not pack get one prompt per pass."""
+        if not self._layers.packs_prompts:
             return columns
         together, size = np.concatenate(columns, axis=1), PROMPT_ROWS[-1]
         return [together[:, i : i + size] for i in range(0, together.shape[1], size)]
@@ -115,10 +115,10 @@ class Prefill:
     def _read(self, columns: Columns) -> None:
         num_rows = columns.shape[1]
         size = fit(num_rows, PROMPT_ROWS)
-        if size is None:  # one prompt that no graph holds and the computer wants whole
+        if size is None:  # a prompt larger than every graph, for layers that do not pack
             self._run(self._table.upload(columns, torch.int64))
             return
-        graph = self._graph(size)  # first, since a capture parks the inputs
+        graph = self._graph(size)  # first, since a capture overwrites the inputs
         self._set_inputs(np.concatenate((columns, self._padding(size - num_rows)), axis=1))
         graph()
 
@@ -137,19 +137,19 @@ class Prefill:
         self._inputs[columns.shape[1]].copy_(host, non_blocking=True)
 
     def _padding(self, num_rows: int) -> Columns:
-        """Rows that read and leave nothing."""
+        """Rows whose results are written to padding."""
         return np.repeat(self._parked, num_rows, axis=1)
 
     def _run(self, inputs: Tensor) -> None:
         vectors = F.embedding(inputs[Field.VECTORS :].T, self._vectors).sum(1)
         x = vectors + self._talker.text_vectors(inputs[Field.TEXT])
-        hidden = self._computer.read_prompts(x, inputs[Field.SLOT], inputs[Field.POSITION])
+        hidden = self._layers.read_prompts(x, inputs[Field.SLOT], inputs[Field.POSITION])
         self._table.hidden.index_copy_(0, inputs[Field.TARGET], hidden)
 
-    # -- what prompts begin with -------------------------------------------------------------
+    # -- shared prefixes ---------------------------------------------------------------------
 
     def _recall(self, prompt: Prompt, slot: int) -> int:
-        """Copy the first rows' keys and values if they are kept; returns how many rows that is."""
+        """Copy the prefix's keys and values from the cache; returns the number of rows copied."""
         kept = self._kept.get(_shared_key(prompt)) if self._shares(prompt) else None
         if kept is None:
             return 0
@@ -168,26 +168,26 @@ class Prefill:
         self._kept.put(_shared_key(prompt), state)
 
     def _shares(self, prompt: Prompt) -> bool:
-        """A computer that does not pack reads every prompt from its first row."""
-        return self._computer.packs_prompts and _num_shared(prompt) >= FEWEST_SHARED
+        """Whether to cache the prefix; layers that do not pack need every prompt from row 0."""
+        return self._layers.packs_prompts and _num_shared(prompt) >= FEWEST_SHARED
 
 
 def _num_shared(prompt: Prompt) -> int:
-    """The last row is always read, for what follows it."""
+    """Never all rows: the last one is always computed, for its hidden state."""
     return min(prompt.num_shared_rows, len(prompt) - 1)
 
 
 def _shared_key(prompt: Prompt) -> Hashable:
-    """All that the shared rows are made of."""
+    """Everything that the prefix's keys and values depend on."""
     length = _num_shared(prompt)
     speaker = None if prompt.speaker is None else prompt.speaker.tobytes()
     return prompt.text_ids[:length], prompt.codes[:length].tobytes(), speaker
 
 
 def join_tables(talker: Talker, num_more: int) -> Tensor:
-    """The code vectors of all codebooks in one table, and `num_more` zeros.
+    """The embeddings of all codebooks in one table, followed by `num_more` rows of zeros.
 
-    The talker's own tables become views of it: no second copy.
+    The talker's own embeddings become views of it, so memory holds them once.
     """
     tables = talker.code_tables
     weights = [table.weight.detach() for table in tables]

@@ -1,9 +1,8 @@
 # mypy: ignore-errors
-"""Triton kernels of norms and products, with the reference's rounding points (model/ops.py).
+"""Triton kernels of norms and matrix products, which round where the reference does (model/ops.py).
 
-Every sum runs in an order that depends on a row's own data alone, never on the batch around it:
-products accumulate along k in one sequence or in four, norms are one row to a reduction. So a
-slot's numbers do not depend on its company.
+They are batch-invariant: the order of every sum is independent of the batch size. Products
+accumulate along k in one sequence or in four, norms reduce one row each.
 """
 
 from __future__ import annotations
@@ -12,15 +11,14 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-LINE = tl.constexpr(64)  # bfloat16 numbers of a cache line
+LINE = tl.constexpr(64)  # bfloat16 numbers per cache line
 
 
 @triton.jit
 def wait_for_last(OVERLAPS: tl.constexpr):
-    """Wait until the kernel before has written what we read; only then may the next one start.
+    """Programmatic dependent launch: wait for the previous kernel, then let the next one start.
 
-    In the other order each kernel would let the next one in, and those that wait would crowd out
-    the one that works.
+    In the other order, kernels that only wait would take multiprocessors from the one that works.
     """
     if OVERLAPS:
         gdc_wait()
@@ -29,7 +27,7 @@ def wait_for_last(OVERLAPS: tl.constexpr):
 
 @triton.jit
 def _fetch_ahead(rows, size, LINES: tl.constexpr):
-    """Ask for weight rows before they are needed: they depend on no other kernel."""
+    """Prefetch weight rows into L2 before the wait: they do not depend on earlier kernels."""
     k = tl.minimum(tl.arange(0, LINES) * LINE, size - LINE)
     at = (rows[:, None] + k[None, :]).to(tl.int64)
     tl.inline_asm_elementwise(
@@ -48,7 +46,7 @@ def _row_scale(x, size, eps, BLOCK: tl.constexpr):
 
 @triton.jit
 def scaled(x, scale, weight, dtype: tl.constexpr):
-    """Round the normalised value, then the product with the weight."""
+    """Normalise and round, then multiply by the weight and round, as the reference does."""
     normed = (x.to(tl.float32) * scale).to(dtype).to(tl.float32)
     return (normed * weight.to(tl.float32)).to(dtype)
 
@@ -77,14 +75,14 @@ def rms_norm_kernel(
 def linear_kernel(
     x, weight, bias, norm_weight, out,
     num_rows, n_size, k_size, x_stride, eps,
-    NORM_ROWS: tl.constexpr,  # rows to normalise here; 0 where they come normalised
+    NORM_ROWS: tl.constexpr,  # rows to normalise in this kernel; 0: x is normalised already
     HAS_BIAS: tl.constexpr,
     IS_GATED: tl.constexpr,  # silu(x W) * (x U), U after W
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     DEPTH: tl.constexpr, IS_EVEN: tl.constexpr,  # k_size, rounded up to a power of two
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """out[m, n] = sum over k of norm(x)[m, k] * weight[n, k], and what follows it."""
+    """out[m, n] = sum over k of norm(x)[m, k] * weight[n, k], then bias or gating."""
     dtype: tl.constexpr = x.dtype.element_ty
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -132,11 +130,11 @@ def linear_kernel(
 def residual_linear_kernel(
     x, weight, residual, out,
     num_rows, n_size, k_size, x_stride,
-    PARTS: tl.constexpr,  # of every block of the sum
+    PARTS: tl.constexpr,  # split of every block of k
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     DEPTH: tl.constexpr, IS_EVEN: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """out = residual + x W: a warp to each part of the sum, since long sums wait for themselves."""
+    """out = residual + x W; the sum over k is split among warps to shorten its latency."""
     dtype: tl.constexpr = x.dtype.element_ty
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)

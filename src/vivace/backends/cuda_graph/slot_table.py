@@ -1,6 +1,6 @@
-"""Everything the GPU knows of its slots: one column or row per slot, at addresses that never move.
+"""The slots' state on the device, in tensors whose addresses never change, as graphs need.
 
-The last row is nobody's: a batch that is not full is padded with it.
+Each tensor has one column or row per slot, and a last one that is padding for incomplete batches.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from vivace.speech import SamplingParams
 
 STATUSES: tuple[SlotStatus, ...] = ("running", "waiting", "stop", "length", "failed")
 RUNNING, WAITING, STOP, LENGTH, FAILED = range(len(STATUSES))
+LAST_OPEN = WAITING  # later statuses are final
 RING = 16  # frames a slot can make before the host must read them
 _NUMPY = {torch.int64: np.int64, torch.int32: np.int32, torch.float32: np.float32}
 
 
 class Number(IntEnum):
-    """Rows of `numbers`; the first `NUM_PROGRESS` change with every frame."""
+    """Rows of `numbers`."""
 
     STATUS = 0
     NUM_FRAMES = 1
-    HAS_SUM = 2  # the last frame's embeddings wait to be read by the talker
+    HAS_SUM = 2  # the talker has not read the last frame's embeddings yet
     NEXT_TEXT = 3
     POSITION = 4  # of the next key and value
     NUM_TEXTS = 5
@@ -43,7 +44,20 @@ class Number(IntEnum):
 
 
 NUMBERS = tuple(Number)
-NUM_PROGRESS = 5
+PROGRESS = (  # what every frame changes
+    Number.STATUS,
+    Number.NUM_FRAMES,
+    Number.HAS_SUM,
+    Number.NEXT_TEXT,
+    Number.POSITION,
+)
+TEXT_NUMBERS = (Number.NUM_TEXTS, Number.IS_COMPLETE)
+
+
+def as_slice(numbers: Sequence[Number]) -> slice:
+    """The rows of these consecutive numbers, so that one copy reads or writes them all."""
+    assert list(numbers) == list(range(numbers[0], numbers[0] + len(numbers)))
+    return slice(numbers[0], numbers[-1] + 1)
 
 
 class Scale(IntEnum):
@@ -61,18 +75,18 @@ SCALES = tuple(Scale)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshSlot:
-    """A slot that has read its prompt and made no frame."""
+    """A slot that has been prefilled and has made no frame."""
 
     row: int
     sampling: SamplingParams
     num_rows: int  # of the prompt
     max_frames: int
-    text_ids: Sequence[int]  # still to come, one per frame, as many as there is room for
-    is_complete: bool  # no more will come
+    text_ids: Sequence[int]  # to be fed, one per frame, at most `SlotTable.num_texts`
+    is_complete: bool  # no more text will be appended
 
 
 def bytes_per_slot(config: TalkerConfig, num_positions: int, dtype: torch.dtype) -> int:
-    """Of keys and values; the rest is small beside them."""
+    """Size of a slot's KV cache; its other state is small in comparison."""
     width = config.num_key_value_heads * config.head_dim * dtype.itemsize
     return 2 * config.num_hidden_layers * (num_positions + 1) * width
 
@@ -91,12 +105,12 @@ class SlotTable:
         self.config = config
         self.num_slots, self.num_positions, self.num_texts = num_slots, num_positions, num_texts
         rows = num_slots + 1
-        self.padding = num_slots  # the row that is nobody's
+        self.padding = num_slots  # the row that belongs to no slot
         kv_shape = (
             config.num_hidden_layers,
             num_slots,
             config.num_key_value_heads,
-            num_positions + 1,  # the last position takes what must not be kept
+            num_positions + 1,  # padding writes to the last position
             config.head_dim,
         )
         self.keys = torch.zeros(kv_shape, dtype=dtype, device=device)
@@ -121,16 +135,16 @@ class SlotTable:
         }
 
     def pinned(self, values: object, dtype: torch.dtype) -> Tensor:
-        """Numbers from where the device can copy them while the host goes on."""
+        """A tensor in pinned memory, which the device copies asynchronously."""
         host = torch.from_numpy(np.asarray(values, dtype=_NUMPY[dtype]))
         return host.pin_memory() if self._device.type == "cuda" else host
 
     def upload(self, values: object, dtype: torch.dtype) -> Tensor:
-        """Numbers of the host on the device, without waiting for the device."""
+        """Copy to the device asynchronously."""
         return self.pinned(values, dtype).to(self._device, non_blocking=True)
 
     def reset(self, fresh: Sequence[FreshSlot]) -> None:
-        """Make these rows fresh slots: all their numbers come in one copy."""
+        """Initialise the rows of these slots with a single host-to-device copy."""
         width = max(len(slot.text_ids) for slot in fresh)
         block = self.upload([self._line(slot, width) for slot in fresh], torch.int64)
         row, numbers, scales, texts = block.split([1, len(NUMBERS), len(SCALES), width], dim=1)
@@ -142,7 +156,7 @@ class SlotTable:
             self.text_ids[:, :width].index_copy_(0, rows, texts.int())
 
     def _line(self, slot: FreshSlot, width: int) -> list[int]:
-        """Row, numbers, scales by their bits, and text ids, of which there is room for `width`."""
+        """Row, numbers, scales as the bits of float64, and text ids padded to `width`."""
         numbers, scales = self._numbers(slot), _scales(slot.sampling)
         bits = np.array([scales[name] for name in SCALES]).view(np.int64).tolist()
         padding = [0] * (width - len(slot.text_ids))
@@ -155,7 +169,7 @@ class SlotTable:
         ]
 
     def _numbers(self, slot: FreshSlot) -> dict[Number, int]:
-        """Those that are not 0."""
+        """The initial values that are not 0."""
         sampling, predictor = slot.sampling, self.config.code_predictor_config
         return {
             Number.POSITION: slot.num_rows,
@@ -171,15 +185,15 @@ class SlotTable:
         }
 
     def append_texts(self, row: int, start: int, ids: Sequence[int], is_complete: bool) -> int:
-        """Queue text ids after the first `start`; returns how many there are now.
+        """Append text ids after the first `start`; returns their new number.
 
-        Ids past the last frame a slot can make would never be read, and are not kept.
+        Ids beyond the slot's last possible frame are dropped: they would never be read.
         """
         ids = ids[: self.num_texts - start]
         end = start + len(ids)
         if ids:
             self.text_ids[row, start:end] = self.upload(ids, torch.int32)
-        self.numbers[Number.NUM_TEXTS : Number.IS_COMPLETE + 1, row] = self.upload(
+        self.numbers[as_slice(TEXT_NUMBERS), row] = self.upload(
             [end, int(is_complete)], torch.int64
         )
         return end

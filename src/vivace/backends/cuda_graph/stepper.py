@@ -1,4 +1,4 @@
-"""Queues frames for batches of slots and reads what they made: one wait for many frames."""
+"""Queues frames for batches of slots and copies their codes to the host, once for many frames."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from torch import Tensor
 
 from vivace.backends.base import Frames, SlotStatus
 from vivace.backends.cuda_graph.buckets import BATCHES, fit, spans
-from vivace.backends.cuda_graph.frame import Computer, DrawKind, FrameLoop
+from vivace.backends.cuda_graph.frame import DrawKind, FrameLoop, Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
-from vivace.backends.cuda_graph.slot_table import RING, STATUSES, Number, SlotTable
+from vivace.backends.cuda_graph.slot_table import RING, STATUSES, Number, SlotTable, as_slice
 from vivace.speech import SamplingParams
 
 Codes = NDArray[np.int64]
+REPORT = (Number.STATUS, Number.NUM_FRAMES)  # what the host reads after a step, before the codes
 
 
 @dataclass(slots=True, kw_only=True)
 class LiveSlot:
-    """What the host knows of an admitted slot."""
+    """The host's state of an admitted slot."""
 
     row: int
     sampling: SamplingParams
     num_rows: int  # of the prompt
     num_texts: int
     is_complete: bool  # no more text will come
-    num_frames: int = 0  # read by the host
-    num_queued: int = 0  # and on their way, at most
+    num_frames: int = 0  # copied to the host
+    num_queued: int = 0  # queued after those, at most
     status: SlotStatus = "running"
 
     @property
@@ -44,22 +45,20 @@ class LiveSlot:
 
 
 class Stepper:
-    def __init__(
-        self, table: SlotTable, computer: Computer, graphs: GraphPool, pad_id: int
-    ) -> None:
-        self._table, self._computer, self._graphs = table, computer, graphs
-        self._loop = FrameLoop(table, computer, pad_id)
+    def __init__(self, table: SlotTable, layers: Layers, graphs: GraphPool, pad_id: int) -> None:
+        self._table, self._layers, self._graphs = table, layers, graphs
+        self._loop = FrameLoop(table, layers, pad_id)
         self._spans = spans(table.num_positions)
         self._rows = torch.full((BATCHES[-1],), table.padding, device=table.numbers.device)
 
     def start(
         self, live: Sequence[LiveSlot], num_frames: int
     ) -> Callable[[], list[tuple[Codes, SlotStatus]]]:
-        """Queue frames for a batch; the call returned waits for them and says what each made."""
+        """Queue frames for a batch; the returned call waits for them and gives each slot's."""
         assert 0 < num_frames <= RING
         batch = fit(len(live), BATCHES)
         assert batch is not None
-        kind = self._computer.kind([slot.sampling for slot in live])
+        kind = self._layers.kind([slot.sampling for slot in live])
         reach = max(s.num_rows + s.num_frames + s.num_queued for s in live) + num_frames
         span = fit(reach, self._spans) or self._spans[-1]
         first = self.frame(batch, 0 if all(slot.is_fresh for slot in live) else span, kind)
@@ -86,24 +85,24 @@ class Stepper:
         )
 
     def warm(self, batch: int, num_positions: int) -> None:
-        """Capture the frames of `batch` slots, usually sampled, up to that many positions."""
-        kind = self._computer.kind([SamplingParams()])
+        """Capture the frames of `batch` slots with default sampling, for `num_positions`."""
+        kind = self._layers.kind([SamplingParams()])
         shorter = [span for span in self._spans if span < num_positions]
         for span in (0, *shorter, *self._spans[len(shorter) : len(shorter) + 1]):
             self.frame(batch, span, kind)
 
     def _report(self, rows: Tensor) -> Callable[[], NDArray[np.int32]]:
-        """Status, number of frames and the latest codes of these rows, on their way to the host."""
+        """Start copying these rows' status, number of frames and latest codes to the host."""
         table = self._table
-        numbers = table.numbers[: Number.NUM_FRAMES + 1].index_select(1, rows).T
+        numbers = table.numbers[as_slice(REPORT)].index_select(1, rows).T
         ring = table.ring.index_select(0, rows).flatten(1)
         return to_host(torch.cat((numbers.int(), ring), dim=1))
 
     def _settle(
         self, slot: LiveSlot, row: NDArray[np.int32], num_queued: int
     ) -> tuple[Codes, SlotStatus]:
-        status, num_frames = STATUSES[row[0]], int(row[1])
-        ring = row[2:].reshape(RING, -1)
+        status, num_frames = STATUSES[row[0]], int(row[1])  # as in REPORT
+        ring = row[len(REPORT) :].reshape(RING, -1)
         codes = ring[np.arange(slot.num_frames, num_frames) % RING].astype(np.int64)
         slot.status, slot.num_frames = status, num_frames
         slot.num_queued -= num_queued
@@ -111,7 +110,7 @@ class Stepper:
 
 
 def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:
-    """Start the copy; the call returned waits for it."""
+    """Start the copy; the returned call waits for it."""
     if tensor.device.type != "cuda":
         copied = tensor.clone()
         return copied.numpy
@@ -128,7 +127,7 @@ def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:
 
 
 def stack(made: Sequence[tuple[Codes, SlotStatus]], num_groups: int) -> Frames:
-    """What every slot made, in the order of the slots."""
+    """The slots' codes and statuses as one `Frames`."""
     lengths = tuple(len(codes) for codes, _ in made)
     padded = np.zeros((len(made), max(lengths, default=0), num_groups), dtype=np.int64)
     for row, (codes, _) in enumerate(made):

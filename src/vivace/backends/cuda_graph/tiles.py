@@ -1,4 +1,4 @@
-"""How products are cut among programs."""
+"""Tile sizes of the matrix product kernels."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import cache
 import torch
 from torch import Tensor
 
-NUM_WARPS = 4  # one number for all norms: a reduction's order follows it
-SMALLEST_SHARED = 99 * 2**10  # of any GPU with bfloat16
-RESERVE = 2**14  # shared memory that a product needs beside its stages
+NUM_WARPS = 4  # the same for all norms: the order of a reduction depends on it
+SMALLEST_SHARED = 99 * 2**10  # bytes per block; every GPU with bfloat16 has at least this
+RESERVE = 2**14  # bytes of shared memory that a kernel needs besides its pipeline stages
 MANY = 2**31  # rows
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How a product is cut among programs; a sum's order does not depend on it."""
+    """Tile sizes of a matrix product; the order of a sum does not depend on them."""
 
     rows: int
     columns: int
@@ -25,7 +25,7 @@ class Tiles:
     num_warps: int = NUM_WARPS
 
 
-# The fastest of benchmarks/kernels.py on an H200, each for up to so many rows.
+# (rows up to, fastest tiles in benchmarks/kernels.py on an H200)
 SMALL = ((16, Tiles(16, 32, 256, 4)), (MANY, Tiles(32, 64, 256, 3)))
 HOPPER = (
     (16, Tiles(16, 32, 256, 4)),
@@ -34,7 +34,7 @@ HOPPER = (
     (256, Tiles(64, 128, 64, 4)),
     (MANY, Tiles(128, 128, 64, 3, num_warps=8)),
 )
-RESIDUAL = (  # of one depth, which the parts of the sum follow; few columns: more programs
+RESIDUAL = (  # one depth for all, since the split of the sum depends on it
     (16, Tiles(16, 16, 256, 4)),
     (64, Tiles(32, 16, 256, 3)),
     (256, Tiles(32, 32, 256, 3)),
@@ -43,7 +43,7 @@ RESIDUAL = (  # of one depth, which the parts of the sum follow; few columns: mo
 
 
 def tiles(out: Tensor, depth: int, *, has_residual: bool = False, is_gated: bool = False) -> Tiles:
-    """In fewer stages where memory is less."""
+    """The tiles of a product, with fewer pipeline stages where shared memory is small."""
     num_rows, num_columns = out.shape
     choices = RESIDUAL if has_residual else HOPPER if _is_hopper(out.device) else SMALL
     cut = next(cut for most, cut in choices if num_rows <= most)
@@ -56,17 +56,24 @@ def tiles(out: Tensor, depth: int, *, has_residual: bool = False, is_gated: bool
 
 @cache
 def _is_hopper(device: torch.device) -> bool:
-    """Tiles of 64 rows take other instructions there; tests/gpu holds them to the same bits."""
+    """There, tiles of 64 rows use WGMMA; tests/gpu check that the results are bit-identical."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
 @cache
 def _shared_memory(device: torch.device) -> int:
-    """Bytes that a program's stages may take."""
+    """Bytes available to a block's pipeline stages."""
     if device.type != "cuda":
         return 2**17
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", SMALLEST_SHARED)) - RESERVE
+
+
+@cache
+def num_multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def power_of_two(size: int) -> int:

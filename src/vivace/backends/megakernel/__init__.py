@@ -1,1 +1,1 @@
-"""The frame as persistent CUDA kernels, compiled for the GPU that is there."""
+"""The predictor as one persistent CUDA kernel, compiled for the installed GPU."""

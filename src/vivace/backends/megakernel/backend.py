@@ -1,7 +1,7 @@
-"""The graph backend with the predictor's frame as one persistent kernel.
+"""The CUDA graph backend with the predictor's frame as one persistent kernel.
 
-For engines of up to eight streams. Its sums run in another order than those of the fused kernels,
-so an engine takes one or the other for all its frames: seeds must not depend on who else speaks.
+For up to eight streams. Its sums run in another order than those of the fused kernels, so an
+engine uses one of the two for all its frames: codes must not depend on the batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OLDEST = (8, 0)  # compute capability: bfloat16 products and asynchronous copies
 
 class MegakernelBackend(CudaGraphBackend):
     name = "megakernel"
-    # Its blocks wait for each other on every multiprocessor: the codec's kernels must not hold one.
+    # Its blocks need every multiprocessor at the same time, so the codec must not run beside it.
     renders_beside_frames = False
 
     def __init__(
@@ -39,13 +39,13 @@ class MegakernelBackend(CudaGraphBackend):
             codec,
             max_streams=max_streams,
             max_frames=max_frames,
-            computer="megakernel",
+            layers="megakernel",
             is_capturing=is_capturing,
         )
 
 
 def unfit(model: Qwen3TTS, max_streams: int | None) -> str | None:
-    """Why it is not for this model and so many streams, or None."""
+    """Why it cannot run this model with `max_streams` streams, or None."""
     if max_streams is not None and max_streams > MAX_BATCH:
         return f"it serves up to {MAX_BATCH} streams, not {max_streams}"
     return model_refusal(model)

@@ -1,7 +1,7 @@
 // What the kernels share: numbers, the ring of weights, and the exchange of activations.
 //
 // One block runs on every multiprocessor. Eight warps compute; a ninth fetches weights into a ring of
-// chunks in shared memory, in an order that is known beforehand, so that memory never waits for a stage
+// chunks in shared memory, in an order that is known beforehand, so that loading never waits for a stage
 // to end. What a stage computes is published word by word: a bfloat16 number and the tag of its stage in
 // 32 bits. Whoever needs it reads until every tag is right, so there is no barrier over the grid.
 
@@ -308,7 +308,7 @@ DEVICE void multiply_one(float (&parts)[WARPS][MAX_BATCH * ROWS], const Ring& ri
 }
 
 // The same for two units of one chunk each; here the weights are the sixteen rows of the MMA. Without a second unit
-// (`has_second`) the first stands in for it, and its sums are written where nobody reads them.
+// (`has_second`) the first stands in for it, and its sums are discarded.
 DEVICE void multiply_two(float (*parts)[WARPS][MAX_BATCH * ROWS], const Ring& ring, u32 first, bool has_second,
                          const Slices<1>& rows, u32 num_rows, u32 lane, u32 warp) {
     const u32 near = ring.wait(first), far = has_second ? ring.wait(first + 1) : near;

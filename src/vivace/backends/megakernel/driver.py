@@ -1,4 +1,4 @@
-"""Calls of the CUDA driver that PyTorch does not offer: load code, launch all blocks at once."""
+"""CUDA driver calls that PyTorch does not offer: load a cubin, cooperative launch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ COOPERATIVE_LAUNCH = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
 
 
 class Module:
-    """Loaded machine code."""
+    """A loaded cubin."""
 
     def __init__(self, code: bytes) -> None:
-        self._code = code  # the driver reads it lazily
+        self._code = code  # kept alive: the driver reads it lazily
         self._handle = c_void_p()
         _check(_driver().cuModuleLoadData(byref(self._handle), code))
 
@@ -53,7 +53,7 @@ def allow_shared(function: c_void_p, num_bytes: int) -> None:
 def launch_together(
     function: c_void_p, num_blocks: int, num_threads: int, shared: int, request: ctypes.Structure
 ) -> None:
-    """Launch on the current stream, all blocks at once or none; `request` is passed by value."""
+    """Cooperative launch on the current stream; `request` is passed by value."""
     stream = c_void_p(torch.cuda.current_stream().cuda_stream)
     parameters = (c_void_p * 1)(ctypes.addressof(request))
     _check(

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph.frame import Draws
-from vivace.backends.cuda_graph.fused import FusedComputer, knobs
+from vivace.backends.cuda_graph.fused import FusedLayers, knobs
 from vivace.backends.cuda_graph.launch import Drawn, Knobs
 from vivace.backends.cuda_graph.slot_table import Scale, SlotTable
 from vivace.backends.megakernel.predictor import PredictorKernel
 from vivace.model.talker import Qwen3TTS
 
 
-class MegakernelLayers(FusedComputer):
+class MegakernelLayers(FusedLayers):
     name = "megakernel"
 
     def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
@@ -43,7 +43,7 @@ class MegakernelLayers(FusedComputer):
         return logits
 
     def trial(self) -> float:
-        """How far its logits are from those of the fused kernels, for some state and codes."""
+        """Relative error of its logits against the fused kernels, for a test input."""
         hidden = self._talker.codec_head.weight[:2].contiguous()
         codes = torch.arange(2 * self._config.num_code_groups, device=hidden.device).view(2, -1)
         found, x = self.force(hidden, codes), hidden[:, None]

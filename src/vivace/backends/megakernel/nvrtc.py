@@ -1,6 +1,6 @@
-"""CUDA source to machine code, through the compiler library that PyTorch brings along.
+"""Compiles CUDA source with the NVRTC library of PyTorch's wheels.
 
-Code is kept on disk by the hash of what it was made from.
+Compiled code is cached on disk by a hash of source, compiler version and options.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vivace.errors import BackendUnavailableError
 
 
 def check_installed() -> None:
-    """BackendUnavailableError where there is no compiler."""
+    """Raise a BackendUnavailableError if there is no compiler."""
     _load()
 
 
@@ -75,7 +75,7 @@ def _load() -> ctypes.CDLL:
 
 
 def _candidates() -> Iterator[str]:
-    """By name, where the loader looks, then in the wheels that hold it, the newest first."""
+    """On the loader's search path first, then in PyTorch's wheels, the newest version first."""
     for major in (13, 12):
         yield f"libnvrtc.so.{major}"
     for package in ("nvidia", "torch"):
@@ -103,7 +103,7 @@ def _folder() -> Path:
 
 
 def _keep(path: Path, code: bytes) -> None:
-    """A cache that cannot be written costs a compilation, no more."""
+    """Write the cache atomically; a folder that is not writable is ignored."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(f".{os.getpid()}.tmp")

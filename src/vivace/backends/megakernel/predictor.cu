@@ -31,7 +31,7 @@ struct Weights {
     const u16 *heads[BOOKS - 1], *embeddings[BOOKS - 1];
 };
 
-struct Request {
+struct KernelArguments {
     const Weights* weights;
     const u16* x;                 // [batch, 2, WIDTH]: the talker's state and the first code's vector
     const float* noise;           // [batch, noise_pitch], of codebook 1 first
@@ -75,7 +75,7 @@ struct Shared {
 };
 
 struct Block {
-    const Request& request;
+    const KernelArguments& request;
     Shared& shared;
     Exchange& exchange;
     u8* keys;          // [units of attention here][LAYERS][keys, values][BOOKS][HEAD_BYTES]
@@ -526,7 +526,7 @@ DEVICE u32 smallest_in_nucleus(Block& b, const u32 (&keys)[CODES], const float (
 
 // The winning code of this block's slot, and whether its score is a number.
 DEVICE u32 draw_code(Block& b, u32 slot, u32 book, u32 tag, bool& is_good) {
-    const Request& r = b.request;
+    const KernelArguments& r = b.request;
     const float heat = r.temperature[slot];
     const bool is_greedy = r.is_greedy[slot] != 0;
     const u32 rank = (u32)r.last[slot] + 1;
@@ -677,7 +677,7 @@ DEVICE void run_frame(Block& b, u32 first_sweep) {
     if (b.thread == 0) b.request.is_finite[slot] = is_finite && !b.shared.lost;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) predictor_kernel(const Request request) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) predictor_kernel(const KernelArguments request) {
     extern __shared__ __align__(128) u8 memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const u32 thread = threadIdx.x, batch = request.batch;

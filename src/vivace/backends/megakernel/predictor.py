@@ -1,4 +1,4 @@
-"""The code predictor's frame as one launch: see predictor.cu."""
+"""The code predictor's frame as one kernel launch; see predictor.cu."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MIN_CHUNKS = 4
 SOURCES = ("common.cuh", "predictor.cu")
 
 
-class Request(ctypes.Structure):
-    """As in predictor.cu."""
+class KernelArguments(ctypes.Structure):
+    """The struct of the same name in predictor.cu."""
 
     _fields_ = (
         *(
@@ -47,7 +47,7 @@ class Request(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimensions:
-    """What the kernel is compiled for."""
+    """The dimensions that the kernel is compiled for."""
 
     hidden: int
     inter: int
@@ -57,9 +57,9 @@ class Dimensions:
     layers: int
     books: int
     vocab: int
-    width: int  # of the talker, whose vectors come in
+    width: int  # the talker's hidden size
     eps: float
-    kept_layers: int = 1  # whose weights should stay in the GPU's cache
+    kept_layers: int = 1  # number of layers whose weights should stay in the L2 cache
 
     @classmethod
     def of(cls, talker: TalkerConfig) -> Dimensions:
@@ -83,7 +83,7 @@ class Dimensions:
 
     @property
     def refusal(self) -> str | None:
-        """Why no kernel is made for them, or None: what predictor.cu asserts."""
+        """Why the kernel does not support them, or None; predictor.cu asserts the same."""
         fits = (
             (self.hidden, self.head_dim, self.books) == (1024, 128, 16)
             and self.heads in (self.kv_heads, 2 * self.kv_heads, 4 * self.kv_heads)
@@ -94,7 +94,7 @@ class Dimensions:
 
     @property
     def options(self) -> list[str]:
-        """For the compiler."""
+        """Compiler flags."""
         numbers = {field.name: getattr(self, field.name) for field in fields(self)}
         numbers["eps"] = f"{self.eps!r}f"
         numbers["softmax_scale"] = f"{self.head_dim**-0.5!r}f"
@@ -154,24 +154,24 @@ class PredictorKernel:
 
     @property
     def num_faults(self) -> int:
-        """How many blocks gave up waiting for another."""
+        """How many blocks timed out waiting for another."""
         return int(self._control[1])
 
     def run(
         self,
-        x: Tensor,  # [B, 2, hidden]: the talker's state and the first code's vector
+        x: Tensor,  # [B, 2, hidden]: the talker's hidden state and the first code's embedding
         noise: Tensor,  # [B, codes] from codebook 1 on, rows of any stride
         knobs: Knobs,
         top_p: Tensor,  # float32 [B]
-        drawn: Drawn,  # its first codebook is there
+        drawn: Drawn,  # codebook 0 is filled in
         *,
-        forced: Tensor | None = None,  # int64 [B, groups]: codes to go on from instead of the drawn
-        logits: Tensor | None = None,  # bfloat16 [B, groups - 1, codes]: takes all logits
+        forced: Tensor | None = None,  # int64 [B, groups]: codes for teacher forcing
+        logits: Tensor | None = None,  # bfloat16 [B, groups - 1, codes]: output, all logits
     ) -> None:
         """Draw codebooks 1 and up of a frame."""
         batch = len(x)
-        self._check_room(batch)
-        request = Request(
+        self._check_shared(batch)
+        request = KernelArguments(
             weights=self._weights.data_ptr(),
             x=x.data_ptr(),
             noise=noise.data_ptr(),
@@ -195,7 +195,7 @@ class PredictorKernel:
         )
 
     def _fixed_bytes(self, batch: int) -> int:
-        """Shared memory beside the ring."""
+        """Shared memory besides the ring buffer of weights."""
         size = self._dimensions
         units = -(-batch * size.kv_heads // self._num_blocks)  # of attention, in one block
         keys = units * size.layers * 2 * size.books * (2 * size.head_dim + 16)
@@ -204,9 +204,9 @@ class PredictorKernel:
         rows = most_rows * (2 * size.hidden + 16 + 2 * widest + 16)
         return self._shared_bytes + keys + rows
 
-    def _check_room(self, batch: int) -> None:
-        room = self._most_shared - self._fixed_bytes(batch)
-        if room < MIN_CHUNKS * CHUNK_BYTES:
+    def _check_shared(self, batch: int) -> None:
+        num_free = self._most_shared - self._fixed_bytes(batch)
+        if num_free < MIN_CHUNKS * CHUNK_BYTES:
             raise BackendUnavailableError(f"too little shared memory for a batch of {batch}")
 
 

@@ -11,7 +11,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_FRAMES = 25  # two seconds: a word or three
+MAX_LEAKED_FRAMES = 25  # two seconds: a word or three
 MAX_SKIPPED = 8  # frames after the words: the silence that enrolment appends, and a breath
 MIN_MATCHES = 3  # of codebook 0, which carries what is said
 MIN_SHARE = 0.75  # of the run; the model repeats words, not every code
@@ -33,7 +33,7 @@ def leaked_frames(ref_codes: NDArray[np.int64], codes: NDArray[np.int64]) -> int
     The longest such run counts. It ends with a frame that is the reference's own, so cutting it
     takes nothing that is new.
     """
-    reference, made = ref_codes[:, 0], codes[:MAX_FRAMES, 0]
+    reference, made = ref_codes[:, 0], codes[:MAX_LEAKED_FRAMES, 0]
     return max(
         (
             _longest_run(reference[: len(reference) - skipped], made)
@@ -46,9 +46,9 @@ def leaked_frames(ref_codes: NDArray[np.int64], codes: NDArray[np.int64]) -> int
 def may_leak(ref_codes: NDArray[np.int64], codes: NDArray[np.int64]) -> bool:
     """Whether these first frames may still turn out to be a leak when more of them are known."""
     count = len(codes)
-    if count >= MAX_FRAMES:
+    if count >= MAX_LEAKED_FRAMES:
         return False
-    reference, made = ref_codes[-MAX_FRAMES - MAX_SKIPPED :, 0], codes[:, 0]
+    reference, made = ref_codes[-MAX_LEAKED_FRAMES - MAX_SKIPPED :, 0], codes[:, 0]
     starts = range(len(reference) - count)
     num_forgiven = max(1, round((1 - MIN_SHARE) * count))
     return any((reference[i : i + count] != made).sum() <= num_forgiven for i in starts)

@@ -1,4 +1,4 @@
-"""Which computer runs the layers: fused kernels where they can, else the model's own modules."""
+"""Picks the `Layers` that run the model: fused kernels where possible, else PyTorch modules."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph.buckets import TILE, spans
-from vivace.backends.cuda_graph.frame import Computer, FrameLoop, Place
-from vivace.backends.cuda_graph.plain import PlainComputer
+from vivace.backends.cuda_graph.frame import FrameLoop, Layers, Place
+from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import SlotTable
 from vivace.errors import BackendUnavailableError
 from vivace.model.cache import KeyValueCache
@@ -19,49 +19,47 @@ from vivace.model.talker import Qwen3TTS
 from vivace.speech import SamplingParams
 
 if TYPE_CHECKING:
-    from vivace.backends.cuda_graph.fused import FusedComputer
+    from vivace.backends.cuda_graph.fused import FusedLayers
 
 log = logging.getLogger(__name__)
 
-AUTO = "auto"
-COMPUTERS = (AUTO, "fused", "megakernel", "plain")
-OLDEST_TRITON = (3, 4)  # kernels that start before the last one ends
+AUTO_LAYERS = "auto"
+CHOICES = (AUTO_LAYERS, "fused", "megakernel", "plain")
+OLDEST_TRITON = (3, 4)  # first release with programmatic dependent launch
 TRIAL_ROWS = 2 * TILE
-WORST_ERROR = 0.15  # roundings differ by some 0.02 with random weights, a broken kernel by about 1
+WORST_ERROR = 0.15  # relative; rounding gives about 0.02 with random weights, a broken kernel 1
 
 
-def pick_computer(name: str, model: Qwen3TTS, table: SlotTable) -> Computer:
-    if name not in COMPUTERS:
-        raise BackendUnavailableError(
-            f"no computer named {name!r}; try one of: {', '.join(COMPUTERS)}"
-        )
+def pick_layers(name: str, model: Qwen3TTS, table: SlotTable) -> Layers:
+    if name not in CHOICES:
+        raise BackendUnavailableError(f"no layers named {name!r}; try one of: {', '.join(CHOICES)}")
     if name == "plain":
-        return PlainComputer(model, table)
-    kernels = "fused" if name == AUTO else name
+        return PlainLayers(model, table)
+    kernels = "fused" if name == AUTO_LAYERS else name
     refusal = fused_refusal(model)
     if refusal is None:
         try:
             tried = _tried_megakernel if kernels == "megakernel" else _tried_fused
             return tried(model, table)
-        except Exception as error:  # whatever a compiler or a driver may throw
+        except Exception as error:  # compilers and drivers raise anything
             refusal = f"they do not work: {str(error).strip().splitlines()[-1]}"
-            if name == AUTO:
+            if name == AUTO_LAYERS:
                 log.warning("layers run as plain PyTorch, fused kernels failed: %s", error)
-    if name != AUTO:
+    if name != AUTO_LAYERS:
         raise BackendUnavailableError(f"the {kernels} kernels cannot run here: {refusal}")
     log.info("layers run as plain PyTorch: %s", refusal)
-    return PlainComputer(model, table)
+    return PlainLayers(model, table)
 
 
-def _tried_fused(model: Qwen3TTS, table: SlotTable) -> Computer:
-    """The fused kernels, after a frame for nobody and a prompt that came out as it should."""
-    from vivace.backends.cuda_graph.fused import FusedComputer
+def _tried_fused(model: Qwen3TTS, table: SlotTable) -> Layers:
+    """The fused kernels, compared with the plain layers on a test prompt and frame."""
+    from vivace.backends.cuda_graph.fused import FusedLayers
 
-    return _tried(FusedComputer(model, table), model, table)
+    return _tried(FusedLayers(model, table), model, table)
 
 
-def _tried_megakernel(model: Qwen3TTS, table: SlotTable) -> Computer:
-    """The same with the predictor's frame as one kernel, whose logits are those of the others."""
+def _tried_megakernel(model: Qwen3TTS, table: SlotTable) -> Layers:
+    """The megakernel's layers, compared with the plain layers and the fused kernels."""
     from vivace.backends.megakernel.layers import MegakernelLayers
 
     layers = MegakernelLayers(model, table)
@@ -71,32 +69,32 @@ def _tried_megakernel(model: Qwen3TTS, table: SlotTable) -> Computer:
     return layers
 
 
-def _tried(computer: FusedComputer, model: Qwen3TTS, table: SlotTable) -> Computer:
-    loop = FrameLoop(table, computer, model.config.tts_pad_token_id)
-    nobody = torch.full((1,), table.padding, device=model.device)
-    loop.make(nobody, spans(table.num_positions)[0], computer.kind([SamplingParams()]))
-    expected = _talker_states(PlainComputer(model, table), model, table)
-    found = _talker_states(computer, model, table)
+def _tried(layers: FusedLayers, model: Qwen3TTS, table: SlotTable) -> Layers:
+    loop = FrameLoop(table, layers, model.config.tts_pad_token_id)
+    padding = torch.full((1,), table.padding, device=model.device)
+    loop.make(padding, spans(table.num_positions)[0], layers.kind([SamplingParams()]))
+    expected = _talker_states(PlainLayers(model, table), model, table)
+    found = _talker_states(layers, model, table)
     for tensor in (table.keys, table.values):
         tensor[:, 0, :, : len(expected)] = 0
-    pair = expected[None, -2:]  # as if a hidden state and a code's vector
+    pair = expected[None, -2:]  # stand for a hidden state and a code's embedding
     error = max(
-        _distance(found, expected), _distance(computer.predict(pair, 1), _predict(model, pair))
+        _distance(found, expected), _distance(layers.predict(pair, 1), _predict(model, pair))
     )
     if not error < WORST_ERROR:
         raise BackendUnavailableError(f"their numbers are off by {error:.1%}")
-    return computer
+    return layers
 
 
-def _talker_states(computer: Computer, model: Qwen3TTS, table: SlotTable) -> Tensor:
-    """What a prompt and the row after it give: [rows + 1, hidden]; slot 0 is overwritten."""
-    x = model.talker.codec_head.weight[: TRIAL_ROWS + 1]  # vectors of every direction
+def _talker_states(layers: Layers, model: Qwen3TTS, table: SlotTable) -> Tensor:
+    """Hidden states of a test prompt and one more row, [rows + 1, hidden]; overwrites slot 0."""
+    x = model.talker.codec_head.weight[: TRIAL_ROWS + 1]  # any vectors of this width will do
     positions = torch.arange(TRIAL_ROWS + 1, device=model.device)
     slots = torch.zeros_like(positions)
-    prompt = computer.read_prompts(x[:-1], slots[:-1], positions[:-1])
+    prompt = layers.read_prompts(x[:-1], slots[:-1], positions[:-1])
     span = spans(table.num_positions)[0]
     place = Place(slots[-1:], positions[-1:], positions[-1:] + 1, span)
-    return torch.cat((prompt, computer.read(x[-1:], place)))
+    return torch.cat((prompt, layers.read(x[-1:], place)))
 
 
 def _predict(model: Qwen3TTS, pair: Tensor) -> Tensor:
@@ -116,7 +114,7 @@ def fused_refusal(model: Qwen3TTS) -> str | None:
     if model.device.type != "cuda":
         return f"they need an NVIDIA GPU, and the model is on {model.device}"
     if model.dtype != torch.bfloat16:
-        return "they are for bfloat16; float32 keeps PyTorch's own products"
+        return "they support bfloat16 only; float32 runs as plain PyTorch"
     if torch.cuda.get_device_capability(model.device) < (8, 0):
         return "bfloat16 needs a GPU of compute capability 8.0 or newer"
     return triton_refusal()

@@ -44,14 +44,11 @@ class Watch:
         return [tokenizer.decode(ids) for ids in self.ids]
 
 
-def text_ids(prompt: Prompt) -> list[int]:
+def text_ids(prompt: Prompt, eos_id: int) -> list[int]:
     """The ids of the text itself, without its end."""
     rows = zip(prompt.text_ids, prompt.labels, strict=True)
     ids = [text_id for text_id, label in rows if label in TEXT_ROWS]
-    return [
-        *ids,
-        *(one for one in prompt.trailing_ids if one not in (prompt.eos_id, prompt.pad_id)),
-    ]
+    return [*ids, *(one for one in prompt.trailing_ids if one not in (eos_id, prompt.pad_id))]
 
 
 def stop_after(
@@ -61,13 +58,14 @@ def stop_after(
     backend: Any = tts.engine.backend
     watch, left, waiting = Watch(), {}, set()
     index: dict[int, int] = {}
+    eos_id = tts.checkpoint.config.tts_eos_token_id
     admit, extend, step = backend.admit, backend.extend, backend.step
 
     def watched_admit(prompt: Prompt, sampling: Any) -> int:
         slot: int = admit(prompt, sampling)
         left[slot], index[slot] = num_frames, len(watch.ids)
         watch.prompts.append(prompt)
-        watch.ids.append(text_ids(prompt))
+        watch.ids.append(text_ids(prompt, eos_id))
         if once_text_is_in and not prompt.is_complete:
             waiting.add(slot)
         return slot

@@ -68,7 +68,7 @@ BAD_CHUNKS: list[Any] = [
 
 
 @pytest.mark.parametrize("bad", BAD_CHUNKS, ids=range(len(BAD_CHUNKS)))
-def test_bad_chunks_are_refused_and_harm_nobody(tts: TTS, bad: Any) -> None:
+def test_bad_chunk_sizes_are_refused_and_harm_no_other_stream(tts: TTS, bad: Any) -> None:
     before = tts.speak(TEXT, **TWENTY)
     neighbour = tts.stream(TEXT, chunk_frames=5, **TWENTY)
     codes = [next(neighbour).codes]

@@ -168,7 +168,7 @@ def test_a_prompt_prints_as_a_table(config: ModelConfig) -> None:
     assert len(table) == len(prompt) + 2
     assert table[0].split() == ["row", "text", "codes", "what"]
     assert any("speaker ryan" in line for line in table)
-    assert table[-1] == f"then, one per frame: 21 {prompt.eos_id}; then {prompt.pad_id}"
+    assert table[-1] == f"then, one per frame: 21 {config.tts_eos_token_id}; then {prompt.pad_id}"
 
 
 def test_a_derivative_whose_speaker_has_capitals_can_be_chosen(config: ModelConfig) -> None:

@@ -176,7 +176,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _lock(descriptor: int, *, is_sure: bool = False) -> bool:
-    """Whether nobody else holds it; a disk without locks gives the benefit of the doubt."""
+    """Take the lock; False if another process holds it, True where there are no locks."""
     if sys.platform == "win32":
         return True
     try:

@@ -1,7 +1,7 @@
-"""A name becomes a folder: the embedded voice, a local folder as it is, or a download.
+"""Finds a model's folder: the embedded voice, a local folder, or a download from the hub.
 
-Of a download only weights and text files are taken, never a pickle or code. It is whole or an
-error, and the log says which commit it is.
+Only weights and text files are downloaded, never pickles or code. An incomplete download is an
+error; the log names the commit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def find_folder(
     try:
         folder = Path(name).expanduser()
         is_file, is_folder = folder.is_file(), folder.is_dir() and name != ""
-    except (OSError, RuntimeError):  # too long for a path, or the home of nobody
+    except (OSError, RuntimeError):  # too long for a path, or `~name` of an unknown user
         is_file = is_folder = False
     if is_folder:
         return folder

@@ -39,7 +39,6 @@ class Prompt:
     labels: tuple[str, ...]  # what each row is, for people
     trailing_ids: tuple[int, ...]  # text still to come, one id per frame
     pad_id: int  # the text id of every frame after that
-    eos_id: int  # the text id that ends live text
     is_complete: bool = True  # False: more text may be appended
     speaker: NDArray[np.float32] | None = None
     reference: NDArray[np.int64] | None = None  # heard by the codec before the first frame
@@ -209,7 +208,6 @@ class _Rows:
             labels=tuple(self.labels),
             trailing_ids=tuple(self.trailing),
             pad_id=self.config.tts_pad_token_id,
-            eos_id=self.config.tts_eos_token_id,
             is_complete=self.is_complete,
             speaker=self.speaker,
             reference=self.reference,

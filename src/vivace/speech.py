@@ -1,4 +1,4 @@
-"""The nouns that cross every boundary: how to sample, why it ended, what it cost.
+"""Types that all modules share: sampling parameters, finish reasons and usage.
 
 The standard library only; no torch, no numpy, no files.
 """

@@ -1,4 +1,4 @@
-"""The front door: load a checkpoint, speak, clone.
+"""`TTS`, the public API: load a checkpoint, speak, clone.
 
 with TTS.load("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice") as tts:
     tts.speak("Hello.", voice="vivian").save("hello.wav")
@@ -103,10 +103,10 @@ class TTS:
         operation may use, while this TTS works and nowhere else; None gives a small model one,
         which a busy machine slows least, and leaves PyTorch's own number to the others.
 
-        `max_streams` speak at once (None: 8 on an NVIDIA GPU, many elsewhere), and `max_queue`
-        wait for a place. A GPU's memory is laid out for that many utterances of `max_frames` (None:
+        `max_streams` run concurrently (None: 8 on an NVIDIA GPU, many elsewhere), and `max_queue`
+        wait for a slot. A GPU's memory is allocated for that many utterances of `max_frames` (None:
         2,048 frames, 164 s) when the model is loaded. `profile` is `latency`, `balanced` or
-        `throughput`: how many frames are made in a turn in which nobody waits for first audio.
+        `throughput`: how many frames a turn makes while no stream waits for its first audio.
 
         `split_camel_case` reads "YouTube" as "You" "Tube", as the official package does when it
         loads a local folder.
@@ -159,7 +159,7 @@ class TTS:
 
     @property
     def engine(self) -> Engine:
-        """What runs the backend: how many streams run and wait, and where time was spent."""
+        """The engine that runs the backend: running and waiting streams, time per stage."""
         return self._open_parts()[2].engine
 
     @property
@@ -309,7 +309,7 @@ class TTS:
         guard: bool = True,
         speed: float = 1.0,
     ) -> Stream:
-        """The stream of a request that was put together elsewhere, as it is.
+        """Open a stream for a ready-made request.
 
         `stream` and the classes of `vivace.compat` end here. Nothing is filled in: no default
         voice, and `instruct` reaches any checkpoint.
@@ -398,11 +398,11 @@ class TTS:
         return found
 
     def warmup(self) -> None:
-        """Prepare what the first request would otherwise wait for, such as CUDA graphs."""
+        """Compile and capture what the first request would otherwise wait for."""
         self.engine.backend.warmup()
 
     def close(self) -> None:
-        """Let go of the weights; speaking afterwards is a ClosedError."""
+        """Free the weights; speaking afterwards is a ClosedError."""
         self._parts = None
 
     def __enter__(self) -> TTS:

@@ -91,7 +91,7 @@ def test_lossy_formats_keep_length_and_sound(format: str, is_patched: bool) -> N
     assert np.std(found[4_000:-8_000]) == pytest.approx(0.5 / 2**0.5, rel=0.1)
 
 
-def test_the_likeness_would_notice_another_sound() -> None:
+def test_the_similarity_check_notices_another_sound() -> None:
     assert likeness(np.random.default_rng(0).normal(size=2 * RATE), tone()) < 0.2
 
 

@@ -345,7 +345,7 @@ def test_a_library_that_prints_does_not_spoil_the_answer() -> None:
         "out.write(s.LENGTHS.pack(9, 9)); out.flush()",
     ],
 )
-def test_a_child_that_was_taken_over_is_not_believed(answer: str) -> None:
+def test_answers_of_a_compromised_child_are_checked(answer: str) -> None:
     script = f"{READY}s._receive(sys.stdin.buffer, 2**40)\nout = sys.stdout.buffer\n{answer}"
     fail_and_recover(script, "cannot be decoded|the sample rate is 1 Hz")
 

@@ -35,7 +35,7 @@ def part(tiny: Callable[[str], Tiny]) -> Tiny:
 @pytest.mark.parametrize("pass_rows", [1, 4])
 @given(seed=st.integers(0, 2**63 - 1), plan=st.integers(0, 2**32))
 @settings(deadline=None, max_examples=12)
-def test_a_seed_gives_the_same_codes_alone_and_in_any_company(
+def test_a_seed_gives_the_same_codes_alone_and_in_any_batch(
     part: Tiny, pass_rows: int, seed: int, plan: int
 ) -> None:
     backend = part.backend(pass_rows)
@@ -73,7 +73,7 @@ def speak_in_company(
             return np.concatenate(pieces)
 
 
-def test_a_shared_random_stream_would_fail_the_needle(part: Tiny) -> None:
+def test_the_seed_test_fails_with_a_shared_random_generator(part: Tiny) -> None:
     """The control: with draws taken from one generator, company changes the codes."""
     logits = torch.randn(64, generator=torch.Generator().manual_seed(0)).softmax(-1)
     alone = torch.Generator().manual_seed(1)
@@ -138,7 +138,7 @@ def test_live_text_gives_the_codes_of_the_whole_text(part: Tiny, pieces: list[in
     assert np.array_equal(np.concatenate(codes), whole)
 
 
-def test_a_slot_without_text_waits_and_invents_nothing(part: Tiny) -> None:
+def test_a_slot_without_text_waits_and_makes_no_frame(part: Tiny) -> None:
     backend = part.backend()
     slot = backend.admit(make_prompt(part, "a", is_complete=False), params(9))
     first = backend.step([slot], 5)
@@ -154,7 +154,7 @@ def test_a_slot_without_text_waits_and_invents_nothing(part: Tiny) -> None:
         backend.extend(slot, [1], is_last=False)
 
 
-def test_a_slot_whose_numbers_break_fails_alone(part: Tiny) -> None:
+def test_a_slot_with_non_finite_logits_fails_alone(part: Tiny) -> None:
     backend = part.backend(pass_rows=4)
     prompt = make_prompt(part, "Steady.")
     alone = speak_alone(backend, prompt, params(3))
@@ -183,14 +183,14 @@ def test_non_finite_logits_fail_the_request_and_the_next_one_speaks(part: Tiny) 
     assert not backend._slots
 
 
-def test_frames_are_counted_and_the_end_is_told(part: Tiny) -> None:
+def test_a_step_reports_the_number_of_frames_and_the_status(part: Tiny) -> None:
     backend, prompt = part.backend(), make_prompt(part, "Bounded.")
     utterance = generate(backend, prompt, params(1, max_frames=5, min_frames=5))
     assert len(utterance.codes) == 5
     assert utterance.finish_reason == "length"
 
 
-def test_a_released_slot_is_dead(part: Tiny) -> None:
+def test_a_released_slot_is_refused(part: Tiny) -> None:
     backend = part.backend()
     slot = backend.admit(make_prompt(part, "Gone."), params(1))
     backend.release(slot)
@@ -203,7 +203,7 @@ def test_a_released_slot_is_dead(part: Tiny) -> None:
             call()
 
 
-def test_a_slot_needs_a_seed_and_room(part: Tiny) -> None:
+def test_a_slot_needs_a_seed_and_enough_positions(part: Tiny) -> None:
     backend = part.backend()
     with pytest.raises(BackendError, match="seed"):
         backend.admit(make_prompt(part, "Hm."), SamplingParams())

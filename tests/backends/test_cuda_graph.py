@@ -101,7 +101,7 @@ def test_every_setting_draws_what_the_reference_draws_side_by_side(part: Tiny) -
 
 
 @pytest.mark.parametrize("plan", range(3))
-def test_company_does_not_change_a_slot(part: Tiny, plan: int) -> None:
+def test_batch_neighbours_do_not_change_a_slot(part: Tiny, plan: int) -> None:
     backend, choice = graph_backend(part), random.Random(plan)
     prompt = make_prompt(part, "The needle in the haystack.")
     alone = speak(part.backend(), prompt, params(plan))
@@ -121,7 +121,7 @@ def test_company_does_not_change_a_slot(part: Tiny, plan: int) -> None:
     assert np.array_equal(np.concatenate(pieces), alone)
 
 
-def test_a_row_forgets_the_slot_before(part: Tiny) -> None:
+def test_a_reused_row_keeps_nothing_of_its_last_slot(part: Tiny) -> None:
     backend = graph_backend(part, max_streams=1)
     prompt = make_prompt(part, "Afresh.")
     first = speak_and_render(backend, prompt, params(3), [4, 4])
@@ -129,7 +129,7 @@ def test_a_row_forgets_the_slot_before(part: Tiny) -> None:
     assert np.array_equal(speak_and_render(backend, prompt, params(3), [4, 4]), first)
 
 
-def test_a_slot_may_go_while_its_frames_are_on_their_way(part: Tiny) -> None:
+def test_a_slot_may_be_released_during_its_step(part: Tiny) -> None:
     backend = graph_backend(part, max_streams=1)
     slot = backend.admit(make_prompt(part, "Gone before it was heard."), params(4))
     wait = backend.start_step([slot], 16)
@@ -140,9 +140,7 @@ def test_a_slot_may_go_while_its_frames_are_on_their_way(part: Tiny) -> None:
     assert np.array_equal(backend.step([slot], 24).of(0), speak(part.backend(), prompt, params(3)))
 
 
-def test_a_wait_that_is_interrupted_can_be_taken_up_again(
-    part: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_wait_can_be_repeated(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = graph_backend(part)
     prompt = make_prompt(part, "Where were we?")
     slot = backend.admit(prompt, params(3))
@@ -185,7 +183,7 @@ def test_more_slots_than_the_largest_graph_are_stepped_in_parts(
         assert np.allclose(samples[row], alone, rtol=0, atol=5e-5)
 
 
-def test_a_prompt_longer_than_any_graph_is_read_all_the_same(
+def test_a_prompt_longer_than_any_graph_is_prefilled_without_one(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefill_module, "PROMPT_ROWS", (4, 8))
@@ -198,7 +196,7 @@ def test_a_prompt_longer_than_any_graph_is_read_all_the_same(
 # --- Text, ends and failures ------------------------------------------------------------------
 
 
-def test_a_slot_without_text_waits_and_goes_on_where_it_was(part: Tiny) -> None:
+def test_a_waiting_slot_resumes_when_text_comes(part: Tiny) -> None:
     backend = graph_backend(part)
     ids = part.tokenizer.encode("abcd")
     slot = backend.admit(make_prompt(part, "a", is_complete=False), params(9))
@@ -215,7 +213,7 @@ def test_a_slot_without_text_waits_and_goes_on_where_it_was(part: Tiny) -> None:
         backend.extend(slot, [1], is_last=False)
 
 
-def test_text_that_no_frame_could_read_is_not_kept(part: Tiny) -> None:
+def test_text_beyond_the_last_frame_is_dropped(part: Tiny) -> None:
     backend = graph_backend(part, max_frames=16)
     slot = backend.admit(make_prompt(part, "a", is_complete=False), params(9))
     backend.extend(slot, [1] * 10, is_last=False)
@@ -223,7 +221,7 @@ def test_text_that_no_frame_could_read_is_not_kept(part: Tiny) -> None:
     assert backend.step([slot], 40).lengths == (16,)
 
 
-def test_a_slot_whose_numbers_break_fails_alone(part: Tiny) -> None:
+def test_a_slot_with_non_finite_logits_fails_alone(part: Tiny) -> None:
     backend, prompt = graph_backend(part), make_prompt(part, "Steady.")
     broken, healthy = (backend.admit(prompt, params(seed)) for seed in (4, 3))
     with torch.inference_mode():
@@ -234,7 +232,7 @@ def test_a_slot_whose_numbers_break_fails_alone(part: Tiny) -> None:
     assert backend.step([broken], 1).status == ("failed",)
 
 
-def test_the_ends_are_told_apart(part: Tiny) -> None:
+def test_stop_and_length_are_reported_apart(part: Tiny) -> None:
     backend = graph_backend(part)
     stopping = next(i for i in official_items("custom_voice_projected") if i.raw["finish"] == "eos")
     slots = [
@@ -276,7 +274,7 @@ def test_a_ragged_batch_is_rendered_slot_by_slot(part: Tiny) -> None:
 # --- Slots, memory and graphs -----------------------------------------------------------------
 
 
-def test_slots_run_out_and_come_back(part: Tiny) -> None:
+def test_released_slots_can_be_admitted_again(part: Tiny) -> None:
     backend, prompt = graph_backend(part, max_streams=2), make_prompt(part, "Full.")
     slots = [backend.admit(prompt, params(seed)) for seed in (1, 2)]
     with pytest.raises(BackendError, match="max_streams"):
@@ -292,7 +290,7 @@ def test_slots_run_out_and_come_back(part: Tiny) -> None:
             call()
 
 
-def test_a_slot_needs_a_seed_and_room(part: Tiny) -> None:
+def test_a_slot_needs_a_seed_and_enough_positions(part: Tiny) -> None:
     backend = graph_backend(part)
     with pytest.raises(BackendError, match="seed"):
         backend.admit(make_prompt(part, "Hm."), SamplingParams())
@@ -304,7 +302,7 @@ def test_a_slot_needs_a_seed_and_room(part: Tiny) -> None:
         )
 
 
-def test_memory_is_told_and_the_lack_of_it_names_the_settings(
+def test_memory_is_reported_and_out_of_memory_names_the_settings(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = graph_backend(part, max_streams=3).memory()
@@ -320,7 +318,7 @@ def test_memory_is_told_and_the_lack_of_it_names_the_settings(
         graph_backend(part)
 
 
-def test_as_many_streams_as_fit_are_made_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_slots_is_what_fits_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10 * 2**30, 80 * 2**30))
     assert fitting_streams(2**30, cuda) == 6
@@ -338,7 +336,7 @@ def test_warming_up_changes_no_slot(part: Tiny) -> None:
     assert np.array_equal(np.concatenate([before, after]), expected)
 
 
-def test_work_that_cannot_be_captured_runs_all_the_same_and_says_so_once(
+def test_work_that_cannot_be_captured_runs_without_a_graph_and_warns_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = GraphPool(torch.device("cpu"))
@@ -369,7 +367,7 @@ def test_a_cpu_is_refused_and_so_is_what_needs_a_gpu(part: Tiny) -> None:
         CudaGraphBackend(part.model, part.codec, codec_precision="split")
 
 
-def test_kernels_that_do_not_work_leave_the_layers_to_pytorch(
+def test_kernels_that_fail_fall_back_to_the_plain_layers(
     part: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(layers_module, "fused_refusal", lambda _: None)
@@ -380,7 +378,7 @@ def test_kernels_that_do_not_work_leave_the_layers_to_pytorch(
         CudaGraphBackend(part.model, part.codec, max_streams=1, layers="fused")
 
 
-def test_its_facts_name_layers_memory_and_what_runs_without_a_graph(part: Tiny) -> None:
+def test_facts_name_layers_memory_and_work_without_a_graph(part: Tiny) -> None:
     backend = graph_backend(part, max_streams=2)
     backend.graphs.fallbacks["frame 1"] = "no memory"
     facts = backend.facts()
@@ -389,7 +387,7 @@ def test_its_facts_name_layers_memory_and_what_runs_without_a_graph(part: Tiny) 
     assert facts["without a graph: frame 1"] == "no memory"
 
 
-def test_codec_kernels_that_fail_or_sound_wrong_leave_the_codec_to_pytorch(
+def test_codec_kernels_that_fail_or_are_inexact_fall_back_to_pytorch(
     part: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(codec_module, "split_refusal", lambda _: None)
@@ -417,7 +415,7 @@ def test_codec_kernels_that_fail_or_sound_wrong_leave_the_codec_to_pytorch(
 # --- Sizes ------------------------------------------------------------------------------------
 
 
-def test_sizes_hold_what_they_must() -> None:
+def test_bucket_sizes_are_large_enough() -> None:
     assert [fit(n, (1, 2, 4)) for n in (1, 3, 4, 5)] == [1, 4, 4, None]
     assert spans(3072) == (256, 1024, 3072)
     assert spans(200) == (200,)

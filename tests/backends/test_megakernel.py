@@ -50,7 +50,7 @@ def test_the_kernel_compiles_for_every_gpu_with_bfloat16(
 
 
 @pytest.mark.usefixtures("compiler")
-def test_code_is_kept_by_the_hash_of_what_it_was_made_from(
+def test_compiled_code_is_cached_by_the_hash_of_its_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = 'extern "C" __global__ void kernel() {}'
@@ -87,7 +87,7 @@ def test_dimensions_that_the_kernel_asserts_are_refused_before_it_is_compiled() 
     assert SMALL.refusal is LARGE.refusal is None
 
 
-def test_the_request_has_the_layout_of_the_kernels_structure() -> None:
+def test_the_arguments_have_the_layout_of_the_kernels_struct() -> None:
     text = source()
     body = text[text.index("struct KernelArguments {") :].split("};")[0]
     names = [
@@ -97,7 +97,7 @@ def test_the_request_has_the_layout_of_the_kernels_structure() -> None:
     assert ctypes.sizeof(KernelArguments) == 14 * 8 + 8 + 2 * 4
 
 
-def test_small_models_and_many_streams_are_not_for_it(tiny: Callable[[str], Tiny]) -> None:
+def test_small_models_and_many_streams_are_refused(tiny: Callable[[str], Tiny]) -> None:
     part = tiny("custom_voice")
     assert "bfloat16" in (unfit(part.model, None) or "")
     assert "8 streams, not 9" in (unfit(part.model, 9) or "")

@@ -105,7 +105,7 @@ def test_prompts_admitted_together_speak_as_alone(part: Tiny) -> None:
         assert np.array_equal(frames.of(row), speak(eager, *request))
 
 
-def test_a_prompt_that_cannot_be_admitted_says_why_in_its_place(part: Tiny) -> None:
+def test_a_prompt_that_cannot_be_admitted_gives_its_error(part: Tiny) -> None:
     backend, prompt = graph_backend(part, max_streams=2), cloned_prompts(part)[0]
     limit = backend_module.PROMPT_POSITIONS + backend.max_frames
     config = part.checkpoint.config
@@ -128,9 +128,7 @@ def test_a_prompt_that_cannot_be_admitted_says_why_in_its_place(part: Tiny) -> N
     assert backend.admit_many([]) == []
 
 
-def test_an_admission_that_breaks_takes_no_slot(
-    part: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_admission_holds_no_slot(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, prompt = graph_backend(part, max_streams=2), cloned_prompts(part)[0]
 
     def refuse(*_: object) -> None:
@@ -147,7 +145,7 @@ def test_an_admission_that_breaks_takes_no_slot(
 # --- Packed -----------------------------------------------------------------------------------
 
 
-def test_packed_prompts_are_read_as_alone_wherever_a_pass_is_cut(
+def test_packed_prompts_equal_single_ones_for_any_pass_size(
     part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = cloned_prompts(part)
@@ -163,7 +161,7 @@ def test_packed_prompts_are_read_as_alone_wherever_a_pass_is_cut(
     assert sum(layers.passes[1:]) == sum(map(len, prompts))
 
 
-def test_packed_prompts_are_those_that_the_plain_computer_reads(
+def test_packed_prompts_equal_those_of_the_plain_layers(
     part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend_module, "pick_layers", layers_module.pick_layers)
@@ -177,7 +175,7 @@ def test_packed_prompts_are_those_that_the_plain_computer_reads(
 # --- What a voice leaves ----------------------------------------------------------------------
 
 
-def test_what_prompts_share_is_read_once_and_copied(
+def test_a_shared_prefix_is_prefilled_once_and_copied(
     part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = cloned_prompts(part)
@@ -194,7 +192,7 @@ def test_what_prompts_share_is_read_once_and_copied(
     assert packing.memory()["voice cache"] > packing._codec.num_kept_bytes
 
 
-def test_another_voice_shares_nothing(
+def test_another_voice_shares_no_prefix(
     part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefill_module, "FEWEST_SHARED", 8)
@@ -208,7 +206,7 @@ def test_another_voice_shares_nothing(
     assert_same(read(packing, [other, prompt]), [second[0], first[0]])
 
 
-def test_a_reference_is_heard_once_and_its_audio_goes_on_the_same(
+def test_a_reference_is_decoded_once_and_continued_identically(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = graph_backend(part)
@@ -233,7 +231,7 @@ def test_a_reference_is_heard_once_and_its_audio_goes_on_the_same(
     assert first[1] == second[1]
 
 
-def test_only_the_last_few_references_are_kept(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_cache_is_bounded(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec_module, "MAX_KEPT", 2)
     backend = graph_backend(part)
     sizes = []
@@ -245,7 +243,7 @@ def test_only_the_last_few_references_are_kept(part: Tiny, monkeypatch: pytest.M
     assert sizes[1:] == [2 * sizes[0]] * 3
 
 
-def test_what_was_not_used_for_longest_is_forgotten() -> None:
+def test_the_least_recently_used_state_is_evicted() -> None:
     kept, state = KeptStates(max_bytes=8), (torch.zeros(1),)  # four bytes
     kept.put("a", state)
     kept.put("b", state)
@@ -290,7 +288,7 @@ class Deaf(Faithful):
         return super().read_prompts(x, slots, positions) * torch.nan
 
 
-def test_kernels_whose_numbers_are_right_are_taken_and_leave_no_trace(
+def test_kernels_with_the_right_results_are_used_and_leave_no_state(
     part: Tiny, fused_module: types.ModuleType
 ) -> None:
     fused_module.FusedLayers = Faithful  # type: ignore[attr-defined]
@@ -301,7 +299,7 @@ def test_kernels_whose_numbers_are_right_are_taken_and_leave_no_trace(
 
 
 @pytest.mark.parametrize("broken", [Distorted, Deaf])
-def test_kernels_whose_numbers_are_wrong_leave_the_layers_to_pytorch(
+def test_kernels_with_wrong_results_fall_back_to_the_plain_layers(
     part: Tiny,
     fused_module: types.ModuleType,
     caplog: pytest.LogCaptureFixture,
@@ -318,7 +316,7 @@ def test_kernels_whose_numbers_are_wrong_leave_the_layers_to_pytorch(
 # --- Text vectors -----------------------------------------------------------------------------
 
 
-def test_folded_text_vectors_are_the_projected_ones_and_take_less_room(part: Tiny) -> None:
+def test_folded_text_vectors_equal_the_projected_ones_in_less_memory(part: Tiny) -> None:
     model = copy.deepcopy(part.model)
     ids = torch.tensor([0, 5, part.checkpoint.config.tts_pad_token_id, 5])
     expected = part.model.talker.text_vectors(ids)

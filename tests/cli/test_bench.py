@@ -117,13 +117,13 @@ def test_bad_numbers_are_refused(option: str, bad: str, capsys: pytest.CaptureFi
     assert f"{option}: needs a" in capsys.readouterr().err
 
 
-def test_percentiles_are_of_what_was_seen() -> None:
+def test_percentiles_are_values_of_the_list() -> None:
     assert percentiles(range(100)) == {"p50": 50, "p95": 95, "p99": 99}
     assert percentiles([7.0]) == {"p50": 7.0, "p95": 7.0, "p99": 7.0}
     assert percentiles([]) == {}
 
 
-def test_waiting_is_drawn_against_load(tmp_path: Path) -> None:
+def test_first_audio_is_plotted_against_the_request_rate(tmp_path: Path) -> None:
     rows = [{"requests_per_s": n, "first_audio_ms": percentiles([n, 2 * n])} for n in (1, 2, 4)]
     path = tmp_path / "pictures" / "load.png"
     plot_arrivals({"a model": rows, "another": rows}, path)
@@ -137,13 +137,13 @@ def test_waiting_is_drawn_against_load(tmp_path: Path) -> None:
         (("--plot", "load.txt", "--rates", "1"), ".png"),
     ],
 )
-def test_a_picture_that_could_not_be_drawn_is_refused_beforehand(
+def test_a_plot_that_cannot_be_drawn_is_refused_before_measuring(
     options: tuple[str, ...], match: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_refused(run_here("bench", *options), capsys, match)
 
 
-def test_a_picture_without_matplotlib_is_refused_beforehand(
+def test_a_plot_without_matplotlib_is_refused_before_measuring(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("vivace.cli.bench.bench.find_spec", lambda name: None)

@@ -342,7 +342,7 @@ def test_help_comes_at_once_and_without_anything_heavy(arguments: list[str]) -> 
     assert min(seconds) < 0.2
 
 
-def test_the_weighing_would_notice_something_heavy() -> None:
+def test_the_import_check_notices_a_heavy_import() -> None:
     code = WEIGH.replace("import sys, time", "import sys, time, numpy")
     command = [sys.executable, "-c", code, "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

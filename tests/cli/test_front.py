@@ -364,7 +364,7 @@ def test_a_reader_that_leaves_early_is_no_error(
     assert done.stdout.split() == ["141"]
 
 
-def test_audio_is_not_thrown_at_a_terminal(
+def test_audio_is_not_written_to_a_terminal(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

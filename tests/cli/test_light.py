@@ -41,7 +41,7 @@ def run(code: str, *arguments: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_what_is_deferred_comes_when_it_is_asked_for() -> None:
+def test_a_deferred_module_is_imported_at_first_use() -> None:
     assert run(CODE) == ["True", "_Deferred", "module", "True"]
 
 

@@ -151,7 +151,7 @@ def test_what_a_kill_leaves_is_swept_by_the_next_command(model: Path, tmp_path: 
     assert run_here("Hello.", "-o", "x.wav", *SHORT) == 0
 
 
-def test_nohup_stays_nohup(model: Path, tmp_path: Path) -> None:
+def test_an_ignored_sighup_stays_ignored(model: Path, tmp_path: Path) -> None:
     command = command_line(["-", "--stream", "--model", model, "-o", tmp_path / "x.wav"])
     ignore = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
     command[2] = ignore + command[2].replace("signal.signal(signal.SIGHUP", "(signal.SIGHUP")

@@ -117,7 +117,7 @@ def test_speech_to_speech_finds_what_it_calls(
     assert len(list(design)) == 4
 
 
-def test_a_reference_is_taken_in_once(
+def test_a_reference_is_enrolled_once(
     models: dict[str, FasterQwen3TTS], recording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = models["base"]
@@ -218,7 +218,7 @@ def test_generate_speaks_with_the_voice_there_is(models: dict[str, FasterQwen3TT
         models["base"].generate("Hello.")
 
 
-def test_nobody_speaks_where_no_speaker_is_given(models: dict[str, FasterQwen3TTS]) -> None:
+def test_no_speaker_is_used_where_none_is_given(models: dict[str, FasterQwen3TTS]) -> None:
     speak = models["custom_voice"].generate_custom_voice
     options = {"max_new_tokens": 12, "do_sample": False}
     none, empty, first = (

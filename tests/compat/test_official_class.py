@@ -209,7 +209,7 @@ def test_a_voice_is_designed_without_an_instruct(
 
 
 @pytest.mark.parametrize("nobody", [None, ""])
-def test_no_speaker_is_nobody_and_not_the_first(
+def test_no_speaker_means_no_speaker_and_not_the_first(
     load: Callable[[str], Qwen3TTSModel], nobody: str | None
 ) -> None:
     model = load("custom_voice")

@@ -61,7 +61,7 @@ def test_another_language_by_name_is_refused(embedded: TTS, language: str) -> No
         embedded.speak("Bonjour.", language=language)
 
 
-def test_a_language_that_nobody_speaks_is_not_promised(embedded: TTS) -> None:
+def test_a_language_without_a_speaker_is_not_listed(embedded: TTS) -> None:
     with pytest.raises(UnknownLanguageError) as caught:
         embedded.speak("Hello.", language="klingon")
     assert "load" not in str(caught.value)

@@ -26,7 +26,6 @@ def script(num_frames: int, *, fails_at: int | None = None) -> Prompt:
         labels=("length", "failure"),
         trailing_ids=(),
         pad_id=0,
-        eos_id=0,
     )
 
 

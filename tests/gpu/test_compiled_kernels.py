@@ -70,14 +70,12 @@ def has_fused_rounding(kernel: Any, constants: dict[str, Any], *, is_rotating: b
 
 
 @pytest.mark.parametrize(("kernel", "constants"), KERNELS)
-def test_no_product_and_sum_in_bfloat16_are_one_operation(
-    kernel: Any, constants: dict[str, Any]
-) -> None:
+def test_no_bfloat16_kernel_uses_fma(kernel: Any, constants: dict[str, Any]) -> None:
     is_rotating = kernel.__module__ == attention_kernels.__name__
     assert not has_fused_rounding(kernel, constants, is_rotating=is_rotating)
 
 
-def test_those_of_a_rotation_would_be() -> None:
+def test_rope_kernels_would_use_fma_by_default() -> None:
     assert has_fused_rounding(*KERNELS[0], is_rotating=False)
 
 

@@ -52,7 +52,7 @@ def make_norm(size: int) -> RMSNorm:
 
 @pytest.mark.parametrize(("depth", "columns"), [(1024, 4096), (3072, 1024), (96, 32), (64, 192)])
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 32, 64, 128, 256, 1024])
-def test_products_round_as_the_reference_and_rows_ignore_their_company(
+def test_products_round_as_the_reference_for_any_batch(
     depth: int, columns: int, num_rows: int
 ) -> None:
     x, residual = random_rows(num_rows, depth), random_rows(num_rows, columns)

@@ -86,7 +86,7 @@ def test_a_seed_in_bfloat16_gives_the_same_codes_however_it_is_stepped(
     assert np.array_equal(np.concatenate(pieces), whole)
 
 
-def test_a_seed_in_bfloat16_gives_the_same_codes_alone_and_in_any_company(
+def test_a_seed_in_bfloat16_gives_the_same_codes_alone_and_in_any_batch(
     tiny: Callable[[str], Tiny],
 ) -> None:
     """Fused kernels sum in an order that the batch cannot change."""
@@ -101,7 +101,7 @@ def test_a_seed_in_bfloat16_gives_the_same_codes_alone_and_in_any_company(
         assert np.array_equal(np.concatenate([step.of(row) for step in frames]), alone)
 
 
-def test_a_seed_in_bfloat16_gives_the_same_codes_admitted_alone_together_and_after_a_hit(
+def test_a_seed_in_bfloat16_gives_the_same_codes_alone_batched_and_from_the_cache(
     tiny: Callable[[str], Tiny], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cloned voices and a prompt of many passes; what they share is kept, then copied."""
@@ -124,7 +124,7 @@ def test_a_seed_in_bfloat16_gives_the_same_codes_admitted_alone_together_and_aft
     assert backend.fallbacks == {}
 
 
-def test_a_cloned_voice_sounds_the_same_after_a_hit(tiny: Callable[[str], Tiny]) -> None:
+def test_a_cloned_voice_is_identical_after_a_cache_hit(tiny: Callable[[str], Tiny]) -> None:
     part = tiny("base")
     backend = load(part, torch.bfloat16)
     item = next(i for i in official_items("base") if i.call.startswith("icl"))
@@ -151,7 +151,7 @@ def test_samples_are_the_reference_ones(tiny: Callable[[str], Tiny]) -> None:
     assert np.allclose(*made, rtol=0, atol=5e-5)
 
 
-def test_frames_and_samples_can_be_on_their_way_together(tiny: Callable[[str], Tiny]) -> None:
+def test_steps_and_renders_can_overlap(tiny: Callable[[str], Tiny]) -> None:
     part = tiny("custom_voice")
     backend = load(part, torch.float32)
     prompts = [item.prompt(part) for item in official_items("custom_voice")][:4]
@@ -169,7 +169,7 @@ def test_frames_and_samples_can_be_on_their_way_together(tiny: Callable[[str], T
         assert np.allclose(samples[seed], alone, rtol=0, atol=5e-5)
 
 
-def test_what_cannot_be_captured_runs_un_captured(
+def test_work_that_cannot_be_captured_runs_without_a_graph(
     tiny: Callable[[str], Tiny], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = tiny("custom_voice")

@@ -118,7 +118,7 @@ def test_teacher_forced_logits_are_no_further_from_float32_than_pytorchs(
 
 
 @pytest.mark.parametrize("batch", [2, 3, 5, 8])
-def test_a_slots_codes_do_not_depend_on_its_company(layers: MegakernelLayers, batch: int) -> None:
+def test_a_slots_codes_do_not_depend_on_its_batch(layers: MegakernelLayers, batch: int) -> None:
     hidden = hidden_states(layers, batch)
     for frame in range(3):
         draws = make_draws(batch, frame)
@@ -151,7 +151,7 @@ def test_the_sum_of_embeddings_is_that_of_the_codes(layers: MegakernelLayers) ->
     assert torch.equal(spoken.code_sum, expected.bfloat16())  # type: ignore[union-attr]
 
 
-def test_numbers_that_are_not_finite_fail_their_own_slot(layers: MegakernelLayers) -> None:
+def test_non_finite_logits_fail_only_their_slot(layers: MegakernelLayers) -> None:
     hidden = hidden_states(layers, 3)
     hidden[1] = float("nan")
     assert layers.speak(hidden, make_draws(3)).is_finite.tolist() == [True, False, True]

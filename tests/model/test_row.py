@@ -56,7 +56,7 @@ def test_the_norm_is_the_reference_and_broken_numbers_stay_broken() -> None:
         assert not torch.isfinite(normalise(x, weight, 1e-6)[3])
 
 
-def test_one_row_in_float32_on_a_cpu_goes_the_short_way(tiny: Callable[[str], Tiny]) -> None:
+def test_one_row_in_float32_on_a_cpu_uses_the_row_path(tiny: Callable[[str], Tiny]) -> None:
     part = tiny("custom_voice")
     half = part.checkpoint.load_model(torch.device("cpu"), torch.bfloat16)
     with torch.inference_mode():

@@ -180,7 +180,7 @@ def test_words_and_their_absence_cannot_be_confused() -> None:
     assert len({make_key(transcript=transcript).digest for transcript in transcripts}) == 5
 
 
-def test_the_one_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+def test_the_least_recently_used_voice_is_evicted_first(tmp_path: Path) -> None:
     kept = EnrolmentCache(tmp_path, max_entries=3)
     for number in range(3):
         kept.put(make_key(number), make_voice(make_key(number)))
@@ -202,7 +202,7 @@ def test_a_damaged_file_is_made_again(tmp_path: Path, content: bytes) -> None:
     assert found.speaker[0] == 4
 
 
-def test_a_voice_in_the_place_of_another_is_not_lent(tmp_path: Path) -> None:
+def test_a_voice_under_another_voices_key_is_not_used(tmp_path: Path) -> None:
     kept = EnrolmentCache(tmp_path)
     for other in (make_key(1), make_key(width=64), make_key(transcript=WORDS)):
         kept.put(make_key(), make_voice(other))  # as if a file had been renamed
@@ -210,7 +210,7 @@ def test_a_voice_in_the_place_of_another_is_not_lent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_full_disk_costs_the_cache_and_not_the_voice(
+def test_a_full_disk_disables_the_cache_and_keeps_the_voice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str
 ) -> None:
     def fail(*_: Any) -> None:

@@ -288,7 +288,7 @@ def test_a_library_that_is_itself_a_link_works(tmp_path: Path) -> None:
     assert library.get("ada").name == "ada"
 
 
-def test_strangers_in_the_folder_are_passed_over(library: VoiceLibrary) -> None:
+def test_other_files_in_the_folder_are_skipped(library: VoiceLibrary) -> None:
     path = library.add(make_voice("bob"))
     content = path.read_bytes()
     strangers = {

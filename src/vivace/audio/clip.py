@@ -1,4 +1,4 @@
-"""What the front door hands out: samples, the codes they came from, and why they end."""
+"""The results of `TTS`: samples, the codes they were decoded from, and the finish reason."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ NO_NEW_PRIVS, DUMPABLE = 38, 4  # prctl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
-    """What holds a decoding process."""
+    """How a decoding process is confined."""
 
     limits: bool = False  # resource limits: open files, written bytes, CPU time
     memory: bool = False  # a ceiling on its address space
@@ -42,7 +42,7 @@ class Confinement:
 
 
 def confine() -> Confinement:
-    """Confine this process for good."""
+    """Confine this process irrevocably."""
     used_bytes = _address_space()  # while a file can still be opened
     if sys.platform != "linux":
         return Confinement(limits=limit_resources(), memory=limit_memory(used_bytes))

@@ -25,7 +25,7 @@ EBML = b"\x1a\x45\xdf\xa3"  # how Matroska and WebM begin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioLimits:
-    """What a stranger's audio may cost, checked while it is decoded."""
+    """Limits for untrusted audio, checked while it is decoded."""
 
     max_encoded_bytes: int = 10 * MIB
     max_decoded_bytes: int = 16 * MIB  # float32, after mixing to mono
@@ -105,7 +105,7 @@ def _container(content: bytes) -> str | None:
 
 
 def decode_compressed(content: bytes, limits: AudioLimits) -> Decoded:
-    """FLAC, OGG or MP3 by libsndfile, M4A or WebM by FFmpeg, here and now."""
+    """FLAC, OGG or MP3 by libsndfile, M4A or WebM by FFmpeg, in this process."""
     blocks: list[NDArray[np.float32]] = []
     num_frames, sample_rate = 0, 0
     container = _container(content)

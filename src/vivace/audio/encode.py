@@ -1,4 +1,4 @@
-"""Streaming encoders: samples in, the bytes that are ready out, one interface for every format.
+"""Streaming encoders: samples in, encoded bytes out, one interface for all formats.
 
 It writes one channel and knows nothing of files, sockets or where samples come from.
 """
@@ -26,7 +26,7 @@ INSTALL = {"soundfile": "pip install soundfile", "av": 'pip install "vivace[av]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A way to write audio down."""
+    """An audio file format."""
 
     name: str
     extensions: tuple[str, ...]
@@ -126,7 +126,7 @@ class Encoder:
         return list(self._sink.patches)
 
     def encode(self, samples: ArrayLike) -> bytes:
-        """Take samples [n], -1 to 1 (beyond is clipped)."""
+        """Encode samples [n], clipped to -1 to 1; returns the bytes that are ready."""
         if self._is_finished:
             raise AudioError("the encoder is finished; open another one")
         signal = np.clip(_check_samples(samples), -1, 1)
@@ -136,7 +136,7 @@ class Encoder:
         return self._sink.take()
 
     def finish(self) -> bytes:
-        """End the audio; a second call gives nothing."""
+        """Flush the encoder; returns the last bytes. A second call returns none."""
         if not self._is_finished:
             self._is_finished = True
             self._run(lambda: self._codec.close())
@@ -154,7 +154,7 @@ class Encoder:
 
 
 class _Sink:
-    """The file object that codecs write into: it keeps only what was not taken yet."""
+    """The file object that codecs write into: it buffers only what was not taken yet."""
 
     def __init__(self) -> None:
         self.patches: list[tuple[int, bytes]] = []
@@ -171,7 +171,7 @@ class _Sink:
     def write(self, data: Any) -> int:
         content = bytes(data)
         num_late = max(0, min(len(content), self._num_taken - self._position))
-        if num_late:  # these bytes have left: whoever can seek puts them right
+        if num_late:  # a change of bytes that were already given out
             self.patches.append((self._position, content[:num_late]))
         start = self._position + num_late - self._num_taken
         self._pending[start : start + len(content) - num_late] = content[num_late:]

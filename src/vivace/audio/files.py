@@ -1,7 +1,7 @@
-"""Audio from anywhere local to mono float32, and what a reference must be.
+"""Reads audio from files, bytes, data URIs and arrays to mono float32, and checks references.
 
-Every road passes the same limits and the same decoder. URLs are never fetched, and what a file is
-called never decides what it is.
+All sources have the same limits and the same decoder. URLs are never fetched, and the format is
+detected from the content, not from the file's name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FULL_SCALE = 0.999
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recording:
-    """Audio as it was read: its own rate, one channel."""
+    """Audio as it was read: one channel, at the source's sample rate."""
 
     samples: NDArray[np.float32]  # [n], nominally -1 to 1
     sample_rate: int
@@ -63,7 +63,7 @@ def read_audio(
 ) -> Recording:
     """Read a path, a file's bytes, a data:audio/…;base64, URI, (samples, sample_rate) or Audio.
 
-    FLAC, OGG and MP3 are decoded in a process apart, unless they are `trusted`.
+    Compressed audio is decoded in a sandboxed process, unless it is `trusted`.
     """
     if isinstance(source, Audio):
         source = (source.samples, source.sample_rate)
@@ -85,14 +85,14 @@ def read_audio(
 
 
 def check_path(path: str) -> None:
-    """Say of a recording's path what can be said before it is decoded."""
+    """Raise an AudioError for a path that cannot be read, without decoding it."""
     is_local = not path.lower().startswith("data:") and "://" not in path
     if is_local and (reason := why_not_regular(Path(path))):
         raise AudioError(f"{_shorten(path)}: {reason}")
 
 
 def check_reference(recording: Recording) -> None:
-    """Raise AudioError unless a voice can be learned from this recording."""
+    """Raise an AudioError unless a voice can be cloned from this recording."""
     samples, seconds = recording.samples, recording.duration_s
     if not MIN_REFERENCE_S <= seconds <= MAX_REFERENCE_S:
         raise AudioError(
@@ -143,7 +143,7 @@ def _load(source: str | Path | bytes, limits: AudioLimits) -> bytes:
 def _read_file(path: Path, limits: AudioLimits) -> bytes:
     hint = "; base64 needs data:audio/wav;base64, in front" if len(str(path)) > MAX_LABEL else ""
     try:
-        if reason := why_not_regular(path):  # a pipe or a device could keep us reading for ever
+        if reason := why_not_regular(path):  # reading a pipe or a device may never end
             raise AudioError(f"{reason}{hint}")
         with path.open("rb") as file:
             return file.read(limits.max_encoded_bytes + 1)

@@ -1,7 +1,7 @@
-"""Sound out of this machine while it is made: sounddevice, or a program the system comes with.
+"""Plays audio while it is generated: through sounddevice, or a player program of the system.
 
-A `Player` plays on a thread of its own, so that making samples and hearing them do not wait for
-each other. `find_output` gives the first way to play that proves to work.
+A `Player` plays on a thread of its own, so that generation and playback do not block each other.
+`find_output` returns the first output that works.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from vivace.audio.encode import open_encoder
 from vivace.audio.writer import open_audio_file
 from vivace.errors import AudioError
 
-BLOCK_S = 0.05  # how soon a stop is noticed
-MAX_WAITING = 64  # chunks that were made and not heard yet
-PROBE_S = 0.1  # of silence: what cannot play it cannot play anything
+BLOCK_S = 0.05  # the longest that `stop` takes to have an effect
+MAX_WAITING = 64  # chunks buffered and not yet played
+PROBE_S = 0.1  # seconds of silence played to test an output
 PROBE_RATE = 24_000
 PROBE_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 0.2
@@ -39,19 +39,19 @@ Samples = NDArray[np.float32]
 
 
 class Device(Protocol):
-    """Where samples become sound: `write` waits for room, `finish` until all was heard."""
+    """An audio output: `write` blocks while its buffer is full, `finish` until all is played."""
 
     def write(self, samples: Samples) -> None: ...
 
     def finish(self) -> None: ...
 
     def stop(self) -> None:
-        """Silence now; also the last call after `finish`."""
+        """Stop playback and release the device; always the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A way to play that was found to work."""
+    """An audio output that was tested."""
 
     name: str
     open: Callable[[int], Device]  # of a sample rate
@@ -62,7 +62,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A player that other people wrote, and how it is called."""
+    """An external player program and its command line."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -84,9 +84,9 @@ PROGRAMS = (
 
 
 class Player:
-    """Plays what is written to it; as a context manager to the end, or until an error.
+    """Plays samples in the background; leaving its `with` block waits until all are played.
 
-    A device that fails is an AudioError at the next write or at the end.
+    A failure of the device is raised as an AudioError by the next `write` or by `finish`.
     """
 
     def __init__(self, device: Device, sample_rate: int) -> None:
@@ -99,12 +99,12 @@ class Player:
         self._thread.start()
 
     def write(self, samples: Samples) -> None:
-        """Play these samples after those before; waits only while very many wait already."""
+        """Queue samples; blocks only while `MAX_WAITING` chunks are queued."""
         self._raise_error()
         self._waiting.put(samples)
 
     def finish(self) -> None:
-        """Wait until everything was heard."""
+        """Wait until everything has been played."""
         self._waiting.put(None)
         while self._thread.is_alive():
             self._thread.join(BLOCK_S)  # with a time, so that Ctrl-C is heard on every system
@@ -112,7 +112,7 @@ class Player:
         self._raise_error()
 
     def stop(self) -> None:
-        """Silence, at once."""
+        """Stop at once and drop what is queued."""
         self._is_stopped.set()
         self._thread.join(STOP_TIMEOUT_S)
         self._device.stop()
@@ -181,7 +181,7 @@ class SoundDevice:
 
 
 class PipedProgram:
-    """A program that plays what it reads from its stdin."""
+    """A player program that reads samples from its stdin."""
 
     def __init__(self, program: Program, sample_rate: int) -> None:
         assert program.format is not None
@@ -202,7 +202,7 @@ class PipedProgram:
 
 
 class FileProgram:
-    """A program that plays files: it begins when the last sample is there."""
+    """A player program that needs a complete file: playback begins after the last sample."""
 
     def __init__(self, program: Program, sample_rate: int) -> None:
         self._program = program
@@ -228,7 +228,7 @@ class FileProgram:
 
 
 class _Run:
-    """A running program, in a session of its own: a Ctrl-C is ours alone to answer."""
+    """A running program, in a session of its own so that Ctrl-C does not reach it."""
 
     def __init__(self, command: list[str]) -> None:
         self._is_killed = False
@@ -253,7 +253,7 @@ class _Run:
             raise AudioError("it ended too soon") from error
 
     def wait(self, *, is_silent_if_well: bool = False) -> None:
-        """Let it play to its end; a failure is an AudioError in its own words."""
+        """Wait for it to end; a failure is an AudioError with its own message."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         code = self._process.wait()
@@ -275,7 +275,7 @@ class _Run:
 
 
 def find_output() -> Output:
-    """The first way to play that works here, tried with a little silence; or an AudioError."""
+    """The first output that plays a short silence without an error, or an AudioError."""
     refusals = []
     for name, open_device in _candidates():
         try:
@@ -310,7 +310,7 @@ def _probe(open_device: Callable[[int], Device]) -> None:
 
 @contextlib.contextmanager
 def _muted_libraries() -> Iterator[None]:
-    """ALSA, JACK and PortAudio write what they miss to stderr themselves; errors say enough."""
+    """Hide what ALSA, JACK and PortAudio print on stderr; exceptions say enough."""
     try:
         saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     except OSError:  # stderr is closed

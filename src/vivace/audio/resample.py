@@ -1,4 +1,4 @@
-"""Samples from one rate to another, exactly as the official code does it."""
+"""Resampling, exactly as the official code does it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Strangers' audio is decoded in a process apart, so that what libsndfile does stays there.
+"""Decodes untrusted audio in sandboxed child processes, which contain faults of the decoders.
 
-Children are started when needed and used again. A child confines itself, says how, and answers:
-encoded bytes go to its stdin, samples come back from its stdout, both with lengths and JSON. One
-that fails is replaced. When the parent ends, however it ends, its children read the end of stdin
-and end too.
+Children are started on demand and reused. A child confines itself, reports how, and then serves
+requests: encoded bytes on its stdin, samples on its stdout, both with lengths and JSON. A child
+that fails is replaced. When the parent ends in any way, its children reach the end of stdin and
+exit.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from vivace.audio.decode import AudioLimits, Decoded, decode_compressed
 from vivace.audio.encode import import_package
 from vivace.errors import AudioError
 
-CPU_LIMIT_S = 5.0  # of a processor, for one recording
-LIMIT_S = 30.0  # of the clock, so that a busy machine refuses nothing that is not itself slow
-START_LIMIT_S = 120.0  # of the clock, for a child's imports
+CPU_LIMIT_S = 5.0  # CPU time for one recording
+LIMIT_S = 30.0  # wall-clock time; much longer, so that a loaded machine does not fail recordings
+START_LIMIT_S = 120.0  # wall-clock time for a child's imports
 MAX_CHILDREN = 4
 PACKAGES = ("soundfile", "av")  # those that decode; a confined child can import nothing
 MAX_HEAD_BYTES = 4_096
@@ -49,7 +49,7 @@ def child_command() -> list[str]:
 
 
 class Sandbox:
-    """A small pool of decoding processes; safe to use from many threads."""
+    """A small pool of decoding processes; thread-safe."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Sandbox:
         self._reset()
 
     def decode(self, content: bytes, limits: AudioLimits) -> Decoded:
-        """As `decode_compressed`, but whatever happens there is at worst an AudioError here."""
+        """`decode_compressed` in a child; a crash there is an AudioError here."""
         with self._free:
             child = self._borrow()
             try:
@@ -114,7 +114,7 @@ class Sandbox:
 
 
 class _BrokenChildError(Exception):
-    """The child is of no further use."""
+    """The child died or broke the protocol; it is not reused."""
 
 
 class _Child:
@@ -127,7 +127,7 @@ class _Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=kept | SINGLE_THREAD,
-                start_new_session=True,  # Ctrl-C is the parent's affair
+                start_new_session=True,  # Ctrl-C must not reach it
             )
         except OSError as error:
             raise _no_start(error.strerror or str(error)) from error
@@ -157,7 +157,7 @@ class _Child:
 
     @contextlib.contextmanager
     def _deadline(self, limit_s: float) -> Iterator[None]:
-        """Ends the child after `limit_s`; what it does wrong is a _BrokenChildError."""
+        """Kill the child after `limit_s`; any failure is a _BrokenChildError."""
         is_late = threading.Event()
 
         def stop() -> None:
@@ -203,7 +203,7 @@ def _no_start(reason: str) -> AudioError:
 
 
 def _check_answer(head: dict[str, Any], body: bytes, limits: AudioLimits) -> Decoded | AudioError:
-    # A child that was taken over can say anything.
+    # A compromised child may answer anything.
     sample_rate, error = head.get("sample_rate"), head.get("error")
     if isinstance(error, str):
         return AudioError("".join(filter(str.isprintable, error)))
@@ -244,7 +244,7 @@ def _read(pipe: IO[bytes], num_bytes: int) -> bytes:
 
 
 def serve() -> None:
-    """Say how this process is confined, then answer on stdout what comes on stdin."""
+    """Main loop of a child: report its confinement, then serve requests from stdin on stdout."""
     for package in PACKAGES:
         with contextlib.suppress(AudioError):  # each request will hear of it
             import_package(package)

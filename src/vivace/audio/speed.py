@@ -1,7 +1,7 @@
-"""Speech faster or slower at the same pitch, as a stream: WSOLA.
+"""Streaming time stretching at constant pitch: WSOLA (waveform-similarity overlap-add).
 
-Pieces of the input are laid over each other at another distance than they had; each is taken
-where it continues the last one best. It knows samples only, never frames, text or files.
+Segments of the input are overlapped and added at another spacing; each is taken where it is most
+similar to the continuation of the last one. Works on samples only.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from vivace.errors import RequestError
 
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
-OVERLAP_S = 0.015  # of one piece with the next; longer than a period of a low voice
-REACH_S = 0.010  # how far from its due place a piece may be taken
+OVERLAP_S = 0.015  # of two segments; longer than a period of a low voice
+REACH_S = 0.010  # how far from its nominal position a segment may be taken
 
 
 class SpeedChanger:
-    """Time stretch with memory: `process` chunk by chunk, then `finish`.
+    """Time stretch of a stream: `process` chunk by chunk, then `finish`.
 
-    However the input is cut, the output is the same, round(num_samples / speed) samples in all.
+    The output does not depend on the chunks; it has round(num_samples / speed) samples.
     """
 
     def __init__(self, speed: float, sample_rate: int) -> None:
@@ -37,7 +37,7 @@ class SpeedChanger:
         self._is_finished = False
 
     def process(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Take samples [n] and give those that are certain."""
+        """Add samples [n]; returns the output that is final."""
         if self._is_finished:
             raise RequestError("the speed changer is finished; make another one")
         samples = np.asarray(samples, np.float32)
@@ -51,7 +51,7 @@ class SpeedChanger:
         return self._emit(pieces)
 
     def finish(self) -> NDArray[np.float32]:
-        """The rest; after it nothing can be processed."""
+        """The rest of the output; afterwards nothing can be processed."""
         if self._is_finished or self.speed == 1:
             self._is_finished = True
             return np.zeros(0, np.float32)
@@ -69,17 +69,17 @@ class SpeedChanger:
         return self._emit(pieces)[:num_left]
 
     def _is_next_certain(self) -> bool:
-        """Whether all it may be taken from is there, and the whole is long enough to have it."""
+        """Whether the input holds the next segment's whole search range."""
         is_there = self._due() + self._reach + 2 * self._overlap <= self._num_in
         end = (self._num_pieces + 1) * self._overlap
         return is_there and end <= round(self._num_in / self.speed)
 
     def _due(self) -> int:
-        """Where the next piece lies in the input, if nothing speaks against it."""
+        """The next segment's nominal position in the input."""
         return round(self._num_pieces * self._overlap * self.speed)
 
     def _next_piece(self, last: int) -> NDArray[np.float32]:
-        """The next `_overlap` samples of output, from a place no later than `last`."""
+        """The next `_overlap` samples of output, taken at `last` or before."""
         first = max(0, min(self._due(), last) - self._reach)
         start, length = first - self._start, self._overlap
         area = self._input[start : start + last - first + 2 * length].copy()
@@ -113,7 +113,7 @@ def check_speed(speed: float) -> float:
 
 
 def _best_match(area: NDArray[np.float32], tail: NDArray[np.float32]) -> int:
-    """Where in `area` the samples are most like `tail`, whatever their loudness."""
+    """The offset in `area` with the highest normalised correlation with `tail`."""
     likeness = np.correlate(area, tail, mode="valid")
     sums = np.concatenate([[0.0], np.cumsum(np.square(area, dtype=np.float64))])
     energy = sums[len(tail) :] - sums[: -len(tail)]

@@ -1,4 +1,4 @@
-"""Silence at the start of speech: how much there is, and how much is too much."""
+"""Trims silence at the start of speech, as a stream."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Samples = NDArray[np.float32]
 
 
 class StartTrimmer:
-    """Holds samples back until the first sound, then lets it and a tenth of a second before it go.
+    """Buffers samples until the first sound, then passes on all but `KEPT_S` of silence before it.
 
-    What has no sound at all passes whole, at its end. The parts that it is given change nothing.
+    Audio without any sound is returned whole, at its end. The result does not depend on the chunks.
     """
 
     def __init__(self, sample_rate: int) -> None:
@@ -26,7 +26,7 @@ class StartTrimmer:
         self._is_open = False
 
     def trim(self, samples: Samples, *, is_last: bool = False) -> Samples:
-        """The samples that may be heard now."""
+        """Add samples; returns those that are final."""
         if self._is_open:
             return samples
         self._held = np.concatenate((self._held, samples))

@@ -66,7 +66,7 @@ def to_float(values: NDArray[Any]) -> NDArray[np.float32]:
     """Samples of any width to -1 to 1, as libsndfile scales them; the shape stays."""
     kind, size = values.dtype.kind, values.dtype.itemsize
     if (kind, size) not in SAMPLE_TYPES and kind != "f":
-        # int64 is what a list of whole numbers becomes, and nobody knows its full scale
+        # numpy makes int64 of a list of integers, whose full scale is unknown
         raise AudioError(f"samples of type {values.dtype}; float, int16, int32 and uint8 are read")
     with np.errstate(all="ignore"):  # too large for float32 is inf, and refused as such later
         samples: NDArray[np.float32] = values.astype(np.float32)

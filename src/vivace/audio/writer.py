@@ -1,4 +1,4 @@
-"""Audio files that grow as audio arrives and appear only when they are whole."""
+"""Writes audio files while audio is generated; they appear under their name when complete."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from vivace.errors import AudioError
 
 
 class OwnThread:
-    """Runs one call after another on a thread of its own, where no Ctrl-C reaches them.
+    """Runs calls one after another on a thread of its own, where no KeyboardInterrupt is raised.
 
-    It speaks through queues written in C: a Ctrl-C that falls into a lock of Python's own leaves it
-    locked, and both sides would wait for ever.
+    It uses `SimpleQueue`, written in C: a KeyboardInterrupt inside a lock written in Python could
+    leave it locked and deadlock both threads.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,11 +30,11 @@ class OwnThread:
         Thread(target=self._run, name=name, daemon=True).start()
 
     def do(self, call: Callable[[], None]) -> None:
-        """Come back when it is done; its error is raised here."""
+        """Run the call and wait for it; its error is raised here."""
         self._calls.put(call)
         while True:
             done, error = self._outcomes.get()
-            if done is not call:  # of a call that was not waited for, because of a Ctrl-C
+            if done is not call:  # an earlier call, whose wait was interrupted
                 continue
             if error is not None:
                 raise error
@@ -48,15 +48,15 @@ class OwnThread:
             error = None
             try:
                 call()
-            except BaseException as raised:  # it belongs to whoever waits
+            except BaseException as raised:  # re-raised in the waiting thread
                 error = raised
             self._outcomes.put((call, error))
 
 
 class FileWriter:
-    """An audio file being written: as a context manager it is finished however the block ends.
+    """An audio file being written; leaving its `with` block finishes it, also after an error.
 
-    Work is done on a thread of its own, where no Ctrl-C can fall between two bytes.
+    Writes run on a thread of their own, so that a KeyboardInterrupt cannot corrupt the file.
     """
 
     def __init__(self, claim: AtomicFile, path: Path, sample_rate: int) -> None:
@@ -78,7 +78,7 @@ class FileWriter:
         self._do(lambda: self._write(samples))
 
     def close(self) -> None:
-        """Finish the file and put it in place; one without a sample is not kept."""
+        """Finish the file and move it to its name; a file without samples is deleted."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -88,7 +88,7 @@ class FileWriter:
             self._thread.end()
 
     def discard(self) -> None:
-        """Leave nothing of it."""
+        """Delete it."""
         self._is_broken = True
         self.close()
 
@@ -133,7 +133,7 @@ class FileWriter:
             self._claim.discard()
 
     def _commit(self) -> None:
-        """At its name, or, where something else has come to stand there, at the next free one."""
+        """Move it to its name; if that was taken meanwhile, to the next free one."""
         asked = self.path
         for path in numbered(asked):
             try:
@@ -147,7 +147,7 @@ class FileWriter:
 
 
 def claim_audio_file(path: Path, *, force: bool = False) -> AtomicFile:
-    """The name of an audio file, taken before there is audio."""
+    """Reserve the name of an audio file before there is audio."""
     try:
         target = path.resolve() if force else path  # through a link, so that the link stays
         return AtomicFile(target, replace=force)
@@ -160,7 +160,7 @@ def claim_audio_file(path: Path, *, force: bool = False) -> AtomicFile:
 
 
 def claim_free_name(path: Path) -> AtomicFile:
-    """The first of path, path-2, path-3 and so on that nobody has or is about to have."""
+    """Reserve the first of path, path-2, path-3 and so on that is neither taken nor reserved."""
     for candidate in numbered(path):
         try:
             return AtomicFile(candidate, replace=False)

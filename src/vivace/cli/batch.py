@@ -29,12 +29,12 @@ Line = tuple[int, str]  # its number, from 1, and its words
 
 
 class Interrupted(Exception):
-    """The batch ends; half a line is no file."""
+    """The batch was interrupted; the current line gets no file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Lines to be spoken, each to a file that has its number."""
+    """Lines to be spoken, each to a file named by its number."""
 
     lines: list[Line]
     folder: Path
@@ -50,7 +50,7 @@ class Batch:
         options: dict[str, Any],
         arguments: argparse.Namespace,
     ) -> int:
-        """These lines, each to its file; the exit code of the worst of them."""
+        """Speak these lines, each to its file; returns the worst exit code."""
         worst, is_over = 0, Event()
         live = LiveLine(is_quiet=arguments.quiet or arguments.json)
         threads = ThreadPoolExecutor(tts.engine.num_together, thread_name_prefix="vivace-batch")
@@ -70,7 +70,7 @@ class Batch:
         return worst
 
     def missing(self, arguments: argparse.Namespace) -> Iterator[Line]:
-        """The lines that have no file yet; of the others it is said that they have."""
+        """The lines that have no file yet; reports the others as skipped."""
         for number, words in self.lines:
             path = self.path(number)
             if arguments.force or not os.path.lexists(path):

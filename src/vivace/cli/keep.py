@@ -1,4 +1,4 @@
-"""Voices that a command keeps: by name in the library, or in a file of their own."""
+"""`--save`: stores a voice by name in the library, or in a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNNAMED = "cloned"
 
 
 def check_save(arguments: argparse.Namespace) -> str:
-    """The name that the voice will have; a --save that cannot be is refused before any work."""
+    """The name of the saved voice; an invalid --save is refused before any work."""
     if arguments.save is None:
         return UNNAMED
     if not _is_file(arguments.save):
@@ -30,7 +30,7 @@ def check_save(arguments: argparse.Namespace) -> str:
 
 
 def keep_voice(voice: Voice, arguments: argparse.Namespace) -> None:
-    """Write the voice where --save says, and say so."""
+    """Save the voice where --save says, and report it."""
     if _is_file(arguments.save):
         path = voice.save(arguments.save)
     else:

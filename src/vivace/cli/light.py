@@ -1,7 +1,7 @@
-"""A quicker import of torch, for commands that only speak with a small model on a CPU.
+"""A faster import of torch, for commands that only run a small model on a CPU.
 
-A quarter of that import registers shapes for torch's compilers and exporters, which no command here
-uses; it waits until somebody asks for it. The collector waits too: nothing of it is garbage.
+A quarter of that import registers shape functions for torch's compilers and exporters, which no
+command here uses; it is deferred until first use. The garbage collector is paused meanwhile.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Later(Loader):
 
 
 class _Deferred(ModuleType):
-    """Becomes the real module when anything is asked of it."""
+    """A placeholder that imports the real module at the first attribute access."""
 
     def __init__(self, name: str, path: Sequence[str] | None) -> None:
         super().__init__(name)

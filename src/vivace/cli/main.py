@@ -1,6 +1,6 @@
-"""The `vivace` command: parse, then import what the command needs.
+"""The `vivace` command: parses the arguments, then imports what the command needs.
 
-Words go to stderr, audio to where it was asked for; an error is one line and exit code 1.
+Messages go to stderr, audio to its output; an error is one line and exit code 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT_OPTIONS = ("-h", "--help", "--version")
 NAMED_ELSEWHERE = {"custom": "say", "speak": "say", "serve": "repl", "help": "--help"}
 TEXT_FILES = (".txt", ".md", ".markdown", ".rst")
 FAILED, WRONG_USE = 1, 2
-SIGNALLED = 128  # and the number of the signal
+SIGNALLED = 128  # plus the number of the signal
 PIPE_CLOSED = SIGNALLED + 13
 
 
@@ -73,7 +73,7 @@ def _is_text_file(word: str) -> bool:
 
 
 def _near_miss(word: str, commands: Sequence[str]) -> str | None:
-    """The command that a bare word was meant to be; anything else is a text."""
+    """The command that a single word looks like, or None if it is text to speak."""
     if not word.isalpha():
         return None
     close = difflib.get_close_matches(word.lower(), commands, n=1, cutoff=0.75)
@@ -107,7 +107,7 @@ def _print_error(error: BaseException, argv: Sequence[str]) -> None:
     from vivace.cli.words import print_error  # help does without it
 
     is_json = _wants_json(argv) and not isinstance(error, StdoutError)
-    with contextlib.suppress(StdoutError, OSError):  # nobody is left to be told
+    with contextlib.suppress(StdoutError, OSError):  # the streams are closed
         print_error(error, is_json=is_json, on_stderr=bool(set(STDOUT_PATHS) & set(argv)))
 
 
@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run() -> NoReturn:
-    """`main` as a program: torch's own end would take half a second and do nothing for anyone."""
+    """`main` as a program, without torch's shutdown, which takes half a second for nothing."""
     code = main()
     import logging  # which help does without
 

@@ -12,7 +12,7 @@ from vivace.tts import TTS
 def load_model(
     arguments: argparse.Namespace, model: str | None = None, *, max_streams: int | None = 1
 ) -> TTS:
-    """Load `model`, or else the command's own; most commands speak one utterance at a time."""
+    """Load `model`, or else the command's own; most commands need one stream only."""
     name = model or model_name(arguments)
     line = LiveLine(is_quiet=getattr(arguments, "quiet", False))
     line.show(f"loading {name or 'the embedded voice'}")

@@ -1,7 +1,7 @@
-"""Where speech goes: a file, a pipe, the loudspeaker, or two of them.
+"""Outputs of a command: a file, a pipe, the loudspeaker, or a combination.
 
-It is settled before a model is loaded, and a file's name is claimed then: minutes of speech should
-not be lost to a typing error or to another process.
+They are checked before a model is loaded, and a file's name is reserved then, so that no speech is
+lost to a mistyped path or to another process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Sink(Protocol):
 
 
 class PipeSink:
-    """Encoded audio, sent as it comes."""
+    """Writes encoded audio to a pipe while it is generated."""
 
     def __init__(self, send: Callable[[bytes], object], format: str, sample_rate: int) -> None:
         self._send, self._encoder = send, open_encoder(format, sample_rate)
@@ -48,13 +48,13 @@ class PipeSink:
 
     def close(self) -> None:
         rest = self._encoder.finish()
-        if self._has_begun:  # where nothing was said, an error is not followed by a header
+        if self._has_begun:  # without audio, no header is written after an error
             self._send(rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where one text's speech goes; as a context manager it gives back a name nobody used."""
+    """The output of one text; leaving its `with` block frees a reserved name that was not used."""
 
     output: str | None  # a path, or - for stdout; None plays only
     loudspeaker: Output | None
@@ -70,7 +70,7 @@ class Target:
 
     @contextmanager
     def open(self, sample_rate: int) -> Iterator[list[Sink]]:
-        """Files are finished however the block ends; the loudspeaker stops on an error."""
+        """Open the sinks; files are finished also after an error, the loudspeaker stops."""
         with ExitStack() as stack:
             sinks: list[Sink] = []
             if self.loudspeaker is not None:  # first, so that files need not wait for it
@@ -84,7 +84,7 @@ class Target:
             yield sinks
 
     def renewed(self) -> Target:
-        """The same with the next free name, if it names a file."""
+        """The same target with the next free file name."""
         if self.output is None or self.is_pipe:
             return self
         claim = claim_free_name(Path(self.output))
@@ -109,7 +109,7 @@ def _pipe(target: Target) -> Iterator[Callable[[bytes], object]]:
 
 
 def choose_target(arguments: argparse.Namespace) -> Target:
-    """What -o, --format, --play and --force ask for; without them, what this machine can do."""
+    """The target of -o, --format, --play and --force; by default play, or write a file."""
     target = _choose(arguments)
     if target.output is None or target.is_pipe:
         return target
@@ -122,7 +122,7 @@ def choose_target(arguments: argparse.Namespace) -> Target:
 
 
 def choose_series(arguments: argparse.Namespace) -> Target:
-    """The same for a row of texts, each of which is spoken to `renewed`."""
+    """The same for several texts, each of which goes to `renewed`."""
     target = _choose(arguments)
     if target.is_pipe:
         raise AudioError(f"{target.output} cannot take a row of files; name the first with -o")
@@ -156,7 +156,7 @@ def check_format(format: str | None) -> str | None:
 
 
 def _check_output(output: str, format: str | None) -> str:
-    """The format it will have; a place that cannot take it is said now."""
+    """The output's format; raises an error now if it could not be written."""
     if output == STDOUT and sys.stdout.isatty():
         raise AudioError("stdout is a terminal; pipe the audio on, or name a file with -o")
     if not _is_pipe(output):
@@ -172,7 +172,7 @@ def _check_output(output: str, format: str | None) -> str:
 
 
 def _is_pipe(output: str) -> bool:
-    """Whether it takes bytes in a row only: stdout, a named pipe, a device."""
+    """Whether it cannot seek: stdout, a named pipe, a device."""
     is_other = os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output)
     return output == STDOUT or is_other
 

@@ -1,4 +1,4 @@
-"""What can be typed: every command with its options, and what runs it.
+"""The argument parser: every command, its options and the function that runs it.
 
 A command names its work as `module:function` in this package, imported only when it runs.
 """
@@ -31,7 +31,7 @@ work without it too; `vivace COMMAND --help` lists them.
 
 
 class UsageError(Exception):
-    """What was typed is no command."""
+    """The command line is invalid."""
 
     def __init__(self, message: str, usage: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""`vivace repl`: the model stays loaded, every line is one utterance."""
+"""`vivace repl`: keeps the model loaded and speaks every line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a speaking command asks for, checked as far as that needs no model."""
+"""Options of the speaking commands, checked as far as possible without a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingParams))
 
 
 def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the command line says of the speech itself, as `TTS.stream` takes it."""
+    """The command line's options as keywords of `TTS.stream`."""
     check_speed(arguments.speed)
     sampling = _given(arguments, SAMPLING)
     SamplingParams(max_frames=sys.maxsize).replace(**sampling)  # the model has its own maximum
@@ -36,13 +36,13 @@ def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def model_name(arguments: argparse.Namespace) -> str | None:
-    """What was asked for; None is the embedded voice."""
+    """The model of --model or VIVACE_MODEL; None is the embedded voice."""
     name: str | None = arguments.model
     return os.environ.get("VIVACE_MODEL") or None if name is None else name
 
 
 def prepare_torch(arguments: argparse.Namespace) -> None:
-    """Before a model is loaded, and after everything that needs none: torch takes its time."""
+    """Import torch late, after all checks that need no model: it takes seconds."""
     if model_name(arguments) is None and arguments.device in ("auto", "cpu"):
         import_torch()
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end the work as Ctrl-C does: files are finished, and the exit code tells."""
+"""Handles SIGTERM and SIGHUP like Ctrl-C: files are finished, the exit code names the signal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def orderly_end() -> Iterator[None]:
-    """Signals that would end the process raise Terminated, once; those that are ignored stay so."""
+    """Signals that would end the process raise Terminated, once; ignored ones stay ignored."""
     if current_thread() is not main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""One text, spoken to where it should go and reported: what every speaking command shares."""
+"""Speaks one text to its target and reports it: shared by all speaking commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from vivace.voices.voice import Voice
 
 
 class Speech:
-    """One text being spoken; what is known of it is known even if it breaks off."""
+    """One text being spoken; its statistics are valid even if it is interrupted."""
 
     def __init__(self, tts: TTS, text: str | Iterator[str], options: dict[str, Any]) -> None:
         self._tts, self._text, self._options = tts, text, options
@@ -45,7 +45,7 @@ class Speech:
         is_streamed: bool,
         made: list[Samples] | None = None,
     ) -> None:
-        """Say it into every sink; `made` takes the samples as the model gave them."""
+        """Speak into every sink; `made` collects the samples before speed and trim."""
         changer = SpeedChanger(speed, self._tts.sample_rate)
         for samples in self._stream() if is_streamed else self._whole():
             self._send(changer.process(samples), sinks)
@@ -54,7 +54,7 @@ class Speech:
         self._send(changer.finish(), sinks)
 
     def report(self, **facts: Any) -> Report | None:
-        """None if nothing was heard of it."""
+        """The report, or None if there was no audio."""
         if self.usage is None or not self.audio_s:
             return None
         return Report(
@@ -70,19 +70,19 @@ class Speech:
             sink.write(samples)
 
     def _stream(self) -> Iterator[Samples]:
-        """Speech as soon as it is made."""
+        """Chunks as soon as they are generated."""
         with self._tts.stream(self._text, **self._options) as stream:
             yield from self._listen(stream)
 
     def _whole(self) -> Iterator[Samples]:
-        """Speech as `TTS.speak` gives it, trimmed, and made anew if it does not end by itself.
+        """Speech as `TTS.speak` gives it: trimmed, and retried once after a runaway.
 
-        Unlike there, a long text goes out an utterance after the other, and an interrupt gives
-        what there is.
+        Unlike there, a long text is written utterance by utterance, and an interrupt keeps what
+        was generated.
         """
         options = {"trim": True, "chunk_frames": WHOLE, **self._options}
         for stream in attempts(partial(self._tts.stream, self._text, **options), self._options):
-            held, num_sent = [np.zeros(0, np.float32)], 1  # the first alone may be made anew
+            held, num_sent = [np.zeros(0, np.float32)], 1  # only the first utterance is retried
             with stream:
                 try:
                     for samples in self._listen(stream):
@@ -115,9 +115,9 @@ def speak(
     arguments: argparse.Namespace,
     made: list[Samples] | None = None,
 ) -> Report | None:
-    """Say the text and report it; `made` takes the samples as the model gave them.
+    """Speak the text and report it; `made` collects the samples before speed and trim.
 
-    An interrupt is reported too and goes on to the caller; files are finished by then.
+    An interrupt is reported and re-raised, after files are finished.
     """
     line = LiveLine(is_quiet=arguments.quiet or arguments.json)
     speech = Speech(tts, text, options)
@@ -169,5 +169,5 @@ def pick_voice(tts: TTS, arguments: argparse.Namespace) -> str | Voice | None:
 
 
 def _voice_source(voice: str) -> str | Path:
-    """On a command line, what has a slash is a path, whatever its ending."""
+    """On a command line, anything with a slash is a path."""
     return Path(voice) if "/" in voice and "://" not in voice else voice

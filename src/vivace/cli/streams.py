@@ -1,6 +1,7 @@
-"""The standard streams: a closed or full one is an error in one line, and never another file.
+"""The standard streams: a closed or full one is a one-line error.
 
-Words for people go through `tell`, what a program reads through `put`; both are fit for a terminal.
+Messages for people go through `tell`, output for programs through `put`; both are safe to print on
+a terminal.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ STDOUT_PATHS = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 class StdoutError(TTSError):
-    """Stdout took no more; who reads it must not think that all is there."""
+    """Stdout could not be written; its reader must not take the output for complete."""
 
 
 def settle_streams() -> None:
-    """Give what was closed a place of its own: else the next file that is opened becomes it."""
+    """Open /dev/null for closed standard streams, whose numbers the next file would get."""
     for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -38,7 +39,7 @@ def is_terminal_stdin() -> bool:
 
 
 def tell(words: object, *, start: str = "", end: str = "\n") -> None:
-    """Lines on stderr; where nobody can be told, the work goes on."""
+    """Print lines on stderr; a closed stderr is ignored."""
     try:
         sys.stderr.write(start + _lines(words, sys.stderr) + end)
         sys.stderr.flush()
@@ -47,12 +48,12 @@ def tell(words: object, *, start: str = "", end: str = "\n") -> None:
 
 
 def put(words: object) -> None:
-    """Lines on stdout, at once."""
+    """Print lines on stdout and flush."""
     put_bytes(f"{_lines(words, sys.stdout)}\n".encode(_encoding(sys.stdout)))
 
 
 def put_bytes(content: bytes) -> None:
-    """Bytes on stdout, at once. A reader who has gone is a BrokenPipeError."""
+    """Write bytes to stdout and flush. A closed pipe is a BrokenPipeError."""
     try:
         file = getattr(sys.stdout, "buffer", None)
         if file is None:  # a text without bytes, as tests have
@@ -71,7 +72,7 @@ def put_bytes(content: bytes) -> None:
 
 
 def plain(value: object) -> str:
-    """One line fit for a terminal: names come from anyone, escape codes and all."""
+    """One line without control characters: names may hold escape codes."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(value))
 
 
@@ -85,7 +86,7 @@ def _encoding(stream: IO[Any]) -> str:
 
 
 def _drop(stream: IO[Any]) -> None:
-    """Without this, Python tries once more at its end, and complains."""
+    """Redirect a broken stream to /dev/null, or Python flushes it again at exit and complains."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

@@ -1,4 +1,4 @@
-"""What the command line says: a live line while it works, one line at the end, errors in one."""
+"""Messages of the command line: progress, reports and errors, a line each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vivace.cli.streams import plain, put, tell
 from vivace.speech import FinishReason, SamplingParams, Usage
 
 T = TypeVar("T")
-CUT_SHORT = 3  # the exit code of speech that was cut by no limit of the user's
+CUT_SHORT = 3  # exit code if speech was cut, and not by a limit that the user set
 
 _OPTIONS = {"chunk_frames", "text_layout", *(f.name for f in dataclasses.fields(SamplingParams))}
 _OPTION = re.compile("|".join(rf"\b{name}\b" for name in sorted(_OPTIONS) if "_" in name))
@@ -34,7 +34,7 @@ class LiveLine:
             self._num_shown = len(words)
 
     def each(self, values: Iterable[T], words: str) -> Iterator[T]:
-        """The values, each shown in the words' braces while it is worked on."""
+        """Iterate over the values; show each, formatted into `words`, while it is processed."""
         for value in values:
             self.show(words.format(value))
             yield value
@@ -47,7 +47,7 @@ class LiveLine:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What was made of one text, and where it went."""
+    """The result of one text and its output."""
 
     output: str | None  # a path, or - for stdout
     is_played: bool
@@ -59,14 +59,14 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """A limit of the user's is kept, not hit by accident."""
+        """0, or CUT_SHORT if speech was cut before a limit that the user set."""
         is_whole = self.finish_reason in ("stop", "cancelled")  # a signal has a code of its own
         is_asked_for = self.finish_reason == "length" and self.max_frames is not None
         return 0 if is_whole or is_asked_for else CUT_SHORT
 
     @property
     def warning(self) -> str | None:
-        """What was cut is said, whatever was asked for."""
+        """The warning that speech was cut, or None."""
         if self.finish_reason in ("stop", "cancelled"):
             return None
         if not self.exit_code:
@@ -125,7 +125,7 @@ def print_report(report: Report, *, is_json: bool, is_quiet: bool) -> None:
 def print_error(
     error: object, *, is_json: bool = False, on_stderr: bool = False, line: int | None = None
 ) -> None:
-    """One line in the words of the command line; for programs, where they look for the report."""
+    """Print an error as one line; with --json, as an object where the report would be."""
     message = _OPTION.sub(
         lambda name: f"--{name[0].replace('_', '-')}", " ".join(str(error).split())
     )

@@ -1,4 +1,4 @@
-"""Their arguments in our words: loading, sampling, lists, and audio in every form they take."""
+"""Translates arguments of the official classes: loading, sampling, lists and audio."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def load_tts(
     local_files_only: bool = False,
     token: str | bool | None = None,
 ) -> TTS:
-    """A TTS from the words of `from_pretrained`."""
+    """A TTS from the arguments of `from_pretrained`."""
     folder = find_folder(
         name, revision=revision, cache_dir=cache_dir, offline=bool(local_files_only), token=token
     )

@@ -1,4 +1,4 @@
-"""Audio in chunks of so many frames, each with its timing; the last one says that it is."""
+"""Streams audio in chunks of a fixed number of frames, with timings, as faster-qwen3-tts does."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def timed_chunks(
 
 
 def _sizes(chunk_size: int) -> Iterator[int]:
-    """A chunk, then always the next one's first frame before its rest."""
+    """Chunk sizes: each chunk after the first is read as one frame and then its rest."""
     if chunk_size == 1:
         return itertools.repeat(1)
     return itertools.chain([chunk_size], itertools.cycle([1, chunk_size - 1]))
 
 
 def _timed(stream: Stream, chunk_size: int) -> Iterator[TimedChunk]:
-    """Chunks held until one more frame shows whether they are the last."""
+    """Delay each chunk until the next frame shows whether it is the last."""
     held: list[AudioChunk] = []
     num_steps = 0
     for index in itertools.count():

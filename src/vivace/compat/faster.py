@@ -37,7 +37,7 @@ BACKENDS = ("torch", "ggml", "qwentts")
 
 
 class FasterQwen3TTS:
-    """Loaded by `from_pretrained`; `model` is the official class over the same weights."""
+    """The class of faster-qwen3-tts; `model` is the official class over the same weights."""
 
     def __init__(
         self,
@@ -174,15 +174,9 @@ class FasterQwen3TTS:
         )
         wanted = clone_request(text, language, voice, instruct, non_streaming_mode)
         sampling = Sampling(
-            max_new_tokens,
-            min_new_tokens,
-            temperature,
-            top_k,
-            top_p,
-            do_sample,
-            repetition_penalty,
-            seed,
-        )
+            max_new_tokens, min_new_tokens, temperature, top_k, top_p, do_sample,
+            repetition_penalty, seed,
+        )  # fmt: skip
         return self._whole(wanted, sampling)
 
     def generate_custom_voice(
@@ -204,15 +198,9 @@ class FasterQwen3TTS:
     ) -> Waveforms:
         wanted = preset_request(self.model, text, speaker, language, instruct, non_streaming_mode)
         sampling = Sampling(
-            max_new_tokens,
-            min_new_tokens,
-            temperature,
-            top_k,
-            top_p,
-            do_sample,
-            repetition_penalty,
-            seed,
-        )
+            max_new_tokens, min_new_tokens, temperature, top_k, top_p, do_sample,
+            repetition_penalty, seed,
+        )  # fmt: skip
         return self._whole(wanted, sampling)
 
     def generate_voice_design(
@@ -233,15 +221,9 @@ class FasterQwen3TTS:
     ) -> Waveforms:
         wanted = design_request(self.model, text, instruct, language, non_streaming_mode)
         sampling = Sampling(
-            max_new_tokens,
-            min_new_tokens,
-            temperature,
-            top_k,
-            top_p,
-            do_sample,
-            repetition_penalty,
-            seed,
-        )
+            max_new_tokens, min_new_tokens, temperature, top_k, top_p, do_sample,
+            repetition_penalty, seed,
+        )  # fmt: skip
         return self._whole(wanted, sampling)
 
     def generate_voice_clone_streaming(
@@ -277,15 +259,9 @@ class FasterQwen3TTS:
         )
         wanted = clone_request(text, language, voice, instruct, non_streaming_mode)
         sampling = Sampling(
-            max_new_tokens,
-            min_new_tokens,
-            temperature,
-            top_k,
-            top_p,
-            do_sample,
-            repetition_penalty,
-            seed,
-        )
+            max_new_tokens, min_new_tokens, temperature, top_k, top_p, do_sample,
+            repetition_penalty, seed,
+        )  # fmt: skip
         yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
 
     def generate_custom_voice_streaming(
@@ -308,15 +284,9 @@ class FasterQwen3TTS:
     ) -> Iterator[TimedChunk]:
         wanted = preset_request(self.model, text, speaker, language, instruct, non_streaming_mode)
         sampling = Sampling(
-            max_new_tokens,
-            min_new_tokens,
-            temperature,
-            top_k,
-            top_p,
-            do_sample,
-            repetition_penalty,
-            seed,
-        )
+            max_new_tokens, min_new_tokens, temperature, top_k, top_p, do_sample,
+            repetition_penalty, seed,
+        )  # fmt: skip
         yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
 
     def generate_voice_design_streaming(
@@ -338,15 +308,9 @@ class FasterQwen3TTS:
     ) -> Iterator[TimedChunk]:
         wanted = design_request(self.model, text, instruct, language, non_streaming_mode)
         sampling = Sampling(
-            max_new_tokens,
-            min_new_tokens,
-            temperature,
-            top_k,
-            top_p,
-            do_sample,
-            repetition_penalty,
-            seed,
-        )
+            max_new_tokens, min_new_tokens, temperature, top_k, top_p, do_sample,
+            repetition_penalty, seed,
+        )  # fmt: skip
         yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
 
     # -- in the words of TTS -----------------------------------------------------------------

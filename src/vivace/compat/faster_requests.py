@@ -1,4 +1,4 @@
-"""What a call of faster-qwen3-tts asks for, checked as there, as a request of ours."""
+"""Builds a `Request` from the arguments of faster-qwen3-tts, with the checks made there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the official wrapper holds, over TTS: the model's attributes and the text processor."""
+"""Attributes of the official wrapper over TTS: `.model` and `.processor`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ LISTS = ("ref_spk_embedding", "ref_code", *MODES)
 
 @dataclass
 class VoiceClonePromptItem:
-    """A reference, taken in: what `create_voice_clone_prompt` makes."""
+    """An enrolled reference: the result of `create_voice_clone_prompt`."""
 
     ref_code: torch.Tensor | None  # [T, codebooks]
     ref_spk_embedding: torch.Tensor  # [D]

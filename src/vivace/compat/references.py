@@ -1,4 +1,4 @@
-"""Voices of recordings as faster-qwen3-tts takes them in, each once."""
+"""Enrols recordings as faster-qwen3-tts does, with a cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class References:
     def voice(
         self, ref_audio: Any, ref_text: str, xvec_only: bool, append_silence: bool, prompt: Any
     ) -> Voice:
-        """Of a prompt that was made before, or of a recording, taken in once."""
+        """The voice of a prompt item, or of a recording, which is enrolled once."""
         if prompt is not None:
             voices = voices_of(prompt, ref_text)
             if len(voices) != 1:

@@ -7,7 +7,7 @@ from typing import Any
 
 from vivace.compat.arguments import to_sampling
 
-DEFAULT_LIMIT = 2048  # frames: what nobody asked for limits nothing that ends by itself
+DEFAULT_LIMIT = 2048  # frames; as a default, not a limit for speech that ends by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Sampling:
     seed: int | None = None
 
     def ours(self) -> dict[str, Any]:
-        """For `TTS`; the default limit is left to its own protection against runaways."""
+        """Keywords for `TTS`; the default limit is replaced by its runaway guard."""
         merged = {
             "do_sample": self.do_sample,
             "top_k": self.top_k,

@@ -1,4 +1,4 @@
-"""Requests in their terms: a list is made together, and what does not end is returned."""
+"""Runs requests as the official classes do: lists in a batch, runaways returned, not raised."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from vivace.voices.voice import Voice
 
 log = logging.getLogger(__name__)
 
-TOGETHER = 16  # texts of a list that are read at the same time
-PINNED = ("seed",)  # nothing is tried again: there is one result, as in the originals
+TOGETHER = 16  # concurrent texts of a list
+PINNED = ("seed",)  # counts as given by the caller, so nothing is retried
 
 
 def request(
@@ -45,14 +45,14 @@ def request(
 
 
 def open_stream(tts: TTS, wanted: Request, sampling: Mapping[str, Any], **options: Any) -> Stream:
-    """A limit of the caller's is the only one; without it, speech that does not end is stopped."""
+    """Use the caller's limit alone; without one, the runaway guard stops speech."""
     return tts.open(wanted, sampling, guard="max_frames" not in sampling, **options)
 
 
 def speak_together(
     tts: TTS, requests: Sequence[Request], sampling: Mapping[str, Any]
 ) -> list[Audio]:
-    """All of each, in order, each as it would be alone."""
+    """The results of a batch, in order, each as if generated alone."""
     openers = [
         partial(open_stream, tts, wanted, sampling, chunk_frames=WHOLE) for wanted in requests
     ]
@@ -69,6 +69,6 @@ def speak_together(
 
 
 def note_runaway(finish_reason: str | None, sampling: Mapping[str, Any]) -> None:
-    """Say so if speech was stopped that nobody had limited."""
+    """Log a warning if the guard stopped speech that had no limit."""
     if finish_reason in ("stall", "length") and "max_frames" not in sampling:
         log.warning("speech did not end by itself and was stopped (%s)", finish_reason)

@@ -1,4 +1,4 @@
-"""Where keys and values are kept between steps; each class is an `Attend`."""
+"""KV caches; each class is an `Attend`."""
 
 from __future__ import annotations
 

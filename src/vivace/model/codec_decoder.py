@@ -27,7 +27,7 @@ class SnakeBeta(nn.Module):
         self.register_buffer("inverse_gain", None, persistent=False)
 
     def fold(self) -> None:
-        """Take the exponentials once, in float32."""
+        """Compute the exponentials once, in float32."""
         frequency, inverse_gain = self._exponentials()
         self.frequency, self.inverse_gain = frequency.detach(), inverse_gain.detach()
 

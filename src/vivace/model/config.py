@@ -108,7 +108,7 @@ class SpeakerEncoderConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingConfig:
-    """Which form of text suits the model; not in the released files, whose models read it raw."""
+    """How the model wants its text; not in the released files, whose models take it as it is."""
 
     normalize: bool = False  # English numbers, dates, capitals and signs as words
     max_utterance_chars: int = 300
@@ -205,10 +205,6 @@ class CodecConfig:
     encode_downsample_rate: int
     decoder_config: CodecDecoderConfig
     encoder_config: CodecEncoderConfig
-
-    @property
-    def frame_rate(self) -> float:
-        return self.output_sample_rate / self.decode_upsample_rate
 
 
 def load_model_config(path: Path) -> ModelConfig:

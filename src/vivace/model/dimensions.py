@@ -19,6 +19,7 @@ from vivace.model.config import (
     ModelConfig,
     SpeakerEncoderConfig,
 )
+from vivace.model.layers import AttentionConfig
 
 DOWNSAMPLE_STRIDE = 2  # of the encoder's last convolution, which has no field
 MAX_INDEX_DIGITS = 6  # of a layer's number in a tensor's name
@@ -53,21 +54,13 @@ class TensorShapes:
         return len(self.indices(prefix, inner))
 
 
-class AttentionConfig(Protocol):
-    """What every stack of transformer layers has."""
+class StackConfig(AttentionConfig, Protocol):
+    """The dimensions that every stack of transformer layers has."""
 
-    @property
-    def hidden_size(self) -> int: ...
     @property
     def intermediate_size(self) -> int: ...
     @property
     def num_hidden_layers(self) -> int: ...
-    @property
-    def num_attention_heads(self) -> int: ...
-    @property
-    def num_key_value_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
 
 
 def check_model(config: ModelConfig, tensors: TensorShapes, where: str) -> None:
@@ -112,7 +105,7 @@ def _model_findings(config: ModelConfig, tensors: TensorShapes) -> Iterator[Find
 
 
 def _layer_findings(
-    section: str, config: AttentionConfig, tensors: TensorShapes, layers: str
+    section: str, config: StackConfig, tensors: TensorShapes, layers: str
 ) -> Iterator[Finding]:
     yield f"{section}.num_hidden_layers", config.num_hidden_layers, tensors.count(layers)
     is_gated = tensors.count(layers, "mlp.gate_proj")

@@ -1,6 +1,6 @@
-"""The ears of the speaker encoder: samples to a log mel spectrogram.
+"""The log mel spectrogram that the speaker encoder reads.
 
-Bit for bit what the official code computes through librosa, which is not needed here.
+Bit-identical to what the official code computes with librosa.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One row through talker or predictor on a CPU, in as few operations as there can be.
+"""One row through talker or predictor on a CPU, in as few operations as possible.
 
-It computes what `layers.Block` does. A small model spends most of its time between operations, so
-weights are plain attributes here, the row is a vector, and residual sums are part of the products.
+It computes what `layers.Block` does. In a small model the overhead per operation dominates, so
+weights are plain attributes, the row is a vector, and residual sums are part of the products.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from vivace.model.layers import (
 )
 from vivace.model.speaker_encoder import SpeakerEncoder
 
-FOLDED_AT_ONCE = 4096  # text ids, whose inner vectors must find room
+FOLDED_AT_ONCE = 4096  # text ids per pass, to bound its memory
 
 
 class TalkerBody(nn.Module):
@@ -58,9 +58,9 @@ class Talker(nn.Module):
         return vectors
 
     def fold_texts(self) -> None:
-        """Project every text id now: from here on a text vector is looked up, not computed.
+        """Project every text id now, so that text vectors are looked up instead of computed.
 
-        The table takes the embedding's place; it is no wider, and the projection goes.
+        The table replaces the embedding, which is no smaller, and the projection.
         """
         weight = self.model.text_embedding.weight.detach()
         table = weight.new_empty(len(weight), self.config.hidden_size)

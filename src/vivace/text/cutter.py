@@ -1,4 +1,4 @@
-"""Where a text that is still being written is cut into utterances."""
+"""Splits live text into utterances."""
 
 from __future__ import annotations
 

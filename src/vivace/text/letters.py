@@ -1,4 +1,4 @@
-"""Whether a text can be said at all, and whether a checkpoint's languages are written so.
+"""Checks that a text can be spoken, and that its script is one of the checkpoint's languages.
 
 No models, no tokens.
 """

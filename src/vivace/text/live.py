@@ -1,4 +1,4 @@
-"""Text that is still being written, to the ids it will have when it is whole.
+"""Tokenizes live text incrementally, to the ids of the whole text.
 
 It knows where a text may be cut so that its parts encode as the whole does; what a token is, only
 the tokenizer knows.

@@ -1,4 +1,4 @@
-"""`clean_text` for a text that is still being written.
+"""`clean_text` for live text.
 
 All markup that is cleaned begins and ends within a line. So words can go on as they come, unless
 they stand inside something that is still open, or in a line that is of a kind of its own.

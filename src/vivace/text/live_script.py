@@ -1,7 +1,7 @@
-"""A text that is still being written, as a row of utterances and pauses.
+"""Live text as a sequence of utterances and pauses.
 
-Words go on as they come: what is held back is only what later text may still turn into something
-else, such as half a pause mark, a number, or a full stop that may end an utterance.
+Text passes through as it arrives, except what later text may still change: half a pause mark, a
+number, or a full stop that may end an utterance.
 """
 
 from __future__ import annotations

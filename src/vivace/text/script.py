@@ -1,6 +1,6 @@
-"""What a text says besides its words: the pauses asked for in it, and markup nobody should hear.
+"""Pause marks and markdown in a text: parses the former, removes the latter.
 
-Text in, text out; nothing here knows how it will be spoken.
+Text in, text out; it knows nothing of models or audio.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptOptions:
-    """How a text is made ready to be said."""
+    """How a text is prepared for speaking."""
 
     max_chars: int | None = 300  # of an utterance; None leaves a text whole
     clean: bool = False  # markdown and links out

@@ -1,4 +1,4 @@
-"""What a text must be before anything reads it: whole characters, and not endless white space."""
+"""First pass over a text: joins surrogate pairs and limits white space."""
 
 from __future__ import annotations
 

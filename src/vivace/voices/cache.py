@@ -1,4 +1,4 @@
-"""Recordings that were enrolled before, found again by what they sound like, never by path."""
+"""On-disk cache of enrolled recordings, keyed by the audio's content, never by path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrolmentKey:
-    """All that a voice depends on."""
+    """Everything that an enrolled voice depends on."""
 
     source_sha256: str  # of the recording
     transcript: str | None
@@ -34,14 +34,14 @@ class EnrolmentKey:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def fits(self, voice: Voice) -> bool:
-        """A file under the wrong name must not lend somebody another person's voice."""
+        """Whether a cached voice matches the key; a misnamed file must not give another voice."""
         found = (voice.source_sha256, voice.ref_text, voice.width, voice.family)
         asked = (self.source_sha256, self.transcript, self.width, self.family)
         return found == asked and voice.is_in_context == (self.transcript is not None)
 
 
 class EnrolmentCache:
-    """At most `max_entries` voices in a folder; the one not used for longest goes first.
+    """LRU cache of at most `max_entries` voices in a folder.
 
     Any number of processes may share it. Nothing depends on it: a folder that cannot be read or
     written, and a damaged file, only mean that the recording is enrolled again.
@@ -74,7 +74,7 @@ class EnrolmentCache:
             write_whole(self._path(key), voice.to_bytes(), replace=True)
             self._trim()
         except OSError as error:
-            log.warning("an enrolment was not kept in %s: %s", self.folder, error)
+            log.warning("an enrolled voice was not cached in %s: %s", self.folder, error)
 
     def __len__(self) -> int:
         return len(self._entries())

@@ -1,4 +1,4 @@
-"""Reference audio becomes a Voice: a speaker vector and, with a transcript, codes to go on from."""
+"""Enrolment: reference audio to a Voice, by speaker vector or, with a transcript, in context."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vivace.model.talker import Qwen3TTS
 from vivace.voices.cache import EnrolmentCache, EnrolmentKey
 from vivace.voices.voice import Voice
 
-SILENCE_S = 0.5  # appended, so that speech does not go on in the middle of the last word
+SILENCE_S = 0.5  # appended, so that generated speech does not continue the last word
 
 
 @torch.inference_mode()
@@ -92,7 +92,7 @@ def enroll_once(
     transcript: str | None = None,
     cache: EnrolmentCache,
 ) -> Voice:
-    """`enroll`, or the voice that an earlier call made of the same audio and words."""
+    """`enroll` through the cache: equal audio and transcript are enrolled once."""
     key = EnrolmentKey(
         source_sha256=recording.sha256,
         transcript=transcript,

@@ -1,4 +1,4 @@
-"""What a caller wrote for `voice`: a voice, a file, a name of the library, or a preset."""
+"""Resolves the `voice` argument: a Voice, a file, a name in the library, or a preset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VoiceSource = str | Path | Voice
 
 @dataclass(frozen=True, slots=True)
 class Unenrolled:
-    """A recording that a voice is to be made of."""
+    """A recording that is still to be enrolled."""
 
     audio: str | Path
 
@@ -24,7 +24,7 @@ class Unenrolled:
 def find_voice(
     source: VoiceSource, presets: Collection[str], library: VoiceLibrary
 ) -> Voice | Unenrolled | str:
-    """A voice that was found, a recording to enrol, or a name: a preset's, or nobody's.
+    """The voice, a recording to enrol, or else the name itself, which may be a preset's.
 
     Names come before files, so that what lies in the working folder changes no voice; an ending of
     its own (.wav, .safetensors) makes a path of any name.

@@ -1,4 +1,4 @@
-"""Where voices are kept on this machine.
+"""The folders of the voice library and of the enrolment cache.
 
 `VIVACE_HOME` holds everything where it is set; otherwise each system's own custom decides.
 """
@@ -19,7 +19,7 @@ def voices_folder() -> Path:
 
 
 def enrolments_folder() -> Path:
-    """Voices of recordings that were heard before; nothing is lost if it is deleted."""
+    """The cache of enrolled recordings; it may be deleted."""
     return _home("cache") / "enrolments"
 
 
@@ -27,7 +27,7 @@ def make_private(folder: Path) -> None:
     """Make a folder that is the user's alone, whatever it was before."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.name == "posix" and folder.stat().st_mode & 0o077:
-        with contextlib.suppress(OSError):  # somebody else's, who has decided
+        with contextlib.suppress(OSError):  # another user's folder keeps its mode
             folder.chmod(0o700)
 
 

@@ -1,4 +1,4 @@
-"""The voices a user keeps: one folder, one file a voice, looked up by name.
+"""The user's voice library: a folder with one file per voice, looked up by name.
 
 A name is a name: it becomes `<name>.safetensors` in the folder or it is refused, and what lies
 elsewhere is never reached, not through a link either.
@@ -37,7 +37,7 @@ class VoiceLibrary:
         self.folder = voices_folder() if folder is None else Path(folder)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the name is taken; its file may still prove damaged."""
+        """Whether the name is taken; the file may still be damaged."""
         return (
             isinstance(name, str)
             and NAME_PATTERN.fullmatch(name) is not None
@@ -48,7 +48,7 @@ class VoiceLibrary:
         return [voice.name for voice in self.voices()]
 
     def voices(self) -> list[Voice]:
-        """Every voice that can be read, by name; other files in the folder are passed over."""
+        """Every voice that can be read, sorted by name; other files are skipped."""
         try:
             entries = sorted(self.folder.iterdir())
         except FileNotFoundError:
@@ -72,7 +72,7 @@ class VoiceLibrary:
         return self._entry_within(name)
 
     def check_free(self, name: str, *, replace: bool = False) -> None:
-        """Raise what `add` would say of the name, before any work is done for it."""
+        """Raise the error that `add` would raise for this name."""
         check_voice_name(name)
         if name.endswith((SUFFIX, *RECORDINGS)):
             raise RequestError(f"{name!r} would be taken for a file; leave the ending out")
@@ -80,7 +80,7 @@ class VoiceLibrary:
             raise _taken(name)
 
     def add(self, voice: Voice, *, replace: bool = False) -> Path:
-        """Keep the voice under its own name, all of it or nothing."""
+        """Save the voice under its own name, atomically."""
         self.check_free(voice.name, replace=replace)
         entry = self._entry(voice.name)
         try:
@@ -96,7 +96,7 @@ class VoiceLibrary:
         return entry
 
     def remove(self, name: str) -> None:
-        """Forget the voice; a link goes, what it leads to stays."""
+        """Delete the voice; of a symbolic link, only the link."""
         if name not in self:
             raise UnknownVoiceError(str(name)[:80], self.names())
         try:
@@ -129,7 +129,7 @@ class VoiceLibrary:
         try:
             return self._load(name)
         except VoiceFileError as error:
-            log.debug("passed over: %s", error)
+            log.debug("skipped: %s", error)
             return None
 
     def _refusal(self, what: str, error: OSError) -> VoiceFileError:

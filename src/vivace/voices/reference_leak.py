@@ -1,4 +1,4 @@
-"""Speech that goes on from a reference sometimes says the end of it again first.
+"""Finds leaks: in-context speech that begins by repeating the end of its reference.
 
 Told from codes alone. A text that truly begins with the last words of the transcript looks the
 same, so `shares_words` must be asked before anything is cut.
@@ -15,7 +15,7 @@ MAX_LEAKED_FRAMES = 25  # two seconds: a word or three
 MAX_SKIPPED = 8  # frames after the words: the silence that enrolment appends, and a breath
 MIN_MATCHES = 3  # of codebook 0, which carries what is said
 MIN_SHARE = 0.75  # of the run; the model repeats words, not every code
-MIN_KINDS = 3  # a steady sound, such as silence, is no word
+MIN_KINDS = 3  # different codes; a steady sound, such as silence, has fewer
 
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+(?:['’][^\W_]+)*")
 
@@ -44,7 +44,7 @@ def leaked_frames(ref_codes: NDArray[np.int64], codes: NDArray[np.int64]) -> int
 
 
 def may_leak(ref_codes: NDArray[np.int64], codes: NDArray[np.int64]) -> bool:
-    """Whether these first frames may still turn out to be a leak when more of them are known."""
+    """Whether more frames are needed to decide if these first ones are a leak."""
     count = len(codes)
     if count >= MAX_LEAKED_FRAMES:
         return False
@@ -55,7 +55,7 @@ def may_leak(ref_codes: NDArray[np.int64], codes: NDArray[np.int64]) -> bool:
 
 
 def _longest_run(reference: NDArray[np.int64], made: NDArray[np.int64]) -> int:
-    """The most frames of `made` that begin it and end `reference`."""
+    """The length of the longest start of `made` that matches the end of `reference`."""
     for num_frames in range(min(len(reference), len(made)), MIN_MATCHES - 1, -1):
         tail, head = reference[-num_frames:], made[:num_frames]
         is_same = tail == head

@@ -37,7 +37,7 @@ TEXT_FIELDS = ("name", "language", "ref_text", "source_sha256", "licence", "crea
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Voice:
-    """Who speaks. A bad field is a RequestError when the voice is made."""
+    """A voice to speak with; an invalid field is a RequestError."""
 
     name: str
     speaker: NDArray[np.float32]  # [D], the speaker encoder's vector
@@ -70,12 +70,12 @@ class Voice:
 
     @property
     def is_in_context(self) -> bool:
-        """Whether it carries a reference to go on from, beside its vector."""
+        """Whether it has a reference for in-context cloning besides its speaker vector."""
         return self.ref_codes is not None
 
     @property
     def reference_s(self) -> float:
-        """Seconds of the reference it goes on from; 0 where it is a vector alone."""
+        """Seconds of its in-context reference; 0 for a speaker vector alone."""
         return 0.0 if self.ref_codes is None else len(self.ref_codes) / FRAME_RATE
 
     def check_width(self, width: int) -> None:
@@ -99,7 +99,7 @@ class Voice:
             )
 
     def save(self, path: str | Path) -> Path:
-        """Write the voice to one .safetensors file, all of it or nothing."""
+        """Write the voice to one .safetensors file, atomically."""
         path = Path(path)
         if path.suffix != ".safetensors":
             raise VoiceFileError(f"a voice is saved as .safetensors, not as {path.name!r}")

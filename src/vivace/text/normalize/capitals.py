@@ -9,7 +9,7 @@ from vivace.text.normalize.numbers import cardinal, ordinal, roman
 from vivace.text.normalize.reading import Reading, begins_sentence
 from vivace.text.normalize.tokens import Token, TokenReader
 
-# Read as words though nobody writes them small.
+# Read as words though always written in capitals.
 _SPOKEN = word_set(
     "NASA NATO UNESCO UNICEF OPEC AIDS COVID FIFA UEFA NAFTA ASCII JPEG JSON RAM ROM LAN WAN PIN "
     "SIM SWAT ZIP YAML TODO WIFI IKEA LEGO DARPA NOAA NASDAQ OSHA FEMA POTUS SCOTUS LASER "

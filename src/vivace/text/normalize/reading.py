@@ -1,4 +1,4 @@
-"""What a rule says of the words at hand."""
+"""The result of a rule, and helpers that rules use to look at neighbouring words."""
 
 from __future__ import annotations
 

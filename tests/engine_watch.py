@@ -1,4 +1,4 @@
-"""A backend that is watched: what it was asked to say, and made to stop where a test wants it."""
+"""Wraps a backend to record the text ids it is given and to end utterances where a test wants."""
 
 from __future__ import annotations
 

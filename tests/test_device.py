@@ -1,4 +1,4 @@
-"""Where a model runs: what was asked, the best there is, or a reason why not."""
+"""The choice of a device: the one asked for, the best available, or an error with the reason."""
 
 from __future__ import annotations
 

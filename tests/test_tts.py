@@ -1,4 +1,4 @@
-"""The front door: what is asked is spoken, and what cannot be is refused with a reason."""
+"""`TTS`: requests are spoken, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LoadTTS = Callable[[str], TTS]
 
 @pytest.fixture(scope="module")
 def load_tts(tiny_folder: Path) -> LoadTTS:
-    """The front door of a tiny checkpoint, each loaded once."""
+    """A TTS of a tiny checkpoint, each loaded once."""
     return cache(lambda name: TTS.load(tiny_folder / name, device="cpu"))
 
 
@@ -68,7 +68,7 @@ def base(load_tts: LoadTTS) -> TTS:
 
 @pytest.fixture(scope="module")
 def ways(load_tts: LoadTTS) -> Callable[[str], tuple[TTS, dict[str, Any]]]:
-    """A front door and the arguments that choose the voice, one for each way of speaking."""
+    """A TTS and the arguments that choose the voice, one for each way of speaking."""
 
     @cache
     def find(way: str) -> tuple[TTS, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A decoding process that was taken over can touch nothing: each deed is refused, by each layer."""
+"""A compromised decoding process can do nothing: each layer refuses each attempt."""
 
 from __future__ import annotations
 

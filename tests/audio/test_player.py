@@ -1,4 +1,4 @@
-"""Playing: sound while it is made, silence when it is stopped, a broken device is told."""
+"""Playback: audio plays while it is generated, stops at once, and device errors are raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another speed is another length and the same pitch, however the audio is cut."""
+"""Time stretching changes the length and keeps the pitch, for any chunks."""
 
 from __future__ import annotations
 

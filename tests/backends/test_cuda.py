@@ -1,4 +1,4 @@
-"""On a GPU: the official codes in float32, and in bfloat16 the same codes in any company."""
+"""On a GPU: the official codes in float32, and in bfloat16 the same codes in any batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph backend's own code, un-captured on a CPU: the same codes as the reference."""
+"""The CUDA graph backend without capture, on a CPU: the same codes as the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts admitted together, in any cut, from what a voice left behind: the same slots as alone."""
+"""Prefill in a batch, with any pass size and from the prefix cache: the same slots as alone."""
 
 from __future__ import annotations
 

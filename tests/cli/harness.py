@@ -1,4 +1,4 @@
-"""What the tests of the command line share: it is run here, or as a process that can be stopped."""
+"""Helpers of the command line tests: run a command in this process, or in one of its own."""
 
 from __future__ import annotations
 

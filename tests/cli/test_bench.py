@@ -1,4 +1,4 @@
-"""`vivace bench`: real numbers of a tiny model, written down; peers timed where they are."""
+"""`vivace bench`: measures a tiny model, counts failures, and times installed peers."""
 
 from __future__ import annotations
 

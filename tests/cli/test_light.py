@@ -1,4 +1,4 @@
-"""Torch is imported without what only its compilers use, and nobody can tell."""
+"""Torch is imported without what only its compilers use, with the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend's layers say of given rows and codes, and how far apart two such answers are."""
+"""Teacher-forced logits of a backend's layers, and the distance between two of them."""
 
 from __future__ import annotations
 

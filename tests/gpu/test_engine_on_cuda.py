@@ -1,4 +1,4 @@
-"""Whole calls on a GPU: streams are offline audio, alone and in any company, and leave nothing."""
+"""Whole calls on a GPU: streams equal offline audio, alone and in any batch, and leak nothing."""
 
 from __future__ import annotations
 

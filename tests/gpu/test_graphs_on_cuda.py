@@ -1,4 +1,4 @@
-"""The graph backend on a GPU, captured: the reference's codes, in any company."""
+"""The CUDA graph backend on a GPU: the reference's codes, in any batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way of one row gives what the blocks give."""
+"""The path for one row on a CPU gives what the blocks give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a recording to a voice: how it ends, how it is remembered, and how it is found again."""
+"""Enrolment: appended silence, the cache, and how `voice` is resolved."""
 
 from __future__ import annotations
 

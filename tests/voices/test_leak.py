@@ -1,4 +1,4 @@
-"""The end of a reference, said again: found from codes, taken off, and left where it is meant."""
+"""Leaks, which repeat the end of a reference: found from codes and dropped, unless meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A voice survives its file, and nothing else passes for one."""
+"""Voice files: saved and loaded unchanged; anything else is refused."""
 
 from __future__ import annotations
 

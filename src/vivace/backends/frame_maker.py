@@ -5,7 +5,7 @@ Every faster backend must give the same codes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +15,7 @@ from vivace.backends.base import SlotStatus
 from vivace.model.cache import KeyValueCache, RaggedCaches
 from vivace.model.conv import CausalState
 from vivace.model.row import RowStack
-from vivace.model.talker import Qwen3TTS
+from vivace.model.talker import Qwen3TTS, Talker
 from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
 from vivace.speech import SamplingParams
 
@@ -65,18 +65,14 @@ class FrameMaker:
 
     def __init__(self, model: Qwen3TTS, num_rows: int) -> None:
         config = model.config.talker_config
-        predictor = config.code_predictor_config
         self._talker, self._predictor = model.talker, model.talker.code_predictor
         self._config, self._device = config, model.device
         self._num_rows = num_rows
         self._eos = config.codec_eos_token_id
-        self._predictor_cache = KeyValueCache(predictor.num_hidden_layers, config.num_code_groups)
-        sizes = [config.vocab_size] + [predictor.vocab_size] * (config.num_code_groups - 1)
-        self._noise = NoiseTable(sizes, model.device)
-        is_special = torch.arange(config.vocab_size) >= config.vocab_size - NUM_SPECIAL
-        self._early_ban = is_special[None].to(model.device)  # [1, vocabulary]
-        self._ban = self._early_ban.clone()
-        self._ban[:, self._eos] = False
+        num_layers = config.code_predictor_config.num_hidden_layers
+        self._predictor_cache = KeyValueCache(num_layers, config.num_code_groups)
+        self._noise = noise_table(model)
+        self._ban, self._early_ban = (ban[None] for ban in bans(model))  # [1, vocabulary]
         is_short = num_rows == 1 and model.device.type == "cpu" and model.dtype == torch.float32
         self._row_talker = _row_talker(model) if is_short else None
         self._row_predictor = _row_predictor(model) if is_short else None
@@ -183,26 +179,15 @@ class FrameMaker:
     def _draw_rest(
         self, hidden: Tensor, first: Tensor, score: Tensor, draws: _Draws, frame: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """All codes [rows, groups], the sum of their embeddings, and the score of each draw."""
-        cache = self._predictor_cache
-        cache.clear()
-        vectors = [self._talker.model.codec_embedding(first)[:, None]]
-        codes, best = [first], [score]
-        x = torch.cat((hidden, vectors[0]), dim=1)
-        tables, heads = self._predictor.model.codec_embedding, self._predictor.lm_head
-        for table, head, noise in zip(tables, heads, draws.rest_noise, strict=True):
-            out = self._predict(x, cache)
-            scores = shape_scores(head(out).float(), draws.predictor_shape)
-            code, score = draw(scores, noise[:, frame])
-            x = table(code)[:, None]
-            vectors.append(x)
-            codes.append(code)
-            best.append(score)
-        code_sum = torch.cat(vectors, dim=1).sum(1, keepdim=True)
-        return torch.stack(codes, dim=-1), code_sum, torch.stack(best, dim=-1)
+        self._predictor_cache.clear()
+        noise = (part[:, frame] for part in draws.rest_noise)
+        return draw_residual_codes(
+            self._talker, self._predict, hidden, first, score, draws.predictor_shape, noise
+        )
 
-    def _predict(self, x: Tensor, cache: KeyValueCache) -> Tensor:
+    def _predict(self, x: Tensor) -> Tensor:
         """The hidden state of the last of these rows [rows, T, hidden]: [rows, hidden]."""
+        cache = self._predictor_cache
         if self._row_predictor is not None and x.shape[1] == 1:
             return self._row_predictor(x.view(-1), cache.length, cache)[None]
         return self._predictor(x, cache.length, cache)[:, -1]
@@ -213,6 +198,47 @@ class FrameMaker:
             return rows[0]
         missing = self._num_rows - len(rows)
         return torch.cat([*rows, *[torch.zeros_like(rows[0])] * missing])
+
+
+def draw_residual_codes(
+    talker: Talker,
+    predict: Callable[[Tensor], Tensor],  # new rows [B, T, hidden] to the last one's [B, hidden]
+    hidden: Tensor,  # [B, 1, hidden], of the talker
+    first: Tensor,  # [B], codes of codebook 0
+    score: Tensor,  # [B], of those draws
+    shape: Shape,
+    noise: Iterable[Tensor],  # of each codebook from 1 on: [B, codes]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All codes [B, groups], the sum of their embeddings [B, 1, hidden], and each draw's score."""
+    vectors = [talker.model.codec_embedding(first)[:, None]]
+    codes, best = [first], [score]
+    x = torch.cat((hidden, vectors[0]), dim=1)
+    predictor = talker.code_predictor
+    for table, head, part in zip(
+        predictor.model.codec_embedding, predictor.lm_head, noise, strict=True
+    ):
+        code, score = draw(shape_scores(head(predict(x)).float(), shape), part)
+        x = table(code)[:, None]
+        vectors.append(x)
+        codes.append(code)
+        best.append(score)
+    code_sum = torch.cat(vectors, dim=1).sum(1, keepdim=True)
+    return torch.stack(codes, dim=-1), code_sum, torch.stack(best, dim=-1)
+
+
+def noise_table(model: Qwen3TTS) -> NoiseTable:
+    config = model.config.talker_config
+    size = config.code_predictor_config.vocab_size
+    return NoiseTable([config.vocab_size] + [size] * (config.num_code_groups - 1), model.device)
+
+
+def bans(model: Qwen3TTS) -> tuple[Tensor, Tensor]:
+    """Ids of codebook 0 that are never drawn, and those not drawn before `min_frames`."""
+    config = model.config.talker_config
+    early = (torch.arange(config.vocab_size) >= config.vocab_size - NUM_SPECIAL).to(model.device)
+    late = early.clone()
+    late[config.codec_eos_token_id] = False
+    return late, early
 
 
 def _keep(state: SlotState, first: int, codes: Tensor, code_sum: Tensor) -> None:

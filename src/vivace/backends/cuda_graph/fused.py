@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from vivace.backends.cuda_graph import launch
 from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes, Place
 from vivace.backends.cuda_graph.launch import Drawn, FirstCode, Heads, Knobs, Scratch, SlotKeys
-from vivace.backends.cuda_graph.plain import bans, shape_of
+from vivace.backends.cuda_graph.plain import shape_of
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
-from vivace.backends.frame_maker import NUM_SPECIAL
+from vivace.backends.frame_maker import NUM_SPECIAL, bans
 from vivace.model.config import PredictorConfig, TalkerConfig
 from vivace.model.layers import Block, Linear, Rope
 from vivace.model.talker import Qwen3TTS

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes, Place
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
-from vivace.backends.frame_maker import NUM_SPECIAL
+from vivace.backends.frame_maker import bans, draw_residual_codes, noise_table
 from vivace.model.cache import KeyValueCache
 from vivace.model.talker import Qwen3TTS
-from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
+from vivace.sampling import Shape, draw, talker_scores
 from vivace.speech import SamplingParams
 
 
@@ -69,23 +69,17 @@ class PlainLayers:
     ) -> FrameCodes:
         cache = self._cache(len(hidden))
         shape = shape_of(draws, self._predictor.config.vocab_size, is_predictor=True)
-        vectors = [self._talker.model.codec_embedding(first)[:, None]]
-        codes, best = [first], [score]
-        x = torch.cat((hidden[:, None], vectors[0]), dim=1)
-        tables, heads = self._predictor.model.codec_embedding, self._predictor.lm_head
-        for table, head, part in zip(tables, heads, noise, strict=True):
-            out = self._predictor(x, cache.length, cache)
-            scores = shape_scores(head(out[:, -1]).float(), shape)
-            code, score = draw(scores, shape.quieten(part)[:, 0])
-            x = table(code)[:, None]
-            vectors.append(x)
-            codes.append(code)
-            best.append(score)
-        return FrameCodes(
-            codes=torch.stack(codes, dim=-1),
-            code_sum=torch.cat(vectors, dim=1).sum(1),
-            is_finite=torch.isfinite(torch.stack(best, dim=-1)).all(dim=-1),
+        codes, code_sum, scores = draw_residual_codes(
+            self._talker,
+            lambda x: self._predictor(x, cache.length, cache)[:, -1],
+            hidden[:, None],
+            first,
+            score,
+            shape,
+            (shape.quieten(part)[:, 0] for part in noise),
         )
+        is_finite = torch.isfinite(scores).all(dim=-1)
+        return FrameCodes(codes, code_sum[:, 0], is_finite)
 
     def _cache(self, batch: int) -> KeyValueCache:
         """Allocated once per batch size: a captured graph needs the same addresses every time."""
@@ -128,21 +122,6 @@ class StoringAttention:
         group = q.shape[1] // k.shape[1]
         k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def noise_table(model: Qwen3TTS) -> NoiseTable:
-    config = model.config.talker_config
-    size = config.code_predictor_config.vocab_size
-    return NoiseTable([config.vocab_size] + [size] * (config.num_code_groups - 1), model.device)
-
-
-def bans(model: Qwen3TTS) -> tuple[Tensor, Tensor]:
-    """The codes of codebook 0 that are never drawn, and those that are not drawn early."""
-    config = model.config.talker_config
-    early = (torch.arange(config.vocab_size) >= config.vocab_size - NUM_SPECIAL).to(model.device)
-    late = early.clone()
-    late[config.codec_eos_token_id] = False
-    return late, early
 
 
 def shape_of(draws: Draws, num_codes: int, *, is_predictor: bool) -> Shape:

@@ -220,7 +220,7 @@ def test_a_full_disk_disables_the_cache_and_keeps_the_voice(
     kept = EnrolmentCache(tmp_path)
     assert kept.find_or_make(make_key(), lambda: make_voice(make_key(), 5)).speaker[0] == 5
     assert list(tmp_path.iterdir()) == []
-    assert "an enrolment was not kept" in caplog.text
+    assert "an enrolled voice was not cached" in caplog.text
 
 
 def test_a_cache_that_cannot_be_a_folder_costs_nothing_either(tmp_path: Path) -> None:

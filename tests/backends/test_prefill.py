@@ -22,8 +22,8 @@ from vivace.backends.cuda_graph import layers as layers_module
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.frame import Place
-from vivace.backends.cuda_graph.kept import KeptStates
 from vivace.backends.cuda_graph.plain import PlainLayers
+from vivace.backends.cuda_graph.state_cache import StateCache
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
@@ -156,7 +156,8 @@ def test_packed_prompts_equal_single_ones_for_any_pass_size(
     assert_same(read(packing, prompts), alone)
     assert layers.passes == [sum(map(len, prompts))]
     monkeypatch.setattr(prefill_module, "PROMPT_ROWS", (8, 16))
-    assert_same(read(packing, prompts), alone)
+    # Some CPUs round the text projection differently for other numbers of rows.
+    torch.testing.assert_close(read(packing, prompts), alone, rtol=1e-4, atol=1e-5)
     assert max(layers.passes[1:]) <= 16
     assert sum(layers.passes[1:]) == sum(map(len, prompts))
 
@@ -238,13 +239,13 @@ def test_the_reference_cache_is_bounded(part: Tiny, monkeypatch: pytest.MonkeyPa
     for seed in range(4):
         codes = np.random.default_rng(seed).integers(64, size=(3, 16))
         with torch.inference_mode():
-            backend._codec.hear(0, codes)
+            backend._codec.load_reference(0, codes)
         sizes.append(backend.memory()["voice cache"])
     assert sizes[1:] == [2 * sizes[0]] * 3
 
 
 def test_the_least_recently_used_state_is_evicted() -> None:
-    kept, state = KeptStates(max_bytes=8), (torch.zeros(1),)  # four bytes
+    kept, state = StateCache(max_bytes=8), (torch.zeros(1),)  # four bytes
     kept.put("a", state)
     kept.put("b", state)
     assert kept.get("a") is state

@@ -262,7 +262,7 @@ class CudaGraphBackend:
         self._codec.reset(rows)
         for prompt, row in zip(prompts, rows, strict=True):
             if prompt.reference is not None:  # a cloned voice's audio continues its reference's
-                self._codec.hear(row, prompt.reference)
+                self._codec.load_reference(row, prompt.reference)
 
     def _enter(self, fresh: FreshSlot) -> Slot:
         slot = self._next_slot

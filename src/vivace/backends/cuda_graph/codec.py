@@ -15,8 +15,8 @@ from vivace.backends.base import Samples
 from vivace.backends.cuda_graph.buckets import BATCHES, CODEC_FRAMES, fit, split_frames
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
-from vivace.backends.cuda_graph.kept import KeptStates, state_bytes
 from vivace.backends.cuda_graph.layers import triton_refusal
+from vivace.backends.cuda_graph.state_cache import StateCache, state_bytes
 from vivace.backends.cuda_graph.stepper import to_host
 from vivace.errors import BackendUnavailableError
 from vivace.model.codec import Codec
@@ -90,7 +90,7 @@ class CodecGraphs:
             batch * frames * self._num_codebooks, dtype=torch.int64, device=self._device
         )
         self._samples = torch.zeros(batch * frames * self._samples_per_frame, device=self._device)
-        self._kept = KeptStates(MAX_KEPT * state_bytes(self._decoder.copy_state(0)))
+        self._kept = StateCache(MAX_KEPT * state_bytes(self._decoder.copy_state(0)))
 
     @property
     def num_bytes(self) -> int:
@@ -112,7 +112,7 @@ class CodecGraphs:
         with self._graphs.on_stream():
             self._decoder.reset(self._upload(rows))
 
-    def hear(self, row: int, codes: NDArray[np.int64]) -> None:
+    def load_reference(self, row: int, codes: NDArray[np.int64]) -> None:
         """Decode a reference into a fresh slot's state, or copy that state from the cache."""
         key = codes.tobytes()
         with self._graphs.on_stream():

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from vivace.backends.cuda_graph.buckets import PROMPT_ROWS, TILE, fit
 from vivace.backends.cuda_graph.frame import Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
-from vivace.backends.cuda_graph.kept import KeptStates
 from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.cuda_graph.state_cache import StateCache
 from vivace.model.config import SPEAKER
 from vivace.model.talker import Qwen3TTS, Talker
 from vivace.prompt import Prompt
@@ -55,7 +55,7 @@ class Prefill:
         self._parked = np.array([*parked, *[self._nothing] * len(sizes)])[:, None]
         self._inputs: dict[int, Tensor] = {}  # of each graph, by its number of rows
         row_bytes = 2 * table.keys[:, 0, :, 0].nbytes
-        self._kept = KeptStates(MAX_KEPT * row_bytes)
+        self._kept = StateCache(MAX_KEPT * row_bytes)
 
     @property
     def num_bytes(self) -> int:

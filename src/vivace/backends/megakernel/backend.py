@@ -58,8 +58,8 @@ def device_refusal(device: torch.device) -> str | None:
         return "it needs a GPU of compute capability 8.0 or newer, not {}.{}".format(*capability)
     try:
         nvrtc.check_installed()
-        if not driver.can_launch_together(device):
-            return "the driver cannot launch a kernel on all multiprocessors at once"
+        if not driver.supports_cooperative_launch(device):
+            return "the driver does not support cooperative launches"
     except BackendUnavailableError as error:
         return str(error)
     return None

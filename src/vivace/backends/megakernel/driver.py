@@ -39,7 +39,7 @@ class Module:
         return list(host)
 
 
-def can_launch_together(device: torch.device) -> bool:
+def supports_cooperative_launch(device: torch.device) -> bool:
     value = c_int()
     index = torch.cuda.current_device() if device.index is None else device.index
     _check(_driver().cuDeviceGetAttribute(byref(value), c_int(COOPERATIVE_LAUNCH), c_int(index)))
@@ -50,7 +50,7 @@ def allow_shared(function: c_void_p, num_bytes: int) -> None:
     _check(_driver().cuFuncSetAttribute(function, c_int(MAX_DYNAMIC_SHARED), c_int(num_bytes)))
 
 
-def launch_together(
+def launch_cooperative(
     function: c_void_p, num_blocks: int, num_threads: int, shared: int, request: ctypes.Structure
 ) -> None:
     """Cooperative launch on the current stream; `request` is passed by value."""

@@ -190,7 +190,7 @@ class PredictorKernel:
             batch=batch,
             shared_bytes=self._most_shared,
         )
-        driver.launch_together(
+        driver.launch_cooperative(
             self._function, self._num_blocks, THREADS, self._most_shared, request
         )
 

@@ -10,7 +10,7 @@ from torch import Tensor
 State = tuple[Tensor, ...]
 
 
-class KeptStates:
+class StateCache:
     def __init__(self, max_bytes: int) -> None:
         self._states: OrderedDict[Hashable, State] = OrderedDict()  # least recently used first
         self._max_bytes = max_bytes
@@ -29,15 +29,15 @@ class KeptStates:
 
     def put(self, key: Hashable, state: State) -> None:
         """Store a state and evict the least recently used; one over `max_bytes` is not stored."""
-        self._forget(key)
+        self._evict(key)
         if state_bytes(state) > self._max_bytes:
             return
         self._states[key] = state
         self.num_bytes += state_bytes(state)
         while self.num_bytes > self._max_bytes:
-            self._forget(next(iter(self._states)))
+            self._evict(next(iter(self._states)))
 
-    def _forget(self, key: Hashable) -> None:
+    def _evict(self, key: Hashable) -> None:
         self.num_bytes -= state_bytes(self._states.pop(key, ()))
 
 

@@ -68,7 +68,7 @@ def make_draws(batch: int, frame: int = 0, *, top_k: int = 50, top_p: float = 1.
     scales[Scale.TEMPERATURE] = scales[Scale.PREDICTOR_TEMPERATURE] = 0.9
     scales[Scale.PREDICTOR_TOP_P] = top_p
     return Draws(
-        kind=DrawKind(0, has_top_p=False),
+        kind=DrawKind(None, has_top_p=False),
         numbers=numbers,
         scales=scales,
         history=torch.zeros(batch, 3072, dtype=torch.bool, device=CUDA),

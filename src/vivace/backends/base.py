@@ -96,6 +96,11 @@ class Immediate:
                 slots.append(self.admit(prompt, sampling))
             except Exception as error:  # concerns this prompt alone
                 slots.append(error)
+            except BaseException:  # an interrupt: nobody will know of these
+                for slot in slots:
+                    if isinstance(slot, int):
+                        self.release(slot)
+                raise
         return slots
 
     def start_step(self: Backend, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:

@@ -60,8 +60,10 @@ async def read_async(
         while chunk := await loop.run_in_executor(threads, next, stream, None):
             yield chunk
     finally:
-        if pieces is not None:
-            pieces.stop()
         stopping = loop.run_in_executor(threads, stream.close)
         threads.shutdown(wait=False)
-        await asyncio.shield(stopping)
+        try:
+            await asyncio.shield(stopping)
+        finally:
+            if pieces is not None:  # what wakes up now finds the stream closed
+                pieces.stop()

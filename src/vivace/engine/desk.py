@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from vivace.engine.engine import Engine
 from vivace.engine.intake import Intake, Request
-from vivace.engine.live_text import LiveText
+from vivace.engine.live_text import LiveText, StoppableText
 from vivace.engine.parts import make_parts
 from vivace.engine.session import Opening, Session
 from vivace.engine.stream import Stream
@@ -37,6 +38,8 @@ class Desk:
         checkpoint's and holds for each utterance.
         """
         self.intake.check(request)
+        text = request.text if isinstance(request.text, str) else StoppableText(request.text)
+        request = dataclasses.replace(request, text=text)
 
         def open_session(
             index: int, write_opening: Callable[[], Opening], *, live: LiveText | None = None
@@ -61,4 +64,5 @@ class Desk:
             max_frames=sampling.max_frames if is_limited else None,
             trim=request.trim,
             speed=speed,
+            stop_text=text.stop if isinstance(text, StoppableText) else lambda: None,
         )

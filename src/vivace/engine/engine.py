@@ -8,19 +8,25 @@ single stream costs no switch of threads, and streams read at the same time shar
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from threading import Condition, RLock
+from threading import Condition, RLock, current_thread, main_thread
 
 from vivace.backends.base import Backend
 from vivace.device import is_context_lost, use_threads
+from vivace.engine.faults import as_tts_error, describe, is_interrupt
 from vivace.engine.pipeline import Pipeline, Seat, Spent
 from vivace.engine.scheduler import EngineLimits, Plan, Scheduler, Ticket
 from vivace.engine.session import Session
-from vivace.errors import EngineError, QueueFullError, TTSError
+from vivace.errors import EngineError, QueueFullError
+
+log = logging.getLogger(__name__)
+
+LONGEST_SLEEP_S = 0.25  # of a thread in which signal handlers run
 
 
 class Engine:
@@ -43,22 +49,24 @@ class Engine:
         self._seats: dict[Ticket, Seat] = {}
         self._asleep: dict[Session, Condition] = {}  # readers, with what wakes them
         self._leaving: deque[Ticket] = deque()
+        self._texts: deque[tuple[Seat, Sequence[int], bool]] = deque()  # for the next turn
         self._lock = RLock()
-        self._turn_over = Condition(self._lock)
-        self._is_inside = False  # this thread is between two lines that belong together
+        self._is_inside = False  # lock held, state inconsistent; finalizers only enqueue
         self._is_at_work = False  # a turn is under way, without the lock
-        self._failure: Exception | None = None  # of the backend; nothing runs after it
+        self._failure: EngineError | None = None  # of the backend; nothing runs after it
 
     # -- what a session does -----------------------------------------------------------------
 
     def join(self, session: Session) -> None:
-        """Take a session in, or raise a QueueFullError."""
+        """Take a session in, or raise a QueueFullError; `leave` follows either."""
         self.check_process()
         with self._inside():
             self._check()
             self._sweep()
-            self._scheduler.submit(session.ticket)
+            if session.is_cancelled:  # by another thread, which found nothing to take out
+                return
             self._seats[session.ticket] = Seat(session, since=time.perf_counter())
+            self._scheduler.submit(session.ticket)
 
     def advance(self, session: Session, num_frames: int) -> None:
         """Come back when so many frames are there, or it ended, is cancelled or needs text."""
@@ -70,30 +78,32 @@ class Engine:
                     self._check()
                     if self._is_at_work:
                         self._sleep(session)
-                    elif not self._take_turn():
+                    elif not self._take_turn() and not session.is_ready:
                         self._wait_for_place(self._seats[ticket])
             finally:
                 ticket.num_wanted = 0
                 self._pass_on()
 
     def extend(self, session: Session, text_ids: Sequence[int], is_last: bool) -> None:
-        """More of a live text."""
+        """More of a live text, in time for the next turn."""
         with self._inside():
-            while self._is_at_work:
-                self._wait(self._turn_over)
             self._check()
-            seat = self._seats[session.ticket]
-            assert seat.slot is not None
-            self.backend.extend(seat.slot, text_ids, is_last)
-            session.ticket.is_blocked = session.is_dry = False
+            if (seat := self._seats.get(session.ticket)) is not None:
+                self._texts.append((seat, text_ids, is_last))
+                session.is_dry = False
 
     def leave(self, session: Session) -> None:
-        """Give the place back; from any thread, at any time, also from a garbage collection."""
+        """Give the place back and wake its reader.
+
+        From any thread, at any time: also from a finalizer or a signal handler.
+        """
         session.is_cancelled = True
         if os.getpid() != self._pid:  # a forked child's copy: its lock may be held for ever
             return
         with self._lock:
             self._leaving.append(session.ticket)
+            if (bell := self._asleep.get(session)) is not None:
+                bell.notify()
             if not self._is_inside:  # else this very thread is, and sweeps when it is through
                 self._sweep()
 
@@ -117,33 +127,62 @@ class Engine:
     # -- a turn ------------------------------------------------------------------------------
 
     def _take_turn(self) -> bool:
-        """Plan under the lock, work without it, wake under it again; False: nothing to do."""
+        """Plan under the lock, work without it, wake under it again; False: nothing to do.
+
+        What interrupts this thread is raised here when the others' matters are settled.
+        """
+        self._feed()
         self._sweep()
-        pipeline, plan = self._pipeline, Plan()
+        pipeline, plan, admitted = self._pipeline, Plan(), list[Seat]()
         if pipeline.can_start:
             plan = self._scheduler.plan(is_rendering=pipeline.is_rendering)
-        if not plan.admitted and not plan.stepped and not pipeline.is_busy:
+            running = [self._seats[ticket] for ticket in self._scheduler.running]
+            admitted = [seat for seat in running if seat.slot is None]
+        if not admitted and not plan.stepped and not pipeline.is_busy:
             return False
-        admitted, stepped = (
-            [self._seats[ticket] for ticket in tickets] for tickets in (plan.admitted, plan.stepped)
-        )
-        self._is_at_work, self._is_inside = True, False
-        self._lock.release()
-        failure = None
+        stepped = [self._seats[ticket] for ticket in plan.stepped]
+        fault: BaseException | None = None
         try:
+            self._is_at_work, self._is_inside = True, False
+            self._lock.release()
             with use_threads(self.threads):
                 over = pipeline.run(admitted, stepped, plan.num_frames)
             self._leaving.extend(seat.session.ticket for seat in over)
-        except Exception as error:
-            failure = error
+        except BaseException as error:
+            fault = error
+        fault = self._lock_again() or fault
+        self._is_at_work, self._is_inside = False, True
+        try:
+            if fault is not None:
+                self._settle(fault, pipeline.give_up())
         finally:
-            self._lock.acquire()
-            self._is_at_work, self._is_inside = False, True
-            if failure is not None:
-                self._fail(failure)
             self._sweep()
             self._wake_ready()
+            fault = None  # it holds this frame
         return True
+
+    def _lock_again(self) -> BaseException | None:
+        """Take the lock whatever comes; what interrupted the wait for it."""
+        interrupt = None
+        while True:
+            try:
+                self._lock.acquire()
+                return interrupt
+            except BaseException as error:
+                interrupt = error
+
+    def _feed(self) -> None:
+        """Hand the backend the live text that came during the last turn."""
+        while self._texts:
+            seat, text_ids, is_last = self._texts.popleft()
+            if seat.slot is None or seat.session.is_over:
+                continue
+            try:
+                self.backend.extend(seat.slot, text_ids, is_last)
+                seat.session.ticket.is_blocked = False
+            except BaseException as error:
+                self._settle(error, [seat])
+                self._wake_ready()
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
@@ -158,18 +197,28 @@ class Engine:
     def _sweep(self) -> None:
         """Free the places of those who left, unless somebody is at work with them."""
         has_room = False
-        while self._leaving and not self._is_at_work:
-            ticket = self._leaving.popleft()
-            seat = self._seats.pop(ticket, None)
-            if seat is None:
-                continue
-            has_room = True
-            self._scheduler.leave(ticket, time.perf_counter() - seat.since)
-            if seat.slot is not None and self._failure is None:
-                self.backend.release(seat.slot)
-            seat.slot = None
-        if has_room:
-            self._pass_on()
+        try:
+            while self._leaving and not self._is_at_work:
+                ticket = self._leaving.popleft()
+                seat = self._seats.get(ticket)
+                if seat is None:
+                    continue
+                has_room = True
+                self._scheduler.leave(ticket, time.perf_counter() - seat.since)
+                self._seats.pop(ticket, None)
+                self._release(seat)
+        finally:
+            if has_room:
+                self._pass_on()
+
+    def _release(self, seat: Seat) -> None:
+        slot, seat.slot = seat.slot, None
+        if slot is None or self._failure is not None:
+            return
+        try:
+            self.backend.release(slot)
+        except Exception:  # of whoever left, and nobody else's
+            log.warning("the backend could not release slot %d", slot, exc_info=True)
 
     # -- sleeping and waking -----------------------------------------------------------------
 
@@ -182,9 +231,13 @@ class Engine:
             self._asleep.pop(session, None)
 
     def _wait(self, condition: Condition, seconds: float | None = None) -> None:
+        if current_thread() is main_thread():  # a signal handler may notify just before the wait
+            seconds = LONGEST_SLEEP_S if seconds is None else min(seconds, LONGEST_SLEEP_S)
         self._is_inside = False
-        condition.wait(seconds)
-        self._is_inside = True
+        try:
+            condition.wait(seconds)
+        finally:
+            self._is_inside = True
 
     def _wait_for_place(self, seat: Seat) -> None:
         """All places are taken by streams that nobody reads just now."""
@@ -198,7 +251,6 @@ class Engine:
         for session, bell in list(self._asleep.items()):
             if session.is_ready or self._failure is not None:
                 bell.notify()
-        self._turn_over.notify_all()
 
     def _pass_on(self) -> None:
         """Somebody else does the next turn."""
@@ -226,21 +278,29 @@ class Engine:
 
     # -- trouble -----------------------------------------------------------------------------
 
-    def _fail(self, error: Exception) -> None:
-        """The backend broke: everybody hears why, and nothing is run on it again."""
-        if isinstance(error, TTSError):
-            reason = error
+    def _settle(self, fault: BaseException, seats: Sequence[Seat]) -> None:
+        """Fail those whose state in the backend is not known any more; raise an interrupt again.
+
+        After a lost context that is everybody, and nothing is run on this backend again.
+        """
+        words = describe(fault)
+        is_own = is_interrupt(fault)
+        if is_own:
+            message = f"the turn that made this was interrupted ({words}); ask for it again"
+        elif is_context_lost():
+            message = f"the backend broke ({words}); start the process again to go on"
+            self._failure = as_tts_error(fault, message)
+            self._pipeline.drop()
+            seats = list(self._seats.values())
         else:
-            words = f"{type(error).__name__}: {error}"
-            remedy = "start the process" if is_context_lost() else "load the model"
-            reason = EngineError(f"the backend broke ({words}); {remedy} again to go on")
-            reason.__cause__ = error
-        self._failure = reason
-        self._pipeline.drop()
-        for seat in self._seats.values():
-            seat.session.fail(reason)
-        self._leaving.extend(self._seats)
+            message = f"the backend failed ({words}); ask again, or load the model again"
+        for seat in seats:
+            seat.session.fail(as_tts_error(fault, message))
+        self._leaving.extend(seat.session.ticket for seat in seats)
+        if is_own:
+            raise fault
 
     def _check(self) -> None:
+        """A fresh error for each: the traceback of one that is raised again grows."""
         if self._failure is not None:
-            raise self._failure
+            raise EngineError(str(self._failure)) from self._failure.__cause__

@@ -14,6 +14,22 @@ from vivace.text.live_script import Event, LiveScript
 from vivace.text.script import Pause
 
 
+class StoppableText(Iterator[str]):
+    """Pieces of a text, until it is stopped."""
+
+    def __init__(self, pieces: Iterator[str]) -> None:
+        self._pieces = pieces
+        self._is_stopped = False
+
+    def __next__(self) -> str:
+        if self._is_stopped:
+            raise StopIteration
+        return next(self._pieces)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+
 class LiveSource:
     """Pulls pieces only when text is needed, so a slow reader slows the writer down.
 

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from vivace.backends.base import Backend, Frames, Samples, Slot
+from vivace.engine.faults import as_tts_error, describe, is_interrupt
 from vivace.engine.session import Session
+from vivace.errors import TTSError
 
 
 @dataclass(slots=True)
@@ -56,6 +58,7 @@ class Pipeline:
         self._backend = backend
         self._flight: Flight | None = None
         self._rendering: Rendering | None = None
+        self._at_stake: Sequence[Seat] = ()  # in the call of the backend under way
         self.spent = Spent()
 
     @property
@@ -73,6 +76,13 @@ class Pipeline:
 
     def run(self, admitted: Sequence[Seat], stepped: Sequence[Seat], num_frames: int) -> list[Seat]:
         """Start these, then wait for one thing; returns the seats whose sessions are over."""
+        over = self._run(admitted, stepped, num_frames)
+        self._at_stake = ()
+        return over
+
+    def _run(
+        self, admitted: Sequence[Seat], stepped: Sequence[Seat], num_frames: int
+    ) -> list[Seat]:
         refused = self._admit(admitted) if admitted else []
         seats = [seat for seat in stepped if seat.slot is not None]
         if seats:
@@ -89,25 +99,47 @@ class Pipeline:
         """Forget what is on its way."""
         self._flight = self._rendering = None
 
+    def give_up(self) -> Sequence[Seat]:
+        """After a run that raised: those whose state in the backend is not known any more."""
+        seats, self._at_stake = self._at_stake, ()
+        if self._flight is not None and self._flight.seats is seats:
+            self._flight = None
+        if self._rendering is not None and self._rendering.seats is seats:
+            self._rendering = None
+        return seats
+
     def _admit(self, seats: Sequence[Seat]) -> list[Seat]:
         """A prompt that the backend refuses is the matter of its own session alone."""
+        self._at_stake = seats
         began = time.perf_counter()
-        slots = self._backend.admit_many(
-            [(seat.session.opening.prompt, seat.session.sampling) for seat in seats]
-        )
+        try:
+            slots = self._backend.admit_many(
+                [(seat.session.opening.prompt, seat.session.sampling) for seat in seats]
+            )
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            if len(seats) > 1:  # whose fault it is shows when each is read alone
+                return [refused for seat in seats for refused in self._admit([seat])]
+            slots = [error]
         admit_s = time.perf_counter() - began
         self.spent.admit_s += admit_s
         refused = []
         for seat, slot in zip(seats, slots, strict=True):
             seat.since, seat.session.admit_ms = began, 1000 * admit_s
             if isinstance(slot, Exception):
-                seat.session.fail(slot)
-                refused.append(seat)
+                refused.append((seat, slot))
             else:
                 seat.slot = slot
-        return refused
+        for seat, reason in refused:
+            if is_interrupt(reason):
+                self._at_stake = [seat for seat, _ in refused]
+                raise reason
+            seat.session.fail(_as_refusal(reason))
+        return [seat for seat, _ in refused]
 
     def _start(self, seats: Sequence[Seat], num_frames: int) -> None:
+        self._at_stake = seats
         with self._clock("step_s"):
             wait = self._backend.start_step(_slots(seats), num_frames)
         self._flight = Flight(seats, wait)
@@ -115,6 +147,7 @@ class Pipeline:
 
     def _collect(self, flight: Flight) -> None:
         """Frames are there: what becomes of each slot is known, and they are rendered."""
+        self._at_stake = flight.seats
         with self._clock("step_s"):
             frames = flight.wait()
         self._flight = None
@@ -133,6 +166,7 @@ class Pipeline:
 
     def _hand_out(self, rendering: Rendering) -> list[Seat]:
         """Samples are there."""
+        self._at_stake = rendering.seats
         with self._clock("render_s"):
             samples = rendering.wait()
         self._rendering = None
@@ -152,3 +186,9 @@ class Pipeline:
 
 def _slots(seats: Sequence[Seat]) -> list[Slot]:
     return [seat.slot for seat in seats if seat.slot is not None]
+
+
+def _as_refusal(error: Exception) -> Exception:
+    if isinstance(error, TTSError):
+        return error
+    return as_tts_error(error, f"the backend could not read the prompt ({describe(error)})")

@@ -91,7 +91,7 @@ class Session:
     num_frames: int = 0  # handed out
     admit_ms: float = 0.0
     is_over_budget: bool = False
-    is_cancelled: bool = False  # set by any thread: stop at the next frame boundary
+    is_cancelled: bool = False  # set by any thread
     is_dry: bool = False  # it needs text, and all frames before that are there
     finish_reason: FinishReason | None = None
     codes: list[NDArray[np.int64]] = field(default_factory=list)
@@ -120,13 +120,22 @@ class Session:
         min_frames = min(self.sampling.min_frames, num_frames)
         self.sampling = self.sampling.replace(max_frames=num_frames, min_frames=min_frames)
 
+    def cancel(self) -> None:
+        """Stop at once and wake its reader; from any thread, at any time."""
+        self.is_cancelled = True
+        self.engine.leave(self)
+
     # -- its reader --------------------------------------------------------------------------
 
     def pieces(self, sizes: Iterator[int]) -> Iterator[Piece]:
         """Pieces of at most these numbers of frames, until the utterance ends."""
+        if self.is_cancelled:
+            return
         self.opening = self.write_opening()
-        self.engine.join(self)
+        if self.is_cancelled:
+            return
         try:
+            self.engine.join(self)
             pieces = self._take_pieces(sizes)
             leak = self.opening.leak
             for piece in pieces if leak is None else drop_leak(pieces, leak):
@@ -191,7 +200,8 @@ class Session:
         return self._end is not None or self._error is not None
 
     def fail(self, error: Exception) -> None:
-        self._error = error
+        if not self.is_over:
+            self._error = error
 
     def receive(self, codes: NDArray[np.int64], samples: Samples, status: SlotStatus) -> None:
         """Frames, and what became of the slot; what comes after the end is not wanted."""

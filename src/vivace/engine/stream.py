@@ -40,8 +40,10 @@ class Stream(Iterator[AudioChunk]):
         max_frames: int | None,  # of all utterances together; None: each has its own limit
         trim: bool,
         speed: float = 1.0,
+        stop_text: Callable[[], None] = lambda: None,  # a live text is asked for no more
     ) -> None:
         self._parts = parts
+        self._stop_text = stop_text
         self._sample_rate = config.output_sample_rate
         self._samples_per_frame = config.decode_upsample_rate
         self._no_codes = np.empty((0, config.decoder_config.num_quantizers), dtype=np.int64)
@@ -73,10 +75,14 @@ class Stream(Iterator[AudioChunk]):
                 f"this stream was opened in process {self._pid} and cannot be read in a forked "
                 "child; open one there"
             )
-        with self._is_busy:
-            if self._is_closed:
-                raise StreamClosedError("this stream was closed; ask for a new one")
-            return next(self._chunks)
+        try:
+            with self._is_busy:
+                if self._is_closed:
+                    raise StreamClosedError("this stream was closed; ask for a new one")
+                return next(self._chunks)
+        finally:
+            if self._is_cancelled:
+                self._clear()
 
     def __enter__(self) -> Stream:
         return self
@@ -97,6 +103,8 @@ class Stream(Iterator[AudioChunk]):
             chunks.append(chunk)
             if report is not None:
                 report(self)
+        if not chunks:
+            raise StreamClosedError("this stream was closed before its first chunk")
         samples = np.concatenate([chunk.samples for chunk in chunks])
         if self._trimmer is not None:
             samples = samples[: len(samples) - self.num_stalled_samples]
@@ -111,17 +119,29 @@ class Stream(Iterator[AudioChunk]):
         )
 
     def close(self) -> None:
-        """Stop here, from any thread; a stream that had not ended finishes as `cancelled`."""
+        """Stop here, at once; a stream that had not ended finishes as `cancelled`.
+
+        From anywhere: another thread, a signal handler, the stream's own text. A reader that waits
+        gets no more chunks, or when its text iterator returns, if it waits for that.
+        """
         if os.getpid() != self._pid:  # a forked child's copy: its lock may be held for ever
             return
         self._is_cancelled = True
+        self._stop_text()
+        if self.finish_reason is None:
+            self.finish_reason = "cancelled"
+            self._is_closed = True
         if (session := self._session) is not None:
-            session.is_cancelled = True
-        with self._is_busy:
-            self._chunks.close()
-            if self.finish_reason is None:
-                self.finish_reason = "cancelled"
-                self._is_closed = True
+            session.cancel()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Let go of what is under way, unless a reader is at it, who does so when it is through."""
+        if self._is_busy.acquire(blocking=False):
+            try:
+                self._chunks.close()
+            finally:
+                self._is_busy.release()
 
     @property
     def usage(self) -> Usage:
@@ -165,7 +185,8 @@ class Stream(Iterator[AudioChunk]):
         self, part: Part, session: Session, sizes: Iterator[int]
     ) -> Generator[AudioChunk, None, None]:
         self._session = session
-        session.is_cancelled = self._is_cancelled
+        if self._is_cancelled:  # it may be set at any time, and is never unset
+            session.is_cancelled = True
         if self._num_frames_left is not None:
             session.limit_frames(self._num_frames_left)
         try:
@@ -216,7 +237,8 @@ class Stream(Iterator[AudioChunk]):
             samples = np.concatenate([samples, self._speed.finish()])
         start = self._num_samples
         self._num_samples += len(samples)
-        self.finish_reason = self._reason if is_last else None
+        reason = self._reason if is_last else None
+        self.finish_reason = self.finish_reason or reason
         if is_last and not self._is_cut:
             self.progress = 1.0
         return AudioChunk(
@@ -224,6 +246,6 @@ class Stream(Iterator[AudioChunk]):
             sample_rate=self._sample_rate,
             start_s=start / self._sample_rate,
             is_last=is_last,
-            finish_reason=self.finish_reason,
+            finish_reason=reason,
             codes=codes,
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from vivace import TTS
 from vivace.device import SMALL_MODEL_BYTES, pick_threads, use_threads
 from vivace.errors import RequestError
+from vivace.model.precision import full_precision
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -58,3 +60,62 @@ def test_work_runs_with_its_threads_and_nothing_else_does(
         for _ in tts.stream("One.", seed=1, max_frames=3):
             assert torch.get_num_threads() == 2
     assert set(seen) == {used}
+
+
+def in_thread(step: Callable[[], object]) -> None:
+    thread = Thread(target=step)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("numbers", [(1, 1), (1, 3), (3, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize("first_out", [0, 1])
+def test_threads_that_come_and_go_together_leave_the_number_as_it_was(
+    numbers: tuple[int, int], first_out: int
+) -> None:
+    seen: dict[str, int] = {}
+    goes = [(Event(), Event(), Event()) for _ in numbers]  # enter, is inside, leave
+
+    def work(index: int) -> None:
+        enter, is_inside, leave = goes[index]
+        enter.wait()
+        with use_threads(numbers[index]):
+            seen[f"{index} inside"] = torch.get_num_threads()
+            is_inside.set()
+            leave.wait()
+            seen[f"{index} still inside"] = torch.get_num_threads()
+        seen[f"{index} after"] = torch.get_num_threads()
+
+    workers = [Thread(target=work, args=(index,)) for index in range(2)]
+    for worker, (enter, is_inside, _) in zip(workers, goes, strict=True):
+        worker.start()
+        enter.set()
+        is_inside.wait()
+    for index in (first_out, 1 - first_out):
+        goes[index][2].set()
+        workers[index].join()
+    in_thread(lambda: seen.update({"a new thread": torch.get_num_threads()}))
+    for index, number in enumerate(numbers):
+        assert seen[f"{index} inside"] == seen[f"{index} still inside"] == number
+        assert seen[f"{index} after"] == 2
+    assert seen["a new thread"] == torch.get_num_threads() == 2
+
+
+def test_float32_is_kept_until_the_last_thread_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    before = torch.backends.cudnn.allow_tf32
+    first, second = full_precision(), full_precision()
+    with first:
+        second.__enter__()
+        assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
+    second.__exit__(None, None, None)
+    assert torch.backends.cudnn.allow_tf32 == before
+
+
+def test_float32_is_given_up_also_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    before = torch.backends.cudnn.allow_tf32
+    with pytest.raises(ZeroDivisionError), full_precision():
+        1 // int(torch.backends.cudnn.allow_tf32)
+    assert torch.backends.cudnn.allow_tf32 == before

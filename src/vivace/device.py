@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import Lock, get_ident
 
 import torch
 
@@ -84,18 +85,51 @@ def pick_threads(num_threads: int | None, device: torch.device, num_bytes: int) 
     return 1 if device.type == "cpu" and num_bytes < SMALL_MODEL_BYTES else None
 
 
+class _ThreadNumbers:
+    """What PyTorch's number of threads was, for each thread that has changed it for a while.
+
+    The number is each thread's own, but one that never asked for it gets what any thread set last:
+    so, while others work with theirs, what it finds may not be what was meant for it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._changed: dict[int, tuple[int, int]] = {}  # by thread: from, to
+
+    def enter(self, num_threads: int) -> None:
+        with self._lock:
+            found = torch.get_num_threads()
+            changes = self._changed.values()
+            before = next((was for was, number in changes if number == found), found)
+            self._changed[get_ident()] = (before, num_threads)
+            torch.set_num_threads(num_threads)
+
+    def leave(self) -> None:
+        with self._lock:
+            before, _ = self._changed.pop(get_ident())
+            torch.set_num_threads(before)
+
+    def is_inside(self) -> bool:
+        return get_ident() in self._changed
+
+
+_thread_numbers = _ThreadNumbers()  # the number is the process's, so this is too
+
+
 @contextmanager
 def use_threads(num_threads: int | None) -> Iterator[None]:
-    """So many threads for the operations inside; afterwards as many as before."""
-    before = torch.get_num_threads()
-    if num_threads in (None, before):
+    """So many threads for the operations inside; afterwards as many as before.
+
+    Inside another one it changes nothing.
+    """
+    if num_threads is None or _thread_numbers.is_inside():
         yield
         return
-    torch.set_num_threads(num_threads)
+    _thread_numbers.enter(num_threads)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        _thread_numbers.leave()
 
 
 def is_context_lost() -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +10,7 @@ from vivace.model.codec_encoder import CodecEncoder
 from vivace.model.config import CodecConfig
 from vivace.model.conv import CausalState
 from vivace.model.layers import fuse
+from vivace.model.precision import full_precision
 from vivace.model.quantizer import DecoderCodebook
 
 # They bound the memory of a long decode, on a CPU to what its cache holds.
@@ -53,10 +52,3 @@ class Codec(nn.Module):
         pieces = codes[None].split(most, dim=1)
         with full_precision():
             return torch.cat([self.decoder(piece, state)[0] for piece in pieces])
-
-
-def full_precision() -> AbstractContextManager[None]:
-    """Convolutions in real float32: PyTorch lets cuDNN round them to TF32 unless told not to."""
-    if not torch.backends.cudnn.is_available():
-        return nullcontext()
-    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vivace.backends.cuda_graph.state_cache import State
-from vivace.model.codec import Codec, full_precision
+from vivace.model.codec import Codec
 from vivace.model.codec_decoder import PreTransformer
+from vivace.model.precision import full_precision
 
 
 class SlotTails:

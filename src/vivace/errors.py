@@ -102,11 +102,19 @@ class ClosedError(EngineError):
 class QueueFullError(EngineError):
     """Too many requests wait already; `retry_s` is when to try again."""
 
-    def __init__(self, num_waiting: int, retry_s: float) -> None:
-        super().__init__(
-            f"{num_waiting} requests wait already; try again in {retry_s:.1f} s, "
-            "or allow more with max_queue"
-        )
+    def __init__(self, num_waiting: int, retry_s: float, num_held: int | None = None) -> None:
+        """`num_held` places were waited for in vain: nobody reads or closes their streams."""
+        if num_held is None:
+            message = (
+                f"all places are taken and {num_waiting} requests wait already; try again in "
+                f"{retry_s:.1f} s, or allow more with max_streams or max_queue"
+            )
+        else:
+            message = (
+                f"no place came free in {retry_s:.1f} s: {num_held} streams that nobody reads hold "
+                "them all; read or close those, or allow more with max_streams"
+            )
+        super().__init__(message)
         self.retry_s = retry_s
 
 

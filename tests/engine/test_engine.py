@@ -6,7 +6,7 @@ import gc
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import numpy as np
@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import BusyBackend, ScriptedBackend, script, session_of
 
+from vivace.backends.base import Frames, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.piece import Piece
 from vivace.engine.scheduler import PACES, EngineLimits, Plan, Scheduler, Ticket
@@ -255,8 +256,9 @@ def test_a_place_that_is_held_and_not_used_is_not_waited_for_for_ever() -> None:
     engine = Engine(backend, EngineLimits(max_streams=1, max_wait_s=0.05))
     idle = open_pieces(engine, 30, 0)
     next(idle)
-    with pytest.raises(QueueFullError):
+    with pytest.raises(QueueFullError, match=r"1 streams that nobody reads.*max_streams") as caught:
         next(open_pieces(engine, 5, 1))
+    assert "max_queue" not in str(caught.value)
     assert np.array_equal(read(idle)[-1], [0, 29])
     assert len(read(open_pieces(engine, 5, 2))) == 5
     assert_empty(engine, backend)
@@ -337,6 +339,65 @@ def test_first_audio_that_nobody_waits_beside_is_rendered_alone() -> None:
 def test_bad_limits_are_refused(options: dict[str, object], match: str) -> None:
     with pytest.raises(RequestError, match=match):
         EngineLimits(**options)  # type: ignore[arg-type]
+
+
+def test_a_reader_that_has_enough_passes_the_work_on() -> None:
+    is_at_work, go_on = threading.Event(), threading.Event()
+
+    class GatedBackend(ScriptedBackend):
+        def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
+            is_at_work.set()
+            go_on.wait()
+            return super().step(slots, num_frames)
+
+    engine = Engine(GatedBackend())
+    first, second = open_pieces(engine, 30, 0, size=1), open_pieces(engine, 30, 1)
+    made: list[np.ndarray] = []
+    threads = [
+        threading.Thread(target=lambda: next(first), daemon=True),
+        threading.Thread(target=lambda: made.append(read(second)), daemon=True),
+    ]
+    threads[0].start()
+    is_at_work.wait()
+    threads[1].start()
+    while not engine.num_waiting:
+        time.sleep(0.001)
+    time.sleep(0.1)  # now it sleeps, and nobody reads the first again
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert np.array_equal(made[0], expected(1, 30))
+
+
+def test_who_is_turned_away_is_told_how_long_the_line_takes() -> None:
+    backend = ScriptedBackend(max_streams=2)
+    engine = Engine(backend, EngineLimits(max_streams=2, max_queue=3))
+    held_s = []
+    for seed in range(25):
+        began = time.perf_counter()
+        pieces = open_pieces(engine, 30, seed)
+        next(pieces)
+        time.sleep(0.1)
+        del pieces
+        held_s.append(time.perf_counter() - began)
+    holders = [open_pieces(engine, 30, seed) for seed in (1, 2)]
+    for pieces in holders:
+        next(pieces)
+    threads = [
+        threading.Thread(target=read, args=(open_pieces(engine, 3, seed),)) for seed in (3, 4, 5)
+    ]
+    for thread in threads:
+        thread.start()
+    while engine.num_waiting < 3:
+        time.sleep(0.001)
+    with pytest.raises(QueueFullError) as caught:
+        next(open_pieces(engine, 5, 6))
+    # Four to be served before the next, two at a time.
+    assert 2 * 0.9 * min(held_s) < caught.value.retry_s < 2 * 1.2 * max(held_s)
+    del holders, pieces
+    for thread in threads:
+        thread.join()
 
 
 # -- trouble ---------------------------------------------------------------------------------

@@ -231,6 +231,21 @@ def test_a_foreign_utterance_is_left_out_of_a_live_text_and_a_quoted_word_is_not
     assert said.texts(tts)[1:] == ["One.", "Two."]
 
 
+def test_speech_is_not_taken_for_a_stall_while_text_still_comes(
+    load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tts = load_tts("custom_voice")
+    monkeypatch.setattr(
+        tts.engine.backend,
+        "render",
+        lambda slots, frames: [np.zeros(1920 * n, np.float32) for n in frames.lengths],
+    )
+    audio = tts.speak(iter(["word "] * 70), seed=1, min_frames=1_000, max_frames=1_000, split=False)
+    assert audio.finish_reason == "stall"
+    assert audio.usage.text_tokens >= 70
+    assert len(audio.codes) >= audio.usage.text_tokens
+
+
 @pytest.mark.usefixtures("short_utterances")
 def test_an_endless_writer_is_spoken_as_long_as_someone_listens(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch

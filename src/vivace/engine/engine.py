@@ -243,7 +243,7 @@ class Engine:
         """All places are taken by streams that nobody reads just now."""
         left = seat.since + self.limits.max_wait_s - time.perf_counter()
         if left <= 0:
-            raise QueueFullError(self.num_waiting, self.limits.max_wait_s)
+            raise QueueFullError(self.num_waiting, self.limits.max_wait_s, self.num_running)
         self._sleep(seat.session, left)
 
     def _wake_ready(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vivace import TTS
-from vivace.device import pick_device, pick_dtype
+from vivace.device import can_fork, pick_device, pick_dtype
 from vivace.errors import BackendUnavailableError, RequestError
 
 
@@ -89,3 +89,21 @@ def test_an_unknown_dtype_is_refused_and_the_known_are_listed(
 def test_an_unknown_backend_is_refused_and_the_known_are_listed(tiny_folder: Path) -> None:
     with pytest.raises(BackendUnavailableError, match=r"no backend named 'warp'; .*auto.*eager"):
         TTS.load(tiny_folder / "base", device="cpu", backend="warp")
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "threads", "expected"),
+    [
+        ("x86_64", "cpu", 1, True),
+        ("x86_64", "cpu", 2, False),
+        ("x86_64", "cpu", None, False),
+        ("x86_64", "cuda", 1, False),
+        ("aarch64", "cpu", 1, False),
+        ("arm64", "cpu", 1, False),
+    ],
+)
+def test_only_one_thread_of_a_cpu_without_other_threads_survives_a_fork(
+    monkeypatch: pytest.MonkeyPatch, machine: str, device: str, threads: int | None, expected: bool
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert can_fork(torch.device(device), threads) is expected

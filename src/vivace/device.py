@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -45,6 +46,15 @@ def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise BackendUnavailableError("device 'mps' was asked for, but it is not available here")
     return device
+
+
+def can_fork(device: torch.device, threads: int | None) -> bool:
+    """Whether a forked child can go on computing: a fork loses threads and GPUs.
+
+    On ARM PyTorch multiplies with threads of Arm's library, whatever number it was given.
+    """
+    is_arm = platform.machine().lower() in ("aarch64", "arm64")
+    return device.type == "cpu" and threads == 1 and not is_arm
 
 
 def pick_dtype(name: str | torch.dtype, device: torch.device) -> torch.dtype:

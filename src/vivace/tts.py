@@ -20,7 +20,7 @@ from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import Capacity, build_backend
 from vivace.checkpoint import Checkpoint, find_folder
-from vivace.device import pick_device, pick_dtype, pick_threads, use_threads
+from vivace.device import can_fork, pick_device, pick_dtype, pick_threads, use_threads
 from vivace.engine.async_stream import read_async
 from vivace.engine.attempts import speak_once
 from vivace.engine.batch import BatchReport, check_item, speak_batch
@@ -126,8 +126,7 @@ class TTS:
             model = checkpoint.load_model(where, precision)
             codec = checkpoint.load_codec(where)
             runs = build_backend(backend, model, codec, capacity)
-        can_fork = where.type == "cpu" and threads == 1
-        engine = Engine(runs, limits, threads=threads, can_fork=can_fork)
+        engine = Engine(runs, limits, threads=threads, can_fork=can_fork(where, threads))
         tts = cls._put_together(checkpoint, tokenizer, model, codec, engine)
         log.info("loaded %r", tts)
         return tts

@@ -6,8 +6,8 @@
 `speak` streams the first sentences of a file, one a line, as one text into `speech.pcm` (16 bits,
 one channel) and notes where each utterance lies in it, its sentences and the memory in use. `judge`
 hears these windows, which are shorter than the 30 s of Whisper (benchmarks/judges.py). Both go on
-where they stopped, `judge --first 20` hears no more than so many windows in one run. A text that
-`speak` was interrupted in goes on as another stream: the report says how many there were.
+where they stopped. `judge --first 20` hears no more than so many windows in one run, `--every 12`
+one in twelve. If `speak` was interrupted, the text goes on as another stream: see `streams`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     command.set_defaults(run=judge)
     command.add_argument("folder", type=Path)
     command.add_argument("--first", type=int, help="hear no more than so many windows now")
+    command.add_argument("--every", type=int, default=1, help="hear one window in so many")
     command.add_argument("--json", type=Path, help="where to write the report")
     return parser.parse_args()
 
@@ -144,7 +145,7 @@ def judge(arguments: argparse.Namespace) -> None:
     folder: Path = arguments.folder
     sentences = (folder / TEXT).read_text().splitlines()
     windows, verdicts = read_rows(folder / WINDOWS), read_rows(folder / VERDICTS)
-    left = windows[len(verdicts) :][: arguments.first]
+    left = windows[:: arguments.every][len(verdicts) :][: arguments.first]
     recognise = Recogniser() if left else None
     for window in left:
         assert recognise is not None

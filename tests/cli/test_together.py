@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -277,3 +278,25 @@ def test_a_batch_that_cannot_be_is_one_line(
     assert found == code
     assert match in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+BECOME = """
+import os, sys, time
+time.sleep(10)
+print(time.time_ns(), file=sys.stderr, flush=True)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_time_to_first_sound_does_not_count_what_a_shell_did_before(model: Path) -> None:
+    """A shell's last command takes over its process."""
+    words = command_line(["Hello.", "--json", "--model", model, *SHORT])
+    done = subprocess.run(
+        [words[0], "-c", BECOME, *words],
+        capture_output=True,
+        timeout=LIMIT_S,
+        env=environment(),
+        check=True,
+    )
+    since_exec_ms = (time.time_ns() - int(done.stderr.split()[0])) / 1e6
+    assert 0 < json.loads(done.stdout)["start_to_first_audio_ms"] < since_exec_ms

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+import vivace.cli.clock  # noqa: F401  it begins to count here
 from vivace.cli.parser import UsageError, build_parser
 from vivace.cli.signals import Terminated, orderly_end
 from vivace.cli.streams import (

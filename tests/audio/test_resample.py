@@ -1,4 +1,4 @@
-"""Resampling is soxr HQ with librosa's lengths."""
+"""Resampling is soxr HQ with librosa's lengths; streamed, it gives the same samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soxr
 
-from vivace.audio.resample import resample
+from vivace.audio.resample import StreamResampler, resample
 from vivace.errors import AudioError
 
 
@@ -62,3 +62,28 @@ def test_without_soxr_the_error_says_how_to_install_it(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "soxr", None)
     with pytest.raises(AudioError, match=r"16,000 Hz.*pip install soxr"):
         resample(tone(16_000), 16_000, 24_000)
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("step", [500, 1_920, 24_000])
+def test_a_stream_is_resampled_as_the_whole(rate: int, step: int) -> None:
+    stream, samples = StreamResampler(24_000, rate), tone(24_000)
+    parts = [stream.process(samples[i : i + step]) for i in range(0, len(samples), step)]
+    output = np.concatenate([*parts, stream.finish()])
+    whole = resample(samples, 24_000, rate)
+    assert len(whole) - len(output) in (0, 1)
+    np.testing.assert_array_equal(output, whole[: len(output)])
+
+
+def test_a_stream_gives_audio_with_its_first_frame() -> None:
+    assert len(StreamResampler(24_000, 16_000).process(tone(24_000, 0.08))) > 0
+
+
+def test_a_stream_at_equal_rates_passes_through() -> None:
+    stream, samples = StreamResampler(24_000, 24_000), tone(24_000)
+    assert stream.process(samples) is samples
+    assert len(stream.finish()) == 0
+
+
+def test_a_stream_without_samples_stays_without() -> None:
+    assert len(StreamResampler(24_000, 16_000).finish()) == 0

@@ -25,13 +25,13 @@ FLOORS = {
     "backends": 4,
     "engine": 5,
     "tts": 6,
-    "compat": 7, "server": 7, "integrations": 7,
+    "compat": 7, "serve": 7, "integrations": 7,
     "cli": 8,
     "__main__": 9,
 }  # fmt: skip
 NEIGHBOURS = {("speech", "errors"), ("checkpoint_files", "errors")}  # on the ground floor
 NARROW = {  # rooms that see less than what lies below them
-    "server": {"tts", "speech", "errors", "audio", "_version"},
+    "serve": {"tts", "speech", "errors", "audio", "voices", "disk", "_version"},
     "integrations": {"tts", "speech", "errors", "_version"},
 }
 HOMES = {  # the only rooms that know a package
@@ -43,8 +43,11 @@ HOMES = {  # the only rooms that know a package
     "soxr": {"audio"},
     "sounddevice": {"audio"},
     "triton": {"backends"},
-    "fastapi": {"server"},
-    "pydantic": {"server"},
+    "fastapi": {"serve"},
+    "starlette": {"serve"},
+    "uvicorn": {"serve"},
+    "websockets": {"serve"},
+    "pydantic": {"serve"},
     "wyoming": {"integrations"},
     "ray": {"integrations"},
 }
@@ -162,8 +165,8 @@ def test_a_module_imports_only_from_below_and_from_its_own_room(path: Path) -> N
         ("vivace.audio.files", "from vivace.text.tokenizer import TextTokenizer"),
         ("vivace.checkpoint", "from vivace.voices.voice import Voice"),
         ("vivace.errors", "from vivace.speech import Usage"),
-        ("vivace.compat", "from vivace.server import app"),
-        ("vivace.server.app", "from vivace.engine.generate import generate"),
+        ("vivace.compat", "from vivace.serve import app"),
+        ("vivace.serve.app", "from vivace.engine.generate import generate"),
         ("vivace.integrations.ray_serve", "from vivace.audio.files import read_audio"),
         ("vivace.prompt", "from vivace.utils import helper"),
         ("vivace.speech", "import torch"),
@@ -184,7 +187,7 @@ def test_a_breach_of_the_floors_is_caught(name: str, source: str) -> None:
         ("vivace.model.talker", "from vivace.model import ops\nimport torch"),
         ("vivace.speech", "from vivace.errors import RequestError"),
         ("vivace.cli.say", "def late():\n    from vivace.tts import TTS"),
-        ("vivace.server.app", "import fastapi\nfrom vivace.audio.files import read_audio"),
+        ("vivace.serve.app", "import fastapi\nfrom vivace.audio.files import read_audio"),
     ],
 )
 def test_what_the_floors_allow_is_allowed(name: str, source: str) -> None:

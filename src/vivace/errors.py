@@ -7,7 +7,8 @@ TTSError
 │   ├── UnsupportedRequestError      the loaded checkpoint is of another type or language
 │   ├── VoiceMismatchError           the voice was made for another model
 │   ├── VoiceFileError               a voice file that cannot be read or written
-│   └── TextTooLongError
+│   ├── TextTooLongError
+│   └── RefusedError                 the server's, with an HTTP status (serve/errors.py)
 ├── CheckpointError                  the model's files are not what they should be
 ├── AudioError (ValueError)          reference audio that cannot be used
 ├── BackendError (RuntimeError)      the machinery failed

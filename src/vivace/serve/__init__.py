@@ -1,0 +1,1 @@
+"""The server: HTTP and WebSockets over `TTS`; needs the extra `server`."""

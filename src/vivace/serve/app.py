@@ -1,0 +1,70 @@
+"""The application: routers over one context, errors in OpenAI's shape.
+
+A module of routes exposes `routes(context) -> APIRouter` and is added to `ROUTES` below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from vivace._version import __version__
+from vivace.errors import TTSError
+from vivace.serve import health, lists
+from vivace.serve.context import ServeContext
+from vivace.serve.errors import Failure, describe
+from vivace.serve.guard import Guard
+
+ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
+    health.routes,
+    lists.routes,
+)
+
+
+def create_app(context: ServeContext) -> FastAPI:
+    """Every route behind the guard. The models are started by whoever runs the application."""
+    app = FastAPI(
+        title="Vivace",
+        version=__version__,
+        docs_url=None,  # FastAPI's page loads a CDN
+        redoc_url=None,
+        root_path=context.settings.root_path,
+    )
+    for routes in ROUTES:
+        app.include_router(routes(context))
+    app.add_exception_handler(TTSError, _answer)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(HTTPException, _answer_http)
+    app.add_middleware(_guarded, context=context)
+    return app
+
+
+def _guarded(app: ASGIApp, context: ServeContext) -> ASGIApp:
+    return Guard(app, context)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    return describe(error).response()
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    param = ".".join(str(part) for part in first["loc"][1:]) or None
+    return Failure(
+        400, f"{param or 'the body'}: {first['msg']}", "invalid_request", param
+    ).response()
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    failure = Failure(error.status_code, str(error.detail), None)
+    response = failure.response()
+    response.headers.update(error.headers or {})
+    return response

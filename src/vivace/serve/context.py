@@ -1,0 +1,39 @@
+"""What every route is given: `routes(context)` builds a router over it and nothing global.
+
+    def routes(context: ServeContext) -> APIRouter:
+        router = APIRouter()
+
+        @router.post("/v1/audio/speech")
+        async def speak(request: Request) -> Response:
+            body = await read_json(request)                           # bodies.py
+            model = await context.models.get(body.get("model"))       # models.py
+            chosen = model.voices.choose(body.get("voice"))           # voices.py
+            async with context.streams.open(model, text, **chosen.options()) as chunks: ...
+
+Errors of the tree are raised and become OpenAI-shaped answers in `app.py`; before an answer has
+begun that is all a route has to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vivace.serve.metrics import Metrics
+from vivace.serve.models import Models
+from vivace.serve.settings import ServeSettings
+from vivace.serve.streams import Streams
+
+
+@dataclass(frozen=True, slots=True)
+class ServeContext:
+    settings: ServeSettings
+    models: Models
+    metrics: Metrics
+    streams: Streams
+
+    @classmethod
+    def create(cls, settings: ServeSettings) -> ServeContext:
+        """With models that are not loaded yet: `await context.models.start()` loads them."""
+        metrics = Metrics()
+        models = Models(settings, metrics)
+        return cls(settings, models, metrics, Streams(models, metrics))

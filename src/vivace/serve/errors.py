@@ -1,0 +1,110 @@
+"""Errors as OpenAI's clients expect them: a status, and `{"error": {message, type, param, code}}`.
+
+Bad input is never a 5xx; what is worth another try says when, in `Retry-After` (whole seconds)
+and `retry-after-ms`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from vivace.errors import (
+    AudioError,
+    ClosedError,
+    QueueFullError,
+    RequestError,
+    RunawayError,
+    StreamClosedError,
+    TTSError,
+    UnknownLanguageError,
+    UnknownVoiceError,
+)
+
+log = logging.getLogger(__name__)
+
+KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+KINDS |= {429: "rate_limit_error"}
+
+
+class RefusedError(RequestError):
+    """The server refuses a request with a status of its own choice."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        code: str | None = None,
+        param: str | None = None,
+        retry_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param, self.retry_s = status, code, param, retry_s
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as a client sees it."""
+
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    retry_s: float | None = None
+
+    @property
+    def kind(self) -> str:
+        fallback = "server_error" if self.status >= 500 else "invalid_request_error"
+        return KINDS.get(self.status, fallback)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {"www-authenticate": "Bearer"} if self.status == 401 else {}
+        if self.retry_s is not None:
+            headers["retry-after"] = str(max(1, math.ceil(self.retry_s)))
+            headers["retry-after-ms"] = str(max(1, math.ceil(self.retry_s * 1000)))
+        return headers
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body, self.status, self.headers)
+
+
+def describe(error: BaseException) -> Failure:
+    """What a client is told of `error`; of one that nobody foresaw, no detail."""
+    message = str(error)
+    if isinstance(error, RefusedError):
+        return Failure(error.status, message, error.code, error.param, error.retry_s)
+    if isinstance(error, UnknownVoiceError):
+        return Failure(400, message, "voice_not_found", "voice")
+    if isinstance(error, UnknownLanguageError):
+        return Failure(400, message, "language_not_found", "language")
+    if isinstance(error, AudioError):
+        return Failure(400, message, "invalid_audio")
+    if isinstance(error, RequestError):
+        return Failure(400, message, "invalid_request")
+    if isinstance(error, QueueFullError):
+        return Failure(429, message, "queue_full", retry_s=error.retry_s)
+    if isinstance(error, (ClosedError, StreamClosedError)):
+        return Failure(503, "the model is being loaded again; try again", "loading", retry_s=2.0)
+    if isinstance(error, RunawayError):
+        return Failure(500, message, "runaway")
+    if isinstance(error, TTSError):
+        return Failure(500, message, "engine_failed", retry_s=1.0)
+    log.error("an unforeseen error", exc_info=error)
+    return Failure(500, "the server failed; its log says why", "internal_error")

@@ -1,0 +1,52 @@
+"""Health, metrics and the prewarm route."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from vivace._version import __version__
+from vivace.serve.context import ServeContext
+from vivace.serve.models import is_busy
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def routes(context: ServeContext) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/health")
+    @router.get("/health/live")
+    async def live() -> Response:
+        """The process answers."""
+        return JSONResponse({"status": "live"})
+
+    @router.get("/health/ready")
+    async def ready() -> Response:
+        """Every model was probed and the server does not drain; else 503."""
+        if context.streams.draining.is_set():
+            return JSONResponse({"status": "draining"}, 503)
+        if not context.models.is_ready:
+            return JSONResponse({"status": "loading"}, 503)
+        return JSONResponse({"status": "ready"})
+
+    @router.get("/v1")
+    @router.get("/v1/")
+    async def prewarm() -> Response:
+        """For clients that open a connection before they need it."""
+        return JSONResponse({"object": "server", "name": "vivace", "version": __version__})
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Prometheus' text format."""
+        loaded = context.models.loaded()
+        gauges = {
+            "active_streams": {"": float(context.streams.num_active)},
+            "running_streams": {m.name: float(m.tts.engine.num_running) for m in loaded},
+            "waiting_streams": {m.name: float(m.tts.engine.num_waiting) for m in loaded},
+            "busy_models": {m.name: float(is_busy(m.tts)) for m in loaded},
+            "ready": {"": float(context.models.is_ready)},
+        }
+        return PlainTextResponse(context.metrics.render(gauges), media_type=METRICS_TYPE)
+
+    return router

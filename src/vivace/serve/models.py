@@ -1,0 +1,274 @@
+"""The served models: loaded, probed, given back when idle, loaded again when they broke."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from vivace.errors import EngineError, TTSError
+from vivace.serve.card import Card
+from vivace.serve.errors import RefusedError
+from vivace.serve.metrics import Metrics
+from vivace.serve.settings import ModelSpec, ServeSettings
+from vivace.serve.voices import Voices, voice_key
+from vivace.tts import TTS
+
+log = logging.getLogger(__name__)
+
+PROBE_TEXT = "Ready."
+PROBE_FRAMES = 6
+LOADING_RETRY_S = 2.0
+BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # between tries to load a broken model again
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A loaded model. Ask for it again for every utterance: it may be unloaded when idle."""
+
+    name: str
+    tts: TTS
+    voices: Voices
+    card: Card
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A place of the table: a model that is loaded, idle on disk, or broken."""
+
+    spec: ModelSpec
+    model: Model | None = None
+    card: Card | None = None  # None: never loaded
+    is_broken: bool = False
+    last_used: float = 0.0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Models:
+    """Models by name; the first is the default.
+
+    `load` may be replaced by tests: it makes a TTS of a spec, in a thread.
+    """
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        metrics: Metrics,
+        load: Callable[[ModelSpec], TTS] | None = None,
+    ) -> None:
+        self._settings, self._metrics = settings, metrics
+        self._load = load or self._load_tts
+        self._entries = {spec.name: Entry(spec) for spec in settings.models}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self.created = int(time.time())
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._entries)
+
+    @property
+    def default(self) -> str:
+        return next(iter(self._entries))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every model was loaded and probed, and none is broken just now."""
+        entries = self._entries.values()
+        return all(entry.card is not None and not entry.is_broken for entry in entries)
+
+    def cards(self) -> list[Card]:
+        return [entry.card for entry in self._entries.values() if entry.card is not None]
+
+    def loaded(self) -> list[Model]:
+        return [entry.model for entry in self._entries.values() if entry.model is not None]
+
+    def voices(self, name: str) -> Voices | None:
+        """The voices of a served model, loaded or not."""
+        entry = self._entries.get(name)
+        return Voices(entry.card, self._settings.voices) if entry and entry.card else None
+
+    async def start(self) -> None:
+        """Load, warm up and probe every model; an error of any is raised."""
+        for entry in self._entries.values():
+            await self._fill(entry)
+        if self._settings.unload_after_s:
+            self._watch = asyncio.create_task(self._unload_idle(self._settings.unload_after_s))
+
+    async def close(self) -> None:
+        tasks = [*self._tasks, *([self._watch] if self._watch else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for entry in self._entries.values():
+            _close(entry)
+
+    async def get(
+        self, name: object = None, *, voice: object = None, model_type: str | None = None
+    ) -> Model:
+        """The model of that name, loaded if it was given back.
+
+        Clients send names of their own (`tts-1`), so a name that is not served is no error: it
+        means the first model of `model_type` where one is asked for (`base` to clone), else the
+        first that has a voice of the name `voice`, else the default. A broken model is a
+        RefusedError with status 503.
+        """
+        entry = self._pick(name, voice, model_type)
+        entry.last_used = time.monotonic()
+        if entry.model is not None:
+            return entry.model
+        if entry.is_broken:
+            raise RefusedError(
+                f"the model {entry.spec.name!r} failed and is being loaded again; try again",
+                status=503,
+                code="loading",
+                retry_s=LOADING_RETRY_S,
+            )
+        return await self._fill(entry)
+
+    def serves(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._entries
+
+    def suspect(self, model: Model) -> None:
+        """A stream of this model failed: probe it, and load it again if it stays broken."""
+        task = asyncio.get_running_loop().create_task(self._examine(model))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- choosing ----------------------------------------------------------------------------
+
+    def _pick(self, name: object, voice: object, model_type: str | None) -> Entry:
+        if name is not None and not isinstance(name, str):
+            raise RefusedError(f"model is a name, not {type(name).__name__}", param="model")
+        if name is not None and name in self._entries:
+            return self._entries[name]
+        entries = list(self._entries.values())
+        if model_type is not None:
+            fits = [
+                entry for entry in entries if entry.card and entry.card.model_type == model_type
+            ]
+            return fits[0] if fits else entries[0]
+        key = voice_key(voice) if len(entries) > 1 else None
+        if key is not None:
+            for entry in entries:
+                voices = self.voices(entry.spec.name)
+                if voices is not None and voices.find(key) is not None:
+                    return entry
+        return entries[0]
+
+    # -- loading -----------------------------------------------------------------------------
+
+    async def _fill(self, entry: Entry) -> Model:
+        async with entry.lock:
+            if entry.model is None:
+                began = time.perf_counter()
+                tts = await asyncio.to_thread(self._load_and_probe, entry.spec)
+                entry.card = Card.of(entry.spec.name, tts)
+                voices = Voices(entry.card, self._settings.voices)
+                entry.model = Model(entry.spec.name, tts, voices, entry.card)
+                entry.is_broken = False
+                entry.last_used = time.monotonic()
+                log.info("%s is ready after %.1f s", entry.spec.name, time.perf_counter() - began)
+            return entry.model
+
+    def _load_and_probe(self, spec: ModelSpec) -> TTS:
+        tts = self._load(spec)
+        try:
+            tts.warmup()
+            probe(tts)
+        except BaseException:
+            tts.close()
+            raise
+        return tts
+
+    def _load_tts(self, spec: ModelSpec) -> TTS:
+        settings = self._settings
+        return TTS.load(
+            spec.source,
+            device=settings.device,
+            dtype=settings.dtype,
+            backend=settings.backend,
+            threads=settings.threads,
+            max_streams=settings.max_streams,
+            max_queue=settings.max_queue,
+            profile=settings.profile,
+            revision=settings.revision if spec.source is not None else None,
+            offline=settings.offline,
+        )
+
+    async def _unload_idle(self, after_s: float) -> None:
+        while True:
+            await asyncio.sleep(min(after_s / 4, 5.0))
+            for entry in self._entries.values():
+                is_idle = time.monotonic() - entry.last_used > after_s
+                if entry.model is None or not is_idle:
+                    continue
+                if is_busy(entry.model.tts):
+                    entry.last_used = time.monotonic()
+                    continue
+                log.info("%s was idle and gives its memory back", entry.spec.name)
+                _close(entry)
+
+    # -- trouble -----------------------------------------------------------------------------
+
+    async def _examine(self, model: Model) -> None:
+        entry = self._entries[model.name]
+        async with entry.lock:
+            if entry.model is not model:  # somebody else was here
+                return
+            try:
+                await asyncio.to_thread(probe, model.tts)
+                return
+            except Exception as error:
+                log.error("%s is broken and is loaded again: %s", model.name, error)
+            entry.is_broken = True
+            _close(entry)
+        await self._rebuild(entry)
+
+    async def _rebuild(self, entry: Entry) -> None:
+        for number in range(1_000_000):
+            try:
+                await self._fill(entry)
+                self._metrics.count_rebuild(entry.spec.name)
+                return
+            except Exception as error:
+                pause_s = BACKOFF_S[min(number, len(BACKOFF_S) - 1)]
+                log.error("%s: %s; next try in %g s", entry.spec.name, error, pause_s)
+                await asyncio.sleep(pause_s)
+
+
+def probe(tts: TTS) -> None:
+    """Speak a little through every stage; what cannot is an EngineError or the stage's own."""
+    options: dict[str, Any] = {"seed": 1, "max_frames": PROBE_FRAMES, "guard": False}
+    if tts.model_type == "base":
+        noise = np.random.default_rng(1).normal(0, 0.1, tts.sample_rate).astype(np.float32)
+        options["voice"] = tts.clone((noise, tts.sample_rate), name="probe")
+    elif tts.model_type == "voice_design":
+        options["instruct"] = "A calm voice."
+    audio = tts.speak(PROBE_TEXT, **options)
+    if not len(audio.samples) or not np.isfinite(audio.samples).all():
+        raise EngineError("the probe gave no sound")
+
+
+def is_busy(tts: TTS) -> bool:
+    return tts.engine.num_running + tts.engine.num_waiting > 0
+
+
+def _close(entry: Entry) -> None:
+    if entry.model is None:
+        return
+    tts, entry.model = entry.model.tts, None
+    with contextlib.suppress(TTSError):
+        tts.close()
+    del tts
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,106 @@
+"""Every speech that the server makes goes through here: admitted, counted, closed.
+
+    async with context.streams.open(model, text, voice=..., speed=...) as chunks:
+        async for chunk in chunks:
+            ...
+
+Leaving the block, however it is left, closes the stream and frees its slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from vivace.audio.clip import AudioChunk
+from vivace.errors import BackendError, EngineError, NumericError, QueueFullError, RunawayError
+from vivace.serve.errors import RefusedError, describe
+from vivace.serve.metrics import Metrics
+from vivace.serve.models import Model, Models
+
+DRAINING_RETRY_S = 5.0
+
+
+class Streams:
+    """The active streams: how many, whether new ones are taken, and when the last is over."""
+
+    def __init__(self, models: Models, metrics: Metrics) -> None:
+        self._models, self._metrics = models, metrics
+        self._num_active = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self.draining = asyncio.Event()  # set: the server is about to stop
+
+    @property
+    def num_active(self) -> int:
+        return self._num_active
+
+    def check_open(self) -> None:
+        """A RefusedError with status 503 while the server drains."""
+        if self.draining.is_set():
+            raise RefusedError(
+                "the server is shutting down; try again elsewhere, or later",
+                status=503,
+                code="draining",
+                retry_s=DRAINING_RETRY_S,
+            )
+
+    @asynccontextmanager
+    async def open(
+        self, model: Model, text: str | Iterable[str] | AsyncIterable[str], **options: Any
+    ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
+        """The chunks of `model.tts.astream(text, **options)`, counted and always closed.
+
+        Errors of the request are raised here or at the first chunk. A failure of the backend is
+        reported to the models, which probe it and load it again where it stays broken.
+        """
+        self.check_open()
+        self._num_active += 1
+        self._is_idle.clear()
+        stream: Any = None
+        try:
+            stream = model.tts.astream(text, **options)
+            yield self._count(stream, model)
+        except Exception as error:
+            self._metrics.count_failure(describe(error).status)
+            if _is_suspect(error):
+                self._models.suspect(model)
+            raise
+        finally:
+            try:
+                if stream is not None:
+                    await stream.aclose()
+            finally:
+                self._num_active -= 1
+                if self._num_active == 0:
+                    self._is_idle.set()
+
+    async def _count(self, stream: Any, model: Model) -> AsyncIterator[AudioChunk]:
+        began = time.perf_counter()
+        is_first = True
+        async for chunk in stream:
+            if is_first:
+                self._metrics.observe_first_audio(model.name, time.perf_counter() - began)
+                is_first = False
+            self._metrics.count_audio(model.name, len(chunk.samples) / chunk.sample_rate)
+            yield chunk
+        self._metrics.count_stream(model.name)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take no more streams; whether those that run were over within `timeout_s`."""
+        self.draining.set()
+        try:
+            await asyncio.wait_for(self._is_idle.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+
+def _is_suspect(error: Exception) -> bool:
+    """Whether the backend may be broken, rather than the request."""
+    if isinstance(error, (QueueFullError, RunawayError, NumericError)):
+        return False
+    return isinstance(error, (BackendError, EngineError))

@@ -1,0 +1,34 @@
+"""Health, models and voices, as clients read them."""
+
+from __future__ import annotations
+
+import httpx
+
+
+def test_the_server_is_ready_with_the_embedded_voice(client: httpx.Client) -> None:
+    assert client.get("/health/live").status_code == 200
+    ready = client.get("/health/ready")
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
+    assert ready.headers["x-request-id"]
+
+
+def test_models_are_listed_in_openais_shape(client: httpx.Client) -> None:
+    listed = client.get("/v1/models").json()
+    assert listed["object"] == "list"
+    assert [model["id"] for model in listed["data"]] == ["vivace"]
+    assert client.get("/v1/models/vivace").json() == listed["data"][0]
+    assert client.get("/v1/audio/models").json()["models"][0]["id"] == "vivace"
+
+
+def test_an_unknown_model_is_a_404_that_names_the_known(client: httpx.Client) -> None:
+    answer = client.get("/v1/models/Qwen/other")
+    assert answer.status_code == 404
+    assert "vivace" in answer.json()["error"]["message"]
+    assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
+
+
+def test_voices_are_objects_with_an_id_and_a_name(client: httpx.Client) -> None:
+    voices = client.get("/v1/audio/voices").json()["voices"]
+    assert [(voice["id"], voice["name"]) for voice in voices] == [("heart", "heart")]
+    with_aliases = client.get("/v1/audio/voices?aliases=true").json()["voices"]
+    assert {"heart", "alloy", "cedar", "vivian"} <= {voice["id"] for voice in with_aliases}

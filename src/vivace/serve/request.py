@@ -1,0 +1,172 @@
+"""The body of `POST /v1/audio/speech`: OpenAI's fields and the extensions of its imitators.
+
+Fields that are not named here are ignored, and null is a field that was not sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vivace.errors import RequestError
+from vivace.serve.card import Card
+from vivace.serve.errors import RefusedError
+from vivace.serve.settings import ServeSettings
+from vivace.speech import MAX_SEED, MAX_TOP_K, shown
+
+LANGUAGES = {
+    "zh": "chinese", "en": "english", "fr": "french", "de": "german", "it": "italian",
+    "ja": "japanese", "ko": "korean", "pt": "portuguese", "ru": "russian", "es": "spanish",
+}  # fmt: skip
+TASKS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
+MAX_FRAMES = 2**31 - 1
+MAX_EMBEDDING = 8_192  # numbers
+SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")
+
+
+class VoiceId(BaseModel):
+    """A voice as an object."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: str
+
+
+class SpeechRequest(BaseModel):
+    """Text to speech."""
+
+    model_config = ConfigDict(
+        strict=True, frozen=True, allow_inf_nan=False, title="SpeechRequest", extra="ignore"
+    )
+
+    input: str = Field(description="The text to speak.")
+    model: str | None = Field(None, description="A served model; other names mean the default.")
+    voice: str | VoiceId | None = Field(None, description="A voice's name, or an object of its id.")
+    speaker: str | VoiceId | None = Field(None, description="The same as `voice`.")
+    instructions: str | None = Field(None, description="How to speak, where the model follows it.")
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
+    speed: float = Field(1.0, ge=0.25, le=4.0)
+    stream_format: Literal["audio", "sse"] = "audio"
+    stream: bool = Field(True, description="False: the whole at once, with its length.")
+    sample_rate: int | None = Field(None, ge=8_000, le=48_000, description="Of the audio, in Hz.")
+    language: str = Field("auto", description="A name or a code: `English`, `en`, `auto`.")
+    task_type: str | None = Field(None, description="`CustomVoice`, `VoiceDesign` or `Base`.")
+    ref_audio: str | None = Field(None, description="A recording to clone: base64 or a data URI.")
+    ref_text: str | None = Field(None, description="What is said in it.")
+    x_vector_only_mode: bool = Field(False, description="Clone without `ref_text`.")
+    speaker_embedding: list[float] | None = Field(None, max_length=MAX_EMBEDDING)
+    seed: int | None = Field(None, ge=0, le=MAX_SEED)
+    max_new_tokens: int | None = Field(None, ge=1, le=MAX_FRAMES, description="Frames of 80 ms.")
+    temperature: float | None = Field(None, ge=0)
+    top_k: int | None = Field(None, ge=0, le=MAX_TOP_K)
+    top_p: float | None = Field(None, gt=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0)
+
+    @classmethod
+    def parse(cls, body: dict[str, Any], settings: ServeSettings) -> SpeechRequest:
+        """A RefusedError names the field that is wrong and what was given."""
+        try:
+            request = cls.model_validate({k: v for k, v in body.items() if v is not None})
+        except ValidationError as error:
+            raise _refuse(error) from None
+        num_chars = len(request.input)
+        if num_chars > settings.max_text_chars:
+            raise RefusedError(
+                f"input has {num_chars:,} characters and the limit is "
+                f"{settings.max_text_chars:,}; split it into parts",
+                param="input",
+                code="text_too_long",
+            )
+        if not request.input.strip():
+            raise RefusedError("input is empty or blank", param="input", code="empty_input")
+        return request
+
+    @property
+    def voice_name(self) -> str | None:
+        """`voice`, else `speaker`."""
+        named = self.speaker if self.voice is None else self.voice
+        return named.id if isinstance(named, VoiceId) else named
+
+    @property
+    def model_type(self) -> str | None:
+        """The type of model that the request needs; None: any."""
+        if self.task_type is not None:
+            key = self.task_type.replace("_", "").lower()
+            if key not in TASKS:
+                raise RefusedError(
+                    f"task_type is CustomVoice, VoiceDesign or Base, not {shown(self.task_type)}",
+                    param="task_type",
+                )
+            return TASKS[key]
+        return "base" if self.ref_audio or self.speaker_embedding else None
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the caller wants what this makes, however it ends."""
+        return self.seed is not None or self.max_new_tokens is not None
+
+    def options(self) -> dict[str, Any]:
+        """For `TTS.astream`; the voice and what is said about it apart."""
+        given = {name: getattr(self, name) for name in SAMPLING}
+        options = {name: value for name, value in given.items() if value is not None}
+        if self.max_new_tokens is not None:
+            options["max_frames"] = self.max_new_tokens
+        return {**options, "speed": self.speed, "language": language_name(self.language)}
+
+    def check_task(self, card: Card) -> None:
+        """A RefusedError where the model that was chosen is of another type than is needed."""
+        if self.model_type not in (None, card.model_type):
+            what = "task_type" if self.task_type else "ref_audio"
+            raise RefusedError(
+                f"{what} needs a {self.model_type} model and {card.name!r} is a {card.model_type} "
+                "one",
+                param=what,
+                code="unsupported_task",
+            )
+
+    def recording(self, settings: ServeSettings) -> bytes | None:
+        """The bytes of `ref_audio`; it is never fetched and never a path."""
+        if not self.ref_audio:
+            return None
+        text = self.ref_audio
+        if text[:5].lower() == "data:":
+            head, _, text = text.partition(",")
+            if not head.lower().endswith(";base64"):
+                raise _refuse_audio(f"{shown(head)} is not of the form data:audio/wav;base64,…")
+        elif "://" in text[:64]:
+            raise _refuse_audio("URLs are not fetched; send the recording itself in base64")
+        if len(text) // 4 * 3 - 2 > settings.max_audio_bytes:
+            raise RefusedError(
+                f"ref_audio is larger than {settings.max_audio_bytes:,} bytes",
+                status=413,
+                param="ref_audio",
+                code="audio_too_large",
+            )
+        try:
+            return base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise _refuse_audio(f"it is neither base64 nor a data URI: {error}") from None
+
+
+def language_name(language: str) -> str:
+    """`English`, `english`, `en`, `en-US` are `english`; what is not known stays as it is."""
+    key = language.strip().lower().replace("_", "-")
+    return LANGUAGES.get(key.split("-")[0], language.strip().lower()) or "auto"
+
+
+def _refuse_audio(reason: str) -> RequestError:
+    return RefusedError(f"ref_audio: {reason}", param="ref_audio", code="invalid_audio")
+
+
+def _refuse(error: ValidationError) -> RefusedError:
+    first = error.errors(include_url=False, include_context=False)[0]
+    param = str(first["loc"][0])
+    if first["type"] == "missing" and len(first["loc"]) == 1:
+        return RefusedError(f"{param} is missing", param=param, code="missing_field")
+    told = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    if param in ("voice", "speaker"):
+        told = 'it is a name or {"id": name}'
+    return RefusedError(f"{param}: {told}, not {shown(first['input'])}", param=param)

@@ -1,0 +1,240 @@
+"""`POST /v1/audio/speech`, OpenAI's: text in, audio out while it is made."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from vivace.audio.clip import AudioChunk
+from vivace.errors import AudioError, EngineError, RunawayError
+from vivace.serve import sse
+from vivace.serve.bodies import read_json
+from vivace.serve.body import Outlet, run_while_connected
+from vivace.serve.context import ServeContext
+from vivace.serve.encoders import Encoders, SpeechEncoder
+from vivace.serve.errors import describe
+from vivace.serve.models import Model
+from vivace.serve.request import SpeechRequest
+from vivace.voices.voice import Voice
+
+log = logging.getLogger(__name__)
+
+MAX_CLONES = 32  # voices of `ref_audio` that are kept
+UNBUFFERED = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # by proxies
+IGNORED = "x-vivace-ignored"  # names fields that the model cannot follow
+ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Audio in `response_format`, or events with `stream_format: sse`."},
+    400: {"description": "What is wrong with the request."},
+    429: {"description": "All slots are taken; `Retry-After` says when to try again."},
+    503: {"description": "The server is loading or shutting down."},
+}
+
+OpenSpeech = Callable[[], AbstractAsyncContextManager[AsyncIterator[AudioChunk]]]
+
+
+def routes(context: ServeContext) -> APIRouter:
+    router = APIRouter()
+    encoders, clones = Encoders(), Clones()
+    if missing := encoders.warm_up():
+        log.warning("cannot be written here: %s", ", ".join(missing))
+    schema = {"application/json": {"schema": SpeechRequest.model_json_schema()}}
+
+    @router.post(
+        "/v1/audio/speech",
+        response_class=Response,
+        responses=ANSWERS,
+        openapi_extra={"requestBody": {"required": True, "content": schema}},
+    )
+    async def create_speech(http: Request) -> Response:
+        """Speak a text; the audio is sent while it is made."""
+        context.streams.check_open()
+        request = SpeechRequest.parse(await read_json(http), context.settings)
+        recording = request.recording(context.settings)
+        model = await context.models.get(
+            request.model, voice=request.voice_name, model_type=request.model_type
+        )
+        request.check_task(model.card)
+        encoder = encoders.open(
+            request.response_format, model.card.sample_rate, request.sample_rate
+        )
+        options, ignored = await choose_options(clones, model, request, recording)
+        return SpeechResponse(
+            request,
+            encoder,
+            open_speech=partial(context.streams.open, model, request.input, **options),
+            count_tokens=lambda: len(model.tts.tokenizer.encode(request.input)),
+            headers={IGNORED: ", ".join(ignored)} if ignored else {},
+        )
+
+    return router
+
+
+async def choose_options(
+    clones: Clones, model: Model, request: SpeechRequest, recording: bytes | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Options of `TTS.astream`, and the fields that this model cannot follow."""
+    ignored = []
+    instructions = request.instructions
+    if instructions and not model.card.follows_instruct:
+        instructions = None  # as OpenAI's tts-1 does; many clients always send some
+        ignored.append("instructions")
+    if recording is not None:
+        transcript = None if request.x_vector_only_mode else request.ref_text or None
+        voice = await clones.get(model, recording, transcript)
+        chosen: dict[str, Any] = {"voice": voice, "instruct": instructions}
+    elif request.speaker_embedding:
+        speaker = np.asarray(request.speaker_embedding, np.float32)
+        chosen = {"voice": Voice(name="embedding", speaker=speaker), "instruct": instructions}
+    else:
+        chosen = model.voices.choose(request.voice_name).options(instructions)
+    return {**request.options(), **chosen}, ignored
+
+
+class Clones:
+    """The voices of recordings that came with requests, by their content; the last few are kept.
+
+    A client that sends a recording with every sentence has it cloned once.
+    """
+
+    def __init__(self) -> None:
+        self._voices: OrderedDict[tuple[str, bytes, str | None], Voice] = OrderedDict()
+
+    async def get(self, model: Model, recording: bytes, transcript: str | None) -> Voice:
+        key = (model.name, hashlib.sha256(recording).digest(), transcript)
+        if key not in self._voices:
+            self._voices[key] = await asyncio.to_thread(model.tts.clone, recording, transcript)
+        self._voices.move_to_end(key)
+        while len(self._voices) > MAX_CLONES:
+            self._voices.popitem(last=False)
+        return self._voices[key]
+
+
+@dataclass(slots=True)
+class Ending:
+    """What is known of a speech when it is over."""
+
+    num_frames: int = 0
+    reason: str | None = None
+
+    def count(self, chunk: AudioChunk) -> None:
+        self.num_frames += len(chunk.codes)
+        self.reason = chunk.finish_reason or self.reason
+
+    @property
+    def is_complete(self) -> bool:
+        return self.reason == "stop"
+
+
+class SpeechResponse(Response):
+    """Speech while it is made, or whole.
+
+    Its status waits for the first audio, so an error before that is an answer of its own. After
+    that the body is broken off, and events say why: no client takes a part for the whole.
+    """
+
+    def __init__(
+        self,
+        request: SpeechRequest,
+        encoder: SpeechEncoder,
+        *,
+        open_speech: OpenSpeech,
+        count_tokens: Callable[[], int],
+        headers: dict[str, str],
+    ) -> None:
+        self._request, self._encoder = request, encoder
+        self._open_speech, self._count_tokens = open_speech, count_tokens
+        self._is_sse = request.stream_format == "sse"
+        kind = sse.CONTENT_TYPE if self._is_sse else encoder.content_type
+        self._fields = {"content-type": kind, **UNBUFFERED, **headers}
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        outlet = Outlet(scope, send)
+        send_speech = self._send_stream if self._request.stream else self._send_whole
+        await run_while_connected(receive, send_speech(outlet))
+
+    # -- while it is made ----------------------------------------------------------------------
+
+    async def _send_stream(self, outlet: Outlet) -> None:
+        try:
+            ending = await self._send_chunks(outlet)
+            last = await self._encoder.finish()
+            await outlet.write(self._wrap(last))
+            await outlet.end(self._done(ending))
+        except Exception as error:
+            if not outlet.is_started:
+                raise
+            failure = describe(error)
+            log.warning("a speech broke off: %s", failure.message)
+            if self._is_sse:
+                await outlet.write(sse.error(failure))
+            outlet.abort()
+
+    async def _send_chunks(self, outlet: Outlet) -> Ending:
+        ending = Ending()
+        async with self._open_speech() as chunks:
+            async for chunk in chunks:
+                ending.count(chunk)
+                if not len(chunk.samples):
+                    continue
+                content = await self._encode(chunk.samples)
+                if not outlet.is_started:
+                    await outlet.start(self._fields)
+                await outlet.write(self._wrap(content))
+            if not (ending.is_complete or self._request.is_pinned):
+                raise RunawayError(f"the speech did not end by itself ({ending.reason})")
+            if not outlet.is_started:
+                raise EngineError("the speech has no audio")
+        return ending
+
+    async def _encode(self, samples: NDArray[np.float32]) -> bytes:
+        try:
+            return await self._encoder.encode(samples)
+        except AudioError as error:  # of our own audio, not of the request's
+            raise EngineError(f"the audio could not be encoded: {error}") from error
+
+    def _wrap(self, content: bytes) -> bytes:
+        return sse.delta(content) if self._is_sse and content else content
+
+    def _done(self, ending: Ending) -> bytes:
+        if not self._is_sse:
+            return b""
+        return sse.done(self._count_tokens(), ending.num_frames, ending.reason)
+
+    # -- whole -----------------------------------------------------------------------------------
+
+    async def _send_whole(self, outlet: Outlet) -> None:
+        chunks, ending = await self._collect()
+        content = await self._encoder.encode_whole(chunks)
+        content = self._wrap(content) + self._done(ending)
+        await outlet.start({**self._fields, "content-length": str(len(content))})
+        await outlet.end(content)
+
+    async def _collect(self) -> tuple[list[NDArray[np.float32]], Ending]:
+        """All of it; once more if it did not end by itself."""
+        for _ in range(2):
+            chunks, ending = [], Ending()
+            async with self._open_speech() as stream:
+                async for chunk in stream:
+                    ending.count(chunk)
+                    chunks.append(chunk.samples)
+            if ending.is_complete or self._request.is_pinned:
+                return chunks, ending
+        raise RunawayError(
+            f"the speech did not end by itself, twice ({ending.reason}); change the text a little, "
+            "or give a seed to get what there is"
+        )

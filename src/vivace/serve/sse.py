@@ -1,0 +1,34 @@
+"""Server-sent events of OpenAI's speech: `speech.audio.delta`, `.done` and `.error`."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from vivace.serve.errors import Failure
+
+CONTENT_TYPE = "text/event-stream; charset=utf-8"
+
+
+def delta(audio: bytes) -> bytes:
+    return event("speech.audio.delta", audio=base64.b64encode(audio).decode("ascii"))
+
+
+def done(num_text_tokens: int, num_frames: int, finish_reason: str | None) -> bytes:
+    """The end of a speech that is complete; a frame counts as one output token."""
+    usage = {
+        "input_tokens": num_text_tokens,
+        "output_tokens": num_frames,
+        "total_tokens": num_text_tokens + num_frames,
+    }
+    return event("speech.audio.done", usage=usage, finish_reason=finish_reason)
+
+
+def error(failure: Failure) -> bytes:
+    return event("speech.audio.error", **failure.body)
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    """One event; its JSON is ASCII on one line, behind the prefix that clients look for."""
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode("ascii")

@@ -1,0 +1,125 @@
+"""The real TTS and engine over a backend without a model: the seed says how a speech goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Event
+from unittest.mock import patch
+
+import numpy as np
+
+from vivace import TTS
+from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotStatus
+from vivace.prompt import Prompt
+from vivace.serve.settings import ModelSpec
+from vivace.speech import SamplingParams
+
+SAMPLES_PER_FRAME = 1_920
+NUM_CODEBOOKS = 16
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a speech goes: so many frames, then the end; or a fault."""
+
+    num_frames: int = 25
+    fails_at: int | None = None  # frames after which its numbers are not finite
+    never_ends: bool = False
+    is_refused: bool = False  # it cannot be read at all
+
+
+@dataclass
+class Life:
+    plan: Plan
+    max_frames: int
+    num_made: int = 0
+
+    @property
+    def num_left(self) -> int:
+        most = self.max_frames if self.plan.never_ends else self.plan.num_frames
+        return min(most, self.max_frames) - self.num_made
+
+    @property
+    def status(self) -> SlotStatus:
+        if self.plan.fails_at is not None and self.num_made >= self.plan.fails_at:
+            return "failed"
+        if self.num_left:
+            return "running"
+        is_over = not self.plan.never_ends and self.num_made >= self.plan.num_frames
+        return "stop" if is_over else "length"
+
+
+@dataclass
+class ScriptedSpeech(Immediate):
+    """Speaks every prompt as a tone, by the plan of its seed."""
+
+    name: str = "scripted"
+    shares_work: bool = True
+    max_streams: int = 256
+    max_queue: int = 64
+    step_s: float = 0.0  # a turn takes so long
+    plans: dict[int, Plan] = field(default_factory=dict)  # by seed
+    default: Plan = field(default_factory=Plan)
+    lives: dict[Slot, Life] = field(default_factory=dict)
+    num_admitted: int = 0
+    num_steps: int = 0
+    broken: Exception | None = None
+    is_open: Event = field(default_factory=Event)  # not set: turns wait
+
+    def __post_init__(self) -> None:
+        self.is_open.set()
+
+    def load(self, spec: ModelSpec) -> TTS:
+        """For `serving.running`: the embedded voice's words, spoken by this backend."""
+        with patch("vivace.tts.build_backend", lambda *_: self):
+            return TTS.load(device="cpu", max_streams=self.max_streams, max_queue=self.max_queue)
+
+    def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
+        plan = self.plans.get(sampling.seed or 0, self.default)
+        if plan.is_refused:
+            raise ValueError("a prompt that cannot be read")
+        self.num_admitted += 1
+        self.lives[self.num_admitted] = Life(plan, sampling.max_frames)
+        return self.num_admitted
+
+    def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None: ...
+
+    def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
+        self.is_open.wait(30)
+        time.sleep(self.step_s)
+        if self.broken is not None:
+            raise self.broken
+        self.num_steps += 1
+        codes = np.zeros((len(slots), num_frames, NUM_CODEBOOKS), dtype=np.int64)
+        lengths: list[int] = []
+        status: list[SlotStatus] = []
+        for row, slot in enumerate(slots):
+            life = self.lives[slot]
+            count = min(num_frames, life.num_left)
+            codes[row, :count, 0] = 0 if life.plan.never_ends else np.arange(count) + life.num_made
+            life.num_made += count
+            lengths.append(count)
+            status.append(life.status)
+        return Frames(codes % 2_048, tuple(lengths), tuple(status))
+
+    def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
+        return [tone(frames.lengths[row]) for row in range(len(slots))]
+
+    def release(self, slot: Slot) -> None:
+        del self.lives[slot]  # twice would be a KeyError
+
+    def warmup(self) -> None: ...
+
+    def memory(self) -> dict[str, int]:
+        return {}
+
+    def facts(self) -> dict[str, str]:
+        return {}
+
+
+def tone(num_frames: int) -> Samples:
+    """As many frames of 440 Hz."""
+    time_s = np.arange(num_frames * SAMPLES_PER_FRAME) / 24_000
+    return (0.5 * np.sin(2 * np.pi * 440 * time_s)).astype(np.float32)

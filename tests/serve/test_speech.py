@@ -1,0 +1,270 @@
+"""`POST /v1/audio/speech`: every format, streamed, whole and as events."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import time
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import httpx
+import numpy as np
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+
+from vivace.audio.files import read_audio
+from vivace.serve.settings import ServeSettings
+
+FORMATS = {
+    "mp3": "audio/mpeg",
+    "opus": "audio/ogg",
+    "aac": "audio/aac",
+    "flac": "audio/flac",
+    "wav": "audio/wav",
+    "pcm": "audio/pcm;rate=24000",
+}
+NUM_FRAMES = 25
+NUM_SAMPLES = NUM_FRAMES * 1_920
+
+
+@pytest.fixture(scope="module")
+def backend() -> ScriptedSpeech:
+    return ScriptedSpeech(default=Plan(NUM_FRAMES))
+
+
+@pytest.fixture(scope="module")
+def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    voices: Path = tmp_path_factory.mktemp("voices")
+    with running(ServeSettings(port=0, voices=voices), backend.load) as server:
+        yield server
+
+
+def ask(client: httpx.Client, **fields: Any) -> httpx.Response:
+    return client.post("/v1/audio/speech", json={"model": "tts-1", "input": "Hello.", **fields})
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    """As LiveKit reads them: lines that begin with `data: `."""
+    lines = response.text.splitlines()
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+
+
+def audio_of(told: list[dict[str, Any]]) -> bytes:
+    deltas = [event for event in told if event["type"] == "speech.audio.delta"]
+    return b"".join(base64.b64decode(event["audio"]) for event in deltas)
+
+
+def decode(format: str, content: bytes, rate: int = 24_000) -> np.ndarray:
+    if format == "pcm":
+        return np.frombuffer(content, "<i2").astype(np.float32) / 32_768
+    if format != "aac":
+        recording = read_audio(content, trusted=True)
+        assert recording.sample_rate == rate
+        return recording.samples
+    with av.open(io.BytesIO(content)) as container:
+        return np.concatenate([f.to_ndarray().reshape(-1) for f in container.decode(audio=0)])
+
+
+def check_tone(format: str, content: bytes, rate: int = 24_000) -> None:
+    samples = decode(format, content, rate)
+    seconds = NUM_SAMPLES / 24_000
+    assert len(samples) / rate == pytest.approx(seconds, abs=0.1)
+    middle = samples[rate // 4 : -rate // 4]
+    spectrum = np.abs(np.fft.rfft(middle))
+    assert np.argmax(spectrum) * rate / len(middle) == pytest.approx(440, abs=5)
+
+
+# -- formats --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_stream_has_its_content_type_and_sounds(client: httpx.Client, format: str) -> None:
+    response = ask(client, response_format=format)
+    assert response.status_code == 200
+    assert response.headers["content-type"] == FORMATS[format]
+    assert response.headers["transfer-encoding"] == "chunked"
+    assert response.headers["x-request-id"]
+    check_tone(format, response.content)
+
+
+def test_the_default_is_streamed_mp3(client: httpx.Client) -> None:
+    response = ask(client)
+    assert response.headers["content-type"] == "audio/mpeg"
+    assert response.headers["transfer-encoding"] == "chunked"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_whole_has_a_length_and_true_sizes(client: httpx.Client, format: str) -> None:
+    response = ask(client, response_format=format, stream=False)
+    assert response.headers["content-type"] == FORMATS[format]
+    assert int(response.headers["content-length"]) == len(response.content)
+    assert "transfer-encoding" not in response.headers
+    check_tone(format, response.content)
+
+
+@pytest.mark.parametrize(
+    ("format", "stream"), [*((format, None) for format in FORMATS), ("wav", True), ("wav", False)]
+)
+def test_events_carry_every_format(client: httpx.Client, format: str, stream: bool | None) -> None:
+    response = ask(client, response_format=format, stream_format="sse", stream=stream)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    told = events(response)
+    assert [event["type"] for event in told[-2:]] == ["speech.audio.delta", "speech.audio.done"]
+    check_tone(format, audio_of(told))
+    usage = told[-1]["usage"]
+    assert usage["output_tokens"] == NUM_FRAMES
+    assert usage["total_tokens"] == usage["input_tokens"] + NUM_FRAMES
+    assert usage["input_tokens"] > 0
+
+
+def test_each_event_names_its_type_twice(client: httpx.Client) -> None:
+    text = ask(client, response_format="pcm", stream_format="sse").text
+    for block in text.strip().split("\n\n"):
+        name, data = block.split("\n")
+        assert name == f"event: {json.loads(data.removeprefix('data: '))['type']}"
+
+
+@pytest.mark.parametrize("stream", [True, None])
+def test_stream_never_overrides_stream_format(client: httpx.Client, stream: bool | None) -> None:
+    kinds = {
+        stream_format: ask(client, stream_format=stream_format, stream=stream).headers[
+            "content-type"
+        ]
+        for stream_format in ("audio", "sse")
+    }
+    assert kinds["audio"] == "audio/mpeg"
+    assert kinds["sse"].startswith("text/event-stream")
+    assert ask(client, stream=stream).headers["content-type"] == "audio/mpeg"
+
+
+def test_a_streamed_wav_leaves_its_length_open_and_python_reads_it(client: httpx.Client) -> None:
+    content = ask(client, response_format="wav").content
+    assert content[4:8] == content[40:44] == b"\xff\xff\xff\xff"
+    with wave.open(io.BytesIO(content)) as file:
+        assert len(file.readframes(NUM_SAMPLES * 2)) == NUM_SAMPLES * 2
+
+
+def test_a_whole_wav_says_how_long_it_is(client: httpx.Client) -> None:
+    content = ask(client, response_format="wav", stream=False).content
+    assert int.from_bytes(content[4:8], "little") == len(content) - 8
+    with wave.open(io.BytesIO(content)) as file:
+        assert file.getnframes() == NUM_SAMPLES
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("format", "rate"), [("pcm", 16_000), ("wav", 8_000), ("mp3", 44_100)])
+def test_another_sample_rate(client: httpx.Client, format: str, rate: int, stream: bool) -> None:
+    response = ask(client, response_format=format, sample_rate=rate, stream=stream)
+    check_tone(format, response.content, rate)
+    if format == "pcm":
+        assert response.headers["content-type"] == f"audio/pcm;rate={rate}"
+
+
+def test_speed_shortens_the_speech(client: httpx.Client) -> None:
+    fast = ask(client, response_format="pcm", speed=2).content
+    assert len(fast) == pytest.approx(NUM_SAMPLES, rel=0.01)  # two bytes a sample
+
+
+# -- while it is made -----------------------------------------------------------------------------
+
+
+def arrivals(client: httpx.Client, **fields: Any) -> tuple[float, float]:
+    """When a tenth of the bytes was there, and when all were."""
+    began, times, total = time.perf_counter(), [], 0
+    body = {"input": "Hello.", **fields}
+    with client.stream("POST", "/v1/audio/speech", json=body) as response:
+        assert response.status_code == 200
+        for part in response.iter_raw():
+            total += len(part)
+            times.append((time.perf_counter() - began, total))
+    return next(at for at, count in times if count >= total / 10), times[-1][0]
+
+
+@pytest.mark.parametrize(
+    ("format", "stream_format"), [*((format, "audio") for format in FORMATS), ("mp3", "sse")]
+)
+def test_audio_leaves_as_it_is_made(
+    client: httpx.Client, backend: ScriptedSpeech, format: str, stream_format: str
+) -> None:
+    backend.plans[5], backend.step_s = Plan(120), 0.01
+    try:
+        tenth, whole = arrivals(client, seed=5, response_format=format, stream_format=stream_format)
+    finally:
+        backend.step_s = 0.0
+    assert tenth < whole / 2
+
+
+def test_the_whole_does_not_leave_as_it_is_made(
+    client: httpx.Client, backend: ScriptedSpeech
+) -> None:
+    backend.plans[5], backend.step_s = Plan(100), 0.01
+    try:
+        tenth, whole = arrivals(client, seed=5, response_format="pcm", stream=False)
+    finally:
+        backend.step_s = 0.0
+    assert tenth > whole / 2  # the control of the test above
+
+
+# -- fields ---------------------------------------------------------------------------------------
+
+
+def test_null_is_the_default_and_unknown_fields_are_ignored(client: httpx.Client) -> None:
+    names = ("voice", "speaker", "instructions", "response_format", "speed", "stream_format")
+    names += ("stream", "language", "seed", "temperature", "ref_audio", "sample_rate", "model")
+    response = ask(client, **dict.fromkeys(names), lang_code="a", normalization_options={"x": [1]})
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "audio/mpeg"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"voice": "heart"},
+        {"voice": "Heart"},
+        {"voice": {"id": "heart"}},
+        {"speaker": "heart"},
+        {"voice": "alloy"},
+        {"voice": "vivian"},
+        {"voice": None, "speaker": "nova"},
+        {},
+    ],
+)
+def test_a_voice_by_any_of_its_names(client: httpx.Client, named: dict[str, Any]) -> None:
+    assert ask(client, **named).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "language", ["English", "english", "en", "EN", "en-US", "auto", "Auto", ""]
+)
+def test_a_language_by_any_of_its_names(client: httpx.Client, language: str) -> None:
+    assert ask(client, language=language).status_code == 200
+
+
+def test_instructions_that_the_model_cannot_follow_are_named(client: httpx.Client) -> None:
+    response = ask(client, instructions="Cheerfully.")
+    assert response.status_code == 200
+    assert response.headers["x-vivace-ignored"] == "instructions"
+    assert "x-vivace-ignored" not in ask(client).headers
+
+
+def test_4096_characters_are_taken_and_more(client: httpx.Client) -> None:
+    text = "A word or two. " * 1_000
+    for length in (4_096, 10_000):
+        body = {"input": text[:length], "response_format": "pcm", "max_new_tokens": 3}
+        assert client.post("/v1/audio/speech", json=body).status_code == 200
+
+
+def test_a_seed_gives_the_same_bytes_streamed_and_whole(client: httpx.Client) -> None:
+    streamed = ask(client, seed=7, response_format="pcm").content
+    assert streamed == ask(client, seed=7, response_format="pcm", stream=False).content
+
+
+def test_max_new_tokens_are_frames(client: httpx.Client) -> None:
+    content = ask(client, max_new_tokens=4, response_format="pcm").content
+    assert len(content) == 4 * 1_920 * 2

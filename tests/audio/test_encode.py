@@ -216,6 +216,19 @@ def test_a_rate_that_a_codec_cannot_do_is_refused_at_once(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("rate", "bit_rate"),
+    [(44_100, 128_000), (44_100, 32_000), (22_050, 32_000), (24_000, 48_000), (8_000, 16_000)],
+)
+def test_an_mp3_has_the_bit_rate_that_was_asked_for(rate: int, bit_rate: int) -> None:
+    av = pytest.importorskip("av")
+    encoder = open_encoder("mp3", rate, bit_rate)
+    content = encoder.encode(tone(1.0, rate)) + encoder.finish()
+    with av.open(io.BytesIO(content)) as container:
+        found = container.streams.audio[0].codec_context
+        assert (found.sample_rate, found.bit_rate) == (rate, bit_rate)
+
+
 @pytest.mark.parametrize("rate", [0, -1, 192_001])
 def test_a_rate_that_nothing_can_do_is_refused(rate: int) -> None:
     with pytest.raises(AudioError, match=f"{rate} Hz cannot be written"):

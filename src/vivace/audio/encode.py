@@ -97,13 +97,16 @@ def format_of(path: str | os.PathLike[str]) -> str:
     return EXTENSIONS[name.suffix.lower()]
 
 
-def open_encoder(format: str, sample_rate: int) -> Encoder:
-    """An encoder of one channel; `format` is a name in FORMATS."""
+def open_encoder(format: str, sample_rate: int, bit_rate: int | None = None) -> Encoder:
+    """An encoder of one channel; `format` is a name in FORMATS.
+
+    `bit_rate`, in bits a second, is for mp3, opus by av and aac; None is a sound choice of ours.
+    """
     if format not in FORMATS:
         raise AudioError(f"no audio format named {format!r}; try one of: {', '.join(FORMATS)}")
     if not 1 <= sample_rate <= MAX_SAMPLE_RATE:
         raise AudioError(f"a sample rate of {sample_rate} Hz cannot be written")
-    return Encoder(FORMATS[format], sample_rate)
+    return Encoder(FORMATS[format], sample_rate, bit_rate)
 
 
 class Encoder:
@@ -113,12 +116,14 @@ class Encoder:
     `patches` then says what to overwrite, so that the lengths in the header are right too.
     """
 
-    def __init__(self, format: Format, sample_rate: int) -> None:
+    def __init__(self, format: Format, sample_rate: int, bit_rate: int | None = None) -> None:
         self.format = format
         self.sample_rate = sample_rate
         self._sink = _Sink()
         self._is_finished = False
-        self._codec: _Codec = self._run(lambda: _open_codec(self._sink, format, sample_rate))
+        self._codec: _Codec = self._run(
+            lambda: _open_codec(self._sink, format, sample_rate, bit_rate)
+        )
 
     @property
     def patches(self) -> list[tuple[int, bytes]]:
@@ -222,10 +227,13 @@ class _Pcm:
 
 
 class _Soundfile:
-    def __init__(self, sink: _Sink, format: Format, sample_rate: int) -> None:
+    def __init__(self, sink: _Sink, format: Format, sample_rate: int, bit_rate: int | None) -> None:
         self._is_pcm = format.name == "flac"
+        kind = dict(SOUNDFILE_KINDS[format.name])
+        if bit_rate is not None and format.name == "mp3":
+            kind["compression_level"] = _mp3_level(bit_rate, sample_rate)
         self._file = import_package("soundfile").SoundFile(
-            sink, "w", sample_rate, channels=1, **SOUNDFILE_KINDS[format.name]
+            sink, "w", sample_rate, channels=1, **kind
         )
 
     def write(self, signal: NDArray[np.float32]) -> None:
@@ -236,13 +244,13 @@ class _Soundfile:
 
 
 class _Av:
-    def __init__(self, sink: _Sink, format: Format, sample_rate: int) -> None:
-        container, codec, bit_rate, options = AV_KINDS[format.name]
+    def __init__(self, sink: _Sink, format: Format, sample_rate: int, bit_rate: int | None) -> None:
+        container, codec, usual_rate, options = AV_KINDS[format.name]
         self._av = import_package("av")
         options = {"flush_packets": "1", **options}
         self._container = self._av.open(_ForwardSink(sink), "w", format=container, options=options)
         self._stream = self._container.add_stream(codec, rate=sample_rate, layout="mono")
-        self._stream.bit_rate = bit_rate
+        self._stream.bit_rate = bit_rate or usual_rate
         self._stream.codec_context.open()  # a rate it cannot do is an error now
         self._sample_rate, self._num_samples = sample_rate, 0
 
@@ -258,7 +266,7 @@ class _Av:
         self._container.close()
 
 
-def _open_codec(sink: _Sink, format: Format, sample_rate: int) -> _Codec:
+def _open_codec(sink: _Sink, format: Format, sample_rate: int, bit_rate: int | None) -> _Codec:
     if not format.packages:
         return _Pcm(sink, sample_rate, has_header=format.name == "wav")
     for package in format.packages[:-1]:
@@ -266,13 +274,21 @@ def _open_codec(sink: _Sink, format: Format, sample_rate: int) -> _Codec:
             import_package(package)
         except AudioError:
             continue
-        return _by_package(package, sink, format, sample_rate)
-    return _by_package(format.packages[-1], sink, format, sample_rate)
+        return _by_package(package, sink, format, sample_rate, bit_rate)
+    return _by_package(format.packages[-1], sink, format, sample_rate, bit_rate)
 
 
-def _by_package(package: str, sink: _Sink, format: Format, sample_rate: int) -> _Codec:
+def _by_package(
+    package: str, sink: _Sink, format: Format, sample_rate: int, bit_rate: int | None
+) -> _Codec:
     codec = _Av if package == "av" else _Soundfile
-    return codec(sink, format, sample_rate)
+    return codec(sink, format, sample_rate, bit_rate)
+
+
+def _mp3_level(bit_rate: int, sample_rate: int) -> float:
+    """libsndfile's compression level: 0 is the highest bit rate at that sample rate."""
+    least, most = (32, 320) if sample_rate >= 32_000 else (8, 160 if sample_rate >= 16_000 else 64)
+    return min(0.99, max(0.0, (most - bit_rate / 1_000) / (most - least)))
 
 
 def import_package(name: str) -> Any:

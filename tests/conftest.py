@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -23,6 +24,10 @@ from vivace.checkpoint import Checkpoint
 from vivace.model.codec import Codec
 from vivace.model.talker import Qwen3TTS
 from vivace.text.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    import httpx
+    from serving import Running  # of tests/serve, and only there
 
 ROOT = Path(__file__).parent.parent
 torch.set_num_threads(1)  # tiny models gain nothing from more, and lose on a busy machine
@@ -147,3 +152,24 @@ def embedded() -> Iterator[TTS]:
     """The voice inside the package."""
     with TTS.load(device="cpu") as tts:
         yield tts
+
+
+# A second conftest.py in tests/serve would hide this one from the modules that import it.
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The embedded voice on a free port of loopback, without a key; one for each module."""
+    from serving import running
+
+    from vivace.serve.settings import ServeSettings
+
+    voices = tmp_path_factory.mktemp("voices")
+    with running(ServeSettings(port=0, voices=voices, drain_timeout_s=5.0)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")  # making one costs as much as a request: it reads certificates
+def client(server: Running) -> Iterator[httpx.Client]:
+    import httpx
+
+    with httpx.Client(base_url=server.url, timeout=60.0) as client:
+        yield client

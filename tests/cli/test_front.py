@@ -125,7 +125,7 @@ def test_no_text_on_a_terminal_is_a_wrong_use(
         ("Says", "say"),
         ("doktor", "doctor"),
         ("custom", "say"),
-        ("serve", "repl"),
+        ("server", "serve"),
         ("help", "--help"),
     ],
 )

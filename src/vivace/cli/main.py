@@ -28,7 +28,7 @@ from vivace.cli.streams import (
 from vivace.errors import TTSError
 
 ROOT_OPTIONS = ("-h", "--help", "--version")
-NAMED_ELSEWHERE = {"custom": "say", "speak": "say", "serve": "repl", "help": "--help"}
+NAMED_ELSEWHERE = {"custom": "say", "speak": "say", "server": "serve", "help": "--help"}
 TEXT_FILES = (".txt", ".md", ".markdown", ".rst")
 FAILED, WRONG_USE = 1, 2
 SIGNALLED = 128  # plus the number of the signal

@@ -136,3 +136,56 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--min-frames", type=int, metavar="N", help="of 80 ms each")
     group.add_argument("--max-frames", type=int, metavar="N", help="of 80 ms each")
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """The settings of `vivace serve`: None where a flag is not given, so that others decide."""
+    text, number, seconds = {"type": str}, {"type": int, "metavar": "N"}, {"type": float}
+    switch = {"action": argparse.BooleanOptionalAction}
+    several = {"action": "append"}
+    for title, flags in (
+        ("address", (
+            ("host", text, "address to listen on; default: 127.0.0.1, this machine alone"),
+            ("port", number, "default: 8000; 0 takes a free one"),
+            ("root-path", text, "the sub-path of a proxy in front, such as /tts"),
+            ("tls-cert", text, "a certificate file, for https"),
+            ("tls-key", text, "its key file"),
+        )),
+        ("access", (
+            ("api-key-env", text, "the variable that holds the keys; default: VIVACE_API_KEY"),
+            ("allow-anonymous", switch, "on an address that others can reach"),
+            ("public-lists", switch, "models and voices without a key, for Open WebUI"),
+            ("allowed-host", several, "a name that the server is reached by; repeatable"),
+            ("allowed-origin", several, "a web page's origin that may ask (CORS); repeatable"),
+        )),
+        ("models", (
+            ("max-streams", number, "of one model at once; default: as the device allows"),
+            ("max-queue", number, "requests that wait for a slot; default: 64"),
+            ("profile", text, "latency, balanced or throughput; default: balanced"),
+            ("unload-after", seconds, "idle seconds, after which a model's memory is given back"),
+            ("device", text, "auto, cpu, cuda, cuda:0, mps"),
+            ("dtype", text, "auto, bfloat16, float32"),
+            ("backend", text, "see vivace doctor; default: auto"),
+            ("threads", number, "of the CPU; default: 1 for a small model"),
+            ("revision", text, "of a hub id: a branch, tag or commit"),
+            ("offline", switch, "use the local cache only"),
+        )),
+        ("limits", (
+            ("max-text-chars", number, "of one request; default: 65,536"),
+            ("max-body-bytes", number, "of one request; default: 14 MiB"),
+            ("max-audio-bytes", number, "of one recording; default: 10 MiB"),
+            ("max-message-bytes", number, "of one message over a socket; default: 256 KiB"),
+            ("max-connections", number, "at once; default: 1,024"),
+            ("max-voices", number, "kept over the network; default: 1,000"),
+            ("max-requests-per-minute", number, "of one key or address; default: no limit"),
+            ("header-timeout", seconds, "for a request's headers; default: 10 s"),
+            ("body-timeout", seconds, "for a request's body; default: 30 s"),
+            ("send-timeout", seconds, "a reader that takes nothing is cut; default: 15 s"),
+            ("keep-alive", seconds, "of an idle connection; default: 30 s"),
+            ("socket-idle", seconds, "of a WebSocket without a message; default: 300 s"),
+            ("drain-timeout", seconds, "from SIGTERM until streams are cut; default: 30 s"),
+        )),
+    ):  # fmt: skip
+        group = parser.add_argument_group(title)
+        for name, kind, words in flags:
+            group.add_argument(f"--{name}", help=words, **kind)

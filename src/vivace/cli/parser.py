@@ -68,6 +68,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     _add_voice(commands)
     _add_speakers(commands)
     _add_repl(commands)
+    _add_serve(commands)
     _add_bench(commands)
     _add_doctor(commands)
     return parser, list(commands.choices)
@@ -218,6 +219,30 @@ def _add_repl(commands: Commands) -> None:
     options.add_model(repl)
     options.add_machine(repl)
     options.add_sampling(repl)
+
+
+def _add_serve(commands: Commands) -> None:
+    serve = _add(
+        commands,
+        "serve",
+        "answer OpenAI's clients over HTTP, and show a page",
+        work="serve:serve",
+        usage="[--model NAME] [OPTIONS]",
+    )
+    serve.description = (
+        "Serve models over HTTP and WebSockets, with a page at /. Flags come before VIVACE_* "
+        "variables (VIVACE_PORT and so on), and those before the TOML file of --config. "
+        "It needs pip install 'vivace[server]'."
+    )
+    serve.add_argument(
+        "--model",
+        action="append",
+        metavar="[NAME=]SOURCE",
+        help="a hub id or a checkpoint folder, by NAME; repeatable; default: the embedded voice",
+    )
+    serve.add_argument("--voices", metavar="DIR", help="the voice library; default: your own")
+    serve.add_argument("--config", metavar="FILE", help="settings as TOML, named as here: port = 1")
+    options.add_server(serve)
 
 
 def _add_doctor(commands: Commands) -> None:

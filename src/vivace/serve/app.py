@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from vivace._version import __version__
 from vivace.errors import TTSError
-from vivace.serve import health, lists, speech
+from vivace.serve import enrol, health, lists, speech
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, describe
 from vivace.serve.guard import Guard
@@ -24,6 +24,7 @@ from vivace.serve.guard import Guard
 ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
     health.routes,
     lists.routes,
+    enrol.routes,
     speech.routes,
 )
 

@@ -43,15 +43,26 @@ class Card:
     def can_design(self) -> bool:
         return self.model_type == "voice_design"
 
-    def as_json(self) -> dict[str, Any]:
-        """Under `vivace` in an object of `GET /v1/models`; the page reads it."""
+    @property
+    def refusals(self) -> dict[str, str | None]:
+        """What it cannot do, with the reason; None where it can."""
+        clone = f"a {self.model_type} model does not clone; serve a Base model"
+        design = f"a {self.model_type} model does not design voices; serve a VoiceDesign model"
+        instruct = "this model was not trained to follow instructions"
         return {
-            "model_type": self.model_type,
+            "instruct": None if self.follows_instruct else instruct,
+            "clone": None if self.can_clone else clone,
+            "design": None if self.can_design else design,
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """Beside the name in `GET /v1/models` and `/v1/audio/models`; the page reads it."""
+        return {
+            "type": self.model_type,
             "languages": list(self.languages),
+            "default_voice": self.speakers[0] if self.speakers else None,
             "sample_rate": self.sample_rate,
-            "can_clone": self.can_clone,
-            "can_design": self.can_design,
-            "follows_instruct": self.follows_instruct,
+            "capabilities": self.refusals,
             "device": self.device,
             "backend": self.backend,
         }

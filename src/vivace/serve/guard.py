@@ -1,45 +1,183 @@
 """The middleware around every route: request ids, who may ask, from where, and how much.
 
 Plain ASGI, so that a disconnect reaches the route. The path is `scope["path"]`, which no header
-can change. What is not public is refused without a key, WebSockets included.
+can change. Whatever is not public is refused without a key, WebSockets included.
+
+A browser cannot give a socket headers, so it offers two subprotocols: `vivace`, which is the one
+accepted, and `vivace-key.` with the key in base64url (without padding). OpenAI's
+`openai-insecure-api-key.KEY` beside `realtime` is taken too.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
+import time
+from collections.abc import Mapping
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vivace.serve.access import Access, Caller, route_path
 from vivace.serve.context import ServeContext
+from vivace.serve.errors import RefusedError, describe
 
+log = logging.getLogger(__name__)
+
+CROWDED = "vivace_crowded"  # of a connection's state: there are too many
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+SUBPROTOCOLS = ("vivace", "realtime")  # that may be accepted; a key never is
+EXPOSED = "x-request-id, retry-after, retry-after-ms, content-type"
+CORS_METHODS = "GET, POST, DELETE, OPTIONS"
+MAX_CORS_S = 600
 
 
 class Guard:
     def __init__(self, app: ASGIApp, context: ServeContext) -> None:
         self._app, self._context = app, context
+        self._access = Access(context.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        request_id = new_request_id(scope)
-        scope.setdefault("state", {})["request_id"] = request_id
+        visit = Visit(self._context, scope, send, read_headers(scope))
+        try:
+            caller = self._access.check(scope, visit.headers)
+            visit.caller = caller
+            if visit.is_preflight:
+                await visit.answer(Response(status_code=204, headers=_preflight_headers()), receive)
+            else:
+                self._check_size(scope, visit.headers)
+                await self._app(scope, self._bounded(receive), visit.send)
+        except Exception as error:
+            await visit.fail(error, receive)
+        finally:
+            visit.report()
 
-        async def tagged(message: Message) -> None:
-            if message["type"] in ("http.response.start", "websocket.accept"):
-                headers: list[Any] = list(message.get("headers", []))
-                message = {**message, "headers": [*headers, (b"x-request-id", request_id.encode())]}
-            await send(message)
+    def _check_size(self, scope: Scope, headers: Mapping[str, str]) -> None:
+        if scope.get("state", {}).get(CROWDED) and not route_path(scope).startswith("/health"):
+            raise RefusedError(
+                "too many connections are open; try again", status=503, code="crowded", retry_s=1.0
+            )
+        declared = headers.get("content-length", "0")
+        if not declared.isdecimal():
+            raise RefusedError("content-length is a number", code="invalid_http")
+        if len(declared) > 18 or int(declared) > self._context.settings.max_body_bytes:
+            raise self._too_large()
 
-        await self._app(scope, receive, tagged)
+    def _bounded(self, receive: Receive) -> Receive:
+        """The body is counted as it comes: its length may be a lie, or chunked."""
+        num_bytes = 0
+
+        async def bounded() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            if message["type"] == "http.request":
+                num_bytes += len(message.get("body", b""))
+                if num_bytes > self._context.settings.max_body_bytes:
+                    raise self._too_large()
+            return message
+
+        return bounded
+
+    def _too_large(self) -> RefusedError:
+        limit = self._context.settings.max_body_bytes
+        return RefusedError(
+            f"the body has more than {limit:,} bytes", status=413, code="body_too_large"
+        )
 
 
-def new_request_id(scope: Scope) -> str:
+class Visit:
+    """One request or socket on its way through: its id, its answer, its line in the log."""
+
+    def __init__(
+        self, context: ServeContext, scope: Scope, send: Send, headers: Mapping[str, str]
+    ) -> None:
+        self._context, self._scope, self._send = context, scope, send
+        self.headers = headers
+        self.caller: Caller | None = None
+        self.request_id = new_request_id(scope)
+        scope.setdefault("state", {})["request_id"] = self.request_id
+        self._began = time.perf_counter()
+        self._status = 0  # 0: no answer has begun
+
+    @property
+    def is_preflight(self) -> bool:
+        is_asked = "access-control-request-method" in self.headers
+        return bool(self._scope.get("method") == "OPTIONS" and is_asked)
+
+    async def send(self, message: Message) -> None:
+        """With our headers, and with the subprotocol that a browser insists on."""
+        kind = message["type"]
+        if kind in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
+            self._status = message.get("status", 101)
+            headers = [*message.get("headers", []), *self._own_headers()]
+            message = {**message, "headers": headers}
+            if kind == "websocket.accept" and not message.get("subprotocol"):
+                offered = self._scope.get("subprotocols", [])
+                message["subprotocol"] = next((p for p in SUBPROTOCOLS if p in offered), None)
+        await self._send(message)
+
+    async def answer(self, response: Response, receive: Receive) -> None:
+        if self._scope["type"] == "http":
+            await response(self._scope, receive, self.send)
+        else:
+            await response(self._scope, receive, self._send_denial)
+
+    async def _send_denial(self, message: Message) -> None:
+        """An answer to a handshake; Starlette's responses know only `http.…`."""
+        await self.send({**message, "type": message["type"].replace("http.", "websocket.http.", 1)})
+
+    async def fail(self, error: Exception, receive: Receive) -> None:
+        """Before an answer has begun it is the error's; after that the connection is broken off."""
+        if self._status:
+            if not isinstance(error, RefusedError):
+                log.warning("%s broke off: %s", self.request_id, type(error).__name__)
+            raise error
+        failure = describe(error)
+        response = failure.response()
+        if self._scope["type"] == "http" and failure.status == 413:
+            response.headers["connection"] = "close"  # the rest of the body is not read
+        await self.answer(response, receive)
+
+    def report(self) -> None:
+        """One line a request, without anything that was said."""
+        route = getattr(self._scope.get("route"), "path", "-")
+        self._context.metrics.count_request(route, self._status)
+        seconds = time.perf_counter() - self._began
+        level = logging.DEBUG if route.startswith("/health") else logging.INFO
+        method = self._scope.get("method", "WS")[:8]
+        log.log(level, "%s %s %s %d %.3fs", self.request_id, method, route, self._status, seconds)
+
+    def _own_headers(self) -> list[tuple[bytes, bytes]]:
+        headers = [(b"x-request-id", self.request_id.encode())]
+        headers += [(b"x-content-type-options", b"nosniff")]
+        if self.caller is not None and self.caller.origin is not None:
+            headers += [
+                (b"access-control-allow-origin", self.caller.origin.encode("latin-1")),
+                (b"access-control-expose-headers", EXPOSED.encode()),
+                (b"vary", b"origin"),
+            ]
+        return headers
+
+
+def read_headers(scope: Mapping[str, Any]) -> dict[str, str]:
+    """The last of each name; names are lower-case."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def new_request_id(scope: Mapping[str, Any]) -> str:
     """The client's own where it is harmless, else a fresh one."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and REQUEST_ID.fullmatch(given := value.decode("latin-1")):
-            return str(given)
-    return f"req_{secrets.token_hex(12)}"
+    given = read_headers(scope).get("x-request-id", "")
+    return given if REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+
+
+def _preflight_headers() -> dict[str, str]:
+    return {
+        "access-control-allow-methods": CORS_METHODS,
+        "access-control-allow-headers": "authorization, content-type, xi-api-key, x-request-id",
+        "access-control-max-age": str(MAX_CORS_S),
+    }

@@ -1,4 +1,4 @@
-"""`/v1/models`, `/v1/audio/models` and `/v1/audio/voices`."""
+"""`/v1/models`, `/v1/audio/models` and `/v1/audio/voices`: what there is to speak with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vivace.serve.card import Card
@@ -16,16 +15,18 @@ from vivace.serve.voices import Listed
 
 
 def routes(context: ServeContext) -> APIRouter:
-    router = APIRouter()
+    router = APIRouter(tags=["lists"])
     models = context.models
 
     @router.get("/v1/models")
     async def list_models() -> Response:
+        """The served models, in OpenAI's shape."""
         data = [_model_object(card, models.created) for card in models.cards()]
         return JSONResponse({"object": "list", "data": data})
 
     @router.get("/v1/models/{name:path}")
     async def show_model(name: str) -> Response:
+        """One model; its name may have slashes."""
         for card in models.cards():
             if card.name == name:
                 return JSONResponse(_model_object(card, models.created))
@@ -38,38 +39,61 @@ def routes(context: ServeContext) -> APIRouter:
 
     @router.get("/v1/audio/models")
     async def list_audio_models() -> Response:
+        """The served models, with what each can do."""
+        longest = context.settings.max_text_chars
         return JSONResponse(
-            {"models": [{"id": card.name, "name": card.name} for card in models.cards()]}
+            {
+                "models": [
+                    {"id": card.name, "name": card.name, "max_input_chars": longest}
+                    | card.as_json()
+                    for card in models.cards()
+                ]
+            }
         )
 
     @router.get("/v1/audio/voices")
-    async def list_voices(request: Request) -> Response:
-        """Of every model, or of `?model=`; `?aliases=true` adds the names that stand for others."""
-        wanted = request.query_params.get("model")
-        with_aliases = request.query_params.get("aliases") in ("1", "true")
-        listed = await asyncio.to_thread(_list_voices, context, wanted, with_aliases)
-        if request.query_params.get("legacy") in ("1", "true"):
+    async def list_voices(
+        model: str | None = None, aliases: bool = False, legacy: bool = False
+    ) -> Response:
+        """The voices of every model, or of one; `aliases` adds the names that stand for others."""
+        listed = await asyncio.to_thread(find_voices, context, model, with_aliases=aliases)
+        if legacy:
             return JSONResponse({"voices": [voice.id for voice in listed]})
-        return JSONResponse({"object": "list", "voices": [voice.as_json() for voice in listed]})
+        shown = [voice.as_json() for voice in listed]
+        return JSONResponse({"object": "list", "data": shown, "voices": shown})
+
+    @router.get("/v1/audio/voices/{voice_id}")
+    async def show_voice(voice_id: str) -> Response:
+        """One voice."""
+        listed = await asyncio.to_thread(find_voices, context, None, with_aliases=True)
+        for voice in listed:
+            if voice.id.lower() == voice_id.lower():
+                return JSONResponse(voice.as_json())
+        raise no_such_voice(voice_id, [voice.id for voice in listed if voice.kind != "alias"])
 
     return router
 
 
-def _list_voices(context: ServeContext, wanted: str | None, with_aliases: bool) -> list[Listed]:
-    names = [wanted] if wanted in context.models.names else context.models.names
+def find_voices(
+    context: ServeContext, model: str | None = None, *, with_aliases: bool = False
+) -> list[Listed]:
+    """The voices of every model, or of one, each name once; reads the library's folder."""
+    names = [model] if context.models.serves(model) else context.models.names
     found: dict[str, Listed] = {}
     for name in names:
-        voices = context.models.voices(name)
+        voices = context.models.voices(str(name))
         for voice in voices.listed(with_aliases=with_aliases) if voices else []:
             found.setdefault(voice.id, voice)
     return list(found.values())
 
 
+def no_such_voice(name: str, known: list[str]) -> RefusedError:
+    hint = f"try one of: {', '.join(known)}" if known else "there are none yet"
+    return RefusedError(
+        f"no voice named {name[:200]!r}; {hint}", status=404, code="voice_not_found", param="voice"
+    )
+
+
 def _model_object(card: Card, created: int) -> dict[str, Any]:
-    return {
-        "id": card.name,
-        "object": "model",
-        "created": created,
-        "owned_by": "vivace",
-        "vivace": card.as_json(),
-    }
+    known = {"id": card.name, "object": "model", "created": created, "owned_by": "vivace"}
+    return known | card.as_json()

@@ -118,16 +118,17 @@ class Models:
 
         Clients send names of their own (`tts-1`), so a name that is not served is no error: it
         means the first model of `model_type` where one is asked for (`base` to clone), else the
-        first that has a voice of the name `voice`, else the default. A broken model is a
-        RefusedError with status 503.
+        first that has a voice of the name `voice`, else the default. A model that is broken, or not
+        ready for the first time, is a RefusedError with status 503.
         """
         entry = self._pick(name, voice, model_type)
         entry.last_used = time.monotonic()
         if entry.model is not None:
             return entry.model
-        if entry.is_broken:
+        if entry.is_broken or entry.card is None:
+            state = "failed and is being loaded again" if entry.is_broken else "is being loaded"
             raise RefusedError(
-                f"the model {entry.spec.name!r} failed and is being loaded again; try again",
+                f"the model {entry.spec.name!r} {state}; try again",
                 status=503,
                 code="loading",
                 retry_s=LOADING_RETRY_S,

@@ -1,4 +1,4 @@
-"""Runs the application with uvicorn: start, ready, drain, end."""
+"""Runs the application with uvicorn: listen, load, ready, drain, end."""
 
 from __future__ import annotations
 
@@ -6,80 +6,119 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
+from vivace.errors import RequestError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
+from vivace.serve.protocol import http_protocol, socket_protocol
+
+BACKLOG = 1_024
+CUT_S = 1.0  # for what is cut at the end of a drain
+LAST_WORDS_S = 5.0  # for answers that are under way when the last stream is over
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours: a drain comes first."""
+        yield
 
 
 class Server:
-    """One server over a context. `stop` drains; it may be called from a signal handler."""
+    """One server over a context; `stop` drains it."""
 
     def __init__(self, context: ServeContext) -> None:
         settings = context.settings
         self.context = context
         self._config = uvicorn.Config(
             create_app(context),
-            host=settings.host,
-            port=settings.port,
-            http="h11",
-            ws="websockets-sansio",
+            http=http_protocol(settings),
+            ws=socket_protocol(settings),
             ws_max_size=settings.max_message_bytes,
             ws_per_message_deflate=False,  # a small frame could grow a thousandfold
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_keep_alive=int(settings.keep_alive_s),
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
             proxy_headers=False,
+            timeout_keep_alive=max(1, round(settings.keep_alive_s)),
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=str(settings.tls_key) if settings.tls_key else None,
         )
-        self._uvicorn = uvicorn.Server(self._config)
+        self._uvicorn = _Uvicorn(self._config)
         self._stopping: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def serve(
-        self,
-        on_ready: Callable[[str], None] | None = None,
-        sockets: list[socket.socket] | None = None,
-    ) -> None:
-        """Load the models, then listen until `stop`; `on_ready` hears the address."""
-        self._loop = asyncio.get_running_loop()
-        listeners = sockets or [bind(self.context.settings.host, self.context.settings.port)]
+    async def serve(self, on_ready: Callable[[str], None] | None = None) -> None:
+        """Answer until `stop`. Health answers while models load; then `on_ready` hears the URL.
+
+        An error of a model or of the address is raised.
+        """
+        settings = self.context.settings
+        listener = bind(settings.host, settings.port)
+        self._handle_signals()
+        serving = asyncio.create_task(self._uvicorn.serve([listener]))
+        starting = asyncio.create_task(self.context.models.start())
         try:
-            await self.context.models.start()
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    self._loop.add_signal_handler(number, self.stop)
-            if on_ready is not None:
-                on_ready(address(self.context.settings.scheme, listeners[0]))
-            await self._uvicorn._serve(listeners)
+            await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                await starting
+                if on_ready is not None:
+                    on_ready(address(settings.scheme, listener))
+            await serving
         finally:
-            for listener in listeners:
-                listener.close()
+            starting.cancel()
+            self._uvicorn.should_exit = True
+            await asyncio.gather(serving, starting, return_exceptions=True)
+            listener.close()
             await self.context.models.close()
 
     def stop(self) -> None:
-        """Drain and end; the second call ends at once."""
-        assert self._loop is not None
-        if self._stopping is not None:
-            self._uvicorn.force_exit = self._uvicorn.should_exit = True
-            return
-        self._stopping = self._loop.create_task(self._drain())
+        """Finish what runs and end; the second call ends at once. For the loop's own thread."""
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._drain())
+        else:
+            self._end(CUT_S)
+            self._stopping.cancel()
 
     async def _drain(self) -> None:
-        await self.context.streams.drain(self.context.settings.drain_timeout_s)
+        is_over = await self.context.streams.drain(self.context.settings.drain_timeout_s)
+        self._end(LAST_WORDS_S if is_over else CUT_S)
+
+    def _end(self, seconds: float) -> None:
+        """uvicorn closes idle connections, waits for the others, then cancels them."""
+        self._config.timeout_graceful_shutdown = round(seconds)
         self._uvicorn.should_exit = True
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                continue  # a shell's background job
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, self.stop)  # only in the main thread
 
 
 def bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host.strip("[]"), port))
+    """A socket of that address; a port that is taken is a RequestError."""
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind)
+    except OSError as error:
+        raise RequestError(f"{host} is no address of this machine: {error}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise RequestError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host"
+        ) from error
     return listener
 
 

@@ -123,8 +123,8 @@ class ServeSettings:
 
     def describe(self) -> dict[str, str]:
         """Every setting as it was resolved, for printing; of secrets only how many there are."""
-        told = {name: getattr(self, name) for name in field_names() if name not in UNPRINTED}
-        shown = {name: _show(value) for name, value in told.items()}
+        fields = {name: getattr(self, name) for name in field_names() if name not in UNPRINTED}
+        shown = {public_name(name): _show(value) for name, value in fields.items()}
         return {**shown, "api_keys": f"{len(self.api_keys)} from {self.api_key_env}"}
 
 
@@ -138,7 +138,7 @@ def resolve_settings(
     if config is not None:
         told |= {name: _read(name, value, str(config)) for name, value in _toml(config).items()}
     for name in field_names():
-        variable = _variable(name)
+        variable = f"VIVACE_{public_name(name).upper()}"
         if name != "api_keys" and environment.get(variable):
             told[name] = _read(name, environment[variable], variable)
     told |= {name: _read(name, value, "") for name, value in flags.items() if value is not None}
@@ -153,8 +153,11 @@ def field_names() -> list[str]:
     return [each.name for each in dataclasses.fields(ServeSettings)]
 
 
-def _variable(name: str) -> str:
-    return "VIVACE_MODEL" if name == "models" else f"VIVACE_{name.upper()}"
+def public_name(field_name: str) -> str:
+    """The name in flags, variables and TOML: one model, one host, seconds without an ending."""
+    singular = {"models": "model", "allowed_hosts": "allowed_host"}
+    singular |= {"allowed_origins": "allowed_origin"}
+    return singular.get(field_name, field_name.removesuffix("_s"))
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -168,15 +171,15 @@ def _toml(path: Path) -> dict[str, Any]:
         raise RequestError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise RequestError(f"{path}: not valid TOML: {error}") from error
-    told = {("models" if name == "model" else name): value for name, value in told.items()}
-    allowed = set(field_names()) - {"api_keys"}
+    fields = {public_name(name): name for name in field_names() if name != "api_keys"}
+    allowed = set(fields)
     if unknown := sorted(set(told) - allowed):
         hint = "; a key is read from the variable that api_key_env names"
         raise RequestError(
             f"{path}: no setting named {unknown[0]!r}; try one of: {', '.join(sorted(allowed))}"
             f"{hint if 'key' in unknown[0] else ''}"
         )
-    return told
+    return {fields[name]: value for name, value in told.items()}
 
 
 def _read(name: str, value: Any, where: str) -> Any:
@@ -185,7 +188,7 @@ def _read(name: str, value: Any, where: str) -> Any:
         return _READERS[_kind_of(name)](value)
     except (TypeError, ValueError) as error:
         source = f"{where}: " if where else ""
-        raise RequestError(f"{source}{name} cannot be {value!r}: {error}") from error
+        raise RequestError(f"{source}{public_name(name)} cannot be {value!r}: {error}") from error
 
 
 def _kind_of(name: str) -> str:

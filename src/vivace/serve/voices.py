@@ -53,7 +53,7 @@ class Listed:
     """A voice as `GET /v1/audio/voices` shows it."""
 
     id: str
-    kind: str  # preset, clone, description or alias
+    kind: str  # preset, audio_sample (cloned), prompt (described) or alias
     model: str
     language: str | None = None
     created: str | None = None
@@ -112,14 +112,12 @@ class Voices:
         found = [Listed(speaker, "preset", name) for speaker in card.speakers]
         if card.can_clone:
             found += [
-                Listed(voice.name, "clone", name, voice.language, voice.created)
+                Listed(voice.name, "audio_sample", name, voice.language, voice.created)
                 for voice in self.library.voices()
                 if voice.width == card.width
             ]
         if card.can_design:
-            found += [
-                Listed(each, "description", name) for each in descriptions(self.library.folder)
-            ]
+            found += [Listed(each, "prompt", name) for each in descriptions(self.library.folder)]
         if with_aliases and self._can_alias(found):
             taken = {listed.id.lower() for listed in found}
             names = (*OPENAI_NAMES, *SPEAKERS)

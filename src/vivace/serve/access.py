@@ -1,0 +1,195 @@
+"""Who may ask: hosts, origins, keys and rates.
+
+Without keys a page of the open web could reach a server on this machine through its visitor's
+browser, so `Host` has to be an address or a name that we know, and `Origin` ours or allowed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from vivace.serve.errors import RefusedError
+from vivace.serve.settings import ServeSettings
+
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?)(:[0-9]{1,5})?")
+PUBLIC = ("/", "/health", "/health/live", "/health/ready", "/favicon.ico")
+PUBLIC_FOLDERS = ("/page/",)
+LISTS = {"/v1", "/v1/", "/v1/models", "/v1/audio/models"}
+LISTS |= {"/v1/audio/voices", "/v1/voices", "/v2/voices"}
+KEY_PREFIX, OPENAI_PREFIX = "vivace-key.", "openai-insecure-api-key."
+MAX_PEERS = 10_000  # whose rates are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    name: str  # a key's digest, or an address: for rates, never logged
+    origin: str | None = None  # of an allowed page elsewhere, which hears so
+
+
+class Access:
+    def __init__(self, settings: ServeSettings) -> None:
+        self._settings = settings
+        self._digests = [_digest(key) for key in settings.api_keys]
+        self._hosts = {host.lower() for host in (*settings.allowed_hosts, settings.host)}
+        self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
+        self._rates: dict[str, tuple[float, float]] = {}  # tokens left, and when that was
+
+    def check(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> Caller:
+        """The caller, or a RefusedError: 400, 401, 403 or 429."""
+        path, method = route_path(scope), scope.get("method", "GET")
+        host = _parse_host(headers.get("host"))
+        origin = self._check_origin(headers.get("origin"), headers.get("host"))
+        key = self._find_key(scope, headers)
+        is_preflight = method == "OPTIONS" and origin is not None
+        is_public = is_preflight or _is_public(path, method)
+        if self._digests and key is None and not is_public and not self._is_open(path, method):
+            raise _unauthorized(headers)
+        if not self._digests or (key is None and not is_public):
+            self._check_host(host)
+        client = scope.get("client")
+        caller = Caller(key or (client[0] if client else "-"), origin)
+        if not is_public:
+            self._check_rate(caller.name)
+        return caller
+
+    def _is_open(self, path: str, method: str) -> bool:
+        return self._settings.public_lists and _is_list(path, method)
+
+    # -- from where ----------------------------------------------------------------------------
+
+    def _check_host(self, host: str | None) -> None:
+        if host is None or host in self._hosts or "*" in self._hosts or _is_local(host):
+            return
+        raise RefusedError(
+            f"the host {host[:80]!r} is not served here; allow it with --allowed-host",
+            status=403,
+            code="host_not_allowed",
+        )
+
+    def _check_origin(self, origin: str | None, host: str | None) -> str | None:
+        """None for no origin and for our own; another is returned where it is allowed."""
+        if origin is None:
+            return None
+        if origin.lower() in self._origins or "*" in self._origins:
+            return origin
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            parts = urlsplit("")
+        if parts.scheme in ("http", "https") and host and parts.netloc.lower() == host.lower():
+            return None
+        raise RefusedError(
+            f"the page {origin[:80]!r} may not use this server; allow it with --allowed-origin",
+            status=403,
+            code="origin_not_allowed",
+        )
+
+    # -- who -----------------------------------------------------------------------------------
+
+    def _find_key(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
+        """The digest of a valid key; every key is compared, in constant time."""
+        for given in _given_keys(scope, headers):
+            digest = _digest(given)
+            matches = [hmac.compare_digest(digest, known) for known in self._digests]
+            if any(matches):
+                return digest.hex()
+        return None
+
+    def _check_rate(self, name: str) -> None:
+        """A bucket of a minute's requests, filled evenly."""
+        limit = self._settings.max_requests_per_minute
+        if limit is None:
+            return
+        now = time.monotonic()
+        left, since = self._rates.pop(name, (float(limit), now))
+        left = min(float(limit), left + (now - since) * limit / 60)
+        if len(self._rates) >= MAX_PEERS:
+            self._rates.pop(next(iter(self._rates)))  # the one not seen for longest
+        self._rates[name] = (max(left - 1, min(left, 0.0)), now)
+        if left < 1:
+            raise RefusedError(
+                f"more than {limit} requests a minute; wait a little",
+                status=429,
+                code="rate_limited",
+                retry_s=(1 - left) * 60 / limit,
+            )
+
+
+def route_path(scope: Mapping[str, Any]) -> str:
+    """The path as the router sees it: without the proxy's sub-path, which may be on it or not."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def _is_public(path: str, method: str) -> bool:
+    is_read = method in ("GET", "HEAD")
+    return is_read and (path in PUBLIC or path.startswith(PUBLIC_FOLDERS))
+
+
+def _is_list(path: str, method: str) -> bool:
+    return method in ("GET", "HEAD") and (path in LISTS or path.startswith("/v1/models/"))
+
+
+def _given_keys(scope: Mapping[str, Any], headers: Mapping[str, str]) -> list[str]:
+    given = []
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        given.append(key.strip())
+    given.append(headers.get("xi-api-key", "").strip())
+    for offered in scope.get("subprotocols", []):
+        if offered.startswith(KEY_PREFIX):
+            given.append(_from_base64(offered.removeprefix(KEY_PREFIX)))
+        elif offered.startswith(OPENAI_PREFIX):
+            given.append(offered.removeprefix(OPENAI_PREFIX))
+    return [key for key in given if key]
+
+
+def _from_base64(text: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("latin-1")
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _parse_host(header: str | None) -> str | None:
+    if header is None:
+        return None
+    found = HOST.fullmatch(header.strip())
+    if found is None:
+        raise RefusedError("the Host header is not a host", code="invalid_http")
+    return found[1].strip("[]").lower()
+
+
+def _is_local(host: str) -> bool:
+    """An address, or a name that always means this machine: no name that others can point here."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _unauthorized(headers: Mapping[str, str]) -> RefusedError:
+    is_given = "authorization" in headers or "xi-api-key" in headers
+    message = "the API key is not valid" if is_given else "an API key is needed"
+    return RefusedError(
+        f"{message}: send it as Authorization: Bearer KEY, or as xi-api-key",
+        status=401,
+        code="invalid_api_key",
+    )

@@ -1,0 +1,163 @@
+"""uvicorn's protocols with what they lack: deadlines, a limit of connections, errors as JSON.
+
+A request's headers and its body have to arrive within a time each, and whoever reads has to take
+bytes: a peer that does not is cut, while nobody else notices. A WebSocket has no deadline of
+headers and bodies any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from vivace.serve.errors import Failure
+from vivace.serve.guard import CROWDED, new_request_id
+from vivace.serve.settings import ServeSettings
+
+if TYPE_CHECKING:
+    Mixed = asyncio.Protocol
+else:
+    Mixed = object
+
+HEALTH_CONNECTIONS = 64  # besides `max_connections`
+CLOSING_S = 2.0  # for a peer to take its last answer
+
+
+class SendDeadline(Mixed):
+    """Aborts a connection whose peer takes no byte for `send_timeout_s` while some wait for it."""
+
+    send_timeout_s: float
+    transport: asyncio.Transport
+    _send_timer: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_sending(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watching()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def _watch_sending(self, num_left: int) -> None:
+        self._stop_watching()
+        loop = asyncio.get_running_loop()
+        self._send_timer = loop.call_later(self.send_timeout_s, self._check_sent, num_left)
+
+    def _check_sent(self, num_before: int) -> None:
+        num_left = self.transport.get_write_buffer_size()
+        if num_left >= num_before:
+            self.transport.abort()
+        else:
+            self._watch_sending(num_left)
+
+    def _stop_watching(self) -> None:
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
+
+
+def http_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP/1.1 protocol, bound to these settings."""
+
+    class TimedHTTP(SendDeadline, H11Protocol):
+        send_timeout_s = settings.send_timeout_s
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._deadline: asyncio.TimerHandle | None = None
+            self._awaited = ""  # "headers" or "body" while the deadline runs
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            num_over = len(self.connections) - settings.max_connections
+            if num_over > HEALTH_CONNECTIONS:
+                transport.abort()
+            elif num_over > 0:
+                self.app_state = {**self.app_state, CROWDED: True}
+            self._arm("headers", settings.header_timeout_s)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._disarm()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.transport.get_protocol() is self and not self.transport.is_closing():
+                self._settle_deadline()
+
+        def handle_websocket_upgrade(self, event: h11.Request) -> None:
+            self._disarm()
+            super().handle_websocket_upgrade(event)
+
+        def send_400_response(self, msg: str) -> None:
+            self._refuse(Failure(400, "the request is not valid HTTP", "invalid_http"))
+
+        def _settle_deadline(self) -> None:
+            state = self.conn.their_state
+            if state is h11.SEND_BODY:
+                self._arm("body", settings.body_timeout_s)
+            elif state is h11.IDLE:  # the first bytes of a next request
+                self._arm("headers", settings.header_timeout_s)
+            else:
+                self._disarm()
+
+        def _arm(self, awaited: str, seconds: float) -> None:
+            if self._awaited != awaited:
+                self._disarm()
+                self._awaited = awaited
+                self._deadline = self.loop.call_later(seconds, self._expire)
+
+        def _disarm(self) -> None:
+            self._awaited = ""
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+        def _expire(self) -> None:
+            awaited = self._awaited
+            self._disarm()
+            message = f"the {awaited} of the request did not arrive in time"
+            self._refuse(Failure(408, message, "request_timeout"))
+
+        def _refuse(self, failure: Failure) -> None:
+            """Answer unless an answer has begun, and close; the application hears a disconnect."""
+            cycle = self.cycle
+            is_answered = (
+                cycle is not None and cycle.response_started and not cycle.response_complete
+            )
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+            if is_answered:
+                self.transport.abort()
+                return
+            body = json.dumps(failure.body).encode()
+            request_id = new_request_id({"headers": []}).encode()
+            head = (
+                b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+                b"x-request-id: %b\r\nconnection: close\r\n\r\n"
+            )
+            if not self.transport.is_closing():
+                self.transport.write(head % (failure.status, len(body), request_id) + body)
+                self.transport.close()
+                self.loop.call_later(CLOSING_S, self.transport.abort)
+
+    return TimedHTTP
+
+
+def socket_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
+    """uvicorn's WebSocket protocol, bound to these settings."""
+
+    class TimedWebSocket(SendDeadline, WebSocketsSansIOProtocol):
+        send_timeout_s = settings.send_timeout_s
+
+    return TimedWebSocket

@@ -1,0 +1,94 @@
+"""Flags over variables over the TOML file over the defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vivace.errors import RequestError
+from vivace.serve.settings import ModelSpec, ServeSettings, resolve_settings
+
+
+def test_flags_come_before_variables_and_those_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "vivace.toml"
+    file.write_text('port = 1\nhost = "127.0.0.2"\nsend_timeout = 3\nallowed_host = ["a", "b"]\n')
+    environment = {"VIVACE_PORT": "2", "VIVACE_SEND_TIMEOUT": "4", "VIVACE_ALLOWED_HOST": "c,d"}
+    settings = resolve_settings({"port": 3, "host": None}, environment, file)
+    assert (settings.port, settings.host, settings.send_timeout_s) == (3, "127.0.0.2", 4.0)
+    assert settings.allowed_hosts == ("c", "d")
+    assert resolve_settings({}, environment, file).port == 2
+    assert resolve_settings({}, {"VIVACE_CONFIG": str(file)}).port == 1
+    assert resolve_settings({}, {}).port == 8000
+
+
+def test_models_have_names_of_their_own_or_of_their_source(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    sources = ["Qwen/Qwen3-TTS-12Hz-0.6B-Base", f"a/b={tmp_path / 'mine'}", "vivace"]
+    sources.append(str(tmp_path / "mine"))
+    models = resolve_settings({"models": sources}, {}).models
+    assert [spec.name for spec in models] == [sources[0], "a/b", "vivace", "mine"]
+    assert models[2] == ModelSpec("vivace", None)
+    assert resolve_settings({}, {"VIVACE_MODEL": "x/y"}).models == (ModelSpec("x/y", "x/y"),)
+    with pytest.raises(RequestError, match="two models are named 'a'"):
+        resolve_settings({"models": ["a=x", "a=y"]}, {})
+
+
+def test_an_open_address_needs_a_key_or_permission() -> None:
+    with pytest.raises(RequestError, match="--allow-anonymous"):
+        ServeSettings(host="0.0.0.0")
+    assert not ServeSettings(host="0.0.0.0", allow_anonymous=True).is_loopback
+    keyed = resolve_settings({"host": "0.0.0.0"}, {"VIVACE_API_KEY": "one, two"})
+    assert keyed.api_keys == ("one", "two")
+    for host in ("127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"):
+        assert ServeSettings(host=host).is_loopback
+
+
+def test_no_secret_is_printed() -> None:
+    settings = resolve_settings({"api_key_env": "MINE"}, {"MINE": "s3cret"})
+    told = f"{settings!r} {settings.describe()}"
+    assert "s3cret" not in told
+    assert settings.describe()["api_keys"] == "1 from MINE"
+    assert settings.describe().keys() >= {"model", "port", "drain_timeout"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "message"),
+    [
+        ({"port": 70000}, {}, "0 to 65535"),
+        ({}, {"VIVACE_PORT": "many"}, "VIVACE_PORT: port cannot be 'many'"),
+        ({}, {"VIVACE_OFFLINE": "perhaps"}, "true or false"),
+        ({"profile": "fast"}, {}, "latency, balanced, throughput"),
+        ({"api_key_env": "MINE"}, {}, "the variable MINE holds no key"),
+        ({"tls_cert": "a.pem"}, {}, "both a certificate and its key"),
+        ({"root_path": "tts/"}, {}, "begins with /"),
+        ({"models": ["=x"]}, {}, "NAME=SOURCE"),
+        ({"max_queue": -1}, {}, "0 or more"),
+    ],
+)
+def test_an_impossible_setting_is_named(
+    flags: dict[str, object], environment: dict[str, str], message: str
+) -> None:
+    with pytest.raises(RequestError, match=message):
+        resolve_settings(flags, environment)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("port = ", "not valid TOML"), ("ports = 1", "no setting named 'ports'"), (None, "read")],
+)
+def test_a_file_that_cannot_be_used_is_an_error(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
+    file = tmp_path / "vivace.toml"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(RequestError, match=message):
+        resolve_settings({}, {}, file)
+
+
+def test_a_key_in_the_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "vivace.toml"
+    file.write_text('api_keys = ["x"]')
+    with pytest.raises(RequestError, match="api_key_env"):
+        resolve_settings({}, {}, file)

@@ -35,6 +35,7 @@ class Life:
     plan: Plan
     max_frames: int
     num_made: int = 0
+    num_rendered: int = 0
 
     @property
     def num_left(self) -> int:
@@ -105,7 +106,12 @@ class ScriptedSpeech(Immediate):
         return Frames(codes % 2_048, tuple(lengths), tuple(status))
 
     def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
-        return [tone(frames.lengths[row]) for row in range(len(slots))]
+        rendered = []
+        for row, slot in enumerate(slots):
+            life, count = self.lives[slot], frames.lengths[row]
+            rendered.append(tone(count, life.num_rendered))
+            life.num_rendered += count
+        return rendered
 
     def release(self, slot: Slot) -> None:
         del self.lives[slot]  # twice would be a KeyError
@@ -119,7 +125,7 @@ class ScriptedSpeech(Immediate):
         return {}
 
 
-def tone(num_frames: int) -> Samples:
-    """As many frames of 440 Hz."""
-    time_s = np.arange(num_frames * SAMPLES_PER_FRAME) / 24_000
+def tone(num_frames: int, start: int = 0) -> Samples:
+    """As many frames of 440 Hz, from frame `start` on."""
+    time_s = (np.arange(num_frames * SAMPLES_PER_FRAME) + start * SAMPLES_PER_FRAME) / 24_000
     return (0.5 * np.sin(2 * np.pi * 440 * time_s)).astype(np.float32)

@@ -1,12 +1,15 @@
 """Reads a request's JSON strictly: what JSON readers disagree about is refused with a 400.
 
-Size, depth, duplicate keys, NUL, lone surrogates, NaN and numbers that no float holds.
+Depth, number of values, duplicate keys, NUL, lone surrogates, NaN and numbers that no float holds.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,7 +18,12 @@ from starlette.requests import Request
 from vivace.serve.errors import RefusedError
 
 MAX_DEPTH = 16
+MAX_VALUES = 20_000
+MAX_MARKS = 400_000  # quotes, escapes, commas and brackets, in strings too
 MAX_DIGITS = 64  # of a number
+LARGE_BODY = 65_536  # bytes; what is larger is parsed beside the event loop
+STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+NO_MARKS = re.compile(r"[^\[\]{},]+")
 
 
 async def read_json(request: Request) -> dict[str, Any]:
@@ -28,14 +36,17 @@ async def read_json(request: Request) -> dict[str, Any]:
             f"the body is JSON with content-type application/json, not {kind[:80] or 'none'!r}",
             code="invalid_content_type",
         )
-    return parse_object(await request.body())
+    content = await request.body()
+    if len(content) > LARGE_BODY:
+        return await asyncio.to_thread(parse_object, content)
+    return parse_object(content)
 
 
 def parse_object(content: bytes | str) -> dict[str, Any]:
     """A JSON object, of a body or of a socket's message; anything else is a RefusedError."""
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
-        _check_depth(text)
+        _check_structure(text)
         value = json.loads(
             text,
             object_pairs_hook=_no_duplicates,
@@ -61,40 +72,35 @@ def check_text(text: str, param: str) -> None:
     """A RefusedError for what no text has: NUL and lone surrogates."""
     if "\0" in text:
         raise RefusedError(f"{param} has a NUL character", param=param, code="invalid_text")
-    if any("\ud800" <= char <= "\udfff" for char in text):
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
         raise RefusedError(
             f"{param} has a lone surrogate, half of a character", param=param, code="invalid_text"
-        )
+        ) from None
 
 
-def _check_depth(text: str) -> None:
-    """Before the parser recurses: brackets outside of strings, open at the same time."""
-    depth, is_quoted, is_escaped = 0, False, False
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
-        return
-    for char in text:
-        if is_escaped:
-            is_escaped = False
-        elif is_quoted:
-            is_escaped = char == "\\"
-            is_quoted = char != '"'
-        elif char == '"':
-            is_quoted = True
-        elif char in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise RefusedError(
-                    f"the JSON is nested more than {MAX_DEPTH} deep", code="invalid_json"
-                )
-        elif char in "]}":
-            depth -= 1
+def _check_structure(text: str) -> None:
+    """Before the parser recurses and builds: depth, and the number of values."""
+    if sum(map(text.count, '"\\,[{')) > MAX_MARKS:  # base64 has none
+        raise RefusedError(f"the JSON has more than {MAX_MARKS:,} marks", code="invalid_json")
+    marks = NO_MARKS.sub("", STRING.sub("", text))
+    if marks.count(",") + marks.count("[") + marks.count("{") > MAX_VALUES:
+        raise RefusedError(f"the JSON has more than {MAX_VALUES:,} values", code="invalid_json")
+    depth = 0
+    for mark in marks:
+        depth += (mark in "[{") - (mark in "]}")
+        if depth > MAX_DEPTH:
+            raise RefusedError(
+                f"the JSON is nested more than {MAX_DEPTH} deep", code="invalid_json"
+            )
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = counts.most_common(1)[0][0]
         raise RefusedError(f"the key {twice[:80]!r} comes twice", code="invalid_json")
     return result
 

@@ -15,6 +15,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from vivace.serve.body import TRANSPORT
 from vivace.serve.errors import Failure
 from vivace.serve.guard import CROWDED, new_request_id
 from vivace.serve.settings import ServeSettings
@@ -78,6 +79,7 @@ def http_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self.app_state = {**self.app_state, TRANSPORT: transport}
             num_over = len(self.connections) - settings.max_connections
             if num_over > HEALTH_CONNECTIONS:
                 transport.abort()

@@ -119,7 +119,8 @@ class SpeechRequest(BaseModel):
     def check_task(self, card: Card) -> None:
         """A RefusedError where the model that was chosen is of another type than is needed."""
         if self.model_type not in (None, card.model_type):
-            what = "task_type" if self.task_type else "ref_audio"
+            names = ("task_type", "ref_audio", "speaker_embedding")
+            what = next(name for name in names if getattr(self, name))
             raise RefusedError(
                 f"{what} needs a {self.model_type} model and {card.name!r} is a {card.model_type} "
                 "one",

@@ -26,7 +26,7 @@ from vivace.serve.bodies import read_json
 from vivace.serve.body import Outlet, run_while_connected
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import Encoders, SpeechEncoder
-from vivace.serve.errors import describe
+from vivace.serve.errors import RefusedError, describe
 from vivace.serve.models import Model
 from vivace.serve.request import SpeechRequest
 from vivace.voices.voice import Voice
@@ -68,9 +68,7 @@ def routes(context: ServeContext) -> APIRouter:
             request.model, voice=request.voice_name, model_type=request.model_type
         )
         request.check_task(model.card)
-        encoder = encoders.open(
-            request.response_format, model.card.sample_rate, request.sample_rate
-        )
+        encoder = open_encoder(encoders, model, request)
         options, ignored = await choose_options(clones, model, request, recording)
         return SpeechResponse(
             request,
@@ -81,6 +79,14 @@ def routes(context: ServeContext) -> APIRouter:
         )
 
     return router
+
+
+def open_encoder(encoders: Encoders, model: Model, request: SpeechRequest) -> SpeechEncoder:
+    try:
+        return encoders.open(request.response_format, model.card.sample_rate, request.sample_rate)
+    except AudioError as error:
+        param = "response_format" if request.sample_rate is None else "sample_rate"
+        raise RefusedError(str(error), param=param, code="unsupported_format") from error
 
 
 async def choose_options(

@@ -1,0 +1,235 @@
+"""What cannot be spoken is a 4xx in OpenAI's shape, soon, and the next request is served."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from scripted_tts import ScriptedSpeech
+from serving import Running, running
+
+from vivace.serve.bodies import parse_object
+from vivace.serve.errors import RefusedError
+from vivace.serve.request import SpeechRequest, language_name
+from vivace.serve.settings import ServeSettings
+
+PATH = "/v1/audio/speech"
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    voices: Path = tmp_path_factory.mktemp("voices")
+    with running(ServeSettings(port=0, voices=voices), ScriptedSpeech().load) as server:
+        yield server
+
+
+def check_refused(response: httpx.Response) -> dict[str, Any]:
+    assert 400 <= response.status_code < 500, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    return error  # type: ignore[no-any-return]
+
+
+def check_serves(client: httpx.Client) -> None:
+    assert client.post(PATH, json={"input": "Hello."}).status_code == 200
+
+
+# -- fields ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": ""}, "input"),
+        ({"input": " \n\t "}, "input"),
+        ({"input": "!!! ... ???"}, None),
+        ({"input": "a\0b"}, "input"),
+        ({"input": 7}, "input"),
+        ({"input": ["Hello."]}, "input"),
+        ({"input": True}, "input"),
+        ({"input": None}, "input"),
+        ({"input": "x" * 100_000}, "input"),
+        ({"input": "\u05e9\u05dc\u05d5\u05dd"}, None),
+        ({"voice": "nobody"}, "voice"),
+        ({"voice": "../../etc/passwd"}, "voice"),
+        ({"voice": "/etc/passwd"}, "voice"),
+        ({"voice": "heart.safetensors"}, "voice"),
+        ({"voice": 5}, "voice"),
+        ({"voice": ["heart"]}, "voice"),
+        ({"voice": {"id": 5}}, "voice"),
+        ({"voice": {"name": "heart"}}, "voice"),
+        ({"speaker": "nobody"}, "voice"),
+        ({"model": 5}, "model"),
+        ({"response_format": "ogg"}, "response_format"),
+        ({"response_format": ""}, "response_format"),
+        ({"response_format": 3}, "response_format"),
+        ({"stream_format": "events"}, "stream_format"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream": 1}, "stream"),
+        ({"speed": 0.2}, "speed"),
+        ({"speed": 4.1}, "speed"),
+        ({"speed": "1"}, "speed"),
+        ({"speed": True}, "speed"),
+        ({"speed": 1e300}, "speed"),
+        ({"language": "klingon"}, "language"),
+        ({"language": "zh"}, "language"),
+        ({"language": 5}, "language"),
+        ({"instructions": 5}, "instructions"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"seed": "7"}, "seed"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"max_new_tokens": 10**30}, "max_new_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": 1e200}, None),
+        ({"top_k": -1}, "top_k"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 2}, "top_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"sample_rate": 7}, "sample_rate"),
+        ({"sample_rate": 44_100, "response_format": "opus"}, "sample_rate"),
+        ({"task_type": "Base"}, "task_type"),
+        ({"task_type": "Nonsense"}, "task_type"),
+        ({"ref_audio": "http://localhost/voice.wav"}, "ref_audio"),
+        ({"ref_audio": "file:///etc/passwd"}, "ref_audio"),
+        ({"ref_audio": "/etc/passwd"}, "ref_audio"),
+        ({"ref_audio": "me.wav"}, "ref_audio"),
+        ({"ref_audio": "data:audio/wav,plain"}, "ref_audio"),
+        ({"ref_audio": base64.b64encode(b"RIFF").decode()}, "ref_audio"),
+        ({"ref_audio": 5}, "ref_audio"),
+        ({"ref_audio": "A" * (14 * MIB - 200)}, "ref_audio"),
+        ({"speaker_embedding": [0.1] * 10_000}, "speaker_embedding"),
+        ({"speaker_embedding": ["x"]}, "speaker_embedding"),
+        ({"speaker_embedding": [0.1, 0.2]}, "speaker_embedding"),
+        ({"x_vector_only_mode": "yes"}, "x_vector_only_mode"),
+    ],
+)  # fmt: skip
+def test_a_bad_field_is_named(
+    client: httpx.Client, fields: dict[str, Any], param: str | None
+) -> None:
+    began = time.perf_counter()
+    error = check_refused(client.post(PATH, json={"input": "Hello.", **fields}))
+    assert error["param"] == param
+    assert time.perf_counter() - began < 5
+    check_serves(client)
+
+
+def test_an_unknown_voice_is_told_the_known_ones(client: httpx.Client) -> None:
+    error = check_refused(client.post(PATH, json={"input": "Hello.", "voice": "nobody"}))
+    assert "heart" in error["message"]
+
+
+def test_a_refusal_names_the_limit_and_what_was_given(client: httpx.Client) -> None:
+    error = check_refused(client.post(PATH, json={"input": "x" * 70_000}))
+    assert "70,000" in error["message"]
+    assert "65,536" in error["message"]
+
+
+# -- bodies ---------------------------------------------------------------------------------------
+
+BODIES = {
+    "none": b"",
+    "no JSON": b"Hello.",
+    "cut short": b'{"input": "Hel',
+    "a list": b'["Hello."]',
+    "a string": b'"Hello."',
+    "null": b"null",
+    "a lone surrogate": b'{"input": "Hello \\ud800 there."}',
+    "a lone surrogate in a voice": b'{"input": "Hello.", "voice": "\\udfff"}',
+    "a lone surrogate in an unknown field": b'{"input": "Hello.", "x": {"y": ["\\ud800"]}}',
+    "an escaped NUL": b'{"input": "Hello\\u0000there."}',
+    "not UTF-8": b'{"input": "Hello \xff"}',
+    "UTF-16": '{"input": "Hello."}'.encode("utf-16"),
+    "duplicate keys": b'{"input": "Hello.", "input": "Goodbye."}',
+    "duplicate keys inside": b'{"input": "Hello.", "x": {"a": 1, "a": 2}}',
+    "NaN": b'{"input": "Hello.", "speed": NaN}',
+    "Infinity": b'{"input": "Hello.", "speed": -Infinity}',
+    "a huge exponent": b'{"input": "Hello.", "speed": 1e999}',
+    "a huge number": b'{"input": "Hello.", "seed": ' + b"9" * 100_000 + b"}",
+    "deep lists": b'{"input": "Hello.", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "deep objects": b'{"x":' * 100_000 + b"1" + b"}" * 100_000,
+    "many values": b'{"input": "Hello.", "x": [' + b"1," * 1_000_000 + b"1]}",
+    "many strings": b'{"input": "Hello.", "x": [' + b'"",' * 1_000_000 + b'""]}',
+    "many escapes": b'{"input": "' + b"\\u0041" * 1_000_000 + b'"}',
+    "10 MB of text": b'{"input": "' + b"x" * 10 * MIB + b'"}',
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_a_bad_body_is_refused(client: httpx.Client, body: bytes) -> None:
+    began = time.perf_counter()
+    headers = {"content-type": "application/json"}
+    check_refused(client.post(PATH, content=body, headers=headers))
+    assert time.perf_counter() - began < 5
+    check_serves(client)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_body_that_a_page_could_send_unasked_is_refused(client: httpx.Client, kind: str) -> None:
+    """Such a request needs no permission of the browser's: see RFC 9110 and CORS."""
+    headers = {"content-type": kind} if kind else {}
+    check_refused(client.post(PATH, content=b'{"input": "Hello."}', headers=headers))
+
+
+def test_16_levels_of_unknown_fields_are_fine() -> None:
+    assert parse_object('{"a":' * 16 + "1" + "}" * 16)
+    with pytest.raises(RefusedError, match="deep"):
+        parse_object('{"a":' * 17 + "1" + "}" * 17)
+
+
+def test_brackets_and_quotes_in_a_text_are_no_structure() -> None:
+    text = '[{"' * 60 + "\\"
+    assert parse_object(json.dumps({"input": text}))["input"] == text
+
+
+def test_a_text_of_quotes_and_escapes_up_to_the_limit_is_read() -> None:
+    for char in ('"', "\\", ",", "\U0001f600"):
+        assert len(parse_object(json.dumps({"input": char * 65_536}))["input"]) == 65_536
+
+
+# -- the request's own ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ("English", "english"), ("en", "english"), ("en-GB", "english"), ("zh_CN", "chinese"),
+        ("Auto", "auto"), ("", "auto"), (" German ", "german"),
+        ("beijing_dialect", "beijing_dialect"), ("klingon", "klingon"),
+    ],
+)  # fmt: skip
+def test_languages_by_name_and_code(told: str, name: str) -> None:
+    assert language_name(told) == name
+
+
+def test_what_a_request_asks_of_the_engine() -> None:
+    body = {
+        "input": "Hello.", "speed": 2, "language": "de", "seed": 7, "max_new_tokens": 50,
+        "temperature": 0.5, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.1, "min_p": 3,
+    }  # fmt: skip
+    request = SpeechRequest.parse(body, ServeSettings())
+    assert request.options() == {
+        "speed": 2.0, "language": "german", "seed": 7, "max_frames": 50,
+        "temperature": 0.5, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.1,
+    }  # fmt: skip
+    bare = SpeechRequest.parse({"input": "Hello."}, ServeSettings())
+    assert bare.options() == {"speed": 1.0, "language": "auto"}
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "data:audio/wav;base64,", "DATA:audio/mpeg;codecs=x;base64,"]
+)
+def test_ref_audio_is_base64_or_a_data_uri(prefix: str) -> None:
+    told = prefix + base64.b64encode(b"sound").decode()
+    request = SpeechRequest.parse({"input": "Hello.", "ref_audio": told}, ServeSettings())
+    assert request.recording(ServeSettings()) == b"sound"
+    assert request.model_type == "base"

@@ -1,0 +1,313 @@
+"""Faults, full queues, clients that leave and clients that do not read: only one stream notices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+
+from vivace.serve.body import RESET, run_while_connected
+from vivace.serve.settings import ServeSettings
+
+PATH = "/v1/audio/speech"
+FAILS, REFUSED, LONG, ENDLESS = 11, 12, 13, 14  # seeds
+PATIENCE_S = 20.0  # on a busy machine
+
+
+@contextmanager
+def scripted(
+    tmp_path: Path, backend: ScriptedSpeech, **settings: Any
+) -> Iterator[tuple[Running, httpx.Client]]:
+    backend.plans |= {
+        FAILS: Plan(50, fails_at=20),
+        REFUSED: Plan(is_refused=True),
+        LONG: Plan(2_000),
+        ENDLESS: Plan(1_000_000),
+    }
+    told = ServeSettings(port=0, voices=tmp_path, max_queue=backend.max_queue, **settings)
+    with (
+        running(told, backend.load) as server,
+        httpx.Client(base_url=server.url, timeout=PATIENCE_S, verify=False) as client,
+    ):
+        yield server, client
+
+
+@dataclass(frozen=True)
+class House:
+    server: Running
+    client: httpx.Client
+    backend: ScriptedSpeech
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    backend = ScriptedSpeech()
+    with scripted(tmp_path_factory.mktemp("voices"), backend) as (server, client):
+        yield House(server, client, backend)
+
+
+@pytest.fixture
+def house(shared: House) -> Iterator[House]:
+    """One server for all tests that change no setting."""
+    yield shared
+    shared.backend.step_s, shared.backend.default = 0.0, Plan()
+    wait_for(lambda: is_idle(shared.server, shared.backend), "a slot is still held")
+
+
+def body(seed: int | None = None, **fields: Any) -> dict[str, Any]:
+    return {"input": "Hello there.", "response_format": "pcm", "seed": seed, **fields}
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> float:
+    began = time.perf_counter()
+    while not condition():
+        assert time.perf_counter() - began < PATIENCE_S, what
+        time.sleep(0.002)
+    return time.perf_counter() - began
+
+
+def post_raw(server: Running, fields: dict[str, Any], version: str = "1.1") -> socket.socket:
+    """A request on a socket of its own, with a small buffer to receive into."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    connection.settimeout(PATIENCE_S)
+    connection.connect(("127.0.0.1", server.port))
+    content = json.dumps(fields).encode()
+    head = (
+        f"POST {PATH} HTTP/{version}\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(content)}\r\n\r\n"
+    )
+    connection.sendall(head.encode() + content)
+    return connection
+
+
+def is_idle(server: Running, backend: ScriptedSpeech) -> bool:
+    (model,) = server.context.models.loaded()
+    engine = model.tts.engine
+    counts = (engine.num_running, engine.num_waiting, server.context.streams.num_active)
+    return counts == (0, 0, 0) and not backend.lives
+
+
+# -- faults ---------------------------------------------------------------------------------------
+
+
+def read_broken(client: httpx.Client, fields: dict[str, Any]) -> bytes:
+    """What came before the body broke off, which it has to."""
+    received = bytearray()
+    with client.stream("POST", PATH, json=fields) as response:
+        assert response.status_code == 200
+        with pytest.raises(httpx.RemoteProtocolError):
+            received.extend(b"".join(keep(response.iter_raw(), received)))
+    return bytes(received)
+
+
+def keep(parts: Iterator[bytes], received: bytearray) -> Iterator[bytes]:
+    for part in parts:
+        received += part
+        yield b""
+
+
+def test_a_fault_after_the_first_audio_breaks_the_body_off(house: House) -> None:
+    assert 0 < len(read_broken(house.client, body(FAILS))) < 50 * 1_920 * 2
+    assert house.client.post(PATH, json=body()).status_code == 200
+
+
+def test_events_tell_of_a_fault_and_break_off(house: House) -> None:
+    lines = read_broken(house.client, body(FAILS, stream_format="sse")).decode().splitlines()
+    told = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    kinds = [event["type"] for event in told]
+    assert kinds[0] == "speech.audio.delta"
+    assert kinds[-1] == "speech.audio.error"
+    assert "speech.audio.done" not in kinds
+    assert "finite" in told[-1]["error"]["message"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream_format": "sse"}, {"stream": False}])
+def test_a_fault_before_the_first_audio_has_a_status(house: House, fields: dict[str, Any]) -> None:
+    response = house.client.post(PATH, json=body(REFUSED, **fields))
+    assert response.status_code == 500
+    assert response.json()["error"]["type"] == "server_error"
+    assert house.client.post(PATH, json=body()).status_code == 200
+
+
+def test_a_fault_of_a_whole_speech_has_a_status(house: House) -> None:
+    assert house.client.post(PATH, json=body(FAILS, stream=False)).status_code == 500
+
+
+def test_a_fault_is_noticed_over_http_1_0_too(house: House) -> None:
+    """There a body ends with its connection; only a reset tells that it is not all."""
+    with post_raw(house.server, body(), "1.0") as connection:
+        assert len(read_all(connection)) > 25 * 1_920 * 2  # the control: a whole one ends well
+    with post_raw(house.server, body(FAILS), "1.0") as connection, pytest.raises(ConnectionError):
+        read_all(connection)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    received = b""
+    while part := connection.recv(65_536):
+        received += part
+    return received
+
+
+def test_speech_that_does_not_end_is_no_success(house: House) -> None:
+    house.backend.default = Plan(never_ends=True)
+    with pytest.raises(httpx.RemoteProtocolError):
+        house.client.post(PATH, json=body())
+    response = house.client.post(PATH, json=body(stream=False))
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "runaway"
+    assert house.client.post(PATH, json=body(seed=1)).status_code == 200  # what there is, as asked
+
+
+def test_a_fault_of_one_stream_changes_no_byte_of_another(house: House) -> None:
+    house.backend.step_s = 0.002
+    alone = house.client.post(PATH, json=body(3)).content
+    results: list[bytes] = []
+
+    def read() -> None:
+        results.append(house.client.post(PATH, json=body(3)).content)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        read_broken(house.client, body(FAILS))
+    for thread in threads:
+        thread.join()
+    assert results == [alone] * 4
+
+
+# -- who leaves -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream_format": "sse"}, {"stream": False}])
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_client_that_leaves_frees_its_slot(
+    house: House, fields: dict[str, Any], is_reset: bool
+) -> None:
+    house.backend.step_s = 0.005
+    connection = post_raw(house.server, body(ENDLESS, **fields))
+    wait_for(lambda: bool(house.backend.lives), "nothing was admitted")
+    if fields.get("stream", True):
+        assert connection.recv(10)
+    if is_reset:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    connection.close()
+    wait_for(lambda: is_idle(house.server, house.backend), "the slot is still held")
+    assert house.client.post(PATH, json=body()).status_code == 200
+
+
+def test_a_client_that_leaves_the_queue_is_taken_out(tmp_path: Path) -> None:
+    backend = ScriptedSpeech(step_s=0.005, max_streams=1)
+    with scripted(tmp_path, backend) as (server, _):
+        first = post_raw(server, body(ENDLESS))
+        wait_for(lambda: bool(backend.lives), "nothing was admitted")
+        (model,) = server.context.models.loaded()
+        second = post_raw(server, body())
+        wait_for(lambda: model.tts.engine.num_waiting == 1, "nobody waits")
+        second.close()
+        wait_for(lambda: model.tts.engine.num_waiting == 0, "it waits still")
+        first.close()
+        wait_for(lambda: is_idle(server, backend), "the slot is still held")
+
+
+def test_work_is_cancelled_as_soon_as_its_client_leaves() -> None:
+    """Without sockets: how it ends, and how soon."""
+
+    async def check() -> None:
+        left, events = asyncio.Event(), []
+
+        async def receive() -> dict[str, str]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(PATIENCE_S)
+            finally:
+                await asyncio.sleep(0)  # a clean-up that has to wait for something
+                events.append("closed")
+
+        running = asyncio.ensure_future(run_while_connected(receive, work()))
+        await asyncio.sleep(0.01)
+        left.set()
+        await asyncio.wait_for(running, 1.0)
+        assert events == ["closed"]
+
+    asyncio.run(check())
+
+
+def test_an_error_of_the_work_is_raised_and_a_cancellation_reaches_it() -> None:
+    async def check() -> None:
+        ended = []
+
+        async def receive() -> dict[str, str]:
+            await asyncio.sleep(PATIENCE_S)
+            return {"type": "http.disconnect"}
+
+        async def fail() -> None:
+            raise ValueError("so it goes")
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(PATIENCE_S)
+            finally:
+                ended.append(True)
+
+        with pytest.raises(ValueError, match="so it goes"):
+            await run_while_connected(receive, fail())
+        running = asyncio.ensure_future(run_while_connected(receive, work()))
+        await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert ended == [True]
+
+    asyncio.run(check())
+
+
+# -- who does not read ----------------------------------------------------------------------------
+
+
+def test_a_client_that_does_not_read_is_cut_and_the_others_are_served(tmp_path: Path) -> None:
+    backend = ScriptedSpeech()
+    with scripted(tmp_path, backend, send_timeout_s=1.0) as (server, client):
+        connection = post_raw(server, body(ENDLESS))
+        wait_for(lambda: bool(backend.lives), "nothing was admitted")
+        assert client.post(PATH, json=body()).status_code == 200
+        assert backend.lives, "it was cut at once"
+        wait_for(lambda: is_idle(server, backend), "the slot is still held")
+        connection.close()
+
+
+# -- a full house ---------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_taken_is_refused_at_once_and_told_when_to_return(tmp_path: Path) -> None:
+    backend = ScriptedSpeech(step_s=0.005, max_streams=2, max_queue=1)
+    with scripted(tmp_path, backend) as (server, client):
+        held = [post_raw(server, body(ENDLESS)) for _ in range(3)]
+        (model,) = server.context.models.loaded()
+        wait_for(lambda: model.tts.engine.num_waiting == 1, "nobody waits")
+        for fields in ({}, {"stream": False}, {"stream_format": "sse"}):
+            response = client.post(PATH, json=body(**fields))
+            assert response.status_code in (429, 503)
+            assert int(response.headers["retry-after"]) >= 1
+            assert int(response.headers["retry-after-ms"]) >= 1
+            assert response.json()["error"]["code"] == "queue_full"
+        for connection in held:
+            connection.close()
+        wait_for(lambda: is_idle(server, backend), "a slot is still held")
+        assert client.post(PATH, json=body()).status_code == 200

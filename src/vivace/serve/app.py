@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from vivace._version import __version__
 from vivace.errors import TTSError
-from vivace.serve import enrol, health, lists, speech
+from vivace.serve import elevenlabs, enrol, health, lists, sockets, speech
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, describe
 from vivace.serve.guard import Guard
@@ -26,6 +26,8 @@ ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
     lists.routes,
     enrol.routes,
     speech.routes,
+    elevenlabs.routes,
+    sockets.routes,
 )
 
 

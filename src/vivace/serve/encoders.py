@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vivace.audio.encode import FORMATS, open_encoder
 from vivace.audio.resample import StreamResampler
 from vivace.errors import AudioError
+from vivace.serve.request import SpeechRequest
 
 SPEECH_FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")  # OpenAI's
 CHEAP = ("flac", "wav", "pcm")  # encoded where they are: a thread would cost more
@@ -38,20 +39,35 @@ class Encoders:
                 missing.append(name)
         return missing
 
-    def open(self, format: str, from_rate: int, to_rate: int | None = None) -> SpeechEncoder:
+    def open(
+        self,
+        format: str,
+        from_rate: int,
+        to_rate: int | None = None,
+        bit_rate: int | None = None,
+    ) -> SpeechEncoder:
         """An AudioError where the format is not known, not installed, or not of that rate."""
-        return SpeechEncoder(format, from_rate, to_rate or from_rate, self._threads)
+        return SpeechEncoder(format, from_rate, to_rate or from_rate, bit_rate, self._threads)
+
+    def open_for(self, request: SpeechRequest, from_rate: int) -> SpeechEncoder:
+        """The encoder that a request asks for."""
+        return self.open(request.response_format, from_rate, request.sample_rate, request.bit_rate)
 
 
 class SpeechEncoder:
     """Samples in, bytes out: `encode` chunk by chunk, then `finish`; or `encode_whole`."""
 
     def __init__(
-        self, format: str, from_rate: int, to_rate: int, threads: ThreadPoolExecutor
+        self,
+        format: str,
+        from_rate: int,
+        to_rate: int,
+        bit_rate: int | None,
+        threads: ThreadPoolExecutor,
     ) -> None:
         self.format, self.sample_rate = format, to_rate
         self._resampler = StreamResampler(from_rate, to_rate)
-        self._encoder = open_encoder(format, to_rate)
+        self._encoder = open_encoder(format, to_rate, bit_rate)
         self._threads = None if format in CHEAP and from_rate == to_rate else threads
 
     @property

@@ -26,6 +26,7 @@ else:
     Mixed = object
 
 HEALTH_CONNECTIONS = 64  # besides `max_connections`
+NOT_UTF8 = 1007  # of a close frame
 CLOSING_S = 2.0  # for a peer to take its last answer
 
 
@@ -162,4 +163,20 @@ def socket_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
     class TimedWebSocket(SendDeadline, WebSocketsSansIOProtocol):
         send_timeout_s = settings.send_timeout_s
 
+        def send_receive_event_to_app(self) -> None:
+            if self.curr_msg_data_type == "text" and not _is_utf8(b"".join(self.frames)):
+                self.frames = []
+                self.conn.send_close(NOT_UTF8, "text must be UTF-8")
+                self.handle_parser_exception()  # as uvicorn does, but for its traceback in the log
+                return
+            super().send_receive_event_to_app()
+
     return TimedWebSocket
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -52,6 +52,9 @@ class SpeechRequest(BaseModel):
     stream_format: Literal["audio", "sse"] = "audio"
     stream: bool = Field(True, description="False: the whole at once, with its length.")
     sample_rate: int | None = Field(None, ge=8_000, le=48_000, description="Of the audio, in Hz.")
+    bit_rate: int | None = Field(
+        None, ge=8_000, le=320_000, description="Of mp3, opus and aac, in bits a second."
+    )
     language: str = Field("auto", description="A name or a code: `English`, `en`, `auto`.")
     task_type: str | None = Field(None, description="`CustomVoice`, `VoiceDesign` or `Base`.")
     ref_audio: str | None = Field(None, description="A recording to clone: base64 or a data URI.")

@@ -63,27 +63,34 @@ def routes(context: ServeContext) -> APIRouter:
         """Speak a text; the audio is sent while it is made."""
         context.streams.check_open()
         request = SpeechRequest.parse(await read_json(http), context.settings)
-        recording = request.recording(context.settings)
-        model = await context.models.get(
-            request.model, voice=request.voice_name, model_type=request.model_type
-        )
-        request.check_task(model.card)
-        encoder = open_encoder(encoders, model, request)
-        options, ignored = await choose_options(clones, model, request, recording)
-        return SpeechResponse(
-            request,
-            encoder,
-            open_speech=partial(context.streams.open, model, request.input, **options),
-            count_tokens=lambda: len(model.tts.tokenizer.encode(request.input)),
-            headers={IGNORED: ", ".join(ignored)} if ignored else {},
-        )
+        return await answer_speech(context, encoders, clones, request)
 
     return router
 
 
+async def answer_speech(
+    context: ServeContext, encoders: Encoders, clones: Clones, request: SpeechRequest
+) -> Response:
+    """The answer to a request that was read."""
+    recording = request.recording(context.settings)
+    model = await context.models.get(
+        request.model, voice=request.voice_name, model_type=request.model_type
+    )
+    request.check_task(model.card)
+    encoder = open_encoder(encoders, model, request)
+    options, ignored = await choose_options(clones, model, request, recording)
+    return SpeechResponse(
+        request,
+        encoder,
+        open_speech=partial(context.streams.open, model, request.input, **options),
+        count_tokens=lambda: len(model.tts.tokenizer.encode(request.input)),
+        headers={IGNORED: ", ".join(ignored)} if ignored else {},
+    )
+
+
 def open_encoder(encoders: Encoders, model: Model, request: SpeechRequest) -> SpeechEncoder:
     try:
-        return encoders.open(request.response_format, model.card.sample_rate, request.sample_rate)
+        return encoders.open_for(request, model.card.sample_rate)
     except AudioError as error:
         param = "response_format" if request.sample_rate is None else "sample_rate"
         raise RefusedError(str(error), param=param, code="unsupported_format") from error

@@ -1,0 +1,152 @@
+"""ElevenLabs' HTTP: text to speech, and the lists of voices and models, as an adapter.
+
+Its requests become those of `POST /v1/audio/speech`; what Qwen3-TTS has no counterpart for
+(`stability`, `similarity_boost`, `style`, text before and after) is taken and ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from vivace.serve.bodies import read_json
+from vivace.serve.card import Card
+from vivace.serve.context import ServeContext
+from vivace.serve.encoders import Encoders
+from vivace.serve.errors import RefusedError
+from vivace.serve.lists import find_voices
+from vivace.serve.request import SpeechRequest
+from vivace.serve.speech import Clones, answer_speech
+from vivace.serve.voices import Listed
+
+DEFAULT_OUTPUT = "mp3_44100_128"
+RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+OUTPUTS: dict[str, tuple[str, int, int | None]] = {  # format, sample rate, bits a second
+    f"{name}_{rate}": (name, rate, None) for name in ("pcm", "wav") for rate in RATES
+}
+OUTPUTS |= {
+    f"{name}_{rate}_{kbits}": (name, rate, kbits * 1_000)
+    for name, rate, all_kbits in (
+        ("mp3", 22_050, (32,)),
+        ("mp3", 24_000, (48,)),
+        ("mp3", 44_100, (32, 64, 96, 128, 192)),
+        ("opus", 48_000, (32, 64, 96, 128, 192)),
+    )
+    for kbits in all_kbits
+}
+
+
+def routes(context: ServeContext) -> APIRouter:
+    router = APIRouter()
+    encoders, clones = Encoders(), Clones()
+
+    async def answer(http: Request, voice_id: str, *, is_stream: bool) -> Response:
+        body = await read_json(http)
+        text = body.get("text")
+        if not isinstance(text, str):
+            raise RefusedError("text is missing, or no string", param="text", code="missing_field")
+        fields = {**speech_fields(voice_id, http.query_params, body), "input": text}
+        request = SpeechRequest.parse({**fields, "stream": is_stream}, context.settings)
+        return await answer_speech(context, encoders, clones, request)
+
+    @router.post("/v1/text-to-speech/{voice_id}", response_class=Response)
+    async def convert(http: Request, voice_id: str) -> Response:
+        """The whole speech at once."""
+        return await answer(http, voice_id, is_stream=False)
+
+    @router.post("/v1/text-to-speech/{voice_id}/stream", response_class=Response)
+    async def stream(http: Request, voice_id: str) -> Response:
+        """The speech while it is made."""
+        return await answer(http, voice_id, is_stream=True)
+
+    @router.get("/v1/voices")
+    async def voices() -> Response:
+        listed = await asyncio.to_thread(find_voices, context)
+        return JSONResponse({"voices": [voice_object(voice) for voice in listed]})
+
+    @router.get("/v2/voices")
+    async def search_voices(http: Request) -> Response:
+        """One page with all of them; `?search=` keeps those whose name has it."""
+        wanted = http.query_params.get("search", "").lower()
+        listed = await asyncio.to_thread(find_voices, context)
+        found = [voice_object(voice) for voice in listed if wanted in voice.id.lower()]
+        page = {"has_more": False, "total_count": len(found), "next_page_token": None}
+        return JSONResponse({"voices": found, **page})
+
+    @router.get("/v1/voices/{voice_id}")
+    async def voice(voice_id: str) -> Response:
+        for listed in await asyncio.to_thread(find_voices, context):
+            if listed.id == voice_id:
+                return JSONResponse(voice_object(listed))
+        raise RefusedError(f"no voice named {voice_id[:200]!r}", status=404, code="voice_not_found")
+
+    return router
+
+
+def speech_fields(
+    voice_id: str, query: Mapping[str, str], message: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields of a speech request, its text apart."""
+    name = query.get("output_format") or DEFAULT_OUTPUT
+    if name not in OUTPUTS:
+        raise RefusedError(
+            f"no output_format named {name[:80]!r}; try one of: {', '.join(OUTPUTS)}",
+            param="output_format",
+            code="invalid_output_format",
+        )
+    format, rate, bit_rate = OUTPUTS[name]
+    settings = message.get("voice_settings")
+    if not (settings is None or isinstance(settings, dict)):
+        raise RefusedError("voice_settings is an object", param="voice_settings")
+    fields = {
+        "voice": voice_id,
+        "model": message.get("model_id") or query.get("model_id"),
+        "language": message.get("language_code") or query.get("language_code"),
+        "speed": (settings or {}).get("speed"),
+        "seed": read_seed(message.get("seed", query.get("seed"))),
+        "response_format": format,
+        "sample_rate": rate,
+        "bit_rate": bit_rate,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def read_seed(seed: object) -> object:
+    """A query has it as text."""
+    return int(seed) if isinstance(seed, str) and seed.isdecimal() and len(seed) < 20 else seed
+
+
+def voice_object(voice: Listed) -> dict[str, Any]:
+    labels = {"language": voice.language} if voice.language else {}
+    return {
+        "voice_id": voice.id,
+        "name": voice.id,
+        "category": {"clone": "cloned", "description": "generated"}.get(voice.kind, "premade"),
+        "labels": labels,
+        "description": None,
+        "preview_url": None,
+        "available_for_tiers": [],
+        "settings": None,
+    }
+
+
+def model_object(card: Card) -> dict[str, Any]:
+    """A model of `GET /v1/models` as ElevenLabs lists it."""
+    languages = [
+        {"language_id": name, "name": name.title()} for name in card.languages if name != "auto"
+    ]
+    return {
+        "model_id": card.name,
+        "name": card.name,
+        "can_do_text_to_speech": True,
+        "can_do_voice_conversion": False,
+        "can_be_finetuned": False,
+        "can_use_style": False,
+        "can_use_speaker_boost": False,
+        "languages": languages,
+    }

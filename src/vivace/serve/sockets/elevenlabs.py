@@ -1,0 +1,212 @@
+"""The sockets of ElevenLabs: `stream-input`, and `multi-stream-input` with several contexts.
+
+    client                                                server
+    {"text": " ", "voice_settings": {…}}
+    {"text": "Hello "} *                                  {"audio": base64, "isFinal": null} *
+    {"flush": true}: speak what is there, go on after
+    {"text": ""}: the end                                 {"isFinal": true}, closed with 1000
+
+With contexts, `context_id` names one, `close_context` ends it, `close_socket` ends all, and an
+empty text only keeps the connection open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from vivace.serve.elevenlabs import speech_fields
+from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.sockets.omni import read_context_id
+from vivace.serve.sockets.session import BROKEN, FULL, POLICY, LiveText, Session
+from vivace.serve.sockets.speech import Speaker, Studio
+
+MAX_CONTEXTS = 8  # of one connection
+MAX_UTTERANCES = 64  # flushes that wait, of one context
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """A voice that speaks one utterance after another."""
+
+    id: str | None
+    speaker: Speaker
+    text: LiveText | None = None  # of the utterance that is being written
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    is_ended: bool = False
+    is_failed: bool = False  # what is still written to it is passed over
+
+    def tag(self, message: dict[str, Any]) -> dict[str, Any]:
+        return message if self.id is None else {**message, "contextId": self.id}
+
+
+class ElevenLabsSession(Session):
+    def __init__(
+        self, websocket: WebSocket, studio: Studio, voice_id: str, *, has_contexts: bool
+    ) -> None:
+        super().__init__(websocket, studio.context)
+        self._studio, self._voice_id, self._has_contexts = studio, voice_id, has_contexts
+        self._query: Mapping[str, str] = websocket.query_params
+        self._contexts: dict[str | None, Context] = {}
+        self._is_over = False  # the client has sent its last text
+
+    def is_busy(self) -> bool:
+        contexts = self._contexts.values()
+        return any(context.tasks for context in contexts if context.text is None)
+
+    async def refuse(self, failure: Failure) -> None:
+        """What ElevenLabs sends before it closes; clients take `message` for a failure."""
+        code = close_code(failure)
+        await self.send({"message": failure.message, "error": failure.code, "code": code})
+        await self.close(code, failure.message)
+
+    async def handle(self, message: dict[str, Any]) -> None:
+        text = message.get("text")
+        if text is not None and not isinstance(text, str):
+            raise RefusedError("text is a string", param="text")
+        if self._has_contexts and message.get("close_socket"):
+            self._is_over = True
+            for context in list(self._contexts.values()):
+                self._end(context)
+            await self._close_if_over()
+            return
+        if self._is_over:
+            if text or message.get("flush"):
+                raise RefusedError("text came after the end", code="text_after_end")
+            return
+        key = self._key(message)
+        if self._has_contexts and message.get("close_context"):
+            if key in self._contexts:
+                self._end(self._contexts[key])
+            return
+        if text == "":
+            await self._take_empty(key, message)
+            return
+        if text is None and not message.get("flush"):
+            raise RefusedError("text is missing", param="text", code="missing_field")
+        context = self._contexts.get(key) or await self._open(key, message)
+        if text:
+            self._add(context, text)
+        if message.get("flush"):
+            self._flush(context)
+
+    # -- messages ----------------------------------------------------------------------------
+
+    def _key(self, message: dict[str, Any]) -> str | None:
+        if not self._has_contexts:
+            return None
+        return read_context_id({"context_id": message.get("context_id", message.get("contextId"))})
+
+    async def _take_empty(self, key: str | None, message: dict[str, Any]) -> None:
+        """The end of the text; with contexts a sign of life, or a flush."""
+        context = self._contexts.get(key)
+        if self._has_contexts:
+            if context is not None and message.get("flush"):
+                self._flush(context)
+            return
+        self._is_over = True
+        self._end(context or await self._open(key, message))
+
+    async def _open(self, key: str | None, message: dict[str, Any]) -> Context:
+        if len(self._contexts) >= MAX_CONTEXTS:
+            raise RefusedError(
+                f"{MAX_CONTEXTS} contexts are open already; close one", status=429,
+                code="too_many_contexts",
+            )  # fmt: skip
+        fields = speech_fields(self._voice_id, self._query, message)
+        context = Context(key, await self._studio.choose(fields))
+        if seconds := self._query.get("inactivity_timeout", ""):
+            self.idle_s = read_idle(seconds, self.context.settings.socket_idle_s)
+        self._contexts[key] = context
+        return context
+
+    def _add(self, context: Context, text: str) -> None:
+        if context.is_ended:
+            raise RefusedError("text came to a context that was closed", code="text_after_end")
+        if context.is_failed:
+            return
+        if context.text is None:
+            if not text.strip():  # the first message, and signs of life
+                return
+            if len(context.tasks) >= MAX_UTTERANCES:
+                raise RefusedError(
+                    f"{MAX_UTTERANCES} flushes wait already; read their audio first", status=429,
+                    code="too_many_utterances",
+                )  # fmt: skip
+            context.text = LiveText(self.context.settings.max_text_chars)
+            self._speak_later(context, self._speak(context, context.text))
+        context.text.add(text)
+
+    def _flush(self, context: Context) -> None:
+        if context.text is not None:
+            context.text.end()
+            context.text = None
+
+    def _end(self, context: Context) -> None:
+        if not context.is_ended:
+            context.is_ended = True
+            self._flush(context)
+            self._speak_later(context, self._send_final(context))
+
+    # -- speech ------------------------------------------------------------------------------
+
+    def _speak_later(self, context: Context, speech: Any) -> None:
+        task = self.start(speech)
+        context.tasks.add(task)
+        task.add_done_callback(context.tasks.discard)
+
+    async def _speak(self, context: Context, text: LiveText) -> None:
+        async def send(data: bytes) -> None:
+            audio = base64.b64encode(data).decode("ascii")
+            await self.send(context.tag({"audio": audio, "isFinal": None, "alignment": None}))
+
+        async with context.turn:
+            if context.is_failed:
+                return
+            try:
+                await context.speaker.speak(text, send)
+            except WebSocketDisconnect:
+                raise
+            except Exception as error:
+                await self._fail(context, describe(error))
+
+    async def _send_final(self, context: Context) -> None:
+        async with context.turn:
+            await self.send(context.tag({"audio": None, "isFinal": True}))
+        self._contexts.pop(context.id, None)
+        await self._close_if_over()
+
+    async def _close_if_over(self) -> None:
+        if self._is_over and not self._contexts and not self.is_closed:
+            await self.close()
+
+    async def _fail(self, context: Context, failure: Failure) -> None:
+        """One context's failure is its own; without contexts it is the connection's."""
+        if not self._has_contexts:
+            await self.refuse(failure)
+            return
+        context.is_failed = True
+        context.text = None
+        told = {"error": failure.code, "message": failure.message, "code": close_code(failure)}
+        await self.send(context.tag(told))
+
+
+def close_code(failure: Failure) -> int:
+    if failure.status in (429, 503):
+        return FULL
+    return BROKEN if failure.status >= 500 else POLICY
+
+
+def read_idle(seconds: str, most_s: float) -> float:
+    if not seconds.isdecimal() or not 1 <= int(seconds[:6]) <= 3_600:
+        raise RefusedError(
+            f"inactivity_timeout is a whole number of seconds, not {seconds[:20]!r}",
+            param="inactivity_timeout",
+        )
+    return min(float(seconds), most_s)

@@ -1,0 +1,248 @@
+"""`/v1/realtime`: OpenAI's events, as far as a voice needs them: text in, its speech out.
+
+There is no language model behind it: what a client gives as `input_text` is read aloud, and
+`instructions`, which are meant for one, are not spoken and not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.sockets.session import Session
+from vivace.serve.sockets.speech import Speaker, Studio
+from vivace.speech import SAMPLE_RATE
+
+PCM = {"type": "audio/pcm", "rate": SAMPLE_RATE}
+MAX_ITEMS = 256  # of a conversation
+TYPES = "session.update, conversation.item.create, response.create, response.cancel"
+NO_EARS = ("input_audio_buffer.", "output_audio_buffer.")
+
+
+class Response:
+    """A speech that was asked for."""
+
+    def __init__(self, metadata: object) -> None:
+        self.id, self.item_id = new_id("resp"), new_id("item")
+        self.metadata = metadata
+        self.task: asyncio.Task[None] | None = None
+
+    def as_json(self, status: str, text: str | None = None) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "realtime.response",
+            "status": status,
+            "status_details": None,
+            "metadata": self.metadata,
+            "output_modalities": ["audio"],
+            "output": [] if text is None else [self.item(status, text)],
+        }
+
+    def item(self, status: str, text: str | None) -> dict[str, Any]:
+        return {
+            "id": self.item_id,
+            "object": "realtime.item",
+            "type": "message",
+            "status": status,
+            "role": "assistant",
+            "content": [] if text is None else [{"type": "output_audio", "transcript": text}],
+        }
+
+
+class RealtimeSession(Session):
+    def __init__(self, websocket: WebSocket, studio: Studio) -> None:
+        super().__init__(websocket, studio.context)
+        self._studio = studio
+        self._model = websocket.query_params.get("model")
+        self._voice: str | None = None
+        self._speed = 1.0
+        self._id = new_id("sess")
+        self._unspoken: list[str] = []  # texts of the conversation since the last response
+        self._client_event: object = None  # the id of the message that is being handled
+        self._response: Response | None = None
+
+    def is_busy(self) -> bool:
+        return self._response is not None
+
+    async def greet(self) -> None:
+        await self._send("session.created", session=self._session())
+
+    async def refuse(self, failure: Failure) -> None:
+        error = {**failure.body["error"], "event_id": self._client_event}
+        await self._send("error", error=error)
+
+    async def handle(self, message: dict[str, Any]) -> None:
+        kind, event_id = message.get("type"), message.get("event_id")
+        self._client_event = event_id if isinstance(event_id, str) else None
+        if kind == "session.update":
+            await self._update(read_object(message, "session"))
+        elif kind == "conversation.item.create":
+            await self._add_item(read_object(message, "item"))
+        elif kind == "response.create":
+            await self._create(read_object(message, "response"))
+        elif kind == "response.cancel":
+            await self._cancel(message.get("response_id"))
+        elif isinstance(kind, str) and kind.startswith(NO_EARS):
+            raise RefusedError("this server speaks and does not listen", code="no_audio_input")
+        else:
+            raise RefusedError(
+                f"no event is of type {str(kind)[:80]!r}; try one of: {TYPES}",
+                code="unknown_event",
+                param="type",
+            )
+
+    # -- events of the client ----------------------------------------------------------------
+
+    async def _update(self, session: dict[str, Any]) -> None:
+        output = read_object(read_object(session, "audio"), "output")
+        check_format(output.get("format"))
+        voice = output.get("voice", session.get("voice", self._voice))
+        speed = output.get("speed", session.get("speed", self._speed))
+        model = session.get("model", self._model)
+        await self._choose(model, voice, speed)
+        self._model, self._voice, self._speed = model, voice, speed
+        await self._send("session.updated", session=self._session())
+
+    async def _add_item(self, item: dict[str, Any]) -> None:
+        if len(self._unspoken) >= MAX_ITEMS:
+            raise RefusedError(f"{MAX_ITEMS} items wait already; send response.create", status=429)
+        self._unspoken += read_texts([item])
+        shown = {"id": new_id("item"), "object": "realtime.item", "status": "completed", **item}
+        await self._send("conversation.item.added", item=shown)
+        await self._send("conversation.item.done", item=shown)
+
+    async def _create(self, response: dict[str, Any]) -> None:
+        if self._response is not None:
+            raise RefusedError(
+                f"the response {self._response.id} is not done",
+                code="conversation_already_has_active_response",
+            )
+        output = read_object(read_object(response, "audio"), "output")
+        check_format(output.get("format"))
+        voice = output.get("voice", response.get("voice", self._voice))
+        given = response.get("input")
+        texts = self._unspoken if given is None else read_texts(given)
+        text = "\n".join(texts)
+        most = self.context.settings.max_text_chars
+        if not text.strip():
+            raise RefusedError("there is no input_text to speak", param="input", code="empty_input")
+        if len(text) > most:
+            raise RefusedError(
+                f"the text has {len(text):,} characters and the limit is {most:,}",
+                param="input",
+                code="text_too_long",
+            )
+        speaker = await self._choose(self._model, voice, output.get("speed", self._speed))
+        if given is None:
+            self._unspoken = []
+        self._response = Response(response.get("metadata"))
+        self._response.task = self.start(self._speak(self._response, speaker, text))
+
+    async def _cancel(self, response_id: object) -> None:
+        response = self._response
+        if response is None or response_id not in (None, response.id):
+            raise RefusedError("no such response is active", code="response_cancel_not_active")
+        assert response.task is not None
+        self._response = None
+        response.task.cancel()
+        await self._send("response.done", response=response.as_json("cancelled"))
+
+    async def _choose(self, model: object, voice: object, speed: object) -> Speaker:
+        fields = {"model": model, "voice": voice, "speed": speed}
+        return await self._studio.choose(
+            {**fields, "response_format": "pcm", "sample_rate": SAMPLE_RATE}
+        )
+
+    # -- speech ------------------------------------------------------------------------------
+
+    async def _speak(self, response: Response, speaker: Speaker, text: str) -> None:
+        place: dict[str, Any] = {"response_id": response.id, "item_id": response.item_id}
+        place |= {"output_index": 0, "content_index": 0}
+
+        async def send(data: bytes) -> None:
+            delta = base64.b64encode(data).decode("ascii")
+            await self._send("response.output_audio.delta", **place, delta=delta)
+
+        try:
+            await self._send("response.created", response=response.as_json("in_progress"))
+            await self._send_item("added", response, "in_progress")
+            ending = await speaker.speak(text, send)
+            await self._send("response.output_audio.done", **place)
+            await self._send("response.output_audio_transcript.done", **place, transcript=text)
+            await self._send_item("done", response, "completed", text)
+            done = response.as_json("completed", text)
+            done["usage"] = {"output_tokens": ending.num_frames}
+        except WebSocketDisconnect:
+            raise
+        except Exception as error:
+            done = response.as_json("failed")
+            done["status_details"] = {"type": "failed", **describe(error).body}
+        self._response = None
+        await self._send("response.done", response=done)
+
+    async def _send_item(
+        self, event: str, response: Response, status: str, text: str | None = None
+    ) -> None:
+        item = response.item(status, text)
+        await self._send(
+            f"response.output_item.{event}", response_id=response.id, output_index=0, item=item
+        )
+
+    async def _send(self, type: str, **fields: Any) -> None:
+        await self.send({"type": type, "event_id": new_id("event"), **fields})
+
+    def _session(self) -> dict[str, Any]:
+        output = {"format": PCM, "voice": self._voice, "speed": self._speed}
+        return {
+            "id": self._id,
+            "object": "realtime.session",
+            "type": "realtime",
+            "model": self._model or self.context.models.default,
+            "output_modalities": ["audio"],
+            "instructions": "",
+            "tools": [],
+            "tool_choice": "none",
+            "audio": {"input": {"turn_detection": None, "transcription": None}, "output": output},
+        }
+
+
+def read_object(message: dict[str, Any], name: str) -> dict[str, Any]:
+    value = message.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise RefusedError(f"{name} is an object, not {type(value).__name__}", param=name)
+    return value
+
+
+def read_texts(items: object) -> list[str]:
+    """The text in the content of messages, as `input_text` or `text`."""
+    if not isinstance(items, list):
+        raise RefusedError("input is a list of items", param="input")
+    texts = []
+    for item in items:
+        content = item.get("content") if isinstance(item, dict) else None
+        if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+            raise RefusedError("an item is a message with a list of content", param="item")
+        for part in content:
+            text = part.get("text")
+            if not isinstance(text, str):
+                kind = str(part.get("type"))[:40]
+                raise RefusedError(f"content is input_text, not {kind!r}", param="content")
+            texts.append(text)
+    return texts
+
+
+def check_format(format: object) -> None:
+    """16-bit PCM at 24 kHz, in OpenAI's present words or the former ones."""
+    if format not in (None, "pcm16", PCM, {"type": "audio/pcm"}):
+        raise RefusedError(f"audio is {PCM}, not {str(format)[:80]}", param="format")
+
+
+def new_id(kind: str) -> str:
+    return f"{kind}_{secrets.token_hex(12)}"

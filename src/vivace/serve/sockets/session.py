@@ -1,0 +1,251 @@
+"""What every dialect shares: one reader, one writer, limits, deadlines, and an end that frees all.
+
+A session reads without a pause, so that a client that leaves is noticed at once, and speaks in
+tasks beside it. It knows messages as JSON objects; what they are called, the dialects know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from vivace.errors import TextTooLongError
+from vivace.serve.bodies import parse_object
+from vivace.serve.context import ServeContext
+from vivace.serve.errors import Failure, RefusedError, describe
+
+log = logging.getLogger(__name__)
+
+NORMAL, GOING_AWAY, POLICY, BROKEN, RESTART, FULL = 1000, 1001, 1008, 1011, 1012, 1013
+MAX_BAD = 16  # messages that are refused before the connection is
+MESSAGE_RATE = 1_000.0  # a second, in the long run; a burst may have MAX_BURST
+MAX_BURST = 8_192.0
+MAX_REASON_BYTES = 123  # what a close frame holds
+DRAIN_POLL_S = 0.1
+
+
+class LiveText(AsyncIterator[str]):
+    """The text of one utterance while a client sends it: an async iterator of pieces."""
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+        self._pieces: list[str] = []
+        self._num_taken = 0
+        self._changed = asyncio.Event()
+        self._error: TextTooLongError | None = None
+        self.is_ended = False
+        self.is_blank = True  # nothing that can be spoken has come yet
+        self.num_chars = 0
+
+    @property
+    def received(self) -> str:
+        return "".join(self._pieces)
+
+    def add(self, piece: str) -> None:
+        """More text; with too much of it the utterance fails as a whole, never cut short."""
+        if not piece or self._error is not None:
+            return
+        self.num_chars += len(piece)
+        if self.num_chars > self._max_chars:
+            self._error = TextTooLongError(self.num_chars, self._max_chars, "characters")
+        self.is_blank = self.is_blank and not piece.strip()
+        self._pieces.append(piece)
+        self._changed.set()
+
+    def end(self) -> None:
+        self.is_ended = True
+        self._changed.set()
+
+    async def has_words(self) -> bool:
+        """Waits for the first word; false if the text ended without one."""
+        while self.is_blank and not self.is_ended:
+            await self._change()
+        if self._error is not None:
+            raise self._error
+        return not self.is_blank
+
+    async def wait_end(self) -> None:
+        while not self.is_ended:
+            await self._change()
+
+    async def __anext__(self) -> str:
+        while self._num_taken == len(self._pieces):
+            if self.is_ended:
+                raise StopAsyncIteration
+            await self._change()
+        if self._error is not None:
+            raise self._error
+        pieces = self._pieces[self._num_taken :]
+        self._num_taken = len(self._pieces)
+        return "".join(pieces)
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+class Session(ABC):
+    """One connection, from its acceptance to its end."""
+
+    def __init__(self, websocket: WebSocket, context: ServeContext) -> None:
+        self.context = context
+        self.idle_s = context.settings.socket_idle_s
+        self.is_closed = False
+        self._websocket = websocket
+        self._lock = asyncio.Lock()  # one writer at a time
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last_active = time.monotonic()
+        self._num_bad = 0
+        self._allowance, self._refilled = MAX_BURST, self._last_active
+
+    # -- what a dialect says -----------------------------------------------------------------
+
+    async def greet(self) -> None:  # noqa: B027  most dialects let the client speak first
+        """Send what comes before the first message."""
+
+    @abstractmethod
+    async def handle(self, message: dict[str, Any]) -> None:
+        """Act on a message; errors of the tree are answered by `refuse`."""
+
+    @abstractmethod
+    async def refuse(self, failure: Failure) -> None:
+        """Tell the client what was wrong with its message."""
+
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """Whether there is speech to come that waits for nothing more from the client."""
+
+    # -- the connection ----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the connection until either side ends it; nothing of it is left afterwards."""
+        draining = asyncio.ensure_future(self.context.streams.draining.wait())
+        try:
+            await self._websocket.accept()
+            await self.greet()
+            await self._read(draining)
+        except WebSocketDisconnect:
+            pass
+        finally:
+            self.is_closed = True
+            draining.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def send(self, message: Mapping[str, Any] | bytes) -> None:
+        """Send one message; waits while the client does not read, and is cut off with it."""
+        kind, data = ("bytes", message) if isinstance(message, bytes) else ("text", _dump(message))
+        await self._write({"type": "websocket.send", kind: data})
+
+    async def close(self, code: int = NORMAL, reason: str = "") -> None:
+        short = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+        await self._write({"type": "websocket.close", "code": code, "reason": short})
+        self._stop_reading()
+
+    def start(self, speech: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run beside the reader; cancelled with the session."""
+        task = asyncio.get_running_loop().create_task(speech)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    async def _write(self, event: dict[str, Any]) -> None:
+        async with self._lock:
+            if self.is_closed:
+                raise WebSocketDisconnect(GOING_AWAY)
+            self.is_closed = event["type"] == "websocket.close"
+            try:
+                await self._websocket.send(event)
+            except RuntimeError:  # uvicorn has closed it, such as for a frame that is too large
+                raise WebSocketDisconnect(GOING_AWAY) from None
+        self._last_active = time.monotonic()
+
+    def _stop_reading(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._last_active = time.monotonic()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if not isinstance(error, WebSocketDisconnect):
+                log.error("speech over a socket failed", exc_info=error)
+            self._stop_reading()
+
+    # -- the reader --------------------------------------------------------------------------
+
+    async def _read(self, draining: asyncio.Future[Any]) -> None:
+        receiving: asyncio.Task[Any] | None = None
+        try:
+            while not self._ended.done():
+                receiving = receiving or asyncio.ensure_future(self._websocket.receive())
+                waited = {receiving, self._ended, *([] if draining.done() else [draining])}
+                patience_s = self._patience_s(draining.done())
+                await asyncio.wait(waited, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                if receiving.done():
+                    event, receiving = receiving.result(), None
+                    if event["type"] == "websocket.disconnect":
+                        return
+                    await self._take(event)
+                elif draining.done() and not self._tasks:
+                    await self.close(RESTART, "the server is shutting down")
+                elif self._patience_s(False) <= 0:
+                    await self._refuse_idle()
+        finally:
+            if receiving is not None:
+                receiving.cancel()
+
+    def _patience_s(self, is_draining: bool) -> float:
+        if is_draining:
+            return DRAIN_POLL_S
+        if self.is_busy():
+            return self.idle_s
+        return self._last_active + self.idle_s - time.monotonic()
+
+    async def _take(self, event: Mapping[str, Any]) -> None:
+        self._last_active = time.monotonic()
+        if not self._may_send_more():
+            await self.close(POLICY, f"more than {MESSAGE_RATE:.0f} messages a second")
+            return
+        try:
+            text = event.get("text")
+            if text is None:
+                raise RefusedError("messages are JSON text; a binary one came", code="not_text")
+            await self.handle(parse_object(text))
+        except WebSocketDisconnect:
+            raise
+        except Exception as error:
+            await self._answer(describe(error))
+
+    async def _answer(self, failure: Failure) -> None:
+        await self.refuse(failure)
+        self._num_bad += 1
+        if failure.status == 500 and not self.is_closed:
+            await self.close(BROKEN, failure.message)
+        elif self._num_bad >= MAX_BAD and not self.is_closed:
+            await self.close(POLICY, f"{MAX_BAD} messages were refused")
+
+    async def _refuse_idle(self) -> None:
+        failure = Failure(408, f"no message came for {self.idle_s:g} s", "idle")
+        await self.refuse(failure)
+        if not self.is_closed:
+            await self.close(NORMAL, failure.message)
+
+    def _may_send_more(self) -> bool:
+        now = time.monotonic()
+        gained = (now - self._refilled) * MESSAGE_RATE
+        self._allowance, self._refilled = min(MAX_BURST, self._allowance + gained) - 1, now
+        return self._allowance >= 0
+
+
+def _dump(message: Mapping[str, Any]) -> str:
+    return json.dumps(message, separators=(",", ":"))

@@ -1,0 +1,247 @@
+"""`/v1/audio/speech/stream`: vLLM-Omni's messages over real sockets.
+
+What is heard is compared with the engine's own on the embedded voice; the rest needs no model.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+import wave
+from collections.abc import Iterator
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from talking import Message, Talk, audio, talking, types, wait_until
+
+from vivace import TTS
+from vivace.serve.settings import ServeSettings
+
+NUM_FRAMES = 10
+NUM_BYTES = NUM_FRAMES * 3_840
+LONG = 1  # the seed of a speech that takes a minute to make
+PIECES = ("Hel", "lo there, ", "spoken while it is ", "written.")
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    plans = {LONG: Plan(num_frames=6_000)}
+    backend = ScriptedSpeech(default=Plan(NUM_FRAMES), plans=plans, step_s=0.01)
+    settings = ServeSettings(port=0, voices=tmp_path_factory.mktemp("voices"))
+    with running(settings, backend.load) as server:
+        yield server
+
+
+def configure(talk: Talk, **fields: Any) -> None:
+    talk.send("session.config", **{"response_format": "pcm", "seed": 7, **fields})
+
+
+def is_said(messages: list[Message], tts: TTS, *pieces: str) -> bool:
+    """Whether the audio is what the engine itself makes of live text, but for its rounding."""
+    heard = np.frombuffer(audio(messages), "<i2") / 32_768
+    chunks = [chunk.samples for chunk in tts.stream(iter(pieces), seed=7)]
+    made = np.concatenate(chunks)
+    return len(heard) == len(made) and np.abs(heard - made).max() < 1e-3
+
+
+def only(messages: list[Message], type: str) -> list[dict[str, Any]]:
+    return [m for m in messages if isinstance(m, dict) and m["type"] == type]
+
+
+def test_an_utterance_is_announced_spoken_and_ended(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk)
+        messages = talk.speak(*PIECES)
+    assert types(messages) == ["audio.start", "bytes", "audio.done", "session.done"]
+    start, done = messages[0], messages[-2]
+    assert isinstance(start, dict)
+    assert isinstance(done, dict)
+    assert (start["sample_rate"], start["channels"], start["format"]) == (24_000, 1, "pcm")
+    assert "".join(PIECES).startswith(start["sentence_text"])
+    assert done["total_bytes"] == len(audio(messages))
+    assert done["error"] is False
+    assert messages[-1] == {"type": "session.done", "utterance_index": 0, "total_sentences": 1}
+
+
+def test_the_audio_is_what_the_engine_makes_of_live_text(server: Running, embedded: TTS) -> None:
+    with talking(server) as talk:
+        configure(talk)
+        messages = talk.speak(*PIECES)
+    assert is_said(messages, embedded, "".join(PIECES))  # however it was cut
+    assert not is_said(messages, embedded, "".join(PIECES[:-1]))
+
+
+def test_speech_begins_before_the_text_ends(server: Running) -> None:
+    with talking(server) as talk:
+        configure(talk)
+        for piece in PIECES[:3]:
+            talk.send("input.text", text=piece)
+        first = talk.until("audio.start")
+        early = talk.read()
+        assert isinstance(early, bytes)
+        talk.send("input.text", text=PIECES[3])
+        talk.send("input.done")
+        rest = talk.until("session.done")
+    assert types([*first, early, *rest])[-2:] == ["audio.done", "session.done"]
+    assert len(audio(rest)) > len(early)
+
+
+def test_a_connection_speaks_many_utterances(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk)
+        for index, text in enumerate(("One.", "Two.", "Three.")):
+            messages = talk.speak(text)
+            assert len(audio(messages)) == NUM_BYTES
+            assert {m["utterance_index"] for m in messages if isinstance(m, dict)} == {index}
+
+
+def test_utterances_that_are_sent_ahead_are_spoken_in_order(scripted: Running) -> None:
+    texts = ("One.", "Two.", "Three.")
+    with talking(scripted) as talk:
+        configure(talk)
+        for text in texts:
+            talk.send("input.text", text=text)
+            talk.send("input.done")
+        for index in range(len(texts)):
+            messages = talk.until("session.done")
+            assert len(audio(messages)) == NUM_BYTES
+            assert only(messages, "session.done")[0]["utterance_index"] == index
+
+
+def test_a_config_holds_until_the_next_and_may_change_between_utterances(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk, response_format="wav", sample_rate=16_000)
+        assert only(talk.speak("One."), "audio.start")[0]["format"] == "wav"
+        assert only(talk.speak("One."), "audio.start")[0]["sample_rate"] == 16_000
+        configure(talk)
+        assert only(talk.speak("One."), "audio.start")[0]["sample_rate"] == 24_000
+
+
+@pytest.mark.parametrize("format", ["wav", "mp3", "opus", "flac", "aac"])
+def test_every_format_can_be_streamed(scripted: Running, format: str) -> None:
+    with talking(scripted) as talk:
+        configure(talk, response_format=format, stream_audio=True)
+        content = audio(talk.speak("Hello."))
+    with av.open(io.BytesIO(content)) as container:
+        num_samples = sum(frame.samples for frame in container.decode(audio=0))
+        assert num_samples > container.streams.audio[0].rate // 4
+
+
+def test_without_streaming_the_audio_is_one_frame_with_its_length(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk, response_format="wav", stream_audio=False)
+        messages = talk.speak("Hello.")
+    frames = [message for message in messages if isinstance(message, bytes)]
+    assert len(frames) == 1
+    with wave.open(io.BytesIO(frames[0])) as file:
+        assert file.getnframes() * 2 == len(frames[0]) - 44
+
+
+def test_vllm_omnis_own_client_is_served(server: Running) -> None:
+    """Its defaults, field by field; the voice is one of the model that it was written for."""
+    with talking(server) as talk:
+        talk.send(
+            "session.config",
+            voice="Vivian",
+            task_type="CustomVoice",
+            language="Auto",
+            response_format="wav",
+            speed=1.0,
+            instructions=None,
+        )
+        messages = talk.speak("Hello ", "world.")
+    assert audio(messages)[:4] == b"RIFF"
+    assert only(messages, "session.done")[0]["total_sentences"] == 1
+
+
+def test_an_empty_flush_is_an_empty_utterance(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk)
+        assert talk.speak() == [
+            {"type": "session.done", "utterance_index": 0, "total_sentences": 0}
+        ]
+        assert types(talk.speak("One."))[-1] == "session.done"
+
+
+# --- Cancelling -------------------------------------------------------------------------------
+
+
+def test_a_cancelled_utterance_falls_silent_and_the_next_is_spoken(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk, seed=LONG)
+        talk.send("input.text", text="One.")
+        talk.send("input.done")
+        talk.until("audio.start")
+        configure(talk)
+        talk.send("input.cancel")
+        began = time.monotonic()
+        talk.until("audio.cancelled")
+        waited_s = time.monotonic() - began
+        messages = talk.speak("Two.")
+    assert waited_s < 5.0  # within half a second where the machine has time for it
+    assert len(audio(messages)) == NUM_BYTES
+    assert only(messages, "session.done")[0]["utterance_index"] == 1
+
+
+def test_a_cancelled_utterance_frees_its_slot(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk, seed=LONG)
+        talk.send("input.text", text="This text has no end and nobody writes on ")
+        talk.until("audio.start")
+        assert scripted.context.streams.num_active == 1
+        talk.send("input.cancel")
+        talk.until("audio.cancelled")
+        wait_until(lambda: scripted.context.streams.num_active == 0)
+
+
+def test_one_context_is_cancelled_and_the_other_spoken(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk, seed=LONG)
+        talk.send("input.text", text="Nobody wants to hear this.", context_id="a")
+        talk.send("input.done", context_id="a")
+        configure(talk)
+        talk.send("input.text", text="Two.", context_id="b")
+        talk.send("input.done", context_id="b")
+        talk.until("audio.start")
+        talk.send("input.cancel", context_id="a")
+        cancelled = talk.until("audio.cancelled")[-1]
+        messages = talk.until("session.done")
+    assert cancelled == {"type": "audio.cancelled", "utterance_index": 0, "context_id": "a"}
+    assert len(audio(messages)) == NUM_BYTES
+    assert {m["context_id"] for m in messages if isinstance(m, dict)} == {"b"}
+
+
+def test_a_waiting_utterance_is_cancelled_without_disturbing_the_others(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk)
+        for name, text in (("a", "One."), ("b", "Two."), ("c", "Three.")):
+            talk.send("input.text", text=text, context_id=name)
+            talk.send("input.done", context_id=name)
+        talk.send("input.cancel", context_id="b")
+        one, other = talk.until("session.done"), talk.until("session.done")
+    assert len(audio(one)) == len(audio(other)) == NUM_BYTES
+    assert len(only([*one, *other], "audio.cancelled")) == 1
+    assert [m["context_id"] for m in only([*one, *other], "session.done")] == ["a", "c"]
+
+
+def test_cancelling_nothing_is_answered(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        talk.send("input.cancel")
+        assert talk.read() == {"type": "audio.cancelled", "utterance_index": None}
+        talk.send("input.cancel", context_id="x")
+        assert talk.read() == {
+            "type": "audio.cancelled",
+            "utterance_index": None,
+            "context_id": "x",
+        }
+
+
+def test_session_close_closes(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk)
+        talk.send("session.close")
+        assert talk.until_closed() == ([], 1000)

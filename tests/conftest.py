@@ -29,8 +29,12 @@ if TYPE_CHECKING:
     import httpx
     from serving import Running  # of tests/serve, and only there
 
+    from real_vocabulary import Ranks
+
 ROOT = Path(__file__).parent.parent
-torch.set_num_threads(1)  # tiny models gain nothing from more, and lose on a busy machine
+# Tiny models gain nothing from more threads, and lose on a busy machine.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start
 TINY_NAMES = (
     "custom_voice",
     "custom_voice_projected",
@@ -173,3 +177,20 @@ def client(server: Running) -> Iterator[httpx.Client]:
 
     with httpx.Client(base_url=server.url, timeout=60.0) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def real_ranks() -> Ranks:
+    from real_vocabulary import read_ranks
+
+    return read_ranks()
+
+
+@pytest.fixture(scope="session")
+def real_folder(tmp_path_factory: pytest.TempPathFactory, real_ranks: Ranks) -> Path:
+    """A folder with the tokenizer files of the released checkpoints."""
+    from real_vocabulary import write_tokenizer
+
+    folder = tmp_path_factory.mktemp("released")
+    write_tokenizer(folder, real_ranks)
+    return folder

@@ -115,8 +115,9 @@ def test_minutes_at_once_do_not_end_the_process(
     if package == "soundfile":
         monkeypatch.setitem(sys.modules, "av", None)
     encoder = open_encoder(format, RATE)
-    content = encoder.encode(tone(120.0)) + encoder.finish()
-    assert len(decode(format, content)) / RATE == pytest.approx(120, abs=0.1)
+    seconds = 120.0 if format == "ogg" else 20.0  # Vorbis is the one that overflowed its stack
+    content = encoder.encode(tone(seconds)) + encoder.finish()
+    assert len(decode(format, content)) / RATE == pytest.approx(seconds, abs=0.1)
 
 
 def test_what_we_stream_we_can_read() -> None:

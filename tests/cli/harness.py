@@ -24,8 +24,8 @@ import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup and background jobs ignore them
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.modules["sounddevice"] = None  # so that nothing is heard
-from vivace.cli.main import main
-sys.exit(main())
+from vivace.cli.main import run
+run()
 """
 FAKE_PLAYER = """#!{python} -IS
 import os, signal, sys, time

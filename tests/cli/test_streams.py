@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import subprocess
@@ -46,7 +45,7 @@ CLOSED = ["0<&-", "1>&-", "2>&-"]
 
 @pytest.mark.parametrize(
     "closed",
-    [" ".join(some) for n in (1, 2, 3) for some in itertools.combinations(CLOSED, n)],
+    [*CLOSED, " ".join(CLOSED)],
 )
 def test_with_streams_closed_the_file_is_written_all_the_same(
     model: Path, tmp_path: Path, closed: str

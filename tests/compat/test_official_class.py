@@ -21,6 +21,7 @@ from vivace.errors import TextTooLongError
 from vivace.speech import SamplingParams
 
 GREEDY = {"do_sample": False, "subtalker_dosample": False, "max_new_tokens": 65}
+BRIEF = {**GREEDY, "max_new_tokens": 9}
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +139,7 @@ def test_a_prompt_is_made_once_and_used_as_item_list_or_dict(
         for name in ("ref_code", "ref_spk_embedding", "x_vector_only_mode", "icl_mode", "ref_text")
     }
     made = [
-        model.generate_voice_clone("Again.", voice_clone_prompt=prompt, **GREEDY)[0][0]
+        model.generate_voice_clone("Again.", voice_clone_prompt=prompt, **BRIEF)[0][0]
         for prompt in (items, items[0], as_dict)
     ]
     assert np.array_equal(made[0], made[1])
@@ -403,7 +404,7 @@ def test_a_dict_goes_on_in_context_with_ref_text_and_without_icl_mode(
     model, words = models["base"], "A long reference."
     items = model.create_voice_clone_prompt(reference, words)
     whole = model._prompt_items_to_voice_clone_prompt(items)
-    speak = partial(model.generate_voice_clone, "Again.", **GREEDY)
+    speak = partial(model.generate_voice_clone, "Again.", **BRIEF)
     expected = speak(voice_clone_prompt=items)[0][0]
     for left_out in (
         (),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from conftest import ROOT, load_script
 from engine_watch import assert_same_audio, interleave
-from vivace import TTS
+from vivace import TTS, Audio
 from vivace.engine.intake import Request
 from vivace.engine.long_text import plan_utterances
 from vivace.text.script import Pause
@@ -45,9 +45,9 @@ SENTENCES = [
 STORY = (
     "The old man had lived by the sea for most of his life. Every morning he went down to the "
     "harbour to look at the boats. Nobody knew what he was waiting for, and nobody asked. "
-    "One day a letter came from the other side of the world. He read it twice, put on his coat "
-    "and walked to the station without a word."
+    "One day a letter came."
 )
+SHORT = "Cut it anywhere."
 Recogniser = Callable[[np.ndarray, int], str]
 
 
@@ -68,28 +68,32 @@ def test_the_end_is_drawn_and_not_merely_reached(embedded: TTS) -> None:
     assert len(audio.codes) == 60
 
 
+@pytest.fixture(scope="module")
+def whole(embedded: TTS) -> list[Audio]:
+    """The same short text with three seeds."""
+    return [embedded.speak(SHORT, seed=seed, trim=False) for seed in range(3)]
+
+
 @given(
     ramp=st.lists(st.integers(1, 9), min_size=1, max_size=3),
-    seeds=st.lists(st.integers(0, 2**40), min_size=1, max_size=3),
+    seeds=st.lists(st.integers(0, 2), min_size=1, max_size=3),
     order=st.randoms(use_true_random=False),
 )
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=6)
 def test_streamed_audio_is_offline_audio_in_any_company(
-    embedded: TTS, ramp: list[int], seeds: list[int], order: Random
+    embedded: TTS, whole: list[Audio], ramp: list[int], seeds: list[int], order: Random
 ) -> None:
-    """But for the last bits of float32, as everywhere."""
-    text = "Streams are cut anywhere."
-    whole = [embedded.speak(text, seed=seed, trim=False) for seed in seeds]
-    streams = [embedded.stream(text, seed=seed, chunk_frames=ramp) for seed in seeds]
-    for chunks, audio in zip(interleave(streams, order), whole, strict=True):
-        assert_same_audio(chunks, audio, atol=5e-5)
+    """Up to the last bits of float32."""
+    streams = [embedded.stream(SHORT, seed=seed, chunk_frames=ramp) for seed in seeds]
+    for seed, chunks in zip(seeds, interleave(streams, order), strict=True):
+        assert_same_audio(chunks, whole[seed], atol=5e-5)
 
 
 def test_decoding_25_frames_of_context_again_is_heard(embedded: TTS) -> None:
     """The control: what others do at chunk seams is no rounding."""
-    audio = embedded.speak(STORY[:230], seed=5, trim=False, split=False)
+    audio = embedded.speak(STORY[:130], seed=5, trim=False, split=False)
     codec = embedded._open_parts()[1]
-    assert len(audio.codes) > 80
+    assert len(audio.codes) > 40
     start = len(audio.codes) - 33
     again = codec.decode(torch.from_numpy(audio.codes[start:]))[25 * 1920 :].numpy()
     assert not np.allclose(again, audio.samples[-8 * 1920 :], rtol=0, atol=1e-5)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from real_vocabulary import symbols
 from test_tokenizer import SENTENCES
 
+from real_vocabulary import symbols
 from vivace.text.live import LiveTokenizer
 from vivace.text.tokenizer import TextTokenizer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from real_vocabulary import compact_json, symbols, tokenizer_config
 
+from real_vocabulary import compact_json, symbols, tokenizer_config
 from vivace.errors import CheckpointError
 from vivace.text.tokenizer import TextTokenizer
 

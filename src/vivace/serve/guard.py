@@ -32,6 +32,7 @@ SUBPROTOCOLS = ("vivace", "realtime")  # that may be accepted; a key never is
 EXPOSED = "x-request-id, retry-after, retry-after-ms, content-type"
 CORS_METHODS = "GET, POST, DELETE, OPTIONS"
 MAX_CORS_S = 600
+MAX_HEADER_BYTES = 32 * 1024
 
 
 class Guard:
@@ -45,23 +46,26 @@ class Guard:
             return
         visit = Visit(self._context, scope, send, read_headers(scope))
         try:
-            caller = self._access.check(scope, visit.headers)
-            visit.caller = caller
+            self._check_frame(scope, visit.headers)
+            visit.caller = self._access.check(scope, visit.headers)
             if visit.is_preflight:
                 await visit.answer(Response(status_code=204, headers=_preflight_headers()), receive)
             else:
-                self._check_size(scope, visit.headers)
                 await self._app(scope, self._bounded(receive), visit.send)
         except Exception as error:
             await visit.fail(error, receive)
         finally:
             visit.report()
 
-    def _check_size(self, scope: Scope, headers: Mapping[str, str]) -> None:
+    def _check_frame(self, scope: Scope, headers: Mapping[str, str]) -> None:
         if scope.get("state", {}).get(CROWDED) and not route_path(scope).startswith("/health"):
             raise RefusedError(
                 "too many connections are open; try again", status=503, code="crowded", retry_s=1.0
             )
+        if scope.get("http_version", "1.1") not in ("1.0", "1.1"):
+            raise RefusedError("HTTP/1.1 is spoken here", code="invalid_http")
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            raise RefusedError("the headers are too long", status=431, code="headers_too_large")
         declared = headers.get("content-length", "0")
         if not declared.isdecimal():
             raise RefusedError("content-length is a number", code="invalid_http")
@@ -122,14 +126,8 @@ class Visit:
         await self._send(message)
 
     async def answer(self, response: Response, receive: Receive) -> None:
-        if self._scope["type"] == "http":
-            await response(self._scope, receive, self.send)
-        else:
-            await response(self._scope, receive, self._send_denial)
-
-    async def _send_denial(self, message: Message) -> None:
-        """An answer to a handshake; Starlette's responses know only `http.…`."""
-        await self.send({**message, "type": message["type"].replace("http.", "websocket.http.", 1)})
+        """To a handshake too: Starlette's responses know how to refuse one."""
+        await response(self._scope, receive, self.send)
 
     async def fail(self, error: Exception, receive: Receive) -> None:
         """Before an answer has begun it is the error's; after that the connection is broken off."""
@@ -137,11 +135,7 @@ class Visit:
             if not isinstance(error, RefusedError):
                 log.warning("%s broke off: %s", self.request_id, type(error).__name__)
             raise error
-        failure = describe(error)
-        response = failure.response()
-        if self._scope["type"] == "http" and failure.status == 413:
-            response.headers["connection"] = "close"  # the rest of the body is not read
-        await self.answer(response, receive)
+        await self.answer(describe(error).response(), receive)
 
     def report(self) -> None:
         """One line a request, without anything that was said."""

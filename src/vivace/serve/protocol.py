@@ -80,12 +80,10 @@ def http_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self.app_state = {**self.app_state, TRANSPORT: transport}
             num_over = len(self.connections) - settings.max_connections
             if num_over > HEALTH_CONNECTIONS:
                 transport.abort()
-            elif num_over > 0:
-                self.app_state = {**self.app_state, CROWDED: True}
+            self.app_state = {**self.app_state, TRANSPORT: transport, CROWDED: num_over > 0}
             self._arm("headers", settings.header_timeout_s)
 
         def connection_lost(self, exc: Exception | None) -> None:

@@ -33,8 +33,9 @@ class Server:
     def __init__(self, context: ServeContext) -> None:
         settings = context.settings
         self.context = context
+        self.app = create_app(context)
         self._config = uvicorn.Config(
-            create_app(context),
+            self.app,
             http=http_protocol(settings),
             ws=socket_protocol(settings),
             ws_max_size=settings.max_message_bytes,

@@ -1,0 +1,152 @@
+"""Bodies that no reader should guess about: a 400 in OpenAI's shape, and the next is served."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import httpx
+import pytest
+from serving import Running
+from wire import talk
+
+from vivace.serve.bodies import parse_object
+from vivace.serve.errors import RefusedError
+
+BAD = {
+    "nothing": b"",
+    "half": b'{"a": ',
+    "a list": b"[]",
+    "a text": b'"a"',
+    "not UTF-8": b'{"a": "\xff"}',
+    "UTF-16": '{"a": 1}'.encode("utf-16"),
+    "deep": b'{"a":' * 50 + b"1" + b"}" * 50,
+    "very deep": b"[" * 2_000_000,
+    "twice": b'{"input": "a", "input": "b"}',
+    "twice within": b'{"voice": {"id": "a", "id": "b"}}',
+    "NUL": b'{"input": "a\\u0000b"}',
+    "NUL in a key": b'{"a\\u0000": 1}',
+    "a lone surrogate": b'{"input": "\\ud800"}',
+    "NaN": b'{"speed": NaN}',
+    "infinite": b'{"speed": -Infinity}',
+    "huge": b'{"speed": 1e999}',
+    "digits": b'{"seed": 1' + b"0" * 5_000 + b"}",
+    "trailing": b"{} {}",
+    "comments": b"{} // yes",
+}
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD.keys())
+def test_what_is_no_plain_json_object_is_refused(content: bytes) -> None:
+    with pytest.raises(RefusedError) as refused:
+        parse_object(content)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/voices", "/v1/audio/speech"])
+def test_a_bad_body_is_a_400_and_the_next_request_is_served(
+    client: httpx.Client, path: str
+) -> None:
+    for content in BAD.values():
+        answer = client.post(path, content=content, headers={"content-type": "application/json"})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert client.get("/v1/models").status_code == 200
+
+
+def test_a_good_body_is_read_as_it_is() -> None:
+    told = {
+        "input": 'a "[[[{{{" \\ 日本 😀',
+        "voice": {"id": "x"},
+        "seed": 1,
+        "speed": 1.5,
+        "n": None,
+    }
+    assert parse_object(json.dumps(told)) == told
+    assert parse_object(b"\xef\xbb\xbf" + json.dumps(told).encode()) == told
+    assert parse_object('{"a": "' + '{"'[0] * 100 + '"}') == {"a": "{" * 100}
+
+
+def test_checking_a_long_text_takes_no_longer_than_reading_it() -> None:
+    """Linear: four times the text takes nowhere near sixteen times as long."""
+    texts = [json.dumps({"input": '["\\' * n}) for n in (15_000, 60_000)]
+
+    def spent(text: str) -> float:
+        began = time.process_time()
+        parse_object(text)
+        return time.process_time() - began
+
+    short, long = (min(spent(text) for _ in range(3)) for text in texts)
+    assert long < 10 * short
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "a/b;c"])
+def test_a_body_of_another_type_is_refused(client: httpx.Client, kind: str) -> None:
+    """What a page can send without asking first is not read: text, and forms."""
+    answer = client.post("/v1/audio/voices", content=b"{}", headers={"content-type": kind})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_content_type")
+
+
+# -- sizes, on the wire ----------------------------------------------------------------------
+
+HEAD = b"POST /v1/audio/voices HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+HEAD += b"Connection: close\r\n"
+
+
+def test_a_declared_length_over_the_limit_is_refused_before_it_comes(server: Running) -> None:
+    for length in (b"99999999", b"9" * 30):
+        answer = talk(server.port, HEAD + b"Content-Length: " + length + b"\r\n\r\n")
+        assert answer[:12] in (b"HTTP/1.1 413", b"HTTP/1.1 400")
+    assert b"body_too_large" in talk(server.port, HEAD + b"Content-Length: 99999999\r\n\r\n")
+
+
+def test_a_chunked_body_is_counted_as_it_comes(server: Running) -> None:
+    chunk = b"100000\r\n" + b" " * 2**20 + b"\r\n"
+    answer = talk(
+        server.port, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 15 + b"0\r\n\r\n"
+    )
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        b"Content-Length: -1\r\n\r\n",
+        b"Content-Length: two\r\n\r\n{}",
+        b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n{}\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n-1\r\n{}\r\n0\r\n\r\n",
+        b"Transfer-Encoding: gzip\r\n\r\n{}",
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}xx\r\n0\r\n\r\n",
+    ],
+)
+def test_a_lie_about_the_body_is_a_400_or_a_close(
+    server: Running, client: httpx.Client, lie: bytes
+) -> None:
+    answer = talk(server.port, HEAD + lie)
+    assert answer == b"" or answer[:10] == b"HTTP/1.1 4"
+    assert client.get("/v1/models").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\r\n\r\n\0\xff\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX: " + b"y" * 100_000 + b"\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"PRI * HTTP/2.0\r\nConnection: close\r\n\r\nSM\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_a_400_in_openais_shape(
+    server: Running, client: httpx.Client, request_bytes: bytes
+) -> None:
+    answer = talk(server.port, request_bytes)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 431")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    assert b"x-request-id" in head
+    assert client.get("/v1/models").status_code == 200

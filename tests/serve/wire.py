@@ -1,0 +1,30 @@
+"""Bytes on the wire, as no well-behaved client would send them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+
+LIMIT_S = 60.0  # generous: what has to be quick is compared with a control
+
+
+def talk(port: int, request: bytes, limit_s: float = LIMIT_S) -> bytes:
+    """Send bytes as they are, and read until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), limit_s) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(request)
+        return read_all(connection)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    answer = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(65_536):
+            answer += part
+    return answer
+
+
+def seconds_until_closed(connection: socket.socket, began: float) -> float:
+    read_all(connection)
+    return time.monotonic() - began

@@ -21,7 +21,7 @@ from shapes import load_configs, random_module
 
 from vivace.backends import Capacity, build_backend
 from vivace.checkpoint import EMBEDDED, Checkpoint
-from vivace.cli.bench.bench import check, deliver, measure, num_places
+from vivace.cli.bench.bench import check, deliver, measure, num_slots
 from vivace.cli.bench.latency import Subject
 from vivace.cli.parser import build_parser
 from vivace.device import pick_device, pick_dtype
@@ -57,7 +57,7 @@ def random_tts(shape: str, arguments: argparse.Namespace) -> TTS:
     model = random_module(Qwen3TTS, checkpoint.config, device, dtype)
     codec = random_module(Codec, codec_config, device, torch.float32)
     codec.fold()
-    most = num_places(arguments)
+    most = num_slots(arguments)
     backend = build_backend(arguments.backend, model, codec, Capacity(max_streams=most))
     engine = Engine(backend, EngineLimits(max_streams=most))
     return TTS._put_together(checkpoint, tokenizer, model, codec, engine)

@@ -378,6 +378,22 @@ def test_kernels_that_fail_fall_back_to_the_plain_layers(
         CudaGraphBackend(part.model, part.codec, max_streams=1, layers="fused")
 
 
+def test_weights_keep_their_addresses_once_the_layers_are_built(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The persistent kernels hold them as numbers."""
+    seen: dict[str, int] = {}
+    pick = backend_module.pick_layers
+
+    def spy(name: str, model: Any, table: Any) -> Any:
+        seen.update((key, each.data_ptr()) for key, each in model.named_parameters())
+        return pick(name, model, table)
+
+    monkeypatch.setattr(backend_module, "pick_layers", spy)
+    backend = graph_backend(part)
+    assert seen == {key: each.data_ptr() for key, each in backend.model.named_parameters()}
+
+
 def test_facts_name_layers_memory_and_work_without_a_graph(part: Tiny) -> None:
     backend = graph_backend(part, max_streams=2)
     backend.graphs.fallbacks["frame 1"] = "no memory"

@@ -15,9 +15,11 @@ import torch
 import vivace.backends as backends
 from conftest import Tiny
 from vivace.backends import AUTO_BACKEND, BackendEntry, Capacity, build_backend
-from vivace.backends.megakernel import nvrtc
+from vivace.backends.megakernel import nvrtc, predictor, talker
 from vivace.backends.megakernel.backend import MegakernelBackend, unfit
-from vivace.backends.megakernel.predictor import Dimensions, KernelArguments, source
+from vivace.backends.megakernel.kernel import CHUNK_BYTES, source
+from vivace.backends.megakernel.predictor import Dimensions
+from vivace.backends.megakernel.talker import TalkerDimensions
 from vivace.errors import BackendUnavailableError
 
 SMALL = Dimensions(
@@ -25,6 +27,19 @@ SMALL = Dimensions(
     width=1024, eps=1e-6,
 )  # fmt: skip
 LARGE = dataclasses.replace(SMALL, width=2048)
+SMALL_TALKER = TalkerDimensions(
+    hidden=1024, inter=3072, heads=16, kv_heads=8, head_dim=128, layers=28, eps=1e-6
+)
+LARGE_TALKER = dataclasses.replace(SMALL_TALKER, hidden=2048, inter=6144)
+ARCHITECTURES = tuple(f"sm_{number}" for number in (80, 86, 89, 90, 100, 120))
+
+
+def compile_kernel(architecture: str, size: Dimensions | TalkerDimensions) -> bytes:
+    name, slot_bytes = ("predictor", CHUNK_BYTES)
+    if isinstance(size, TalkerDimensions):
+        name, slot_bytes = "talker", size.slot_bytes
+    options = [*size.options, f"-DSLOT_BYTES={slot_bytes}"]
+    return nvrtc.compile_source(source(f"{name}.cu"), architecture, options)
 
 
 @pytest.fixture
@@ -38,15 +53,22 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
-    ("architecture", "dimensions"),
-    [(f"sm_{number}", SMALL) for number in (80, 86, 89, 90, 100, 120)] + [("sm_90", LARGE)],
+    ("architecture", "size"),
+    [
+        *((each, SMALL) for each in ARCHITECTURES),
+        *((each, SMALL_TALKER) for each in ARCHITECTURES),
+        ("sm_90", LARGE),
+        ("sm_80", LARGE_TALKER),
+        ("sm_90", LARGE_TALKER),
+    ],
 )
-def test_the_kernel_compiles_for_every_gpu_with_bfloat16(
-    architecture: str, dimensions: Dimensions
+def test_the_kernels_compile_for_every_gpu_with_bfloat16(
+    architecture: str, size: Dimensions | TalkerDimensions
 ) -> None:
-    code = nvrtc.compile_source(source(), architecture, dimensions.options)
+    code = compile_kernel(architecture, size)
     assert code.startswith(b"\x7fELF")
-    assert b"predictor_kernel" in code
+    name = b"talker_kernel" if isinstance(size, TalkerDimensions) else b"predictor_kernel"
+    assert name in code
 
 
 @pytest.mark.usefixtures("compiler")
@@ -83,18 +105,24 @@ def test_dimensions_that_the_kernel_asserts_are_refused_before_it_is_compiled() 
         odd = dataclasses.replace(SMALL, **change)
         assert odd.refusal is not None
         with pytest.raises(BackendUnavailableError, match="does not compile"):
-            nvrtc.compile_source(source(), "sm_90", odd.options)
-    assert SMALL.refusal is LARGE.refusal is None
+            compile_kernel("sm_90", odd)
+    for change in ({"hidden": 1536}, {"inter": 3000}, {"head_dim": 64}, {"kv_heads": 1}):
+        strange = dataclasses.replace(SMALL_TALKER, **change)
+        assert strange.refusal is not None
+        with pytest.raises(BackendUnavailableError, match="does not compile"):
+            compile_kernel("sm_90", strange)
+    for size in (SMALL, LARGE, SMALL_TALKER, LARGE_TALKER):
+        assert size.refusal is None
 
 
-def test_the_arguments_have_the_layout_of_the_kernels_struct() -> None:
-    text = source()
+@pytest.mark.parametrize(("module", "num_bytes"), [(predictor, 128), (talker, 128)])
+def test_the_arguments_have_the_layout_of_the_kernels_struct(module: Any, num_bytes: int) -> None:
+    text = source(f"{module.__name__.rpartition('.')[2]}.cu")
     body = text[text.index("struct KernelArguments {") :].split("};")[0]
-    names = [
-        line.split(";")[0].split()[-1].lstrip("*") for line in body.splitlines() if ";" in line
-    ]
-    assert names == [name for name, _ in KernelArguments._fields_]
-    assert ctypes.sizeof(KernelArguments) == 14 * 8 + 8 + 2 * 4
+    fields = [line.split(";")[0] for line in body.splitlines()[1:] if ";" in line]
+    names = [name.split()[-1].lstrip("*") for field in fields for name in field.split(",")]
+    assert names == [name for name, _ in module.KernelArguments._fields_]
+    assert ctypes.sizeof(module.KernelArguments) == num_bytes
 
 
 def test_small_models_and_many_streams_are_refused(tiny: Callable[[str], Tiny]) -> None:

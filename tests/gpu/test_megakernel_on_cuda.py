@@ -17,7 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from shapes import load_configs, random_module
 from teacher_forced import distance, share_within
 
-from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes
+from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes, Place
+from vivace.backends.cuda_graph.fused import FusedLayers
+from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.layers import MegakernelLayers
@@ -46,12 +48,19 @@ def quietly() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", params=["0.6B-CustomVoice", "1.7B-CustomVoice"])
-def layers(request: pytest.FixtureRequest) -> MegakernelLayers:
+def model(request: pytest.FixtureRequest) -> Qwen3TTS:
     with torch.inference_mode():
-        raw, _ = load_configs(request.param)
-        config = parse_model_config(raw)
-        model = random_module(Qwen3TTS, config, CUDA, torch.bfloat16)
-        table = SlotTable(config.talker_config, 8, 256, 64, CUDA, torch.bfloat16)
+        config = parse_model_config(load_configs(request.param)[0])
+        made: Qwen3TTS = random_module(Qwen3TTS, config, CUDA, torch.bfloat16)
+        return made
+
+
+@pytest.fixture(scope="module")
+def layers(model: Qwen3TTS) -> MegakernelLayers:
+    with torch.inference_mode():
+        table = SlotTable(model.config.talker_config, 8, 700, 64, CUDA, torch.bfloat16)
+        table.keys.normal_()
+        table.values.normal_()
         return MegakernelLayers(model, table)
 
 
@@ -114,7 +123,7 @@ def test_teacher_forced_logits_are_no_further_from_float32_than_pytorchs(
         errors = [distance(each, exact) for each in (found, plain)]
         sys.stdout.write(f"batch {batch}: within 2 ulp of PyTorch {share}, errors {errors}\n")
         assert errors[0] < 1.05 * errors[1]
-    assert not layers.kernel.num_faults
+    assert not layers.num_faults
 
 
 @pytest.mark.parametrize("batch", [2, 3, 5, 8])
@@ -172,7 +181,80 @@ def test_ten_thousand_frames_neither_hang_nor_drift(layers: MegakernelLayers) ->
                 graph.replay()
             torch.cuda.synchronize()
             assert torch.equal(codes, expected)
-    assert not layers.kernel.num_faults
+    assert not layers.num_faults
+
+
+POSITIONS = (0, 1, 62, 63, 64, 127, 128, 640)
+
+
+def place_at(positions: Sequence[int], first_slot: int = 0) -> Place:
+    position = torch.tensor(positions, device=CUDA)
+    slots = torch.arange(first_slot, first_slot + len(positions), device=CUDA)
+    return Place(slots=slots, position=position, num_keys=position + 1, span=701)
+
+
+def stored(table: SlotTable, place: Place) -> Tensor:
+    """The new keys and values: [2, rows, layers, heads, head_dim]."""
+    kept = [tensor[:, place.slots, :, place.position] for tensor in (table.keys, table.values)]
+    return torch.stack(kept)
+
+
+def test_the_talkers_states_are_no_further_from_float32_than_the_fused_kernels(
+    model: Qwen3TTS, layers: MegakernelLayers
+) -> None:
+    table, place = layers._table, place_at(POSITIONS)
+    x = hidden_states(layers, len(POSITIONS))
+    fused = FusedLayers.read(layers, x, place)
+    fused_kept = stored(table, place)
+    found = layers.read(x, place)
+    kept = stored(table, place)
+    wide_model = copy.deepcopy(model).float()
+    wide_table = copy.deepcopy(table)
+    wide_table.keys, wide_table.values = table.keys.float(), table.values.float()
+    exact = PlainLayers(wide_model, wide_table).read(x.float(), place)
+    errors = [
+        [distance(*pair) for pair in zip(each, exact, strict=True)] for each in (found, fused)
+    ]
+    sys.stdout.write(f"talker, positions {POSITIONS}, errors {errors}\n")
+    for ours, theirs in zip(*errors, strict=True):
+        assert ours < 1.1 * theirs
+    assert distance(kept[:, :, 0], fused_kept[:, :, 0]) < 0.005  # of the first layer
+    assert distance(kept, fused_kept) < 0.05
+    assert not layers.num_faults
+
+
+@pytest.mark.parametrize("batch", [2, 3, 8])
+def test_a_rows_state_and_keys_do_not_depend_on_its_batch(
+    layers: MegakernelLayers, batch: int
+) -> None:
+    positions = POSITIONS[-batch:]
+    x, place = hidden_states(layers, batch), place_at(positions)
+    together, kept = layers.read(x, place), stored(layers._table, place)
+    for row, position in enumerate(positions):
+        one = place_at([position], row)
+        assert torch.equal(layers.read(x[row : row + 1], one)[0], together[row])
+        assert torch.equal(stored(layers._table, one)[:, 0], kept[:, row])
+    assert not layers.num_faults
+
+
+def test_rows_that_are_not_read_leave_the_slots_as_they_are(layers: MegakernelLayers) -> None:
+    table = layers._table
+    before = table.keys[:, :, :, :-1].clone()
+    last = torch.full((2,), table.num_positions, device=CUDA)
+    idle = Place(torch.zeros_like(last), last, torch.ones_like(last), 64)
+    assert bool(layers.read(hidden_states(layers, 2), idle).isfinite().all())
+    assert torch.equal(table.keys[:, :, :, :-1], before)
+
+
+def test_stale_values_that_are_not_numbers_are_not_read(layers: MegakernelLayers) -> None:
+    table, place = layers._table, place_at([70], 7)
+    x = hidden_states(layers, 1)
+    expected = layers.read(x, place)
+    for tensor in (table.keys, table.values):
+        tensor[:, 7, :, 71:] = float("nan")
+    assert torch.equal(layers.read(x, place), expected)
+    for tensor in (table.keys, table.values):
+        tensor[:, 7, :, 71:] = 0.0
 
 
 def test_streams_of_the_backend_are_the_same_alone_and_together() -> None:
@@ -180,6 +262,7 @@ def test_streams_of_the_backend_are_the_same_alone_and_together() -> None:
     config = parse_model_config(raw)
     model = random_module(Qwen3TTS, config, CUDA, torch.bfloat16)
     codec = random_module(Codec, codec_config, CUDA, torch.float32)
+    codec.fold()
     backend = MegakernelBackend(model, codec, max_streams=4, max_frames=64)
     assert backend.facts()["layers"].startswith("megakernel")
     params = [SamplingParams(seed=n, min_frames=20, max_frames=20) for n in range(4)]
@@ -193,6 +276,7 @@ def test_streams_of_the_backend_are_the_same_alone_and_together() -> None:
     for prompt, sampling in zip(prompts, params, strict=True):
         slot = backend.admit(prompt, sampling)
         alone.append(backend.step([slot], 20).of(0))
+        assert len(alone[-1]) == 20
         backend.release(slot)
     slots = [backend.admit(*each) for each in zip(prompts, params, strict=True)]
     together = backend.step(slots, 20)

@@ -23,7 +23,7 @@ from vivace.backends.cuda_graph.memory import (
     fitting_streams,
     format_sizes,
 )
-from vivace.backends.cuda_graph.prefill import Prefill
+from vivace.backends.cuda_graph.prefill import Prefill, join_tables
 from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable, bytes_per_slot
 from vivace.backends.cuda_graph.stepper import LiveSlot, Stepper, stack
 from vivace.backends.sizes import module_bytes
@@ -76,8 +76,9 @@ class CudaGraphBackend:
             self._table = SlotTable(
                 config, self.max_streams, num_positions, max_frames, device, model.dtype
             )
+            vectors = join_tables(model.talker, self.max_streams)
             self._layers = pick_layers(layers, model, self._table)
-            self._prefill = Prefill(model, self._table, self._layers, self.graphs)
+            self._prefill = Prefill(model, self._table, self._layers, self.graphs, vectors)
             self._codec = CodecGraphs(
                 codec, self.max_streams, self.codec_graphs, precision=codec_precision
             )

@@ -43,14 +43,19 @@ class Field(IntEnum):
 
 class Prefill:
     def __init__(
-        self, model: Qwen3TTS, table: SlotTable, layers: Layers, graphs: GraphPool
+        self,
+        model: Qwen3TTS,
+        table: SlotTable,
+        layers: Layers,
+        graphs: GraphPool,
+        vectors: Tensor,  # of `join_tables`
     ) -> None:
         self._talker = model.talker
         self._table, self._layers, self._graphs = table, layers, graphs
         sizes = [len(each.weight) for each in model.talker.code_tables]
         self._first = np.cumsum([0, *sizes[:-1]])  # of each codebook
         self._nothing, self._speaker = sum(sizes), sum(sizes) + 1  # indices after the codebooks
-        self._vectors = join_tables(model.talker, num_more=1 + table.num_slots)
+        self._vectors = vectors
         parked = [model.config.tts_pad_token_id, 0, table.num_positions, table.padding]
         self._parked = np.array([*parked, *[self._nothing] * len(sizes)])[:, None]
         self._inputs: dict[int, Tensor] = {}  # of each graph, by its number of rows
@@ -184,11 +189,13 @@ def _shared_key(prompt: Prompt) -> Hashable:
     return prompt.text_ids[:length], prompt.codes[:length].tobytes(), speaker
 
 
-def join_tables(talker: Talker, num_more: int) -> Tensor:
-    """The embeddings of all codebooks in one table, followed by `num_more` rows of zeros.
+def join_tables(talker: Talker, num_slots: int) -> Tensor:
+    """The embeddings of all codebooks in one table, a row of zeros, and a row for each slot.
 
-    The talker's own embeddings become views of it, so memory holds them once.
+    The talker's own embeddings become views of it, so memory holds them once; layers that keep
+    their addresses are built after this.
     """
+    num_more = 1 + num_slots
     tables = talker.code_tables
     weights = [table.weight.detach() for table in tables]
     joined = torch.cat([*weights, weights[0].new_zeros(num_more, weights[0].shape[1])])

@@ -1,4 +1,4 @@
-"""The CUDA graph backend with the predictor's frame as one persistent kernel.
+"""The CUDA graph backend with talker and predictor as one persistent kernel each.
 
 For up to eight streams. Its sums run in another order than those of the fused kernels, so an
 engine uses one of the two for all its frames: codes must not depend on the batch.
@@ -10,7 +10,9 @@ import torch
 
 from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
 from vivace.backends.megakernel import driver, nvrtc
-from vivace.backends.megakernel.predictor import MAX_BATCH, model_refusal
+from vivace.backends.megakernel.kernel import MAX_BATCH
+from vivace.backends.megakernel.predictor import Dimensions
+from vivace.backends.megakernel.talker import TalkerDimensions
 from vivace.errors import BackendUnavailableError
 from vivace.model.codec import Codec
 from vivace.model.talker import Qwen3TTS
@@ -48,7 +50,10 @@ def unfit(model: Qwen3TTS, max_streams: int | None) -> str | None:
     """Why it cannot run this model with `max_streams` streams, or None."""
     if max_streams is not None and max_streams > MAX_BATCH:
         return f"it serves up to {MAX_BATCH} streams, not {max_streams}"
-    return model_refusal(model)
+    if model.dtype != torch.bfloat16:
+        return f"it computes in bfloat16, and the model is in {str(model.dtype)[6:]}"
+    config = model.config.talker_config
+    return Dimensions.of(config).refusal or TalkerDimensions.of(config).refusal
 
 
 def device_refusal(device: torch.device) -> str | None:

@@ -1,9 +1,11 @@
-// What the kernels share: numbers, the ring of weights, and the exchange of activations.
+// Primitives of the persistent kernels: arithmetic, the ring buffer of weights, the exchange of activations.
 //
-// One block runs on every multiprocessor. Eight warps compute; a ninth fetches weights into a ring of
+// One block runs on every multiprocessor. Eight warps compute; a ninth copies weights into a ring buffer of
 // chunks in shared memory, in an order that is known beforehand, so that loading never waits for a stage
-// to end. What a stage computes is published word by word: a bfloat16 number and the tag of its stage in
-// 32 bits. Whoever needs it reads until every tag is right, so there is no barrier over the grid.
+// to end. A stage publishes its results in global memory as 32-bit words: a bfloat16 number and the tag of its
+// stage. Readers poll until every tag is right, so there is no barrier over the grid.
+//
+// Defined by the compiler's command line: HEAD_DIM, and SLOT_BYTES, the size of a slot of the ring buffer.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -21,12 +23,14 @@ constexpr int ROWS = 8;                     // weight rows of a unit: the n of o
 constexpr int DEPTH = 1024;                 // numbers of a weight row in one chunk
 constexpr int ROW_BYTES = 2 * DEPTH + 16;   // padded, so that eight rows fall into different banks
 constexpr int CHUNK_BYTES = ROWS * ROW_BYTES;
+constexpr int HEAD_BYTES = 2 * HEAD_DIM + 16;  // of a head's vector in shared memory, padded likewise
 constexpr int SLICE = DEPTH / WARPS;         // numbers of a chunk's depth that a warp sums
 constexpr int UNITS_AT_ONCE = 8;
 constexpr int MAX_BATCH = 8;
 constexpr int MAX_SLOTS = 32;                // of the ring
 constexpr u32 FIRST_POLL = 300;             // cycles after which a published number may have arrived
 constexpr u32 PATIENCE = 1u << 22;          // polls before a block gives up
+constexpr u32 NOT_A_NUMBER = 0x7fc0;        // in bfloat16
 
 #if __CUDA_ARCH__ >= 900
 constexpr u32 FULL_ARRIVALS = 1;            // one thread announces the bytes of a bulk copy
@@ -144,7 +148,7 @@ struct Ring {
         for (slot += num_chunks; slot >= num_slots; slot -= num_slots) ++turn;
     }
 
-    DEVICE_MEMBER u32 address(u32 slot) const { return chunks + slot * CHUNK_BYTES; }
+    DEVICE_MEMBER u32 address(u32 slot) const { return chunks + slot * SLOT_BYTES; }
 
     // Called by each of the warps, which all read every chunk.
     DEVICE_MEMBER void release(u32 slot, u32 lane) const {
@@ -177,7 +181,38 @@ struct Ring {
 #endif
         advance(1);
     }
+
+    // Likewise: `count` vectors of one head that lie one after another.
+    DEVICE_MEMBER void fetch_heads(const u16* vectors, u32 count, u32 lane) {
+        if (turn > 0) barrier_wait(empty + 8 * slot, (turn - 1) & 1);
+        const u32 target = address(slot), ready = full + 8 * slot;
+#if __CUDA_ARCH__ >= 900
+        if (lane == 0)
+            asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }"
+                         ::"r"(ready), "r"(count * HEAD_DIM * 2) : "memory");
+        __syncwarp();
+        for (u32 i = lane; i < count; i += 32)
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                         ::"r"(target + i * HEAD_BYTES), "l"(vectors + i * HEAD_DIM), "r"(2 * HEAD_DIM), "r"(ready)
+                         : "memory");
+#else
+        for (u32 piece = lane; piece < count * HEAD_DIM / 8; piece += 32) {
+            const u32 row = piece / (HEAD_DIM / 8), within = piece % (HEAD_DIM / 8);
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                         ::"r"(target + row * HEAD_BYTES + 16 * within), "l"(vectors + 8 * piece) : "memory");
+        }
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ready) : "memory");
+#endif
+        advance(1);
+    }
 };
+
+// Orders this thread's writes to a slot of the ring before the copy that fills it next.
+DEVICE void fence_copies() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 
 // Weights that are read again before the cache forgets them, or never again.
 DEVICE u64 keep_policy() {
@@ -228,8 +263,8 @@ DEVICE void pause_cycles(u32 cycles) {
     while (now - begin < cycles);
 }
 
-// Reads V groups of four words, `step` words apart, until all are tagged; `lost` ends every wait. The first read of
-// a stage (`is_early`) comes too soon if it comes at once, and would only keep others waiting.
+// Reads V groups of four words, `step` words apart, until all are tagged. After a time-out (`lost`) every wait of the
+// block ends and gives NaN, so that the frame is reported as not finite. The first read of a stage (`is_early`) comes too soon if it comes at once, and would only keep others waiting.
 template <int V>
 DEVICE void take(uint4 (&out)[V], const u32* at, u32 step, u32 tag, volatile u32* lost, bool is_early = true) {
     if (is_early) pause_cycles(FIRST_POLL);
@@ -239,9 +274,12 @@ DEVICE void take(uint4 (&out)[V], const u32* at, u32 step, u32 tag, volatile u32
         for (int v = 0; v < V; ++v) out[v] = peek(at + v * step);
 #pragma unroll
         for (int v = 0; v < V; ++v) is_there &= is_tagged(out[v], tag);
-        if (is_there || *lost) return;
+        if (is_there) return;
+        if (*lost) break;
         if (polls == PATIENCE) *lost = 1;
     }
+#pragma unroll
+    for (int v = 0; v < V; ++v) out[v] = make_uint4(NOT_A_NUMBER, NOT_A_NUMBER, NOT_A_NUMBER, NOT_A_NUMBER);
 }
 
 // -- products ----------------------------------------------------------------------------------------
@@ -307,24 +345,29 @@ DEVICE void multiply_one(float (&parts)[WARPS][MAX_BATCH * ROWS], const Ring& ri
         make_float2(__fadd_rn(c[0][0], c[1][0]), __fadd_rn(c[0][1], c[1][1]));
 }
 
-// The same for two units of one chunk each; here the weights are the sixteen rows of the MMA. Without a second unit
+// The same for two units of C chunks each; here the weights are the sixteen rows of the MMA. Without a second unit
 // (`has_second`) the first stands in for it, and its sums are discarded.
+template <int C>
 DEVICE void multiply_two(float (*parts)[WARPS][MAX_BATCH * ROWS], const Ring& ring, u32 first, bool has_second,
-                         const Slices<1>& rows, u32 num_rows, u32 lane, u32 warp) {
-    const u32 near = ring.wait(first), far = has_second ? ring.wait(first + 1) : near;
-    const u32 at = ring.address(lane & 8 ? far : near) + (lane & 7) * ROW_BYTES + (lane >> 4) * 16 + 2 * SLICE * warp;
+                         const Slices<C>& rows, u32 num_rows, u32 lane, u32 warp) {
+    const u32 within = (lane & 7) * ROW_BYTES + (lane >> 4) * 16 + 2 * SLICE * warp;
     float c[2][4] = {};
 #pragma unroll
-    for (int i = 0; i < SLICE / 32; ++i)
+    for (int chunk = 0; chunk < C; ++chunk) {
+        const u32 near = ring.wait(first + chunk), far = has_second ? ring.wait(first + C + chunk) : near;
+        const u32 at = ring.address(lane & 8 ? far : near) + within;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            u32 w[4];
-            load_matrices(w, at + 32 * i + SLICE * half);
-            const u32(&x)[4] = rows.x[0][i / 2 + half * (SLICE / 64)];
-            multiply(c[half], w[0], w[1], w[2], w[3], x[i % 2 * 2], x[i % 2 * 2 + 1]);
-        }
-    ring.release(near, lane);
-    if (has_second) ring.release(far, lane);
+        for (int i = 0; i < SLICE / 32; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                u32 w[4];
+                load_matrices(w, at + 32 * i + SLICE * half);
+                const u32(&x)[4] = rows.x[chunk][i / 2 + half * (SLICE / 64)];
+                multiply(c[half], w[0], w[1], w[2], w[3], x[i % 2 * 2], x[i % 2 * 2 + 1]);
+            }
+        ring.release(near, lane);
+        if (has_second) ring.release(far, lane);
+    }
     const u32 row = 2 * (lane % 4), column = lane / 4;
 #pragma unroll
     for (int n = 0; n < 4; ++n)

@@ -1,15 +1,16 @@
-"""The fused layers with the predictor's frame as one persistent kernel, for up to eight slots."""
+"""The fused layers, with talker and predictor as one persistent kernel each; up to eight slots."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.frame import Draws
+from vivace.backends.cuda_graph.frame import Draws, Place
 from vivace.backends.cuda_graph.fused import FusedLayers, knobs
 from vivace.backends.cuda_graph.launch import Drawn, Knobs
 from vivace.backends.cuda_graph.slot_table import Scale, SlotTable
 from vivace.backends.megakernel.predictor import PredictorKernel
+from vivace.backends.megakernel.talker import TalkerKernel
 from vivace.model.talker import Qwen3TTS
 
 
@@ -19,6 +20,15 @@ class MegakernelLayers(FusedLayers):
     def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
         super().__init__(model, table)
         self.kernel = PredictorKernel(model)
+        self.talker = TalkerKernel(model, table, self._heads)
+
+    @property
+    def num_faults(self) -> int:
+        """How many blocks timed out waiting for another, in all launches."""
+        return self.kernel.num_faults + self.talker.num_faults
+
+    def read(self, x: Tensor, place: Place) -> Tensor:
+        return self.talker.run(x, place)
 
     def _speak_rest(self, x: Tensor, noise: Tensor, draws: Draws, drawn: Drawn) -> None:
         rest = noise[:, self._noise_starts[1] :]
@@ -53,4 +63,4 @@ class MegakernelLayers(FusedLayers):
             x = torch.cat((x, vector), dim=1) if book == 1 else vector
             expected[:, book - 1] = self.predict(x, book)
         difference = (found.float() - expected.float()).norm() / expected.float().norm()
-        return float("inf") if self.kernel.num_faults else float(difference)
+        return float("inf") if self.num_faults else float(difference)

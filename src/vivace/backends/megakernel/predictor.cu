@@ -1,29 +1,17 @@
 // The code predictor's whole frame in one launch: fifteen sweeps through its layers, the heads, the draws,
 // the next code's embedding and the sum of embeddings.
 //
-// Defined by the compiler's command line: HIDDEN, INTER, HEADS, KV_HEADS, HEAD_DIM, LAYERS, BOOKS, VOCAB,
-// WIDTH (of the talker, whose vectors come in), PROJECTS (whether those are projected), EPS, SOFTMAX_SCALE,
-// KEPT_LAYERS (whose weights should stay in the cache).
+// Defined by the compiler's command line, besides those of stages.cuh: LAYERS, BOOKS, VOCAB, WIDTH (of the talker,
+// whose vectors come in), PROJECTS (whether those are projected), KEPT_LAYERS (whose weights should stay in L2).
 
-constexpr int GROUP = HEADS / KV_HEADS;
-constexpr int MIXED = HEADS * HEAD_DIM;
-constexpr int QKV = MIXED + 2 * KV_HEADS * HEAD_DIM;
 constexpr int WIDEST = INTER > MIXED ? (INTER > WIDTH ? INTER : WIDTH) : (MIXED > WIDTH ? MIXED : WIDTH);
 constexpr int CODES = VOCAB / COMPUTING;    // that a thread draws from
 constexpr int SHARE = WIDTH / COMPUTING;    // numbers of an embedding that a thread copies
-constexpr int HEAD_BYTES = 2 * HEAD_DIM + 16;
 constexpr int LAYER_KEYS = 2 * BOOKS * HEAD_BYTES;  // keys, then values
 
-static_assert(HIDDEN == 1024, "a row's norm is 128 threads with eight numbers each");
-static_assert(MIXED % DEPTH == 0 && INTER % DEPTH == 0 && WIDTH % DEPTH == 0, "depths come in chunks");
-static_assert(HEAD_DIM == 16 * WARPS, "a warp mixes sixteen numbers of a head");
+static_assert(HIDDEN == 1024 && WIDTH % DEPTH == 0, "depths come in chunks");
 static_assert(BOOKS == 16, "one MMA spans all positions");
-static_assert(COMPUTING == 4 * MAX_BATCH * ROWS, "four units are added up at once");
-static_assert(CODES % 4 == 0 && SHARE % 4 == 0 && GROUP <= 8, "");
-
-struct Layer {
-    const u16 *input_norm, *qkv, *q_norm, *k_norm, *o, *post_norm, *gate_up, *down;
-};
+static_assert(CODES % 4 == 0 && SHARE % 4 == 0 && 2 * GROUP <= 8, "");
 
 struct Weights {
     Layer layers[LAYERS];
@@ -70,7 +58,7 @@ struct Shared {
     u32 counts[2][WARPS];
     u64 best[WARPS];
     float parts[UNITS_AT_ONCE + 1][WARPS][MAX_BATCH * ROWS];
-    u16 own[4][MAX_BATCH * ROWS];     // this block's part of the residual stream
+    u16 own[MAX_OWN][MAX_BATCH * ROWS];     // this block's part of the residual stream
     u8 queries[2 * GROUP * HEAD_BYTES];
 };
 
@@ -90,19 +78,6 @@ struct Block {
 
 // -- the warp that fetches ---------------------------------------------------------------------------
 
-DEVICE void fetch_units(Ring& ring, const u16* weight, u32 units, u32 depth, u32 lane, u64 policy) {
-    for (u32 unit = blockIdx.x; unit < units; unit += gridDim.x)
-        for (u32 k = 0; k < depth; k += DEPTH)
-            ring.fetch(weight + (u64)unit * ROWS * depth + k, depth, lane, policy);
-}
-
-// A unit of gates, then the unit of the values that they open.
-DEVICE void fetch_gated(Ring& ring, const u16* weight, u32 lane, u64 policy) {
-    for (u32 unit = blockIdx.x; unit < INTER / ROWS; unit += gridDim.x)
-        for (u32 half = 0; half < 2; ++half)
-            ring.fetch(weight + ((u64)half * INTER + unit * ROWS) * HIDDEN, HIDDEN, lane, policy);
-}
-
 // In the order in which they are multiplied.
 DEVICE void fetch_all(Ring ring, const Weights& weights, u32 first_sweep, u32 lane) {
     const u64 keep = keep_policy(), stream = stream_policy();
@@ -121,90 +96,6 @@ DEVICE void fetch_all(Ring ring, const Weights& weights, u32 first_sweep, u32 la
     }
 }
 
-// -- inputs of a stage -------------------------------------------------------------------------------
-
-// Eight numbers of a thread: published words, or bfloat16 as they lie.
-struct Source {
-    const u32* words;
-    const u16* numbers;
-    u32 tag;
-    u32 step;  // words from the first four to the others
-};
-
-DEVICE void read_eight(u32 (&out)[8], const Source& source, u64 at, volatile u32* lost, bool is_early) {
-    if (source.words == nullptr) {
-        const uint4 packed = *reinterpret_cast<const uint4*>(source.numbers + at);
-        const u32 pairs[4] = {packed.x, packed.y, packed.z, packed.w};
-#pragma unroll
-        for (int i = 0; i < 8; ++i) out[i] = i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xffffu;
-        return;
-    }
-    uint4 words[2];
-    take<2>(words, source.words + at, source.step, source.tag, lost, is_early);
-    const u32 each[8] = {words[0].x, words[0].y, words[0].z, words[0].w,
-                         words[1].x, words[1].y, words[1].z, words[1].w};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out[i] = each[i] & 0xffffu;
-}
-
-DEVICE float squares(const u32 (&x)[8]) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum = __fmaf_rn(wide(x[i]), wide(x[i]), sum);
-    return sum;
-}
-
-DEVICE void store_eight(u8* target, const u32 (&x)[8]) {
-    *reinterpret_cast<uint4*>(target) =
-        make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
-}
-
-// `num_rows` rows of HIDDEN numbers, normalised: four warps to a row. Row r lies at `first + r * step`.
-DEVICE void gather_normed(Block& b, const Source& source, u32 num_rows, u32 first, u32 step, const u16* weight,
-                          bool is_kept) {
-    const u32 group = b.warp / 4, place = b.thread % 128;
-    const uint4 packed = *reinterpret_cast<const uint4*>(weight + 8 * place);
-    const u32 factors[4] = {packed.x, packed.y, packed.z, packed.w};
-#pragma unroll 1
-    for (u32 row = group; row < num_rows; row += 2) {
-        u32 x[8];
-        read_eight(x, source, first + row * step + (source.words == nullptr ? 8 * place : spread(8 * place)),
-                   &b.shared.lost, row == group);
-        if (is_kept && place % gridDim.x == blockIdx.x)
-            store_eight(reinterpret_cast<u8*>(b.shared.own[place / gridDim.x] + row * ROWS), x);
-        float sum = squares(x);
-#pragma unroll
-        for (int far = 16; far > 0; far /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, far));
-        if (b.lane == 0) b.shared.sums[b.warp] = sum;
-        sync_threads(2 + group, 128);
-        const float* sums = b.shared.sums + 4 * group;
-        sum = __fadd_rn(__fadd_rn(sums[0], sums[2]), __fadd_rn(sums[1], sums[3]));
-        const float scale = rsqrt_approximate(__fadd_rn(divide_full(sum, HIDDEN), EPS));
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = scaled(wide(x[i]), scale, (factors[i / 2] >> (i % 2 * 16)) & 0xffffu);
-        store_eight(b.narrow_rows.row(row) + 16 * place, x);
-        if (row + 2 < num_rows) sync_threads(2 + group, 128);
-    }
-    sync_computing();
-}
-
-// The sweep's rows of `depth` numbers as they were published.
-DEVICE void gather_published(Block& b, const u32* words, u32 depth, u32 tag) {
-    for (u32 row = 0; row < b.rows; ++row) {
-#pragma unroll 1
-        for (u32 i = 4 * b.thread; i < depth; i += 8 * COMPUTING) {
-            const u32 step = i + 4 * COMPUTING < depth ? 4 * COMPUTING : 0;
-            uint4 out[2];
-            take<2>(out, words + row * depth + i, step, tag, &b.shared.lost, row == 0 && i < 4 * COMPUTING);
-            u8* target = b.wide_rows.row(row) + 2 * i;
-            *reinterpret_cast<uint2*>(target) = make_uint2(pack(out[0].x, out[0].y), pack(out[0].z, out[0].w));
-            *reinterpret_cast<uint2*>(target + 2 * step) =
-                make_uint2(pack(out[1].x, out[1].y), pack(out[1].z, out[1].w));
-        }
-    }
-    sync_computing();
-}
-
 DEVICE void gather_numbers(Block& b, const u16* numbers, u32 pitch) {
     for (u32 row = 0; row < b.rows; ++row)
 #pragma unroll 1
@@ -215,68 +106,6 @@ DEVICE void gather_numbers(Block& b, const u16* numbers, u32 pitch) {
 }
 
 // -- products ----------------------------------------------------------------------------------------
-
-// This block's units, a few at a time: `emit(unit, i, at)` takes number i = row * ROWS + column of unit `at` of
-// those at hand, which is number `unit` of the block's.
-template <typename Multiply, typename Emit>
-DEVICE void run_units(Block& b, u32 num_rows, u32 num_chunks, u32 count, Multiply multiply_some, Emit emit) {
-#pragma unroll 1
-    for (u32 start = 0; start < count; start += UNITS_AT_ONCE) {
-        const u32 here = min(count - start, (u32)UNITS_AT_ONCE);
-        multiply_some(start, here);
-        sync_computing();
-        const u32 i = b.thread % (MAX_BATCH * ROWS);
-#pragma unroll 1
-        for (u32 at = b.thread / (MAX_BATCH * ROWS); at < here && i < num_rows * ROWS; at += 4) emit(start + at, i, at);
-        if (start + UNITS_AT_ONCE < count) sync_computing();
-    }
-    b.ring.advance(count * num_chunks);
-}
-
-// Of deep products, one unit at a time.
-template <int C>
-DEVICE void multiply_deep(Block& b, u32 rows, u32 start, u32 here) {
-    Slices<C> x;
-    x.load(rows);
-#pragma unroll 1
-    for (u32 j = 0; j < here; ++j) multiply_one<C>(b.shared.parts[j], b.ring, (start + j) * C, x, b.lane, b.warp);
-}
-
-// The sum of a number's eight parts.
-DEVICE float whole(const Block& b, u32 at, u32 i) {
-    float sum = b.shared.parts[at][0][i];
-#pragma unroll
-    for (int warp = 1; warp < WARPS; ++warp) sum = __fadd_rn(sum, b.shared.parts[at][warp][i]);
-    return sum;
-}
-
-DEVICE u32 column_of(u32 unit, u32 i) { return (blockIdx.x + unit * gridDim.x) * ROWS + i % ROWS; }
-
-DEVICE u32 open_gate(float gate, float up) {
-    const float g = rounded(gate);
-    const float opened = rounded(divide_full(g, __fadd_rn(exponential(-g), 1.0f)));
-    return narrow(__fmul_rn(opened, rounded(up)));
-}
-
-// From normalised rows: queries, keys and values; gates and what they open; or logits.
-DEVICE void run_linear(Block& b, u32 num_rows, u32* target, u32 columns, bool is_gated, u32 tag) {
-    const u32 per_emit = is_gated ? 2 : 1, count = per_emit * units_here(columns / ROWS);
-    Slices<1> x;
-    x.load(b.narrow_rows.lane_address(b.lane, b.warp, num_rows));
-    run_units(
-        b, num_rows, 1, count,
-        [&](u32 start, u32 here) {
-#pragma unroll 1
-            for (u32 j = 0; j < here; j += 2)
-                multiply_two(b.shared.parts + j, b.ring, start + j, j + 1 < here, x, num_rows, b.lane, b.warp);
-        },
-        [&](u32 unit, u32 i, u32 at) {
-            if (is_gated && at % 2) return;
-            const float sum = whole(b, at, i);
-            const u32 value = is_gated ? open_gate(sum, whole(b, at + 1, i)) : narrow(sum);
-            publish(target + i / ROWS * columns + column_of(unit / per_emit, i), value, tag);
-        });
-}
 
 DEVICE void run_projection(Block& b, u32 tag) {
     const u16* bias = b.request.weights->projection_bias;
@@ -291,22 +120,6 @@ DEVICE void run_projection(Block& b, u32 tag) {
         });
 }
 
-// The product is added to this block's part of the residual stream.
-DEVICE void run_residual(Block& b, bool is_mlp, u32* target, u32 tag) {
-    const u32 rows = b.wide_rows.lane_address(b.lane, b.warp, b.rows);
-    run_units(
-        b, b.rows, (is_mlp ? INTER : MIXED) / DEPTH, units_here(HIDDEN / ROWS),
-        [&](u32 start, u32 here) {
-            if (is_mlp) multiply_deep<INTER / DEPTH>(b, rows, start, here);
-            else multiply_deep<MIXED / DEPTH>(b, rows, start, here);
-        },
-        [&](u32 unit, u32 i, u32 at) {
-            u16& own = b.shared.own[unit][i];
-            own = narrow(__fadd_rn(wide(own), rounded(whole(b, at, i))));
-            publish(target + i / ROWS * HIDDEN + spread(column_of(unit, i)), own, tag);
-        });
-}
-
 // -- attention ---------------------------------------------------------------------------------------
 
 // Sixteen threads to a head: norm and rotation of queries and key, then all where the mix finds them. `words` are
@@ -316,29 +129,11 @@ DEVICE void prepare_heads(Block& b, const Layer& w, const u32* words, u8* keys, 
     const u32 i = b.thread % 16, line = min(b.thread / 16, num_new * (GROUP + 2) - 1);
     const u32 token = line / (GROUP + 2), row = line % (GROUP + 2), position = first + token;
     const u32 column = row < GROUP ? head * GROUP + row : row == GROUP ? HEADS + head : HEADS + KV_HEADS + head;
-    const u16* norm = row < GROUP ? w.q_norm : w.k_norm;
-    const uint4 factors = *reinterpret_cast<const uint4*>(norm + 8 * i);
-    const uint4 cosines = *reinterpret_cast<const uint4*>(b.request.weights->cos + position * HEAD_DIM + 8 * i);
-    const uint4 sines = *reinterpret_cast<const uint4*>(b.request.weights->sin + position * HEAD_DIM + 8 * i);
+    const Rotation rotation(row < GROUP ? w.q_norm : w.k_norm, *b.request.weights, position, i);
     u32 x[8];
     read_eight(x, Source{words, nullptr, tag, 4}, token * QKV + column * HEAD_DIM + 8 * i, &b.shared.lost, true);
-    float sum = squares(x);
-#pragma unroll
-    for (int far = 8; far > 0; far /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, far));
-    const float scale = rsqrt_approximate(__fadd_rn(divide_full(sum, HEAD_DIM), EPS));
-    const u32 f[4] = {factors.x, factors.y, factors.z, factors.w};
-    const u32 c[4] = {cosines.x, cosines.y, cosines.z, cosines.w};
-    const u32 s[4] = {sines.x, sines.y, sines.z, sines.w};
     u32 turned[8];
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-        const u32 shift = n % 2 * 16;
-        const u32 normed = scaled(wide(x[n]), scale, (f[n / 2] >> shift) & 0xffffu);
-        const u32 other = __shfl_xor_sync(~0u, normed, 8);
-        const float along = rounded(__fmul_rn(wide(normed), wide((c[n / 2] >> shift) & 0xffffu)));
-        const float across = rounded(__fmul_rn(wide(other), wide((s[n / 2] >> shift) & 0xffffu)));
-        turned[n] = row > GROUP ? x[n] : narrow(__fadd_rn(along, across));
-    }
+    rotation.apply(turned, x, row > GROUP);
     if (b.thread >= 16 * num_new * (GROUP + 2)) return;
     u8* values = keys + BOOKS * HEAD_BYTES;
     u8* target = row < GROUP ? b.shared.queries + (token * GROUP + row) * HEAD_BYTES
@@ -402,9 +197,6 @@ DEVICE void mix_values(Block& b, const u8* keys, u32* target, u32 num_new, u32 f
         publish_pair(target + 8 * tile, narrow(divide_full(mixed[tile][0], total)),
                      narrow(divide_full(mixed[tile][1], total)), tag);
 }
-
-// The last blocks have the least to multiply: they attend and draw.
-DEVICE u32 last_first() { return gridDim.x - 1 - blockIdx.x; }
 
 DEVICE void run_attention(Block& b, u32 layer, u32 sweep, u32 index, u32 tag) {
     const u32 num_new = b.rows / b.batch, first = sweep + 1 - num_new;
@@ -681,17 +473,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) predictor_kernel(const 
     extern __shared__ __align__(128) u8 memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const u32 thread = threadIdx.x, batch = request.batch;
-    if (thread == 0) {
-        shared.lost = 0;
-        shared.epoch = *(volatile u32*)request.control;
-        for (u32 slot = 0; slot < MAX_SLOTS; ++slot) {
-            barrier_init(shared_address(shared.full + slot), FULL_ARRIVALS);
-            barrier_init(shared_address(shared.empty + slot), EMPTY_ARRIVALS);
-        }
-    #if __CUDA_ARCH__ >= 900
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-    }
+    if (thread == 0) init_shared(shared, request.control);
     const u32 attention_units = (batch * KV_HEADS + blockIdx.x) / gridDim.x;
     u8* keys = memory + (sizeof(Shared) + 127) / 128 * 128;
     u8* narrow_base = keys + attention_units * LAYERS * LAYER_KEYS;
@@ -702,23 +484,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) predictor_kernel(const 
     for (u32 i = thread; i < attention_units * LAYERS * LAYER_KEYS / 16; i += THREADS)
         reinterpret_cast<uint4*>(keys)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
-    Exchange* halves = reinterpret_cast<Exchange*>(request.exchange);
-    const u32 half = shared.epoch & 1;
-    uint4* other = reinterpret_cast<uint4*>(halves + (1 - half));
-    for (u32 i = blockIdx.x * THREADS + thread; i < sizeof(Exchange) / 16; i += gridDim.x * THREADS)
-        other[i] = make_uint4(0, 0, 0, 0);
-    const u32 num_slots = min((request.shared_bytes - (u32)(ring_base - memory)) / CHUNK_BYTES, (u32)MAX_SLOTS);
-    Ring ring{shared_address(ring_base), shared_address(shared.full), shared_address(shared.empty), num_slots, 0, 0};
+    Exchange& exchange = open_exchange<Exchange>(request.exchange, shared.epoch);
+    Ring ring = open_ring(shared, memory, ring_base, request.shared_bytes);
     if (thread >= COMPUTING) {
         fetch_all(ring, *request.weights, first_sweep, thread - COMPUTING);
         return;
     }
-    Block block{request, shared, halves[half], keys, {narrow_base, 2 * HIDDEN + 16}, {wide_base, 2 * WIDEST + 16},
+    Block block{request, shared, exchange, keys, {narrow_base, 2 * HIDDEN + 16}, {wide_base, 2 * WIDEST + 16},
                 ring, thread, thread % 32, thread / 32, batch, batch};
     run_frame(block, first_sweep);
-    sync_computing();
-    if (thread == 0 && shared.lost) atomicAdd(request.control + 1, 1);
-    if (thread == 0 && blockIdx.x == 0) *(volatile u32*)request.control = shared.epoch + 1;
+    finish(shared, request.control);
 }
 
 // What the host must know of the layout.

@@ -5,27 +5,24 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_int64, c_uint32, c_uint64
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import torch
 from torch import Tensor
 
-from vivace.backends.megakernel import driver
-from vivace.backends.megakernel.nvrtc import compile_source
-from vivace.errors import BackendUnavailableError
+from vivace.backends.megakernel.kernel import (
+    CHUNK_BYTES,
+    MAX_BATCH,
+    Kernel,
+    blocks,
+    head_bytes,
+    layer_tensors,
+)
 from vivace.model.config import TalkerConfig
-from vivace.model.layers import Block, Linear
+from vivace.model.layers import Linear
 from vivace.model.talker import Qwen3TTS
 
 if TYPE_CHECKING:
     from vivace.backends.cuda_graph.launch import Drawn, Knobs
-
-MAX_BATCH = 8
-THREADS = 288
-CHUNK_BYTES = 8 * (2 * 1024 + 16)
-MIN_CHUNKS = 4
-SOURCES = ("common.cuh", "predictor.cu")
 
 
 class KernelArguments(ctypes.Structure):
@@ -104,58 +101,30 @@ class Dimensions:
 
 class PredictorKernel:
     def __init__(self, model: Qwen3TTS) -> None:
-        predictor, device = model.talker.code_predictor, model.device
         self._dimensions = Dimensions.of(model.config.talker_config)
-        properties = torch.cuda.get_device_properties(device)
-        self._num_blocks = properties.multi_processor_count
-        self._most_shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 2**10))
-        architecture = f"sm_{properties.major}{properties.minor}"
-        code = compile_source(source(), architecture, self._dimensions.options)
-        self._module = driver.Module(code)
-        self._function = self._module.function("predictor_kernel")
-        shared, exchange, weights = self._module.numbers("layout")
-        self._shared_bytes = shared
-        rope = predictor.rope.span(0, self._dimensions.books, model.talker.codec_head.weight)
-        self._kept = [part.contiguous() for part in rope]
-        pointers = [tensor.data_ptr() for tensor in self._tensors(model)]
-        assert len(pointers) * 8 == weights
-        self._weights = torch.tensor(pointers, dtype=torch.int64, device=device)
-        self._exchange = torch.zeros(2 * exchange, dtype=torch.uint8, device=device)
-        self._control = torch.zeros(4, dtype=torch.int32, device=device)
-        driver.allow_shared(self._function, self._most_shared)
+        self._kernel = Kernel("predictor", self._dimensions.options, CHUNK_BYTES, model.device)
+        rope = model.talker.code_predictor.rope
+        tables = rope.span(0, self._dimensions.books, model.talker.codec_head.weight)
+        self._rope = [part.contiguous() for part in tables]  # kept alive
+        self._weights = self._kernel.pointers(self._tensors(model))
 
     def _tensors(self, model: Qwen3TTS) -> list[Tensor]:
         """In the order of predictor.cu's Weights."""
         predictor = model.talker.code_predictor
-        tensors: list[Tensor] = []
-        for layer in predictor.model.layers:
-            block = cast("Block", layer)
-            attention = block.self_attn
-            assert attention.q_norm is not None
-            assert attention.k_norm is not None
-            tensors += [
-                block.input_layernorm.weight, attention.qkv_weight, attention.q_norm.weight,
-                attention.k_norm.weight, attention.o_proj.weight,
-                block.post_attention_layernorm.weight, block.mlp.gate_up_weight,
-                block.mlp.down_proj.weight,
-            ]  # fmt: skip
-        tensors += [predictor.model.norm.weight, *self._kept]
+        norm = predictor.model.norm.weight
+        layers = [each for block in blocks(predictor.model.layers) for each in layer_tensors(block)]
         projection = predictor.small_to_mtp_projection
         if isinstance(projection, Linear):
-            tensors += [projection.weight, cast("Tensor", projection.bias)]
+            projections = [projection.weight, cast("Tensor", projection.bias)]
         else:
-            tensors += [predictor.model.norm.weight] * 2  # not read
-        tensors += [cast("Linear", head).weight for head in predictor.lm_head]
-        tensors += [table.weight for table in model.talker.code_tables[1:]]
-        for tensor in tensors:
-            assert tensor.is_contiguous()
-            assert tensor.dtype == torch.bfloat16
-        return tensors
+            projections = [norm, norm]  # not read
+        heads = [cast("Linear", head).weight for head in predictor.lm_head]
+        embeddings = [table.weight for table in model.talker.code_tables[1:]]
+        return [*layers, norm, *self._rope, *projections, *heads, *embeddings]
 
     @property
     def num_faults(self) -> int:
-        """How many blocks timed out waiting for another."""
-        return int(self._control[1])
+        return self._kernel.num_faults
 
     def run(
         self,
@@ -170,7 +139,7 @@ class PredictorKernel:
     ) -> None:
         """Draw codebooks 1 and up of a frame."""
         batch = len(x)
-        self._check_shared(batch)
+        self._kernel.check_shared(self._fixed_bytes(batch), batch)
         request = KernelArguments(
             weights=self._weights.data_ptr(),
             x=x.data_ptr(),
@@ -184,39 +153,20 @@ class PredictorKernel:
             code_sum=drawn.code_sum.data_ptr(),
             forced=0 if forced is None else forced.data_ptr(),
             logits=0 if logits is None else logits.data_ptr(),
-            exchange=self._exchange.data_ptr(),
-            control=self._control.data_ptr(),
+            exchange=self._kernel.exchange.data_ptr(),
+            control=self._kernel.control.data_ptr(),
             noise_pitch=noise.stride(0),
             batch=batch,
-            shared_bytes=self._most_shared,
+            shared_bytes=self._kernel.most_shared,
         )
-        driver.launch_cooperative(
-            self._function, self._num_blocks, THREADS, self._most_shared, request
-        )
+        self._kernel.launch(request)
 
     def _fixed_bytes(self, batch: int) -> int:
         """Shared memory besides the ring buffer of weights."""
         size = self._dimensions
-        units = -(-batch * size.kv_heads // self._num_blocks)  # of attention, in one block
-        keys = units * size.layers * 2 * size.books * (2 * size.head_dim + 16)
+        units = -(-batch * size.kv_heads // self._kernel.num_blocks)  # of attention, in one block
+        keys = units * size.layers * 2 * size.books * head_bytes(size.head_dim)
         most_rows = 2 * batch if 2 * batch <= MAX_BATCH else batch  # of a frame's first sweep
         widest = max(size.inter, size.mixed, size.width)
         rows = most_rows * (2 * size.hidden + 16 + 2 * widest + 16)
-        return self._shared_bytes + keys + rows
-
-    def _check_shared(self, batch: int) -> None:
-        num_free = self._most_shared - self._fixed_bytes(batch)
-        if num_free < MIN_CHUNKS * CHUNK_BYTES:
-            raise BackendUnavailableError(f"too little shared memory for a batch of {batch}")
-
-
-def model_refusal(model: Qwen3TTS) -> str | None:
-    """Why the kernel cannot run this model, or None."""
-    if model.dtype != torch.bfloat16:
-        return f"it computes in bfloat16, and the model is in {str(model.dtype)[6:]}"
-    return Dimensions.of(model.config.talker_config).refusal
-
-
-def source() -> str:
-    folder = Path(__file__).parent
-    return "".join((folder / name).read_text() for name in SOURCES)
+        return self._kernel.shared_bytes + keys + rows

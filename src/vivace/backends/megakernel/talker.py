@@ -1,0 +1,145 @@
+"""One step of the talker as one kernel launch; see talker.cu."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int64, c_uint32, c_uint64
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from vivace.backends.cuda_graph.frame import Place
+from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.megakernel.kernel import (
+    MAX_BATCH,
+    Kernel,
+    blocks,
+    head_bytes,
+    layer_tensors,
+)
+from vivace.model.config import TalkerConfig
+from vivace.model.talker import Qwen3TTS
+
+if TYPE_CHECKING:
+    from vivace.backends.cuda_graph.launch import Heads
+
+KEYS = 64  # of a chunk
+
+
+class KernelArguments(ctypes.Structure):
+    """The struct of the same name in talker.cu."""
+
+    _fields_ = (
+        *(
+            (name, c_uint64)
+            for name in (
+                "weights", "x", "hidden", "keys", "values", "slots", "position", "num_keys",
+                "partials", "exchange", "control",
+            )
+        ),
+        *((name, c_int64) for name in ("layer_stride", "slot_stride", "head_stride")),
+        *((name, c_uint32) for name in ("batch", "max_chunks", "shared_bytes", "padding")),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TalkerDimensions:
+    """The dimensions that the kernel is compiled for."""
+
+    hidden: int
+    inter: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layers: int
+    eps: float
+
+    @classmethod
+    def of(cls, config: TalkerConfig) -> TalkerDimensions:
+        return cls(
+            hidden=config.hidden_size,
+            inter=config.intermediate_size,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            layers=config.num_hidden_layers,
+            eps=config.rms_norm_eps,
+        )
+
+    @property
+    def mixed(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the kernel does not support them, or None; stages.cuh asserts the same."""
+        fits = (
+            self.hidden in (1024, 2048)
+            and self.head_dim == 128
+            and self.heads % self.kv_heads == 0
+            and self.heads <= 8 * self.kv_heads
+            and not any(size % 1024 for size in (self.inter, self.mixed))
+        )
+        return None if fits else "the talker's dimensions do not fit its tiles"
+
+    @property
+    def options(self) -> list[str]:
+        """Compiler flags."""
+        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
+        numbers["eps"] = f"{self.eps!r}f"
+        numbers["softmax_scale"] = f"{self.head_dim**-0.5!r}f"
+        return [f"-D{name.upper()}={value}" for name, value in numbers.items()]
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of the ring buffer: a chunk of keys is larger than one of weights."""
+        return KEYS * head_bytes(self.head_dim)
+
+
+class TalkerKernel:
+    def __init__(self, model: Qwen3TTS, table: SlotTable, heads: Heads) -> None:
+        size = TalkerDimensions.of(model.config.talker_config)
+        self._kernel = Kernel("talker", size.options, size.slot_bytes, model.device)
+        self._dimensions, self._table = size, table
+        body = model.talker.model
+        self._rope = [heads.cos.contiguous(), heads.sin.contiguous()]  # kept alive
+        layers = [each for block in blocks(body.layers) for each in layer_tensors(block)]
+        self._weights = self._kernel.pointers([*layers, body.norm.weight, *self._rope])
+        self._max_chunks = -(-table.keys.shape[3] // KEYS)
+        num_sums = MAX_BATCH * size.heads * self._max_chunks * (size.head_dim + 2)
+        self._partials = torch.zeros(num_sums, dtype=torch.int64, device=model.device)
+
+    @property
+    def num_faults(self) -> int:
+        return self._kernel.num_faults
+
+    def run(self, x: Tensor, place: Place) -> Tensor:
+        """Rows [B, hidden] to hidden states [B, hidden]; stores their keys and values."""
+        batch, size = len(x), self._dimensions
+        rows = batch * (2 * max(size.inter, size.mixed, size.hidden) + 16)
+        self._kernel.check_shared(self._kernel.shared_bytes + -(-rows // 128) * 128, batch)
+        x, hidden, keys = x.contiguous(), torch.empty_like(x), self._table.keys
+        request = KernelArguments(
+            weights=self._weights.data_ptr(),
+            x=x.data_ptr(),
+            hidden=hidden.data_ptr(),
+            keys=keys.data_ptr(),
+            values=self._table.values.data_ptr(),
+            slots=place.slots.data_ptr(),
+            position=place.position.data_ptr(),
+            num_keys=place.num_keys.data_ptr(),
+            partials=self._partials.data_ptr(),
+            exchange=self._kernel.exchange.data_ptr(),
+            control=self._kernel.control.data_ptr(),
+            layer_stride=keys.stride(0),
+            slot_stride=keys.stride(1),
+            head_stride=keys.stride(2),
+            batch=batch,
+            max_chunks=self._max_chunks,
+            shared_bytes=self._kernel.most_shared,
+            padding=0,
+        )
+        self._kernel.launch(request)
+        return hidden

@@ -20,6 +20,7 @@ from vivace.serve import elevenlabs, enrol, health, lists, sockets, speech
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, describe
 from vivace.serve.guard import Guard
+from vivace.serve.page import page
 
 ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
     health.routes,
@@ -28,6 +29,7 @@ ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
     speech.routes,
     elevenlabs.routes,
     sockets.routes,
+    page.routes,
 )
 
 

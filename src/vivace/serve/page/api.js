@@ -1,0 +1,83 @@
+// What the server offers, over relative addresses: the page may live under any sub-path.
+const base = new URL("../v1/", import.meta.url);
+
+let key = "";
+try { key = sessionStorage.getItem("vivace.key") ?? ""; } catch { /* storage may be forbidden */ }
+
+export const setKey = (value) => {
+	key = value.trim();
+	try { sessionStorage.setItem("vivace.key", key); } catch { /* it lasts until a reload */ }
+};
+
+export class ApiError extends Error {
+	constructor(message, status = 0) {
+		super(message);
+		this.status = status;
+	}
+}
+
+async function call(path, options = {}) {
+	const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
+	let answer;
+	try {
+		answer = await fetch(new URL(path, base), { ...options, headers });
+	} catch (error) {
+		if (error.name === "AbortError") throw error;
+		throw new ApiError("The server does not answer.");
+	}
+	if (answer.ok) return answer;
+	const body = await answer.json().catch(() => null);
+	const retry = answer.headers.get("Retry-After");
+	const said = body?.error?.message ?? `The server answered ${answer.status}.`;
+	throw new ApiError(said + (retry ? ` Try again in ${retry} s.` : ""), answer.status);
+}
+
+const post = (path, body, signal) => call(path, {
+	method: "POST", signal, body: JSON.stringify(body), headers: { "Content-Type": "application/json" },
+});
+
+export const getModels = async () => (await (await call("audio/models")).json()).models;
+export const getVoices = async (model) =>
+	(await (await call(`audio/voices?model=${encodeURIComponent(model)}`)).json()).voices;
+export const deleteVoice = (id) => call(`audio/voices/${encodeURIComponent(id)}`, { method: "DELETE" });
+
+export async function makeVoice(fields) {
+	const form = new FormData();
+	for (const [name, value] of Object.entries(fields)) {
+		if (value instanceof Blob) form.append(name, value, "sample.wav");
+		else if (value) form.append(name, value);
+	}
+	return (await call("audio/voices", { method: "POST", body: form })).json();
+}
+
+// Hands out the sample rate once, then bytes as they come.
+export async function* speak(request, signal) {
+	const answer = await post("audio/speech", { ...request, response_format: "pcm" }, signal);
+	const rate = /rate=(\d+)/.exec(answer.headers.get("Content-Type") ?? "")?.[1];
+	yield Number(rate ?? 24000);
+	const reader = answer.body.getReader();
+	for (;;) {
+		let part;
+		try {
+			part = await reader.read();
+		} catch (error) {
+			if (error.name === "AbortError") throw error;
+			throw new ApiError("The speech broke off: the server ended the stream early.");
+		}
+		if (part.done) return;
+		yield part.value;
+	}
+}
+
+// A browser cannot set headers on a socket: the key travels as a subprotocol.
+export function openSocket() {
+	const url = new URL("audio/speech/stream", base);
+	url.protocol = url.protocol.replace("http", "ws");
+	const socket = new WebSocket(url, key ? ["vivace", `vivace-key.${encodeKey(key)}`] : ["vivace"]);
+	socket.binaryType = "arraybuffer";
+	return socket;
+}
+
+// Subprotocols are tokens: base64url has only letters that they may have.
+const encodeKey = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text)))
+	.replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");

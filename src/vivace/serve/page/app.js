@@ -1,0 +1,306 @@
+// The page: type, speak, hear it while it is made.
+import * as api from "./api.js";
+import { Player, Track } from "./audio.js";
+import { clockTime, download, Past } from "./history.js";
+import { Live } from "./live.js";
+import * as settings from "./settings.js";
+import { titled, Voices } from "./voices.js";
+import { Wave } from "./wave.js";
+
+const { $ } = settings;
+const PREVIEW = "Hello. This is how I sound, and this is how I read a sentence to you.";
+
+const player = new Player();
+const wave = new Wave($("wave"), player);
+let models = [];
+let heard = null; // what is on the stage: {track, text, settings, began, lastAt, firstAudio, seconds}
+let running = null; // the AbortController of the request that is being answered
+
+const model = () => models.find(({ id }) => id === $("model").value);
+const isBusy = () => Boolean(running || player.isPlaying || live.isBusy);
+
+// -- saying things
+
+const say = (text) => { if ($("status").textContent !== text) $("status").textContent = text; };
+
+function fail(error) {
+	if (error.name === "AbortError") return;
+	$("error").hidden = false;
+	$("error").textContent = error.message;
+	if (error.status === 401) askKey(true);
+	say("That did not work.");
+	settle();
+}
+
+const clearError = () => { $("error").hidden = true; };
+
+function askKey(isAsked) {
+	$("key-toggle").hidden = false;
+	$("key-form").hidden = !isAsked;
+	$("key-toggle").ariaExpanded = String(isAsked);
+	if (isAsked) $("key").focus();
+}
+
+// -- one utterance
+
+function begin(item) {
+	heard = { settings: settings.values(), ...item };
+	wave.show(heard.track);
+	player.play(heard.track).catch(fail);
+	settle();
+	return heard;
+}
+
+function grow(item, bytes) {
+	item.track.addBytes(bytes);
+	item.lastAt = performance.now();
+	player.feed();
+	wave.draw();
+}
+
+function end(item, isKept = true) {
+	item.track.isEnded = true;
+	item.seconds = item.track.seconds;
+	player.feed();
+	wave.draw();
+	if (isKept && item.track.length) past.add(item);
+	settle();
+}
+
+async function speak(text, isKept = true) {
+	stop();
+	clearError();
+	if (!text.trim()) {
+		say("There is nothing to say yet.");
+		return $("text").focus();
+	}
+	const began = performance.now(), control = running = new AbortController();
+	let item = null;
+	say("Waiting for the first sound");
+	$("first-audio").textContent = $("real-time").textContent = $("buffer").textContent = "–";
+	settle();
+	player.open(model()?.sample_rate ?? 24000).catch(fail); // now, in the user's gesture
+	try {
+		for await (const part of api.speak({ ...settings.request(), input: text }, control.signal)) {
+			if (item) grow(item, part);
+			else item = begin({ track: new Track(part), text, began }); // first comes the rate
+		}
+	} catch (error) {
+		fail(error);
+	}
+	if (running === control) running = null;
+	if (item) end(item, isKept);
+	settle();
+}
+
+function stop() {
+	if (isBusy()) say("Stopped.");
+	running?.abort();
+	running = null;
+	live.cancel();
+	player.stop();
+	wave.draw();
+	settle();
+}
+
+function replay(item, second = 0) {
+	clearError();
+	if (item !== heard) stop();
+	heard = item;
+	wave.show(item.track);
+	player.play(item.track, second * item.track.rate).catch(fail);
+	settle();
+}
+
+player.addEventListener("start", () => {
+	if (heard.began) heard.firstAudio ??= performance.now() - heard.began;
+	say("Speaking");
+	settle();
+});
+player.addEventListener("done", () => {
+	say(`Spoken: ${player.track.seconds.toFixed(1)} seconds.`);
+	settle();
+});
+
+// -- what is shown
+
+function settle() {
+	$("stop").disabled = !isBusy();
+	$("download").disabled = $("replay").disabled = !heard?.track.length;
+	showFigures();
+}
+
+function showFigures() {
+	if (!heard || (running && heard.track.isEnded)) return;
+	const { track, firstAudio, lastAt, began, isLive } = heard, at = player.position;
+	const { isWaiting, gaps } = player.state, { isPlaying } = player;
+	const times = lastAt && !isLive ? (1000 * track.seconds) / (lastAt - began) : 0;
+	$("first-audio").textContent = firstAudio ? `${Math.round(firstAudio)} ms` : "–";
+	$("real-time").textContent = times ? `${times.toFixed(1)}×` : isLive ? "live" : "–";
+	$("buffer").textContent = isPlaying ? (isWaiting ? "waiting" : `${(track.seconds - at).toFixed(1)} s`)
+		: gaps && !isLive ? `${gaps} gap${gaps > 1 ? "s" : ""}` : "no gaps"; // in live mode a pause is the typist's
+	$("clock").textContent = `${clockTime(at).replace(" s", "")} / ${clockTime(track.seconds)}`;
+	Object.assign($("wave"), { ariaValueMax: track.seconds.toFixed(1), ariaValueNow: at.toFixed(1),
+		ariaValueText: `${at.toFixed()} of ${track.seconds.toFixed()} seconds` });
+}
+
+setInterval(() => { if (isBusy()) showFigures(); }, 100);
+
+function changed() {
+	const { length } = $("text").value;
+	$("speed-value").value = `${Number($("speed").value)}×`;
+	$("count").value = `${length.toLocaleString("en")} characters`;
+	clearTimeout(changed.timer); // browsers limit how often the address may change
+	changed.timer = setTimeout(() => history.replaceState(null, "", settings.address()), 300);
+}
+
+// -- live mode
+
+const live = new Live({
+	// Utterances that follow each other are one track, as long as it plays.
+	start(rate) {
+		const isNext = heard?.isLive && player.track === heard.track && player.isPlaying;
+		if (isNext) heard.track.isEnded = false;
+		else begin({ track: new Track(rate), text: "", began: live.saidAt, isLive: true, from: spokenTo });
+	},
+	grow: (bytes) => grow(heard, bytes),
+	end() {
+		spokenTo = live.sent.length;
+		if (!heard?.isLive || heard.track.isEnded) return settle();
+		heard.text = live.sent.slice(heard.from).trim();
+		end(heard);
+	},
+	fail,
+});
+let spokenTo = 0; // how much of the text belongs to earlier tracks
+
+function follow() {
+	if (!$("live").checked) return;
+	clearError();
+	running?.abort();
+	player.open(model()?.sample_rate ?? 24000).catch(fail);
+	live.type($("text").value, settings.request());
+	spokenTo = Math.min(spokenTo, $("text").value.length);
+	settle();
+}
+
+function switchLive() {
+	$("live-hint").hidden = !$("live").checked;
+	live.finish();
+	live.sent = $("text").value; // only what is typed from here on
+	spokenTo = live.sent.length;
+	if ($("live").checked) {
+		say("Live: type, and it is spoken.");
+		$("text").focus();
+	}
+	changed();
+}
+
+// -- controls
+
+function act() {
+	if (live.isOpen) return live.finish();
+	live.sent = $("text").value;
+	spokenTo = live.sent.length;
+	return speak($("text").value);
+}
+
+$("speak").onclick = act;
+$("stop").onclick = stop;
+$("replay").onclick = () => replay(heard);
+$("download").onclick = () => download(heard);
+$("preview").onclick = () => speak(PREVIEW, false);
+$("live").onchange = switchLive;
+$("text").oninput = () => { changed(); follow(); };
+$("settings").oninput = changed;
+$("settings").onsubmit = (event) => event.preventDefault();
+$("link").onclick = async () => {
+	const link = new URL(settings.address($("text").value), location.href).href;
+	try {
+		await navigator.clipboard.writeText(link);
+		say("The link with this text and these settings is copied.");
+	} catch {
+		history.replaceState(null, "", link);
+		say("The link is in the address bar.");
+	}
+};
+
+addEventListener("keydown", (event) => {
+	if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+		event.preventDefault();
+		act();
+	} else if (event.key === "Escape") stop();
+});
+
+$("wave").onclick = ({ clientX }) => { if (heard?.track.length) replay(heard, wave.secondAt(clientX)); };
+$("wave").onkeydown = (event) => {
+	const step = { ArrowLeft: -1, ArrowRight: 1, ArrowDown: -1, ArrowUp: 1, PageUp: 10, PageDown: -10 }[event.key];
+	if (event.ctrlKey || !heard?.track.length || !(step || ["Home", "Enter", " "].includes(event.key))) return;
+	event.preventDefault();
+	replay(heard, step ? Math.max(0, Math.min(heard.track.seconds - 0.1, player.position + step)) : 0);
+};
+
+$("theme").onclick = toggleTheme; // of theme.js
+addEventListener("theme", () => {
+	wave.readColours();
+	past.show();
+});
+
+$("key-toggle").onclick = () => askKey($("key-form").hidden);
+$("key-form").onsubmit = (event) => {
+	event.preventDefault();
+	api.setKey($("key").value);
+	askKey(false);
+	clearError();
+	live.close();
+	load();
+};
+
+// -- loading
+
+const voices = new Voices({
+	fail, say, changed,
+	play: (track) => replay({ track: Object.assign(track, { isEnded: true }), text: "recording" }),
+	reload: (wanted) => showModel(wanted),
+});
+const past = new Past({
+	play: replay,
+	use({ text, settings: used }) {
+		settings.fill({ model: $("model").value, ...used, text });
+		switchLive();
+		$("text").focus();
+	},
+});
+
+async function showModel(wanted = settings.voice()) {
+	const { id, languages, device, sample_rate: rate } = model(), language = $("language").value;
+	$("model-line").textContent = [models.length < 2 && id, device, `${rate / 1000} kHz`].filter(Boolean).join(" · ");
+	$("language").replaceChildren(...languages.map((each) => new Option(titled(each), each)));
+	if (languages.includes(language)) $("language").value = language;
+	await voices.load(model(), models, wanted);
+}
+
+async function load() {
+	const given = settings.readAddress();
+	try {
+		models = await api.getModels();
+		$("model").replaceChildren(...models.map(({ id }) => new Option(id, id)));
+		if (models.some(({ id }) => id === given.model)) $("model").value = given.model;
+		$("model").hidden = models.length < 2;
+		await showModel(given.voice);
+		settings.fill({ voice: settings.voice(), ...given, model: $("model").value });
+		$("live").checked = Boolean(given.live);
+		say("Ready");
+		switchLive();
+	} catch (error) {
+		fail(error);
+	}
+}
+
+$("model").onchange = () => {
+	live.close();
+	showModel().catch(fail);
+};
+
+wave.readColours();
+load();

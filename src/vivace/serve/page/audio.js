@@ -1,0 +1,206 @@
+// Sound: a Track keeps what was made, the Player plays it while it grows, the Recorder listens.
+import { Ring } from "./ring.js";
+
+const AHEAD_S = 30; // of the ring's 45 s
+export const PEAK_S = 0.02;
+const here = (name) => new URL(name, import.meta.url);
+
+// 16-bit samples that grow, and one peak every 20 ms for the waveform.
+export class Track {
+	constructor(rate = 24000) {
+		this.rate = rate;
+		this.samples = new Int16Array(rate * 16);
+		this.length = 0;
+		this.peaks = [];
+		this.isEnded = false;
+		this.odd = null; // half a sample: a chunk may end anywhere
+	}
+
+	get seconds() { return this.length / this.rate; }
+
+	addBytes(bytes) {
+		if (this.odd !== null) {
+			const joined = new Uint8Array(bytes.length + 1);
+			joined[0] = this.odd;
+			joined.set(bytes, 1);
+			bytes = joined;
+		}
+		this.odd = bytes.length % 2 ? bytes[bytes.length - 1] : null;
+		const even = bytes.slice(0, bytes.length & ~1);
+		this.add(new Int16Array(even.buffer));
+	}
+
+	add(samples) {
+		if (this.length + samples.length > this.samples.length) {
+			const larger = new Int16Array(2 * (this.length + samples.length));
+			larger.set(this.samples.subarray(0, this.length));
+			this.samples = larger;
+		}
+		this.samples.set(samples, this.length);
+		this.length += samples.length;
+		const step = Math.round(this.rate * PEAK_S);
+		for (let at = this.peaks.length * step; at + step <= this.length; at += step) {
+			let peak = 0;
+			for (let i = at; i < at + step; i++) peak = Math.max(peak, Math.abs(this.samples[i]));
+			this.peaks.push(peak / 32768);
+		}
+	}
+
+	floats(from, to) {
+		const floats = new Float32Array(to - from);
+		for (let i = 0; i < floats.length; i++) floats[i] = this.samples[from + i] / 32768;
+		return floats;
+	}
+
+	toWav() {
+		const data = this.samples.slice(0, this.length);
+		const head = new DataView(new ArrayBuffer(44));
+		const words = [0x46464952, 36 + data.byteLength, 0x45564157, 0x20746d66, 16, 0x10001, // RIFF WAVE fmt
+			this.rate, 2 * this.rate, 0x100002, 0x61746164, data.byteLength]; // data
+		words.forEach((word, i) => head.setUint32(4 * i, word, true));
+		return new Blob([head, data], { type: "audio/wav" });
+	}
+}
+
+export class Player extends EventTarget {
+	constructor() {
+		super();
+		this.track = null;
+		this.id = 0;
+		this.base = this.cursor = 0;
+		this.state = { played: 0, queued: 0, gaps: 0, isWaiting: true, isDone: true };
+	}
+
+	// To be called in a user's gesture, or the browser keeps the sound off.
+	async open(rate) {
+		if (this.context?.sampleRate !== rate) {
+			this.context?.close();
+			this.context = new AudioContext({ sampleRate: rate, latencyHint: "interactive" });
+			this.sink = this.connect(this.context);
+		}
+		this.context.resume(); // not awaited: without an audio device it never comes
+		this.send = await this.sink;
+	}
+
+	async connect(context) {
+		if (!context.audioWorklet) return this.connectOld(context);
+		await context.audioWorklet.addModule(here("worklet.js"));
+		const node = new AudioWorkletNode(context, "vivace-player", { numberOfInputs: 0 });
+		node.port.onmessage = ({ data }) => this.report(data);
+		node.connect(context.destination);
+		return (message) => node.port.postMessage(message, message.push ? [message.push.buffer] : []);
+	}
+
+	// Browsers have no AudioWorklet on plain http from another machine.
+	connectOld(context) {
+		const ring = new Ring(context.sampleRate);
+		const node = this.node = context.createScriptProcessor(1024, 0, 1);
+		node.onaudioprocess = ({ outputBuffer }) => {
+			const isNews = ring.pull(outputBuffer.getChannelData(0));
+			if (isNews || !ring.isWaiting || ring.state.isDone) this.report(ring.state);
+		};
+		node.connect(context.destination);
+		return (message) => ring.take(message);
+	}
+
+	async play(track, from = 0) {
+		this.stop();
+		this.state = { played: 0, queued: 0, gaps: 0, isWaiting: true, isDone: false };
+		Object.assign(this, { track, hasEnded: false, hasStarted: false, isOpen: false });
+		this.base = this.cursor = Math.floor(from);
+		const id = ++this.id;
+		await this.open(track.rate);
+		if (this.id !== id) return; // stopped while the sound was opened
+		this.send({ reset: id });
+		this.isOpen = true;
+		this.feed();
+	}
+
+	// Called when the track has grown, and at every report.
+	feed() {
+		const { track } = this;
+		if (!this.isPlaying || !this.isOpen) return;
+		const limit = this.base + this.state.played + AHEAD_S * track.rate;
+		const to = Math.min(track.length, Math.floor(limit));
+		if (to > this.cursor) {
+			this.send({ push: track.floats(this.cursor, to) });
+			this.cursor = to;
+		}
+		const hasEnded = track.isEnded && this.cursor === track.length;
+		if (hasEnded !== this.hasEnded) this.send({ end: this.hasEnded = hasEnded });
+	}
+
+	report(state) {
+		if (state.id !== this.id || this.state.isDone) return;
+		this.state = { ...state, at: this.context.currentTime };
+		if (state.played && !this.hasStarted) {
+			this.hasStarted = true;
+			this.dispatchEvent(new Event("start"));
+		}
+		this.feed();
+		if (state.isDone) this.dispatchEvent(new Event("done"));
+	}
+
+	stop() {
+		if (this.state.isDone) return;
+		this.state = { ...this.state, isDone: true };
+		this.send?.({ reset: ++this.id });
+	}
+
+	get isPlaying() { return !this.state.isDone; }
+
+	// In seconds of the track.
+	get position() {
+		if (!this.track) return 0;
+		const { played, isWaiting, isDone, at } = this.state;
+		const since = isWaiting || isDone || !at ? 0 : Math.min(this.context.currentTime - at, 0.1);
+		return Math.min((this.base + played) / this.track.rate + since, this.track.seconds);
+	}
+}
+
+export function whyNoRecording() {
+	if (!window.isSecureContext) return "Recording needs https, or the page opened on the server's own machine.";
+	return navigator.mediaDevices && window.AudioWorkletNode ? "" : "This browser cannot record.";
+}
+
+// Records mono PCM at the microphone's own rate; browsers' own recorder makes WebM, which no
+// server should have to decode.
+export async function record(maxSeconds, onGrow) {
+	const audio = { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: false };
+	const stream = await navigator.mediaDevices.getUserMedia({ audio });
+	const context = new AudioContext();
+	await context.audioWorklet.addModule(here("worklet.js"));
+	const node = new AudioWorkletNode(context, "vivace-recorder", { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" });
+	context.createMediaStreamSource(stream).connect(node);
+	context.resume();
+	const track = new Track(context.sampleRate);
+	return new Promise((resolve) => {
+		const stop = () => {
+			stream.getTracks().forEach((each) => each.stop());
+			node.port.onmessage = null;
+			context.close();
+			resolve(track);
+		};
+		node.port.onmessage = ({ data }) => {
+			track.add(Int16Array.from(data, toInt16));
+			if (track.seconds >= maxSeconds) stop();
+			else onGrow(track, stop);
+		};
+	});
+}
+
+const toInt16 = (value) => Math.round(Math.max(-1, Math.min(1, value)) * 32767);
+
+// Any file that the browser can decode, as mono at 24 kHz.
+export async function decode(file, maxSeconds) {
+	const context = new OfflineAudioContext(1, 1, 24000);
+	const buffer = await context.decodeAudioData(await file.arrayBuffer());
+	const track = new Track(24000);
+	const mono = new Float32Array(Math.min(buffer.length, maxSeconds * 24000));
+	for (let channel = 0; channel < buffer.numberOfChannels; channel++) {
+		const samples = buffer.getChannelData(channel);
+		for (let i = 0; i < mono.length; i++) mono[i] += samples[i] / buffer.numberOfChannels;
+	}
+	track.add(Int16Array.from(mono, toInt16));
+	return track;
+}

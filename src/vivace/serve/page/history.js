@@ -1,0 +1,58 @@
+// What was spoken. The words stay in this browser; the sound as long as the page is open.
+import { $ } from "./settings.js";
+import { drawStill } from "./wave.js";
+
+const MAX_ITEMS = 20, STORE = "vivace.history";
+
+export function download({ track, text }) {
+	const link = document.createElement("a");
+	const words = text.slice(0, 40).replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "");
+	link.href = URL.createObjectURL(track.toWav());
+	link.download = `${words || "speech"}.wav`;
+	link.click();
+	setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+export const clockTime = (seconds) => (seconds < 60 ? `${seconds.toFixed(1)} s`
+	: `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`);
+
+export class Past {
+	// `page`: play(item), use(item)
+	constructor(page) {
+		this.page = page;
+		try { this.items = JSON.parse(localStorage.getItem(STORE)) ?? []; } catch { this.items = []; }
+		$("clear").onclick = () => this.keep([]);
+		this.show();
+	}
+
+	// Again for an item that has grown.
+	add(item) { this.keep([item, ...this.items.filter((each) => each !== item)].slice(0, MAX_ITEMS)); }
+
+	keep(items) {
+		this.items = items;
+		const words = items.map(({ text, settings, seconds }) => ({ text: text.slice(0, 5000), settings, seconds }));
+		try { localStorage.setItem(STORE, JSON.stringify(words)); } catch { /* it lasts until a reload */ }
+		this.show();
+	}
+
+	show() {
+		$("past").hidden = !this.items.length;
+		$("history").replaceChildren(...this.items.map((item) => this.row(item)));
+		for (const canvas of $("history").querySelectorAll("canvas")) drawStill(canvas, canvas.track, "--soft");
+	}
+
+	row(item) {
+		const make = (name, fields) => Object.assign(document.createElement(name), fields);
+		const button = (name, act) => make("button", {
+			textContent: name, className: "quiet", onclick: act, ariaLabel: `${name}: ${item.text.slice(0, 60)}`,
+		});
+		const row = make("li"), about = [item.settings.voice, clockTime(item.seconds)].filter(Boolean).join(" · ");
+		row.append(make("p", { textContent: item.text.slice(0, 300) }), make("small", { textContent: about }));
+		if (item.track) {
+			row.append(make("canvas", { track: item.track, ariaHidden: "true" }),
+				button("Play", () => this.page.play(item)), button("Save", () => download(item)));
+		}
+		row.append(button("Use again", () => this.page.use(item)));
+		return row;
+	}
+}

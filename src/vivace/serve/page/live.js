@@ -1,0 +1,108 @@
+// Live mode: words go to the server as they are typed, and speech comes back on the same socket.
+import { ApiError, openSocket } from "./api.js";
+
+const WORD_PAUSE_MS = 700; // then a word without a space behind it is taken as complete
+const SENTENCE_PAUSE_MS = 1600; // then the utterance is spoken to its end
+
+export class Live {
+	// `page`: start(rate), grow(bytes), end(), fail(error)
+	constructor(page) {
+		Object.assign(this, { page, sent: "", isOpen: false, isSounding: false, saidAt: 0 });
+	}
+
+	get isBusy() { return this.isOpen || this.isSounding; }
+
+	// Called with the whole text whenever it changes, and the settings that hold for it.
+	type(text, request) {
+		clearTimeout(this.timer);
+		if (!text.startsWith(this.sent) || !text.trim()) this.sent = text; // what was spoken cannot be unspoken
+		const complete = /^[^]*[\s.,;:!?…。，！？、]/.exec(text.slice(this.sent.length))?.[0] ?? "";
+		if (complete.trim()) this.say(complete, request);
+		if (this.isOpen || text.slice(this.sent.length).trim()) {
+			this.timer = setTimeout(() => this.pause(text, request), WORD_PAUSE_MS);
+		}
+	}
+
+	pause(text, request) {
+		const rest = text.slice(this.sent.length), isSentence = /[.!?…。！？]["'”’)\]]*\s*$/.test(text);
+		if (rest.trim()) this.say(rest, request);
+		this.timer = setTimeout(() => this.finish(), isSentence ? 0 : SENTENCE_PAUSE_MS);
+	}
+
+	say(piece, request) {
+		const config = JSON.stringify({ type: "session.config", ...request, response_format: "pcm" });
+		if (!this.socket || (config !== this.config && !this.isBusy)) this.connect(config);
+		if (!this.isBusy) this.saidAt = performance.now();
+		this.sent += piece;
+		this.isOpen = true;
+		this.write({ type: "input.text", text: piece });
+	}
+
+	// Nothing more comes for this utterance: it is spoken to its end.
+	finish() {
+		clearTimeout(this.timer);
+		if (this.isOpen) this.write({ type: "input.done" });
+		this.isSounding ||= this.isOpen;
+		this.isOpen = false;
+	}
+
+	cancel() {
+		clearTimeout(this.timer);
+		if (!this.isBusy) return;
+		this.write({ type: "input.cancel" });
+		this.isMuted = true; // until the server has heard it
+		this.isOpen = this.isSounding = false;
+		this.page.end();
+	}
+
+	connect(config) {
+		this.close();
+		const socket = this.socket = openSocket();
+		this.config = config;
+		this.waiting = [config];
+		socket.onopen = () => {
+			this.waiting.forEach((message) => socket.send(message));
+			this.waiting = null;
+		};
+		socket.onmessage = ({ data }) => { if (this.socket === socket) this.take(data); };
+		socket.onclose = ({ code, reason }) => {
+			if (this.socket !== socket) return;
+			if (this.isBusy) this.page.fail(new ApiError(reason || `The live connection was closed (${code}).`));
+			this.close();
+		};
+	}
+
+	write(message) {
+		const text = JSON.stringify(message);
+		if (this.waiting) this.waiting.push(text);
+		else this.socket.send(text);
+	}
+
+	take(data) {
+		if (typeof data !== "string") {
+			if (!this.isMuted) this.page.grow(new Uint8Array(data));
+			return;
+		}
+		const { type, message, sample_rate: rate } = JSON.parse(data);
+		if (type === "audio.cancelled") this.isMuted = false;
+		else if (type === "error") {
+			this.close();
+			this.page.fail(new ApiError(message));
+		} else if (this.isMuted) return;
+		else if (type === "audio.start") {
+			this.isSounding = true;
+			this.page.start(rate);
+		} else if (type === "session.done") {
+			this.isSounding = false;
+			if (!this.isOpen) this.page.end();
+		}
+	}
+
+	close() {
+		clearTimeout(this.timer);
+		const { socket, isBusy } = this;
+		Object.assign(this, { socket: null, isOpen: false, isSounding: false, isMuted: false, waiting: null });
+		socket?.close();
+		if (isBusy) this.page.end();
+	}
+}

@@ -1,0 +1,66 @@
+// A ring of samples between the network and the sound card. It plays once enough is queued, and
+// after a gap it waits for thrice as much, so that a slow server is heard in few pieces.
+const FIRST_WAIT_S = 0.08, LONGEST_WAIT_S = 3;
+
+export class Ring {
+	constructor(rate, seconds = 45) {
+		this.samples = new Float32Array(Math.ceil(rate * seconds));
+		this.rate = rate;
+		this.reset(0);
+	}
+
+	reset(id) {
+		Object.assign(this, { id, start: 0, queued: 0, played: 0, gaps: 0, isEnded: false,
+			isWaiting: true, isDry: false, isFading: false, wait: FIRST_WAIT_S * this.rate });
+	}
+
+	// The caller never queues more than fits: it knows what was played.
+	push(samples) {
+		const size = this.samples.length, at = (this.start + this.queued) % size;
+		const head = Math.min(samples.length, size - at);
+		this.samples.set(samples.subarray(0, head), at);
+		this.samples.set(samples.subarray(head), 0);
+		this.queued += samples.length;
+	}
+
+	take(message) {
+		if (message.push) this.push(message.push);
+		if (message.end !== undefined) this.isEnded = message.end;
+		if (message.reset !== undefined) {
+			if (this.queued && !this.isWaiting) [this.isFading, this.next] = [true, message.reset];
+			else this.reset(message.reset);
+		}
+	}
+
+	// Fills `out` with the next samples or silence; true when the state changed.
+	pull(out) {
+		const was = this.isWaiting;
+		if (this.isWaiting && this.queued && (this.isEnded || this.queued >= this.wait)) {
+			this.isWaiting = false;
+			if (this.isDry) this.gaps++; // nothing is missed unless more follows
+		}
+		const count = this.isWaiting ? 0 : Math.min(out.length, this.queued);
+		for (let i = 0; i < count; i++) {
+			out[i] = this.samples[(this.start + i) % this.samples.length];
+		}
+		out.fill(0, count);
+		if (this.isFading) { // a stop is a short ramp: a cut would click
+			for (let i = 0; i < count; i++) out[i] *= 1 - i / count;
+			this.reset(this.next);
+			return true;
+		}
+		this.start = (this.start + count) % this.samples.length;
+		this.queued -= count;
+		this.played += count;
+		if (!this.isWaiting && count < out.length) {
+			this.isWaiting = this.isDry = true;
+			this.wait = Math.min(this.wait * 3, LONGEST_WAIT_S * this.rate);
+		}
+		return was !== this.isWaiting;
+	}
+
+	get state() {
+		const { id, queued, played, gaps, isEnded, isWaiting } = this;
+		return { id, queued, played, gaps, isWaiting, isDone: isEnded && isWaiting && !queued };
+	}
+}

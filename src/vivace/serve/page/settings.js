@@ -1,0 +1,43 @@
+// The settings: in the form, and in the address after the #, which is never sent to the server.
+export const $ = (id) => document.getElementById(id);
+
+const FIELDS = ["model", "language", "instruct", "seed", "speed"];
+const DEFAULTS = { language: "auto", speed: "1" };
+
+export const readAddress = () => Object.fromEntries(
+	[location.search, location.hash].flatMap((part) => [...new URLSearchParams(part.slice(1))]));
+
+export function fill(values) {
+	for (const name of FIELDS) {
+		const field = $(name), was = field.value;
+		field.value = values[name] ?? DEFAULTS[name] ?? "";
+		if (field.selectedIndex === -1) field.value = was; // a select that does not offer it
+	}
+	if (values.text !== undefined) $("text").value = values.text;
+	chooseVoice(values.voice);
+}
+
+export const voice = () => document.querySelector("#voices input:checked")?.value;
+
+export function chooseVoice(id) {
+	const radio = [...document.querySelectorAll("#voices input")].find(({ value }) => value === id);
+	if (radio) radio.checked = true;
+}
+
+export function values() {
+	const all = { voice: voice(), live: $("live").checked ? "1" : "" };
+	for (const name of FIELDS) all[name] = $(name).disabled ? "" : $(name).value.trim();
+	if ($("model").length < 2) delete all.model;
+	return Object.fromEntries(Object.entries(all).filter(([name, value]) => value && value !== DEFAULTS[name]));
+}
+
+export function address(text) {
+	const query = String(new URLSearchParams({ ...values(), ...(text && { text }) }));
+	return location.pathname + (query && `#${query}`);
+}
+
+// What a request for speech says beside its text; what is not given the server decides.
+export function request() {
+	const { voice, language, instruct, seed, speed } = values();
+	return { model: $("model").value, voice, language, instructions: instruct, seed: seed && Number(seed), speed: speed && Number(speed) };
+}

@@ -1,0 +1,111 @@
+"""Chromium opens the page, speaks, hears it while it is made, stops, saves. Skipped without one."""
+
+from __future__ import annotations
+
+import io
+import wave
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from page_driver import Driver, browser, tab
+from scripted_tts import SAMPLES_PER_FRAME, Plan, ScriptedSpeech
+from serving import Running, running
+
+from vivace.serve.settings import ServeSettings
+
+ENDLESS, SHORT = 7, 1  # seeds
+SPEECH = {SHORT: Plan(num_frames=12), ENDLESS: Plan(never_ends=True)}
+
+
+@pytest.fixture(scope="module")
+def backend() -> ScriptedSpeech:
+    return ScriptedSpeech(plans=SPEECH, step_s=0.02)
+
+
+@pytest.fixture(scope="module")
+def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The whole server over a tone."""
+    voices = tmp_path_factory.mktemp("voices")
+    with running(ServeSettings(port=0, voices=voices, drain_timeout_s=5.0), backend.load) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def launched() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def page(launched: Any) -> Iterator[Driver]:
+    with tab(launched) as driver:
+        yield driver
+
+
+def num_running(server: Running) -> int:
+    return sum(model.tts.engine.num_running for model in server.context.models.loaded())
+
+
+def test_it_speaks_and_is_heard(server: Running, page: Driver) -> None:
+    page.open(f"{server.url}/#seed={SHORT}")
+    assert page.num_loud == 0
+    page.say("Hello.")
+    page.wait(lambda: page.status.startswith("Spoken"))
+    assert page.num_loud > 0.6 * 12 * SAMPLES_PER_FRAME  # a busy machine's tap misses some
+    assert page.tab.text_content("#first-audio").endswith(" ms")
+    assert page.tab.text_content("#real-time").endswith("×")
+    assert page.tab.text_content("#clock").endswith("1.0 s")
+    page.check()
+
+
+def test_it_sounds_before_the_last_byte_and_falls_silent_on_stop(
+    server: Running, page: Driver
+) -> None:
+    page.open(f"{server.url}/#seed={ENDLESS}")
+    page.say("This never ends.")
+    page.wait(lambda: page.num_loud > 4_000, "no sound")
+    assert num_running(server) == 1  # it is still being made
+    page.button("Stop").click()
+    page.wait(lambda: page.is_silent, "not silent after Stop")
+    page.wait(lambda: num_running(server) == 0, "the slot is not free")
+    assert page.status == "Stopped."
+    assert page.button("Stop").is_disabled()
+    page.check()
+
+
+def test_the_keyboard_speaks_and_stops(server: Running, page: Driver) -> None:
+    page.open(f"{server.url}/#seed={ENDLESS}")
+    page.tab.focus("#text")
+    page.tab.keyboard.type("Typed, not clicked.")
+    page.tab.keyboard.press("Control+Enter")
+    page.wait(lambda: page.num_loud > 1_000, "no sound")
+    page.tab.keyboard.press("Escape")
+    page.wait(lambda: page.is_silent, "not silent after Escape")
+    assert page.tab.input_value("#text") == "Typed, not clicked."
+    page.check()
+
+
+def test_a_second_speech_replaces_the_first(server: Running, page: Driver) -> None:
+    page.open(f"{server.url}/#seed={ENDLESS}")
+    page.say("This never ends.")
+    page.wait(lambda: page.num_loud > 1_000, "no sound")
+    page.tab.fill("#seed", str(SHORT))
+    page.button("Speak").click()
+    page.wait(lambda: page.status.startswith("Spoken"))
+    page.wait(lambda: num_running(server) == 0, "the first is still made")
+    page.check()
+
+
+def test_it_saves_what_was_heard(server: Running, page: Driver) -> None:
+    page.open(f"{server.url}/#seed={SHORT}")
+    page.say("Save me, please!")
+    page.wait(lambda: page.status.startswith("Spoken"))
+    with page.tab.expect_download() as saved:
+        page.button("Download").click()
+    assert saved.value.suggested_filename == "Save-me-please.wav"
+    content = saved.value.path().read_bytes()
+    with wave.open(io.BytesIO(content)) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 24_000)
+        assert file.getnframes() == 12 * SAMPLES_PER_FRAME
+    page.check()

@@ -161,6 +161,12 @@ def socket_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
     class TimedWebSocket(SendDeadline, WebSocketsSansIOProtocol):
         send_timeout_s = settings.send_timeout_s
 
+        is_refused = False  # it sent what is no message; nothing more of it is looked at
+
+        def data_received(self, data: bytes) -> None:
+            if not self.is_refused:
+                super().data_received(data)
+
         def send_receive_event_to_app(self) -> None:
             if self.curr_msg_data_type == "text" and not _is_utf8(b"".join(self.frames)):
                 self.frames = []
@@ -168,6 +174,18 @@ def socket_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
                 self.handle_parser_exception()  # as uvicorn does, but for its traceback in the log
                 return
             super().send_receive_event_to_app()
+
+        def handle_parser_exception(self) -> None:
+            """uvicorn would close with bytes unread: a reset, which overtakes the close frame."""
+            assert self.conn.close_sent is not None
+            code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = self.is_refused = True
+            self.transport.resume_reading()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self.close_timer = self.loop.call_later(CLOSING_S, self.transport.close)
 
     return TimedWebSocket
 

@@ -15,6 +15,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from starlette.websockets import WebSocketDisconnect
+
 from vivace.audio.clip import AudioChunk
 from vivace.errors import BackendError, EngineError, NumericError, QueueFullError, RunawayError
 from vivace.serve.errors import RefusedError, describe
@@ -64,6 +66,8 @@ class Streams:
         try:
             stream = model.tts.astream(text, **options)
             yield self._count(stream, model)
+        except WebSocketDisconnect:  # the client's end, not the stream's failure
+            raise
         except Exception as error:
             self._metrics.count_failure(describe(error).status)
             if _is_suspect(error):

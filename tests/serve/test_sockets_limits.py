@@ -1,0 +1,446 @@
+"""Bad input, slow readers, clients that leave: an error message or a clean close, and no more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from talking import OMNI, Talk, audio, talking, types, wait_until
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame, Opcode
+
+from vivace.serve.settings import ServeSettings
+from vivace.serve.sockets import omni, session
+
+REALTIME = "/v1/realtime"
+ELEVENLABS = "/v1/text-to-speech/alloy/stream-input?output_format=pcm_24000"
+MULTI = "/v1/text-to-speech/alloy/multi-stream-input?output_format=pcm_24000"
+DIALECTS = [OMNI, REALTIME, ELEVENLABS, MULTI]
+NUM_BYTES = 10 * 3_840
+LONG, FAILS, FAILS_AT_ONCE, RUNS_AWAY = 1, 2, 3, 4  # seeds
+
+
+@contextmanager
+def serving(
+    folder: pytest.TempPathFactory, backend: ScriptedSpeech | None = None, **settings: Any
+) -> Iterator[Running]:
+    backend = backend or make_backend()
+    told = ServeSettings(port=0, voices=folder.mktemp("voices"), **settings)
+    with running(told, backend.load) as server:
+        yield server
+
+
+def make_backend(**fields: Any) -> ScriptedSpeech:
+    plans = {
+        LONG: Plan(6_000),
+        FAILS: Plan(50, fails_at=25),
+        FAILS_AT_ONCE: Plan(is_refused=True),
+        RUNS_AWAY: Plan(never_ends=True),
+    }
+    return ScriptedSpeech(default=Plan(10), plans=plans, **{"step_s": 0.005, **fields})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Whatever a client does, the log has no error."""
+    yield
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [each.getMessage() for each in errors if each.name != "websockets.client"] == []
+
+
+def configure(talk: Talk, **fields: Any) -> None:
+    talk.send("session.config", **{"response_format": "pcm", **fields})
+
+
+def still_speaks(server: Running) -> None:
+    with talking(server) as talk:
+        configure(talk)
+        assert len(audio(talk.speak("One."))) == NUM_BYTES
+
+
+# --- Bad messages -----------------------------------------------------------------------------
+
+BAD = {
+    "no JSON": "{",
+    "a list": "[]",
+    "a number": "1",
+    "a string": '"input.text"',
+    "nothing": "",
+    "twice the same key": '{"type": "input.text", "type": "input.text"}',
+    "deep": "[" * 50_000 + "]" * 50_000,
+    "deep objects": '{"type":' * 5_000 + "1" + "}" * 5_000,
+    "NaN": '{"type": "input.text", "text": NaN}',
+    "a huge number": '{"type": "session.config", "seed": ' + "9" * 10_000 + "}",
+    "infinity": '{"type": "session.config", "speed": 1e999}',
+    "NUL": '{"type": "input.text", "text": "\\u0000"}',
+    "half a character": '{"type": "input.text", "text": "\\ud800"}',
+    "no type": '{"text": "Hello."}',
+    "an unknown type": '{"type": "input.audio"}',
+    "a type that is no string": '{"type": ["input.text"]}',
+    "bytes": b"\x00\x01",
+    "text that is no string": '{"type": "input.text", "text": 1}',
+    "no text": '{"type": "input.text"}',
+    "a context that is no string": '{"type": "input.done", "context_id": {}}',
+    "a context that is too long": '{"type": "input.cancel", "context_id": "' + "x" * 200 + '"}',
+    "an unknown voice": '{"type": "session.config", "voice": "nobody"}',
+    "a path as a voice": '{"type": "session.config", "voice": "../../etc/passwd"}',
+    "an unknown format": '{"type": "session.config", "response_format": "midi"}',
+    "a rate that is none": '{"type": "session.config", "sample_rate": 1}',
+    "a speed that is too high": '{"type": "session.config", "speed": 100}',
+    "an unknown task": '{"type": "session.config", "task_type": "Singing"}',
+    "word timestamps": '{"type": "session.config", "word_timestamps": true}',
+    "a recording by its URL": '{"type": "session.config", "ref_audio": "http://localhost/a.wav"}',
+    "a recording that is none": '{"type": "session.config", "ref_audio": "AAAA"}',
+}
+
+
+@pytest.mark.parametrize("message", BAD.values(), ids=BAD)
+def test_a_bad_message_is_answered_and_the_connection_goes_on(
+    server: Running, message: str | bytes
+) -> None:
+    with talking(server) as talk:
+        configure(talk)
+        talk.socket.send(message)
+        answer = talk.read()
+        assert isinstance(answer, dict)
+        assert answer["type"] == "error"
+        assert answer["message"]
+        assert len(audio(talk.speak("One."))) == NUM_BYTES
+
+
+@pytest.mark.parametrize("path", [ELEVENLABS, MULTI])
+def test_elevenlabs_closes_after_a_bad_message(server: Running, path: str) -> None:
+    for name, message in BAD.items():
+        with talking(server, path) as talk:
+            talk.socket.send(message)
+            talk.send(text=1)  # where the first has nothing wrong in this dialect
+            answer = talk.read()
+            assert isinstance(answer, dict), name
+            assert answer["message"], name
+            assert talk.until_closed() == ([], 1008), name
+    still_speaks(server)
+
+
+def test_a_bad_event_is_answered_by_an_error_event(server: Running) -> None:
+    for name, message in BAD.items():
+        with talking(server, REALTIME) as talk:
+            talk.until("session.created")
+            talk.socket.send(message)
+            answer = talk.read()
+            assert isinstance(answer, dict), name
+            assert answer["type"] == "error", name
+            assert answer["error"]["message"], name
+    still_speaks(server)
+
+
+def test_an_unknown_voice_is_told_with_the_known_ones(server: Running) -> None:
+    with talking(server) as talk:
+        configure(talk, voice="nobody")
+        answer = talk.read()
+    assert isinstance(answer, dict)
+    assert (answer["code"], answer["param"]) == ("voice_not_found", "voice")
+    assert server.context.models.cards()[0].speakers[0] in answer["message"]
+
+
+def test_text_before_a_config_is_refused(server: Running) -> None:
+    with talking(server) as talk:
+        talk.send("input.text", text="Hello.")
+        answer = talk.read()
+        assert isinstance(answer, dict)
+        assert answer["code"] == "no_config"
+
+
+def test_a_config_inside_an_utterance_is_refused_and_the_utterance_goes_on(
+    server: Running,
+) -> None:
+    with talking(server) as talk:
+        configure(talk)
+        talk.send("input.text", text="One. ")
+        configure(talk, response_format="wav")
+        messages = talk.speak("Two.")
+    assert types(messages).count("error") == 1
+    assert len(audio(messages)) == NUM_BYTES
+
+
+def test_a_blank_text_is_an_error_and_ends_its_utterance(server: Running) -> None:
+    with talking(server) as talk:
+        configure(talk)
+        assert types(talk.speak(" ", "\n\t")) == ["error", "session.done"]
+        assert types(talk.speak("One."))[-1] == "session.done"
+
+
+def test_too_many_bad_messages_end_the_connection(server: Running) -> None:
+    with talking(server) as talk:
+        for _ in range(session.MAX_BAD):
+            talk.send("nonsense")
+        messages, code = talk.until_closed()
+    assert (types(messages), code) == (["error"] * session.MAX_BAD, 1008)
+    still_speaks(server)
+
+
+def test_too_many_utterances_ahead_are_refused(server: Running) -> None:
+    with talking(server) as talk:
+        configure(talk, seed=LONG)
+        for _ in range(omni.MAX_UTTERANCES + 1):
+            talk.send("input.text", text="One.")
+            talk.send("input.done")
+        refused = talk.until("error")[-1]
+        assert isinstance(refused, dict)
+        assert refused["code"] == "too_many_utterances"
+        talk.send("input.cancel")
+        talk.until("audio.cancelled")
+    wait_until(lambda: server.context.streams.num_active == 0)
+
+
+def test_a_text_that_is_too_long_is_refused_as_a_whole(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with serving(tmp_path_factory, max_text_chars=100) as server, talking(server) as talk:
+        configure(talk)
+        messages = talk.speak("a" * 101)
+        assert types(messages) == ["error", "session.done"]
+        assert "100" in str(messages[0])
+        assert len(audio(talk.speak("a" * 100))) == NUM_BYTES
+
+
+@pytest.mark.parametrize(
+    ("path", "size"),
+    [*((path, 1_000_000) for path in DIALECTS), (OMNI, 300_000), (OMNI, 5_000_000)],
+)
+def test_a_huge_frame_is_a_clean_close(server: Running, path: str, size: int) -> None:
+    with talking(server, path) as talk:
+        with contextlib.suppress(ConnectionClosed):  # before all of it was sent
+            talk.send("input.text", text="x" * size)
+        messages, code = talk.until_closed()
+        assert code == 1009
+        assert audio(messages) == b""
+    still_speaks(server)
+
+
+def test_a_huge_frame_during_speech_frees_the_slot(server: Running) -> None:
+    with talking(server) as talk:
+        configure(talk, seed=LONG)
+        talk.send("input.text", text="One. Two. Three. ")
+        talk.until("audio.start")
+        talk.send("input.text", text="x" * 1_000_000)
+        assert talk.until_closed()[1] == 1009
+    wait_until(lambda: server.context.streams.num_active == 0)
+
+
+def test_text_that_is_not_utf8_is_a_clean_close(server: Running) -> None:
+    with talking(server) as talk:
+        frame = Frame(Opcode.TEXT, b"\xff\xfe").serialize(mask=True)
+        talk.socket.socket.sendall(frame)
+        assert talk.until_closed() == ([], 1007)
+    still_speaks(server)
+
+
+def test_bytes_that_are_no_frame_are_a_clean_close(server: Running) -> None:
+    with talking(server) as talk:
+        talk.socket.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert talk.until_closed() == ([], 1002)
+    still_speaks(server)
+
+
+def test_a_flood_of_messages_ends_the_connection(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MAX_BURST", 100.0)
+    monkeypatch.setattr(session, "MESSAGE_RATE", 0.001)
+    with talking(server) as talk:
+        configure(talk)
+        for _ in range(200):
+            talk.send("input.text", text="")
+        assert talk.until_closed() == ([], 1008)
+    monkeypatch.undo()
+    still_speaks(server)
+
+
+# --- Faults and full queues -------------------------------------------------------------------
+
+
+def test_a_failure_after_audio_cannot_be_taken_for_an_end(server: Running) -> None:
+    with talking(server) as talk:
+        configure(talk, seed=FAILS)
+        talk.send("input.text", text="One.")
+        talk.send("input.done")
+        messages, code = talk.until_closed()
+    assert types(messages) == ["audio.start", "bytes", "error", "audio.done"]
+    assert isinstance(messages[-1], dict)
+    assert isinstance(messages[-2], dict)
+    assert messages[-1]["error"] is True
+    assert messages[-2]["partial_audio"] is True
+    assert code == 1011
+
+
+def test_a_failure_before_audio_ends_the_utterance_alone(server: Running) -> None:
+    with talking(server) as talk:
+        configure(talk, seed=FAILS_AT_ONCE)
+        assert types(talk.speak("One. ", "Two. ", "Three.")) == ["error", "session.done"]
+        configure(talk)
+        assert len(audio(talk.speak("One."))) == NUM_BYTES
+
+
+def test_when_all_slots_are_taken_the_client_hears_when_to_try_again(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    backend = make_backend(max_streams=1, max_queue=0)
+    with serving(tmp_path_factory, backend) as server, talking(server) as first:
+        configure(first, seed=LONG)
+        first.send("input.text", text="One. Two. Three. ")
+        first.until("audio.start")
+        with talking(server) as second:
+            configure(second)
+            refused = second.speak("Two.")
+            assert types(refused) == ["error", "session.done"]
+            assert isinstance(refused[0], dict)
+            assert refused[0]["code"] == "queue_full"
+            assert refused[0]["retry_after_ms"] > 0
+            first.send("input.cancel")
+            first.until("audio.cancelled")
+            wait_until(lambda: server.context.streams.num_active == 0)
+            assert len(audio(second.speak("Two."))) == NUM_BYTES
+
+
+# --- Leaving, idling, not reading -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_reset", [True, False], ids=["reset", "closed"])
+@pytest.mark.parametrize("is_open", [True, False], ids=["live text", "whole text"])
+def test_a_client_that_leaves_frees_its_slot(
+    server: Running, is_reset: bool, is_open: bool
+) -> None:
+    with talking(server) as talk:
+        configure(talk, seed=LONG)
+        talk.send("input.text", text="One. Two. Three. ")
+        if not is_open:
+            talk.send("input.done")
+        talk.until("audio.start")
+        assert server.context.streams.num_active == 1
+        if is_reset:
+            reset = struct.pack("ii", 1, 0)
+            talk.socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        talk.socket.socket.shutdown(socket.SHUT_RDWR)
+        talk.socket.socket.close()
+        waited_s = wait_until(lambda: server.context.streams.num_active == 0)
+    assert waited_s < 5.0  # 100 ms where the machine has time for it
+
+
+def test_an_idle_connection_is_told_and_closed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with serving(tmp_path_factory, socket_idle_s=0.3) as server:
+        with talking(server) as talk:
+            configure(talk)
+            messages, code = talk.until_closed()
+            assert (types(messages), code) == (["error"], 1000)
+        with talking(server) as talk:  # text that nobody ends keeps no slot
+            configure(talk)
+            talk.send("input.text", text="One. Two. ")
+            messages, code = talk.until_closed()
+            assert (types(messages)[-1], code) == ("error", 1000)
+        wait_until(lambda: server.context.streams.num_active == 0)
+
+
+def test_speech_is_not_idle(tmp_path_factory: pytest.TempPathFactory) -> None:
+    backend = make_backend(step_s=0.1)
+    with serving(tmp_path_factory, backend, socket_idle_s=0.3) as server, talking(server) as talk:
+        configure(talk)
+        assert len(audio(talk.speak("One."))) == NUM_BYTES
+
+
+def test_a_reader_that_stops_is_cut_off_and_nobody_else_notices(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    backend = make_backend(step_s=0.0)
+    with serving(tmp_path_factory, backend, send_timeout_s=1.0) as server:
+        with socket.socket() as lazy:
+            ask_without_reading(server, lazy)
+            wait_until(lambda: server.context.streams.num_active == 1)
+            still_speaks(server)
+            wait_until(lambda: server.context.streams.num_active == 0)
+            assert is_gone(lazy)
+        still_speaks(server)
+
+
+def ask_without_reading(server: Running, client: socket.socket) -> None:
+    """With small buffers it asks for minutes of audio and reads none of it."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.connect(("127.0.0.1", server.port))
+    client.sendall(
+        f"GET {OMNI} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    assert b" 101 " in client.recv(4_096)
+    for message in (
+        {"type": "session.config", "response_format": "pcm", "seed": LONG, "sample_rate": 48_000},
+        {"type": "input.text", "text": "One."},
+        {"type": "input.done"},
+    ):
+        frame = Frame(Opcode.TEXT, json.dumps(message).encode())
+        client.sendall(frame.serialize(mask=True))
+
+
+def is_gone(client: socket.socket) -> bool:
+    """Whether the connection ends, after whatever had been sent before."""
+    client.settimeout(10.0)
+    with contextlib.suppress(ConnectionResetError):
+        while client.recv(1_000_000):
+            pass
+    return True
+
+
+# --- Shutting down ----------------------------------------------------------------------------
+
+
+def test_a_drain_closes_idle_connections_and_lets_speech_end(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    backend = make_backend(step_s=0.1)
+    with (
+        serving(tmp_path_factory, backend) as server,
+        talking(server) as idle,
+        talking(server) as busy,
+        talking(server, REALTIME) as other,
+    ):
+        other.until("session.created")
+        configure(idle)
+        configure(busy)
+        busy.send("input.text", text="One.")
+        busy.send("input.done")
+        busy.until("audio.start")
+        server.loop.call_soon_threadsafe(server.server.stop)
+        assert idle.until_closed() == ([], 1012)
+        assert other.until_closed() == ([], 1012)
+        messages, code = busy.until_closed()
+        assert (types(messages)[-2:], code) == (["audio.done", "session.done"], 1012)
+
+
+def test_many_connections_speak_at_once(server: Running) -> None:
+    done: list[int] = []
+
+    def speak() -> None:
+        with talking(server) as talk:
+            configure(talk)
+            done.append(len(audio(talk.speak("One. ", "Two."))))
+
+    threads = [threading.Thread(target=speak) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert done == [NUM_BYTES] * len(threads)

@@ -1,0 +1,188 @@
+"""Peers that trickle, stall or do not read are cut; nobody else waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.sync.client import connect
+from wire import LIMIT_S, read_all, talk
+
+from vivace.serve.settings import ServeSettings
+
+HEADERS_S, BODY_S, SEND_S = 1.0, 1.5, 1.0
+SLACK_S = 20.0  # of a busy machine; a control shows that nothing else closes them before
+HEAD = b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def backend() -> ScriptedSpeech:
+    return ScriptedSpeech(default=Plan(5), plans={7: Plan(20_000)})
+
+
+@pytest.fixture(scope="module")
+def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    settings = ServeSettings(
+        port=0,
+        voices=tmp_path_factory.mktemp("voices"),
+        header_timeout_s=HEADERS_S,
+        body_timeout_s=BODY_S,
+        send_timeout_s=SEND_S,
+        max_connections=150,
+        max_text_chars=10_000,
+    )
+    with running(settings, backend.load) as server:
+        yield server
+
+
+def open_socket(server: Running, size: int | None = None) -> socket.socket:
+    connection = socket.socket()
+    if size is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+    connection.settimeout(LIMIT_S)
+    connection.connect(("127.0.0.1", server.port))
+    return connection
+
+
+def trickle(connection: socket.socket, content: bytes) -> bytes:
+    """A byte every 50 ms until the server has had enough; what it said."""
+    with connection:
+        with contextlib.suppress(OSError):
+            for number in range(len(content)):
+                connection.sendall(content[number : number + 1])
+                time.sleep(0.05)
+        return read_all(connection)
+
+
+def test_headers_that_trickle_are_cut(server: Running) -> None:
+    """100 at once, among them silent ones; somebody else is served meanwhile."""
+    silent = [open_socket(server) for _ in range(80)]
+    slow = [open_socket(server) for _ in range(20)]
+    began = time.monotonic()
+    said: list[bytes] = []
+    content = HEAD + b"X-Slow: " + b"x" * 2_000
+    threads = [threading.Thread(target=lambda s=s: said.append(trickle(s, content))) for s in slow]
+    for thread in threads:
+        thread.start()
+    assert httpx.get(f"{server.url}/health/live", timeout=LIMIT_S).status_code == 200
+    for connection in silent:
+        said.append(read_all(connection))
+        connection.close()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert HEADERS_S * 0.5 < time.monotonic() - began < HEADERS_S + SLACK_S
+    assert len(said) == 100
+    assert sum(b"408" in answer[:12] for answer in said) >= 80  # the others were reset
+    assert b"request_timeout" in next(answer for answer in said if answer)
+
+
+def test_a_body_that_does_not_come_is_cut(server: Running) -> None:
+    for head in (b"Content-Length: 100\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n5\r\n{"):
+        began = time.monotonic()
+        answer = talk(server.port, HEAD + head)
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert BODY_S * 0.5 < time.monotonic() - began < BODY_S + SLACK_S
+
+
+def test_a_body_that_trickles_is_cut(server: Running) -> None:
+    with open_socket(server) as connection:
+        connection.sendall(HEAD + b"Content-Length: 5000\r\n\r\n")
+        began = time.monotonic()
+        trickle(connection, b'{"input": "' + b"a" * 4_000)
+        assert time.monotonic() - began < BODY_S + SLACK_S
+
+
+def test_a_connection_may_wait_between_requests_longer_than_headers_may(server: Running) -> None:
+    """The control: what is complete is not cut, and the next request has its own time."""
+    request = b"GET /v1/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with open_socket(server) as connection:
+        for _ in range(2):
+            connection.sendall(request)
+            time.sleep(1.5 * HEADERS_S)
+            answer = connection.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b"vivace" in answer
+        connection.sendall(request[:10])  # a next request that stalls is cut again
+        assert b"408" in read_all(connection)[:12]
+
+
+def test_a_reader_that_takes_nothing_is_cut_and_its_slot_is_free(
+    server: Running, backend: ScriptedSpeech
+) -> None:
+    body = b'{"input": "Hello.", "seed": 7, "response_format": "pcm"}'
+    stalled = []
+    for _ in range(4):
+        connection = open_socket(server, 4_096)
+        connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        stalled.append(connection)
+    wait_until(lambda: server.context.streams.num_active == 4)
+    began = time.monotonic()
+    answer = httpx.post(f"{server.url}/v1/audio/speech", json={"input": "Hello."}, timeout=LIMIT_S)
+    assert answer.status_code == 200
+    wait_until(lambda: server.context.streams.num_active == 0)
+    wait_until(lambda: not backend.lives)
+    assert time.monotonic() - began < SEND_S + SLACK_S
+    for connection in stalled:
+        connection.close()
+
+
+def test_a_reader_that_is_slow_but_reads_is_not_cut(server: Running) -> None:
+    """The control: three times the deadline, a little at a time."""
+    body = b'{"input": "Hello.", "seed": 7, "max_new_tokens": 400, "response_format": "pcm"}'
+    expected = 400 * 1_920 * 2
+    with open_socket(server, 4_096) as connection:
+        connection.sendall(
+            HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        content, began = b"", time.monotonic()
+        while part := connection.recv(65_536):
+            content += part
+            if time.monotonic() < began + 3 * SEND_S:
+                time.sleep(0.1)
+    assert content.endswith(b"0\r\n\r\n")
+    assert len(content) > expected
+
+
+async def echo(websocket: WebSocket) -> None:
+    await websocket.accept()
+    with contextlib.suppress(WebSocketDisconnect):
+        while True:
+            await websocket.send_text(await websocket.receive_text())
+
+
+def test_a_socket_outlives_the_deadlines_of_requests(server: Running) -> None:
+    server.server.app.router.routes.append(WebSocketRoute("/echo", echo))
+    with connect(f"{server.url.replace('http', 'ws')}/echo", proxy=None) as opened:
+        for _ in range(2):
+            time.sleep(1.2 * max(HEADERS_S, BODY_S))
+            opened.send("still here")
+            assert opened.recv(timeout=LIMIT_S) == "still here"
+
+
+def test_too_many_connections_leave_health_answering(server: Running) -> None:
+    crowd = [open_socket(server) for _ in range(150)]
+    try:
+        answer = httpx.get(f"{server.url}/v1/models", timeout=LIMIT_S)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "crowded")
+        assert answer.headers["retry-after"]
+        assert httpx.get(f"{server.url}/health/live", timeout=LIMIT_S).status_code == 200
+    finally:
+        for connection in crowd:
+            connection.close()
+    wait_until(lambda: httpx.get(f"{server.url}/v1/models").status_code == 200)
+
+
+def wait_until(is_so: object) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,182 @@
+"""Models that are loading, idle or broken, while requests come."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+
+from vivace import TTS
+from vivace.errors import CheckpointError
+from vivace.serve import models as models_module
+from vivace.serve.settings import ModelSpec, ServeSettings
+
+LIMIT_S = 60.0
+SPEECH = {"model": "tts-1", "input": "Hello.", "voice": "alloy", "response_format": "pcm"}
+
+
+def speak(url: str, **fields: object) -> httpx.Response:
+    return httpx.post(f"{url}/v1/audio/speech", json=SPEECH | fields, timeout=LIMIT_S)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_while_models_load_health_answers_and_requests_hear_when_to_come_back(
+    tmp_path: Path,
+) -> None:
+    may_load, began = threading.Event(), threading.Event()
+    found: list[str] = []
+    backend = ScriptedSpeech()
+
+    def load(spec: ModelSpec) -> TTS:
+        began.set()
+        assert may_load.wait(LIMIT_S)
+        return backend.load(spec)
+
+    def ask(url: str) -> None:
+        assert httpx.get(f"{url}/health/live").status_code == 200
+        ready = httpx.get(f"{url}/health/ready")
+        assert (ready.status_code, ready.json()) == (503, {"status": "loading"})
+        answer = speak(url)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "loading")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert int(answer.headers["retry-after-ms"]) >= 1
+        found.append(url)
+
+    def watch() -> None:
+        try:
+            assert began.wait(LIMIT_S)
+            ask(f"http://127.0.0.1:{port}")
+        finally:
+            may_load.set()
+
+    port = free_port()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with running(ServeSettings(port=port, voices=tmp_path), load) as server:
+        watcher.join(LIMIT_S)
+        assert found
+        assert httpx.get(f"{server.url}/health/ready").status_code == 200
+        assert speak(server.url).status_code == 200
+
+
+def free_port() -> int:
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_error(tmp_path: Path) -> None:
+    def load(spec: ModelSpec) -> TTS:
+        raise CheckpointError("no such folder")
+
+    with (
+        pytest.raises(CheckpointError, match="no such folder"),
+        running(ServeSettings(port=0, voices=tmp_path), load),
+    ):
+        pass
+
+
+def test_a_model_whose_probe_fails_is_not_served(tmp_path: Path) -> None:
+    backend = ScriptedSpeech(broken=RuntimeError("the GPU is gone"))
+    with (
+        pytest.raises(Exception, match="the GPU is gone"),
+        running(ServeSettings(port=0, voices=tmp_path), backend.load),
+    ):
+        pass
+
+
+def test_an_idle_model_gives_its_memory_back_and_comes_again(tmp_path: Path) -> None:
+    loaded: list[TTS] = []
+    backend = ScriptedSpeech()
+
+    def load(spec: ModelSpec) -> TTS:
+        loaded.append(backend.load(spec))
+        return loaded[-1]
+
+    with running(ServeSettings(port=0, voices=tmp_path, unload_after_s=0.2), load) as server:
+        first = speak(server.url).content
+        wait_until(lambda: not server.context.models.loaded())
+        assert "closed" in repr(loaded[0])
+        assert httpx.get(f"{server.url}/health/ready").status_code == 200
+        assert httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"] == "vivace"
+        assert httpx.get(f"{server.url}/v1/audio/voices").json()["voices"]
+        again = speak(server.url)
+        assert (again.status_code, again.content) == (200, first)
+        assert len(loaded) >= 2
+
+
+def test_a_model_that_speaks_is_not_idle(tmp_path: Path) -> None:
+    backend = ScriptedSpeech(default=Plan(60), step_s=0.05)
+    settings = ServeSettings(port=0, voices=tmp_path, unload_after_s=0.05)
+    with running(settings, backend.load) as server:
+        answer = speak(server.url)
+        assert answer.status_code == 200
+        assert len(answer.content) == 60 * 1_920 * 2
+
+
+def test_a_backend_that_breaks_is_loaded_again_without_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models_module, "BACKOFF_S", (0.05,))
+    backends = [ScriptedSpeech(), ScriptedSpeech(broken=RuntimeError("still broken"))]
+    backends.append(ScriptedSpeech())
+    waiting = list(backends)
+
+    with running(
+        ServeSettings(port=0, voices=tmp_path), lambda spec: waiting.pop(0).load(spec)
+    ) as server:
+        assert speak(server.url).status_code == 200
+        backends[0].broken = RuntimeError("CUDA error: an illegal memory access")
+        answer = speak(server.url)
+        assert answer.status_code == 500
+        assert answer.json()["error"]["code"] == "engine_failed"
+        wait_until(lambda: not waiting and server.context.models.is_ready)
+        assert speak(server.url).status_code == 200
+        assert "vivace_rebuilds_total" in httpx.get(f"{server.url}/metrics").text
+        assert speaks(backends[2])
+
+
+def speaks(backend: ScriptedSpeech) -> bool:
+    return backend.num_admitted >= 2  # its probe, and a request
+
+
+def test_one_requests_fault_does_not_unload_the_model(tmp_path: Path) -> None:
+    backend = ScriptedSpeech(plans={5: Plan(fails_at=3), 6: Plan(is_refused=True)})
+    with running(ServeSettings(port=0, voices=tmp_path), backend.load) as server:
+        before = server.context.models.loaded()
+        for seed in (5, 6):
+            with pytest.raises(httpx.HTTPError) if seed == 5 else NoError():
+                assert speak(server.url, seed=seed).status_code >= 400
+        assert speak(server.url).status_code == 200
+        assert server.context.models.loaded() == before
+
+
+class NoError:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_metrics_count_what_was_served(server: Running) -> None:
+    assert speak(server.url).status_code == 200
+    text = httpx.get(f"{server.url}/metrics").text
+    assert 'vivace_http_requests_total{route="/v1/audio/speech",status="200"} 1' in text
+    assert 'vivace_streams_total{model="vivace"} 1' in text
+    assert 'vivace_first_audio_seconds_count{model="vivace"} 1' in text
+    assert "vivace_active_streams 0" in text
+    for line in text.splitlines():
+        assert line.startswith("#") or len(line.rsplit(" ", 1)) == 2

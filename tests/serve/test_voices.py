@@ -1,0 +1,269 @@
+"""Voices over HTTP: made of a recording or of a description, spoken with, deleted."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import soundfile
+from serving import Running, running
+
+from vivace.serve.settings import ModelSpec, ServeSettings
+from vivace.serve.voices import OPENAI_NAMES, SPEAKERS
+
+RATE = 24_000
+
+
+def encode(samples: np.ndarray, **kind: str) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, RATE, **({"format": "WAV"} | kind))
+    return buffer.getvalue()
+
+
+def recording(seconds: float = 1.5) -> np.ndarray:
+    return np.random.default_rng(1).normal(0, 0.1, int(RATE * seconds)).astype(np.float32)
+
+
+WAV = encode(recording())
+SILENCE = encode(np.zeros(2 * RATE, np.float32))
+BOMB = encode(np.zeros(400 * RATE, np.float32), format="FLAC")  # 38 MB in a few kB
+
+
+@pytest.fixture(scope="module")
+def server(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A model of every type, by name; the base model's has slashes."""
+    specs = {"presets": "custom_voice", "Org/tiny/base": "base", "design": "voice_design"}
+    models = tuple(ModelSpec(name, str(tiny_folder / of)) for name, of in specs.items())
+    voices = tmp_path_factory.mktemp("voices")
+    with running(ServeSettings(port=0, models=models, voices=voices, device="cpu")) as server:
+        yield server
+
+
+def create(client: httpx.Client, name: str, audio: Any = WAV, **fields: Any) -> httpx.Response:
+    files = {"audio_sample": ("me.wav", audio, "audio/wav")}
+    return client.post("/v1/audio/voices", files=files, data={"name": name, **fields})
+
+
+def speak(client: httpx.Client, **fields: Any) -> httpx.Response:
+    body = {"input": "Hi.", "response_format": "pcm", "max_new_tokens": 5, "model": "tts-1"}
+    return client.post("/v1/audio/speech", json=body | fields)
+
+
+def ids(client: httpx.Client, **query: str) -> set[str]:
+    return {voice["id"] for voice in client.get("/v1/audio/voices", params=query).json()["voices"]}
+
+
+def test_models_are_found_by_names_with_slashes(client: httpx.Client) -> None:
+    models = {model["id"]: model for model in client.get("/v1/models").json()["data"]}
+    assert list(models) == ["presets", "Org/tiny/base", "design"]
+    for path in ("Org/tiny/base", "Org%2Ftiny%2Fbase"):
+        shown = client.get(f"/v1/models/{path}").json()
+        assert shown == models["Org/tiny/base"]
+    assert shown["type"] == "base"
+    assert shown["capabilities"]["clone"] is None
+    assert "Base" in models["presets"]["capabilities"]["clone"]
+    assert models["design"]["capabilities"]["design"] is None
+
+
+def test_a_voice_of_a_recording_is_listed_spoken_with_and_deleted(client: httpx.Client) -> None:
+    made = create(client, "My Voice", transcript="Some words.", consent="cons_1")
+    assert made.status_code == 200
+    assert made.json() | {"id": "my-voice", "name": "my-voice", "object": "audio.voice"} == (
+        made.json()
+    )
+    assert "my-voice" in ids(client)
+    assert "my-voice" in ids(client, model="Org/tiny/base")
+    assert "my-voice" not in ids(client, model="presets")
+    assert client.get("/v1/audio/voices/my-voice").json()["model"] == "Org/tiny/base"
+    for model in ("tts-1", "Org/tiny/base"):  # a name that is not served: whoever has the voice
+        assert speak(client, voice="my-voice", model=model).status_code == 200
+    assert speak(client, voice={"id": "MY-VOICE"}).status_code == 200
+    unknown = speak(client, voice="my-voice", model="presets")
+    assert unknown.status_code == 400
+    assert client.delete("/v1/audio/voices/my-voice").json()["deleted"] is True
+    assert client.delete("/v1/audio/voices/my-voice").status_code == 404
+    assert speak(client, voice="my-voice").status_code == 400
+
+
+def test_json_may_hold_the_recording_in_base64(client: httpx.Client) -> None:
+    encoded = base64.b64encode(WAV).decode()
+    for name, audio in (("plain", encoded), ("uri", f"data:audio/wav;base64,{encoded}")):
+        body = {"name": name, "audio_sample": audio, "model": "anything"}
+        assert client.post("/v1/audio/voices", json=body).status_code == 200
+        assert client.delete(f"/v1/audio/voices/{name}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("audio", "status", "words"),
+    [
+        (SILENCE, 400, "silent"),
+        (BOMB, 400, "longer than"),
+        (b"RIFF is a word, and this is text", 400, ""),
+        (b"\x1aE\xdf\xa3 webm of a browser", 400, ""),
+        (encode(recording(0.2)), 400, "0.20 s"),
+        (encode(recording(31)), 400, "31.00 s"),
+        (b"", 400, "empty"),
+        (bytes(10 * 2**20 + 1), 413, "10,485,760 bytes"),
+    ],
+    ids=["silent", "bomb", "text", "webm", "short", "long", "empty", "large"],
+)
+def test_a_recording_that_is_no_voice_is_refused(
+    client: httpx.Client, audio: bytes, status: int, words: str
+) -> None:
+    answer = create(client, "refused", audio)
+    assert (answer.status_code, words in answer.json()["error"]["message"]) == (status, True)
+    assert answer.json()["error"]["param"] == "audio_sample"
+    assert "refused" not in ids(client)
+
+
+@pytest.mark.parametrize(
+    "audio",
+    ["/etc/passwd", "../x.wav", "file:///etc/passwd", "http://127.0.0.1/x.wav", "concat:a|b", "!"],
+)
+def test_a_path_or_a_url_is_never_followed(client: httpx.Client, audio: str) -> None:
+    answer = client.post("/v1/audio/voices", json={"name": "refused", "audio_sample": audio})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_audio")
+    answer = client.post("/v1/audio/voices", data={"name": "x", "audio_sample": audio}, files={})
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "..", "a/b", "a\\b", ".hidden", "x" * 65, "ü", " ", "con", "x.wav", "a%00"]
+)
+def test_a_name_that_is_no_name_is_refused(
+    client: httpx.Client, server: Running, name: str
+) -> None:
+    answer = create(client, name)
+    assert answer.status_code == 400, name
+    folder = server.context.settings.voices
+    assert folder is not None
+    assert not [*folder.rglob("*"), *folder.parent.glob("*.safetensors")]
+
+
+def test_a_name_that_is_taken_is_refused(client: httpx.Client) -> None:
+    for name in ("vivian", "alloy"):  # a preset here, and an alias everywhere
+        assert create(client, name).status_code == 409
+    assert create(client, "taken").status_code == 200
+    assert create(client, "Taken").status_code == 409
+    client.delete("/v1/audio/voices/taken")
+
+
+def test_of_two_that_come_together_one_gets_the_name(server: Running) -> None:
+    def post(_: int) -> int:
+        with httpx.Client(base_url=server.url, timeout=60.0) as client:
+            return create(client, "race").status_code
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(post, range(4))) == [200, 409, 409, 409]
+    httpx.delete(f"{server.url}/v1/audio/voices/race")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"name": "x"},
+        {"name": 1, "audio_sample": "aaaa"},
+        {"name": "x", "audio_sample": 5},
+        {"name": "x", "audio_sample": ["a"]},
+        {"name": "x", "type": "prompt"},
+        {"name": "x", "type": "prompt", "prompt": " "},
+        {"name": "x", "type": "prompt", "prompt": "a" * 2_001},
+        {"name": "x", "type": "other", "prompt": "a"},
+        {"name": "x", "prompt": "a", "model": "presets"},
+        {"name": "x", "prompt": "a", "model": 7},
+        {"name": None, "prompt": "a"},
+    ],
+)
+def test_a_request_that_lacks_something_says_what(client: httpx.Client, body: Any) -> None:
+    answer = client.post("/v1/audio/voices", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"]
+
+
+def test_forms_are_bounded(client: httpx.Client) -> None:
+    files = [("audio_sample", ("a.wav", WAV)), ("audio_sample", ("b.wav", WAV))]
+    assert client.post("/v1/audio/voices", data={"name": "x"}, files=files).status_code == 400
+    fields = {f"field{number}": "x" for number in range(50)}
+    assert create(client, "x", **fields).status_code == 400
+    assert create(client, "x", transcript="a" * 70_000).status_code == 400
+    broken = {"content-type": "multipart/form-data; boundary=x"}
+    for content in (b"", b"--y", b"--x\r\n\r\n", b"--x\r\nContent-Disposition: form-data\r\n\r\n1"):
+        answer = client.post("/v1/audio/voices", content=content, headers=broken)
+        assert answer.status_code == 400
+    unbounded = {"content-type": "multipart/form-data"}
+    assert client.post("/v1/audio/voices", content=b"x", headers=unbounded).status_code == 400
+
+
+def test_a_described_voice_is_made_with_the_base_model_beside(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivace.serve.enrol.SAMPLE_FRAMES", 15)  # these weights never end
+    body = {"name": "granny", "type": "prompt", "prompt": "A warm old lady.", "script_hint": "Hi"}
+    made = client.post("/v1/audio/voices", json=body)
+    assert (made.status_code, made.json()["type"]) == (200, "prompt")
+    assert made.json()["model"] == "Org/tiny/base"
+    assert speak(client, voice="granny").status_code == 200
+    assert client.delete("/v1/audio/voices/granny").status_code == 200
+
+
+def test_a_described_voice_is_kept_as_its_words_without_one(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    models = (ModelSpec("design", str(tiny_folder / "voice_design")),)
+    settings = ServeSettings(port=0, models=models, voices=tmp_path, device="cpu")
+    with running(settings) as server, httpx.Client(base_url=server.url, timeout=60.0) as client:
+        body = {"name": "granny", "prompt": "A warm old lady."}
+        assert client.post("/v1/audio/voices", json=body).status_code == 200
+        assert client.post("/v1/audio/voices", json=body).status_code == 409
+        assert ids(client) == {"granny"}
+        spoken = {
+            voice: speak(client, voice=voice, seed=1).content
+            for voice in ("granny", "alloy", "onyx")
+        }
+        assert len(set(spoken.values())) == 3  # the words are heard
+        assert create(client, "me").status_code == 400
+        assert client.delete("/v1/audio/voices/granny").status_code == 200
+        assert ids(client) == set()
+
+
+def test_a_models_own_voice_cannot_be_deleted(client: httpx.Client) -> None:
+    preset = next(iter(ids(client, model="presets")))
+    assert client.delete(f"/v1/audio/voices/{preset}").status_code == 400
+    for name in ("alloy", "..%2Fx", "%2e%2e", "nobody"):
+        assert client.delete(f"/v1/audio/voices/{name}").status_code == 404
+
+
+def test_every_name_of_openai_and_of_the_released_speakers_speaks(
+    client: httpx.Client, server: Running
+) -> None:
+    create(client, "me")
+    for model in ("presets", "Org/tiny/base", "design"):
+        voices = server.context.models.voices(model)
+        assert voices is not None
+        for name in (*OPENAI_NAMES, *SPEAKERS):
+            chosen = voices.choose(name)
+            assert chosen.voice or chosen.description
+        assert speak(client, voice="cedar", model=model, max_new_tokens=1).status_code == 200
+        listed = ids(client, model=model, aliases="true")
+        assert {*OPENAI_NAMES, *SPEAKERS} <= {voice.lower() for voice in listed}
+    client.delete("/v1/audio/voices/me")
+
+
+def test_an_unknown_voice_names_the_known_ones(client: httpx.Client) -> None:
+    for model in ("presets", "tts-1"):
+        answer = speak(client, voice="nobody", model=model)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "voice"
+        for preset in ids(client, model="presets"):
+            assert preset in answer.json()["error"]["message"]
+    nothing = speak(client, voice="alloy", model="Org/tiny/base")  # and no voice was made yet
+    assert nothing.status_code == 400
+    assert "POST /v1/audio/voices" in nothing.json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""ElevenLabs' HTTP: text to speech, and the lists of voices and models, as an adapter.
+"""ElevenLabs' HTTP: text to speech and the list of voices, as an adapter.
 
 Its requests become those of `POST /v1/audio/speech`; what Qwen3-TTS has no counterpart for
 (`stability`, `similarity_boost`, `style`, text before and after) is taken and ignored.
@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vivace.serve.bodies import read_json
-from vivace.serve.card import Card
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import Encoders
 from vivace.serve.errors import RefusedError
@@ -132,21 +131,4 @@ def voice_object(voice: Listed) -> dict[str, Any]:
         "preview_url": None,
         "available_for_tiers": [],
         "settings": None,
-    }
-
-
-def model_object(card: Card) -> dict[str, Any]:
-    """A model of `GET /v1/models` as ElevenLabs lists it."""
-    languages = [
-        {"language_id": name, "name": name.title()} for name in card.languages if name != "auto"
-    ]
-    return {
-        "model_id": card.name,
-        "name": card.name,
-        "can_do_text_to_speech": True,
-        "can_do_voice_conversion": False,
-        "can_be_finetuned": False,
-        "can_use_style": False,
-        "can_use_speaker_boost": False,
-        "languages": languages,
     }

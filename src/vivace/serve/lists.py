@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vivace.serve.card import Card
@@ -19,8 +20,10 @@ def routes(context: ServeContext) -> APIRouter:
     models = context.models
 
     @router.get("/v1/models")
-    async def list_models() -> Response:
-        """The served models, in OpenAI's shape."""
+    async def list_models(http: Request) -> Response:
+        """The served models in OpenAI's shape; with the header `xi-api-key` in ElevenLabs'."""
+        if "xi-api-key" in http.headers:
+            return JSONResponse([_elevenlabs_object(card) for card in models.cards()])
         data = [_model_object(card, models.created) for card in models.cards()]
         return JSONResponse({"object": "list", "data": data})
 
@@ -97,3 +100,17 @@ def no_such_voice(name: str, known: list[str]) -> RefusedError:
 def _model_object(card: Card, created: int) -> dict[str, Any]:
     known = {"id": card.name, "object": "model", "created": created, "owned_by": "vivace"}
     return known | card.as_json()
+
+
+def _elevenlabs_object(card: Card) -> dict[str, Any]:
+    named = [name for name in card.languages if name != "auto"]
+    return {
+        "model_id": card.name,
+        "name": card.name,
+        "can_do_text_to_speech": True,
+        "can_do_voice_conversion": False,
+        "can_be_finetuned": False,
+        "can_use_style": False,
+        "can_use_speaker_boost": False,
+        "languages": [{"language_id": name, "name": name.title()} for name in named],
+    }

@@ -1,0 +1,348 @@
+"""ElevenLabs' endpoints, driven by its own package over TLS, and message by message."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import io
+import ipaddress
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from elevenlabs.client import ElevenLabs
+from elevenlabs.core.api_error import ApiError
+from elevenlabs.types import VoiceSettings
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from talking import Message, Talk, talking, wait_until
+
+from vivace.serve.settings import ServeSettings
+
+pytestmark = pytest.mark.filterwarnings("ignore:ConnectionClosed")  # of elevenlabs' own code
+
+NUM_FRAMES = 10
+SECONDS = NUM_FRAMES * 0.08
+KEY = {"xi-api-key": "secret"}
+
+
+@pytest.fixture(scope="module")
+def backend() -> ScriptedSpeech:
+    return ScriptedSpeech(default=Plan(NUM_FRAMES), step_s=0.005)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    plain, form = serialization.NoEncryption(), serialization.PrivateFormat.PKCS8
+    (folder / "cert.pem").write_bytes(signed.public_bytes(encoding))
+    (folder / "key.pem").write_bytes(key.private_bytes(encoding, form, plain))
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.fixture(scope="module")
+def secure(
+    backend: ScriptedSpeech,
+    certificate: tuple[Path, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Running]:
+    cert, key = certificate
+    voices = tmp_path_factory.mktemp("voices")
+    settings = ServeSettings(
+        port=0, voices=voices, api_keys=("secret",), tls_cert=cert, tls_key=key
+    )
+    with running(settings, backend.load) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    voices = tmp_path_factory.mktemp("voices")
+    settings = ServeSettings(port=0, voices=voices, api_keys=("secret",))
+    with running(settings, backend.load) as server:
+        yield server
+
+
+@pytest.fixture
+def eleven(
+    secure: Running, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ElevenLabs]:
+    cert = str(certificate[0])
+    monkeypatch.setenv("SSL_CERT_FILE", cert)  # for its WebSocket
+    context = ssl.create_default_context(cafile=cert)
+    with httpx.Client(verify=context, timeout=30.0) as client:
+        yield ElevenLabs(api_key="secret", base_url=secure.url, httpx_client=client)
+
+
+def decode(content: bytes) -> tuple[int, float]:
+    """Sample rate and seconds."""
+    with av.open(io.BytesIO(content)) as container:
+        rate = container.streams.audio[0].rate
+        return rate, sum(frame.samples for frame in container.decode(audio=0)) / rate
+
+
+# --- Its own package --------------------------------------------------------------------------
+
+
+def test_words_are_spoken_in_real_time_in_its_default_format(eleven: ElevenLabs) -> None:
+    words = iter(["Hello ", "there, ", "how ", "are ", "you?"])
+    stream = eleven.text_to_speech.convert_realtime("alloy", text=words, model_id="eleven_v3")
+    rate, seconds = decode(b"".join(stream))
+    assert rate == 44_100
+    assert seconds == pytest.approx(SECONDS, abs=0.15)
+
+
+@pytest.mark.parametrize("rate", [16_000, 24_000])
+def test_words_are_spoken_as_pcm(eleven: ElevenLabs, rate: int) -> None:
+    stream = eleven.text_to_speech.convert_realtime(
+        "alloy",
+        text=iter(["Hello."]),
+        output_format=f"pcm_{rate}",  # type: ignore[arg-type]
+        voice_settings=VoiceSettings(stability=0.5, similarity_boost=0.5),
+    )
+    assert len(b"".join(stream)) / 2 / rate == pytest.approx(SECONDS, abs=0.001)
+
+
+def test_an_unknown_voice_is_an_error_of_the_client(eleven: ElevenLabs) -> None:
+    stream = eleven.text_to_speech.convert_realtime("nobody", text=iter(["Hello."]))
+    with pytest.raises(ApiError) as error:
+        list(stream)
+    assert error.value.status_code == 1008
+    assert "nobody" in str(error.value.body)
+
+
+def test_a_failure_after_audio_is_an_error_of_the_client(
+    eleven: ElevenLabs, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "default", Plan(50, fails_at=25))
+    stream = eleven.text_to_speech.convert_realtime("alloy", text=iter(["Hello."]))
+    with pytest.raises(ApiError) as error:
+        list(stream)
+    assert error.value.status_code == 1011
+
+
+def test_a_wrong_key_is_refused(secure: Running, certificate: tuple[Path, Path]) -> None:
+    context = ssl.create_default_context(cafile=str(certificate[0]))
+    with httpx.Client(verify=context) as client:
+        eleven = ElevenLabs(api_key="wrong", base_url=secure.url, httpx_client=client)
+        with pytest.raises(ApiError) as error:
+            eleven.voices.get_all()
+    assert error.value.status_code == 401
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+def test_text_is_converted_over_http(eleven: ElevenLabs, is_stream: bool) -> None:
+    speech = eleven.text_to_speech
+    method = speech.stream if is_stream else speech.convert
+    content = b"".join(method("alloy", text="Hello.", model_id="eleven_multilingual_v2"))
+    rate, seconds = decode(content)
+    assert rate == 44_100
+    assert seconds == pytest.approx(SECONDS, abs=0.15)
+
+
+def test_voices_and_models_are_listed(eleven: ElevenLabs, secure: Running) -> None:
+    speakers = list(secure.context.models.cards()[0].speakers)
+    assert [voice.voice_id for voice in eleven.voices.get_all().voices] == speakers
+    page = eleven.voices.search()
+    assert [voice.name for voice in page.voices] == speakers
+    assert (page.has_more, page.total_count) == (False, len(speakers))
+    assert eleven.voices.get(speakers[0]).voice_id == speakers[0]
+    assert [model.model_id for model in eleven.models.list()] == ["vivace"]
+
+
+def test_an_error_over_http_is_an_error_of_the_client(eleven: ElevenLabs) -> None:
+    with pytest.raises(ApiError) as error:
+        list(eleven.text_to_speech.convert("nobody", text="Hello."))
+    assert error.value.status_code == 400
+    assert "nobody" in str(error.value.body)
+
+
+# --- HTTP as Open WebUI sends it --------------------------------------------------------------
+
+
+def test_open_webui_speaks_over_elevenlabs_http(server: Running) -> None:
+    body = {
+        "text": "Hello.",
+        "model_id": "eleven_multilingual_v2",
+        "voice_settings": {"stability": 0.5, "similarity_boost": 0.5},
+    }
+    headers = {"Accept": "audio/mpeg", **KEY}
+    answer = httpx.post(f"{server.url}/v1/text-to-speech/alloy", json=body, headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "audio/mpeg"
+    assert int(answer.headers["content-length"]) == len(answer.content)
+
+
+@pytest.mark.parametrize(
+    ("query", "body"),
+    [
+        ("", {}),
+        ("", {"text": 1}),
+        ("", {"text": ""}),
+        ("", {"text": "Hello.", "voice_settings": 1}),
+        ("", {"text": "Hello.", "voice_settings": {"speed": "fast"}}),
+        ("", {"text": "Hello.", "seed": "x"}),
+        ("", {"text": "Hello.", "language_code": "tlh"}),
+        ("?output_format=ulaw_8000", {"text": "Hello."}),
+        ("?output_format=" + "x" * 1_000, {"text": "Hello."}),
+    ],
+)
+def test_a_bad_request_is_a_400_in_openais_shape(
+    server: Running, query: str, body: dict[str, Any]
+) -> None:
+    url = f"{server.url}/v1/text-to-speech/alloy/stream{query}"
+    answer = httpx.post(url, json=body, headers=KEY)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"]
+
+
+def test_timestamps_are_not_pretended(server: Running) -> None:
+    url = f"{server.url}/v1/text-to-speech/alloy/stream/with-timestamps"
+    assert httpx.post(url, json={"text": "Hello."}, headers=KEY).status_code == 404
+
+
+# --- Message by message -----------------------------------------------------------------------
+
+
+def open_talk(server: Running, path: str, query: str = "output_format=pcm_24000") -> Any:
+    url = f"/v1/text-to-speech/alloy/{path}?{query}"
+    return talking(server, url, additional_headers=KEY)
+
+
+def spoken(messages: list[Message], context_id: str | None = None) -> bytes:
+    found = [m for m in messages if isinstance(m, dict) and m.get("contextId") == context_id]
+    return b"".join(base64.b64decode(m["audio"]) for m in found if m.get("audio"))
+
+
+def finals(messages: list[Message]) -> list[str | None]:
+    return [m.get("contextId") for m in messages if isinstance(m, dict) and m.get("isFinal")]
+
+
+def until_final(talk: Talk) -> list[Message]:
+    messages = [talk.read()]
+    while not finals(messages):
+        messages.append(talk.read())
+    return messages
+
+
+def test_the_end_is_final_and_closed_with_1000(server: Running) -> None:
+    with open_talk(server, "stream-input") as talk:
+        for text in (" ", "Hello ", "there. ", ""):
+            talk.send(text=text)
+        messages, code = talk.until_closed()
+    assert len(spoken(messages)) == NUM_FRAMES * 3_840
+    assert messages[-1] == {"audio": None, "isFinal": True}
+    assert "message" not in messages[-1]
+    assert code == 1000
+
+
+def test_an_end_without_text_is_final_too(server: Running) -> None:
+    with open_talk(server, "stream-input") as talk:
+        talk.send(text=" ")
+        talk.send(text="")
+        assert talk.until_closed() == ([{"audio": None, "isFinal": True}], 1000)
+
+
+def test_a_flush_speaks_what_is_there_and_the_connection_goes_on(server: Running) -> None:
+    with open_talk(server, "stream-input") as talk:
+        talk.send(text="Hello. ", flush=True)
+        first = b""
+        while len(first) < NUM_FRAMES * 3_840:  # all of it, before anything else is sent
+            first += spoken([talk.read()])
+        talk.send(text="Again. ")
+        talk.send(text="")
+        messages, code = talk.until_closed()
+    assert len(spoken(messages)) == NUM_FRAMES * 3_840
+    assert code == 1000
+
+
+def test_text_after_the_end_is_refused(
+    server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "default", Plan(6_000))
+    with open_talk(server, "stream-input") as talk:
+        for text in ("Hello. ", "", "More."):
+            talk.send(text=text)
+        messages, code = talk.until_closed()
+        assert isinstance(messages[-1], dict)
+        assert messages[-1]["error"] == "text_after_end"
+        assert code == 1008
+    wait_until(lambda: server.context.streams.num_active == 0)
+
+
+def test_a_client_may_choose_when_it_is_idle(server: Running) -> None:
+    query = "output_format=pcm_24000&inactivity_timeout=1"
+    with open_talk(server, "stream-input", query) as talk:
+        talk.send(text=" ")
+        messages, code = talk.until_closed()
+        assert isinstance(messages[-1], dict)
+        assert (messages[-1]["error"], code) == ("idle", 1008)
+
+
+def test_contexts_are_spoken_beside_each_other_and_end_one_by_one(server: Running) -> None:
+    with open_talk(server, "multi-stream-input") as talk:
+        for name in ("a", "b"):
+            talk.send(text=" ", context_id=name, voice_settings={"speed": 1.0})
+            talk.send(text="Hello. ", context_id=name)
+        talk.send(text="", context_id="a")  # a sign of life
+        talk.send(context_id="b", close_context=True)
+        messages = until_final(talk)
+        assert finals(messages) == ["b"]
+        talk.send(text="", context_id="a", flush=True)
+        talk.send(context_id="a", close_context=True)
+        messages += until_final(talk)
+        assert len(spoken(messages, "a")) == len(spoken(messages, "b")) == NUM_FRAMES * 3_840
+        talk.send(close_socket=True)
+        assert talk.until_closed() == ([], 1000)
+
+
+def test_closing_the_socket_speaks_all_contexts_first(server: Running) -> None:
+    with open_talk(server, "multi-stream-input") as talk:
+        for name in ("a", "b"):
+            talk.send(text="Hello. ", context_id=name)
+        talk.send(close_socket=True)
+        messages, code = talk.until_closed()
+    assert sorted(map(str, finals(messages))) == ["a", "b"]
+    assert len(spoken(messages, "a")) == len(spoken(messages, "b")) == NUM_FRAMES * 3_840
+    assert code == 1000
+
+
+def test_one_contexts_failure_is_its_own(
+    server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_talk(server, "multi-stream-input") as talk:
+        monkeypatch.setattr(backend, "default", Plan(is_refused=True))
+        talk.send(text="Hello. ", context_id="a", flush=True)
+        failed = talk.read()
+        assert isinstance(failed, dict)
+        assert failed["contextId"] == "a"
+        assert failed["error"]
+        monkeypatch.undo()
+        talk.send(text="More of it. ", context_id="a")  # nobody hears it
+        talk.send(context_id="a", close_context=True)
+        talk.send(text="Hello. ", context_id="b")
+        talk.send(close_socket=True)
+        messages, code = talk.until_closed()
+    assert spoken(messages, "a") == b""
+    assert len(spoken(messages, "b")) == NUM_FRAMES * 3_840
+    assert code == 1000

@@ -1,0 +1,196 @@
+"""`/v1/realtime`: the events that Open WebUI 0.12.4 sends and waits for, and a little more."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from talking import Message, Talk, talking, types, wait_until
+
+from vivace.serve.settings import ServeSettings
+
+PATH = "/v1/realtime?model=gpt-realtime-2.1-mini"
+NUM_BYTES = 10 * 3_840
+PROMPT = "You are a text-to-speech renderer. Read the supplied text aloud faithfully."
+
+
+@pytest.fixture(scope="module")
+def backend() -> ScriptedSpeech:
+    return ScriptedSpeech(default=Plan(10), step_s=0.005)
+
+
+@pytest.fixture(scope="module")
+def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    settings = ServeSettings(port=0, voices=tmp_path_factory.mktemp("voices"), api_keys=("secret",))
+    with running(settings, backend.load) as server:
+        yield server
+
+
+@pytest.fixture
+def talk(server: Running) -> Iterator[Talk]:
+    headers = {"Authorization": "Bearer secret"}
+    with talking(server, PATH, additional_headers=headers) as talk:
+        talk.until("session.created")
+        yield talk
+
+
+def update(talk: Talk, **output: Any) -> None:
+    """As Open WebUI does."""
+    session = {
+        "type": "realtime",
+        "output_modalities": ["audio"],
+        "audio": {
+            "input": {"turn_detection": None, "transcription": None},
+            "output": {"format": {"type": "audio/pcm", "rate": 24_000}, **output},
+        },
+        "tools": [],
+        "tool_choice": "none",
+        "instructions": PROMPT,
+    }
+    talk.send("session.update", session=session)
+
+
+def create(talk: Talk, text: str) -> None:
+    """As Open WebUI does."""
+    content = [{"type": "input_text", "text": text}]
+    response = {
+        "conversation": "none",
+        "output_modalities": ["audio"],
+        "tools": [],
+        "tool_choice": "none",
+        "instructions": PROMPT,
+        "input": [{"type": "message", "role": "user", "content": content}],
+    }
+    talk.send("response.create", response=response)
+
+
+def heard(messages: list[Message], response_id: str) -> bytes:
+    """What Open WebUI keeps."""
+    deltas = [
+        message["delta"]
+        for message in messages
+        if isinstance(message, dict)
+        and message["type"] == "response.output_audio.delta"
+        and message["response_id"] == response_id
+    ]
+    return b"".join(base64.b64decode(delta, validate=True) for delta in deltas)
+
+
+def last(messages: list[Message]) -> dict[str, Any]:
+    assert isinstance(messages[-1], dict)
+    return messages[-1]
+
+
+def test_open_webui_hears_a_text(talk: Talk) -> None:
+    update(talk, voice="alloy")
+    session = last(talk.until("session.updated"))["session"]
+    assert session["audio"]["output"]["voice"] == "alloy"
+    create(talk, "Hello.")
+    response = last(talk.until("response.created"))["response"]
+    messages = talk.until("response.done")
+    assert len(heard(messages, response["id"])) == NUM_BYTES
+    assert last(messages)["response"]["id"] == response["id"]
+    assert last(messages)["response"]["status"] == "completed"
+
+
+def test_a_response_is_announced_item_by_item(talk: Talk) -> None:
+    create(talk, "Hello.")
+    events = [kind for kind in types(talk.until("response.done")) if "delta" not in kind]
+    assert events == [
+        "response.created",
+        "response.output_item.added",
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.output_item.done",
+        "response.done",
+    ]
+
+
+def test_a_connection_gives_several_responses(talk: Talk) -> None:
+    for text in ("One.", "Two."):
+        create(talk, text)
+        assert last(talk.until("response.done"))["response"]["status"] == "completed"
+
+
+def test_items_of_the_conversation_are_spoken_once(talk: Talk, backend: ScriptedSpeech) -> None:
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}
+    talk.send("conversation.item.create", item=item)
+    talk.until("conversation.item.done")
+    talk.send("response.create")
+    assert last(talk.until("response.done"))["response"]["status"] == "completed"
+    talk.send("response.create")
+    assert last(talk.until("error"))["error"]["code"] == "empty_input"
+
+
+def test_a_response_can_be_cancelled(
+    talk: Talk, server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "default", Plan(6_000))
+    create(talk, "Hello.")
+    talk.until("response.output_audio.delta")
+    talk.send("response.cancel")
+    assert last(talk.until("response.done"))["response"]["status"] == "cancelled"
+    wait_until(lambda: server.context.streams.num_active == 0)
+    monkeypatch.undo()
+    create(talk, "Hello.")
+    assert last(talk.until("response.done"))["response"]["status"] == "completed"
+
+
+def test_one_response_at_a_time(
+    talk: Talk, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "default", Plan(6_000))
+    create(talk, "Hello.")
+    talk.until("response.created")
+    create(talk, "Hello.")
+    error = last(talk.until("error"))["error"]
+    assert error["code"] == "conversation_already_has_active_response"
+
+
+def test_a_response_that_fails_says_so(
+    talk: Talk, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "default", Plan(50, fails_at=25))
+    create(talk, "Hello.")
+    response = last(talk.until("response.done"))["response"]
+    assert response["status"] == "failed"
+    assert response["status_details"]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        ({"type": "response.cancel"}, "response_cancel_not_active"),
+        ({"type": "input_audio_buffer.append", "audio": "AAAA"}, "no_audio_input"),
+        ({"type": "response.create"}, "empty_input"),
+        ({"type": "nonsense"}, "unknown_event"),
+        ({"type": "response.create", "response": {"input": "text"}}, None),
+        ({"type": "response.create", "response": {"input": [{"content": "text"}]}}, None),
+        ({"type": "response.create", "response": []}, None),
+        ({"type": "session.update", "session": {"voice": "nobody"}}, "voice_not_found"),
+        ({"type": "session.update", "session": {"voice": 1}}, None),
+        ({"type": "session.update", "session": {"audio": {"output": {"speed": "fast"}}}}, None),
+        ({"type": "session.update", "session": {"audio": {"output": {"format": 1}}}}, None),
+        ({"type": "conversation.item.create", "item": {"content": [{"type": "image"}]}}, None),
+    ],
+)
+def test_what_cannot_be_done_is_an_error_event_with_the_events_id(
+    talk: Talk, event: dict[str, Any], code: str | None
+) -> None:
+    talk.send(event_id="event_of_mine", **event)
+    error = last(talk.until("error"))["error"]
+    assert error["event_id"] == "event_of_mine"
+    assert code in (None, error["code"])
+    create(talk, "Hello.")
+    assert last(talk.until("response.done"))["response"]["status"] == "completed"
+
+
+def test_a_browser_gives_its_key_as_a_subprotocol(server: Running) -> None:
+    offered = ["realtime", "openai-insecure-api-key.secret", "openai-beta.realtime-v1"]
+    with talking(server, PATH, subprotocols=offered) as talk:
+        assert talk.socket.subprotocol == "realtime"
+        talk.until("session.created")

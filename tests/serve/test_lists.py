@@ -32,3 +32,14 @@ def test_voices_are_objects_with_an_id_and_a_name(client: httpx.Client) -> None:
     assert [(voice["id"], voice["name"]) for voice in voices] == [("heart", "heart")]
     with_aliases = client.get("/v1/audio/voices?aliases=true").json()["voices"]
     assert {"heart", "alloy", "cedar", "vivian"} <= {voice["id"] for voice in with_aliases}
+
+
+def test_the_docs_are_our_own_and_name_every_endpoint(client: httpx.Client) -> None:
+    page = client.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "http" not in page.text.replace("httpx", "")  # nothing is loaded from elsewhere
+    assert "<script" not in page.text
+    for path in client.get("/openapi.json").json()["paths"]:
+        assert path in page.text
+    for words in ("response_format", "audio_sample", "/v1/realtime", "stream-input"):
+        assert words in page.text

@@ -37,7 +37,10 @@ def serve(arguments: argparse.Namespace) -> int:
     tell(f"loading {', '.join(plain(spec.name) for spec in settings.models)}")
     server = Server(ServeContext.create(settings))
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(server.serve(lambda url: _say_ready(url, settings)))
+    try:
+        loop.run_until_complete(server.serve(lambda url: _say_ready(url, settings)))
+    finally:
+        loop.close()  # without waiting for a model that is still being loaded
     tell("stopped")
     return 0
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from vivace._version import __version__
 from vivace.errors import TTSError
-from vivace.serve import elevenlabs, enrol, health, lists, sockets, speech
+from vivace.serve import docs, elevenlabs, enrol, health, lists, sockets, speech
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, describe
 from vivace.serve.guard import Guard
@@ -24,6 +24,7 @@ from vivace.serve.page import page
 
 ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
     health.routes,
+    docs.routes,
     lists.routes,
     enrol.routes,
     speech.routes,

@@ -1,0 +1,182 @@
+"""The end: SIGTERM finishes what runs, says so at once, and exits with 0."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+
+from vivace.cli.main import main
+from vivace.serve.settings import ServeSettings
+
+LIMIT_S = 90.0
+SECRET_TEXT = "Rutabaga is a word that nobody says by chance, and that no log shows."
+
+
+class Served:
+    """`vivace serve` in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+
+    def wait_for(self, pattern: str) -> str:
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            for line in self.lines:
+                if found := re.match(pattern, line):
+                    return found[1]
+            assert self.process.poll() is None, "".join(self.lines)
+            time.sleep(0.02)
+        raise AssertionError("".join(self.lines))
+
+    def end(self) -> int:
+        code = self.process.wait(LIMIT_S)
+        self._reader.join(LIMIT_S)
+        return code
+
+
+@contextmanager
+def serve(*arguments: str, **variables: str) -> Iterator[Served]:
+    command = [sys.executable, "-m", "vivace", "serve", "--port=0", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    served = Served(process)
+    try:
+        yield served
+    finally:
+        process.kill()
+        served.end()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_a_signal_finishes_the_stream_that_runs_and_exits_with_0() -> None:
+    with serve("--api-key-env=MY_KEY", MY_KEY="k3y-k3y") as served, httpx.Client() as client:
+        url = served.wait_for(r"ready: (http://127\.0\.0\.1:\d+)/")
+        client.headers["authorization"] = "Bearer k3y-k3y"
+        client.timeout = httpx.Timeout(LIMIT_S)
+        body = {"input": SECRET_TEXT, "response_format": "pcm", "seed": 1, "voice": "alloy"}
+        with client.stream("POST", f"{url}/v1/audio/speech", json=body) as answer:
+            parts = answer.iter_bytes()
+            num_bytes = len(next(parts))
+            served.process.send_signal(signal.SIGTERM)
+            wait_for_status(url, 503)
+            refused = client.post(f"{url}/v1/audio/speech", json=body)
+            num_bytes += sum(map(len, parts))  # an end that is no end would be an error
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        assert refused.headers["retry-after"]
+        assert num_bytes > 24_000 * 2 * 2  # seconds of speech
+        assert served.end() == 0
+        told = "".join(served.lines)
+        assert "stopped" in told
+        assert "curl" in told
+        assert "Rutabaga" not in told  # what was said is not logged
+        assert "k3y-k3y" not in told  # nor a key
+        with pytest.raises(httpx.ConnectError):
+            client.get(f"{url}/health/live")
+
+
+def wait_for_status(url: str, status: int) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while httpx.get(f"{url}/health/ready", timeout=LIMIT_S).status_code != status:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_signal_while_models_load_ends_it_too() -> None:
+    with serve() as served:
+        served.wait_for(r"(loading) ")
+        deadline = time.monotonic() + LIMIT_S
+        while served.process.poll() is None and time.monotonic() < deadline:
+            served.process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+        assert served.end() in (0, 128 + signal.SIGTERM)  # which: whether it listened already
+        assert "Traceback" not in "".join(served.lines)
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[Running]:
+    backend = ScriptedSpeech(default=Plan(5), plans={7: Plan(20_000)}, step_s=0.2)
+    settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=0.5)
+    with running(settings, backend.load) as server:
+        yield server
+
+
+def test_a_stream_that_does_not_end_is_cut_visibly_after_the_timeout(endless: Running) -> None:
+    body = {"input": "Hello.", "seed": 7, "response_format": "pcm"}
+    with (
+        httpx.Client(timeout=LIMIT_S) as client,
+        client.stream("POST", f"{endless.url}/v1/audio/speech", json=body) as answer,
+    ):
+        parts = answer.iter_bytes()
+        next(parts)
+        began = time.monotonic()
+        endless.loop.call_soon_threadsafe(endless.server.stop)
+        with pytest.raises(httpx.RemoteProtocolError):
+            for _ in parts:
+                pass
+        assert 0.4 < time.monotonic() - began < LIMIT_S / 2
+    assert endless.context.streams.num_active == 0
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    backend = ScriptedSpeech(default=Plan(5), plans={7: Plan(20_000)}, step_s=0.2)
+    settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=LIMIT_S)
+    body = {"input": "Hello.", "seed": 7, "response_format": "pcm"}
+    with running(settings, backend.load) as server, httpx.Client(timeout=LIMIT_S) as client:
+        with client.stream("POST", f"{server.url}/v1/audio/speech", json=body) as answer:
+            parts = answer.iter_bytes()
+            next(parts)
+            began = time.monotonic()
+            for _ in range(2):
+                server.loop.call_soon_threadsafe(server.server.stop)
+            with pytest.raises(httpx.RemoteProtocolError):
+                for _ in parts:
+                    pass
+        assert time.monotonic() - began < LIMIT_S / 2
+
+
+# -- the command -----------------------------------------------------------------------------
+
+
+def test_an_open_address_without_a_key_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--host=0.0.0.0", "--port=0"]) == 1
+    assert "--allow-anonymous" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["serve", f"--port={port}"]) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_without_its_packages_the_command_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivace.cli.serve.find_spec", lambda name: None)
+    assert main(["serve", "--port=0"]) == 1
+    assert "pip install 'vivace[server]'" in capsys.readouterr().err

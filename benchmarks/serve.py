@@ -1,0 +1,233 @@
+"""Speech over HTTP against the engine alone: first byte, and seconds of audio a second.
+
+    PYTHONPATH=src python benchmarks/serve.py --streams 1 8 64 --json benchmarks/results/serve.json
+    PYTHONPATH=src python benchmarks/serve.py 1.7B-CustomVoice --frames 100 --streams 1 64
+
+Without a name it is the embedded voice; a released model's name has its true shape and random
+weights; anything else is loaded. Every stream is an utterance of `--frames` at most. First come
+`tts.astream`s in one process, then as many connections from another process to a server in this
+one, over loopback. It needs the extra `server`; the client is plain asyncio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+TEXT = "It was a bright cold day in April, and the clocks were striking thirteen."
+BYTES_PER_SECOND = 48_000  # of 16-bit samples at 24 kHz
+
+
+@dataclass(frozen=True)
+class Run:
+    """One round of so many streams at once."""
+
+    first_ms: list[float]
+    audio_s: float
+    wall_s: float
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--client"]:
+        url, num_streams, body = sys.argv[2:]
+        run = asyncio.run(ask_all(url, int(num_streams), body.encode()))
+        print(json.dumps(asdict(run)))
+        return
+    arguments = parse_arguments()
+    tts = load(arguments)
+    options = {"max_frames": arguments.frames, "seed": 7, "guard": False}
+    results = []
+    with serving(tts, arguments) as url:
+        for num_streams in arguments.streams:
+            body = {
+                "input": TEXT,
+                "response_format": "pcm",
+                "max_new_tokens": arguments.frames,
+                "seed": 7,
+            }
+            direct = [asyncio.run(speak_all(tts, num_streams, options)) for _ in rounds(arguments)]
+            served = [ask_from_outside(url, num_streams, body) for _ in rounds(arguments)]
+            results.append(compare(num_streams, direct[1:], served[1:]))
+            print_row(results[-1])
+    if arguments.json:
+        from vivace.cli.bench.machine import machine
+
+        report = {"benchmark": "serve", "machine": machine(), "model": arguments.model}
+        report |= {"frames": arguments.frames, "results": results}
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", nargs="?", default="embedded")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 64], help="at once")
+    parser.add_argument("--frames", type=int, default=50, help="of one utterance, 80 ms each")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds that count, after one more")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    return parser.parse_args()
+
+
+def rounds(arguments: argparse.Namespace) -> range:
+    return range(arguments.repeats + 1)  # the first warms up
+
+
+def load(arguments: argparse.Namespace) -> Any:
+    from released import RELEASED_MODELS
+
+    from vivace import TTS
+
+    if arguments.model in RELEASED_MODELS:
+        from engine import random_tts
+
+        arguments.rates = []
+        return random_tts(arguments.model, arguments)
+    source = None if arguments.model == "embedded" else arguments.model
+    most = max(arguments.streams)
+    return TTS.load(
+        source,
+        device=arguments.device,
+        dtype=arguments.dtype,
+        backend=arguments.backend,
+        max_streams=most,
+    )
+
+
+@contextmanager
+def serving(tts: Any, arguments: argparse.Namespace) -> Iterator[str]:
+    """A server of this model in a thread; gives its URL."""
+    from vivace.serve.context import ServeContext
+    from vivace.serve.metrics import Metrics
+    from vivace.serve.models import Models
+    from vivace.serve.server import Server
+    from vivace.serve.settings import ServeSettings
+    from vivace.serve.streams import Streams
+
+    settings, metrics = ServeSettings(port=0), Metrics()
+    models = Models(settings, metrics, lambda spec: tts)
+    server = Server(ServeContext(settings, models, metrics, Streams(models, metrics)))
+    loop, urls, is_up = asyncio.new_event_loop(), [], threading.Event()
+
+    def on_ready(url: str) -> None:
+        urls.append(url)
+        is_up.set()
+
+    def work() -> None:
+        try:
+            loop.run_until_complete(server.serve(on_ready))
+        finally:
+            is_up.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    is_up.wait()
+    try:
+        yield urls[0]
+    finally:
+        loop.call_soon_threadsafe(server.stop)
+        thread.join()
+
+
+# -- the engine alone -----------------------------------------------------------------------------
+
+
+async def speak_all(tts: Any, num_streams: int, options: dict[str, Any]) -> Run:
+    began = time.perf_counter()
+    spoken = await asyncio.gather(*(speak(tts, options) for _ in range(num_streams)))
+    wall_s = time.perf_counter() - began
+    return Run([first for first, _ in spoken], sum(audio for _, audio in spoken), wall_s)
+
+
+async def speak(tts: Any, options: dict[str, Any]) -> tuple[float, float]:
+    began, first_ms, audio_s = time.perf_counter(), 0.0, 0.0
+    async for chunk in tts.astream(TEXT, **options):
+        first_ms = first_ms or 1000 * (time.perf_counter() - began)
+        audio_s += len(chunk.samples) / chunk.sample_rate
+    return first_ms, audio_s
+
+
+# -- over HTTP ------------------------------------------------------------------------------------
+
+
+def ask_from_outside(url: str, num_streams: int, body: dict[str, Any]) -> Run:
+    command = [sys.executable, __file__, "--client", url, str(num_streams), json.dumps(body)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return Run(**json.loads(done.stdout))
+
+
+async def ask_all(url: str, num_streams: int, body: bytes) -> Run:
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    pairs = [await asyncio.open_connection(host, int(port)) for _ in range(num_streams)]
+    began = time.perf_counter()
+    answers = await asyncio.gather(*(ask(*pair, host, body) for pair in pairs))
+    wall_s = time.perf_counter() - began
+    num_bytes = sum(count for _, count in answers)
+    return Run([first for first, _ in answers], num_bytes / BYTES_PER_SECOND, wall_s)
+
+
+async def ask(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, body: bytes
+) -> tuple[float, int]:
+    """Milliseconds to the first byte of audio, and how many bytes came."""
+    head = (
+        f"POST /v1/audio/speech HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    began, first_ms, total = time.perf_counter(), 0.0, 0
+    writer.write(head.encode() + body)
+    status = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0]
+    if b" 200" not in status:
+        raise SystemExit(f"the server said {status.decode()}")
+    while num_bytes := int(await reader.readline(), 16):
+        await reader.readexactly(num_bytes + 2)
+        first_ms = first_ms or 1000 * (time.perf_counter() - began)
+        total += num_bytes
+    writer.close()
+    return first_ms, total
+
+
+# -- figures --------------------------------------------------------------------------------------
+
+
+def compare(num_streams: int, direct: list[Run], served: list[Run]) -> dict[str, Any]:
+    engine, http = summarise(direct), summarise(served)
+    kept = http["audio_s_per_s"] / engine["audio_s_per_s"]
+    return {"streams": num_streams, "engine": engine, "http": http, "kept": round(kept, 3)}
+
+
+def summarise(runs: list[Run]) -> dict[str, float]:
+    first = sorted(ms for run in runs for ms in run.first_ms)
+    return {
+        "first_ms_p50": round(statistics.median(first), 2),
+        "first_ms_p99": round(first[min(len(first) - 1, round(0.99 * len(first)))], 2),
+        "audio_s_per_s": round(statistics.median(run.audio_s / run.wall_s for run in runs), 2),
+    }
+
+
+def print_row(result: dict[str, Any]) -> None:
+    engine, http = result["engine"], result["http"]
+    print(
+        f"{result['streams']:4d} streams: first audio {engine['first_ms_p50']:.1f} ms "
+        f"(p99 {engine['first_ms_p99']:.1f}), over HTTP {http['first_ms_p50']:.1f} "
+        f"(p99 {http['first_ms_p99']:.1f}); {engine['audio_s_per_s']:.1f} s of audio a second, "
+        f"over HTTP {http['audio_s_per_s']:.1f} ({result['kept']:.0%})",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

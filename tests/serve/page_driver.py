@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,3 +124,46 @@ def tab(launched: Any, **options: Any) -> Iterator[Driver]:
         yield driver
     finally:
         context.close()
+
+
+@contextmanager
+def proxy(port: int, prefix: str) -> Iterator[str]:
+    """A proxy that serves `port` under `prefix` only, sockets too; one request a connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=_accept, args=(listener, port, prefix), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}{prefix}/"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def _accept(listener: socket.socket, port: int, prefix: str) -> None:
+    with suppress(OSError):
+        while True:
+            client, _ = listener.accept()
+            threading.Thread(target=_relay, args=(client, port, prefix), daemon=True).start()
+
+
+def _relay(client: socket.socket, port: int, prefix: str) -> None:
+    with client, suppress(OSError):
+        head = b""
+        while b"\r\n" not in head:
+            head += client.recv(65_536) or b"\r\n"
+        line, rest = head.split(b"\r\n", 1)
+        if f" {prefix}/".encode() not in line:
+            client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            return
+        if b"Upgrade: websocket" not in rest:
+            rest = b"Connection: close\r\n" + rest.replace(b"Connection: keep-alive\r\n", b"")
+        with socket.create_connection(("127.0.0.1", port)) as server:
+            server.sendall(line.replace(f" {prefix}/".encode(), b" /") + b"\r\n" + rest)
+            threading.Thread(target=_pump, args=(client, server), daemon=True).start()
+            _pump(server, client)
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65_536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)

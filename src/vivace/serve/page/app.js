@@ -86,6 +86,7 @@ async function speak(text, isKept = true) {
 			else item = begin({ track: new Track(part), text, began }); // first comes the rate
 		}
 	} catch (error) {
+		if (!item?.track.length) player.stop();
 		fail(error);
 	}
 	if (running === control) running = null;
@@ -179,8 +180,9 @@ function follow() {
 	clearError();
 	running?.abort();
 	player.open(model()?.sample_rate ?? 24000).catch(fail);
-	live.type($("text").value, settings.request());
-	spokenTo = Math.min(spokenTo, $("text").value.length);
+	const { value, selectionEnd } = $("text");
+	live.type(value, settings.request(), selectionEnd === value.length);
+	spokenTo = Math.min(spokenTo, value.length);
 	settle();
 }
 

@@ -4,6 +4,14 @@ import { ApiError, openSocket } from "./api.js";
 const WORD_PAUSE_MS = 700; // then a word without a space behind it is taken as complete
 const SENTENCE_PAUSE_MS = 1600; // then the utterance is spoken to its end
 
+const wholeWords = (text) => text.replace(/[^\s.,;:!?…。，！？、]+$/, "");
+
+function shared(one, other) {
+	let count = 0;
+	while (count < one.length && one[count] === other[count]) count++;
+	return one.slice(0, count);
+}
+
 export class Live {
 	// `page`: start(rate), grow(bytes), end(), fail(error)
 	constructor(page) {
@@ -12,14 +20,16 @@ export class Live {
 
 	get isBusy() { return this.isOpen || this.isSounding; }
 
-	// Called with the whole text whenever it changes, and the settings that hold for it.
-	type(text, request) {
+	// Called with the whole text whenever it changes, and the settings that hold for it. A word that
+	// is corrected at the end is said again; other changes of what was spoken are not heard.
+	type(text, request, isAtEnd = true) {
 		clearTimeout(this.timer);
-		if (!text.startsWith(this.sent) || !text.trim()) this.sent = text; // what was spoken cannot be unspoken
-		const complete = /^[^]*[\s.,;:!?…。，！？、]/.exec(text.slice(this.sent.length))?.[0] ?? "";
-		if (complete.trim()) this.say(complete, request);
+		const isCut = this.sent.startsWith(text);
+		if (!text.startsWith(this.sent)) this.sent = wholeWords(isAtEnd ? shared(text, this.sent) : text);
+		const complete = wholeWords(text.slice(this.sent.length));
+		if (complete.trim() && !isCut) this.say(complete, request);
 		if (this.isOpen || text.slice(this.sent.length).trim()) {
-			this.timer = setTimeout(() => this.pause(text, request), WORD_PAUSE_MS);
+			this.timer = setTimeout(() => this.pause(isCut ? this.sent : text, request), WORD_PAUSE_MS);
 		}
 	}
 

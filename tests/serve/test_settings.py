@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from conftest import ROOT
+from vivace.cli.parser import build_parser
 from vivace.errors import RequestError
-from vivace.serve.settings import ModelSpec, ServeSettings, resolve_settings
+from vivace.serve.settings import (
+    ModelSpec,
+    ServeSettings,
+    field_names,
+    public_name,
+    resolve_settings,
+)
 
 
 def test_flags_come_before_variables_and_those_before_the_file(tmp_path: Path) -> None:
@@ -92,3 +100,11 @@ def test_a_key_in_the_file_is_refused(tmp_path: Path) -> None:
     file.write_text('api_keys = ["x"]')
     with pytest.raises(RequestError, match="api_key_env"):
         resolve_settings({}, {}, file)
+
+
+def test_every_setting_is_a_flag_and_in_the_docs() -> None:
+    page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
+    flags = vars(build_parser()[0].parse_args(["serve"])).keys()
+    for name in set(field_names()) - {"api_keys"}:
+        assert public_name(name) in flags
+        assert f"`--{public_name(name).replace('_', '-')}`" in page

@@ -125,7 +125,7 @@ def voice_object(voice: Listed) -> dict[str, Any]:
     return {
         "voice_id": voice.id,
         "name": voice.id,
-        "category": {"clone": "cloned", "description": "generated"}.get(voice.kind, "premade"),
+        "category": {"audio_sample": "cloned", "prompt": "generated"}.get(voice.kind, "premade"),
         "labels": labels,
         "description": None,
         "preview_url": None,

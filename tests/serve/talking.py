@@ -55,7 +55,8 @@ class Talk:
 @contextmanager
 def talking(server: Running, path: str = OMNI, **options: Any) -> Iterator[Talk]:
     url = f"ws{server.url.removeprefix('http')}{path}"
-    with connect(url, open_timeout=LIMIT_S, close_timeout=LIMIT_S, **options) as socket:
+    options = {"open_timeout": LIMIT_S, "close_timeout": LIMIT_S, **options}
+    with connect(url, **options) as socket:
         yield Talk(socket)
 
 

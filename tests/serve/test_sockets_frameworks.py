@@ -1,0 +1,80 @@
+"""Voice agents' own ElevenLabs services, pointed at us: tokens in while speech comes out.
+
+`pip install -e ".[test,test-clients]"`, then `pytest -m slow` with this file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+
+from vivace.serve.settings import ServeSettings
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # theirs, not ours
+WORDS = ["Hello ", "there, ", "this ", "is ", "an ", "agent. ", "It ", "speaks. "]
+NUM_FRAMES = 25
+SECONDS = NUM_FRAMES * 0.08
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    settings = ServeSettings(port=0, voices=tmp_path_factory.mktemp("voices"))
+    with running(settings, ScriptedSpeech(default=Plan(NUM_FRAMES)).load) as server:
+        yield server
+
+
+def test_livekits_elevenlabs_plugin_streams(server: Running) -> None:
+    elevenlabs = pytest.importorskip("livekit.plugins.elevenlabs")
+    aiohttp = pytest.importorskip("aiohttp")
+
+    async def speak() -> list[float]:
+        seconds = []
+        async with aiohttp.ClientSession() as session:
+            tts = elevenlabs.TTS(
+                voice_id="alloy",
+                model="eleven_turbo_v2_5",
+                api_key="none",
+                base_url=f"{server.url}/v1",
+                http_session=session,
+            )
+            for _ in range(2):  # over one connection
+                async with tts.stream() as stream:
+                    for word in WORDS:
+                        stream.push_text(word)
+                    stream.end_input()
+                    frames = [event.frame async for event in stream]
+                seconds.append(sum(frame.duration for frame in frames))
+            await tts.aclose()
+        return seconds
+
+    for seconds in asyncio.run(speak()):
+        assert seconds >= SECONDS * 0.9
+
+
+def test_pipecats_elevenlabs_service_streams(server: Running) -> None:
+    service = pytest.importorskip("pipecat.services.elevenlabs.tts").ElevenLabsTTSService
+    frames = pytest.importorskip("pipecat.frames.frames")
+    utils = pytest.importorskip("pipecat.tests.utils")
+
+    async def speak() -> list[object]:
+        tts = service(
+            api_key="none",
+            url=f"ws{server.url.removeprefix('http')}",
+            sample_rate=24_000,
+            settings=service.Settings(voice="alloy"),
+        )
+        sent = [frames.LLMFullResponseStartFrame(), *map(frames.LLMTextFrame, WORDS)]
+        sent += [frames.LLMFullResponseEndFrame(), utils.SleepFrame(sleep=5)]
+        down, _ = await utils.run_test(
+            tts, frames_to_send=sent, expected_down_frames=None, expected_up_frames=None
+        )
+        return list(down)
+
+    down = asyncio.run(speak())
+    audio = [frame.audio for frame in down if isinstance(frame, frames.TTSAudioRawFrame)]  # type: ignore[attr-defined]
+    assert len(b"".join(audio)) / 48_000 >= SECONDS
+    assert any(isinstance(frame, frames.TTSStoppedFrame) for frame in down)

@@ -1,0 +1,94 @@
+"""The text of an utterance while it is written, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from vivace.errors import TextTooLongError
+from vivace.serve.sockets.session import LiveText
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(work, 10.0))
+
+
+def test_pieces_that_wait_come_joined_and_the_rest_as_it_is_written() -> None:
+    async def read() -> list[str]:
+        text, pieces = LiveText(100), []
+        text.add("Hel")
+        text.add("lo ")
+        pieces.append(await text.__anext__())
+        later = asyncio.ensure_future(text.__anext__())
+        await asyncio.sleep(0)
+        assert not later.done()
+        text.add("there")
+        pieces.append(await later)
+        text.add(".")
+        text.end()
+        return [*pieces, *[piece async for piece in text]]
+
+    assert run(read()) == ["Hello ", "there", "."]
+
+
+def test_the_first_word_is_waited_for() -> None:
+    async def wait() -> bool:
+        text = LiveText(100)
+        waiting = asyncio.ensure_future(text.has_words())
+        for blank in (" ", "", "\n"):
+            text.add(blank)
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        text.add("a")
+        return await waiting
+
+    assert run(wait()) is True
+
+
+@pytest.mark.parametrize("pieces", [[], [" "], ["", "\n", "\t "]])
+def test_a_text_that_ends_without_a_word_has_none(pieces: list[str]) -> None:
+    async def wait() -> bool:
+        text = LiveText(100)
+        for piece in pieces:
+            text.add(piece)
+        text.end()
+        return await text.has_words()
+
+    assert run(wait()) is False
+
+
+def test_a_text_that_grew_too_long_fails_even_where_it_was_short_before() -> None:
+    async def read() -> None:
+        text = LiveText(10)
+        text.add("12345")
+        assert await text.__anext__() == "12345"
+        text.add("678901")
+        text.add("2")
+        with pytest.raises(TextTooLongError, match="11 characters and the limit is 10"):
+            await text.__anext__()
+        with pytest.raises(TextTooLongError):
+            await text.has_words()
+
+    run(read())
+
+
+def test_a_text_of_exactly_the_limit_is_taken() -> None:
+    async def read() -> list[str]:
+        text = LiveText(10)
+        text.add("1234567890")
+        text.end()
+        return [piece async for piece in text]
+
+    assert run(read()) == ["1234567890"]
+
+
+def test_empty_pieces_cost_nothing() -> None:
+    text = LiveText(10)
+    for _ in range(1_000):
+        text.add("")
+    assert text._pieces == []

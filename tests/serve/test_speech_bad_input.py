@@ -211,6 +211,13 @@ def test_languages_by_name_and_code(told: str, name: str) -> None:
     assert language_name(told) == name
 
 
+def test_the_schema_of_a_request_refers_to_nothing_outside(client: httpx.Client) -> None:
+    body = client.get("/openapi.json").json()["paths"][PATH]["post"]["requestBody"]
+    schema = body["content"]["application/json"]["schema"]
+    assert schema["required"] == ["input"]
+    assert "$ref" not in json.dumps(schema)
+
+
 def test_what_a_request_asks_of_the_engine() -> None:
     body = {
         "input": "Hello.", "speed": 2, "language": "de", "seed": 7, "max_new_tokens": 50,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from vivace.errors import RequestError
 from vivace.serve.card import Card
@@ -35,6 +35,15 @@ class VoiceId(BaseModel):
     id: str
 
 
+NAMED = {  # spelt out, because OpenAPI resolves no reference inside a body
+    "anyOf": [
+        {"type": "string"},
+        {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
+    ]
+}
+Named = Annotated[str | VoiceId, WithJsonSchema(NAMED)]
+
+
 class SpeechRequest(BaseModel):
     """Text to speech."""
 
@@ -44,8 +53,8 @@ class SpeechRequest(BaseModel):
 
     input: str = Field(description="The text to speak.")
     model: str | None = Field(None, description="A served model; other names mean the default.")
-    voice: str | VoiceId | None = Field(None, description="A voice's name, or an object of its id.")
-    speaker: str | VoiceId | None = Field(None, description="The same as `voice`.")
+    voice: Named | None = Field(None, description="A voice's name, or an object of its id.")
+    speaker: Named | None = Field(None, description="The same as `voice`.")
     instructions: str | None = Field(None, description="How to speak, where the model follows it.")
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
     speed: float = Field(1.0, ge=0.25, le=4.0)

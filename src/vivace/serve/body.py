@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 TRANSPORT = "vivace.transport"  # in a scope's state: the connection's asyncio.Transport
@@ -50,6 +51,17 @@ class Outlet:
             connection = transport.get_extra_info("socket")
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+
+
+class WhileConnected(Response):
+    """An answer that is made and sent while its client is there; made anew for every request."""
+
+    def __init__(self, answer: Callable[[Outlet], Coroutine[Any, Any, None]]) -> None:
+        self._answer = answer
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await run_while_connected(receive, self._answer(Outlet(scope, send)))
 
 
 async def run_while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

@@ -17,13 +17,12 @@ from fastapi import APIRouter
 from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from vivace.audio.clip import AudioChunk
 from vivace.errors import AudioError, EngineError, RunawayError
 from vivace.serve import sse
 from vivace.serve.bodies import read_json
-from vivace.serve.body import Outlet, run_while_connected
+from vivace.serve.body import Outlet, WhileConnected
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import Encoders, SpeechEncoder
 from vivace.serve.errors import RefusedError, describe
@@ -72,20 +71,25 @@ async def answer_speech(
     context: ServeContext, encoders: Encoders, clones: Clones, request: SpeechRequest
 ) -> Response:
     """The answer to a request that was read."""
-    recording = request.recording(context.settings)
-    model = await context.models.get(
-        request.model, voice=request.voice_name, model_type=request.model_type
-    )
-    request.check_task(model.card)
-    encoder = open_encoder(encoders, model, request)
-    options, ignored = await choose_options(clones, model, request, recording)
-    return SpeechResponse(
-        request,
-        encoder,
-        open_speech=partial(context.streams.open, model, request.input, **options),
-        count_tokens=lambda: len(model.tts.tokenizer.encode(request.input)),
-        headers={IGNORED: ", ".join(ignored)} if ignored else {},
-    )
+
+    async def answer(outlet: Outlet) -> None:
+        recording = request.recording(context.settings)
+        model = await context.models.get(
+            request.model, voice=request.voice_name, model_type=request.model_type
+        )
+        request.check_task(model.card)
+        encoder = open_encoder(encoders, model, request)
+        options, ignored = await choose_options(clones, model, request, recording)
+        speech = SpeechAnswer(
+            request,
+            encoder,
+            open_speech=partial(context.streams.open, model, request.input, **options),
+            count_tokens=lambda: len(model.tts.tokenizer.encode(request.input)),
+            headers={IGNORED: ", ".join(ignored)} if ignored else {},
+        )
+        await speech.send(outlet)
+
+    return WhileConnected(answer)
 
 
 def open_encoder(encoders: Encoders, model: Model, request: SpeechRequest) -> SpeechEncoder:
@@ -125,15 +129,18 @@ class Clones:
 
     def __init__(self) -> None:
         self._voices: OrderedDict[tuple[str, bytes, str | None], Voice] = OrderedDict()
+        self._lock = asyncio.Lock()  # one after another: they share the processor with speech
 
     async def get(self, model: Model, recording: bytes, transcript: str | None) -> Voice:
         key = (model.name, hashlib.sha256(recording).digest(), transcript)
-        if key not in self._voices:
-            self._voices[key] = await asyncio.to_thread(model.tts.clone, recording, transcript)
-        self._voices.move_to_end(key)
-        while len(self._voices) > MAX_CLONES:
-            self._voices.popitem(last=False)
-        return self._voices[key]
+        async with self._lock:
+            voice = self._voices.pop(key, None)
+            if voice is None:
+                voice = await asyncio.to_thread(model.tts.clone, recording, transcript)
+            self._voices[key] = voice  # the last used is the last
+            if len(self._voices) > MAX_CLONES:
+                self._voices.popitem(last=False)
+            return voice
 
 
 @dataclass(slots=True)
@@ -152,7 +159,7 @@ class Ending:
         return self.reason == "stop"
 
 
-class SpeechResponse(Response):
+class SpeechAnswer:
     """Speech while it is made, or whole.
 
     Its status waits for the first audio, so an error before that is an answer of its own. After
@@ -173,12 +180,9 @@ class SpeechResponse(Response):
         self._is_sse = request.stream_format == "sse"
         kind = sse.CONTENT_TYPE if self._is_sse else encoder.content_type
         self._fields = {"content-type": kind, **UNBUFFERED, **headers}
-        self.background = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        outlet = Outlet(scope, send)
-        send_speech = self._send_stream if self._request.stream else self._send_whole
-        await run_while_connected(receive, send_speech(outlet))
+    async def send(self, outlet: Outlet) -> None:
+        await (self._send_stream if self._request.stream else self._send_whole)(outlet)
 
     # -- while it is made ----------------------------------------------------------------------
 

@@ -5,73 +5,36 @@ from __future__ import annotations
 import re
 
 from vivace.text.normalize.capitals import spell_letters
-from vivace.text.normalize.lists import word_set
 from vivace.text.normalize.reading import Reading, begins_sentence, is_capitalised, stop_after
+from vivace.text.normalize.tables import word_map, word_set
 from vivace.text.normalize.tokens import Token, TokenReader
 
 # Before a name.
-_TITLES = {
-    "Dr": "Doctor", "Prof": "Professor", "Rev": "Reverend",
-    "Gen": "General", "Col": "Colonel", "Lt": "Lieutenant", "Sgt": "Sergeant", "Capt": "Captain",
-    "Cpt": "Captain", "Maj": "Major", "Adm": "Admiral", "Sen": "Senator", "Rep": "Representative",
-    "Gov": "Governor", "Pres": "President", "Hon": "Honorable", "Messrs": "Messers",
-    "St": "Saint", "Mt": "Mount", "Ft": "Fort", "Fr": "Father", "Sr": "Senior",
-}  # fmt: skip
+_TITLES = word_map("titles")
 # After a name.
-_PLACES = {
-    "St": "Street", "Dr": "Drive", "Ave": "Avenue", "Blvd": "Boulevard", "Rd": "Road",
-    "Ln": "Lane", "Hwy": "Highway", "Pkwy": "Parkway", "Sq": "Square", "Ct": "Court",
-    "Jr": "Junior", "Sr": "Senior", "Inc": "Incorporated", "Ltd": "Limited", "Co": "Company",
-    "Corp": "Corporation", "Bros": "Brothers", "Mts": "Mountains", "Univ": "University",
-}  # fmt: skip
+_PLACES = word_map("places")
 # Anywhere; those that never end a sentence lose their full stop.
-_WORDS = {
-    "vs": "versus", "v": "versus", "e.g": "for example", "i.e": "that is",
-    "approx": "approximately",
-    "etc": "et cetera", "cf": "compare", "viz": "namely", "ca": "circa", "dept": "department",
-    "est": "established", "max": "maximum", "min": "minimum", "avg": "average", "tel": "telephone",
-    "ext": "extension", "misc": "miscellaneous", "govt": "government", "asst": "assistant",
-    "assn": "association", "et al": "et al", "incl": "including", "esp": "especially",
-    "temp": "temperature", "qty": "quantity", "ed": "edition", "apt": "apartment",
-    "mfg": "manufacturing",
-    "bldg": "building", "intl": "international", "natl": "national", "a.k.a": "A K A",
-}  # fmt: skip
-_IN_NAMES = frozenset(("Jr", "Sr", "Inc", "Co", "Ltd", "Corp", "Bros"))
-_NEVER_LAST = frozenset(("vs", "v", "e.g", "i.e", "approx", "cf", "viz", "ca", "incl", "esp"))
-_NEEDS_DOT = frozenset(
-    ("v", "ca", "est", "max", "min", "ext", "temp", "ed", "apt", "misc", "tel", "cf")
-)
+_WORDS = word_map("abbreviations")
+_IN_NAMES = word_set("in_names")
+_NEVER_LAST = word_set("never_last")
 # Before a number.
-_NUMBERED = {
-    "no": "number", "nos": "numbers", "p": "page", "pp": "pages", "fig": "figure",
-    "figs": "figures", "vol": "volume", "ch": "chapter", "sec": "section", "art": "article",
-    "eq": "equation", "ref": "reference",
-}  # fmt: skip
-_PLAIN = {
-    "w/": "with", "w/o": "without", "b/c": "because", "a/c": "A C", "n/a": "N A", "N/A": "N A",
-    "c/o": "care of",
-    "id": "I D", "Id": "I D", "w/out": "without", "and/or": "and or", "24/7": "twenty-four seven",
-}  # fmt: skip
-_DOTLESS = {"vs": "versus", "approx": "approximately", "dept": "department", "govt": "government"}
+_NUMBERED = word_map("numbered")
+_PLAIN = word_map("plain_abbreviations")
+_DOTLESS = word_map("without_stop")
 _INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:['’]s)?)")
 _BEFORE_INITIALS = frozenset(("Mr", "Mrs", "Ms", *_TITLES))
 _ONE_INITIAL = re.compile(r"[A-HJ-Z]")
-_NOT_NAMES = word_set(
-    "plan vitamin group type class option exhibit appendix section part team grade hepatitis "
-    "schedule gate row block terminal"
-)
+_NOT_NAMES = word_set("not_before_initials")
 
 
-def read_abbreviation(reader: TokenReader) -> Reading | None:
-    token = reader.token()
-    assert token is not None
+def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
     if core in _PLAIN:
         return Reading(_PLAIN[core])
     if not token.trail.startswith("."):
         return _read_dotless(reader, token)
-    if _INITIALS.fullmatch(core) and core.lower() not in _WORDS:
-        return Reading(_spell(core), trail=stop_after(reader, token.trail, 0, is_name=True))
+    if (found := _INITIALS.fullmatch(core)) and core.lower() not in _WORDS:
+        return Reading(_spell(found), trail=stop_after(reader, token.trail, 0, is_name=True))
     if core in _TITLES or core in _PLACES:
         return _read_name_part(reader, token)
     lower = core.lower()
@@ -95,16 +58,14 @@ def _read_dotless(reader: TokenReader, token: Token) -> Reading | None:
     if core in _DOTLESS:
         return Reading(_DOTLESS[core])
     if found := _INITIALS.fullmatch(core):
-        return Reading(spell_letters(found[1].replace(".", "") + found[2]) + found[3])
+        return Reading(_spell(found))
     is_title = core in ("Dr", "Prof") and token.is_open
     if is_title and is_capitalised(reader.token(1)):
         return Reading(_TITLES[core])
     return None
 
 
-def _spell(core: str) -> str:
-    found = _INITIALS.fullmatch(core)
-    assert found is not None
+def _spell(found: re.Match[str]) -> str:
     return spell_letters(found[1].replace(".", "") + found[2]) + found[3]
 
 
@@ -151,13 +112,10 @@ def _read_initial(reader: TokenReader, token: Token) -> Reading | None:
         or (before.is_open and is_capitalised(before) and before.core.lower() not in _NOT_NAMES)
     )
     is_name = is_capitalised(following)
-    if (is_next_initial and following.trail.startswith(".")) or (
-        is_name and (is_last or is_middle)
-    ):
-        return Reading(token.core, trail="")
-    if is_name and before is None:
-        return Reading(token.core, trail="")
-    return None
+    is_initial = (is_next_initial and following.trail.startswith(".")) or (
+        is_name and (is_last or is_middle or before is None)
+    )
+    return Reading(token.core, trail="") if is_initial else None
 
 
 def _case(words: str, like: str) -> str:

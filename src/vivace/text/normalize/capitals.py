@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.lists import word_set
 from vivace.text.normalize.numbers import cardinal, ordinal, roman
 from vivace.text.normalize.reading import Reading, begins_sentence
+from vivace.text.normalize.tables import word_map, word_set
 from vivace.text.normalize.tokens import Token, TokenReader
 
 # Read as words though always written in capitals.
-_SPOKEN = word_set(
-    "NASA NATO UNESCO UNICEF OPEC AIDS COVID FIFA UEFA NAFTA ASCII JPEG JSON RAM ROM LAN WAN PIN "
-    "SIM SWAT ZIP YAML TODO WIFI IKEA LEGO DARPA NOAA NASDAQ OSHA FEMA POTUS SCOTUS LASER "
-    "RADAR SCUBA SONAR CAPTCHA RAID BASIC NAND ACID CRUD REST SOAP AJAX LAMP MIDI HIPAA ERISA "
-    "FICA PAC TED MERS SARS EBITDA ISIS HAMAS INTERPOL EURATOM CERN ESA ANSI NERF TASER MOSFET VISA"
-)
+_SPOKEN = word_set("spoken_acronyms")
 # Spelled though they could be read.
-_SPELLED = word_set(
-    "UCLA USA UAE UFO EU UN UK US AI AM PM ID IP IT IO OS OK API APR ATM AOL AKA ASAP AARP IEEE "
-    "USAF UPS UPC URI URL USB VIP VAT VAR WHO RIP SOS SUV TBA PIP PC POW POV PHD MIA IRA IPO IOU "
-    "IOS IMO ISO ISP HIV GUI GIS FAQ ETA EMI ESL EPA EDT CIA CEO CFO COO CIO CTO BIO BBC ABC ADHD "
-    "AFK AAA ACLU AFC AMC ANC AOC AUX BMI BPA CAD CAM DIY DOA DOB DOE DOI DUI ECG EEG EKG EOD "
-    "EOF ESPN EULA GED GOP HBO HMO HOA ICU IED IQ IRS KIA LCD LED LOL MBA MIT MLB MRI NBA NCAA "
-    "NFL NHL NIH NSA OCD OCR OMG OEM PBS PDF PSA PTA RNA RSVP SEC SEO TSA TLC UI UX YMCA "
-    "IMDB IBAN"
-)
+_SPELLED = word_set("spelled_acronyms")
 # Words of two and three letters that are shouted more often than meant as letters.
-_SMALL = word_set(
-    "THE AND YOU NOT ARE FOR BUT ALL NOW NEW OUT ON OF IN TO IS AT BY WE HE MY NO SO UP GO DO IF "
-    "AS OR AN BE ME HIS HER SHE HIM OUR HAS HAD WAS DID CAN GET GOT LET PUT SAY SEE USE WAY DAY "
-    "MAN BOY BIG BAD OLD HOT RED ONE TWO SIX TEN ANY WHY HOW YES TOO OFF RUN SIT EAT BUY PAY TRY "
-    "END TOP AGO AIR ARM ASK BAG BED BIT BOX CAR CAT CUT DOG DRY EYE FAR FEW FLY FUN GUN HIT ICE "
-    "JOB KEY LAW LAY LEG LIE LOT LOW MAY MIX NOR ODD OWN PER RAW ROW SAD SEA SET SKY SON SUM SUN "
-    "TAX TEA TIE TOY WAR WET WIN WON YET ALSO OH AH HI HEY WOW MOM DAD BYE OPEN EXIT STOP SALE "
-    "FREE HELP US IT WHO AM"
-)
+_SMALL = word_set("short_words")
 # Of those, the ones that are letters unless everything around is in capitals too.
-_UNSURE = word_set("US IT WHO AM OR ME")
-_SAID = {"OK": "okay", "README": "read me"}
+_UNSURE = word_set("ambiguous_words")
+_SAID = word_map("said")
 _CONTRACTION = re.compile(r"([A-Z]+)(N?['’](?:T|S|RE|LL|VE|D|M))")
 _CAPITALS = re.compile(r"([A-Z][A-Z'’&-]*[A-Z])((?:['’]?s)?)")
 # What no English word of up to five letters begins or ends with.
@@ -51,19 +30,8 @@ _FINE_END = re.compile(
     "|[TNR]CH|RTH|NTH|RST|[CFP]TS|SKS|LF|RF|WN|WL|CKS?|FF|GG|TT|SS|SM|LM|MB|SP|LVES?|GN|PSE|THS?)"
 )
 _VOWEL = re.compile("[AEIOUY]")
-_BEFORE_NUMERALS = word_set(
-    "chapter part act section volume book scene war phase stage type class level appendix article "
-    "title season episode grade tier day mark bowl figure table category quadrant step psalm "
-    "schedule"
-)
-_RULERS = word_set(
-    "Henry Louis George Edward Charles Elizabeth James William Richard Mary Philip Frederick "
-    "Peter Nicholas Alexander Napoleon Ivan Gregory Clement Innocent Urban Constantine Ramses "
-    "Ferdinand Wilhelm Gustav Carl Christian Harald Otto Catherine Pius Benedict Leo Paul Francis "
-    "Boniface Julius Sixtus Celestine Haakon Olaf Umberto Albert Leopold Baldwin Robert Malcolm "
-    "Margaret Joseph Franz Rudolf Selim Murad Mehmed Suleiman Darius Xerxes Ptolemy Amenhotep "
-    "Seti"
-)
+_BEFORE_NUMERALS = word_set("before_numerals")
+_RULERS = word_set("rulers")
 
 
 def spell_letters(letters: str) -> str:
@@ -71,9 +39,7 @@ def spell_letters(letters: str) -> str:
     return " ".join(letters.upper())
 
 
-def read_capitals(reader: TokenReader) -> Reading | None:
-    token = reader.token()
-    assert token is not None
+def read_capitals(reader: TokenReader, token: Token) -> Reading | None:
     if (numeral := _read_numeral(reader, token)) is not None:
         return numeral
     found = _CAPITALS.fullmatch(token.core)
@@ -89,7 +55,8 @@ def read_capitals(reader: TokenReader) -> Reading | None:
     if "-" in word:
         parts = re.sub("[A-Z]{2,}", lambda part: read_word(part[0], is_loud=True), word)
         return Reading(parts + ending)
-    return Reading(_join_plural(read_word(word, is_loud=is_loud(reader)), word, ending, reader))
+    words = read_word(word, is_loud=is_loud(reader, token))
+    return Reading(_join_plural(words, word, ending, reader))
 
 
 def _read_contraction(found: re.Match[str], reader: TokenReader) -> str:
@@ -134,13 +101,12 @@ def is_pronounceable(word: str) -> bool:
     return _FINE_END.fullmatch(word, last_vowel) is not None
 
 
-def is_loud(reader: TokenReader) -> bool:
+def is_loud(reader: TokenReader, token: Token) -> bool:
     """Whether a neighbour is in capitals too, and no list of abbreviations is likely."""
     before = reader.before
     if before is not None and _is_shouted(before):
         return True
-    token = reader.token()
-    if token is None or any(stop in token.trail for stop in ".!?"):
+    if any(stop in token.trail for stop in ".!?"):
         return False
     following = reader.token(1)
     return following is not None and _is_shouted(following)

@@ -1,13 +1,23 @@
-"""Letters and digits together: `B12`, `A4`, `3D`, `COVID-19`, `H2O`, `iPhone`."""
+"""Words of several parts: `B12`, `COVID-19`, `iPhone`, `mid-1990s`, `well—NO`."""
 
 from __future__ import annotations
 
 import re
 
 from vivace.text.normalize.capitals import read_word, spell_letters
-from vivace.text.normalize.numbers import cardinal, decimal, in_pairs, read_digits, spell_digits
+from vivace.text.normalize.numbers import (
+    cardinal,
+    decade,
+    decimal,
+    in_pairs,
+    read_digits,
+    spell_digits,
+    year,
+)
 from vivace.text.normalize.reading import Reading
-from vivace.text.normalize.tokens import TokenReader
+from vivace.text.normalize.signs import INSIDE
+from vivace.text.normalize.tables import word_map
+from vivace.text.normalize.tokens import Token, TokenReader
 
 _MIXED = re.compile(r"((?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)((?:['’]s)?)")
 # Llama-3.1-8B, 802.11ac
@@ -18,15 +28,14 @@ _POINTED = re.compile(r"\d+\.\d+|[A-Za-z0-9]+")
 _RUNS = re.compile(r"[A-Za-z]+|\d+")
 _CASES = re.compile(r"[A-Z]{2,}(?=[A-Z][a-z]|[^A-Za-z]|\Z)|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _CAMEL = re.compile(r"(?=.*[a-z][A-Z])(?!Mc|Mac|De|Di|La|Le|Van|Fitz)[A-Za-z]{3,40}((?:['’]s)?)")
-_KNOWN = {
-    "phd": "P H D", "ios": "i O S", "macos": "mac O S", "wifi": "wye fye", "iphone": "eye phone",
-    "ipad": "eye pad", "ebay": "e bay", "youtube": "you tube", "latex": "lay tech",
-    "openai": "open A I", "linkedin": "linked in", "paypal": "pay pal", "chatgpt": "chat G P T",
-    "mysql": "my S Q L", "postgresql": "post gres S Q L", "javascript": "java script",
-}  # fmt: skip
-_LANGUAGES = {"C#": "C sharp", "F#": "F sharp", "C++": "C plus plus", "G++": "G plus plus"}
+_KNOWN = word_map("brands")
+_LANGUAGES = word_map("languages")
 _HYPHENED = re.compile(r"(\d+(?:\.\d+)?)((?:-[A-Za-z]{2,})+)")
 _FEET = re.compile(r"(\d{1,2})['’′](\d{1,2})(?:[\"”″]|'')?")
+_JOINTS = re.compile(r"(—|…|\.{2,}|[-–/&+=@±×÷<>≤≥≈≠→°√∞²³%^_|~#*:;,!?()\[\]{}\"“”$€£])")
+_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
+_DECADE = re.compile(r"(\d{1,3}0)s")
+_CAPITALS = re.compile(r"[A-Z]{2,}")
 
 
 def split_case(word: str) -> list[str]:
@@ -34,9 +43,7 @@ def split_case(word: str) -> list[str]:
     return _CASES.findall(word)
 
 
-def read_code(reader: TokenReader) -> Reading | None:
-    token = reader.token()
-    assert token is not None
+def read_code(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
     if core in _LANGUAGES:
         return Reading(_LANGUAGES[core])
@@ -85,3 +92,49 @@ def _digits(part: str) -> str:
     if len(part) == 4 and part[0] != "0" and not part.endswith("000"):
         return in_pairs(part)
     return spell_digits(part) if len(part) > 4 else read_digits(part)
+
+
+def read_compound(reader: TokenReader, token: Token) -> Reading | None:
+    parts = [part for part in _JOINTS.split(token.core) if part]
+    if len(parts) < 2 or not any(map(_is_changed, parts)):
+        return None
+    return Reading("".join(_read_parts(parts)))
+
+
+def _is_changed(part: str) -> bool:
+    return _read_part(part) != part or part in INSIDE
+
+
+def _read_parts(parts: list[str]) -> list[str]:
+    """Words as they are said, with a hyphen between plain words as it was."""
+    said: list[str] = []
+    for place, part in enumerate(parts):
+        if not _JOINTS.fullmatch(part):
+            said.append(_read_part(part))
+        elif part in "-–":
+            is_plain = 0 < place < len(parts) - 1 and all(
+                neighbour.isalpha() and not _CAPITALS.fullmatch(neighbour)
+                for neighbour in (parts[place - 1], parts[place + 1])
+            )
+            said.append("-" if is_plain else " ")
+        elif part in "—…" or part.startswith(".."):
+            said.append(" - " if part == "—" else "... ")
+        elif part in ",;:!?":
+            said.append(f"{part} ")
+        else:
+            word = INSIDE.get(part, "")
+            said.append(f" {word} " if word else " ")
+    return said
+
+
+def _read_part(part: str) -> str:
+    if _NUMBER.fullmatch(part):
+        is_year = part.isdecimal() and len(part) == 4 and 1900 <= int(part) <= 2099
+        return year(int(part)) if is_year else decimal(part)
+    if found := _DECADE.fullmatch(part):
+        return decade(found[1])
+    if _CAPITALS.fullmatch(part):
+        return read_word(part, is_loud=False)
+    if part.isalnum() and not part.isalpha():
+        return read_mixed(part)
+    return part

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.lists import word_list
 from vivace.text.normalize.numbers import ordinal, year
 from vivace.text.normalize.reading import Reading
+from vivace.text.normalize.tables import word_list, word_map
 from vivace.text.normalize.tokens import Token, TokenReader
 
-MONTHS = word_list(
-    "January February March April May June July August September October November December"
-)
+MONTHS = word_list("months")
 _SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
-_DAYS = {
-    "Mon": "Monday", "Tue": "Tuesday", "Tues": "Tuesday", "Wed": "Wednesday", "Thu": "Thursday",
-    "Thur": "Thursday", "Thurs": "Thursday", "Fri": "Friday", "Sat": "Saturday", "Sun": "Sunday",
-}  # fmt: skip
+_DAYS = word_map("days")
 DAYS = frozenset(_DAYS.values())
 _NUMERIC = re.compile(r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})")
 _MONTH_DAY = re.compile(r"(\d{1,2})/(\d{1,2})")
@@ -26,9 +21,7 @@ _YEAR = re.compile(r"[12]\d{3}")
 _BOUNDS = re.compile(r"(\d{1,2})[-–](\d{1,2})")
 
 
-def read_date(reader: TokenReader) -> Reading | None:
-    token = reader.token()
-    assert token is not None
+def read_date(reader: TokenReader, token: Token) -> Reading | None:
     if found := _NUMERIC.fullmatch(token.core):
         return _read_numeric(found)
     if found := _MONTH_DAY.fullmatch(token.core):
@@ -39,7 +32,7 @@ def read_date(reader: TokenReader) -> Reading | None:
     if token.core in _DAYS:
         return _read_day_name(reader, token)
     if (month_name := _month(token)) is not None:
-        return _read_after_month(reader, month_name)
+        return _read_after_month(reader, token, month_name)
     if _DAY.fullmatch(token.core) and token.is_open:
         return _read_day_first(reader, token)
     return None
@@ -75,9 +68,8 @@ def _month(token: Token) -> str | None:
     return token.core if token.core in MONTHS else _SHORT.get(token.core)
 
 
-def _read_after_month(reader: TokenReader, month: str) -> Reading | None:
-    token, day = reader.token(), reader.token(1)
-    assert token is not None
+def _read_after_month(reader: TokenReader, token: Token, month: str) -> Reading | None:
+    day = reader.token(1)
     is_short = token.core != month
     if token.trail not in ("", ".") or day is None or day.lead:
         is_dotted = token.trail.startswith(".") and is_short

@@ -6,7 +6,8 @@ import re
 
 from vivace.text.normalize.numbers import decimal, is_one, read_digits
 from vivace.text.normalize.reading import Reading, core_after
-from vivace.text.normalize.tokens import TokenReader
+from vivace.text.normalize.tables import word_map
+from vivace.text.normalize.tokens import Token, TokenReader
 from vivace.text.normalize.units import SCALES, per_words
 
 # One, several, and a hundredth of it.
@@ -20,20 +21,11 @@ _CURRENCIES = {
     "₩": ("won", "won", ""),
     "₿": ("bitcoin", "bitcoins", ""),
 }
-_CODES = {"USD": "$", "GBP": "£", "EUR": "€", "JPY": "¥", "INR": "₹"}
-_BEFORE = {
-    "US": "U S ",
-    "C": "Canadian ",
-    "CA": "Canadian ",
-    "A": "Australian ",
-    "AU": "Australian ",
-}
+_CODES = word_map("currency_codes")
+_BEFORE = word_map("currency_origins")
 _SIGN = "".join(_CURRENCIES)
 _N = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+"
-_SCALE_LETTERS = {
-    "k": "thousand", "K": "thousand", "m": "million", "M": "million", "mn": "million",
-    "b": "billion", "B": "billion", "bn": "billion", "t": "trillion", "T": "trillion",
-}  # fmt: skip
+_SCALE_LETTERS = word_map("scale_letters")
 _SUM = re.compile(
     rf"(?P<minus>[-−])?(?P<of>US|CA?|AU?)?(?P<sign>[{_SIGN}])(?P<number>{_N})"
     rf"(?P<scale>[kKmMbBtT]|[mb]n)?(?:[-–—](?P<sign2>[{_SIGN}])?(?P<number2>{_N})"
@@ -44,9 +36,7 @@ _CENTS = re.compile(rf"({_N})¢")
 _PLAIN = re.compile(_N)
 
 
-def read_money(reader: TokenReader) -> Reading | None:
-    token = reader.token()
-    assert token is not None
+def read_money(reader: TokenReader, token: Token) -> Reading | None:
     if found := _SUM.fullmatch(token.core):
         return _read_sum(reader, found)
     if found := _AFTER.fullmatch(token.core):

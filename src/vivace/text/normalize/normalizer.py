@@ -10,8 +10,7 @@ import re
 
 from vivace.text.normalize.abbreviations import read_abbreviation
 from vivace.text.normalize.capitals import read_capitals
-from vivace.text.normalize.codes import read_code
-from vivace.text.normalize.compounds import read_compound
+from vivace.text.normalize.codes import read_code, read_compound
 from vivace.text.normalize.dates import read_date
 from vivace.text.normalize.money import read_money
 from vivace.text.normalize.phones import read_phone
@@ -103,13 +102,11 @@ class LiveNormalizer:
 
 def _read_token(reader: TokenReader, token: Token) -> Reading:
     if _PLAIN_WORD.fullmatch(token.core) and "." not in token.trail:
-        dotless = _read_first(reader, (read_abbreviation, read_date)) if token.core else None
-        return dotless or (read_sign(reader) if not token.core else None) or Reading(token.core)
-    return _read_first(reader, _RULES) or Reading(token.core)
-
-
-def _read_first(reader: TokenReader, rules: tuple[Rule, ...]) -> Reading | None:
-    return next((found for rule in rules if (found := rule(reader)) is not None), None)
+        rules: tuple[Rule, ...] = (read_abbreviation, read_date) if token.core else (read_sign,)
+    else:
+        rules = _RULES
+    readings = (rule(reader, token) for rule in rules)
+    return next((reading for reading in readings if reading is not None), Reading(token.core))
 
 
 def _lead(lead: str, reader: TokenReader, words: str) -> str:

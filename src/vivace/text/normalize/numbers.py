@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from vivace.text.normalize.lists import word_list
+from vivace.text.normalize.tables import word_list
 
-_ONES = word_list(
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-    "fifteen sixteen seventeen eighteen nineteen"
-)
-_TENS = word_list("_ _ twenty thirty forty fifty sixty seventy eighty ninety")
+_ONES = word_list("ones")
+_TENS = word_list("tens")
 _SCALES = ("", "thousand", "million", "billion", "trillion", "quadrillion")
 _ORDINALS = {
     "one": "first",
@@ -20,7 +17,7 @@ _ORDINALS = {
     "twelve": "twelfth",
 }
 _MAX_DIGITS = 3 * len(_SCALES)
-_ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+_ROMAN = {"I": 1, "V": 5, "X": 10}
 
 
 def cardinal(number: int) -> str:
@@ -96,16 +93,17 @@ def is_one(text: str) -> bool:
     return text in ("1", "1.0")
 
 
-def plural(word: str) -> str:
-    """Of a number's last word: `nineties`, `twos`."""
-    if word.endswith("y"):
-        return f"{word[:-1]}ies"
-    return f"{word}es" if word.endswith("x") else f"{word}s"
+def decade(digits: str) -> str:
+    """`1990` as `nineteen nineties`, `20` as `twenties`."""
+    words = year(int(digits)) if len(digits) == 4 else cardinal(int(digits))
+    if words.endswith("y"):
+        return f"{words[:-1]}ies"
+    return f"{words}es" if words.endswith("x") else f"{words}s"
 
 
 def roman(text: str) -> int | None:
     """The value of a Roman numeral up to 39 in its usual form."""
-    values = [_ROMAN[letter] for letter in text if letter in "IVX"]
+    values = [_ROMAN[letter] for letter in text if letter in _ROMAN]
     if not text or len(values) != len(text):
         return None
     total = sum(

@@ -6,7 +6,7 @@ import re
 
 from vivace.text.normalize.numbers import cardinal, spell_digits
 from vivace.text.normalize.reading import Reading
-from vivace.text.normalize.tokens import TokenReader
+from vivace.text.normalize.tokens import Token, TokenReader
 
 _WHOLE = re.compile(
     r"(?:\+?1[-.])?(?:\(?\d{3}\)?[-.])?\d{3}[-.]\d{4}|\+\d{1,3}(?:[-.]\d{2,4}){2,4}|\+\d{10,13}"
@@ -16,9 +16,7 @@ _PART = re.compile(r"\+?\d{1,4}(?:[-.]\d{2,4}){0,3}|\(\d{1,5}\)(?:[-.]?\d{2,4}){
 _MAX_PARTS = 6
 
 
-def read_phone(reader: TokenReader) -> Reading | None:
-    token = reader.token()
-    assert token is not None
+def read_phone(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
     if _WHOLE.fullmatch(core) and len(core) > 7:
         return Reading(say_phone(core))

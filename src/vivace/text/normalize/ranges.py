@@ -6,7 +6,8 @@ import re
 
 from vivace.text.normalize.numbers import cardinal, decimal, ordinal, year
 from vivace.text.normalize.reading import Reading, core_after
-from vivace.text.normalize.tokens import TokenReader
+from vivace.text.normalize.tables import word_map
+from vivace.text.normalize.tokens import Token, TokenReader
 from vivace.text.normalize.units import unit_words
 
 _FRACTION = re.compile(r"(\d{1,4})/(\d{1,4})")
@@ -18,17 +19,15 @@ _SIGNS = {
 _WITH_SIGN = re.compile(rf"(\d*)([{''.join(_SIGNS)}])")
 _PARTS = {2: "half", 4: "quarter"}
 _DENOMINATORS = frozenset((2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 32, 64, 100, 1000))
-_SPECIAL = {"24/7": "twenty-four seven", "9/11": "nine eleven", "50/50": "fifty-fifty"}
+_SPECIAL = word_map("fractions")
 _N = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
 _RANGE = re.compile(rf"({_N})(%?)[-–—~]({_N})(%|[A-Za-zµ°][A-Za-z°²³/]{{0,4}})?")
 _RATIO = re.compile(rf"({_N}):({_N})")
 _SIZE = re.compile(rf"({_N})[x×]({_N})(?:[x×]({_N}))?([A-Za-z]{{0,3}})")
 
 
-def read_fraction(reader: TokenReader) -> Reading | None:
+def read_fraction(reader: TokenReader, token: Token) -> Reading | None:
     """`1/2`, `1 1/2`, `2½`, `24/7`."""
-    token = reader.token()
-    assert token is not None
     if token.core in _SPECIAL:
         return Reading(_SPECIAL[token.core])
     if found := _WITH_SIGN.fullmatch(token.core):
@@ -64,10 +63,8 @@ def _fraction(above: int, below: int) -> str:
     return f"{cardinal(above)} {part}"
 
 
-def read_range(reader: TokenReader) -> Reading | None:
+def read_range(reader: TokenReader, token: Token) -> Reading | None:
     """`10-20`, `1990–2000`, `3-5 kg`, `16:9`, `4x4`, `1920x1080`."""
-    token = reader.token()
-    assert token is not None
     if found := _RANGE.fullmatch(token.core):
         low, high, unit = found[1], found[3], found[4]
         words = f"{_bound(low, high)} to {_bound(high, low)}"

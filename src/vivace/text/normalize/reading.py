@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vivace.text.normalize.lists import word_set
+from vivace.text.normalize.tables import word_set
 from vivace.text.normalize.tokens import Token, TokenReader
 
 
@@ -20,15 +20,9 @@ class Reading:
 
 
 # Words that begin a sentence more often than they are part of a name.
-_BEGINNERS = word_set(
-    "A After All Although An And Are As At Because Before But By Can Did Do Does Even For From "
-    "Had Has Have He Her Here His How However I If In Is It Its Later Many More Most My Next No "
-    "Not Now Of On Once One Or Our Please See She Since So Some Still Such That The Their Then "
-    "There These They This Those To Under Until We Were What When Where Which While Who Why "
-    "Will With Yes Yet You Your It's I'm He's She's They're We're There's That's Don't"
-)
+_BEGINNERS = word_set("sentence_starters")
 
-Rule = Callable[[TokenReader], Reading | None]
+Rule = Callable[[TokenReader, Token], Reading | None]
 
 
 def core_after(reader: TokenReader, index: int) -> str:

@@ -6,20 +6,12 @@ import re
 import unicodedata
 
 from vivace.text.normalize.capitals import read_word
-from vivace.text.normalize.lists import word_set
 from vivace.text.normalize.numbers import read_digits
 from vivace.text.normalize.reading import Reading
-from vivace.text.normalize.tokens import TokenReader
+from vivace.text.normalize.tables import word_map, word_set
+from vivace.text.normalize.tokens import Token, TokenReader
 
-_WORDS = {
-    "&": "and", "+": "plus", "=": "equals", "%": "percent", "@": "at", "±": "plus or minus",
-    "×": "times", "÷": "divided by", "<": "is less than", ">": "is greater than", "≤": "is at most",
-    "≥": "is at least", "≈": "is about", "≠": "is not", "→": "to", "°": "degrees", "©": "copyright",
-    "§": "section", "√": "the square root of", "∞": "infinity", "№": "number", "#": "number",
-    "$": "dollars", "€": "euros", "£": "pounds", "¥": "yen", "^": "to the power of", "~": "about",
-    "²": "squared", "³": "cubed", "−": "minus", "*": "times", "/": "slash", "←": "from",
-    "\\": "backslash", "℃": "degrees Celsius", "℉": "degrees Fahrenheit", "µ": "micro",
-}  # fmt: skip
+_WORDS = word_map("signs")
 # Between words without spaces these are said; others part the words.
 INSIDE = {**{sign: _WORDS[sign] for sign in "&+=@±×÷<>≤≥≈≠→°√∞²³%^"}, "/": "slash", "_": ""}
 _GREEK = re.compile("[α-ωΑ-Ωϕϵ]")
@@ -42,15 +34,13 @@ _LEFT = re.compile(r"[^\w\s.,;:!?'\"-]|[\d_⁄½-¾⅐-⅞]|[²³¹⁰-₉]")
 _LEFTOVERS = {sign: _WORDS[sign] for sign in "&+=%@±×÷≤≥≈≠→°©§√∞$€£¥#"}
 _GAPS = re.compile(r" +( |[.,;:!?](?!\w))")
 _SOFT = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff\ufe00-\ufe0f]")
-_OR_WORDS = word_set("he she his her him hers yes no on off and or if")
+_OR_WORDS = word_set("or_words")
 _TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9]*/?>")
 _STROKE = re.compile(r"([A-Za-z'-]+)/([A-Za-z'-]+)")
 
 
-def read_sign(reader: TokenReader) -> Reading | None:
+def read_sign(reader: TokenReader, token: Token) -> Reading | None:
     """A sign that stands alone; `2 * 3` is said and a `*` between words is not."""
-    token = reader.token()
-    assert token is not None
     text = token.text
     if len(text) > 1 and text not in ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-"):
         return None
@@ -71,19 +61,15 @@ def read_sign(reader: TokenReader) -> Reading | None:
     return Reading(_WORDS[sign], trail="")
 
 
-def read_tag(reader: TokenReader) -> Reading | None:
+def read_tag(reader: TokenReader, token: Token) -> Reading | None:
     """Words between the tags of HTML."""
-    token = reader.token()
-    assert token is not None
     if "<" not in token.text or not _TAG.search(token.text):
         return None
     return Reading(_TAG.sub("", token.text), lead="", trail="")
 
 
-def read_stroke(reader: TokenReader) -> Reading | None:
+def read_stroke(reader: TokenReader, token: Token) -> Reading | None:
     """`his/her`, `client/server`."""
-    token = reader.token()
-    assert token is not None
     found = _STROKE.fullmatch(token.core)
     if found is None:
         return None
@@ -108,10 +94,7 @@ def plain(text: str) -> str:
 
 
 _MARKS = re.compile(r"[*_|{}\[\]<>~^\\`]")
-_LETTERS = str.maketrans(
-    {"ß": "ss", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L",
-     "đ": "d", "Đ": "D", "ð": "th", "Ð": "Th", "þ": "th", "Þ": "Th", "ı": "i", "ħ": "h", "ŋ": "ng"}
-)  # fmt: skip
+_LETTERS = str.maketrans(word_map("letters"))
 
 
 def read_leftovers(text: str) -> str:

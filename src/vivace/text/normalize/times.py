@@ -20,24 +20,18 @@ _HALF_SPAN = re.compile(rf"({_HALF})[-–—](.{{1,11}})", re.IGNORECASE)
 _SPAN = re.compile(r"(.{1,11}?)[-–—](.{1,11})")
 
 
-def read_time(reader: TokenReader) -> Reading | None:
-    token = reader.token()
-    assert token is not None
+def read_time(reader: TokenReader, token: Token) -> Reading | None:
     if not token.core[:1].isdigit():
         return None
     if (span := _SPAN.fullmatch(token.core)) is not None:
         first, last = _say(span[1], is_first=True), _say(span[2])
         if first is None or last is None or not any(sign in token.core for sign in ":aApP"):
             return None
-        return _with_half(reader, f"{first} to {last}", is_whole=bool(_half_of(span[2])))
-    words = _say(token.core)
-    is_bare = _BARE.fullmatch(token.core) is not None
-    if words is None:
+        return _with_half(reader, token, f"{first} to {last}", is_whole=bool(_half_of(span[2])))
+    if (words := _say(token.core)) is None:
         return None
-    reading = _with_half(reader, words, is_whole=bool(_half_of(token.core)))
-    if is_bare and reading.num_tokens == 1:
-        return None
-    return reading
+    reading = _with_half(reader, token, words, is_whole=bool(_half_of(token.core)))
+    return None if _BARE.fullmatch(token.core) and reading.num_tokens == 1 else reading
 
 
 def _half_of(text: str) -> str:
@@ -70,10 +64,8 @@ def _say(text: str, *, is_first: bool = False) -> str | None:
     return f"{words} {_letters(half)}" if half else words
 
 
-def _with_half(reader: TokenReader, words: str, *, is_whole: bool) -> Reading:
+def _with_half(reader: TokenReader, token: Token, words: str, *, is_whole: bool) -> Reading:
     """What follows: "pm" may stand apart (`3:30 p.m.`), and another time may hang on it."""
-    token = reader.token()
-    assert token is not None
     if is_whole:
         return Reading(words, trail=_trail(reader, token.trail, 0, token.core))
     following = reader.token(1) if token.is_open else None

@@ -4,88 +4,47 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.lists import word_set
 from vivace.text.normalize.numbers import (
-    cardinal,
+    decade,
     decimal,
     in_pairs,
     is_one,
     ordinal,
-    plural,
     read_digits,
     spell_digits,
     year,
 )
 from vivace.text.normalize.reading import Reading, core_after, word_before
-from vivace.text.normalize.tokens import TokenReader
+from vivace.text.normalize.tables import word_map, word_set
+from vivace.text.normalize.tokens import Token, TokenReader
 
 # Singular and, where it is not that and an "s", plural.
-UNITS = {
-    "km": "kilometer", "m": "meter", "cm": "centimeter", "mm": "millimeter", "nm": "nanometer",
-    "µm": "micrometer", "μm": "micrometer", "kg": "kilogram", "g": "gram", "mg": "milligram",
-    "µg": "microgram", "lb": "pound", "lbs": "pound", "oz": "ounce", "mi": "mile",
-    "ft": "foot|feet", "yd": "yard", "yds": "yard", "km²": "square kilometer", "m²": "square meter",
-    "m2": "square meter", "km2": "square kilometer", "m³": "cubic meter", "cm³": "cubic centimeter",
-    "mph": "mile|miles per hour", "kph": "kilometer|kilometers per hour",
-    "km/h": "kilometer|kilometers per hour", "m/s": "meter|meters per second",
-    "l": "liter", "L": "liter", "ml": "milliliter", "mL": "milliliter", "cl": "centiliter",
-    "kB": "kilobyte", "KB": "kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte",
-    "PB": "petabyte", "Mbps": "megabit|megabits per second", "Gbps": "gigabit|gigabits per second",
-    "MB/s": "megabyte|megabytes per second", "GB/s": "gigabyte|gigabytes per second",
-    "Hz": "hertz|hertz", "kHz": "kilohertz|kilohertz", "MHz": "megahertz|megahertz",
-    "GHz": "gigahertz|gigahertz", "W": "watt", "kW": "kilowatt", "MW": "megawatt",
-    "kWh": "kilowatt hour", "V": "volt", "mA": "milliamp", "mAh": "milliamp hour", "dB": "decibel",
-    "hr": "hour", "hrs": "hour", "h": "hour", "min": "minute", "mins": "minute", "sec": "second",
-    "secs": "second", "ms": "millisecond", "px": "pixel", "fps": "frame|frames per second",
-    "rpm": "revolution|revolutions per minute", "bpm": "beat|beats per minute", "kcal": "calorie",
-    "psi": "pound|pounds per square inch", "mol": "mole", "dpi": "dot|dots per inch",
-    "°C": "degree|degrees Celsius", "°F": "degree|degrees Fahrenheit",
-    "℃": "degree|degrees Celsius", "℉": "degree|degrees Fahrenheit", "°": "degree",
-    "yr": "year", "yrs": "year", "wk": "week",
-    "ha": "hectare", "ppm": "part|parts per million",
-}  # fmt: skip
-_PER = {
-    "h": "hour", "hr": "hour", "hour": "hour", "s": "second", "sec": "second", "min": "minute",
-    "day": "day", "week": "week", "wk": "week", "month": "month", "mo": "month", "year": "year",
-    "yr": "year", "kg": "kilogram", "lb": "pound", "person": "person", "m": "meter",
-    "night": "night", "user": "user", "mile": "mile", "gallon": "gallon", "gal": "gallon",
-}  # fmt: skip
+UNITS = word_map("units")
+_PER = word_map("per")
 SCALES = ("hundred", "thousand", "million", "billion", "trillion")
 _NUMBER = re.compile(
     r"(?P<sign>[-−–+~±≈<>≤≥])?(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
     r"(?P<end>%|‰|[²³]?[A-Za-zµμ°℃℉][A-Za-z°²³2/]{0,5}|°)?"
 )
-_SIGNS = {
-    "-": "minus", "−": "minus", "–": "minus", "+": "plus", "~": "about", "≈": "about",
-    "±": "plus or minus", "<": "less than", ">": "more than", "≤": "at most", "≥": "at least",
-}  # fmt: skip
+_SIGNS = word_map("number_signs")
+_ENDS = {"%": "percent", "‰": "per thousand", "k": "thousand", "bn": "billion", "x": "times"}
 _ORDINAL = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,9})(?:st|nd|rd|th)", re.IGNORECASE)
 _DECADE = re.compile(r"['’]?(\d{1,3}0)['’]?s")
 _SHORT_YEAR = re.compile(r"['’](\d\d)")
-_BEFORE_YEARS = word_set(
-    "in since by until till from of year years circa around after before during late early mid "
-    "summer winter spring fall autumn class and to through between january february march april "
-    "may june july august september october november december"
-)
-_BEFORE_CODES = word_set(
-    "code pin zip extension id account order passcode password otp ticket booking reservation"
-)
-_BEFORE_PAIRS = word_set(
-    "flight room route highway suite apartment apt bus channel boeing interstate unit"
-)
-_AFTER_YEARS = word_set("was is has as this does ad bc ce bce")
+_BEFORE_YEARS = word_set("before_years")
+_BEFORE_CODES = word_set("before_codes")
+_BEFORE_PAIRS = word_set("before_pairs")
+_AFTER_YEARS = word_set("after_years")
 
 
-def read_number(reader: TokenReader) -> Reading | None:
+def read_number(reader: TokenReader, token: Token) -> Reading | None:
     """A number, with the unit or the scale after it."""
-    token = reader.token()
-    assert token is not None
     found = _NUMBER.fullmatch(token.core)
     if found is None:
         return None
     end = found["end"]
     if end is None:
-        return _read_plain(reader, found)
+        return _read_plain(reader, token, found)
     if (name := _name_of(end, found["number"])) is None:
         return None
     return Reading(f"{_signed(found)} {name}")
@@ -114,17 +73,9 @@ def per_words(unit: str) -> str | None:
 
 
 def _name_of(end: str, number: str) -> str | None:
-    if end == "%":
-        return "percent"
-    if end == "‰":
-        return "per thousand"
-    if end in ("k", "bn"):
-        return {"k": "thousand", "bn": "billion"}[end]
-    if end == "x":
-        return "times"
     if end == "s":
         return "second" if is_one(number) else "seconds"
-    return unit_words(end, number)
+    return _ENDS.get(end) or unit_words(end, number)
 
 
 def _signed(found: re.Match[str]) -> str:
@@ -132,7 +83,7 @@ def _signed(found: re.Match[str]) -> str:
     return sign + decimal(found["number"])
 
 
-def _read_plain(reader: TokenReader, found: re.Match[str]) -> Reading:
+def _read_plain(reader: TokenReader, token: Token, found: re.Match[str]) -> Reading:
     number = found["number"]
     following = core_after(reader, 1)
     if following == "%":
@@ -142,18 +93,17 @@ def _read_plain(reader: TokenReader, found: re.Match[str]) -> Reading:
     if following and (name := unit_words(following, number)) is not None:
         return Reading(f"{_signed(found)} {name}", 2)
     if number.isdecimal() and not found["sign"]:
-        return Reading(_read_integer(reader, number, following))
+        return Reading(_read_integer(reader, token, number, following))
     return Reading(_signed(found))
 
 
-def _read_integer(reader: TokenReader, digits: str, following: str) -> str:
+def _read_integer(reader: TokenReader, token: Token, digits: str, following: str) -> str:
     before = word_before(reader)
-    if before in _BEFORE_CODES and len(digits) >= 3:
-        return spell_digits(digits)
-    if before in ("call", "dial") and len(digits) == 3:
+    is_code = before in _BEFORE_CODES and len(digits) >= 3
+    if is_code or (before in ("call", "dial") and len(digits) == 3):
         return spell_digits(digits)
     if len(digits) == 4:
-        return _read_four(reader, digits, before, following)
+        return _read_four(token, digits, before, following)
     if len(digits) == 3 and before in _BEFORE_PAIRS:
         return in_pairs(digits)
     if len(digits) >= 7 and not digits.endswith("000"):
@@ -161,7 +111,7 @@ def _read_integer(reader: TokenReader, digits: str, following: str) -> str:
     return read_digits(digits)
 
 
-def _read_four(reader: TokenReader, digits: str, before: str, following: str) -> str:
+def _read_four(token: Token, digits: str, before: str, following: str) -> str:
     number = int(digits)
     if before in _BEFORE_PAIRS:
         return in_pairs(digits)
@@ -170,29 +120,21 @@ def _read_four(reader: TokenReader, digits: str, before: str, following: str) ->
     is_counted = following.isalpha() and following.islower() and following.endswith("s")
     if is_counted and following not in _AFTER_YEARS:
         return read_digits(digits)
-    token = reader.token()
-    is_parted = token is not None and token.lead == "("
-    if before in _BEFORE_YEARS or number >= 1900 or is_parted:
+    if before in _BEFORE_YEARS or number >= 1900 or token.lead == "(":
         return year(number)
     return year(number) if following.lower() in _AFTER_YEARS else read_digits(digits)
 
 
-def read_ordinal(reader: TokenReader) -> Reading | None:
+def read_ordinal(reader: TokenReader, token: Token) -> Reading | None:
     """`3rd`, `21st`."""
-    token = reader.token()
-    assert token is not None
     found = _ORDINAL.fullmatch(token.core)
     return Reading(ordinal(int(found[1].replace(",", "")))) if found else None
 
 
-def read_decade(reader: TokenReader) -> Reading | None:
+def read_decade(reader: TokenReader, token: Token) -> Reading | None:
     """`1990s`, `the '90s`, `'24`."""
-    token = reader.token()
-    assert token is not None
     if found := _DECADE.fullmatch(token.core):
-        words = year(int(found[1])) if len(found[1]) == 4 else cardinal(int(found[1]))
-        cut = max(words.rfind(" "), words.rfind("-")) + 1
-        return Reading(words[:cut] + plural(words[cut:]), lead=token.lead.rstrip("'’‘"))
+        return Reading(decade(found[1]), lead=token.lead.rstrip("'’‘"))
     text = token.lead[-1:] + token.core
     if (found := _SHORT_YEAR.fullmatch(text)) and token.trail[:1] not in ("'", "’"):
         words = read_digits(found[1]) if found[1][0] != "0" else f"oh {read_digits(found[1][1])}"

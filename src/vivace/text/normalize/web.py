@@ -6,10 +6,10 @@ import re
 
 from vivace.text.normalize.capitals import spell_letters
 from vivace.text.normalize.codes import read_mixed, split_case
-from vivace.text.normalize.lists import word_set
 from vivace.text.normalize.numbers import cardinal, read_digits, spell_digits, year
 from vivace.text.normalize.reading import Reading, word_before
-from vivace.text.normalize.tokens import TokenReader
+from vivace.text.normalize.tables import word_map, word_set
+from vivace.text.normalize.tokens import Token, TokenReader
 
 _EMAIL = re.compile(r"(?:mailto:)?([\w.+-]+)@([\w-]+(?:\.[\w-]+)+)", re.IGNORECASE)
 _URL = re.compile(r"(?:(?:https?|ftp|file)://)(?:[^/@\s]*@)?(\S+)|(www\.\S+)", re.IGNORECASE)
@@ -22,30 +22,13 @@ _NUMBERED = re.compile(r"#(\d{1,9})")
 _VERSION = re.compile(r"([vV])?(\d{1,4}(?:\.\d{1,4})+)((?:-?(?:alpha|beta|rc)\.?\d*)?)")
 _INITIALS = re.compile(r"(?:[A-Z][a-z]?\.|[a-z]\.)+[A-Za-z]{1,2}")
 _NO_SPACE = re.compile(r"([a-z]{2,}|\d+)([.?!])([A-Z][a-z]+)")
-_LETTERED = word_set(
-    "www http https ftp html htm css js ts py md rs txt pdf jpg png gif csv tsv xml sql php asp "
-    "exe dll zip rtf svg url uri usb ssh api cpp cs hpp rb sh io tv uk us de fr eu nl ca jp cn au "
-    "nz"
-)
-_WORDED = {
-    "readme": "read me",
-    "jpeg": "J peg",
-    "json": "Jason",
-    "yaml": "yamel",
-    "toml": "tom L",
-    "mp3": "M P three",
-}
-_SIGNS = {
-    ".": "dot", "/": "slash", "\\": "backslash", "-": "dash", "_": "underscore", "@": "at",
-    "?": "question mark", "=": "equals", "&": "and", "#": "hash", "+": "plus", "%": "percent",
-    ":": "colon", "~": "tilde",
-}  # fmt: skip
+_LETTERED = word_set("spelled_names")
+_WORDED = word_map("address_words")
+_SIGNS = word_map("address_signs")
 _PIECES = re.compile(r"[A-Za-z]+|\d+|[^\w\s]|_")
 
 
-def read_web(reader: TokenReader) -> Reading | None:
-    token = reader.token()
-    assert token is not None
+def read_web(reader: TokenReader, token: Token) -> Reading | None:
     core = token.core
     if found := _EMAIL.fullmatch(core):
         return Reading(f"{spell_address(found[1])} at {spell_address(found[2])}")

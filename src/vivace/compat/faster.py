@@ -138,10 +138,7 @@ class FasterQwen3TTS:
             )
         speakers = self.model.model.get_supported_speakers()
         wanted = request(text, language, next(iter(speakers), None), None, is_whole=True)
-        sampling = Sampling(
-            max_new_tokens, 2, temperature, top_k, 1.0, do_sample, repetition_penalty, seed
-        )
-        return self._whole(wanted, sampling)
+        return self._whole(wanted, Sampling.of(locals()))
 
     def generate_voice_clone(
         self,
@@ -173,11 +170,7 @@ class FasterQwen3TTS:
             ref_audio, ref_text, xvec_only, append_silence, voice_clone_prompt
         )
         wanted = clone_request(text, language, voice, instruct, non_streaming_mode)
-        sampling = Sampling(
-            max_new_tokens, min_new_tokens, temperature, top_k, top_p, do_sample,
-            repetition_penalty, seed,
-        )  # fmt: skip
-        return self._whole(wanted, sampling)
+        return self._whole(wanted, Sampling.of(locals()))
 
     def generate_custom_voice(
         self,
@@ -197,11 +190,7 @@ class FasterQwen3TTS:
         seed: int | None = None,
     ) -> Waveforms:
         wanted = preset_request(self.model, text, speaker, language, instruct, non_streaming_mode)
-        sampling = Sampling(
-            max_new_tokens, min_new_tokens, temperature, top_k, top_p, do_sample,
-            repetition_penalty, seed,
-        )  # fmt: skip
-        return self._whole(wanted, sampling)
+        return self._whole(wanted, Sampling.of(locals()))
 
     def generate_voice_design(
         self,
@@ -220,11 +209,7 @@ class FasterQwen3TTS:
         seed: int | None = None,
     ) -> Waveforms:
         wanted = design_request(self.model, text, instruct, language, non_streaming_mode)
-        sampling = Sampling(
-            max_new_tokens, min_new_tokens, temperature, top_k, top_p, do_sample,
-            repetition_penalty, seed,
-        )  # fmt: skip
-        return self._whole(wanted, sampling)
+        return self._whole(wanted, Sampling.of(locals()))
 
     def generate_voice_clone_streaming(
         self,
@@ -258,11 +243,7 @@ class FasterQwen3TTS:
             ref_audio, ref_text, xvec_only, append_silence, voice_clone_prompt
         )
         wanted = clone_request(text, language, voice, instruct, non_streaming_mode)
-        sampling = Sampling(
-            max_new_tokens, min_new_tokens, temperature, top_k, top_p, do_sample,
-            repetition_penalty, seed,
-        )  # fmt: skip
-        yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
+        yield from timed_chunks(self.tts, wanted, Sampling.of(locals()).ours(), chunk_size)
 
     def generate_custom_voice_streaming(
         self,
@@ -283,11 +264,7 @@ class FasterQwen3TTS:
         seed: int | None = None,
     ) -> Iterator[TimedChunk]:
         wanted = preset_request(self.model, text, speaker, language, instruct, non_streaming_mode)
-        sampling = Sampling(
-            max_new_tokens, min_new_tokens, temperature, top_k, top_p, do_sample,
-            repetition_penalty, seed,
-        )  # fmt: skip
-        yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
+        yield from timed_chunks(self.tts, wanted, Sampling.of(locals()).ours(), chunk_size)
 
     def generate_voice_design_streaming(
         self,
@@ -307,11 +284,7 @@ class FasterQwen3TTS:
         seed: int | None = None,
     ) -> Iterator[TimedChunk]:
         wanted = design_request(self.model, text, instruct, language, non_streaming_mode)
-        sampling = Sampling(
-            max_new_tokens, min_new_tokens, temperature, top_k, top_p, do_sample,
-            repetition_penalty, seed,
-        )  # fmt: skip
-        yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
+        yield from timed_chunks(self.tts, wanted, Sampling.of(locals()).ours(), chunk_size)
 
     # -- in the words of TTS -----------------------------------------------------------------
 

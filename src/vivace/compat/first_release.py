@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vivace.compat.chunks import TimedChunk
 from vivace.compat.faster import FasterQwen3TTS
 from vivace.compat.official import Waveforms
+
+BOUND = ("self", "options", "__class__")
 
 
 class Qwen3TTSCudaGraphs(FasterQwen3TTS):
@@ -27,19 +29,7 @@ class Qwen3TTSCudaGraphs(FasterQwen3TTS):
         xvec_only: bool = True,
         **options: Any,
     ) -> Waveforms:
-        return super().generate_voice_clone(
-            text,
-            language,
-            ref_audio,
-            ref_text,
-            max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            do_sample=do_sample,
-            repetition_penalty=repetition_penalty,
-            xvec_only=xvec_only,
-            **options,
-        )
+        return super().generate_voice_clone(**_flatten(locals()))
 
     def generate_voice_clone_streaming(  # type: ignore[override]
         self,
@@ -56,17 +46,10 @@ class Qwen3TTSCudaGraphs(FasterQwen3TTS):
         xvec_only: bool = True,
         **options: Any,
     ) -> Iterator[TimedChunk]:
-        return super().generate_voice_clone_streaming(
-            text,
-            language,
-            ref_audio,
-            ref_text,
-            max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            do_sample=do_sample,
-            repetition_penalty=repetition_penalty,
-            chunk_size=chunk_size,
-            xvec_only=xvec_only,
-            **options,
-        )
+        return super().generate_voice_clone_streaming(**_flatten(locals()))
+
+
+def _flatten(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a method that takes `**options`."""
+    named = {name: value for name, value in arguments.items() if name not in BOUND}
+    return {**named, **arguments["options"]}

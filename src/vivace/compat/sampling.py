@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,20 +23,16 @@ class Sampling:
     repetition_penalty: float = 1.05
     seed: int | None = None
 
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Sampling:
+        """The sampling arguments among those of a call."""
+        names = (field.name for field in dataclasses.fields(cls))
+        return cls(**{name: arguments[name] for name in names if name in arguments})
+
     def ours(self) -> dict[str, Any]:
         """Keywords for `TTS`; the default limit is replaced by its runaway guard."""
-        merged = {
-            "do_sample": self.do_sample,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "temperature": self.temperature,
-            "repetition_penalty": self.repetition_penalty,
-            "subtalker_dosample": self.do_sample,
-            "subtalker_top_k": self.top_k,
-            "subtalker_top_p": self.top_p,
-            "subtalker_temperature": self.temperature,
-            "min_new_tokens": self.min_new_tokens,
-            "seed": self.seed,
-        }
+        merged = dataclasses.asdict(self)
+        merged |= {f"subtalker_{name}": merged[name] for name in ("top_k", "top_p", "temperature")}
+        merged["subtalker_dosample"] = self.do_sample
         is_limited = self.max_new_tokens != DEFAULT_LIMIT
         return to_sampling(merged, self.max_new_tokens if is_limited else None)

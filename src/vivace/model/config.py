@@ -10,9 +10,9 @@ import dataclasses
 import math
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 from vivace.checkpoint_files import read_json
 from vivace.errors import CheckpointError
@@ -41,8 +41,8 @@ LIMITS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictorConfig:
-    """The code predictor: codebooks 1 and up of one frame."""
+class StackConfig:
+    """The dimensions that every stack of transformer layers has."""
 
     hidden_size: int
     intermediate_size: int
@@ -50,28 +50,32 @@ class PredictorConfig:
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
-    vocab_size: int
-    num_code_groups: int
-    rms_norm_eps: float
     rope_theta: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TalkerConfig:
+class GatedConfig(StackConfig):
+    """A stack with RMSNorm and a gated MLP."""
+
+    rms_norm_eps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorConfig(GatedConfig):
+    """The code predictor: codebooks 1 and up of one frame."""
+
+    vocab_size: int
+    num_code_groups: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TalkerConfig(GatedConfig):
     """The talker: text and codes so far to codebook 0 of the next frame."""
 
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
     vocab_size: int
     text_vocab_size: int
     text_hidden_size: int
     num_code_groups: int
-    rms_norm_eps: float
-    rope_theta: float
     max_position_embeddings: int
     codec_pad_id: int
     codec_bos_id: int
@@ -143,22 +147,14 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodecDecoderConfig:
+class CodecDecoderConfig(GatedConfig):
     """Codes to samples."""
 
     latent_dim: int
     codebook_dim: int
     codebook_size: int
     decoder_dim: int
-    hidden_size: int
-    intermediate_size: int
-    head_dim: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    num_hidden_layers: int
     sliding_window: int
-    rms_norm_eps: float
-    rope_theta: float
     num_quantizers: int
     num_semantic_quantizers: int
     upsample_rates: tuple[int, ...]
@@ -166,7 +162,7 @@ class CodecDecoderConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodecEncoderConfig:
+class CodecEncoderConfig(StackConfig):
     """Samples to codes: a Mimi encoder."""
 
     audio_channels: int
@@ -178,14 +174,7 @@ class CodecEncoderConfig:
     dilation_growth_rate: int
     compress: int
     upsampling_ratios: tuple[int, ...]
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
     norm_eps: float
-    rope_theta: float
     codebook_size: int
     codebook_dim: int
     vector_quantization_hidden_dimension: int
@@ -205,6 +194,16 @@ class CodecConfig:
     encode_downsample_rate: int
     decoder_config: CodecDecoderConfig
     encoder_config: CodecEncoderConfig
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "talker_config": TalkerConfig,
+    "code_predictor_config": PredictorConfig,
+    "speaker_encoder_config": SpeakerEncoderConfig,
+    "reading_config": ReadingConfig,
+    "decoder_config": CodecDecoderConfig,
+    "encoder_config": CodecEncoderConfig,
+}
 
 
 def load_model_config(path: Path) -> ModelConfig:
@@ -234,55 +233,36 @@ def load_codec_config(path: Path) -> CodecConfig:
 
 
 def parse_model_config(raw: Mapping[str, Any], where: str = "config.json") -> ModelConfig:
-    talker = _section(raw, "talker_config", where)
-    predictor = _section(talker, "code_predictor_config", where)
-    is_base = raw.get("tts_model_type") == "base"  # others may carry a Base's section, unused
-    has_encoder = is_base and raw.get("speaker_encoder_config") is not None
-    encoder = _section(raw, "speaker_encoder_config", where) if has_encoder else None
-    reading = _section({"reading_config": {}, **raw}, "reading_config", where)
-    for section in (talker, predictor):
-        _require_silu(section, where)
-    return _build(
-        ModelConfig,
-        raw,
-        where,
-        talker_config=_build(
-            TalkerConfig,
-            talker,
-            where,
-            code_predictor_config=_build(PredictorConfig, predictor, where),
-        ),
-        speaker_encoder_config=(
-            None if encoder is None else _build(SpeakerEncoderConfig, encoder, where)
-        ),
-        reading_config=_build(ReadingConfig, reading, where),
-    )
+    if raw.get("tts_model_type") != "base":  # others may carry a Base's section, unused
+        raw = {name: value for name, value in raw.items() if name != "speaker_encoder_config"}
+    return _build(ModelConfig, raw, where)
 
 
 def parse_codec_config(raw: Mapping[str, Any], where: str = "config.json") -> CodecConfig:
-    decoder = _section(raw, "decoder_config", where)
-    encoder = _section(raw, "encoder_config", where)
-    _require_silu(decoder, where)
-    return _build(
-        CodecConfig,
-        raw,
-        where,
-        decoder_config=_build(CodecDecoderConfig, decoder, where),
-        encoder_config=_build(CodecEncoderConfig, encoder, where),
-    )
+    return _build(CodecConfig, raw, where)
 
 
-def _build(cls: type[T], raw: Mapping[str, Any], where: str, **parsed: Any) -> T:
-    values = dict(parsed)
+def _build(cls: type[T], raw: Mapping[str, Any], where: str) -> T:
+    """A config from its section; the sections inside it become configs too."""
+    if issubclass(cls, GatedConfig) and raw.get("hidden_act", "silu") != "silu":
+        raise CheckpointError(
+            f"{where}: hidden_act is {raw['hidden_act']!r}; only silu is implemented"
+        )
+    values: dict[str, Any] = {}
     for item in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if item.name in values:
-            continue
-        if item.name in raw:
-            value = raw[item.name]
-            values[item.name] = tuple(value) if isinstance(value, list) else value
-            _check_type(item.name, item.type, values[item.name], where)
-        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
-            raise CheckpointError(f"{where}: {cls.__name__} needs the key {item.name!r}")
+        name, value = item.name, raw.get(item.name)
+        has_default = (item.default, item.default_factory) != (MISSING, MISSING)
+        if name in SECTIONS:
+            if value is None and has_default:
+                continue
+            if not isinstance(value, dict):
+                raise CheckpointError(f"{where}: the section {name!r} is missing")
+            values[name] = _build(SECTIONS[name], value, where)
+        elif name in raw:
+            values[name] = tuple(value) if isinstance(value, list) else value
+            _check_type(name, item.type, values[name], where)
+        elif not has_default:
+            raise CheckpointError(f"{where}: {cls.__name__} needs the key {name!r}")
     return cls(**values)
 
 
@@ -317,16 +297,3 @@ def _check_int(name: str, value: Any, where: str) -> None:
     low, high = LIMITS.get(name, (value, value))
     if not low <= value <= high:
         raise CheckpointError(f"{where}: {name} is {value}; it must be from {low} to {high}")
-
-
-def _section(raw: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
-    section = raw.get(name)
-    if not isinstance(section, dict):
-        raise CheckpointError(f"{where}: the section {name!r} is missing")
-    return cast("Mapping[str, Any]", section)
-
-
-def _require_silu(section: Mapping[str, Any], where: str) -> None:
-    activation = section.get("hidden_act", "silu")
-    if activation != "silu":
-        raise CheckpointError(f"{where}: hidden_act is {activation!r}; only silu is implemented")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 from vivace.errors import CheckpointError
 from vivace.model.config import (
@@ -18,8 +17,8 @@ from vivace.model.config import (
     CodecEncoderConfig,
     ModelConfig,
     SpeakerEncoderConfig,
+    StackConfig,
 )
-from vivace.model.layers import AttentionConfig
 
 DOWNSAMPLE_STRIDE = 2  # of the encoder's last convolution, which has no field
 MAX_INDEX_DIGITS = 6  # of a layer's number in a tensor's name
@@ -52,15 +51,6 @@ class TensorShapes:
 
     def count(self, prefix: str, inner: str = "") -> int:
         return len(self.indices(prefix, inner))
-
-
-class StackConfig(AttentionConfig, Protocol):
-    """The dimensions that every stack of transformer layers has."""
-
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def num_hidden_layers(self) -> int: ...
 
 
 def check_model(config: ModelConfig, tensors: TensorShapes, where: str) -> None:

@@ -14,32 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vivace.model import ops
+from vivace.model.config import GatedConfig, StackConfig
 
 
 class Attend(Protocol):
     """Attention of one layer over everything that layer has seen so far."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
-
-
-class AttentionConfig(Protocol):
-    """The dimensions attention reads; every transformer configuration has them."""
-
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def num_attention_heads(self) -> int: ...
-    @property
-    def num_key_value_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-
-
-class BlockConfig(AttentionConfig, Protocol):
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def rms_norm_eps(self) -> float: ...
 
 
 class Layer(nn.Module):
@@ -111,7 +92,7 @@ class Rope:
 
 
 class Attention(Layer):
-    def __init__(self, config: AttentionConfig, *, qk_norm_eps: float | None = None) -> None:
+    def __init__(self, config: StackConfig, *, qk_norm_eps: float | None = None) -> None:
         super().__init__()
         self.head_dim = config.head_dim
         self.num_heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -159,7 +140,7 @@ class Attention(Layer):
 
 
 class GatedMlp(Layer):
-    def __init__(self, config: BlockConfig) -> None:
+    def __init__(self, config: GatedConfig) -> None:
         super().__init__()
         self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -197,7 +178,7 @@ def fuse(module: nn.Module) -> None:
 class Block(Layer):
     """Pre-norm attention and gated MLP, as in the talker and the predictor."""
 
-    def __init__(self, config: BlockConfig) -> None:
+    def __init__(self, config: GatedConfig) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config, qk_norm_eps=config.rms_norm_eps)
@@ -213,7 +194,7 @@ class ScaledBlock(Layer):
     """The codec's block: both branches are scaled per channel before they are added."""
 
     def __init__(
-        self, config: AttentionConfig, mlp: nn.Module, norms: tuple[nn.Module, nn.Module]
+        self, config: StackConfig, mlp: nn.Module, norms: tuple[nn.Module, nn.Module]
     ) -> None:
         super().__init__()
         self.input_layernorm, self.post_attention_layernorm = norms

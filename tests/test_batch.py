@@ -16,7 +16,7 @@ from vivace.backends.eager import EagerBackend
 from vivace.errors import BatchError, NumericError, RequestError, UnknownVoiceError
 
 TEXTS = ["One text.", "Another text, which is longer.", "The third.", "And the last of them."]
-OPTIONS: dict[str, Any] = {"seed": 5, "min_frames": 6, "max_frames": 40}
+OPTIONS: dict[str, Any] = {"seed": 5, "min_frames": 6, "max_frames": 12}
 
 
 @pytest.fixture(scope="module")

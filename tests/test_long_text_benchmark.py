@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from conftest import ROOT, load_script
+from engine_watch import stop_after
 from vivace import TTS
 
 
@@ -35,11 +36,12 @@ def test_a_run_of_missing_words_is_counted_across_windows(script: ModuleType) ->
 
 
 def test_a_text_that_was_interrupted_goes_on_at_its_next_sentence(
-    script: ModuleType, tiny_folder: Path, tmp_path: Path
+    script: ModuleType, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentences = [f"This is sentence number {n}, and it says little." for n in range(30)]
     path, rows = tmp_path / "speech.pcm", []
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
+        stop_after(tts, monkeypatch, 3)
         for row in script.speak_windows(tts, sentences, [], path):
             rows.append(json.loads(json.dumps(row)))
             if len(rows) == 2:

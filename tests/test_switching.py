@@ -56,6 +56,8 @@ def test_each_of_ours_runs(
         speaks = "-o" in arguments
         if speaks:
             arguments += ["--max-frames", "4"]
+        if arguments[0] == "bench":
+            arguments += ["--frames=4", "--repeats=1", "--rounds=1", "--streams=2"]
         lines = io.TextIOWrapper(io.BytesIO(b"One line.\nexit\n"), encoding="utf-8")
         monkeypatch.setattr(sys, "stdin", lines)
         assert main(arguments) == 0, capsys.readouterr().err

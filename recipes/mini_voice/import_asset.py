@@ -1,6 +1,6 @@
 """What a sitting begins from: the shipped voice as training checkpoints, beside the files it lacks.
 
-    python -m recipes.mini_voice.import_asset --out carry/checkpoints [--shared FOLDER]
+    python -m recipes.mini_voice.import_asset --out build/checkpoints [--shared FOLDER]
 
 Decoder, talker and predictor come from `src/vivace/assets/mini`; `export` makes the same asset of
 them again. Encoder, discriminators, listener and codes are no part of a voice: they lie in
@@ -61,7 +61,7 @@ def copy_shared(shared: Path, out: Path) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--asset", type=Path, default=ASSET)
-    options.add_argument("--out", type=Path, default=Path("carry/checkpoints"))
+    options.add_argument("--out", type=Path, default=Path("build/checkpoints"))
     default = os.environ.get(SHARED_VARIABLE) or ROOT.parent / "shared" / "mini_voice"
     options.add_argument("--shared", type=Path, default=Path(default))
     args = options.parse_args()

@@ -19,7 +19,7 @@ from recipes.mini_voice.train_codec import build, restore
 
 def main() -> None:
     options = parser(__doc__)
-    options.set_defaults(resume=Path("carry/checkpoints"))
+    options.set_defaults(resume=Path("build/checkpoints"))
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     data, size = settings.data, settings.data.lead_frames

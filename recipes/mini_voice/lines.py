@@ -19,8 +19,8 @@ def all_lines(data: SimpleNamespace) -> list[str]:
 def main() -> None:
     args = parser(__doc__).parse_args()
     data = load_settings(args.smoke, args.set).data
-    dev = Path("carry/dev.txt").read_text().splitlines()
-    train = Path("carry/train.txt").read_text().splitlines()
+    dev = Path("build/dev.txt").read_text().splitlines()
+    train = Path("build/train.txt").read_text().splitlines()
     lines = train + template_lines(data.num_templates)
     random.Random(7).shuffle(lines)
     Path(data.lines).write_text("\n".join(dev + lines) + "\n")

@@ -75,7 +75,7 @@ def join(parts: list[Codes]) -> Codes:
 
 def main() -> None:
     options = parser(__doc__)
-    options.set_defaults(resume=Path("carry/checkpoints"))
+    options.set_defaults(resume=Path("build/checkpoints"))
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     data, known = settings.data, encode.read(args.resume)

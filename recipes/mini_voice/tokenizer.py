@@ -112,7 +112,7 @@ def main() -> None:
     folder = Path(settings.tokenizer.folder)
     write(folder, *learn(lines, settings.tokenizer.num_merges))
     tokenizer = TextTokenizer.from_folder(folder)
-    dev = Path("carry/dev.txt").read_text().splitlines()
+    dev = Path("build/dev.txt").read_text().splitlines()
     tokens = sum(len(tokenizer.encode(line)) for line in dev)
     print(tokenizer.vocab_size, "ids;", round(sum(map(len, dev)) / tokens, 2), "characters a token")
     print(

@@ -1,8 +1,7 @@
-"""A folder becomes configuration, and its tensors become weights on a device.
+"""Loads a checkpoint folder: its configuration, and its tensors as weights on a device.
 
-The only reader of model safetensors. Models are built on the meta device and filled tensor by
-tensor, so memory holds one copy; anything missing, unknown, mis-shaped or not finite is an error
-that names it.
+Models are built on the meta device and filled tensor by tensor, so memory holds one copy. A tensor
+that is missing, unknown, mis-shaped or not finite is an error that names it.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class Checkpoint:
 
 
 def load_codec(folder: Path, device: torch.device) -> Codec:
-    """The codec of a folder of its own, or of the checkpoint that has it inside."""
+    """The codec of a codec folder or of a checkpoint folder."""
     folder = codec_folder(folder)
     return _load_codec(load_codec_config(folder / "config.json"), folder, device)
 
@@ -143,7 +142,7 @@ def read_sampling(path: Path) -> SamplingParams:
 
 
 def _check_ids(config: ModelConfig, folder: Path) -> None:
-    """An id outside its table would be an abort on a GPU, long after loading."""
+    """An id outside its embedding table would abort a GPU kernel long after loading."""
     talker = config.talker_config
     for section, size in ((config, talker.text_vocab_size), (talker, talker.vocab_size)):
         for name, token_id in _ids(section):
@@ -165,7 +164,7 @@ def _ids(section: ModelConfig | TalkerConfig) -> Iterator[tuple[str, object]]:
 
 
 def _check_codec(config: ModelConfig, codec: CodecConfig, folder: Path) -> None:
-    """Talker, predictor and codec must speak of the same codes."""
+    """Talker, predictor and codec must agree on the number of codebooks and codes."""
     talker, decoder, encoder = config.talker_config, codec.decoder_config, codec.encoder_config
     predictor = talker.code_predictor_config
     for values in (
@@ -190,7 +189,7 @@ def _build_on_meta(build: Callable[[C], M], config: C, folder: Path) -> M:
     try:
         with torch.device("meta"):
             return build(config)
-    except Exception as error:  # whatever it is, nothing but the configuration can be the cause
+    except Exception as error:  # only the configuration can be the cause
         reason = str(error).partition("\n")[0]
         raise CheckpointError(
             f"{folder / 'config.json'}: no model has these dimensions: {reason}"

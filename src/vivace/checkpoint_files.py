@@ -1,8 +1,4 @@
-"""Small text files of a checkpoint, read within bounds: a pipe, a device or a huge file is refused.
-
-Every file of a checkpoint but its weights is read here; what is wrong with one is a
-CheckpointError that names it.
-"""
+"""Reads the text files of a checkpoint; a pipe, a device or a huge file is a CheckpointError."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_bytes(path: Path) -> bytes:
-    # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+    # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
     descriptor = os.open(path, os.O_RDONLY | _flag("O_NONBLOCK") | _flag("O_BINARY"))
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

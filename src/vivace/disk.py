@@ -1,8 +1,8 @@
-"""Files that appear whole or not at all, under names that two processes never share.
+"""Atomic files: they appear complete or not at all, and two processes never write the same one.
 
-Bytes go into a hidden file beside the target, locked while its process lives. Unless it may replace
-the target, the hidden file's name follows from the target's, so that it claims the name; one that
-a killed process left is not locked, and is removed by whoever comes next.
+Bytes go to a hidden file beside the target, locked while its process lives. Without `replace` its
+name is derived from the target's, which reserves the name. A hidden file left by a killed process
+is not locked and is removed by the next writer.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class NameInUseError(FileExistsError):
 
 
 class AtomicFile:
-    """A file that will stand at `path`; until `commit`, what is there stays. Raises OSError.
+    """A file that `commit` puts at `path`; an existing one stays until then. Raises OSError.
 
-    Without `replace` a name that is taken is a FileExistsError, and one that another process is
-    about to take a NameInUseError. A link at `path` is replaced, never followed.
+    Without `replace`, an existing file is a FileExistsError, and a name that another process is
+    writing a NameInUseError. A link at `path` is replaced, never followed.
     """
 
     def __init__(self, path: Path, *, replace: bool) -> None:
         self.path, self._replace = path.absolute(), replace
-        old = _stat(path)  # a name that cannot be is an error now
+        old = _stat(path)  # an invalid name is an error now
         if old is not None and replace and not (stat.S_ISREG(old) or stat.S_ISLNK(old)):
             raise OSError(errno.EINVAL, "it exists and is not a file")
         self._hidden, descriptor = _claim(self.path, replace=replace)
@@ -67,11 +67,11 @@ class AtomicFile:
         self.file.close()
 
     def discard(self) -> None:
-        """Leave nothing; after `commit` it does nothing."""
+        """Remove the hidden file; does nothing after `commit`."""
         with contextlib.suppress(OSError):
             if not self.file.closed:
                 self._hidden.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # what it still buffers may find the disk full
+        with contextlib.suppress(OSError):  # flushing may find the disk full
             self.file.close()
         if sys.platform == "win32":
             with contextlib.suppress(OSError):
@@ -104,7 +104,7 @@ def sweep(folder: Path) -> None:
 
 
 def why_not_regular(path: Path) -> str | None:
-    """What is wrong with a path that should be a file: none there, a folder, a pipe, a device."""
+    """Why a path is not a regular file (missing, a folder, a pipe, a device), or None."""
     if not os.path.exists(path):
         return "there is no such file"
     kind = stat.S_IFMT(os.stat(path).st_mode)
@@ -193,7 +193,7 @@ def _move_to_free_name(hidden: Path, path: Path) -> None:
         os.link(hidden, path)  # unlike a rename, it fails where there is a file
     except FileExistsError:
         raise
-    except OSError:  # no hard links here; whoever honours the claim leaves the name alone
+    except OSError:  # no hard links here; other writers respect the reserved name
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, "it exists") from None
         os.rename(hidden, path)

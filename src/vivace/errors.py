@@ -1,7 +1,7 @@
 """Every error Vivace raises on purpose.
 
 TTSError
-├── RequestError (ValueError)        what was asked cannot be done
+├── RequestError (ValueError)        the request cannot be fulfilled
 │   ├── UnknownVoiceError
 │   ├── UnknownLanguageError
 │   ├── UnsupportedRequestError      the loaded checkpoint is of another type or language
@@ -81,7 +81,7 @@ class AudioError(TTSError, ValueError):
 
 
 class BackendError(TTSError, RuntimeError):
-    """The machinery that runs the model failed."""
+    """The backend that runs the model failed."""
 
 
 class BackendUnavailableError(BackendError):
@@ -104,15 +104,15 @@ class QueueFullError(EngineError):
     """Too many requests wait already; `retry_s` is when to try again."""
 
     def __init__(self, num_waiting: int, retry_s: float, num_held: int | None = None) -> None:
-        """`num_held` places were waited for in vain: nobody reads or closes their streams."""
+        """`num_held` slots did not come free: their streams are neither read nor closed."""
         if num_held is None:
             message = (
-                f"all places are taken and {num_waiting} requests wait already; try again in "
+                f"all slots are taken and {num_waiting} requests wait already; try again in "
                 f"{retry_s:.1f} s, or allow more with max_streams or max_queue"
             )
         else:
             message = (
-                f"no place came free in {retry_s:.1f} s: {num_held} streams that nobody reads hold "
+                f"no slot came free in {retry_s:.1f} s: {num_held} streams that nobody reads hold "
                 "them all; read or close those, or allow more with max_streams"
             )
         super().__init__(message)
@@ -124,11 +124,11 @@ class StreamClosedError(EngineError):
 
 
 class RunawayError(EngineError):
-    """The end of speech did not come, not on a second try either."""
+    """Speech did not end by itself, nor did a second attempt."""
 
 
 class BatchError(EngineError):
-    """Some texts of a batch failed: `errors` by their index, `audios` of the others."""
+    """Some texts of a batch failed: `errors` by index, `audios` of the rest."""
 
     def __init__(self, audios: Sequence[Any], errors: Mapping[int, Exception]) -> None:
         first, reason = next(iter(errors.items()))

@@ -105,7 +105,7 @@ def _download(
 
 
 def codec_folder(folder: Path) -> Path:
-    """Where the codec is: in the folder of that name, or all there is."""
+    """The codec's folder: `speech_tokenizer` inside a checkpoint, or the folder itself."""
     return folder / CODEC if (folder / CODEC).is_dir() else folder
 
 
@@ -123,7 +123,7 @@ def _check_whole(name: str, folder: Path, offline: bool, is_codec: bool) -> None
 
 
 def shard_paths(folder: Path) -> Iterator[Path]:
-    """The files that hold a folder's tensors, there or not."""
+    """The files that should hold a folder's tensors; they may be missing."""
     index = folder / f"{WEIGHTS}.index.json"
     if (folder / WEIGHTS).exists() or not index.exists():
         yield folder / WEIGHTS

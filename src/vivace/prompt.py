@@ -71,7 +71,7 @@ def build_prompt(
     instruct_ids: Sequence[int] = (),
     is_complete: bool = True,
 ) -> Prompt:
-    """The rows of SPEC 5.3.
+    """The rows that the official code would build.
 
     `preset` names a speaker of the checkpoint; `speaker` is an x-vector; neither leaves the voice
     to the instruction. `instruct_ids` are those of the whole user turn.

@@ -161,7 +161,7 @@ def test_a_child_says_what_holds_it() -> None:
 @pytest.mark.parametrize(
     ("confinement", "words"),
     [
-        (Confinement(), "the clock alone"),
+        (Confinement(), "a time limit alone"),
         (Confinement(limits=True), "resource limits"),
         (
             Confinement(limits=True, memory=True, landlock=7, seccomp=True),

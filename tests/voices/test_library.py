@@ -363,7 +363,7 @@ def test_a_voice_that_cannot_be_removed_says_why(
 ) -> None:
     library.add(make_voice())
     monkeypatch.setattr(Path, "unlink", fail(errno.EROFS))
-    with pytest.raises(VoiceFileError, match="cannot let go of the voice 'ada': Read-only"):
+    with pytest.raises(VoiceFileError, match="cannot remove the voice 'ada': Read-only"):
         library.remove("ada")
 
 

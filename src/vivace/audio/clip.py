@@ -44,7 +44,7 @@ class Audio:
 
     def play(self) -> None:
         """Play it and wait for its end; an AudioError where nothing can play."""
-        from vivace.audio.play import find_output  # only who plays needs it
+        from vivace.audio.play import find_output  # needed for playing only
 
         with find_output().player(self.sample_rate) as player:
             player.write(self.samples)

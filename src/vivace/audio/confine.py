@@ -1,7 +1,6 @@
-"""Take from this process what decoding does not need: files, processes, signals, sockets, memory.
+"""Confines the process that decodes untrusted audio: seccomp, Landlock, resource limits.
 
-For the child that decodes strangers' audio, once its imports are done; there is no way back. What
-the system does not offer is left out, and `Confinement` says so.
+Irreversible. Layers that the system does not offer are skipped; `Confinement` says which hold.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Confinement:
             "resource limits": self.limits,
             "a memory limit": self.memory,
         }
-        return ", ".join(name for name, is_held in parts.items() if is_held) or "the clock alone"
+        return ", ".join(name for name, is_held in parts.items() if is_held) or "a time limit alone"
 
 
 def confine() -> Confinement:

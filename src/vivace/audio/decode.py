@@ -1,7 +1,6 @@
-"""Encoded audio to mono float32, within limits that hold while it is decoded.
+"""Decodes audio bytes to mono float32, within limits that are checked while decoding.
 
-It takes bytes and looks at nothing but their content. WAV is read by our own parser; the rest by
-libsndfile, in a process of its own unless the bytes are trusted.
+WAV is read by our own parser, the rest by libsndfile or FFmpeg, in a sandbox unless trusted.
 """
 
 from __future__ import annotations

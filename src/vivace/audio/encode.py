@@ -1,7 +1,4 @@
-"""Streaming encoders: samples in, encoded bytes out, one interface for all formats.
-
-It writes one channel and knows nothing of files, sockets or where samples come from.
-"""
+"""Streaming encoders: samples in, encoded bytes out, one interface for all formats."""
 
 from __future__ import annotations
 
@@ -24,51 +21,27 @@ BLOCK_FRAMES = 65_536  # given minutes at once, libsndfile's Vorbis overflows it
 INSTALL = {"soundfile": "pip install soundfile", "av": 'pip install "vivace[av]"'}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Format:
     """An audio file format."""
 
     name: str
     extensions: tuple[str, ...]
     content_type: str
-    packages: tuple[str, ...] = ()  # any one of them, the first first; none is numpy alone
+    packages: tuple[str, ...] = ()  # the first that is installed encodes; empty: numpy alone
 
 
-FORMATS: dict[str, Format] = {
+FORMATS = {
     known.name: known
     for known in (
-        Format(name="wav", extensions=(".wav",), content_type="audio/wav"),
-        Format(
-            name="flac",
-            extensions=(".flac",),
-            content_type="audio/flac",
-            packages=("soundfile",),
-        ),
-        Format(
-            name="mp3",
-            extensions=(".mp3",),
-            content_type="audio/mpeg",
-            packages=("soundfile",),
-        ),
-        Format(
-            name="ogg",  # Vorbis
-            extensions=(".ogg", ".oga"),
-            content_type="audio/ogg",
-            packages=("soundfile",),
-        ),
-        Format(
-            name="opus",
-            extensions=(".opus",),
-            content_type="audio/ogg",
-            packages=("av", "soundfile"),  # av gives bytes every 80 ms, libsndfile every second
-        ),
-        Format(
-            name="aac",
-            extensions=(".aac",),
-            content_type="audio/aac",
-            packages=("av",),
-        ),
-        Format(name="pcm", extensions=(".pcm",), content_type="audio/pcm"),
+        Format("wav", (".wav",), "audio/wav"),
+        Format("flac", (".flac",), "audio/flac", ("soundfile",)),
+        Format("mp3", (".mp3",), "audio/mpeg", ("soundfile",)),
+        Format("ogg", (".ogg", ".oga"), "audio/ogg", ("soundfile",)),  # Vorbis
+        # PyAV gives bytes every 80 ms, libsndfile every second.
+        Format("opus", (".opus",), "audio/ogg", ("av", "soundfile")),
+        Format("aac", (".aac",), "audio/aac", ("av",)),
+        Format("pcm", (".pcm",), "audio/pcm"),
     )
 }
 EXTENSIONS: dict[str, str] = {

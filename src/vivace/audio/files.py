@@ -1,7 +1,6 @@
 """Reads audio from files, bytes, data URIs and arrays to mono float32, and checks references.
 
-All sources have the same limits and the same decoder. URLs are never fetched, and the format is
-detected from the content, not from the file's name.
+URLs are never fetched. The format is detected from the content, not from the file's name.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Event, Thread, Timer
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,7 +66,7 @@ class Program:
     name: str
     arguments: tuple[str, ...] = ()
     format: str | None = "pcm"  # on its stdin; None: it plays files only
-    has_exit_code: bool = True  # else words on stderr are its way to fail
+    has_exit_code: bool = True  # else it reports a failure on stderr only
 
 
 PROGRAMS = (
@@ -120,12 +119,7 @@ class Player:
     def __enter__(self) -> Player:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self.finish()
@@ -248,7 +242,7 @@ class _Run:
         try:
             while len(rest):
                 rest = rest[self._process.stdin.write(rest) :]
-        except OSError as error:  # it has ended, and will say why
+        except OSError as error:  # it has ended; `wait` raises its own message
             self.wait()
             raise AudioError("it ended too soon") from error
 
@@ -280,7 +274,7 @@ def find_output() -> Output:
     for name, open_device in _candidates():
         try:
             _probe(open_device)
-        except Exception as error:  # whatever it is, the next one may do
+        except Exception as error:  # the next output may work
             refusals.append(f"{name}: {error}")
         else:
             return Output(name, open_device)

@@ -246,11 +246,11 @@ def _read(pipe: IO[bytes], num_bytes: int) -> bytes:
 def serve() -> None:
     """Main loop of a child: report its confinement, then serve requests from stdin on stdout."""
     for package in PACKAGES:
-        with contextlib.suppress(AudioError):  # each request will hear of it
+        with contextlib.suppress(AudioError):  # each request will get the error
             import_package(package)
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints must not speak in the answer; stderr is null
+    os.dup2(2, 1)  # a library that prints must not corrupt the answer; stderr is /dev/null
     _send(answers, dataclasses.asdict(confine()), b"")
     while True:
         try:
@@ -271,7 +271,7 @@ def _answer(content: bytes, limits: AudioLimits) -> tuple[dict[str, Any], bytes]
     return {"sample_rate": sample_rate}, samples.astype("<f4").tobytes()
 
 
-SANDBOX = Sandbox()  # one for the process: a pool is there to be shared
+SANDBOX = Sandbox()  # shared by the whole process
 atexit.register(SANDBOX.close)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=SANDBOX._reset)  # the children are the parent's
+    os.register_at_fork(after_in_child=SANDBOX._reset)  # a fork does not own the pool

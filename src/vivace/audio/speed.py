@@ -1,7 +1,7 @@
 """Streaming time stretching at constant pitch: WSOLA (waveform-similarity overlap-add).
 
 Segments of the input are overlapped and added at another spacing; each is taken where it is most
-similar to the continuation of the last one. Works on samples only.
+similar to the continuation of the last one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""WAV files with the standard library and numpy alone: PCM and float in, 16-bit PCM out.
-
-It knows the bytes of a file and not where they came from; limits are the caller's.
-"""
+"""WAV files with the standard library and numpy alone: reads PCM and float, writes 16-bit PCM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vivace --batch LINES -o FOLDER`: a file for every line; files that are there stay."""
+"""`vivace --batch LINES -o FOLDER`: one file for each line; existing files are kept."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vivace.audio.encode import FORMATS, open_encoder
 from vivace.audio.writer import FileWriter, claim_audio_file
 from vivace.cli.output import check_format
+from vivace.cli.speak import Speech
 from vivace.cli.streams import plain, put, tell
 from vivace.cli.text import decode, read_file, read_stdin
 from vivace.cli.words import CUT_SHORT, LiveLine, Report, print_error, print_report
@@ -70,7 +71,7 @@ class Batch:
         return worst
 
     def missing(self, arguments: argparse.Namespace) -> Iterator[Line]:
-        """The lines that have no file yet; reports the others as skipped."""
+        """The lines without a file; reports the rest as skipped."""
         for number, words in self.lines:
             path = self.path(number)
             if arguments.force or not os.path.lexists(path):
@@ -88,8 +89,6 @@ class Batch:
         arguments: argparse.Namespace,
         is_over: Event,
     ) -> Report | None:
-        from vivace.cli.speak import Speech
-
         def stop_if_over(_: object) -> None:
             if is_over.is_set():
                 raise Interrupted
@@ -122,7 +121,7 @@ def read_batch(arguments: argparse.Namespace) -> Batch:
     if not lines:
         raise RequestError(f"{arguments.batch} has no line to read")
     format = check_format(arguments.format) or "wav"
-    open_encoder(format, SAMPLE_RATE).finish()  # a package that is missing is said now
+    open_encoder(format, SAMPLE_RATE).finish()  # a missing package is an error now
     folder = Path(arguments.output)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,10 @@
-"""How long this command has run.
-
-Not since the process began: a shell may have become this process (`exec`) long after its own start.
-"""
+"""How long this command has run; not the age of the process, which a shell may have `exec`ed."""
 
 from __future__ import annotations
 
 import time
 
-# Before this file was imported Python started, which keeps the processor busy.
+# CPU time so far is Python's start-up, before this import.
 _BEGAN = time.perf_counter() - time.process_time()
 
 

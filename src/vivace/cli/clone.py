@@ -8,7 +8,8 @@ from contextlib import nullcontext
 from vivace.audio.files import check_path
 from vivace.cli.keep import check_save, keep_voice
 from vivace.cli.output import choose_target
-from vivace.cli.request import prepare_torch, speech_options
+from vivace.cli.request import load_model, speech_options
+from vivace.cli.speak import speak
 from vivace.cli.text import read_text, read_transcript
 
 
@@ -19,22 +20,18 @@ def clone(arguments: argparse.Namespace) -> int:
     is_spoken = arguments.text is not None or arguments.save is None
     text = read_text(arguments, live=arguments.stream) if is_spoken else ""
     check_path(arguments.ref_audio)
-    with choose_target(arguments) if is_spoken else nullcontext() as target:
-        prepare_torch(arguments)
-        from vivace.cli.model import load_model
-        from vivace.cli.speak import speak
-
-        with load_model(arguments) as tts:
-            voice = tts.clone(
-                arguments.ref_audio,
-                transcript,
-                name=name,
-                licence=arguments.licence,
-                append_silence=arguments.append_silence,
-            )
-            if arguments.save is not None:
-                keep_voice(voice, arguments)
-            if target is None:
-                return 0
-            report = speak(tts, text, options | {"voice": voice}, target, arguments)
+    context = choose_target(arguments) if is_spoken else nullcontext()
+    with context as target, load_model(arguments) as tts:
+        voice = tts.clone(
+            arguments.ref_audio,
+            transcript,
+            name=name,
+            licence=arguments.licence,
+            append_silence=arguments.append_silence,
+        )
+        if arguments.save is not None:
+            keep_voice(voice, arguments)
+        if target is None:
+            return 0
+        report = speak(tts, text, options | {"voice": voice}, target, arguments)
     return report.exit_code if report else 0

@@ -8,7 +8,8 @@ import numpy as np
 
 from vivace.cli.keep import check_save, keep_voice
 from vivace.cli.output import Samples, choose_target
-from vivace.cli.request import prepare_torch, speech_options
+from vivace.cli.request import load_model, speech_options
+from vivace.cli.speak import speak
 from vivace.cli.text import read_text
 from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.text.emoji import drop_emoji
@@ -23,19 +24,14 @@ def design(arguments: argparse.Namespace) -> int:
         arguments.fail("--save needs --base-model, a Base model that makes a voice of the speech")
     text = read_text(arguments, live=arguments.stream and arguments.save is None)
     made: list[Samples] | None = None if arguments.save is None else []
-    with choose_target(arguments) as target:
-        prepare_torch(arguments)
-        from vivace.cli.model import load_model
-        from vivace.cli.speak import speak
-
-        with load_model(arguments) as tts:
-            if tts.model_type != "voice_design":
-                raise UnsupportedRequestError(
-                    f"a {tts.model_type} checkpoint cannot speak with a voice from its "
-                    "description; load Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"
-                )
-            report = speak(tts, text, options, target, arguments, made)
-            sample_rate = tts.sample_rate
+    with choose_target(arguments) as target, load_model(arguments) as tts:
+        if tts.model_type != "voice_design":
+            raise UnsupportedRequestError(
+                f"a {tts.model_type} checkpoint cannot speak with a voice from its "
+                "description; load Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"
+            )
+        report = speak(tts, text, options, target, arguments, made)
+        sample_rate = tts.sample_rate
     if made is None:
         return report.exit_code if report else 0
     finish_reason = report.finish_reason if report else "silence"
@@ -70,7 +66,7 @@ def _settle_words(arguments: argparse.Namespace) -> None:
 
 
 def _words_of(text: str, *, is_cleaned: bool, keep_emoji: bool) -> str:
-    """What is said of the text: no markdown that was cleaned away, no `[pause 1s]`."""
+    """The words that were spoken: without cleaned markdown, emoji and pause marks."""
     text = clean_text(text) if is_cleaned else text
     parts = parse_pauses(text if keep_emoji else drop_emoji(text))
     return " ".join(part.strip() for part in parts if isinstance(part, str))

@@ -1,4 +1,4 @@
-"""`vivace doctor`: what is installed, which devices there are, which backends can run."""
+"""`vivace doctor`: installed packages, available devices, and which backends can run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from vivace._version import __version__
 from vivace.audio.play import find_output
 from vivace.backends import survey
-from vivace.cli.model import load_model
+from vivace.cli.request import load_model
 from vivace.cli.streams import plain, put
 from vivace.device import pick_device, pick_dtype
 from vivace.errors import AudioError

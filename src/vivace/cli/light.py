@@ -1,7 +1,6 @@
-"""A faster import of torch, for commands that only run a small model on a CPU.
+"""A faster import of torch: registering shape functions for its compilers is deferred to first use.
 
-A quarter of that import registers shape functions for torch's compilers and exporters, which no
-command here uses; it is deferred until first use. The garbage collector is paused meanwhile.
+For commands that run a small model on a CPU; it saves a quarter of the import time.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ DEFERRED = "torch._meta_registrations"
 
 
 def import_torch() -> None:
-    """Import torch, unless it is there already."""
+    """Import torch, unless it is imported already."""
     if "torch" in sys.modules:
         return
     finder = _Finder()

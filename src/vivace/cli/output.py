@@ -167,7 +167,7 @@ def _check_output(output: str, format: str | None) -> str:
         _check_folder(path)
         sweep(path.parent)
     format = format or "wav"
-    open_encoder(format, SAMPLE_RATE).finish()  # a package that is missing is said now
+    open_encoder(format, SAMPLE_RATE).finish()  # a missing package is an error now
     return format
 
 

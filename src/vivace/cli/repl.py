@@ -8,8 +8,9 @@ import sys
 from collections.abc import Iterator
 
 from vivace.cli.output import choose_series
-from vivace.cli.request import prepare_torch, speech_options
+from vivace.cli.request import load_model, speech_options
 from vivace.cli.signals import Terminated
+from vivace.cli.speak import pick_voice, speak
 from vivace.cli.streams import is_terminal_stdin
 from vivace.cli.text import decode
 from vivace.cli.words import print_error
@@ -23,15 +24,11 @@ TRIAL = "Hello."
 def repl(arguments: argparse.Namespace) -> int:
     options = speech_options(arguments)
     target = choose_series(arguments)
-    prepare_torch(arguments)
-    from vivace.cli.model import load_model
-    from vivace.cli.speak import pick_voice, speak
-
     arguments.stream = True
     is_typed = is_terminal_stdin() and sys.stdout.isatty()
     with load_model(arguments) as tts:
         options["voice"] = pick_voice(tts, arguments)
-        tts.stream(TRIAL, **options).close()  # a voice that is not there is said before any line
+        tts.stream(TRIAL, **options).close()  # an unknown voice is an error before any line
         for line in _typed_lines() if is_typed else _piped_lines():
             try:
                 with target.renewed() as own:
@@ -47,7 +44,7 @@ def repl(arguments: argparse.Namespace) -> int:
 
 def _typed_lines() -> Iterator[str]:
     """Lines from a terminal, with a prompt; Ctrl-C there drops the line."""
-    with contextlib.suppress(ImportError):  # where there is one, it edits and remembers lines
+    with contextlib.suppress(ImportError):  # line editing and history, where available
         import readline  # noqa: F401
     while True:
         try:

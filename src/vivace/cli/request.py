@@ -1,4 +1,4 @@
-"""Options of the speaking commands, checked as far as possible without a model."""
+"""Options of the speaking commands, checked before a model is loaded, and the loading itself."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import argparse
 import dataclasses
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vivace.audio.speed import check_speed
 from vivace.cli.light import import_torch
+from vivace.cli.words import LiveLine
 from vivace.errors import RequestError
 from vivace.speech import SamplingParams
+
+if TYPE_CHECKING:
+    from vivace.tts import TTS
 
 SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingParams))
 
@@ -41,10 +45,33 @@ def model_name(arguments: argparse.Namespace) -> str | None:
     return os.environ.get("VIVACE_MODEL") or None if name is None else name
 
 
-def prepare_torch(arguments: argparse.Namespace) -> None:
-    """Import torch late, after all checks that need no model: it takes seconds."""
-    if model_name(arguments) is None and arguments.device in ("auto", "cpu"):
+def load_model(
+    arguments: argparse.Namespace, model: str | None = None, *, max_streams: int | None = 1
+) -> TTS:
+    """Load `model`, or else the command's own; most commands need one stream only.
+
+    Torch takes seconds to import and is imported here, after all checks that need no model.
+    """
+    name = model or model_name(arguments)
+    if name is None and arguments.device in ("auto", "cpu"):
         import_torch()
+    from vivace.tts import TTS
+
+    line = LiveLine(is_quiet=getattr(arguments, "quiet", False))
+    line.show(f"loading {name or 'the embedded voice'}")
+    try:
+        return TTS.load(
+            name,
+            device=arguments.device,
+            dtype=arguments.dtype,
+            backend=arguments.backend,
+            threads=arguments.threads,
+            max_streams=max_streams,
+            revision=None if model else arguments.revision,
+            offline=arguments.offline,
+        )
+    finally:
+        line.clear()
 
 
 def _given(arguments: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import argparse
 
 from vivace.cli.batch import read_batch
 from vivace.cli.output import choose_target
-from vivace.cli.request import prepare_torch, speech_options
+from vivace.cli.request import load_model, speech_options
+from vivace.cli.speak import pick_voice, speak
 from vivace.cli.text import read_text
 
 
@@ -15,14 +16,9 @@ def say(arguments: argparse.Namespace) -> int:
     if arguments.batch is not None:
         return _say_batch(arguments, options)
     text = read_text(arguments, live=arguments.stream)
-    with choose_target(arguments) as target:
-        prepare_torch(arguments)
-        from vivace.cli.model import load_model
-        from vivace.cli.speak import pick_voice, speak
-
-        with load_model(arguments) as tts:
-            options["voice"] = pick_voice(tts, arguments)
-            report = speak(tts, text, options, target, arguments)
+    with choose_target(arguments) as target, load_model(arguments) as tts:
+        options["voice"] = pick_voice(tts, arguments)
+        report = speak(tts, text, options, target, arguments)
     return report.exit_code if report else 0
 
 
@@ -31,10 +27,6 @@ def _say_batch(arguments: argparse.Namespace, options: dict[str, object]) -> int
     lines = list(batch.missing(arguments))
     if not lines:
         return 0
-    prepare_torch(arguments)
-    from vivace.cli.model import load_model
-    from vivace.cli.speak import pick_voice
-
     with load_model(arguments, max_streams=None) as tts:
         options["voice"] = pick_voice(tts, arguments)
         return batch.speak(tts, lines, options, arguments)

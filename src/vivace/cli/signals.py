@@ -36,6 +36,6 @@ def orderly_end() -> Iterator[None]:
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    for other in ENDS:  # a second one must not break off what the first began
+    for other in ENDS:  # a second signal must not interrupt the clean-up
         signal.signal(other, signal.SIG_IGN)
     raise Terminated(number)

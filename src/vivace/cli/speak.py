@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,13 +17,13 @@ from vivace.cli.output import Samples, Sink, Target
 from vivace.cli.streams import STDOUT
 from vivace.cli.text import read_transcript
 from vivace.cli.words import LiveLine, Report, describe_progress, print_report
-from vivace.engine.attempts import attempts
-from vivace.engine.session import WHOLE
-from vivace.engine.stream import Stream
 from vivace.errors import RequestError
 from vivace.speech import FinishReason, Usage
-from vivace.tts import TTS
-from vivace.voices.voice import Voice
+
+if TYPE_CHECKING:
+    from vivace.engine.stream import Stream
+    from vivace.tts import TTS
+    from vivace.voices.voice import Voice
 
 
 class Speech:
@@ -35,7 +35,7 @@ class Speech:
         self.usage: Usage | None = None  # as of the last chunk
         self.finish_reason: FinishReason = "cancelled"
         self.first_audio_s: float | None = None  # from the start of the process
-        self.audio_s = 0.0  # that was handed out, at its speed
+        self.audio_s = 0.0  # written so far, after the change of speed
 
     def write_to(
         self,
@@ -80,6 +80,9 @@ class Speech:
         Unlike there, a long text is written utterance by utterance, and an interrupt keeps what
         was generated.
         """
+        from vivace.engine.attempts import attempts  # imports torch
+        from vivace.engine.session import WHOLE
+
         options = {"trim": True, "chunk_frames": WHOLE, **self._options}
         for stream in attempts(partial(self._tts.stream, self._text, **options), self._options):
             held, num_sent = [np.zeros(0, np.float32)], 1  # only the first utterance is retried

@@ -27,7 +27,7 @@ def settle_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, flags)  # the lowest free number; stdout's refuses what is written
+            os.open(os.devnull, flags)  # takes the lowest free number; writing to stdout's fails
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     if sys.stderr is None:

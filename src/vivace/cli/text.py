@@ -70,7 +70,7 @@ def _decoded_stdin() -> Iterator[str]:
         try:
             yield decoder.decode(content, final=not content)
         except UnicodeDecodeError as error:
-            yield error.object[: error.start].decode("utf-8")  # what came before is said
+            yield error.object[: error.start].decode("utf-8")  # speak what came before the error
             raise _not_utf8("stdin", error) from error
         if not content:
             return

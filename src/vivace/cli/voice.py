@@ -9,6 +9,7 @@ from typing import Any
 
 from vivace.audio.files import check_path
 from vivace.cli.keep import describe_reference, report_voice
+from vivace.cli.request import load_model
 from vivace.cli.streams import plain, put, tell
 from vivace.cli.text import read_transcript
 from vivace.voices.library import VoiceLibrary
@@ -22,8 +23,6 @@ def add_voice(arguments: argparse.Namespace) -> None:
     library.check_free(arguments.name, replace=arguments.replace)  # before the model is loaded
     transcript = read_transcript(arguments)
     check_path(arguments.recording)
-    from vivace.cli.model import load_model  # torch takes its time: errors above come first
-
     with load_model(arguments) as tts:
         voice = tts.clone(
             arguments.recording,

@@ -63,7 +63,7 @@ def load_tts(
 
 
 def official_loading(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of the official `from_pretrained` for `load_tts`; a strange one is a TypeError."""
+    """Keywords of the official `from_pretrained` for `load_tts`; an unknown one is a TypeError."""
     known = ("revision", "cache_dir", "local_files_only", "token")
     ours = {name: kwargs[name] for name in known if name in kwargs}
     if "use_auth_token" in kwargs:
@@ -134,7 +134,7 @@ def check_sizes(**columns: list[Any]) -> None:
 
 
 def source_of(audio: Any) -> Any:
-    """Bare base64, as the official code takes it; everything else is read_audio's to judge."""
+    """Decode bare base64, as the official code does; leave anything else to `read_audio`."""
     if isinstance(audio, str) and len(audio) > LONG_BASE64 and not {"/", "\\"} & set(audio):
         try:
             return base64.b64decode(audio, validate=True)

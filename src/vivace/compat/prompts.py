@@ -37,7 +37,7 @@ def item_of(voice: Voice, ref_text: str | None) -> VoiceClonePromptItem:
 
 
 def voices_of(prompt: Any, ref_text: Any = None) -> list[Voice]:
-    """The voices of a prompt; `ref_text` is said in each reference that does not say so itself."""
+    """The voices of a prompt; `ref_text` is the transcript of references that carry none."""
     if isinstance(prompt, dict):
         items = _items_of(prompt)
     else:

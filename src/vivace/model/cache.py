@@ -64,7 +64,7 @@ class KeyValueCache:
 
 
 class RaggedCaches:
-    """One cache per batch row, each of its own length; a row attends as if it were alone.
+    """One cache per batch row, each with its own length; rows do not see each other.
 
     Rows past the last cache are padding and attend to nothing.
     """

@@ -116,7 +116,7 @@ class ReadingConfig:
 
     normalize: bool = False  # English numbers, dates, capitals and signs as words
     max_utterance_chars: int = 300
-    seam_s: float = 0.15  # silence between utterances, beside what each has of its own
+    seam_s: float = 0.15  # silence added between utterances
 
     def __post_init__(self) -> None:
         if not 0 < self.seam_s <= 10:

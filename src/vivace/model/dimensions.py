@@ -1,7 +1,7 @@
-"""The dimensions of config.json, held against the tensors that are there.
+"""Checks the dimensions of config.json against the names and shapes of the tensors.
 
-Names and shapes alone are read, before anything is built: a count or a width that the tensors do
-not show is refused, so a config.json cannot ask for more time or memory than its weights would.
+Done before a model is built, so that a config.json cannot ask for more time or memory than its
+weights need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real float32 in convolutions, also where several threads ask for it at once."""
+"""Disables TF32 in convolutions, safely for several threads at once."""
 
 from __future__ import annotations
 

@@ -34,11 +34,11 @@ class _Place:
 
 
 class Cutter:
-    """Pieces of a text in; the same text, with cuts between utterances, out.
+    """Passes a text on and marks cuts between utterances.
 
-    A text of up to `max_chars` characters is one utterance, letter for letter. A longer one is cut
-    at the first sentence end after them, and inside a sentence only if it goes on for twice that.
-    Pieces change nothing, and what is held is one sentence's end at most.
+    A text of up to `max_chars` characters is one utterance. A longer one is cut at the first
+    sentence end after them, or inside a sentence that goes on for twice that. The result does not
+    depend on the pieces; at most the end of one sentence is held.
     """
 
     def __init__(self, max_chars: int | None) -> None:

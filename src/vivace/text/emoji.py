@@ -1,7 +1,7 @@
-"""Emoji out of a text, at once or while it is written.
+"""Removes emoji from a whole or a live text.
 
-Signs that are also letters or numbers of a text stay: digits, "#" and "*" under a keycap, "©", "®"
-and "™", arrows. An emoji with a space on both sides leaves one of them.
+Digits, "#" and "*" under a keycap, "©", "®", "™" and arrows stay. An emoji between two spaces
+leaves one of them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ def drop_emoji(text: str) -> str:
 
 
 class EmojiDropper:
-    """`drop_emoji` for a text that comes in pieces: the same text, whatever the pieces.
-
-    What is held back is one space.
-    """
+    """`drop_emoji` for a text in pieces; holds back at most one space."""
 
     def __init__(self) -> None:
         self._begin()

@@ -1,7 +1,4 @@
-"""Checks that a text can be spoken, and that its script is one of the checkpoint's languages.
-
-No models, no tokens.
-"""
+"""Checks that a text can be spoken, and that its script is one of the checkpoint's languages."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ SCRIPTS = {
 }
 _DIALECT = "_dialect"  # of Chinese, in the released files
 _SIGNS = frozenset("&%@§°©®™")  # that people read aloud, beside the signs of currencies
-_BLANK = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})  # categories that leave no mark on paper
+_BLANK = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})  # white space and control characters
 
 
 def is_speakable(text: str, *, with_emoji: bool = False) -> bool:
@@ -48,7 +45,7 @@ def check_speakable(text: str, *, with_emoji: bool = False) -> None:
 @lru_cache(maxsize=4096)
 def _is_spoken(character: str) -> bool:
     category = unicodedata.category(character)
-    # Half a character ("Cs") is an error of its own where the text is encoded.
+    # A lone surrogate ("Cs") is refused later, where the text is encoded.
     return category[0] in "LN" or category in ("Sc", "Cs") or character in _SIGNS
 
 
@@ -75,10 +72,10 @@ class Letters:
         return self.scripts == {"LATIN"}
 
     def find_foreign(self, text: str) -> str | None:
-        """A letter for which the text must be refused.
+        """The letter for which a text is refused, or None.
 
-        One other letter is enough for a model of Latin letters only. A model of several scripts
-        has met quoted words of more, so it is refused only what is mostly written in others.
+        A model of Latin letters only refuses any other letter; a model of several scripts has seen
+        foreign words in training and refuses only a text with more foreign letters than own ones.
         """
         if not self.scripts or text.isascii():
             return None

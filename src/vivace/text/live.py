@@ -1,8 +1,4 @@
-"""Tokenizes live text incrementally, to the ids of the whole text.
-
-It knows where a text may be cut so that its parts encode as the whole does; what a token is, only
-the tokenizer knows.
-"""
+"""Tokenizes live text to the ids of the whole text, by cutting it only where tokens always end."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Event = str | Pause | Cut
 
 
 class LiveScript:
-    """Pieces of a text in; what of it may be said, pauses, and cuts between utterances out."""
+    """Turns pieces of a text into speakable text, pauses and cuts between utterances."""
 
     def __init__(self, options: ScriptOptions) -> None:
         self._options = options

@@ -1,7 +1,4 @@
-"""Pause marks and markdown in a text: parses the former, removes the latter.
-
-Text in, text out; it knows nothing of models or audio.
-"""
+"""Parses pause marks and removes markdown from a text."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ OPEN_MARK = re.compile(
     r"\[(?:p(?:a(?:u(?:s(?:e(?:[ \t]{1,8}[0-9.]{0,19}[ \t]{0,8}(?:ms?|s)?)?)?)?)?)?)?\Z",
     re.IGNORECASE,
 )
-_STANDS_FOR_MARK = "\ue000"  # private use; taken out of the text first
+_STANDS_FOR_MARK = "\ue000"  # a private-use character; removed from the text first
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ class ScriptOptions:
     clean: bool = False  # markdown and links out
     keep_emoji: bool = False
     normalize: bool = False  # English numbers, dates, capitals and signs as words
-    seam_s: float = 0.15  # silence between utterances, beside what each has of its own
+    seam_s: float = 0.15  # silence added between utterances
 
 
 def parse_pauses(text: str, refused: list[RequestError] | None = None) -> list[str | Pause]:

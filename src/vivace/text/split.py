@@ -1,7 +1,7 @@
-"""Text into sentences: at once, or while it is being written.
+"""Splits a whole or a live text into sentences.
 
-Rules for the ten languages together, as one text may mix them; it is not told the language. Each
-decision reads a bounded stretch of text, so that time is linear and pieces change nothing.
+One set of rules serves all ten languages, as a text may mix them. Each decision reads a bounded
+stretch of text, so time is linear and the result does not depend on the pieces.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import unicodedata
 
 from vivace.errors import RequestError
 
-# Words with a full stop that a name, a word or a number follows, so that the stop ends nothing.
-# One that may also end a sentence (etc., usw., a.m.) is not here: a small letter after it tells.
-# Chinese, Japanese and Korean have none.
+# Abbreviations whose full stop never ends a sentence. Those that may end one (etc., usw., a.m.) are
+# left out: the case of the next letter decides. Chinese, Japanese and Korean have none.
 ABBREVIATIONS = {
     "english": "mr mrs ms messrs dr prof rev hon gen col lt sgt capt cpt maj adm sen rep gov pres "
     "st mt ft vs e.g i.e cf viz approx jr",
@@ -25,7 +24,7 @@ ABBREVIATIONS = {
     "portuguese": "sr sra srta dr dra prof profa eng exmo exma ilmo ilma p.ex av",
     "russian": "г гг ул просп пл т.е т.к напр см ср проф акад доц тов кн св",
 }
-# The same, but only before a number: "No. 5" goes on, and "He said no. Then" does not.
+# The same, but only before a number: "No. 5", but not "He said no. Then".
 BEFORE_NUMBERS = {
     "english": "no nos p pp fig figs vol ch sec art",
     "german": "nr s abs art bd kap str tel ziff abb",
@@ -95,9 +94,9 @@ def split_sentences(text: str, max_chars: int = 300) -> list[str]:
 
 
 class SentenceSplitter:
-    """`split_sentences` for text that comes in pieces: the same parts, whatever the pieces.
+    """`split_sentences` for a text in pieces.
 
-    A sentence is out when the next one begins, or its paragraph ends. What is held is one sentence.
+    A sentence is returned when the next one begins or its paragraph ends; one sentence is held.
     """
 
     def __init__(self, max_chars: int = 300) -> None:
@@ -279,5 +278,5 @@ def _find_clause_end(text: str, start: int, limit: int) -> int:
 
 
 def _clings(before: str, after: str) -> bool:
-    """Whether two characters are one to the reader."""
+    """Whether two code points are one character to the reader."""
     return before == "\u200d" or after == "\u200d" or unicodedata.category(after)[0] == "M"

@@ -33,7 +33,7 @@ def enroll(
     licence: str | None = None,
     append_silence: bool = True,
 ) -> Voice:
-    """A voice from one recording; `transcript` must be every word that is said in it.
+    """A voice from one recording; `transcript` must have every word of it.
 
     `append_silence` puts half a second of it behind the recording before it becomes codes; the
     speaker's vector is of the recording alone.

@@ -26,8 +26,8 @@ def find_voice(
 ) -> Voice | Unenrolled | str:
     """The voice, a recording to enrol, or else the name itself, which may be a preset's.
 
-    Names come before files, so that what lies in the working folder changes no voice; an ending of
-    its own (.wav, .safetensors) makes a path of any name.
+    Names come before files, so that a file in the working folder cannot replace a voice; a name
+    that ends in .wav, .safetensors and the like is a path.
     """
     if isinstance(source, Voice):
         return source

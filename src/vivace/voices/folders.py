@@ -1,7 +1,4 @@
-"""The folders of the voice library and of the enrolment cache.
-
-`VIVACE_HOME` holds everything where it is set; otherwise each system's own custom decides.
-"""
+"""The folders of the voice library and of the enrolment cache: VIVACE_HOME, or the system's own."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ def enrolments_folder() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that is the user's alone, whatever it was before."""
+    """Make a folder that only the user can read; an existing one is changed."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.name == "posix" and folder.stat().st_mode & 0o077:
         with contextlib.suppress(OSError):  # another user's folder keeps its mode

@@ -1,7 +1,6 @@
 """The user's voice library: a folder with one file per voice, looked up by name.
 
-A name is a name: it becomes `<name>.safetensors` in the folder or it is refused, and what lies
-elsewhere is never reached, not through a link either.
+Only `<name>.safetensors` in the folder is read; links out of it are not followed.
 """
 
 from __future__ import annotations
@@ -19,15 +18,8 @@ from vivace.voices.voice import NAME_PATTERN, Voice, check_voice_name, load_voic
 log = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
-RECORDINGS = (
-    ".wav",
-    ".flac",
-    ".mp3",
-    ".ogg",
-    ".opus",
-    ".m4a",
-    ".webm",
-)  # `voice=` takes these for a path
+# `voice=` takes a name with one of these endings for a path.
+RECORDINGS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".webm")
 
 
 class VoiceLibrary:
@@ -104,7 +96,7 @@ class VoiceLibrary:
         except FileNotFoundError as error:  # another process was quicker
             raise UnknownVoiceError(name, self.names()) from error
         except OSError as error:
-            raise self._refusal(f"let go of the voice {name!r}", error) from error
+            raise self._refusal(f"remove the voice {name!r}", error) from error
 
     def _entry(self, name: str) -> Path:
         return self.folder / f"{name}{SUFFIX}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 MAX_LEAKED_FRAMES = 25  # two seconds: a word or three
 MAX_SKIPPED = 8  # frames after the words: the silence that enrolment appends, and a breath
-MIN_MATCHES = 3  # of codebook 0, which carries what is said
+MIN_MATCHES = 3  # of codebook 0, which carries the words
 MIN_SHARE = 0.75  # of the run; the model repeats words, not every code
 MIN_KINDS = 3  # different codes; a steady sound, such as silence, has fewer
 

@@ -1,7 +1,6 @@
-"""A voice: one vector, and for in-context cloning the codes and words of its reference.
+"""A voice: a speaker vector and, for in-context cloning, the codes and words of its reference.
 
-It is kept in one safetensors file, read strictly and without pickle. It knows nothing of
-models beyond their family and width.
+Stored in one safetensors file, which is validated strictly when read.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Voice:
     name: str
     speaker: NDArray[np.float32]  # [D], the speaker encoder's vector
     ref_codes: NDArray[np.int64] | None = None  # [T, codebooks]: speech to go on from
-    ref_text: str | None = None  # what is said there
+    ref_text: str | None = None  # the transcript of that speech
     language: str | None = None
     source_sha256: str | None = None  # of the reference audio
     licence: str | None = None
@@ -55,7 +54,7 @@ class Voice:
         if self.ref_codes is not None:
             object.__setattr__(self, "ref_codes", _check_codes(self.ref_codes))
             if not (self.ref_text or "").strip():
-                raise RequestError("a voice with ref_codes needs ref_text, the words they say")
+                raise RequestError("a voice with ref_codes needs ref_text, their transcript")
         _check_text("ref_text", self.ref_text, MAX_REF_TEXT)
         _check_text("language", self.language, MAX_NOTE)
         _check_text("licence", self.licence, MAX_NOTE)

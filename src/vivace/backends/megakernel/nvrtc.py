@@ -5,6 +5,7 @@ Compiled code is cached on disk by a hash of source, compiler version and option
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import importlib.util
@@ -14,6 +15,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
 
+from vivace.disk import write_whole
 from vivace.errors import BackendUnavailableError
 
 
@@ -103,11 +105,7 @@ def _folder() -> Path:
 
 
 def _keep(path: Path, code: bytes) -> None:
-    """Write the cache atomically; a folder that is not writable is ignored."""
-    try:
+    """Write the cache; a folder that is not writable is ignored."""
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(f".{os.getpid()}.tmp")
-        fresh.write_bytes(code)
-        os.replace(fresh, path)
-    except OSError:
-        return
+        write_whole(path, code, replace=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Thread
 from typing import Any
@@ -51,7 +52,8 @@ def measure_throughput(
             heard.append(listen(subject, num_frames, 1000 * listener + number))
 
     began = time.perf_counter()
-    _run_all([lambda n=n: listen_again(n) for n in range(num_streams)])  # type: ignore[misc]
+    with ThreadPoolExecutor(num_streams) as pool:
+        list(pool.map(listen_again, range(num_streams)))  # raises the first error
     seconds = time.perf_counter() - began
     firsts = [one.first_audio_ms for one in heard]
     return {
@@ -105,22 +107,3 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
         for share in (50, 95, 99)
         if ordered
     }
-
-
-def _run_all(jobs: Sequence[Callable[[], None]]) -> None:
-    """Run the jobs in one thread each; raise the first error."""
-    errors: list[BaseException] = []
-
-    def run(job: Callable[[], None]) -> None:
-        try:
-            job()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [Thread(target=run, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]

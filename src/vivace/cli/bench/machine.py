@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""The machine, versions and commit that a benchmark ran on."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def measure_peers(subject: Subject, ours: float, *, num_frames: int) -> list[dic
 
 
 def _measure(peer: Peer, subject: Subject, ours: float, num_frames: int) -> dict[str, Any]:
-    """A peer that breaks must not cost what was measured before it."""
+    """Measure one peer; its failure is a row of the report, not an error."""
     try:
         kind = getattr(importlib.import_module(peer.module), peer.kind)
         theirs = _times_real_time(kind, peer, subject, num_frames)

@@ -1,4 +1,4 @@
-"""English as it is written to English as it is said; imported only when it is asked for."""
+"""English text normalization: numbers, dates, capitals and signs as spoken words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def normalize_text(text: str) -> str:
-    """All of a text as it is said."""
+    """A whole text, normalized."""
     normalizer = open_normalizer()
     return normalizer.feed(text) + normalizer.finish()
 

@@ -1,4 +1,4 @@
-"""Words in capitals: which are spelled (`FBI`), which are names (`NASA`), which are shouted."""
+"""Words in capitals: spelled (`FBI`), read as a word (`NASA`), or shouted (`STOP`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SPOKEN = word_set("spoken_acronyms")
 _SPELLED = word_set("spelled_acronyms")
 # Words of two and three letters that are shouted more often than meant as letters.
 _SMALL = word_set("short_words")
-# Of those, the ones that are letters unless everything around is in capitals too.
+# Short words that are acronyms unless their neighbours are in capitals too.
 _UNSURE = word_set("ambiguous_words")
 _SAID = word_map("said")
 _CONTRACTION = re.compile(r"([A-Z]+)(N?['’](?:T|S|RE|LL|VE|D|M))")

@@ -1,7 +1,7 @@
-"""English as it is written to English as it is said: numbers, dates, capitals and signs as words.
+"""The normalizer: applies the rules of this package to a whole or a live text.
 
-Rules look at whole words only, and ask for the words after theirs. Where those are not written yet
-the text waits, so that pieces change nothing.
+A rule may look at the words after its own. Until those are written the text is held back, so the
+result does not depend on the pieces.
 """
 
 from __future__ import annotations
@@ -46,10 +46,9 @@ _SPACES = re.compile(r"[^\S\n]{2,}")
 
 
 class LiveNormalizer:
-    """Text as it is said, for a text that comes in pieces: the same text, whatever the pieces.
+    """Normalizes a text in pieces.
 
-    What is held back is a word, and a few more while they may belong to a number, a date or an
-    abbreviation.
+    Holds back one word, and a few more where they may belong to a number, date or abbreviation.
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ _ROMAN = {"I": 1, "V": 5, "X": 10}
 
 
 def cardinal(number: int) -> str:
-    """`one hundred twenty-three`; a number too long to have a name is read by its digits."""
+    """`one hundred twenty-three`; above quadrillions digit by digit."""
     if len(str(number)) > _MAX_DIGITS:
         return spell_digits(str(number))
     if number < 20:

@@ -1,4 +1,4 @@
-"""Numbers that belong together: fractions, ranges, ratios, sizes."""
+"""Fractions, ranges, ratios and sizes."""
 
 from __future__ import annotations
 

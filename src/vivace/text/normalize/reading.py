@@ -11,7 +11,7 @@ from vivace.text.normalize.tokens import Token, TokenReader
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Words for so many tokens; the signs around them stay unless a rule has used them up."""
+    """The words for `num_tokens` tokens; the signs around them stay unless given."""
 
     words: str
     num_tokens: int = 1
@@ -26,7 +26,7 @@ Rule = Callable[[TokenReader, Token], Reading | None]
 
 
 def core_after(reader: TokenReader, index: int) -> str:
-    """The word so many places on, if nothing parts it from the ones before; else nothing."""
+    """The word `index` places ahead if no sign separates it from this one, else ""."""
     for place in range(index):
         token = reader.token(place)
         if token is None or not token.is_open:
@@ -36,7 +36,7 @@ def core_after(reader: TokenReader, index: int) -> str:
 
 
 def word_before(reader: TokenReader) -> str:
-    """The word before this one in lower case, if nothing parts them; else nothing."""
+    """The previous word in lower case if no sign separates it from this one, else ""."""
     before = reader.before
     return before.core.lower() if before is not None and before.is_open else ""
 
@@ -47,9 +47,9 @@ def begins_sentence(reader: TokenReader) -> bool:
 
 
 def stop_after(reader: TokenReader, trail: str, place: int, *, is_name: bool = False) -> str:
-    """What is left of the signs after an abbreviation: its full stop stays where a sentence ends.
+    """The signs after an abbreviation, with its full stop only where a sentence ends.
 
-    After `is_name` a capital does not tell (`U.S. Army`), but a word that begins sentences does.
+    A capital after it shows that end, but after a name (`U.S. Army`) only a sentence starter does.
     """
     if trail[1:].strip("\"'”’)"):
         return trail[1:]

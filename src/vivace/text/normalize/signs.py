@@ -1,4 +1,4 @@
-"""Signs: those that are said become words, and the others the plain ones a reader knows."""
+"""Signs: spoken ones become words, the rest their plain ASCII forms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PLAIN = str.maketrans(
 )
 _ROW = re.compile(r"([^\w\s.,;:!?'\"-])\1+")
 _DIGITS = re.compile(r"\d+")
-# Neither a letter of any script, nor white space, nor a sign that everybody knows.
+# Anything but letters, white space and plain punctuation.
 _LEFT = re.compile(r"[^\w\s.,;:!?'\"-]|[\d_⁄½-¾⅐-⅞]|[²³¹⁰-₉]")
 _LEFTOVERS = {sign: _WORDS[sign] for sign in "&+=%@±×÷≤≥≈≠→°©§√∞$€£¥#"}
 _GAPS = re.compile(r" +( |[.,;:!?](?!\w))")
@@ -40,7 +40,7 @@ _STROKE = re.compile(r"([A-Za-z'-]+)/([A-Za-z'-]+)")
 
 
 def read_sign(reader: TokenReader, token: Token) -> Reading | None:
-    """A sign that stands alone; `2 * 3` is said and a `*` between words is not."""
+    """A sign between spaces: `2 * 3` is read aloud, a `*` between words is not."""
     text = token.text
     if len(text) > 1 and text not in ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-"):
         return None
@@ -83,7 +83,7 @@ def _read_part(part: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Letters without accents and signs that any reader of English knows."""
+    """Letters without accents, and ASCII punctuation."""
     if text.isascii() and not _MARKS.search(text):
         return text
     text = _SOFT.sub("", text)
@@ -98,7 +98,7 @@ _LETTERS = str.maketrans(word_map("letters"))
 
 
 def read_leftovers(text: str) -> str:
-    """What no rule knew: digits as numbers, signs by their names, and nothing for a row of them."""
+    """What no rule read: digits as numbers, signs by name; a repeated sign is dropped."""
     if not _LEFT.search(text):
         return text
     text = _ROW.sub(" ", unicodedata.normalize("NFKC", text))
@@ -119,7 +119,7 @@ def _fold(character: str) -> str:
         return f" {_WORDS[character]} "
     folded = unicodedata.normalize("NFKD", character)
     kept = "".join(part for part in folded if not unicodedata.combining(part))
-    # What is no Latin letter stays: it is refused or read by who knows it.
+    # Letters of other scripts stay; `Letters` decides whether the model can read them.
     return kept if kept.isascii() and kept else character
 
 

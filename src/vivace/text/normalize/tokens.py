@@ -1,4 +1,4 @@
-"""Words of a text that may still be written, each with the signs around it."""
+"""Splits a whole or a live text into words, each with the signs around it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections import deque
 from dataclasses import dataclass
 
-MAX_TOKEN = 200  # characters; what is longer is no word, and is read in parts
+MAX_TOKEN = 200  # characters; longer runs are read in parts
 _MAX_GAP = 8  # white space between words that belong together
 _LEADS = "([{<\"“”'‘’„‚«‹*_`~|¿¡"
 _TRAILS = ".,;:!?…)]}>\"“”'‘’»›*_`~|"
@@ -30,7 +30,7 @@ class Token:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing parts it from the word after it."""
+        """Whether no sign separates it from the next word."""
         return not self.trail
 
     @property
@@ -58,7 +58,7 @@ class NeedsMore(Exception):
 
 
 class TokenReader:
-    """Tokens as they become whole; asking for one that is not yet there is NeedsMore."""
+    """Complete tokens; asking for one that is not written yet raises NeedsMore."""
 
     def __init__(self) -> None:
         self._rest = ""  # text after the last token

@@ -1,4 +1,4 @@
-"""Addresses and names of files: e-mail, URLs, `setup.py`, versions, `@handles`, `#tags`."""
+"""E-mail addresses, URLs, file names, versions, `@handles` and `#tags`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _version(found: re.Match[str]) -> str:
 
 
 def spell_address(text: str) -> str:
-    """An address or a file's name, sign by sign and word by word."""
+    """An address or file name: words as words, signs by name."""
     return " ".join(_read_piece(piece) for part in _PIECES.findall(text) for piece in _split(part))
 
 

@@ -44,7 +44,7 @@ def test_a_batch_is_a_list_of_what_each_text_gives_alone(alone: TTS) -> None:
     assert {audio.usage.seed for audio in expected} == {5}
 
 
-def test_texts_are_made_together_and_none_hears_the_others(
+def test_texts_are_generated_together_without_affecting_each_other(
     together: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = [together.speak(text, **OPTIONS) for text in TEXTS]
@@ -74,7 +74,7 @@ def test_without_a_seed_each_text_draws_its_own(alone: TTS) -> None:
     assert audios[0].usage.seed != audios[1].usage.seed
 
 
-def test_a_batch_of_none_is_none(alone: TTS) -> None:
+def test_an_empty_batch_gives_an_empty_list(alone: TTS) -> None:
     assert alone.speak([]) == []
 
 

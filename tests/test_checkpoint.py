@@ -586,7 +586,7 @@ def test_a_model_is_never_built_with_memory_of_its_own(
     assert built == [{"meta"}, {"meta"}]
 
 
-def test_loading_leaves_the_files_free_to_go(folder: Path) -> None:
+def test_files_can_be_deleted_after_loading(folder: Path) -> None:
     tts = load(folder)
     voice = tts.clone((np.sin(np.arange(36_000) * 0.05).astype(np.float32), 24_000))
     before = tts.speak("Hello.", voice=voice, seed=1, max_frames=2)

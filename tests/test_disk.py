@@ -68,7 +68,7 @@ def hidden(folder: Path) -> list[Path]:
 # --- Names are claimed ------------------------------------------------------------------------
 
 
-def test_a_name_belongs_to_the_first_who_asks(tmp_path: Path) -> None:
+def test_the_first_process_reserves_a_name(tmp_path: Path) -> None:
     path = tmp_path / "a"
     first = AtomicFile(path, replace=False)
     with pytest.raises(NameInUseError, match="another process is writing it"):
@@ -146,7 +146,7 @@ def test_the_name_of_a_killed_process_can_be_taken_at_once(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("how", ["new", "replace"])
-def test_a_sweep_takes_what_the_dead_left_and_nothing_else(tmp_path: Path, how: str) -> None:
+def test_a_sweep_removes_only_files_of_dead_processes(tmp_path: Path, how: str) -> None:
     (tmp_path / ".vivace-notes.tmp").write_bytes(b"a stranger's")
     (tmp_path / ".vivace-0123456789abcdef.tmp").symlink_to(tmp_path / ".vivace-notes.tmp")
     with Holder(tmp_path / "alive", how) as alive:
@@ -163,7 +163,7 @@ def test_a_sweep_takes_what_the_dead_left_and_nothing_else(tmp_path: Path, how: 
     ]
 
 
-def test_a_sweep_of_no_folder_is_nothing(tmp_path: Path) -> None:
+def test_a_sweep_of_a_missing_folder_does_nothing(tmp_path: Path) -> None:
     sweep(tmp_path / "absent")
 
 

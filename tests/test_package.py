@@ -146,7 +146,7 @@ def test_every_module_has_a_floor() -> None:
     [path for path in MODULES if path.parent != SOURCE or path.stem != "__init__"],
     ids=module_name,
 )
-def test_a_module_imports_only_from_below_and_from_its_own_room(path: Path) -> None:
+def test_a_module_imports_only_from_lower_floors_and_its_own_package(path: Path) -> None:
     assert find_breaches(module_name(path), path.read_text()) == []
 
 
@@ -227,7 +227,7 @@ def test_no_module_runs_code_out_of_a_file(path: Path) -> None:
         "np.load(path, allow_pickle=True)",
     ],
 )
-def test_a_danger_is_caught(source: str) -> None:
+def test_a_dangerous_call_is_caught(source: str) -> None:
     assert len(find_dangers(source)) == 1
 
 

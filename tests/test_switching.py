@@ -28,7 +28,7 @@ THEIRS = [
 
 
 @pytest.mark.parametrize("command", THEIRS)
-def test_each_of_theirs_is_on_the_page(command: str) -> None:
+def test_each_command_of_the_peers_is_on_the_page(command: str) -> None:
     assert command in PAGE
 
 
@@ -39,7 +39,7 @@ def stand_in(argument: str, tiny_folder: Path) -> str:
     return "ryan" if argument == "aiden" else argument
 
 
-def test_each_of_ours_runs(
+def test_each_of_our_commands_on_the_page_runs(
     tiny_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

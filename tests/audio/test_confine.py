@@ -30,7 +30,7 @@ needs_seccomp = pytest.mark.skipif(
     not HAS_SECCOMP, reason="this kernel filters no system calls, or the machine is not known"
 )
 
-DEEDS = {
+ACTIONS = {
     "open to read": "open('victim').read()",
     "open to write": "open('made', 'w')",
     "truncate": "os.truncate('victim', 0)",
@@ -103,11 +103,11 @@ os._exit(0)
 """
 
 
-def do(deed: str, layers: str, folder: Path) -> str:
-    """What became of a deed in a process that is confined by these layers; exec says nothing."""
+def attempt(action: str, layers: str, folder: Path) -> str:
+    """What became of a action in a process that is confined by these layers; exec says nothing."""
     (folder / "victim").write_text("mine")
     (folder / "folder").mkdir()
-    command = [sys.executable, "-I", "-c", CHILD, layers, DEEDS[deed], *filter(None, sys.path)]
+    command = [sys.executable, "-I", "-c", CHILD, layers, ACTIONS[action], *filter(None, sys.path)]
     return subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=folder, check=True
     ).stdout.decode()
@@ -123,36 +123,36 @@ def is_untouched(folder: Path) -> bool:
 
 @needs_seccomp
 @pytest.mark.parametrize("layers", ["limits+landlock+seccomp", "seccomp"])
-@pytest.mark.parametrize("deed", DEEDS)
-def test_a_confined_process_is_refused(deed: str, layers: str, tmp_path: Path) -> None:
-    assert do(deed, layers, tmp_path).startswith("refused")
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_confined_process_is_refused(action: str, layers: str, tmp_path: Path) -> None:
+    assert attempt(action, layers, tmp_path).startswith("refused")
     assert is_untouched(tmp_path)
 
 
 @needs_landlock
-@pytest.mark.parametrize("deed", sorted(BY_LANDLOCK))
-def test_landlock_alone_refuses_what_touches_a_file(deed: str, tmp_path: Path) -> None:
-    assert do(deed, "landlock", tmp_path) == "refused"
+@pytest.mark.parametrize("action", sorted(BY_LANDLOCK))
+def test_landlock_alone_refuses_what_touches_a_file(action: str, tmp_path: Path) -> None:
+    assert attempt(action, "landlock", tmp_path) == "refused"
     assert is_untouched(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "deed", ["open to read", "open to write", "list", "socket", "socket pair", "pipe"]
+    "action", ["open to read", "open to write", "list", "socket", "socket pair", "pipe"]
 )
-def test_limits_alone_refuse_what_takes_a_file_descriptor(deed: str, tmp_path: Path) -> None:
-    assert do(deed, "limits", tmp_path) == f"refused, {errno.EMFILE}"
+def test_limits_alone_refuse_what_takes_a_file_descriptor(action: str, tmp_path: Path) -> None:
+    assert attempt(action, "limits", tmp_path) == f"refused, {errno.EMFILE}"
     assert is_untouched(tmp_path)
 
 
 # The parent of all and other users' processes are root's to signal and limit; mounts are root's.
 @pytest.mark.parametrize(
-    "deed", sorted(DEEDS.keys() - {"signal a stranger", "trace", "unshare", "mount"})
+    "action", sorted(ACTIONS.keys() - {"signal a stranger", "trace", "unshare", "mount"})
 )
-def test_a_process_that_is_not_confined_can(deed: str, tmp_path: Path) -> None:
-    assert do(deed, "nothing", tmp_path) == ("" if deed == "exec" else "done")
+def test_an_unconfined_process_can_do_each_action(action: str, tmp_path: Path) -> None:
+    assert attempt(action, "nothing", tmp_path) == ("" if action == "exec" else "done")
 
 
-def test_a_child_says_what_holds_it() -> None:
+def test_a_child_reports_its_confinement() -> None:
     assert SANDBOX.confinement() == Confinement(
         limits=True, memory=True, landlock=landlock_version(), seccomp=HAS_SECCOMP
     )
@@ -169,7 +169,7 @@ def test_a_child_says_what_holds_it() -> None:
         ),
     ],
 )
-def test_a_confinement_is_told_in_words(confinement: Confinement, words: str) -> None:
+def test_a_confinement_is_described_in_words(confinement: Confinement, words: str) -> None:
     assert str(confinement) == words
 
 
@@ -206,7 +206,7 @@ def test_the_filter_allows_exactly_what_is_needed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(MACHINES))
-def test_the_numbers_are_those_of_the_kernel(name: str) -> None:
+def test_system_call_numbers_are_those_of_the_kernel(name: str) -> None:
     headers = {"x86_64": "asm/unistd_64.h", "aarch64": "asm-generic/unistd.h"}
     column, path = list(MACHINES).index(name), Path("/usr/include", headers[name])
     paths = [path, *Path("/usr/include").glob(f"*/{headers[name]}")]

@@ -182,7 +182,7 @@ def test_a_forged_length_costs_nothing(num_samples: int) -> None:
         (encode(np.zeros(1_400 * 8_000), 8_000, format="FLAC"), r"longer than 524\.3 s"),
     ],
 )
-def test_a_bomb_is_refused(content: bytes, message: str) -> None:
+def test_a_decompression_bomb_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(AudioError, match=message):
         read_audio(content)
 

@@ -134,7 +134,7 @@ def test_the_end_is_kept() -> None:
 
 
 @pytest.mark.parametrize("speed", [0.25, 1.1, 4.0])
-def test_audio_comes_soon_and_little_is_kept(speed: float) -> None:
+def test_audio_is_returned_early_and_little_is_buffered(speed: float) -> None:
     changer = SpeedChanger(speed, RATE)
     num_out = 0
     for num_steps in range(1, 51):

@@ -202,7 +202,7 @@ def test_an_error_half_way_leaves_what_was_said(
 
 
 @pytest.mark.parametrize("num_empty", [0, 3])
-def test_nothing_is_left_where_nothing_was_said(num_empty: int, tmp_path: Path) -> None:
+def test_no_file_is_left_where_no_audio_was_made(num_empty: int, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), open_audio_file(tmp_path / "a.flac", RATE) as file:  # noqa: PT012
         for _ in range(num_empty):
             file.write(np.zeros(0, np.float32))

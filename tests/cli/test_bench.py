@@ -95,7 +95,7 @@ def test_peers_that_are_installed_are_timed_and_others_are_named(
     assert "not installed" in shown
 
 
-def test_a_peer_that_breaks_is_named_and_costs_nothing_else(
+def test_a_failing_peer_is_named_and_the_rest_is_measured(
     compare: Callable[[type], str],
 ) -> None:
     shown = compare(object)

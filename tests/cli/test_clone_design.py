@@ -82,7 +82,7 @@ def test_a_clone_is_kept_in_a_file_without_a_word_spoken(
 
 
 @pytest.mark.parametrize("save", ["ada", "ada.safetensors"])
-def test_a_voice_that_is_there_is_not_replaced_unasked(
+def test_an_existing_voice_is_not_replaced_without_replace(
     tiny_folder: Path,
     recording: Path,
     tmp_path: Path,
@@ -108,7 +108,7 @@ def test_a_voice_that_is_there_is_not_replaced_unasked(
         (["", "-o", "x.wav"], "text is empty or blank"),
     ],
 )
-def test_a_clone_that_cannot_be_is_one_line(
+def test_an_invalid_clone_is_a_one_line_error(
     tiny_folder: Path,
     recording: Path,
     tmp_path: Path,

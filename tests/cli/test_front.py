@@ -388,7 +388,7 @@ def test_a_wrong_option_is_one_line(
     assert not list(tmp_path.glob("*.wav"))
 
 
-def test_a_missing_package_is_said_before_the_model_is_loaded(
+def test_a_missing_package_is_an_error_before_the_model_is_loaded(
     model: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "av", None)

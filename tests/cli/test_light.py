@@ -48,7 +48,7 @@ def test_a_deferred_module_is_imported_at_first_use() -> None:
     assert run(CODE) == ["True", "_Deferred", "module", "True"]
 
 
-def test_speech_is_the_same_without_it(tmp_path: Path) -> None:
+def test_speech_is_the_same_without_the_deferred_module(tmp_path: Path) -> None:
     assert run(SPEAK, str(tmp_path / "light.wav")) == ["_Deferred"]
     assert run(f"import torch{SPEAK}", str(tmp_path / "full.wav")) == ["module"]
     light, full = (read_audio(tmp_path / name).samples for name in ("light.wav", "full.wav"))

@@ -63,7 +63,7 @@ def test_every_line_is_a_numbered_file_from_one_model(
     assert len(loads) == 1
 
 
-def test_exit_ends_it(
+def test_exit_ends_the_repl(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     assert repl(model, b"One.\nexit\nTwo.\n", monkeypatch, "-o", "take.wav") == 0
@@ -98,7 +98,7 @@ def test_json_is_a_line_for_every_line(
         (["--play"], "nothing here can play sound"),
     ],
 )
-def test_a_repl_that_cannot_begin_is_one_line(
+def test_a_repl_that_cannot_start_is_a_one_line_error(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, arguments: list[str], match: str
 ) -> None:
     assert_refused(repl(model, b"One.\n", monkeypatch, *arguments), capsys, match)

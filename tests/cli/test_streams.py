@@ -66,7 +66,7 @@ def test_with_stderr_closed_a_failure_is_told_by_the_exit_code(model: Path, tmp_
 
 
 @pytest.mark.parametrize("arguments", [["-"], ["-", "--stream"]])
-def test_a_closed_stdin_is_said(model: Path, arguments: list[str]) -> None:
+def test_a_closed_stdin_is_an_error(model: Path, arguments: list[str]) -> None:
     done = shell("0<&-", *arguments, "-o", "x.wav")
     assert done.returncode == 1
     assert done.stderr == b"vivace: stdin is closed; give the text as an argument\n"

@@ -265,7 +265,7 @@ def test_lines_are_spoken_together_where_that_helps(
         (["--batch=lines.txt", "-o", "out", "--format=mp9"], 1, "no audio format named 'mp9'"),
     ],
 )
-def test_a_batch_that_cannot_be_is_one_line(
+def test_an_invalid_batch_is_a_one_line_error(
     model: Path,
     tmp_path: Path,
     lines: Path,

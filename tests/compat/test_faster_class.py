@@ -207,7 +207,7 @@ def test_a_dict_in_context_needs_ref_text_and_not_icl_mode(
         model.generate_voice_clone(text, "english", **two)
 
 
-def test_generate_speaks_with_the_voice_there_is(models: dict[str, FasterQwen3TTS]) -> None:
+def test_generate_uses_the_first_preset_voice(models: dict[str, FasterQwen3TTS]) -> None:
     first, *_ = models["custom_voice"].model.model.get_supported_speakers()
     options = {"max_new_tokens": 6, "seed": 3}
     ours = models["custom_voice"].generate("Hello.", **options)[0][0]

@@ -38,7 +38,7 @@ def compare(theirs: list[list[str]], method: Any) -> None:
 
 
 @pytest.mark.parametrize(("cls", "method"), METHODS)
-def test_arguments_are_theirs(cls: str, method: str) -> None:
+def test_arguments_equal_those_of_the_original_packages(cls: str, method: str) -> None:
     compare(TABLE[cls][method], getattr(getattr(compat, cls), method))
 
 
@@ -81,7 +81,7 @@ def test_the_comparison_would_notice_a_default_an_order_and_a_kind() -> None:
         ),
     ],
 )
-def test_attributes_are_theirs(cls: str, names: str) -> None:
+def test_attributes_equal_those_of_the_original_packages(cls: str, names: str) -> None:
     from vivace import TTS
 
     model = getattr(compat, cls)(TTS.load(device="cpu"))

@@ -77,7 +77,7 @@ places = st.lists(st.integers(0, 10_000), max_size=30)
 
 @given(places)
 @settings(deadline=None, max_examples=300)
-def test_pieces_change_nothing(places: list[int]) -> None:
+def test_any_pieces_give_the_same_result(places: list[int]) -> None:
     assert read(cut(PROSE, places)) == read(list(PROSE))
 
 
@@ -119,7 +119,7 @@ def test_words_are_given_out_before_their_sentence_ends() -> None:
         ("字" * 400, "字" * 160),  # anywhere, after four times
     ],
 )
-def test_a_sentence_without_end_is_cut_where_it_hurts_least(text: str, first: str) -> None:
+def test_an_endless_sentence_is_cut_at_the_best_place(text: str, first: str) -> None:
     for pieces in (list(text), [text]):
         found = utterances(read(pieces))
         assert found[0].strip() == first.strip()

@@ -105,7 +105,7 @@ def test_words_are_out_as_soon_as_they_are_certain() -> None:
     assert normalizer.feed("5, 2024. ") == " December twenty-fifth, twenty twenty-four."
 
 
-def test_little_is_held_back() -> None:
+def test_fewer_than_80_characters_are_held_back() -> None:
     text = " ".join(text for text, _ in ALL) * 3
     normalizer, num_fed, num_held = LiveNormalizer(), 0, 0
     for place, letter in enumerate(text):

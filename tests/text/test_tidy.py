@@ -52,6 +52,6 @@ def test_white_space_of_any_length_is_a_little() -> None:
 
 
 @given(st.lists(st.sampled_from(["a", " ", "\n" * 40, " " * 63, "b " * 3, "\t"]), max_size=30))
-def test_pieces_change_nothing(pieces: list[str]) -> None:
+def test_any_pieces_give_the_same_result(pieces: list[str]) -> None:
     assert tidy(pieces) == (tidy_text("".join(pieces)), "")
     assert tidy(list("".join(pieces))) == (tidy_text("".join(pieces)), "")

@@ -223,7 +223,7 @@ def test_a_full_disk_disables_the_cache_and_keeps_the_voice(
     assert "an enrolled voice was not cached" in caplog.text
 
 
-def test_a_cache_that_cannot_be_a_folder_costs_nothing_either(tmp_path: Path) -> None:
+def test_a_cache_path_that_is_a_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     kept = EnrolmentCache(tmp_path / "file")
     assert kept.find_or_make(make_key(), lambda: make_voice(make_key(), 5)).speaker[0] == 5
@@ -332,7 +332,7 @@ def test_a_voice_file_is_loaded(base: TTS, recording: Path, tmp_path: Path) -> N
         assert (found.name, found.ref_text) == ("ada", WORDS)
 
 
-def test_a_voice_is_itself(base: TTS, recording: Path) -> None:
+def test_a_voice_object_is_returned_unchanged(base: TTS, recording: Path) -> None:
     voice = base.clone(recording)
     assert base.voice(voice) is voice
 

@@ -202,7 +202,7 @@ def test_voices_are_kept_where_the_system_keeps_such_things(
     assert folders == (tmp_path / data / "voices", tmp_path / cache / "enrolments")
 
 
-def test_a_home_that_is_not_known_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_home_folder_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody() -> Path:
         raise RuntimeError("Could not determine home directory.")
 

@@ -75,15 +75,15 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
 
 
 def _add(
-    commands: Commands, name: str, summary: str, *, work: str | None = None, usage: str = ""
+    commands: Commands, name: str, summary: str, usage: str = "", work: str | None = None
 ) -> argparse.ArgumentParser:
-    """A command whose description is its summary, as a sentence."""
+    """A command whose description is its summary; by default `name:name` runs it."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
     )
     if usage:
         parser.usage = f"{parser.prog} {usage}"
-    parser.set_defaults(work=work, fail=parser.error)
+    parser.set_defaults(work=work or f"{name}:{name}", fail=parser.error)
     return parser
 
 
@@ -102,13 +102,7 @@ def _add_speaking(parser: argparse.ArgumentParser, *, instruct: str = HOW_TO_SPE
 
 
 def _add_say(commands: Commands) -> None:
-    say = _add(
-        commands,
-        "say",
-        "speak a text: play it, or write it",
-        work="say:say",
-        usage="TEXT [OPTIONS]",
-    )
+    say = _add(commands, "say", "speak a text: play it, or write it", "TEXT [OPTIONS]")
     _add_text(say)
     say.add_argument(
         "--batch",
@@ -124,8 +118,7 @@ def _add_clone(commands: Commands) -> None:
         commands,
         "clone",
         "speak with the voice of a recording",
-        work="clone:clone",
-        usage="--ref-audio FILE [TEXT] [OPTIONS]",
+        "--ref-audio FILE [TEXT] [OPTIONS]",
     )
     _add_text(clone)
     group = clone.add_argument_group("voice", "Without its words, the voice is a vector alone.")
@@ -139,11 +132,7 @@ def _add_clone(commands: Commands) -> None:
 
 def _add_design(commands: Commands) -> None:
     design = _add(
-        commands,
-        "design",
-        "speak with a voice you describe",
-        work="design:design",
-        usage="DESCRIPTION TEXT [OPTIONS]",
+        commands, "design", "speak with a voice you describe", "DESCRIPTION TEXT [OPTIONS]"
     )
     design.add_argument(
         "description", metavar="DESCRIPTION", nargs="?", help="of the voice, unless by --instruct"
@@ -171,8 +160,8 @@ def _add_voice(commands: Commands) -> None:
         actions,
         "add",
         "clone a recording and keep its voice",
-        work="voice:add_voice",
-        usage="NAME RECORDING [OPTIONS]",
+        "NAME RECORDING [OPTIONS]",
+        "voice:add_voice",
     )
     add.add_argument("name", metavar="NAME", help="of a-z 0-9 _ . -")
     add.add_argument("recording", metavar="RECORDING", help="1 to 30 s of one person's speech")
@@ -197,13 +186,7 @@ def _add_speakers(commands: Commands) -> None:
 
 
 def _add_repl(commands: Commands) -> None:
-    repl = _add(
-        commands,
-        "repl",
-        "speak line after line with one loaded model",
-        work="repl:repl",
-        usage="[OPTIONS]",
-    )
+    repl = _add(commands, "repl", "speak line after line with one loaded model", "[OPTIONS]")
     repl.description = (
         "Speak every line of stdin as it comes. `exit` or the end of stdin ends it; Ctrl-C stops "
         "the line that is being spoken. It plays, or writes speech.wav, speech-2.wav and so on."
@@ -226,8 +209,7 @@ def _add_serve(commands: Commands) -> None:
         commands,
         "serve",
         "answer OpenAI's clients over HTTP, and show a page",
-        work="serve:serve",
-        usage="[--model NAME] [OPTIONS]",
+        "[--model NAME] [OPTIONS]",
     )
     serve.description = (
         "Serve models over HTTP and WebSockets, with a page at /. Flags come before VIVACE_* "
@@ -246,13 +228,7 @@ def _add_serve(commands: Commands) -> None:
 
 
 def _add_doctor(commands: Commands) -> None:
-    doctor = _add(
-        commands,
-        "doctor",
-        "show what this machine can run, and why",
-        work="doctor:doctor",
-        usage="[OPTIONS]",
-    )
+    doctor = _add(commands, "doctor", "show what this machine can run, and why", "[OPTIONS]")
     doctor.description = (
         "Show what is installed, which devices there are and which backends can run. With --model, "
         "load it, make its backend ready and show how it runs."
@@ -267,8 +243,8 @@ def _add_bench(commands: Commands) -> None:
         commands,
         "bench",
         "measure how soon and how fast a model speaks here",
-        work="bench.bench:bench",
-        usage="[OPTIONS]",
+        "[OPTIONS]",
+        "bench.bench:bench",
     )
     group = bench.add_argument_group("what to measure")
     group.add_argument(

@@ -19,7 +19,7 @@ from wire import LIMIT_S, read_all, talk
 
 from vivace.serve.settings import ServeSettings
 
-HEADERS_S, BODY_S, SEND_S = 1.0, 1.5, 1.0
+HEADERS_S, BODY_S, SEND_S = 0.7, 0.9, 0.8
 SLACK_S = 20.0  # of a busy machine; a control shows that nothing else closes them before
 HEAD = b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 

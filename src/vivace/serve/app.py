@@ -6,6 +6,7 @@ A module of routes exposes `routes(context) -> APIRouter` and is added to `ROUTE
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -21,6 +22,7 @@ from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, describe
 from vivace.serve.guard import Guard
 from vivace.serve.page import page
+from vivace.serve.schema import describe_api
 
 ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
     health.routes,
@@ -49,6 +51,7 @@ def create_app(context: ServeContext) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_middleware(_guarded, context=context)
+    app.openapi = partial(describe_api, app)  # type: ignore[method-assign]
     return app
 
 

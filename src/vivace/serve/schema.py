@@ -1,0 +1,61 @@
+"""The OpenAPI description of the server: FastAPI's, with our errors and without its 422."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+PLAIN = {"/metrics": "text/plain"}
+
+
+def describe_api(app: FastAPI) -> dict[str, Any]:
+    """Made once; every answer that is no success has OpenAI's shape."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        components = {"Error": ERROR}
+        for path, methods in schema["paths"].items():
+            for told in methods.values():
+                _settle_answers(told["responses"], PLAIN.get(path))
+        text = json.dumps(schema).replace("#/$defs/", "#/components/schemas/")
+        schema = json.loads(text, object_hook=lambda found: _lift(found, components))
+        schema["components"] = {"schemas": components}
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def _settle_answers(answers: dict[str, Any], plain: str | None) -> None:
+    for status in [status for status in answers if status != "200"]:
+        del answers[status]
+    if plain is not None:
+        answers["200"]["content"] = {plain: {"schema": {"type": "string"}}}
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    answers["4XX"] = {"description": "What is wrong with the request.", "content": error}
+    answers["5XX"] = {
+        "description": "The engine failed, or the server is loading or shutting down.",
+        "content": error,
+    }
+
+
+def _lift(found: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    """Pydantic's definitions within a schema, to where references of OpenAPI look."""
+    components.update(found.pop("$defs", {}))
+    return found

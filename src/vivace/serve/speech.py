@@ -191,7 +191,7 @@ class SpeechAnswer:
             ending = await self._send_chunks(outlet)
             last = await self._encoder.finish()
             await outlet.write(self._wrap(last))
-            await outlet.end(self._done(ending))
+            await outlet.end(await self._done(ending))
         except Exception as error:
             if not outlet.is_started:
                 raise
@@ -227,17 +227,18 @@ class SpeechAnswer:
     def _wrap(self, content: bytes) -> bytes:
         return sse.delta(content) if self._is_sse and content else content
 
-    def _done(self, ending: Ending) -> bytes:
+    async def _done(self, ending: Ending) -> bytes:
         if not self._is_sse:
             return b""
-        return sse.done(self._count_tokens(), ending.num_frames, ending.reason)
+        num_tokens = await asyncio.to_thread(self._count_tokens)  # of perhaps a whole chapter
+        return sse.done(num_tokens, ending.num_frames, ending.reason)
 
     # -- whole -----------------------------------------------------------------------------------
 
     async def _send_whole(self, outlet: Outlet) -> None:
         chunks, ending = await self._collect()
         content = await self._encoder.encode_whole(chunks)
-        content = self._wrap(content) + self._done(ending)
+        content = self._wrap(content) + await self._done(ending)
         await outlet.start({**self._fields, "content-length": str(len(content))})
         await outlet.end(content)
 

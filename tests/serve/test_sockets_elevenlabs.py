@@ -343,3 +343,22 @@ def test_one_contexts_failure_is_its_own(server: Running) -> None:
     assert spoken(messages, "a") == b""
     assert len(spoken(messages, "b")) == NUM_FRAMES * 3_840
     assert code == 1000
+
+
+def test_text_to_a_closed_context_disturbs_no_other(
+    server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "default", Plan(6_000))
+    with open_talk(server, "multi-stream-input") as talk:
+        talk.send(text="Hello. ", context_id="a")
+        talk.send(context_id="a", close_context=True)
+        talk.read()
+        monkeypatch.undo()
+        talk.send(text="Too late. ", context_id="a")
+        talk.send(text="Hello. ", context_id="b", flush=True)
+        talk.send(context_id="b", close_context=True)
+        messages = until_final(talk)
+    errors = [m for m in messages if isinstance(m, dict) and m.get("error")]
+    assert [(m["contextId"], m["error"]) for m in errors] == [("a", "text_after_end")]
+    assert finals(messages) == ["b"]
+    assert len(spoken(messages, "b")) == NUM_FRAMES * 3_840

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from openai import OpenAI
 from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
 from talking import Message, Talk, talking, types, wait_until
@@ -194,3 +195,33 @@ def test_a_browser_gives_its_key_as_a_subprotocol(server: Running) -> None:
     with talking(server, PATH, subprotocols=offered) as talk:
         assert talk.socket.subprotocol == "realtime"
         talk.until("session.created")
+
+
+@pytest.mark.filterwarnings("ignore:connect")  # its own use of websockets
+def test_openais_own_client_reads_aloud(server: Running) -> None:
+    client = OpenAI(
+        api_key="secret",
+        base_url=f"{server.url}/v1",
+        websocket_base_url=f"ws{server.url.removeprefix('http')}/v1",
+    )
+    pcm = b""
+    with client, client.realtime.connect(model="gpt-realtime") as connection:
+        connection.session.update(
+            session={"type": "realtime", "audio": {"output": {"voice": "marin"}}}
+        )
+        connection.conversation.item.create(
+            item={
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "Hello."}],
+            }
+        )
+        connection.response.create()
+        for event in connection:
+            assert event.type != "error"
+            if event.type == "response.output_audio.delta":
+                pcm += base64.b64decode(event.delta)
+            if event.type == "response.done":
+                assert event.response.status == "completed"
+                break
+    assert len(pcm) == NUM_BYTES

@@ -62,9 +62,8 @@ class ElevenLabsSession(Session):
 
     async def refuse(self, failure: Failure) -> None:
         """What ElevenLabs sends before it closes; clients take `message` for a failure."""
-        code = close_code(failure)
-        await self.send({"message": failure.message, "error": failure.code, "code": code})
-        await self.close(code, failure.message)
+        await self.send(error_message(failure))
+        await self.close(close_code(failure), failure.message)
 
     async def handle(self, message: dict[str, Any]) -> None:
         text = message.get("text")
@@ -91,8 +90,12 @@ class ElevenLabsSession(Session):
         if text is None and not message.get("flush"):
             raise RefusedError("text is missing", param="text", code="missing_field")
         context = self._contexts.get(key) or await self._open(key, message)
-        if text:
-            self._add(context, text)
+        try:
+            self._add(context, text or "")
+        except RefusedError as error:
+            if not self._has_contexts:
+                raise
+            await self.send(context.tag(error_message(describe(error))))  # its own, as in `_fail`
         if message.get("flush"):
             self._flush(context)
 
@@ -193,8 +196,11 @@ class ElevenLabsSession(Session):
             return
         context.is_failed = True
         context.text = None
-        told = {"error": failure.code, "message": failure.message, "code": close_code(failure)}
-        await self.send(context.tag(told))
+        await self.send(context.tag(error_message(failure)))
+
+
+def error_message(failure: Failure) -> dict[str, Any]:
+    return {"message": failure.message, "error": failure.code, "code": close_code(failure)}
 
 
 def close_code(failure: Failure) -> int:

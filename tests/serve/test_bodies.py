@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 
 import httpx
 import pytest
 from serving import Running
-from wire import talk
+from wire import LIMIT_S, talk
 
 from vivace.serve.bodies import parse_object
 from vivace.serve.errors import RefusedError
@@ -150,3 +151,17 @@ def test_what_is_no_http_is_a_400_in_openais_shape(
     assert json.loads(body)["error"]["type"] == "invalid_request_error"
     assert b"x-request-id" in head
     assert client.get("/v1/models").status_code == 200
+
+
+def test_a_client_that_leaves_within_its_body_is_no_error(
+    server: Running, client: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as connection:
+        connection.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
+        time.sleep(0.05)
+    deadline = time.monotonic() + LIMIT_S
+    while "/v1/audio/voices 499" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,6 +34,7 @@ EXPOSED = "x-request-id, retry-after, retry-after-ms, content-type"
 CORS_METHODS = "GET, POST, DELETE, OPTIONS"
 MAX_CORS_S = 600
 MAX_HEADER_BYTES = 32 * 1024
+LEFT = 499  # in the log: the client left before an answer
 
 
 class Guard:
@@ -52,6 +54,8 @@ class Guard:
                 await visit.answer(Response(status_code=204, headers=_preflight_headers()), receive)
             else:
                 await self._app(scope, self._bounded(receive), visit.send)
+        except ClientDisconnect:
+            log.debug("%s left before its body had come", visit.request_id)
         except Exception as error:
             await visit.fail(error, receive)
         finally:
@@ -140,11 +144,12 @@ class Visit:
     def report(self) -> None:
         """One line a request, without anything that was said."""
         route = getattr(self._scope.get("route"), "path", "-")
-        self._context.metrics.count_request(route, self._status)
+        status = self._status or LEFT
+        self._context.metrics.count_request(route, status)
         seconds = time.perf_counter() - self._began
         level = logging.DEBUG if route.startswith("/health") else logging.INFO
         method = self._scope.get("method", "WS")[:8]
-        log.log(level, "%s %s %s %d %.3fs", self.request_id, method, route, self._status, seconds)
+        log.log(level, "%s %s %s %d %.3fs", self.request_id, method, route, status, seconds)
 
     def _own_headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"x-request-id", self.request_id.encode())]

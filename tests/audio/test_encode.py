@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import wave
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -277,3 +279,16 @@ def test_content_types_are_those_that_clients_know() -> None:
         "aac": "audio/aac",
         "pcm": "audio/pcm",
     }
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("name", ["opus", "aac"])
+def test_an_encoder_starts_no_threads_and_leaves_the_cpus_as_they_were(name: str) -> None:
+    pytest.importorskip("av")
+    open_encoder(name, 24_000).encode(np.zeros(4_800, np.float32))  # libraries may start some once
+    cpus, before = os.sched_getaffinity(0), set(os.listdir("/proc/self/task"))
+    encoders = [open_encoder(name, 24_000) for _ in range(4)]
+    for encoder in encoders:
+        encoder.encode(np.zeros(4_800, np.float32))
+    assert set(os.listdir("/proc/self/task")) <= before
+    assert os.sched_getaffinity(0) == cpus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -223,6 +223,7 @@ class _Av:
         options = {"flush_packets": "1", **options}
         self._container = self._av.open(_ForwardSink(sink), "w", format=container, options=options)
         self._stream = self._container.add_stream(codec, rate=sample_rate, layout="mono")
+        self._stream.codec_context.thread_count = 1
         self._stream.bit_rate = bit_rate or usual_rate
         self._stream.codec_context.open()  # a rate it cannot do is an error now
         self._sample_rate, self._num_samples = sample_rate, 0
@@ -230,13 +231,33 @@ class _Av:
     def write(self, signal: NDArray[np.float32]) -> None:
         frame = self._av.AudioFrame.from_ndarray(signal[None], format="flt", layout="mono")
         frame.sample_rate, frame.pts = self._sample_rate, self._num_samples
+        with _one_cpu() if not self._num_samples else contextlib.nullcontext():
+            packets = self._stream.encode(frame)
         self._num_samples += len(signal)
-        self._container.mux(self._stream.encode(frame))
+        self._container.mux(packets)
 
     def close(self) -> None:
         if self._num_samples:  # an encoder that never saw a frame has nothing to flush
             self._container.mux(self._stream.encode(None))
         self._container.close()
+
+
+@contextlib.contextmanager
+def _one_cpu() -> Iterator[None]:
+    """While FFmpeg sets up how it cuts a stream into frames: for that, every stream would get as
+    many idle threads as its first caller may use CPUs.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, allowed)
 
 
 def _open_codec(sink: _Sink, format: Format, sample_rate: int, bit_rate: int | None) -> _Codec:

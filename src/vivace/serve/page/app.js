@@ -149,8 +149,8 @@ setInterval(() => { if (isBusy()) showFigures(); }, 100);
 
 function changed() {
 	const { length } = $("text").value;
-	$("speed-value").value = `${Number($("speed").value)}×`;
-	$("count").value = `${length.toLocaleString("en")} characters`;
+	$("speed-value").textContent = `${Number($("speed").value)}×`;
+	$("count").textContent = `${length.toLocaleString("en")} characters`;
 	clearTimeout(changed.timer); // browsers limit how often the address may change
 	changed.timer = setTimeout(() => history.replaceState(null, "", settings.address()), 300);
 }
@@ -194,6 +194,7 @@ function switchLive() {
 	if ($("live").checked) {
 		say("Live: type, and it is spoken.");
 		$("text").focus();
+		$("text").setSelectionRange(spokenTo, spokenTo);
 	}
 	changed();
 }

@@ -43,11 +43,12 @@ export class Past {
 
 	row(item) {
 		const make = (name, fields) => Object.assign(document.createElement(name), fields);
+		const words = make("p", { textContent: item.text.slice(0, 300) });
 		const button = (name, act) => make("button", {
-			textContent: name, className: "quiet", onclick: act, ariaLabel: `${name}: ${item.text.slice(0, 60)}`,
+			textContent: name, className: "quiet", onclick: act, ariaDescription: words.textContent,
 		});
 		const row = make("li"), about = [item.settings.voice, clockTime(item.seconds)].filter(Boolean).join(" · ");
-		row.append(make("p", { textContent: item.text.slice(0, 300) }), make("small", { textContent: about }));
+		row.append(words, make("small", { textContent: about }));
 		if (item.track) {
 			row.append(make("canvas", { track: item.track, ariaHidden: "true" }),
 				button("Play", () => this.page.play(item)), button("Save", () => download(item)));

@@ -26,7 +26,7 @@ export class Voices {
 		this.all = await getVoices(model.id);
 		$("voices").replaceChildren(...this.all.map(chip));
 		if (!this.all.length) {
-			$("voices").textContent = model.type === "base" ? "None yet: clone one below." : "Describe it as the direction, or design one below.";
+			$("voices").textContent = model.type === "base" ? "None yet: clone one below." : "Describe it in the instructions, or design one below.";
 		}
 		[this.all[0]?.id, model.default_voice, wanted].forEach(chooseVoice);
 		for (const deed of ["clone", "design", "instruct"]) {

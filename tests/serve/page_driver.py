@@ -54,6 +54,7 @@ class Driver:
 
     tab: Any
     faults: list[str] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)  # requests that did not come to their end
 
     def open(self, url: str, is_ready: bool = True) -> None:
         self.tab.goto(url)
@@ -116,6 +117,7 @@ def tab(launched: Any, **options: Any) -> Iterator[Driver]:
         page = context.new_page()
         driver = Driver(page)
         page.add_init_script(TAP)
+        page.on("requestfailed", lambda request: driver.aborted.append(request.url))
         page.on("pageerror", lambda error: driver.faults.append(str(error)))
         page.on(
             "console",

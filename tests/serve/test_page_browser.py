@@ -14,13 +14,13 @@ from serving import Running, running
 
 from vivace.serve.settings import ServeSettings
 
-ENDLESS, SHORT = 7, 1  # seeds
-SPEECH = {SHORT: Plan(num_frames=12), ENDLESS: Plan(never_ends=True)}
+SHORT = 1  # a seed
+LONG_TEXT = "This goes on and on. " * 2_000  # minutes of work, so it is not over when it is stopped
 
 
 @pytest.fixture(scope="module")
 def backend() -> ScriptedSpeech:
-    return ScriptedSpeech(plans=SPEECH, step_s=0.02)
+    return ScriptedSpeech(plans={SHORT: Plan(num_frames=12)}, step_s=0.02)
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +62,13 @@ def test_it_speaks_and_is_heard(server: Running, page: Driver) -> None:
 def test_it_sounds_before_the_last_byte_and_falls_silent_on_stop(
     server: Running, page: Driver
 ) -> None:
-    page.open(f"{server.url}/#seed={ENDLESS}")
-    page.say("This never ends.")
+    page.open(server.url)
+    page.say(LONG_TEXT)
     page.wait(lambda: page.num_loud > 4_000, "no sound")
-    assert num_running(server) == 1  # it is still being made
     page.button("Stop").click()
     page.wait(lambda: page.is_silent, "not silent after Stop")
+    # Its body had not come to its end: that request would not count as aborted.
+    page.wait(lambda: page.aborted == [f"{server.url}/v1/audio/speech"], "still asked for")
     page.wait(lambda: num_running(server) == 0, "the slot is not free")
     assert page.status == "Stopped."
     assert page.button("Stop").is_disabled()
@@ -75,23 +76,24 @@ def test_it_sounds_before_the_last_byte_and_falls_silent_on_stop(
 
 
 def test_the_keyboard_speaks_and_stops(server: Running, page: Driver) -> None:
-    page.open(f"{server.url}/#seed={ENDLESS}")
+    page.open(server.url)
     page.tab.focus("#text")
-    page.tab.keyboard.type("Typed, not clicked.")
+    page.tab.keyboard.insert_text(LONG_TEXT)
+    page.tab.keyboard.type("Typed.")
     page.tab.keyboard.press("Control+Enter")
     page.wait(lambda: page.num_loud > 1_000, "no sound")
     page.tab.keyboard.press("Escape")
     page.wait(lambda: page.is_silent, "not silent after Escape")
-    assert page.tab.input_value("#text") == "Typed, not clicked."
+    assert page.tab.input_value("#text") == f"{LONG_TEXT}Typed."
     page.check()
 
 
 def test_a_second_speech_replaces_the_first(server: Running, page: Driver) -> None:
-    page.open(f"{server.url}/#seed={ENDLESS}")
-    page.say("This never ends.")
+    page.open(server.url)
+    page.say(LONG_TEXT)
     page.wait(lambda: page.num_loud > 1_000, "no sound")
     page.tab.fill("#seed", str(SHORT))
-    page.button("Speak").click()
+    page.say("Only this.")
     page.wait(lambda: page.status.startswith("Spoken"))
     page.wait(lambda: num_running(server) == 0, "the first is still made")
     page.check()
@@ -109,3 +111,17 @@ def test_it_saves_what_was_heard(server: Running, page: Driver) -> None:
         assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 24_000)
         assert file.getnframes() == 12 * SAMPLES_PER_FRAME
     page.check()
+
+
+def test_samples_may_be_cut_anywhere_on_their_way(server: Running, page: Driver) -> None:
+    page.open(server.url)
+    samples, peaks = page.tab.evaluate("""async () => {
+      const { Track } = await import("/page/audio.js");
+      const track = new Track(100), bytes = new Uint8Array(Int16Array.from({ length: 5000 }, (_, i) => i).buffer);
+      for (let at = 0, size = 1; at < bytes.length; at += size, size = 1 + (size * 7) % 613) {
+        track.addBytes(bytes.slice(at, at + size));
+      }
+      return [[...track.samples.slice(0, track.length)], track.peaks.length];
+    }""")  # noqa: E501
+    assert samples == list(range(5_000))
+    assert peaks == 2_500  # one every 20 ms

@@ -115,7 +115,7 @@ def test_history_plays_again_and_keeps_its_words(server: Running, page: Driver) 
     page.open(server.url)
     assert page.tab.input_value("#seed") == ""
     page.button("Use again").click()
-    assert page.tab.input_value("#text") .startswith("Remember this: ")
+    assert page.tab.input_value("#text").startswith("Remember this: ")
     assert page.tab.input_value("#seed") == "9"
     page.button("Clear").click()
     assert page.tab.locator("#history li").count() == 0

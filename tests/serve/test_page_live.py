@@ -120,3 +120,23 @@ def test_a_pause_ends_the_utterance(server: Running, page: Driver) -> None:
     assert wire.text() == "One word"
     page.wait(lambda: page.status.startswith("Spoken"))
     page.check()
+
+
+def test_what_was_on_its_way_at_a_stop_is_not_heard(server: Running, page: Driver) -> None:
+    page.open(server.url)
+    heard = page.tab.evaluate("""async () => {
+      const { Live } = await import("/page/live.js"), heard = [];
+      const live = new Live({ start() { heard.push("start"); }, grow() { heard.push("audio"); }, end() {}, fail() {} });
+      live.socket = { send() {}, close() {} };
+      live.isOpen = true;
+      const tell = (type) => live.take(JSON.stringify({ type, sample_rate: 24000 }));
+      const all = () => { tell("audio.start"); live.take(new ArrayBuffer(2)); };
+      all();
+      live.cancel();
+      all();
+      heard.push("cancelled");
+      tell("audio.cancelled");
+      all();
+      return heard;
+    }""")  # noqa: E501
+    assert heard == ["start", "audio", "cancelled", "start", "audio"]

@@ -17,6 +17,7 @@ let heard = null; // what is on the stage: {track, text, settings, began, lastAt
 let running = null; // the AbortController of the request that is being answered
 
 const model = () => models.find(({ id }) => id === $("model").value);
+const openSound = () => player.open(model()?.sample_rate ?? 24000).catch(fail);
 const isBusy = () => Boolean(running || player.isPlaying || live.isBusy);
 
 // -- saying things
@@ -79,7 +80,7 @@ async function speak(text, isKept = true) {
 	say("Waiting for the first sound");
 	$("first-audio").textContent = $("real-time").textContent = $("buffer").textContent = "–";
 	settle();
-	player.open(model()?.sample_rate ?? 24000).catch(fail); // now, in the user's gesture
+	openSound(); // now, in the user's gesture
 	try {
 		for await (const part of api.speak({ ...settings.request(), input: text }, control.signal)) {
 			if (item) grow(item, part);
@@ -179,7 +180,7 @@ function follow() {
 	if (!$("live").checked) return;
 	clearError();
 	running?.abort();
-	player.open(model()?.sample_rate ?? 24000).catch(fail);
+	openSound();
 	const { value, selectionEnd } = $("text");
 	live.type(value, settings.request(), selectionEnd === value.length);
 	spokenTo = Math.min(spokenTo, value.length);
@@ -228,6 +229,8 @@ $("link").onclick = async () => {
 	}
 };
 
+// The first touch opens the sound, which takes a while, so that Speak need not.
+for (const kind of ["keydown", "pointerdown"]) addEventListener(kind, openSound, { once: true });
 addEventListener("keydown", (event) => {
 	if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
 		event.preventDefault();
@@ -277,7 +280,7 @@ const past = new Past({
 
 async function showModel(wanted = settings.voice()) {
 	const { id, languages, device, sample_rate: rate } = model(), language = $("language").value;
-	$("model-line").textContent = [models.length < 2 && id, device, `${rate / 1000} kHz`].filter(Boolean).join(" · ");
+	$("model-line").textContent = [models.length < 2 && id !== "vivace" && id, device, `${rate / 1000} kHz`].filter(Boolean).join(" · ");
 	$("language").replaceChildren(...languages.map((each) => new Option(titled(each), each)));
 	if (languages.includes(language)) $("language").value = language;
 	await voices.load(model(), models, wanted);

@@ -2,6 +2,7 @@
 import { Ring } from "./ring.js";
 
 const AHEAD_S = 30; // of the ring's 45 s
+const REST_MS = 10000;
 export const PEAK_S = 0.02;
 const here = (name) => new URL(name, import.meta.url);
 
@@ -79,7 +80,14 @@ export class Player extends EventTarget {
 			this.sink = this.connect(this.context);
 		}
 		this.context.resume(); // not awaited: without an audio device it never comes
+		this.rest();
 		this.send = await this.sink;
+	}
+
+	// A context that runs for nothing costs a phone its battery.
+	rest() {
+		clearTimeout(this.timer);
+		this.timer = setTimeout(() => (this.isPlaying ? this.rest() : this.context.suspend()), REST_MS);
 	}
 
 	async connect(context) {

@@ -40,7 +40,7 @@ class Watch:
 
     def texts(self, tts: TTS) -> list[str]:
         """What was said, read back from the ids."""
-        tokenizer = tts._intake.tokenizer
+        tokenizer = tts._writer.tokenizer
         return [tokenizer.decode(ids) for ids in self.ids]
 
 

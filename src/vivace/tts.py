@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,27 +16,26 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
-from vivace.audio.clip import Audio, AudioChunk
+from vivace.audio.clip import Audio
 from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import Capacity, build_backend
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import can_fork, pick_device, pick_dtype, pick_threads, use_threads
-from vivace.engine.async_stream import read_async
-from vivace.engine.attempts import speak_once
-from vivace.engine.batch import BatchReport, check_item, speak_batch
-from vivace.engine.desk import Desk
+from vivace.engine.async_stream import AsyncStream
+from vivace.engine.batch import BatchReport, check_item, speak_batch, speak_once
+from vivace.engine.chunks import RAMP, TOGETHER, WHOLE, ChunkFrames, chunk_sizes
 from vivace.engine.engine import Engine
-from vivace.engine.intake import SERVED_BY, Intake, Request, as_pieces
 from vivace.engine.options import SpeakOptions, StreamOptions, check_names
 from vivace.engine.progress import show_batch, show_progress
 from vivace.engine.scheduler import EngineLimits, Profile
-from vivace.engine.session import RAMP, TOGETHER, WHOLE, ChunkFrames, chunk_sizes
-from vivace.engine.stream import Stream
+from vivace.engine.stream import Stream, StreamSettings, Wake
 from vivace.errors import ClosedError, RequestError
 from vivace.model.codec import Codec
 from vivace.model.config import ModelType
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import AUTO_LANGUAGE, TextLayout
+from vivace.script.prompts import SERVED_BY, PromptWriter
+from vivace.script.request import Request, as_pieces
 from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.cache import EnrolmentCache
@@ -50,13 +49,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LONG_TEXT = 2_000  # characters that are not split and normalized in an event loop's thread
+
 
 class TTS:
     """A loaded checkpoint that speaks."""
 
     checkpoint: Checkpoint
-    _intake: Intake
-    _parts: tuple[Qwen3TTS, Codec, Desk] | None  # None: closed
+    _writer: PromptWriter
+    _parts: tuple[Qwen3TTS, Codec, Engine] | None  # None: closed
 
     def __init__(self) -> None:
         raise RequestError("TTS() loads nothing; write TTS.load(), or TTS.load(a name or folder)")
@@ -72,8 +73,8 @@ class TTS:
     ) -> TTS:
         tts = cls.__new__(cls)
         tts.checkpoint = checkpoint
-        tts._intake = Intake(checkpoint.config, tokenizer)
-        tts._parts = (model, codec, Desk(tts._intake, engine, checkpoint.codec_config))
+        tts._writer = PromptWriter(checkpoint.config, tokenizer)
+        tts._parts = (model, codec, engine)
         return tts
 
     @classmethod
@@ -125,8 +126,10 @@ class TTS:
         with use_threads(threads):
             model = checkpoint.load_model(where, precision)
             codec = checkpoint.load_codec(where)
-            runs = build_backend(backend, model, codec, capacity)
-        engine = Engine(runs, limits, threads=threads, can_fork=can_fork(where, threads))
+            build = partial(build_backend, backend, model, codec, capacity)
+            first = build()
+        can_be_forked = can_fork(where, threads)
+        engine = Engine(first, limits, threads=threads, can_fork=can_be_forked, rebuild=build)
         tts = cls._put_together(checkpoint, tokenizer, model, codec, engine)
         log.info("loaded %r", tts)
         return tts
@@ -159,11 +162,11 @@ class TTS:
     @property
     def engine(self) -> Engine:
         """The engine that runs the backend: running and waiting streams, time per stage."""
-        return self._open_parts()[2].engine
+        return self._open_parts()[2]
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        return self._intake.tokenizer
+        return self._writer.tokenizer
 
     @property
     def codec(self) -> Codec:
@@ -182,9 +185,9 @@ class TTS:
         name = f"{self.model_type} {self.checkpoint.folder.name}"
         if self._parts is None:
             return f"<TTS {name}, closed>"
-        model, _, desk = self._parts
+        model, _, engine = self._parts
         dtype = str(model.dtype).removeprefix("torch.")
-        return f"<TTS {name} on {model.device} in {dtype}, backend {desk.engine.backend.name}>"
+        return f"<TTS {name} on {model.device} in {dtype}, backend {engine.backend.name}>"
 
     # -- what it does ------------------------------------------------------------------------
 
@@ -257,9 +260,23 @@ class TTS:
         self,
         text: str | Iterable[str] | AsyncIterable[str],
         **options: Unpack[StreamOptions],
-    ) -> AsyncIterator[AudioChunk]:
-        """`stream` for asyncio: work runs in threads; `text` may be an async iterator too."""
-        return read_async(partial(self._open, **options), text)
+    ) -> AsyncStream:
+        """`stream` for asyncio; `text` may be an async iterator too.
+
+        The engine's thread does the work. Errors are raised when the first chunk is asked for.
+        """
+        source = text if isinstance(text, str) else as_pieces(text)
+        voice = options.get("voice")
+        is_at_hand = voice is None or isinstance(voice, Voice) or voice in self.speakers
+        return AsyncStream(
+            partial(self._open_awake, source, **options),
+            None if isinstance(source, str) else source,
+            is_slow=not is_at_hand or (isinstance(text, str) and len(text) > LONG_TEXT),
+        )
+
+    def _open_awake(self, text: object, wake: Wake, **options: Any) -> Stream:
+        """A stream that is read in steps, and whose reader `wake` wakes."""
+        return self._open(text, wake=wake, **options)
 
     def _open(
         self,
@@ -277,15 +294,16 @@ class TTS:
         trim: bool = False,
         speed: float = 1.0,
         chunk_frames: ChunkFrames = RAMP,
+        wake: Wake | None = None,
         **sampling: Any,
     ) -> Stream:
         check_names(sampling)
         return self.open(
             Request(
                 text=text if isinstance(text, str) else as_pieces(text),
-                voice=self._intake.default_voice if voice is None else self.voice(voice),
+                voice=self._writer.default_voice if voice is None else self.voice(voice),
                 language=language,
-                instruct=self._intake.check_follows(instruct),
+                instruct=self._writer.check_follows(instruct),
                 layout=text_layout,
                 split=split,
                 clean=clean,
@@ -297,6 +315,7 @@ class TTS:
             chunk_frames=chunk_frames,
             guard=guard,
             speed=speed,
+            wake=wake,
         )
 
     def open(
@@ -307,36 +326,34 @@ class TTS:
         chunk_frames: ChunkFrames = RAMP,
         guard: bool = True,
         speed: float = 1.0,
+        wake: Wake | None = None,
     ) -> Stream:
         """Open a stream for a ready-made request.
 
         `stream` and the classes of `vivace.compat` end here. Nothing is filled in: no default
-        voice, and `instruct` reaches any checkpoint.
+        voice, and `instruct` reaches any checkpoint. With `wake` it is read in steps.
         """
-        _, _, desk = self._open_parts()
-        return desk.open(
-            request,
-            self._settle_sampling(sampling),
-            chunk_sizes(chunk_frames),
+        _, _, engine = self._open_parts()
+        settings = StreamSettings(
+            sampling=self._settle_sampling(sampling),
+            sizes=chunk_sizes(chunk_frames),
             speed=speed,
             is_guarded=guard,
             is_limited="max_frames" in sampling,
         )
+        config = self.checkpoint.codec_config
+        return Stream(engine, self._writer, config, request, settings, wake=wake)
 
     def _speak_all(
         self, texts: Sequence[str], options: dict[str, Any], report: BatchReport | None
     ) -> list[Audio]:
-        _, _, desk = self._open_parts()
+        _, _, engine = self._open_parts()
         if options.get("voice") is not None:
             options["voice"] = self.voice(options["voice"])  # a recording is enrolled once
-        if desk.engine.num_together > 1:
+        if engine.num_together > 1:
             options["chunk_frames"] = TOGETHER
-        return speak_batch(
-            [partial(self._open, check_item(text), **options) for text in texts],
-            options,
-            desk.engine.num_together,
-            report,
-        )
+        openers = [partial(self._open_awake, check_item(text), **options) for text in texts]
+        return speak_batch(openers, options, engine.num_together, report)
 
     def clone(
         self,
@@ -355,10 +372,10 @@ class TTS:
         silence is appended to it first, so that its last sound does not run on into the speech
         (`append_silence=False` is the official behaviour).
         """
-        self._intake.require("base", "clone a voice")
-        model, codec, desk = self._open_parts()
+        self._writer.require("base", "clone a voice")
+        model, codec, engine = self._open_parts()
         recording = read_audio(audio)
-        with use_threads(desk.engine.threads):
+        with use_threads(engine.threads):
             return enroll(
                 model,
                 codec,
@@ -380,10 +397,10 @@ class TTS:
         library = VoiceLibrary()
         found = find_voice(voice, self.speakers, library)
         if isinstance(found, Unenrolled):
-            self._intake.require("base", "clone a voice")
-            model, codec, desk = self._open_parts()
+            self._writer.require("base", "clone a voice")
+            model, codec, engine = self._open_parts()
             recording, cache = read_audio(found.audio), EnrolmentCache()
-            with use_threads(desk.engine.threads):
+            with use_threads(engine.threads):
                 return enroll_once(
                     model, codec, recording, name="cloned", transcript=transcript, cache=cache
                 )
@@ -391,17 +408,20 @@ class TTS:
             raise RequestError("a transcript belongs to a recording, such as voice='me.wav'")
         if isinstance(found, str) and self.model_type == "base" and (names := library.names()):
             served_by = f"{SERVED_BY['custom_voice']}, or take one of yours: {', '.join(names)}"
-            self._intake.require(
+            self._writer.require(
                 "custom_voice", f"speak with the preset voice {found[:80]!r}", served_by
             )
         return found
 
     def warmup(self) -> None:
         """Compile and capture what the first request would otherwise wait for."""
-        self.engine.backend.warmup()
+        engine = self.engine
+        engine.call(engine.backend.warmup)
 
     def close(self) -> None:
         """Free the weights; speaking afterwards is a ClosedError."""
+        if self._parts is not None:
+            self._parts[2].close()
         self._parts = None
 
     def __enter__(self) -> TTS:
@@ -415,10 +435,10 @@ class TTS:
     ) -> None:
         self.close()
 
-    def _open_parts(self) -> tuple[Qwen3TTS, Codec, Desk]:
+    def _open_parts(self) -> tuple[Qwen3TTS, Codec, Engine]:
         if self._parts is None:
             raise ClosedError("this TTS was closed; load it again to speak")
-        self._parts[2].engine.check_process()
+        self._parts[2].check_process()
         return self._parts
 
     def _settle_sampling(self, changes: Mapping[str, Any]) -> SamplingParams:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from conftest import Tiny
 from slots import NUM_FRAMES, make_prompt, params
+from utterances import generate
 from vivace.backends import Capacity, build_backend, survey
 from vivace.backends.base import Backend
 from vivace.backends.eager import EagerBackend
-from vivace.engine.generate import generate
 from vivace.errors import BackendError, BackendUnavailableError, NumericError, RequestError
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams

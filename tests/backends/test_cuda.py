@@ -11,8 +11,8 @@ import torch
 from conftest import TINY_NAMES, Tiny
 from official_calls import official_items
 from slots import assert_official_codes_in_a_batch
+from utterances import generate
 from vivace.backends.eager import EagerBackend
-from vivace.engine.generate import generate
 from vivace.speech import SamplingParams
 
 pytestmark = [

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from conftest import ROOT, TINY_NAMES, Tiny, load_script
 from official_calls import GOLDEN, OfficialItem, official_items
+from utterances import generate
 from vivace.backends.base import Backend
 from vivace.backends.eager import EagerBackend
-from vivace.engine.generate import generate
 from vivace.model.cache import KeyValueCache, attend_causally
 
 ITEMS = [item for name in TINY_NAMES for item in official_items(name)]

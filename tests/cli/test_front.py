@@ -228,7 +228,7 @@ def test_speech_that_does_not_end_is_tried_twice(
     tries: list[Any] = []
     stream = TTS.stream
     monkeypatch.setattr(TTS, "stream", lambda *a, **k: tries.append(a) or stream(*a, **k))
-    monkeypatch.setattr("vivace.engine.session.frame_budget", lambda num_ids: 12)
+    monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: 12)
     code = run_here("Hello.", "-o", "x.wav", *ENDLESS)
     assert_refused(code, capsys, "did not end by itself or was silent, twice; .*a seed")
     assert not (tmp_path / "x.wav").exists()
@@ -239,7 +239,7 @@ def test_with_a_seed_there_is_what_speak_gives(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "vivace.engine.session.StallDetector.observe",
+        "vivace.engine.guard.StallDetector.observe",
         lambda self, codes, samples: 10 if len(codes) else 0,
     )
     assert run_here("Hello.", "-o", "x.wav", *ENDLESS, "--seed=1", "--device=cpu") == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import torch
 from conftest import ROOT, load_script
 from official_calls import GOLDEN, official_items
 from vivace.compat import Qwen3TTSModel, VoiceClonePromptItem
-from vivace.engine.desk import Desk
+from vivace.engine.stream import Stream
 from vivace.errors import TextTooLongError
 from vivace.speech import SamplingParams
 
@@ -239,13 +240,15 @@ def settings_of(
 ) -> SamplingParams:
     """What the engine is asked for."""
     seen: list[SamplingParams] = []
-    open_stream = Desk.open
+    open_stream = Stream.__init__
 
-    def watch(self: Desk, request: Any, sampling: SamplingParams, *rest: Any, **more: Any) -> Any:
-        seen.append(sampling)
-        return open_stream(self, request, sampling.replace(max_frames=2), *rest, **more)
+    def watch(self: Stream, *parts: Any, **options: Any) -> None:
+        *before, settings = parts
+        seen.append(settings.sampling)
+        short = dataclasses.replace(settings, sampling=settings.sampling.replace(max_frames=2))
+        open_stream(self, *before, short, **options)
 
-    monkeypatch.setattr(Desk, "open", watch)
+    monkeypatch.setattr(Stream, "__init__", watch)
     model.generate_custom_voice("Hm.", "ryan", **options)
     return seen[0]
 

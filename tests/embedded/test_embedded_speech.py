@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from conftest import ROOT, load_script
 from engine_watch import assert_same_audio, interleave
 from vivace import TTS, Audio
-from vivace.engine.intake import Request
-from vivace.engine.long_text import plan_utterances
+from vivace.script.request import Request
+from vivace.script.script import plan_utterances
 from vivace.text.script import Pause
 
 SENTENCES = [
@@ -110,7 +110,7 @@ def test_live_text_sounds_as_if_it_had_been_there(embedded: TTS) -> None:
 def test_a_long_text_is_its_utterances_with_clean_seams(embedded: TTS) -> None:
     audio = embedded.speak(STORY, seed=5, trim=False)
     request = Request(text=STORY, voice=None, language="auto", instruct=None, layout=None)
-    plan = plan_utterances(STORY, embedded._intake.script_options(request))
+    plan = plan_utterances(STORY, embedded._writer.script_options(request))
     utterances = [part for part in plan if isinstance(part, str)]
     assert len(utterances) >= 2
     alone = [

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
+from utterances import read_pieces
 from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotStatus
+from vivace.engine.chunks import ChunkFrames, chunk_sizes
 from vivace.engine.engine import Engine
-from vivace.engine.session import Opening, Session
+from vivace.engine.utterance import Piece
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
 
@@ -125,11 +127,21 @@ class BusyBackend(ScriptedBackend):
         return result
 
 
-def session_of(engine: Engine, prompt: Prompt, seed: int) -> Session:
-    return Session(
-        engine=engine,
-        write_opening=lambda: Opening(prompt),
-        sampling=SamplingParams(seed=seed),
-        is_guarded=False,
-        has_budget=False,
-    )
+def open_pieces(
+    engine: Engine, prompt: Prompt | int, seed: int, size: ChunkFrames = 4
+) -> Iterator[Piece]:
+    prompt = script(prompt) if isinstance(prompt, int) else prompt
+    return read_pieces(engine, prompt, SamplingParams(seed=seed), chunk_sizes(size))
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    """For what another thread does; a hang ends with the test's own timeout."""
+    while not is_so():
+        time.sleep(0.001)
+
+
+def wait_until_empty(engine: Engine, backend: ScriptedBackend) -> None:
+    """Every slot is free again and nothing is queued."""
+    wait_until(lambda: not engine._scheduler.running and not engine._scheduler.queue)
+    wait_until(lambda: backend.lives == {})
+    assert backend.num_released == len(backend.admitted)

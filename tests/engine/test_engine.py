@@ -13,14 +13,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import BusyBackend, ScriptedBackend, script, session_of
+from scripted import (
+    BusyBackend,
+    ScriptedBackend,
+    open_pieces,
+    script,
+    wait_until,
+    wait_until_empty,
+)
 
 from vivace.backends.base import Frames, Slot
 from vivace.engine.engine import Engine
-from vivace.engine.piece import Piece
-from vivace.engine.scheduler import PACES, EngineLimits, Plan, Scheduler, Ticket
-from vivace.engine.session import chunk_sizes
+from vivace.engine.scheduler import PACES, EngineLimits, Plan, Scheduler
+from vivace.engine.utterance import Piece, Utterance
 from vivace.errors import EngineError, NumericError, QueueFullError, RequestError
+from vivace.speech import SamplingParams
 
 
 def read(pieces: Iterator[Piece]) -> np.ndarray:
@@ -31,29 +38,18 @@ def expected(seed: int, num_frames: int) -> np.ndarray:
     return np.stack((np.full(num_frames, seed), np.arange(num_frames)), axis=1)
 
 
-def open_pieces(engine: Engine, num_frames: int, seed: int, size: int = 4) -> Iterator[Piece]:
-    return session_of(engine, script(num_frames), seed).pieces(chunk_sizes(size))
-
-
-def assert_empty(engine: Engine, backend: ScriptedBackend) -> None:
-    assert engine.num_running == engine.num_waiting == 0
-    assert backend.lives == {}
-    assert backend.num_released == len(backend.admitted)
-    assert not engine._seats
-
-
 # -- one reader ------------------------------------------------------------------------------
 
 
 def test_a_session_gets_all_its_frames_in_the_sizes_it_asked_for() -> None:
     backend = ScriptedBackend(shares_work=False)
     engine = Engine(backend)
-    pieces = list(session_of(engine, script(11), 7).pieces(chunk_sizes([1, 2, 4])))
+    pieces = list(open_pieces(engine, 11, 7, [1, 2, 4]))
     assert [len(piece.codes) for piece in pieces] == [1, 2, 4, 4]
     assert [piece.finish_reason for piece in pieces] == [None] * 3 + ["stop"]
     assert np.array_equal(read(iter(pieces)), expected(7, 11))
     assert backend.steps == [(1, 1), (1, 2), (1, 4), (1, 4)]
-    assert_empty(engine, backend)
+    wait_until_empty(engine, backend)
 
 
 def test_a_dropped_session_frees_its_place() -> None:
@@ -64,7 +60,7 @@ def test_a_dropped_session_frees_its_place() -> None:
     assert engine.num_running == 1
     del pieces
     gc.collect()
-    assert_empty(engine, backend)
+    wait_until_empty(engine, backend)
 
 
 # -- companions ------------------------------------------------------------------------------
@@ -81,7 +77,7 @@ def test_streams_read_by_one_thread_share_their_turns() -> None:
     for seed, parts in enumerate(made):
         assert np.array_equal(np.concatenate(parts), expected(seed, 40))
     assert max(count for count, _ in backend.steps) == 4
-    assert_empty(engine, backend)
+    wait_until_empty(engine, backend)
 
 
 def test_a_backend_that_gains_nothing_from_company_makes_nothing_ahead() -> None:
@@ -98,7 +94,7 @@ def test_who_waits_for_first_audio_makes_turns_short() -> None:
     engine = Engine(backend)
     long = open_pieces(engine, 200, 0, size=16)
     next(long)
-    new = session_of(engine, script(10), 1).pieces(chunk_sizes([1, 8]))
+    new = open_pieces(engine, 10, 1, [1, 8])
     next(new)
     assert backend.steps[:2] == [(1, 16), (2, 1)]
     del long, new
@@ -125,7 +121,7 @@ def test_nothing_is_made_ahead_without_end() -> None:
     for _ in range(20):
         next(pieces)
     (life,) = backend.lives.values()
-    assert life.made <= 20 + PACES["balanced"].ahead + PACES["balanced"].spare
+    assert life.made <= 20 + PACES["balanced"].max_ahead + PACES["balanced"].min_frames
     del pieces
 
 
@@ -139,7 +135,7 @@ def test_who_leaves_while_frames_are_on_their_way_is_not_rendered() -> None:
     del leaves
     made.append(read(stays))
     assert np.array_equal(np.concatenate(made), expected(0, 40))
-    assert_empty(engine, backend)
+    wait_until_empty(engine, backend)
 
 
 def test_many_threads_each_get_their_own_frames() -> None:
@@ -157,7 +153,7 @@ def test_many_threads_each_get_their_own_frames() -> None:
         thread.join()
     assert all(np.array_equal(found[seed], expected(seed, 20 + seed)) for seed in range(24))
     assert max(count for count, _ in backend.steps) > 4
-    assert_empty(engine, backend)
+    wait_until_empty(engine, backend)
 
 
 @given(
@@ -190,7 +186,7 @@ def test_joins_leaves_and_cancels_in_any_order_leave_nothing_behind(
                 assert np.array_equal(whole, expected(opened, len(whole)))
         pieces = None
     open_now.clear()
-    assert_empty(engine, backend)
+    wait_until_empty(engine, backend)
 
 
 @pytest.mark.parametrize("kind", [ScriptedBackend, BusyBackend])
@@ -218,7 +214,7 @@ def test_a_thousand_joins_leaves_and_cancels_of_many_threads_leave_nothing_behin
     for thread in threads:
         thread.join()
     assert not wrong
-    assert_empty(engine, backend)
+    wait_until_empty(engine, backend)
 
 
 # -- the line --------------------------------------------------------------------------------
@@ -248,7 +244,7 @@ def test_who_came_first_is_admitted_first_and_too_many_are_turned_away() -> None
     for thread in threads:
         thread.join()
     assert backend.admitted == [0, 1, 2]
-    assert_empty(engine, backend)
+    wait_until_empty(engine, backend)
 
 
 def test_a_place_that_is_held_and_not_used_is_not_waited_for_for_ever() -> None:
@@ -261,7 +257,7 @@ def test_a_place_that_is_held_and_not_used_is_not_waited_for_for_ever() -> None:
     assert "max_queue" not in str(caught.value)
     assert np.array_equal(read(idle)[-1], [0, 29])
     assert len(read(open_pieces(engine, 5, 2))) == 5
-    assert_empty(engine, backend)
+    wait_until_empty(engine, backend)
 
 
 def test_who_waits_for_a_place_gets_it_when_its_holder_goes() -> None:
@@ -272,8 +268,7 @@ def test_who_waits_for_a_place_gets_it_when_its_holder_goes() -> None:
     results: list[int] = []
     waiter = threading.Thread(target=lambda: results.append(len(read(open_pieces(engine, 5, 1)))))
     waiter.start()
-    while not engine.num_waiting:
-        time.sleep(0.001)
+    wait_until(lambda: engine.num_waiting)
     del holder
     waiter.join(300)
     assert results == [5]
@@ -294,37 +289,51 @@ def test_nobody_starves_while_others_come_and_go() -> None:
     del patient
 
 
+def utterance(num_wanted: int = 0, num_made: int = 0, num_rendered: int | None = None) -> Utterance:
+    """As the scheduler sees one: frames made, rendered and wanted, none of them read."""
+    one = Utterance(
+        prompt=script(100),
+        sampling=SamplingParams(seed=0),
+        wake=lambda: None,
+        num_wanted=num_wanted,
+    )
+    if num_made:
+        one.admit(0, 0.0)
+        one.make(num_made, "running")
+        one.num_rendered = num_made if num_rendered is None else num_rendered
+    return one
+
+
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=30))
 @settings(deadline=None, max_examples=100)
-def test_every_ticket_that_misses_frames_is_in_the_plan(wishes: list[tuple[int, int]]) -> None:
+def test_every_utterance_that_misses_frames_is_in_the_plan(wishes: list[tuple[int, int]]) -> None:
     scheduler = Scheduler(EngineLimits(), 64)
-    tickets = [Ticket(num_wanted=n, num_made=made, has_begun=made > 0) for n, made in wishes]
-    for ticket in tickets:
-        scheduler.submit(ticket)
+    given = [utterance(made + missing, made) for missing, made in wishes]
+    for one in given:
+        scheduler.queue.append(one)
     plan = scheduler.plan()
-    assert list(plan.admitted) == tickets
-    assert list(plan.stepped) == tickets
+    assert list(plan.admitted) == given
+    assert list(plan.stepped) == given
     assert 1 <= plan.num_frames <= PACES["balanced"].max_frames
-    for wanted, made in wishes:
-        assert plan.num_frames <= max(wanted, made), "somebody's sound may run out"
-        assert made or plan.num_frames <= wanted, "first audio comes later than it could"
+    for missing, made in wishes:
+        assert plan.num_frames <= max(missing, made), "audio may underrun"
+        assert made or plan.num_frames <= missing, "first audio comes later than it could"
 
 
 def test_a_stream_that_has_just_begun_is_not_made_to_wait_for_a_long_turn() -> None:
     scheduler = Scheduler(EngineLimits(), 8)
-    old = Ticket(num_wanted=16, num_made=100, has_begun=True)
-    young = Ticket(num_made=1, num_buffered=1)  # its first frame is being rendered
-    for ticket in (old, young):
-        scheduler.submit(ticket)
+    old, young = utterance(116, 100), utterance(0, 1, num_rendered=0)
+    for one in (old, young):
+        scheduler.queue.append(one)
     assert scheduler.plan(is_rendering=True) == Plan((old, young), (old, young), 1)
 
 
-def test_first_audio_that_nobody_waits_beside_is_rendered_alone() -> None:
+def test_first_audio_that_no_reader_waits_beside_is_rendered_alone() -> None:
     scheduler = Scheduler(EngineLimits(), 8)
-    first = Ticket(num_wanted=1, num_made=1, num_buffered=1)
-    scheduler.submit(first)
+    first = utterance(1, 1, num_rendered=0)
+    scheduler.queue.append(first)
     assert scheduler.plan(is_rendering=True) == Plan((first,))
-    first.has_begun = True
+    first.num_rendered = 1
     assert scheduler.plan(is_rendering=True) == Plan((), (first,), 1)
 
 
@@ -360,8 +369,7 @@ def test_a_reader_that_has_enough_passes_the_work_on() -> None:
     threads[0].start()
     is_at_work.wait()
     threads[1].start()
-    while not engine.num_waiting:
-        time.sleep(0.001)
+    wait_until(lambda: engine.num_waiting)
     time.sleep(0.1)  # now it sleeps, and nobody reads the first again
     go_on.set()
     for thread in threads:
@@ -407,12 +415,12 @@ def test_a_session_with_broken_numbers_fails_alone() -> None:
     backend = ScriptedBackend()
     engine = Engine(backend)
     good = open_pieces(engine, 20, 1)
-    bad = session_of(engine, script(20, fails_at=6), 2).pieces(chunk_sizes(4))
+    bad = open_pieces(engine, script(20, fails_at=6), 2)
     made = [next(good).codes, next(bad).codes]
     with pytest.raises(NumericError, match="finite"):
         read(bad)
     assert np.array_equal(np.concatenate([made[0], read(good)]), expected(1, 20))
-    assert_empty(engine, backend)
+    wait_until_empty(engine, backend)
 
 
 def test_a_prompt_that_the_backend_refuses_fails_alone() -> None:
@@ -423,7 +431,7 @@ def test_a_prompt_that_the_backend_refuses_fails_alone() -> None:
     with pytest.raises(EngineError, match="cannot be read"):
         read(open_pieces(engine, -1, 2))
     assert np.array_equal(np.concatenate([first, read(good)]), expected(1, 20))
-    assert_empty(engine, backend)
+    wait_until_empty(engine, backend)
 
 
 def test_a_backend_that_breaks_fails_every_request_with_the_reason_and_holds_no_slot() -> None:
@@ -438,6 +446,6 @@ def test_a_backend_that_breaks_fails_every_request_with_the_reason_and_holds_no_
             read(pieces)
     with pytest.raises(EngineError, match="illegal memory access"):
         next(open_pieces(engine, 5, 9))
-    assert_empty(engine, backend)
+    wait_until_empty(engine, backend)
     backend.broken = None
     assert len(read(open_pieces(engine, 5, 1))) == 5

@@ -13,13 +13,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scripted import BusyBackend, Frames, Prompt, Samples, SamplingParams, Slot, script, session_of
+from scripted import (
+    BusyBackend,
+    Frames,
+    Prompt,
+    Samples,
+    SamplingParams,
+    Slot,
+    open_pieces,
+    wait_until_empty,
+)
 
 from vivace import TTS
 from vivace.engine.engine import Engine
-from vivace.engine.piece import Piece
 from vivace.engine.scheduler import EngineLimits
-from vivace.engine.session import chunk_sizes
+from vivace.engine.utterance import Piece
 from vivace.errors import TTSError
 
 SOON_S = 30  # half of what a place is waited for, and ample on a busy machine
@@ -29,11 +37,8 @@ FAULTS = [
     RuntimeError("CUDA error: device-side assert triggered"),
     torch.OutOfMemoryError("CUDA out of memory"),
     AssertionError("a slot that is not there"),
+    KeyboardInterrupt("in a thread that nobody can interrupt"),
 ]
-
-
-class Alarm(Exception):
-    """What a signal handler raises."""
 
 
 @dataclass
@@ -79,10 +84,6 @@ class FaultyBackend(BusyBackend):
         return arrived
 
 
-def open_pieces(engine: Engine, num_frames: int, seed: int) -> Iterator[Piece]:
-    return session_of(engine, script(num_frames), seed).pieces(chunk_sizes(2))
-
-
 def expected(seed: int, num_frames: int) -> np.ndarray:
     return np.stack((np.full(num_frames, seed), np.arange(num_frames)), axis=1)
 
@@ -94,7 +95,7 @@ class Listener:
         self.seed, self.num_frames = seed, num_frames
         self.codes: list[np.ndarray] = []
         self.error: BaseException | None = None
-        self._pieces: Iterator[Piece] | None = open_pieces(engine, num_frames, seed)
+        self._pieces: Iterator[Piece] | None = open_pieces(engine, num_frames, seed, 2)
 
     def read(self, num_pieces: int = 1_000) -> None:
         try:
@@ -115,87 +116,49 @@ class Listener:
 
 
 def assert_all_is_well(engine: Engine, backend: FaultyBackend) -> None:
-    assert engine.num_running == engine.num_waiting == 0
-    assert backend.lives == {}
+    wait_until_empty(engine, backend)
     newcomer = Listener(engine, 99)
     newcomer.read()
     newcomer.check()
     assert newcomer.error is None
-    assert backend.lives == {}
+    wait_until_empty(engine, backend)
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, TimeoutError])
-@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("where", CALLS)
-def test_an_interrupt_reaches_its_thread_and_corrupts_no_other_stream(
-    where: str, is_after: bool, kind: type[BaseException]
-) -> None:
-    backend = FaultyBackend(where=where, is_after=is_after)
-    engine = Engine(backend)
-    others = [Listener(engine, seed) for seed in range(3)]
-    for other in others:
-        other.read(3)
-    victim, fault = Listener(engine, 7), kind("for this thread")
-    if where != "admit":
-        victim.read(1)
-    backend.fault = fault
-    victim.read()
-    assert victim.error is fault
-    for other in others:
-        other.read()
-        other.check()
-    assert_all_is_well(engine, backend)
-
-
-@pytest.mark.parametrize("where", CALLS)
-def test_a_reader_that_sleeps_while_another_thread_is_interrupted_wakes_up(where: str) -> None:
-    backend = FaultyBackend(where=where, max_streams=3)
-    engine = Engine(backend, EngineLimits(max_streams=3))
-    others = [Listener(engine, seed, 400) for seed in range(5)]
-    victims = [Listener(engine, seed, 400) for seed in range(5, 8)]
-    threads = [threading.Thread(target=one.read, daemon=True) for one in others + victims]
-    for thread in threads:
-        thread.start()
-    for _ in range(20):
-        backend.fault = KeyboardInterrupt()
-        time.sleep(0.002)
-    backend.fault = None
-    for thread in threads:
-        thread.join(SOON_S)
-        assert not thread.is_alive()
-    for listener in others + victims:
-        if not isinstance(listener.error, KeyboardInterrupt):
-            listener.check()
-    assert_all_is_well(engine, backend)
-
-
-def test_an_error_that_a_signal_handler_raises_reaches_its_thread_as_it_is() -> None:
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
+@pytest.mark.parametrize("where", ["step", "render"])
+def test_an_interrupt_reaches_its_reader_alone(where: str, kind: type[BaseException]) -> None:
     class SignalledBackend(FaultyBackend):
-        is_armed = False
+        """Sends the main thread a signal from inside a turn, and waits until it was handled."""
 
-        def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
-            frames = super().step(slots, num_frames)
-            if self.is_armed:
+        is_armed, is_handled = False, threading.Event()
+
+        def _trip(self, call: str, is_after: bool, slots: Sequence[Slot] = ()) -> None:
+            if self.is_armed and call == where and is_after:
                 self.is_armed = False
-                signal.raise_signal(signal.SIGTERM)
-            return frames
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+                self.is_handled.wait(SOON_S)
 
     def handle(*_: object) -> None:
-        raise Alarm("time is up")
+        backend.is_handled.set()
+        raise kind("for this thread")
 
     backend = SignalledBackend()
     engine = Engine(backend)
-    other, victim = Listener(engine, 1), Listener(engine, 2)
-    other.read(2), victim.read(2)
+    other, victim = Listener(engine, 1), open_pieces(engine, 60, 2, 2)
+    other.read(2)
+    next(victim)
     before = signal.signal(signal.SIGTERM, handle)
     try:
         backend.is_armed = True
-        victim.read()
+        with pytest.raises(kind, match="for this thread"):
+            list(victim)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert isinstance(victim.error, Alarm)
+    assert backend.is_handled.is_set()
     other.read()
     other.check()
+    assert other.error is None
+    del victim
     assert_all_is_well(engine, backend)
 
 
@@ -203,7 +166,7 @@ def test_an_error_that_a_signal_handler_raises_reaches_its_thread_as_it_is() -> 
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("where", CALLS)
 def test_a_fault_of_the_backend_is_told_and_ends_no_more_than_what_it_hit(
-    where: str, is_after: bool, fault: Exception
+    where: str, is_after: bool, fault: BaseException
 ) -> None:
     backend = FaultyBackend(where=where, is_after=is_after)
     engine = Engine(backend)
@@ -303,7 +266,7 @@ def tts(tiny_folder: Path) -> Iterator[TTS]:
         yield loaded
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, KeyboardInterrupt()], ids=lambda f: type(f).__name__)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 def test_a_fault_while_text_is_added_is_that_text_s_alone(
     tts: TTS, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
@@ -317,8 +280,7 @@ def test_a_fault_while_text_is_added_is_that_text_s_alone(
 
     with monkeypatch.context() as patch:
         patch.setattr(tts.engine.backend, "extend", fail)
-        wanted = TTSError if isinstance(fault, Exception) else KeyboardInterrupt
-        with pytest.raises(wanted) as caught:
+        with pytest.raises(TTSError) as caught:
             list(tts.stream(iter(["One ", "two ", "three ", "four."]), seed=1))
     assert str(fault) in str(caught.value)
     made += [chunk.codes for chunk in neighbour]

@@ -15,10 +15,11 @@ import pytest
 from engine_watch import stop_after
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
-from vivace.engine.intake import Intake, Request
-from vivace.engine.long_text import SILENT_S
 from vivace.engine.stream import Stream
 from vivace.errors import RequestError, UnsupportedRequestError
+from vivace.script.prompts import PromptWriter
+from vivace.script.request import Request
+from vivace.script.script import SILENT_S
 from vivace.text.script import ScriptOptions
 
 SENTENCES = [f"This is sentence number {n}, and it says little." for n in range(7)]
@@ -41,12 +42,12 @@ def load_tts(tiny_folder: Path) -> Iterator[Callable[[str], TTS]]:
 
 @pytest.fixture
 def short_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = Intake.script_options
+    settle = PromptWriter.script_options
 
-    def shorter(intake: Intake, request: Request) -> ScriptOptions:
-        return dataclasses.replace(settle(intake, request), max_chars=60)
+    def shorter(writer: PromptWriter, request: Request) -> ScriptOptions:
+        return dataclasses.replace(settle(writer, request), max_chars=60)
 
-    monkeypatch.setattr(Intake, "script_options", shorter)
+    monkeypatch.setattr(PromptWriter, "script_options", shorter)
 
 
 def words(text: str) -> Iterator[str]:
@@ -145,7 +146,7 @@ def test_a_slot_waits_for_text_without_inventing_frames(load_tts: Callable[[str]
     reader.join(0.5)
     made = len(chunks)
     assert reader.is_alive()
-    assert made <= len(tts._intake.tokenizer.encode("Wait for"))
+    assert made <= len(tts._writer.tokenizer.encode("Wait for"))
     go_on.set()
     reader.join()
     whole = tts.speak("Wait for me.", text_layout="streamed", seed=5, max_frames=30)

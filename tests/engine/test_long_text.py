@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from engine_watch import stop_after
 from vivace import TTS
 from vivace.audio.trim import StartTrimmer
-from vivace.engine.long_text import SILENT_S, plan_utterances
 from vivace.errors import RequestError
+from vivace.script.script import SILENT_S, plan_utterances
 from vivace.text.script import Pause, ScriptOptions
 
 OPTIONS = ScriptOptions()
@@ -218,7 +218,7 @@ def test_twenty_thousand_characters_stream_in_flat_memory_with_nothing_lost(
             peaks.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     assert said.all_ids() == [
-        tid for part in spoken(text) for tid in custom._intake.tokenizer.encode(part)
+        tid for part in spoken(text) for tid in custom._writer.tokenizer.encode(part)
     ]
     assert " ".join(spoken(text)) == text
     assert sum(frames) == 3 * len(spoken(text)) == stream.usage.frames
@@ -232,7 +232,7 @@ def test_a_hundred_thousand_characters_are_spoken_whole_streamed_and_not(
     text = " ".join(f"Sentence {n} of the long book is this one." for n in range(2_300))
     assert len(text) > 100_000
     said = stop_after(custom, monkeypatch, 3)
-    expected = [tid for part in spoken(text) for tid in custom._intake.tokenizer.encode(part)]
+    expected = [tid for part in spoken(text) for tid in custom._writer.tokenizer.encode(part)]
     codes, kept = [], []
     tracemalloc.start()
     stream = custom.stream(text, seed=3, min_frames=100, guard=False)

@@ -40,7 +40,8 @@ def collect(stream: Stream, chunks: list[AudioChunk]) -> None:
 
 
 def num_slots(tts: TTS) -> int:
-    return len(tts.engine.backend._slots)  # type: ignore[attr-defined]
+    backend: Any = tts.engine.backend
+    return tts.engine.call(lambda: len(backend._slots))
 
 
 @given(ramp=st.lists(st.integers(1, 9), min_size=1, max_size=4), seed=st.integers(0, 2**40))
@@ -283,7 +284,7 @@ def test_a_cancelled_astream_frees_its_slot_even_while_it_waits_for_text(
 def test_a_runaway_is_retried_once_and_then_an_error(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vivace.engine.session.frame_budget", lambda num_ids: 12)
+    monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: 12)
     seeds: list[int] = []
     settle = tts._settle_sampling
 
@@ -301,7 +302,7 @@ def test_a_runaway_is_retried_once_and_then_an_error(
 def test_a_runaway_of_a_given_seed_is_returned_and_told(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vivace.engine.session.frame_budget", lambda num_ids: 12)
+    monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: 12)
     audio = tts.speak("Without end.", seed=1, min_frames=100)
     assert audio.finish_reason == "length"
     assert len(audio.codes) == 12
@@ -311,7 +312,7 @@ def test_a_runaway_of_a_given_seed_is_returned_and_told(
 
 def test_a_stall_is_stopped_and_trimmed(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "vivace.engine.session.StallDetector.observe",
+        "vivace.engine.guard.StallDetector.observe",
         lambda self, codes, samples: 10 if len(codes) else 0,
     )
     audio = tts.speak("Stuck.", seed=1, min_frames=100)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from vivace.engine.long_text import plan_utterances
 from vivace.errors import RequestError
+from vivace.script.script import plan_utterances
+from vivace.text.events import Event, EventReader
 from vivace.text.letters import is_speakable
-from vivace.text.live_script import Event, LiveScript
 from vivace.text.script import Pause, ScriptOptions, clean_text
 
 UNITS = [
@@ -38,7 +38,7 @@ places = st.lists(st.integers(0, 10_000), max_size=8)
 
 def read(pieces: list[str], wanted: ScriptOptions) -> list[Event]:
     """All events, with neighbouring texts joined."""
-    script = LiveScript(wanted)
+    script = EventReader(wanted)
     events = [event for piece in pieces for event in script.feed(piece)] + script.finish()
     joined: list[Event] = []
     for event in events:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from normalize_cases import ALL
 
-from vivace.text.live_script import LiveScript
+from vivace.text.events import EventReader
 from vivace.text.normalize import normalize_text
 from vivace.text.normalize.normalizer import LiveNormalizer
 from vivace.text.normalize.numbers import cardinal, ordinal, roman, to_roman, year
@@ -115,7 +115,7 @@ def test_fewer_than_80_characters_are_held_back() -> None:
 
 
 def test_pauses_stay_and_part_what_is_read() -> None:
-    script = LiveScript(ScriptOptions(normalize=True, clean=True))
+    script = EventReader(ScriptOptions(normalize=True, clean=True))
     events = [e for c in "Dec.[pause 1s]25 **USA** [pause 500ms] $5" for e in script.feed(c)]
     events += script.finish()
     said = "".join(e if isinstance(e, str) else f"<{getattr(e, 'seconds', '')}>" for e in events)

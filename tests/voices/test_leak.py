@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from vivace import TTS
 from vivace.backends.base import Frames
-from vivace.engine.leak import drop_leak
-from vivace.engine.piece import Piece
+from vivace.engine.stream import drop_leak
+from vivace.engine.utterance import Piece
 from vivace.voices.reference_leak import leaked_frames, may_leak, shares_words
 
 Codes = NDArray[np.int64]

@@ -32,7 +32,7 @@ def read_text(arguments: argparse.Namespace, *, live: bool = False) -> str | Ite
 
 def check_text(text: str, arguments: argparse.Namespace) -> None:
     """Refuse a text that no model could speak, before one is loaded."""
-    from vivace.engine.intake import MAX_TEXT_CHARS
+    from vivace.script.prompts import MAX_TEXT_CHARS
 
     check_speakable(text, with_emoji=arguments.keep_emoji)
     if len(text) > MAX_TEXT_CHARS:

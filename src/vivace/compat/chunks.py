@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from vivace.audio.clip import AudioChunk
 from vivace.compat.speaking import note_runaway, open_stream
-from vivace.engine.intake import Request
-from vivace.engine.session import chunk_sizes
+from vivace.engine.chunks import chunk_sizes
 from vivace.engine.stream import Stream
+from vivace.script.request import Request
 from vivace.tts import TTS
 
 TimedChunk = tuple[NDArray[np.float32], int, dict[str, Any]]

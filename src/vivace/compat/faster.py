@@ -27,7 +27,7 @@ from vivace.compat.references import References
 from vivace.compat.sampling import Sampling
 from vivace.compat.speaking import request, speak_together
 from vivace.compat.tokenizer import Qwen3TTSTokenizer
-from vivace.engine.intake import Request
+from vivace.script.request import Request
 from vivace.tts import TTS
 from vivace.voices.voice import Voice
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from vivace.compat.official import Qwen3TTSModel
 from vivace.compat.speaking import request
-from vivace.engine.intake import Request
+from vivace.script.request import Request
 from vivace.voices.voice import Voice
 
 log = logging.getLogger(__name__)

@@ -8,19 +8,18 @@ from functools import partial
 from typing import Any
 
 from vivace.audio.clip import Audio
-from vivace.engine.attempts import speak_once
-from vivace.engine.batch import speak_batch
-from vivace.engine.intake import Request
-from vivace.engine.session import WHOLE
-from vivace.engine.stream import Stream
+from vivace.engine.batch import speak_batch, speak_once
+from vivace.engine.chunks import TOGETHER, WHOLE
+from vivace.engine.stream import Stream, Wake
 from vivace.errors import BatchError
 from vivace.prompt import AUTO_LANGUAGE
+from vivace.script.request import Request
 from vivace.tts import TTS
 from vivace.voices.voice import Voice
 
 log = logging.getLogger(__name__)
 
-TOGETHER = 16  # concurrent texts of a list
+NUM_TOGETHER = 16  # concurrent texts of a list
 PINNED = ("seed",)  # counts as given by the caller, so nothing is retried
 
 
@@ -53,19 +52,22 @@ def speak_together(
     tts: TTS, requests: Sequence[Request], sampling: Mapping[str, Any]
 ) -> list[Audio]:
     """The results of a batch, in order, each as if generated alone."""
-    openers = [
-        partial(open_stream, tts, wanted, sampling, chunk_frames=WHOLE) for wanted in requests
-    ]
-    if len(openers) == 1:
-        audios = [speak_once(openers[0], PINNED)]
+    if len(requests) == 1:
+        open_one = partial(open_stream, tts, requests[0], sampling, chunk_frames=WHOLE)
+        audios = [speak_once(open_one, PINNED)]
     else:
+        openers = [partial(_open_awake, tts, wanted, sampling) for wanted in requests]
         try:
-            audios = speak_batch(openers, PINNED, TOGETHER)
+            audios = speak_batch(openers, PINNED, NUM_TOGETHER)
         except BatchError as error:
             raise next(iter(error.errors.values())) from None
     for audio in audios:
         note_runaway(audio.finish_reason, sampling)
     return audios
+
+
+def _open_awake(tts: TTS, wanted: Request, sampling: Mapping[str, Any], wake: Wake) -> Stream:
+    return open_stream(tts, wanted, sampling, chunk_frames=TOGETHER, wake=wake)
 
 
 def note_runaway(finish_reason: str | None, sampling: Mapping[str, Any]) -> None:

@@ -1,19 +1,52 @@
-"""Several texts made together, each as it would be alone."""
+"""Speaks texts to their end: once more after a runaway, and several together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import logging
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from functools import partial
+from queue import SimpleQueue
 
 from vivace.audio.clip import Audio
-from vivace.engine.attempts import speak_once
-from vivace.engine.stream import Stream
-from vivace.errors import BatchError, EngineError, RequestError, TTSError
+from vivace.engine.stream import Stream, Wait, Wake
+from vivace.errors import BatchError, RequestError, RunawayError, TTSError
+
+log = logging.getLogger(__name__)
 
 OpenStream = Callable[[], Stream]
+Reading = Generator[Audio | Wait, None, None]
 BatchReport = Callable[[int, int], None]
-"""Hears how many texts are done, and of how many."""
+"""Called with the number of texts that are done, and of all."""
+PINNED = {"seed", "max_frames"}  # whoever gives one of these gets what it makes
+
+
+def attempts(open_stream: OpenStream, given: Collection[str]) -> Iterator[Stream]:
+    """Streams to be read to their end: a second one if the first was a runaway.
+
+    Two runaways are an error. A text of several utterances is not tried again, nor one whose
+    `given` options pin the result.
+    """
+    for _ in range(2):
+        stream = open_stream()
+        yield stream
+        if not stream.is_runaway or stream.num_utterances > 1 or PINNED & set(given):
+            return
+        log.warning("speech did not end by itself or was silent (%s)", stream.finish_reason)
+    raise RunawayError(
+        "speech did not end by itself or was silent, twice; change the text a little, "
+        "or give a seed to get what there is"
+    )
+
+
+def speak_once(
+    open_stream: OpenStream,
+    given: Collection[str],
+    report: Callable[[Stream], None] | None = None,
+) -> Audio:
+    """The whole audio of a text, tried again after a runaway."""
+    for stream in attempts(open_stream, given):
+        audio = stream.collect(report)
+    return audio
 
 
 def check_item(text: object) -> str:
@@ -24,76 +57,67 @@ def check_item(text: object) -> str:
 
 
 def speak_batch(
-    open_streams: Sequence[OpenStream],
+    open_streams: Sequence[Callable[[Wake], Stream]],
     given: Collection[str],
     num_together: int,
     report: BatchReport | None = None,
 ) -> list[Audio]:
     """One audio for each, in order; a BatchError if some failed, when all others are done.
 
-    What cannot be spoken at all is refused before anything runs.
+    A text that cannot be spoken at all is refused before anything runs. One thread reads
+    `num_together` streams at a time, each as far as it goes without waiting.
     """
-    for index, open_stream in enumerate(open_streams):
+    bell: SimpleQueue[None] = SimpleQueue()
+    openers = [partial(open_stream, lambda: bell.put(None)) for open_stream in open_streams]
+    for index, open_stream in enumerate(openers):
         try:
             open_stream().close()
         except TTSError as error:
             error.args = (f"text {index} of the batch: {error}",)
             raise
-    outcomes = _Batch(open_streams, given, report).run(num_together)
-    errors = {n: one for n, one in enumerate(outcomes) if isinstance(one, Exception)}
-    if errors:
-        raise BatchError([None if n in errors else one for n, one in enumerate(outcomes)], errors)
-    return [one for one in outcomes if isinstance(one, Audio)]
+    outcomes: dict[int, Audio | Exception] = {}
+    waiting = [(number, _read(one, given)) for number, one in enumerate(openers)]
+    reading: list[tuple[int, Reading]] = []
+    try:
+        while waiting or reading:
+            num_free = max(1, num_together) - len(reading)
+            reading, waiting = reading + waiting[:num_free], waiting[num_free:]
+            num_before = len(outcomes)
+            for number, steps in reading:
+                if (outcome := _advance(steps)) is not None:
+                    outcomes[number] = outcome
+                    if report is not None:
+                        report(len(outcomes), len(openers))
+            reading = [one for one in reading if one[0] not in outcomes]
+            if len(outcomes) == num_before:
+                bell.get()
+    finally:
+        for _, steps in reading:
+            steps.close()
+    audios = [outcomes[number] for number in range(len(openers))]
+    if errors := {n: one for n, one in enumerate(audios) if isinstance(one, Exception)}:
+        raise BatchError([None if n in errors else one for n, one in enumerate(audios)], errors)
+    return [one for one in audios if isinstance(one, Audio)]
 
 
-class _Batch:
-    """A reader for each text, on threads: streams that are read at the same time share turns."""
+def _read(open_stream: OpenStream, given: Collection[str]) -> Reading:
+    """`Wait` where frames must come first, then the whole audio."""
+    audio = None
+    for stream in attempts(open_stream, given):
+        with stream:
+            for step in stream.collect_steps():
+                if isinstance(step, Wait):
+                    yield step
+                elif isinstance(step, Audio):
+                    audio = step
+    assert audio is not None
+    yield audio
 
-    def __init__(
-        self,
-        open_streams: Sequence[OpenStream],
-        given: Collection[str],
-        report: BatchReport | None,
-    ) -> None:
-        self._open_streams, self._given, self._report = open_streams, given, report
-        self._streams: dict[int, Stream] = {}  # that are being read
-        self._num_done = 0
-        self._is_stopped = False
 
-    def run(self, num_together: int) -> list[Audio | Exception]:
-        numbers, num_threads = range(len(self._open_streams)), min(num_together, len(self))
-        if num_threads <= 1:
-            return [self._speak(number) for number in numbers]
-        threads = ThreadPoolExecutor(num_threads, thread_name_prefix="vivace-batch")
-        try:
-            return list(threads.map(self._speak, numbers))
-        except BaseException:  # an interrupt: nobody will hear the rest
-            self._stop()
-            raise
-        finally:
-            threads.shutdown(wait=True, cancel_futures=True)
-
-    def __len__(self) -> int:
-        return len(self._open_streams)
-
-    def _speak(self, number: int) -> Audio | Exception:
-        try:
-            return speak_once(partial(self._open, number), self._given)
-        except Exception as error:
-            return error
-        finally:
-            self._streams.pop(number, None)
-            self._num_done += 1
-            if self._report is not None:
-                self._report(self._num_done, len(self))
-
-    def _open(self, number: int) -> Stream:
-        stream = self._streams[number] = self._open_streams[number]()
-        if self._is_stopped:
-            raise EngineError("the batch was interrupted")
-        return stream
-
-    def _stop(self) -> None:
-        self._is_stopped = True
-        for stream in list(self._streams.values()):
-            stream.close()
+def _advance(steps: Reading) -> Audio | Exception | None:
+    """The audio or what went wrong; None if it waits for frames."""
+    try:
+        step = next(steps)
+    except Exception as error:
+        return error
+    return step if isinstance(step, Audio) else None

@@ -1,32 +1,65 @@
-"""The only caller of a backend: many sessions, a turn at a time.
+"""The only caller of a backend: one thread runs turns for all utterances.
 
-There is no thread of its own. Whoever waits for frames and finds nobody at work does the next turn
-for everybody; the others sleep until their frames are there or the work is passed on to them. So a
-single stream costs no switch of threads, and streams read at the same time share their turns.
+The thread owns the queue, the slots and the backend; everybody else sends it mail and is woken when
+frames are ready. `SimpleQueue.put` is reentrant, so mail may come from any thread, a finalizer or a
+signal handler, and no lock is held while the backend works. The thread starts with the first
+utterance and ends soon after the last, so an idle engine costs nothing.
 """
 
 from __future__ import annotations
 
-import itertools
+import gc
 import logging
 import os
+import sys
 import time
+import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from threading import Condition, RLock, current_thread, main_thread
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread, current_thread
+from typing import TypeVar
 
 from vivace.backends.base import Backend
 from vivace.device import is_context_lost, use_threads
-from vivace.engine.faults import as_tts_error, describe, is_interrupt
-from vivace.engine.pipeline import Pipeline, Seat, Spent
-from vivace.engine.scheduler import EngineLimits, Plan, Scheduler, Ticket
-from vivace.engine.session import Session
+from vivace.engine.pipeline import Pipeline, Spent, describe
+from vivace.engine.scheduler import EngineLimits, Plan, Scheduler
+from vivace.engine.utterance import Utterance
 from vivace.errors import EngineError, QueueFullError
 
 log = logging.getLogger(__name__)
 
-LONGEST_SLEEP_S = 0.25  # of a thread in which signal handlers run
+T = TypeVar("T")
+LINGER_S = 0.5  # the thread waits for more work
+MAX_FAULTS = 3  # turns that fail in a row before the backend is rebuilt
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a turn did, for metrics."""
+
+    num_admitted: int
+    num_stepped: int
+    num_frames: int  # for each of them
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How full an engine is."""
+
+    num_slots: int
+    num_running: int
+    num_waiting: int
+    max_queue: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a request made now would be refused."""
+        return self.num_running + self.num_waiting >= self.num_slots + self.max_queue
 
 
 class Engine:
@@ -37,270 +70,305 @@ class Engine:
         *,
         threads: int | None = None,  # of the CPU, for one operation; None: PyTorch's own number
         can_fork: bool = False,  # the backend has no threads and no GPU that a fork would lose
+        rebuild: Callable[[], Backend] | None = None,  # a new backend over the same weights
     ) -> None:
         self.backend = backend
-        self.threads = threads
-        self._can_fork = can_fork
-        self._pid = os.getpid()
         self.limits = limits or EngineLimits()
-        num_places = min(self.limits.max_streams or backend.max_streams, backend.max_streams)
-        self._scheduler = Scheduler(self.limits, num_places, runs_ahead=backend.shares_work)
+        self.threads = threads
+        self.on_turn: Callable[[Turn], None] | None = None  # called by the engine's thread
+        self._can_fork, self._rebuild = can_fork, rebuild
+        self._pid = os.getpid()
+        num_slots = min(self.limits.max_streams or backend.max_streams, backend.max_streams)
+        self._scheduler = Scheduler(self.limits, num_slots, runs_ahead=backend.shares_work)
         self._pipeline = Pipeline(backend)
-        self._seats: dict[Ticket, Seat] = {}
-        self._asleep: dict[Session, Condition] = {}  # readers, with what wakes them
-        self._leaving: deque[Ticket] = deque()
-        self._texts: deque[tuple[Seat, Sequence[int], bool]] = deque()  # for the next turn
-        self._lock = RLock()
-        self._is_inside = False  # lock held, state inconsistent; finalizers only enqueue
-        self._is_at_work = False  # a turn is under way, without the lock
-        self._failure: EngineError | None = None  # of the backend; nothing runs after it
+        self._inbox: deque[Utterance] = deque()  # submitted, and not yet queued
+        self._mail: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._start_lock = Lock()
+        self._thread: Thread | None = None
+        self._linger_s = LINGER_S
+        self._num_faults = 0  # in a row
+        self._collected_at = 0.0
+        self._failure: EngineError | None = None  # nothing runs after it
 
-    # -- what a session does -----------------------------------------------------------------
+    # -- from any thread ---------------------------------------------------------------------
 
-    def join(self, session: Session) -> None:
-        """Take a session in, or raise a QueueFullError; `leave` follows either."""
+    def submit(self, utterance: Utterance) -> None:
+        """Queue an utterance, or raise a QueueFullError."""
         self.check_process()
-        with self._inside():
-            self._check()
-            self._sweep()
-            if session.is_cancelled:  # by another thread, which found nothing to take out
-                return
-            self._seats[session.ticket] = Seat(session, since=time.perf_counter())
-            self._scheduler.submit(session.ticket)
+        self._check_failure()
+        utterance.since = utterance.read_at = time.perf_counter()
+        with self._start_lock:
+            if (load := self.capacity()).is_full:
+                retry_s = self._scheduler.estimate_wait_s(load.num_waiting)
+                raise QueueFullError(load.num_waiting, retry_s)
+            self._inbox.append(utterance)
+        self._post(None)
 
-    def advance(self, session: Session, num_frames: int) -> None:
-        """Come back when so many frames are there, or it ended, is cancelled or needs text."""
-        ticket = session.ticket
-        with self._inside():
-            ticket.num_wanted = num_frames
-            try:
-                while not session.is_ready:
-                    self._check()
-                    if self._is_at_work:
-                        self._sleep(session)
-                    elif not self._take_turn() and not session.is_ready:
-                        self._wait_for_place(self._seats[ticket])
-            finally:
-                ticket.num_wanted = 0
-                self._pass_on()
+    def request(self, utterance: Utterance, num_frames: int) -> None:
+        """Its reader waits until it is ready with so many frames."""
+        utterance.read_at, utterance.num_wanted = time.perf_counter(), num_frames
+        if not utterance.is_ready:
+            self._mail.put(None)
 
-    def extend(self, session: Session, text_ids: Sequence[int], is_last: bool) -> None:
-        """More of a live text, in time for the next turn."""
-        with self._inside():
-            self._check()
-            if (seat := self._seats.get(session.ticket)) is not None:
-                self._texts.append((seat, text_ids, is_last))
-                session.is_dry = False
+    def extend(self, utterance: Utterance, text_ids: Sequence[int], is_last: bool) -> None:
+        """Append live text, in time for the next turn."""
+        utterance.is_text_sent = True
+        self._mail.put(partial(self._extend, utterance, text_ids, is_last))
 
-    def leave(self, session: Session) -> None:
-        """Give the place back and wake its reader.
+    def cancel(self, utterance: Utterance) -> None:
+        """Free its slot after the turn under way, and wake its reader.
 
         From any thread, at any time: also from a finalizer or a signal handler.
         """
-        session.is_cancelled = True
-        if os.getpid() != self._pid:  # a forked child's copy: its lock may be held for ever
-            return
-        with self._lock:
-            self._leaving.append(session.ticket)
-            if (bell := self._asleep.get(session)) is not None:
-                bell.notify()
-            if not self._is_inside:  # else this very thread is, and sweeps when it is through
+        if os.getpid() == self._pid and not utterance.is_over:
+            utterance.cancel()
+            self._mail.put(None)
+            utterance.wake()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run it between two turns, when all that was cancelled is released."""
+        self.check_process()
+        if current_thread() is self._thread:
+            return function()
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
                 self._sweep()
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._post(run)
+        return future.result()
+
+    def close(self) -> None:
+        """Let the thread end with the last utterance instead of waiting for more."""
+        self._linger_s = 0.0
+        self._mail.put(None)
+
+    def capacity(self) -> Load:
+        return Load(
+            self._scheduler.num_slots, self.num_running, self.num_waiting, self.limits.max_queue
+        )
 
     @property
     def num_running(self) -> int:
-        return len(self._scheduler.running)
+        """Utterances that have a slot."""
+        return sum(not one.is_over for one in tuple(self._scheduler.running))
 
     @property
     def num_waiting(self) -> int:
-        return len(self._scheduler.queue)
+        """Utterances that wait for a slot."""
+        return sum(not one.is_over for one in (*self._scheduler.queue, *self._inbox))
 
     @property
     def num_together(self) -> int:
-        """How many streams gain from being read at the same time."""
-        return self._scheduler.num_places if self.backend.shares_work else 1
+        """How many streams gain from being read concurrently."""
+        return self._scheduler.num_slots if self.backend.shares_work else 1
 
     @property
     def spent(self) -> Spent:
         return self._pipeline.spent
 
-    # -- a turn ------------------------------------------------------------------------------
-
-    def _take_turn(self) -> bool:
-        """Plan under the lock, work without it, wake under it again; False: nothing to do.
-
-        What interrupts this thread is raised here when the others' matters are settled.
-        """
-        self._feed()
-        self._sweep()
-        pipeline, plan, admitted = self._pipeline, Plan(), list[Seat]()
-        if pipeline.can_start:
-            plan = self._scheduler.plan(is_rendering=pipeline.is_rendering)
-            running = [self._seats[ticket] for ticket in self._scheduler.running]
-            admitted = [seat for seat in running if seat.slot is None]
-        if not admitted and not plan.stepped and not pipeline.is_busy:
-            return False
-        stepped = [self._seats[ticket] for ticket in plan.stepped]
-        fault: BaseException | None = None
-        try:
-            self._is_at_work, self._is_inside = True, False
-            self._lock.release()
-            with use_threads(self.threads):
-                over = pipeline.run(admitted, stepped, plan.num_frames)
-            self._leaving.extend(seat.session.ticket for seat in over)
-        except BaseException as error:
-            fault = error
-        fault = self._lock_again() or fault
-        self._is_at_work, self._is_inside = False, True
-        try:
-            if fault is not None:
-                self._settle(fault, pipeline.give_up())
-        finally:
-            self._sweep()
-            self._wake_ready()
-            fault = None  # it holds this frame
-        return True
-
-    def _lock_again(self) -> BaseException | None:
-        """Take the lock whatever comes; what interrupted the wait for it."""
-        interrupt = None
-        while True:
-            try:
-                self._lock.acquire()
-                return interrupt
-            except BaseException as error:
-                interrupt = error
-
-    def _feed(self) -> None:
-        """Hand the backend the live text that came during the last turn."""
-        while self._texts:
-            seat, text_ids, is_last = self._texts.popleft()
-            if seat.slot is None or seat.session.is_over:
-                continue
-            try:
-                self.backend.extend(seat.slot, text_ids, is_last)
-                seat.session.ticket.is_blocked = False
-            except BaseException as error:
-                self._settle(error, [seat])
-                self._wake_ready()
-
-    @contextmanager
-    def _inside(self) -> Iterator[None]:
-        with self._lock:
-            self._is_inside = True
-            try:
-                yield
-            finally:
-                self._is_inside = False
-                self._sweep()
-
-    def _sweep(self) -> None:
-        """Free the places of those who left, unless somebody is at work with them."""
-        has_room = False
-        try:
-            while self._leaving and not self._is_at_work:
-                ticket = self._leaving.popleft()
-                seat = self._seats.get(ticket)
-                if seat is None:
-                    continue
-                has_room = True
-                self._scheduler.leave(ticket, time.perf_counter() - seat.since)
-                self._seats.pop(ticket, None)
-                self._release(seat)
-        finally:
-            if has_room:
-                self._pass_on()
-
-    def _release(self, seat: Seat) -> None:
-        slot, seat.slot = seat.slot, None
-        if slot is None or self._failure is not None:
-            return
-        try:
-            self.backend.release(slot)
-        except Exception:  # of whoever left, and nobody else's
-            log.warning("the backend could not release slot %d", slot, exc_info=True)
-
-    # -- sleeping and waking -----------------------------------------------------------------
-
-    def _sleep(self, session: Session, seconds: float | None = None) -> None:
-        """Until its frames are there, or the work is passed on to it."""
-        bell = self._asleep[session] = Condition(self._lock)
-        try:
-            self._wait(bell, seconds)
-        finally:
-            self._asleep.pop(session, None)
-
-    def _wait(self, condition: Condition, seconds: float | None = None) -> None:
-        if current_thread() is main_thread():  # a signal handler may notify just before the wait
-            seconds = LONGEST_SLEEP_S if seconds is None else min(seconds, LONGEST_SLEEP_S)
-        self._is_inside = False
-        try:
-            condition.wait(seconds)
-        finally:
-            self._is_inside = True
-
-    def _wait_for_place(self, seat: Seat) -> None:
-        """All places are taken by streams that nobody reads just now."""
-        left = seat.since + self.limits.max_wait_s - time.perf_counter()
-        if left <= 0:
-            raise QueueFullError(self.num_waiting, self.limits.max_wait_s, self.num_running)
-        self._sleep(seat.session, left)
-
-    def _wake_ready(self) -> None:
-        """Those who have what they wait for; whoever did the turn goes on for the others."""
-        for session, bell in list(self._asleep.items()):
-            if session.is_ready or self._failure is not None:
-                bell.notify()
-
-    def _pass_on(self) -> None:
-        """Somebody else does the next turn."""
-        if not self._is_at_work:
-            for bell in itertools.islice(self._asleep.values(), 1):
-                bell.notify()
-
-    # -- after a fork ------------------------------------------------------------------------
-
     def check_process(self) -> None:
-        """An EngineError in a forked child, unless what it was given was idle and can be used."""
+        """An EngineError in a forked child, unless the engine was idle and can be used there."""
         if os.getpid() == self._pid:
             return
-        is_free = self._can_fork and self._lock.acquire(blocking=False)
-        if is_free:
-            is_free = not self._seats and not self._is_at_work
-            self._lock.release()
-        if not is_free:
+        if not self._can_fork or self._inbox or self._utterances():
             raise EngineError(
                 f"this TTS was loaded in process {self._pid} and cannot be used in a child forked "
                 "while it speaks, or forked at all if it runs on a GPU or on several threads; "
                 "load it in the child, or start children with multiprocessing's 'spawn'"
             )
-        self._pid = os.getpid()
+        self._pid, self._thread = os.getpid(), None
+        self._mail, self._start_lock = SimpleQueue(), Lock()
+
+    def _check_failure(self) -> None:
+        """A new error for each request: the traceback of one that is raised again grows."""
+        if self._failure is not None:
+            raise EngineError(str(self._failure)) from self._failure.__cause__
+
+    def _post(self, letter: Callable[[], object] | None) -> None:
+        """Send mail and make sure that the thread runs to read it."""
+        with self._start_lock:
+            self._mail.put(letter)
+            if self._thread is None:
+                self._thread = Thread(target=self._work, name="vivace-engine", daemon=True)
+                self._stop_at_exit = weakref.finalize(self, _stop, self._mail, self._thread)
+                self._thread.start()
+
+    # -- the thread --------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        is_idle = False
+        try:
+            while self._read_mail(is_idle):
+                is_idle = not self._take_turn()
+                if is_idle and self._scheduler.queue:
+                    self._expire()
+        except Exception as fault:  # a bug of the engine; readers must not wait for ever
+            log.exception("the engine failed")
+            self._break(fault, f"the engine failed ({describe(fault)}); load the model again")
+            self._sweep()
+
+    def _read_mail(self, is_idle: bool) -> bool:
+        """Do what the mail says, after waiting for some if idle; False: the thread ends."""
+        try:
+            if is_idle:
+                self._open(self._mail.get(timeout=self._num_idle_s()))
+            while True:
+                self._open(self._mail.get_nowait())
+        except Empty:
+            return not is_idle or bool(self._utterances()) or not self._end()
+
+    def _open(self, letter: Callable[[], object] | None) -> None:
+        if letter is not None:
+            letter()
+
+    def _num_idle_s(self) -> float | None:
+        """How long to wait for mail: until a request has waited too long, or the thread ends."""
+        if self._scheduler.queue:
+            return 1.0
+        return None if self._scheduler.running else self._linger_s
+
+    def _end(self) -> bool:
+        with self._start_lock:
+            if self._mail.empty() and not self._inbox:
+                self._thread = None
+                self._stop_at_exit.detach()
+            return self._thread is None
+
+    def _utterances(self) -> list[Utterance]:
+        return [*self._scheduler.running, *self._scheduler.queue]
+
+    def _extend(self, utterance: Utterance, text_ids: Sequence[int], is_last: bool) -> None:
+        if utterance.slot is None or utterance.is_over:
+            return
+        try:
+            self.backend.extend(utterance.slot, text_ids, is_last)
+            utterance.extend(len(text_ids), is_last)
+        except BaseException as fault:
+            self._settle(fault, [utterance])
+
+    def _take_in(self) -> None:
+        with self._start_lock:  # `submit` counts them
+            while self._inbox:
+                self._scheduler.queue.append(self._inbox.popleft())
+        if self._failure is not None:
+            for one in self._scheduler.queue:
+                one.fail(_engine_error(str(self._failure), self._failure))
+
+    def _take_turn(self) -> bool:
+        """One turn; False: there is nothing to do."""
+        self._take_in()
+        self._sweep()
+        pipeline, plan, began = self._pipeline, Plan(), time.perf_counter()
+        if pipeline.can_start:
+            plan = self._scheduler.plan(is_rendering=pipeline.is_rendering)
+        if not plan.admitted and not plan.stepped and not pipeline.is_busy:
+            return False
+        try:
+            with use_threads(self.threads):
+                pipeline.run(plan.admitted, plan.stepped, plan.num_frames)
+            self._num_faults = 0
+        except BaseException as fault:
+            self._settle(fault, pipeline.give_up())
+        self._sweep()
+        for one in self._utterances():
+            if one.num_wanted and one.is_ready:
+                one.wake()
+        self._report(plan, time.perf_counter() - began)
+        return True
+
+    def _report(self, plan: Plan, seconds: float) -> None:
+        if self.on_turn is None:
+            return
+        try:
+            self.on_turn(Turn(len(plan.admitted), len(plan.stepped), plan.num_frames, seconds))
+        except Exception:
+            log.warning("the hook for turns failed", exc_info=True)
+
+    def _sweep(self) -> None:
+        """Free the slots of utterances that are over, and wake their readers."""
+        for one in self._utterances():
+            if one.is_over:
+                self._scheduler.remove(one, time.perf_counter() - one.since)
+                self._release(one)
+                one.wake()
+
+    def _release(self, utterance: Utterance) -> None:
+        slot, utterance.slot = utterance.slot, None
+        if slot is None or self._failure is not None:
+            return
+        try:
+            self.backend.release(slot)
+        except Exception:
+            log.warning("the backend could not release slot %d", slot, exc_info=True)
+
+    def _expire(self) -> None:
+        """Nothing can run and requests wait for a slot: end what has waited or idled too long."""
+        now, limits = time.perf_counter(), self.limits
+        if now - self._collected_at > 1.0:
+            self._collected_at = now
+            gc.collect()  # a stream that is alive only in a reference cycle holds a slot
+        for one in self._scheduler.running:
+            if not one.num_wanted and now - one.read_at > limits.max_idle_s:
+                one.fail(
+                    EngineError(
+                        f"this stream was not read for {limits.max_idle_s:.0f} s while others "
+                        "waited for its slot; read faster, or allow more with max_streams"
+                    )
+                )
+        for one in self._scheduler.queue:
+            if now - one.since > limits.max_wait_s:
+                one.fail(QueueFullError(self.num_waiting, limits.max_wait_s, self.num_running))
 
     # -- trouble -----------------------------------------------------------------------------
 
-    def _settle(self, fault: BaseException, seats: Sequence[Seat]) -> None:
-        """Fail those whose state in the backend is not known any more; raise an interrupt again.
+    def _settle(self, fault: BaseException, utterances: Sequence[Utterance]) -> None:
+        """Fail the utterances whose slots are in an unknown state, or all of them.
 
-        After a lost context that is everybody, and nothing is run on this backend again.
+        All fail after a lost context, and when the backend is rebuilt after faults in a row.
         """
-        words = describe(fault)
-        is_own = is_interrupt(fault)
-        if is_own:
-            message = f"the turn that made this was interrupted ({words}); ask for it again"
-        elif is_context_lost():
-            message = f"the backend broke ({words}); start the process again to go on"
-            self._failure = as_tts_error(fault, message)
-            self._pipeline.drop()
-            seats = list(self._seats.values())
-        else:
-            message = f"the backend failed ({words}); ask again, or load the model again"
-        for seat in seats:
-            seat.session.fail(as_tts_error(fault, message))
-        self._leaving.extend(seat.session.ticket for seat in seats)
-        if is_own:
-            raise fault
+        self._num_faults += 1
+        if is_context_lost():
+            reason = f"the backend broke ({describe(fault)}); start the process again to go on"
+            self._break(fault, reason)
+            return
+        needs_rebuild = self._rebuild is not None and self._num_faults >= MAX_FAULTS
+        for one in self._utterances() if needs_rebuild else utterances:
+            reason = f"the backend failed ({describe(fault)}); ask again, or load the model again"
+            one.fail(_engine_error(reason, fault))
+        if needs_rebuild:
+            self._replace_backend()
 
-    def _check(self) -> None:
-        """A fresh error for each: the traceback of one that is raised again grows."""
-        if self._failure is not None:
-            raise EngineError(str(self._failure)) from self._failure.__cause__
+    def _replace_backend(self) -> None:
+        assert self._rebuild is not None
+        log.warning("the backend failed %d times in a row and is rebuilt", self._num_faults)
+        for one in self._utterances():
+            one.slot = None
+        try:
+            self.backend = self._rebuild()
+        except Exception as error:
+            self._break(error, f"the backend could not be rebuilt ({describe(error)})")
+        self._pipeline, self._num_faults = Pipeline(self.backend), 0
+
+    def _break(self, fault: BaseException, reason: str) -> None:
+        """Fail all utterances, now and later."""
+        self._failure = _engine_error(reason, fault)
+        self._pipeline = Pipeline(self.backend)
+        for one in self._utterances():
+            one.fail(_engine_error(reason, fault))
+
+
+def _engine_error(reason: str, fault: BaseException) -> EngineError:
+    error = EngineError(reason)
+    error.__cause__ = fault
+    return error
+
+
+def _stop(mail: SimpleQueue[Callable[[], object] | None], thread: Thread) -> None:
+    """At exit: a daemon thread must not be stopped inside the backend."""
+    mail.put(sys.exit)
+    thread.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from vivace.engine.session import ChunkFrames
+from vivace.engine.chunks import ChunkFrames
 from vivace.errors import RequestError
 from vivace.prompt import TextLayout
 from vivace.speech import SamplingOptions

@@ -1,9 +1,9 @@
-"""Who is admitted, who is stepped and for how many frames: plain numbers, no tensors, no threads.
+"""Which utterances are admitted, which are stepped, and for how many frames: plain numbers.
 
-Rules: first come, first admitted; every stream that may run is stepped in every turn; while
-somebody waits for their first audio a turn is as short as they asked; and no turn is longer than
-the frames that a stream has been given so far, or its sound would run out. Where company costs
-little, frames are also made ahead of their readers, beside others or while the last are rendered.
+Rules: first come, first admitted; every utterance that can run is stepped in every turn; while a
+reader waits for its first audio a turn is as short as it asked; and no turn is longer than the
+frames that an utterance was given so far, or its audio would underrun. Where a batched step costs
+little more than a single one, frames are also made ahead of their readers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vivace.errors import QueueFullError, RequestError
+from vivace.engine.utterance import State, Utterance
+from vivace.errors import RequestError
 
 Profile = Literal["latency", "balanced", "throughput"]
 
@@ -23,22 +24,23 @@ class Pace:
     """What a profile means."""
 
     max_frames: int  # of one turn
-    ahead: int  # frames made before their reader asks
-    spare: int  # frames of a turn, at least, in which nobody waits for first audio
+    max_ahead: int  # frames made before their reader asks
+    min_frames: int  # of a turn in which no reader waits for first audio
 
 
 PACES: dict[Profile, Pace] = {
-    "latency": Pace(max_frames=4, ahead=4, spare=1),
-    "balanced": Pace(max_frames=16, ahead=16, spare=4),
-    "throughput": Pace(max_frames=32, ahead=32, spare=16),
+    "latency": Pace(max_frames=4, max_ahead=4, min_frames=1),
+    "balanced": Pace(max_frames=16, max_ahead=16, min_frames=4),
+    "throughput": Pace(max_frames=32, max_ahead=32, min_frames=16),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    max_streams: int | None = None  # at once; None: as many as the backend has places
-    max_queue: int = 256  # waiting for a place
-    max_wait_s: float = 60.0  # for one, while those who have one do nothing
+    max_streams: int | None = None  # running at once; None: as many as the backend has slots
+    max_queue: int = 256  # waiting for a slot
+    max_wait_s: float = 60.0  # for a slot, while no reader of a running stream comes back
+    max_idle_s: float = 300.0  # an unread stream keeps its slot while others wait for one
     profile: Profile = "balanced"
 
     def __post_init__(self) -> None:
@@ -51,101 +53,79 @@ class EngineLimits:
             raise RequestError(f"profile must be one of {', '.join(PACES)}, not {self.profile!r}")
 
 
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """A stream in the scheduler's eyes."""
-
-    num_wanted: int = 0  # frames that its reader waits for; 0 if nobody does
-    num_made: int = 0  # frames, perhaps still being rendered
-    num_buffered: int = 0  # of these, not yet read
-    has_begun: bool = False  # its first audio is there
-    is_blocked: bool = False  # it waits for text
-    is_done: bool = False  # it makes no more frames
-
-    @property
-    def can_run(self) -> bool:
-        return not self.is_blocked and not self.is_done
-
-    @property
-    def num_missing(self) -> int:
-        return max(0, self.num_wanted - self.num_buffered) if self.can_run else 0
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One turn."""
 
-    admitted: tuple[Ticket, ...] = ()  # in this turn, so also stepped
-    stepped: tuple[Ticket, ...] = ()
+    admitted: tuple[Utterance, ...] = ()  # in this turn, and stepped too if they can be
+    stepped: tuple[Utterance, ...] = ()
     num_frames: int = 0
 
 
 @dataclass(slots=True)
 class Scheduler:
     limits: EngineLimits
-    num_places: int
-    runs_ahead: bool = True  # a frame more beside others costs next to nothing
-    queue: deque[Ticket] = field(default_factory=deque)
-    running: list[Ticket] = field(default_factory=list)
-    _mean_hold_s: float = 1.0  # how long a place was held, lately
+    num_slots: int
+    runs_ahead: bool = True  # a batched step costs little more than a single one
+    queue: deque[Utterance] = field(default_factory=deque)
+    running: list[Utterance] = field(default_factory=list)
+    _mean_held_s: float = 1.0  # moving average of how long a slot was held
 
-    def submit(self, ticket: Ticket) -> None:
-        """Stand in line; a QueueFullError if the line is too long."""
-        if self._has_place() or len(self.queue) < self.limits.max_queue:
-            self.queue.append(ticket)
-            return
-        raise QueueFullError(len(self.queue), self._estimate_wait_s())
-
-    def leave(self, ticket: Ticket, held_s: float = 0.0) -> None:
-        """Give the place, or the place in line, to the next; leaving twice changes nothing."""
-        if ticket in self.running:
-            self.running.remove(ticket)
-            self._mean_hold_s += 0.2 * (held_s - self._mean_hold_s)
-        elif ticket in self.queue:
-            self.queue.remove(ticket)
+    def remove(self, utterance: Utterance, held_s: float) -> None:
+        if utterance in self.running:
+            self.running.remove(utterance)
+            self._mean_held_s += 0.2 * (held_s - self._mean_held_s)
+        else:
+            self.queue.remove(utterance)
 
     def plan(self, *, is_rendering: bool = False) -> Plan:
-        """What to do next; nothing if no reader waits for anything that can be made.
+        """The next turn; empty if no reader waits for frames that can be made.
 
-        While the last frames are rendered, the next ones are made for readers to come.
+        While the last frames are rendered, the next ones are made ahead.
         """
         admitted = []
-        while self.queue and self._has_place():
-            ticket = self.queue.popleft()
-            self.running.append(ticket)
-            admitted.append(ticket)
-        missing = [ticket for ticket in self.running if ticket.num_missing]
+        while self.queue and self._has_slot():
+            self.running.append(self.queue.popleft())
+            admitted.append(self.running[-1])
+        missing = [one for one in self.running if self._num_missing(one)]
         if not missing and not is_rendering:
             return Plan(tuple(admitted))
-        company = self._company()
-        num_frames = self._turn_length(missing, company) if company else 0
-        return Plan(tuple(admitted), tuple(company), num_frames)
+        batch = self._batch()
+        num_frames = self._num_frames(missing, batch) if batch else 0
+        return Plan(tuple(admitted), tuple(batch), num_frames)
 
-    def _has_place(self) -> bool:
-        return len(self.running) < self.num_places
+    def _num_missing(self, utterance: Utterance) -> int:
+        """Of one that is admitted in this turn, all that its reader wants."""
+        if utterance.state is State.QUEUED:
+            return utterance.num_wanted
+        return utterance.num_missing
 
-    def _turn_length(self, missing: Sequence[Ticket], company: Sequence[Ticket]) -> int:
-        """As long as no first audio comes later than it could and nobody's sound runs out."""
+    def _has_slot(self) -> bool:
+        return len(self.running) < self.num_slots
+
+    def _num_frames(self, missing: Sequence[Utterance], batch: Sequence[Utterance]) -> int:
+        """As many as delay no first audio and let no audio underrun."""
         pace = PACES[self.limits.profile]
-        most = min(max(ticket.num_missing, ticket.num_made) for ticket in company)
-        new = [ticket.num_missing for ticket in missing if not ticket.has_begun]
+        most = min(max(self._num_missing(one), one.num_made) for one in batch)
+        new = [self._num_missing(one) for one in missing if not one.num_rendered]
         if new:
             return min(*new, most, pace.max_frames)
-        shortest = min((ticket.num_missing for ticket in missing), default=1)
-        wanted = max(shortest, pace.spare if self.runs_ahead else 1)
+        fewest = min((self._num_missing(one) for one in missing), default=1)
+        wanted = max(fewest, pace.min_frames if self.runs_ahead else 1)
         return min(wanted, most, pace.max_frames)
 
-    def _company(self) -> list[Ticket]:
-        """Those who wait, and those whose readers will be back soon."""
-        ahead = PACES[self.limits.profile].ahead if self.runs_ahead else 0
-        company = [
-            ticket
-            for ticket in self.running
-            if ticket.num_missing
-            or (ticket.num_made and ticket.can_run and ticket.num_buffered < ahead)
+    def _batch(self) -> list[Utterance]:
+        """Those whose readers wait, and those whose readers will be back soon."""
+        max_ahead = PACES[self.limits.profile].max_ahead if self.runs_ahead else 0
+        batch = [
+            one
+            for one in self.running
+            if self._num_missing(one)
+            or (one.num_made and one.state is State.RUNNING and one.num_ahead < max_ahead)
         ]
-        # First audio that is being rendered has the device to itself, unless somebody waits.
-        return company if any(ticket.num_missing or ticket.has_begun for ticket in company) else []
+        # First audio that is being rendered has the device to itself, unless a reader waits.
+        return batch if any(self._num_missing(one) or one.num_rendered for one in batch) else []
 
-    def _estimate_wait_s(self) -> float:
-        return max(0.1, self._mean_hold_s * (len(self.queue) + 1) / self.num_places)
+    def estimate_wait_s(self, num_waiting: int) -> float:
+        """How long one more would wait behind so many."""
+        return max(0.1, self._mean_held_s * (num_waiting + 1) / self.num_slots)

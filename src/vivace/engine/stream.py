@@ -1,11 +1,14 @@
-"""What the caller holds while a text is being spoken."""
+"""A text being spoken: chunks for a reader that waits, and steps for one that must not."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from queue import SimpleQueue
 from threading import Lock
 
 import numpy as np
@@ -14,95 +17,174 @@ from numpy.typing import NDArray
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.speed import SpeedChanger
 from vivace.audio.trim import StartTrimmer
-from vivace.engine.parts import Part
-from vivace.engine.piece import Piece
-from vivace.engine.session import Session
-from vivace.errors import EngineError, StreamClosedError
+from vivace.engine.engine import Engine
+from vivace.engine.utterance import Piece, Utterance, join
+from vivace.errors import EngineError, RequestError, StreamClosedError
 from vivace.model.config import CodecConfig
-from vivace.speech import FinishReason, Usage
+from vivace.prompt import SpokenReference
+from vivace.script.live import LiveScript
+from vivace.script.prompts import PromptWriter, Spoken
+from vivace.script.request import Request
+from vivace.script.script import KnownScript, Line, Script
+from vivace.speech import MAX_SEED, FinishReason, SamplingParams, Usage
 from vivace.text.script import Pause
+from vivace.voices.reference_leak import leaked_frames, may_leak
+
+
+class Wait(Enum):
+    """What a stream needs before its next step."""
+
+    FRAMES = auto()  # the engine wakes its reader
+    TEXT = auto()  # of the writer of a live text
+
+
+Wake = Callable[[], None]
+Steps = Generator[AudioChunk | Wait, None, None]
+Pieces = Generator[Piece | Wait, None, None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    sampling: SamplingParams
+    sizes: Iterator[int]  # frames of each chunk
+    speed: float = 1.0
+    is_guarded: bool = True  # stop speech that does not end by itself
+    is_limited: bool = False  # max_frames counts over the whole text, not for each utterance
 
 
 class Stream(Iterator[AudioChunk]):
-    """Chunks of a text as they are made; closing or dropping it frees its slot at once.
+    """Audio chunks of a text; closing or dropping it frees its slot.
 
-    Work happens while the caller waits for the next chunk, so several streams of one TTS
-    interleave as their callers please. A text iterator that raised is heard after the last chunk.
+    Frames are made while the reader waits for them, and on a GPU a few ahead. An error of a text
+    iterator is raised after the last chunk of what it gave.
     """
 
     def __init__(
         self,
-        parts: Iterator[Part],
+        engine: Engine,
+        writer: PromptWriter,
         config: CodecConfig,
-        sizes: Iterator[int],
+        request: Request,
+        settings: StreamSettings,
         *,
-        seed: int,
-        max_frames: int | None,  # of all utterances together; None: each has its own limit
-        trim: bool,
-        speed: float = 1.0,
-        stop_text: Callable[[], None] = lambda: None,  # a live text is asked for no more
+        wake: Wake | None = None,  # None: it is read as an iterator
     ) -> None:
-        self._parts = parts
-        self._stop_text = stop_text
+        if wake is None and isinstance(request.text, AsyncIterator):
+            raise RequestError("an async iterator of text is for astream; give stream an iterator")
+        writer.check(request)
+        self._engine, self._writer, self._request = engine, writer, request
+        is_known = isinstance(request.text, str)
+        self._script: Script = (KnownScript if is_known else LiveScript)(writer, request)
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        bell = self._bell
+        self._wake = wake or (lambda: bell.put(None))  # no reference to the stream itself
+        self._settings = settings
         self._sample_rate = config.output_sample_rate
         self._samples_per_frame = config.decode_upsample_rate
         self._no_codes = np.empty((0, config.decoder_config.num_quantizers), dtype=np.int64)
-        self._seed = seed
-        self._num_frames_left = max_frames
-        self._trimmer = StartTrimmer(self._sample_rate) if trim else None
-        self._speed = SpeedChanger(speed, self._sample_rate)
+        is_limited, max_frames = settings.is_limited, settings.sampling.max_frames
+        self._num_frames_left = max_frames if is_limited else None
+        self._trimmer = StartTrimmer(self._sample_rate) if request.trim else None
+        self._speed = SpeedChanger(settings.speed, self._sample_rate)
         self._began = time.perf_counter()
-        self._chunks = self._make_chunks(sizes)
+        self._steps = self._make_steps()
         self._pid = os.getpid()
-        self._is_busy = Lock()  # a chunk is being made, perhaps in another thread
-        self._session: Session | None = None  # that is speaking
+        self._is_reading, self._is_stepping = Lock(), Lock()
+        self._utterance: Utterance | None = None  # that is being spoken
         self._num_samples = self._num_frames = self._num_text_ids = 0
         self._is_cancelled = self._is_closed = False
         self._is_cut = False  # by a limit, before the end of the text
-        self._text_error: Exception | None = None
         self._reason: FinishReason = "stop"
         self.finish_reason: FinishReason | None = None
-        self.num_stalled = 0  # frames at the end that say nothing, of a stall
+        self.num_stalled = 0  # silent or repeated frames at the end of a stall
         self.num_utterances = 0
-        self.is_runaway = False  # something was stopped because it would not end by itself
+        self.is_runaway = False  # some speech was stopped because it did not end by itself
         self.first_audio_ms: float | None = None
         self.admit_ms = 0.0  # how long the first prompt took to read
-        self.progress = 0.0  # share of the text that is said; of a live text it is not known
+        self.progress = 0.0  # share of the text that was spoken; 0 for a live text
+
+    # -- reading -----------------------------------------------------------------------------
 
     def __next__(self) -> AudioChunk:
+        with self._is_reading:
+            self.check_open()
+            while not isinstance(step := self.step(), AudioChunk):
+                self._block(step)
+            return step
+
+    def check_open(self) -> None:
         if os.getpid() != self._pid:
             raise EngineError(
                 f"this stream was opened in process {self._pid} and cannot be read in a forked "
                 "child; open one there"
             )
+        if self._is_closed:
+            raise StreamClosedError("this stream was closed; ask for a new one")
+
+    def step(self) -> AudioChunk | Wait:
+        """The next chunk, or what must come first; StopIteration at the end."""
         try:
-            with self._is_busy:
-                if self._is_closed:
-                    raise StreamClosedError("this stream was closed; ask for a new one")
-                return next(self._chunks)
+            with self._is_stepping:
+                return next(self._steps)
         finally:
             if self._is_cancelled:
                 self._clear()
 
-    def __enter__(self) -> Stream:
-        return self
+    def _step_or_end(self) -> AudioChunk | Wait | None:
+        try:
+            return self.step()
+        except StopIteration:
+            return None
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def _block(self, wait: Wait) -> None:
+        if wait is Wait.TEXT:
+            self._pull()
+        else:
+            self._bell.get()
 
-    @property
-    def num_stalled_samples(self) -> int:
-        """At the end, that say nothing: what is left when a stall was stopped."""
-        return self.num_stalled * self._samples_per_frame
+    def feed(self, piece: object) -> None:
+        """More of a live text, after a step returned `Wait.TEXT`."""
+        self._script.feed(piece)
+
+    def finish_text(self, error: Exception | None = None) -> None:
+        """A live text ended, or its iterator raised."""
+        self._script.finish(error)
+
+    def _pull(self) -> None:
+        pieces = self._request.text
+        assert isinstance(pieces, Iterator)
+        try:
+            piece = next(pieces)
+        except StopIteration:
+            self.finish_text()
+        except Exception as error:
+            self.finish_text(error)
+        else:
+            self.feed(piece)
 
     def collect(self, report: Callable[[Stream], None] | None = None) -> Audio:
-        """All of it at once; if trimmed, without a stall at the end. `report` hears every chunk."""
+        """The whole audio; if trimmed, without a stall at the end. `report` is called per chunk."""
+        for step in self.collect_steps():
+            if isinstance(step, Audio):
+                return step
+            if isinstance(step, Wait):
+                self._block(step)
+            elif report is not None:
+                report(self)
+        raise AssertionError("the last step is the audio")
+
+    def collect_steps(self) -> Generator[Audio | AudioChunk | Wait, None, None]:
+        """Every chunk and what must come before it, then the whole audio."""
         chunks = []
         speed, self._speed = self._speed, SpeedChanger(1.0, self._sample_rate)
-        for chunk in self:
-            chunks.append(chunk)
-            if report is not None:
-                report(self)
+        try:
+            while (step := self._step_or_end()) is not None:
+                yield step
+                if isinstance(step, AudioChunk):
+                    chunks.append(step)
+        except BaseException:  # an interrupt, whose traceback would keep the stream alive
+            self.close()
+            raise
         if not chunks:
             raise StreamClosedError("this stream was closed before its first chunk")
         samples = np.concatenate([chunk.samples for chunk in chunks])
@@ -110,7 +192,7 @@ class Stream(Iterator[AudioChunk]):
             samples = samples[: len(samples) - self.num_stalled_samples]
         samples = np.concatenate([speed.process(samples), speed.finish()])
         assert self.finish_reason is not None
-        return Audio(
+        yield Audio(
             samples=samples,
             sample_rate=self._sample_rate,
             codes=np.concatenate([chunk.codes for chunk in chunks]),
@@ -118,99 +200,176 @@ class Stream(Iterator[AudioChunk]):
             usage=dataclasses.replace(self.usage, audio_s=len(samples) / self._sample_rate),
         )
 
-    def close(self) -> None:
-        """Stop here, at once; a stream that had not ended finishes as `cancelled`.
-
-        From anywhere: another thread, a signal handler, the stream's own text. A reader that waits
-        gets no more chunks, or when its text iterator returns, if it waits for that.
-        """
-        if os.getpid() != self._pid:  # a forked child's copy: its lock may be held for ever
-            return
-        self._is_cancelled = True
-        self._stop_text()
-        if self.finish_reason is None:
-            self.finish_reason = "cancelled"
-            self._is_closed = True
-        if (session := self._session) is not None:
-            session.cancel()
-        self._clear()
-
-    def _clear(self) -> None:
-        """Let go of what is under way, unless a reader is at it, who does so when it is through."""
-        if self._is_busy.acquire(blocking=False):
-            try:
-                self._chunks.close()
-            finally:
-                self._is_busy.release()
+    @property
+    def num_stalled_samples(self) -> int:
+        """Samples at the end that say nothing, of a stall that was stopped."""
+        return self.num_stalled * self._samples_per_frame
 
     @property
     def usage(self) -> Usage:
         """What was made so far and what it cost."""
-        session = self._session
+        utterance = self._utterance
         return Usage(
-            text_tokens=self._num_text_ids + (session.num_ids if session else 0),
-            frames=self._num_frames + (session.num_frames if session else 0),
+            text_tokens=self._num_text_ids + (utterance.num_text_ids if utterance else 0),
+            frames=self._num_frames + (utterance.num_read if utterance else 0),
             audio_s=self._num_samples / self._sample_rate,
             wall_s=time.perf_counter() - self._began,
-            seed=self._seed,
+            seed=self._settings.sampling.seed or 0,
             first_audio_ms=self.first_audio_ms,
         )
 
-    def _make_chunks(self, sizes: Iterator[int]) -> Generator[AudioChunk, None, None]:
-        while (part := self._next_part()) is not None:
-            if isinstance(part.work, Pause):
-                yield self._pause(part.work, is_last=part.is_last())
-            else:
-                yield from self._speak(part, part.work, sizes)
-            if self._is_cancelled:
-                return
-            if self._num_frames_left == 0:
-                part.raise_text_error()
-                break
-            self.progress = part.progress
-        if self.finish_reason is None and (self.num_utterances or self._text_error is None):
-            yield self._end()
-        if self._text_error is not None:
-            raise self._text_error
+    # -- closing -----------------------------------------------------------------------------
 
-    def _next_part(self) -> Part | None:
-        """None at the end of the text, also of one whose writer raised: that is heard last."""
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop at once; a stream that had not ended finishes as `cancelled`.
+
+        From anywhere: another thread, a signal handler, the stream's own text. A reader that waits
+        gets no more chunks; one that waits for a text iterator, when that returns.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._is_cancelled = True
+        if self.finish_reason is None:
+            self.finish_reason = "cancelled"
+            self._is_closed = True
+        if (utterance := self._utterance) is not None:
+            self._engine.cancel(utterance)
+        self._clear()
+        self._wake()
+
+    def _clear(self) -> None:
+        """End the steps, unless a reader is in one: it does so after it."""
+        if self._is_stepping.acquire(blocking=False):
+            try:
+                self._steps.close()
+            finally:
+                self._is_stepping.release()
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def _make_steps(self) -> Steps:
+        script, previous = self._script, None
+        while not script.is_over and self._num_frames_left != 0:
+            if (part := script.next_part()) is None:
+                if not script.is_over:
+                    yield Wait.TEXT
+                continue
+            if isinstance(part, Pause):
+                yield self._pause(part)
+            else:
+                previous = yield from self._speak(part, previous)
+            if self._num_frames_left != 0:
+                self.progress = script.progress
+        error = self._text_error()
+        if self.finish_reason is None and (self.num_utterances or error is None):
+            yield self._chunk(Piece(self._no_codes, np.empty(0, np.float32)), is_last=True)
+        if error is not None:
+            raise error
+
+    def _text_error(self) -> Exception | None:
         try:
-            return next(self._parts, None)
+            self._script.raise_error()
         except Exception as error:
-            self._text_error = error
-            return None
+            return error
+        return None
 
     def _speak(
-        self, part: Part, session: Session, sizes: Iterator[int]
-    ) -> Generator[AudioChunk, None, None]:
-        self._session = session
-        if self._is_cancelled:  # it may be set at any time, and is never unset
-            session.is_cancelled = True
-        if self._num_frames_left is not None:
-            session.limit_frames(self._num_frames_left)
+        self, line: Line, previous: Spoken | None
+    ) -> Generator[AudioChunk | Wait, None, Spoken | None]:
+        """The chunks of one utterance; returns what the next one continues from."""
+        while not line.has(self._writer.num_first_ids(self._request)):
+            yield Wait.TEXT
+        ids, codes = line.take(), list[NDArray[np.int64]]()
+        utterance, leak = self._open(line, ids, previous)
+        pieces = self._pieces(utterance, line)
         try:
-            for piece in session.pieces(sizes):
-                if piece.finish_reason not in (None, "stop") and self._reason == "stop":
-                    self._reason = piece.finish_reason
-                is_over = piece.finish_reason is not None
-                is_cut = session.num_frames == self._num_frames_left and not part.is_last()
-                self._is_cut = is_over and is_cut
-                if self._is_cut and self._reason == "stop":
-                    self._reason = "length"
-                self.admit_ms = self.admit_ms or session.admit_ms
-                yield self._chunk(piece, is_last=self._is_cut or (is_over and part.is_last()))
+            self._engine.submit(utterance)
+            for piece in pieces if leak is None else drop_leak(pieces, leak.codes):
+                if isinstance(piece, Wait):
+                    yield piece
+                    continue
+                codes.append(piece.codes)
+                yield self._as_chunk(piece, utterance, line)
         finally:
-            self._count(session)
+            self._engine.cancel(utterance)
+            self._count(utterance)
+        is_live = not isinstance(self._request.text, str)
+        if not self._writer.continues or is_live or utterance.finish_reason != "stop":
+            return None
+        spoken = SpokenReference(text_ids=ids, codes=np.concatenate(codes))
+        return Spoken(line.text, spoken) if len(spoken.codes) else None
 
-    def _count(self, session: Session) -> None:
-        self._session = None
+    def _open(
+        self, line: Line, ids: Sequence[int], previous: Spoken | None
+    ) -> tuple[Utterance, SpokenReference | None]:
+        settings = self._settings
+        prompt, leak = self._writer.write(
+            self._request, line.text, ids, is_complete=line.is_complete, previous=previous
+        )
+        seed = ((settings.sampling.seed or 0) + self.num_utterances) % (MAX_SEED + 1)
+        sampling = settings.sampling.replace(seed=seed)
+        if (num_left := self._num_frames_left) is not None:
+            min_frames = min(sampling.min_frames, num_left)
+            sampling = sampling.replace(max_frames=num_left, min_frames=min_frames)
+        utterance = self._utterance = Utterance(
+            prompt=prompt,
+            sampling=sampling,
+            wake=self._wake,
+            num_text_ids=len(ids),
+            is_text_complete=line.is_complete,
+            is_guarded=settings.is_guarded,
+            has_budget=settings.is_guarded and not settings.is_limited,
+        )
+        if self._is_cancelled:  # it may be set at any time, and is never unset
+            utterance.cancel()
+        return utterance, leak
+
+    def _pieces(self, utterance: Utterance, line: Line) -> Pieces:
+        for num_frames in self._settings.sizes:
+            while True:
+                self._engine.request(utterance, num_frames)
+                while not utterance.is_ready:
+                    yield Wait.FRAMES
+                utterance.num_wanted = 0
+                if self._is_cancelled:
+                    return
+                if utterance.has_frames or not utterance.needs_text:
+                    break
+                while not line.has(1):
+                    yield Wait.TEXT
+                self._engine.extend(utterance, line.take(), line.is_complete)
+            piece = utterance.take(num_frames)
+            yield piece
+            if piece.finish_reason is not None:
+                return
+
+    def _count(self, utterance: Utterance) -> None:
+        self._utterance = None
         self.num_utterances += 1
         if self._num_frames_left is not None:
-            self._num_frames_left -= session.num_frames
-        self._num_frames += session.num_frames
-        self._num_text_ids += session.num_ids
-        self.is_runaway |= session.finish_reason == "stall" or session.is_over_budget
+            self._num_frames_left -= utterance.num_read
+        self._num_frames += utterance.num_read
+        self._num_text_ids += utterance.num_text_ids
+        self.is_runaway |= utterance.finish_reason == "stall" or utterance.is_over_budget
+
+    # -- chunks ------------------------------------------------------------------------------
+
+    def _as_chunk(self, piece: Piece, utterance: Utterance, line: Line) -> AudioChunk:
+        if piece.finish_reason not in (None, "stop") and self._reason == "stop":
+            self._reason = piece.finish_reason
+        is_over = piece.finish_reason is not None
+        is_last = line.is_complete and self._script.is_over
+        self._is_cut = is_over and not is_last and utterance.num_read == self._num_frames_left
+        if self._is_cut and self._reason == "stop":
+            self._reason = "length"
+        self.admit_ms = self.admit_ms or utterance.admit_ms
+        return self._chunk(piece, is_last=self._is_cut or (is_over and is_last))
 
     def _chunk(self, piece: Piece, *, is_last: bool) -> AudioChunk:
         """Speech, or nothing at all for an end that the chunk before could not know of."""
@@ -222,12 +381,9 @@ class Stream(Iterator[AudioChunk]):
         self.num_stalled = piece.num_stalled if is_last else 0
         return self._hand_out(samples, piece.codes, is_last=is_last)
 
-    def _pause(self, pause: Pause, *, is_last: bool) -> AudioChunk:
-        num_samples = round(pause.seconds * self._sample_rate)
-        return self._hand_out(np.zeros(num_samples, np.float32), self._no_codes, is_last=is_last)
-
-    def _end(self) -> AudioChunk:
-        return self._chunk(Piece(self._no_codes, np.empty(0, np.float32)), is_last=True)
+    def _pause(self, pause: Pause) -> AudioChunk:
+        silence = np.zeros(round(pause.seconds * self._sample_rate), np.float32)
+        return self._hand_out(silence, self._no_codes, is_last=self._script.is_over)
 
     def _hand_out(
         self, samples: NDArray[np.float32], codes: NDArray[np.int64], *, is_last: bool
@@ -249,3 +405,21 @@ class Stream(Iterator[AudioChunk]):
             finish_reason=reason,
             codes=codes,
         )
+
+
+def drop_leak(pieces: Pieces, ref_codes: NDArray[np.int64]) -> Pieces:
+    """The pieces without frames of the reference; the first are held while they may be some.
+
+    Without a leak that is two frames, because two that differ are enough to tell.
+    """
+    held: list[Piece] = []
+    for piece in pieces:
+        if isinstance(piece, Wait):
+            yield piece
+            continue
+        held.append(piece)
+        codes = np.concatenate([one.codes for one in held])
+        if piece.finish_reason is not None or not may_leak(ref_codes, codes):
+            yield join(held).without(leaked_frames(ref_codes, codes))
+            break
+    yield from pieces

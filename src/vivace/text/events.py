@@ -17,7 +17,7 @@ from vivace.text.tidy import Tidier
 Event = str | Pause | Cut
 
 
-class LiveScript:
+class EventReader:
     """Turns pieces of a text into speakable text, pauses and cuts between utterances."""
 
     def __init__(self, options: ScriptOptions) -> None:

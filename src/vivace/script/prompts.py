@@ -1,14 +1,13 @@
-"""A request in the caller's words becomes a prompt that the loaded checkpoint can serve.
+"""Checks requests against the loaded checkpoint and writes their prompts.
 
-What it cannot serve is refused here, with the name of the checkpoint that can.
+What the checkpoint cannot do is refused, naming the checkpoint that can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vivace.engine.live_text import LiveText
 from vivace.errors import (
     RequestError,
     TextTooLongError,
@@ -25,9 +24,11 @@ from vivace.prompt import (
     language_id,
     preset_id,
 )
+from vivace.script.request import Request
 from vivace.text.letters import Letters, check_speakable
 from vivace.text.script import ScriptOptions
 from vivace.text.tokenizer import TextTokenizer
+from vivace.voices.reference_leak import shares_words
 from vivace.voices.voice import Voice
 
 MAX_TEXT_CHARS = 1_000_000  # a long book; it is spoken in utterances of a few sentences
@@ -47,36 +48,15 @@ RELEASED_LANGUAGES = {
 BASE_OF_WIDTH = {2048: "Qwen/Qwen3-TTS-12Hz-1.7B-Base"}  # for cloned voices of that width
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Request:
-    """What is to be said, and how, exactly: no voice means no speaker, no instruct none."""
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """An utterance that was spoken to its end: the next one continues from it."""
 
-    text: str | Iterator[str]  # an iterator gives text as it is written
-    voice: str | Voice | None
-    language: str
-    instruct: str | None
-    layout: TextLayout | None  # None: the official choice
-    split: bool = True  # a long text into utterances
-    clean: bool = False  # take markdown, emoji and links out first
-    keep_emoji: bool = False
-    normalize: bool | None = None  # None: what the checkpoint wants
-    trim: bool = False  # take off what is said of a reference again
+    text: str
+    reference: SpokenReference
 
 
-def as_pieces(text: object) -> Iterator[str]:
-    """An iterator of text pieces, or a RequestError."""
-    if isinstance(text, (list, tuple)):
-        raise RequestError(
-            "a list of texts is a batch, which only speak makes; stream one text at a time, "
-            "or give iter(pieces) for one text in pieces"
-        )
-    if isinstance(text, Iterable) and not isinstance(text, (bytes, bytearray)):
-        return iter(text)
-    kind = type(text).__name__
-    raise RequestError(f"text must be a string or an iterator of strings, not {kind}")
-
-
-class Intake:
+class PromptWriter:
     def __init__(self, config: ModelConfig, tokenizer: TextTokenizer) -> None:
         self._config = config
         self.tokenizer = tokenizer
@@ -135,36 +115,47 @@ class Intake:
 
     @property
     def continues(self) -> bool:
-        """Whether an utterance can go on from the last one in context."""
+        """Whether an utterance can continue from the last one in context."""
         return self._config.tts_model_type == "base"
 
-    def write_prompt(
-        self, request: Request, text_ids: Sequence[int], reference: SpokenReference | None = None
-    ) -> Prompt:
-        """The prompt of a text known in full, going on from `reference`."""
-        default: TextLayout = "streamed" if self._config.tts_model_type == "base" else "whole"
-        layout = request.layout or default
-        return self._write(request, text_ids, layout, is_complete=True, reference=reference)
+    def num_first_ids(self, request: Request) -> int:
+        """How many ids of a live text its prompt needs: the reference's rows, but one at least."""
+        reference = self._voice_reference(request.voice)
+        return max(1, len(reference.codes) + 1 - len(reference.text_ids)) if reference else 1
 
-    def write_live_prompt(self, request: Request, live: LiveText) -> Prompt:
-        """The prompt of the first of a live text: one id, or as many as the reference has rows."""
-        reference = self.reference(request.voice)
-        needed = 1
-        if reference is not None:
-            needed = max(1, len(reference.codes) + 1 - len(reference.text_ids))
-        text_ids = live.take(needed)
-        return self._write(
-            request, text_ids, "streamed", is_complete=live.is_done, reference=reference
-        )
+    def write(
+        self,
+        request: Request,
+        text: str,  # of the utterance, as far as it is known
+        text_ids: Sequence[int],
+        *,
+        is_complete: bool = True,  # False: more ids follow
+        previous: Spoken | None = None,
+    ) -> tuple[Prompt, SpokenReference | None]:
+        """The prompt of an utterance, and the reference whose end must not be heard again."""
+        is_live = not isinstance(request.text, str)
+        default: TextLayout = "streamed" if self.continues or is_live else "whole"
+        reference, transcript = self._reference(request, previous)
+        prompt = self._write(request, text_ids, request.layout or default, is_complete, reference)
+        may_leak = request.trim and not is_live and not shares_words(transcript, text)
+        return prompt, reference if may_leak else None
+
+    def _reference(
+        self, request: Request, previous: Spoken | None
+    ) -> tuple[SpokenReference | None, str]:
+        """What the speech continues from, and its words."""
+        if previous is not None:
+            return previous.reference, previous.text
+        transcript = request.voice.ref_text if isinstance(request.voice, Voice) else None
+        return self._voice_reference(request.voice), transcript or ""
 
     def _write(
         self,
         request: Request,
         text_ids: Sequence[int],
         layout: TextLayout,
-        *,
         is_complete: bool,
-        reference: SpokenReference | None = None,
+        reference: SpokenReference | None,
     ) -> Prompt:
         preset, cloned = self._settle_voice(request.voice)
         prompt = build_prompt(
@@ -268,8 +259,8 @@ class Intake:
         end = [self._config.im_end_token_id, *tokenizer.encode("\n")]
         return [*tokenizer.role_ids("user"), *tokenizer.encode(instruct), *end]
 
-    def reference(self, voice: str | Voice | None) -> SpokenReference | None:
-        """The recording that a voice goes on from in context, if it has one."""
+    def _voice_reference(self, voice: str | Voice | None) -> SpokenReference | None:
+        """The recording that a voice continues from in context, if it has one."""
         if not isinstance(voice, Voice) or voice.ref_codes is None or voice.ref_text is None:
             return None
         return SpokenReference(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from vivace.errors import RequestError
 from vivace.text.cutter import Cut
+from vivace.text.events import Event, EventReader
 from vivace.text.live_clean import LiveCleaner
-from vivace.text.live_script import Event, LiveScript
 from vivace.text.script import Pause, ScriptOptions, clean_text, parse_pauses
 
 MAX_CHARS = 40
@@ -57,7 +57,7 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 def read(pieces: list[str], max_chars: int | None = MAX_CHARS, clean: bool = False) -> list[Event]:
     """All events, with neighbouring texts joined."""
-    script = LiveScript(ScriptOptions(max_chars=max_chars, clean=clean))
+    script = EventReader(ScriptOptions(max_chars=max_chars, clean=clean))
     events = [event for piece in pieces for event in script.feed(piece)] + script.finish()
     joined: list[Event] = []
     for event in events:
@@ -105,7 +105,7 @@ def test_a_longer_text_is_cut_at_the_first_sentence_end_after_the_limit() -> Non
 
 
 def test_words_are_given_out_before_their_sentence_ends() -> None:
-    script = LiveScript(ScriptOptions(max_chars=MAX_CHARS))
+    script = EventReader(ScriptOptions(max_chars=MAX_CHARS))
     assert script.feed("Hello wor") == ["Hello wor"]
     assert script.feed("ld. ") == ["ld"]
     assert script.feed("And") == [". And"]
@@ -158,7 +158,7 @@ def test_what_is_no_pause_is_text(mark: str) -> None:
 
 @pytest.mark.parametrize("mark", ["[pause 99s]", "[pause 0s]", "[pause 10001 ms]"])
 def test_a_pause_of_a_bad_length_is_left_out_and_remembered(mark: str) -> None:
-    script = LiveScript(ScriptOptions())
+    script = EventReader(ScriptOptions())
     events = [e for c in f"One {mark} two, [pause 1s] three." for e in script.feed(c)]
     events += script.finish()
     assert "".join(e for e in events if isinstance(e, str)) == "One  two,  three."
@@ -239,7 +239,7 @@ HOSTILE = {
 def count_calls(text: str, num_pieces: int, *, clean: bool) -> int:
     """Python function calls and returns that reading a text takes."""
     size = -(-len(text) // num_pieces)
-    script = LiveScript(ScriptOptions(max_chars=120, clean=clean))
+    script = EventReader(ScriptOptions(max_chars=120, clean=clean))
     calls = 0
 
     def count(frame: object, event: str, argument: object) -> None:
@@ -272,7 +272,7 @@ def test_300_000_characters_in_one_piece_are_read_in_moments(name: str) -> None:
     """Quadratic work takes minutes; the bound leaves a busy machine much room."""
     text = (HOSTILE[name] * 300_000)[:300_000]
     began = time.process_time()
-    script = LiveScript(ScriptOptions(clean=True))
+    script = EventReader(ScriptOptions(clean=True))
     script.feed(text)
     script.finish()
     assert time.process_time() - began < 20

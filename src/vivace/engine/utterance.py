@@ -1,0 +1,236 @@
+"""One utterance, from its prompt to its last frame: the only object the engine knows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.backends.base import Samples, Slot, SlotStatus
+from vivace.engine.guard import StallDetector, frame_budget, has_sound
+from vivace.errors import NumericError
+from vivace.prompt import Prompt
+from vivace.speech import FinishReason, SamplingParams
+
+
+class State(Enum):
+    QUEUED = auto()  # waits for a slot
+    RUNNING = auto()
+    NEEDS_TEXT = auto()  # its slot can make no frame before more text comes
+    ENDING = auto()  # all frames are made, the last ones not yet rendered
+    DONE = auto()
+    FAILED = auto()
+    CANCELLED = auto()
+
+
+STATE_OF: dict[SlotStatus, State] = {
+    "running": State.RUNNING,
+    "waiting": State.NEEDS_TEXT,
+    "stop": State.ENDING,
+    "length": State.ENDING,
+    "failed": State.ENDING,
+}
+OVER = {State.DONE, State.FAILED, State.CANCELLED}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Consecutive frames of an utterance; the last piece may be empty."""
+
+    codes: NDArray[np.int64]  # [frames, codebooks]
+    samples: Samples
+    finish_reason: FinishReason | None = None  # set on the last piece
+    num_stalled: int = 0  # silent or repeated frames at the end of a stall
+
+    def without(self, num_frames: int) -> Piece:
+        """The piece without its first frames."""
+        if not num_frames:
+            return self
+        samples = self.samples[num_frames * (len(self.samples) // len(self.codes)) :]
+        return dataclasses.replace(self, codes=self.codes[num_frames:], samples=samples)
+
+
+NO_FRAMES = Piece(np.empty((0, 0), np.int64), np.empty(0, np.float32))
+
+
+def join(pieces: list[Piece]) -> Piece:
+    """Consecutive pieces as one."""
+    return dataclasses.replace(
+        pieces[-1],
+        codes=np.concatenate([piece.codes for piece in pieces]),
+        samples=np.concatenate([piece.samples for piece in pieces]),
+    )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Utterance:
+    """The engine's thread writes it; its reader sets `num_wanted` and takes frames.
+
+    `cancel` may come from any thread, a finalizer or a signal handler.
+    """
+
+    prompt: Prompt
+    sampling: SamplingParams
+    wake: Callable[[], None]  # its reader, from the engine's thread
+    num_text_ids: int = 0
+    is_text_complete: bool = True
+    is_guarded: bool = True  # against stalls
+    has_budget: bool = True  # of frames, by the length of the text
+    # -- the engine's
+    slot: Slot | None = None
+    since: float = 0.0  # when it was queued, then when it was admitted
+    admit_ms: float = 0.0
+    num_made: int = 0  # frames, including those being rendered
+    num_rendered: int = 0
+    finish_reason: FinishReason | None = None
+    error: Exception | None = None
+    is_over_budget: bool = False
+    # -- the reader's
+    num_wanted: int = 0  # frames that its reader waits for; 0 if it does not wait
+    read_at: float = 0.0  # when its reader last asked for frames
+    num_read: int = 0
+    is_text_sent: bool = False  # and not yet given to its slot
+    _state: State = State.QUEUED
+    _is_cancelled: bool = False
+    _rendered: deque[Piece] = field(default_factory=deque)  # one frame each, not yet read
+    _stall: StallDetector = field(default_factory=StallDetector)
+    _num_stalled: int = 0
+    _has_sound: bool = False
+
+    @property
+    def state(self) -> State:
+        if self._is_cancelled and self._state not in OVER:
+            return State.CANCELLED
+        return self._state
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_cancelled or self._state in OVER
+
+    @property
+    def num_ahead(self) -> int:
+        """Frames made and not yet read."""
+        return self.num_made - self.num_read
+
+    @property
+    def num_missing(self) -> int:
+        """Frames to make for its reader now."""
+        return max(0, self.num_wanted - self.num_ahead) if self.state is State.RUNNING else 0
+
+    @property
+    def needs_text(self) -> bool:
+        """Whether its reader must send text: all frames of what it sent are rendered."""
+        is_blocked = self.state is State.NEEDS_TEXT and not self.is_text_sent
+        return is_blocked and self.num_made == self.num_rendered
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its reader has what it waits for, or need not wait for it."""
+        return len(self._rendered) >= self.num_wanted or self.is_over or self.needs_text
+
+    @property
+    def has_frames(self) -> bool:
+        return bool(self._rendered)
+
+    # -- its reader --------------------------------------------------------------------------
+
+    def take(self, num_frames: int) -> Piece:
+        """Up to so many rendered frames, and the end if it follows; its error if there are none."""
+        if self.error is not None and not self._rendered:
+            raise self.error
+        taken = [NO_FRAMES]
+        while self._rendered and (len(taken) <= num_frames or not len(self._rendered[0].codes)):
+            taken.append(self._rendered.popleft())
+        self.num_read += sum(len(piece.codes) for piece in taken)
+        return join(taken[1:] or taken)
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    # -- the engine's thread -----------------------------------------------------------------
+
+    def admit(self, slot: Slot, now: float) -> None:
+        self.slot, self.since, self._state = slot, now, State.RUNNING
+
+    def extend(self, num_ids: int, is_last: bool) -> None:
+        """More text was given to its slot."""
+        self.num_text_ids += num_ids
+        self.is_text_complete, self.is_text_sent = is_last, False
+        if self._state is State.NEEDS_TEXT:
+            self._state = State.RUNNING
+
+    def make(self, num_frames: int, status: SlotStatus) -> None:
+        """Frames were made; they are rendered next."""
+        self.num_made += num_frames
+        if self._state not in OVER:
+            self._state = STATE_OF[status]
+
+    def receive(self, codes: NDArray[np.int64], samples: Samples, status: SlotStatus) -> None:
+        """Rendered frames, and the slot's status after them; ignored after its end."""
+        num_left = self._num_left(self.num_rendered)
+        self.num_rendered += len(codes)
+        if self.is_over:
+            return
+        if not np.isfinite(samples).all():
+            self.fail(self._numeric_error("samples", self.num_rendered - len(codes)))
+            return
+        is_cut = len(codes) > num_left
+        if is_cut:
+            samples = samples[: num_left * (len(samples) // len(codes))]
+            codes = codes[:num_left]
+        self._has_sound = self._has_sound or has_sound(samples, len(codes))
+        self._publish(codes, samples, self._end_of(codes, samples, status if not is_cut else None))
+        if status == "failed":
+            self.fail(self._numeric_error("numbers", self.num_rendered))
+
+    def _end_of(
+        self, codes: NDArray[np.int64], samples: Samples, status: SlotStatus | None
+    ) -> FinishReason | None:
+        """How it ends after these frames, if it does: by itself, at a limit, or by its guard."""
+        if status == "stop":
+            return "stall" if self.is_guarded and not self._has_sound else "stop"
+        if status == "length" or status == "failed":
+            return "length" if status == "length" else None
+        if self.is_guarded and self.is_text_complete and len(codes):
+            self._num_stalled = self._stall.observe(codes, samples)
+        if self._num_stalled:
+            return "stall"
+        self.is_over_budget = self._num_left(self.num_rendered) <= 0
+        return "length" if self.is_over_budget else None
+
+    def _publish(
+        self, codes: NDArray[np.int64], samples: Samples, reason: FinishReason | None
+    ) -> None:
+        """Hand frames to the reader in one operation, the end with the last of them."""
+        size = len(samples) // max(1, len(codes))
+        pieces = [
+            Piece(codes[n : n + 1], samples[n * size : (n + 1) * size]) for n in range(len(codes))
+        ]
+        if reason is not None:
+            last = pieces.pop() if pieces else Piece(codes, samples)
+            pieces.append(Piece(last.codes, last.samples, reason, self._num_stalled))
+        self.finish_reason = reason
+        self._rendered.extend(pieces)
+        if reason is not None:
+            self._state = State.DONE
+
+    def fail(self, error: Exception) -> None:
+        if self._state not in OVER:
+            self.error, self._state = error, State.FAILED
+
+    def _num_left(self, num_frames: int) -> int:
+        """Frames of the budget left after so many; there is none before the text is complete."""
+        if not self.has_budget or not self.is_text_complete:
+            return self.sampling.max_frames
+        return frame_budget(self.num_text_ids) - num_frames
+
+    def _numeric_error(self, what: str, frame: int) -> NumericError:
+        return NumericError(
+            f"the model's {what} stopped being finite at frame {frame}; "
+            "try float32, and check the weights"
+        )

@@ -1,0 +1,191 @@
+"""A live text as a sequence of utterances and pauses, with ids as soon as they are certain."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from vivace.errors import RequestError
+from vivace.script.prompts import PromptWriter
+from vivace.script.request import Request
+from vivace.script.script import SILENT_S, Line, seam
+from vivace.text.cutter import Cut
+from vivace.text.events import Event, EventReader
+from vivace.text.letters import Letters, is_speakable
+from vivace.text.live import LiveTokenizer
+from vivace.text.script import Pause
+
+
+class LiveScript:
+    """Text is fed only when it is needed, so a slow reader slows the writer down.
+
+    What cannot be spoken is left out: the rest is spoken, then the first error is raised. Every
+    utterance continues from the voice's own reference, if it has one; continuing from the last
+    utterance would have to wait for as much new text as that had frames.
+    """
+
+    def __init__(self, writer: PromptWriter, request: Request) -> None:
+        self._writer, self._letters = writer, writer.letters
+        self._options = writer.script_options(request)
+        self._reader = EventReader(self._options)
+        self._events: deque[Event] = deque()
+        self._beginning = _Beginning(self._letters, with_emoji=self._options.keep_emoji)
+        self._is_written = False
+        self._error: Exception | None = None
+        self._line: LiveLine | None = None  # the last one taken
+        self._last_cut = Cut()
+        self._needs_seam = self._has_lines = False
+
+    @property
+    def progress(self) -> float:
+        return 0.0
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_written and not self._events and not self._beginning
+
+    def feed(self, piece: object) -> None:
+        if isinstance(piece, str):
+            self._take_in(self._reader.feed(piece))
+        else:
+            kind = type(piece).__name__
+            self.finish(RequestError(f"text pieces must be strings, not {kind}"))
+
+    def finish(self, error: Exception | None = None) -> None:
+        if not self._is_written:
+            self._is_written = True
+            self._fail(error)
+            self._take_in(self._reader.finish())
+
+    def raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self.is_over and not self._has_lines:
+            raise RequestError("the text has no words in it; there is nothing to say")
+
+    def next_part(self) -> Line | Pause | None:
+        if self._line is not None and not self._line.skip():
+            return None
+        self._line = None
+        while self._events:
+            event = self._events.popleft()
+            if isinstance(event, str):
+                if self._beginning.add(event):
+                    self._events.appendleft(self._beginning.take())
+                    return self._next_line()
+                continue
+            if (silence := self._end_beginning()) is not None:
+                self._events.appendleft(event)
+                return silence
+            if isinstance(event, Pause):
+                self._needs_seam = False
+                return event
+            self._last_cut = event
+        return self._end_beginning() if self._is_written else None
+
+    def _next_line(self) -> Line | Pause:
+        if self._needs_seam:
+            self._needs_seam = False
+            return seam(self._options, is_inside=self._last_cut.is_inside)
+        self._needs_seam = self._has_lines = True
+        self._line = LiveLine(self, LiveTokenizer(self._writer.tokenizer))
+        return self._line
+
+    def _end_beginning(self) -> Pause | None:
+        """Silence for an utterance of nothing that can be spoken; foreign letters are an error."""
+        text = self._beginning.take()
+        if (letter := self._letters.find_foreign(text)) is not None:
+            self._fail(self._writer.refuse_letter(letter))
+            return None
+        if not text.strip():
+            return None
+        self._needs_seam = False
+        return Pause(SILENT_S)
+
+    def take_text(self) -> str | None:
+        """The next text of the utterance at hand; None at its end, and where more must come."""
+        return str(self._events.popleft()) if self._next_is_text() else None
+
+    @property
+    def is_line_over(self) -> bool:
+        """Whether the text of the utterance at hand was taken to its end."""
+        return self.is_over or (bool(self._events) and not self._next_is_text())
+
+    def _next_is_text(self) -> bool:
+        return bool(self._events) and isinstance(self._events[0], str)
+
+    def _fail(self, error: Exception | None) -> None:
+        self._error = self._error or error
+
+    def _take_in(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, str) and self._letters.is_strict:
+                if (letter := self._letters.find_foreign(event)) is not None:
+                    self._fail(self._writer.refuse_letter(letter))
+                event = self._letters.without_foreign(event)
+            if event != "":
+                self._events.append(event)
+        self._fail(self._reader.error)
+
+
+class _Beginning:
+    """The first of an utterance, until it has something that can be spoken."""
+
+    def __init__(self, letters: Letters, *, with_emoji: bool) -> None:
+        self._letters, self._with_emoji = letters, with_emoji
+        self._texts: list[str] = []
+        self._is_found, self._num_own, self._num_foreign = False, 0, 0
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def add(self, text: str) -> bool:
+        """Whether it can be spoken now: something has a sound, and own letters are the most."""
+        self._texts.append(text)
+        self._is_found = self._is_found or is_speakable(text, with_emoji=self._with_emoji)
+        own, foreign = self._letters.count(text)
+        self._num_own, self._num_foreign = self._num_own + own, self._num_foreign + foreign
+        return self._is_found and self._num_own >= self._num_foreign
+
+    def take(self) -> str:
+        text = "".join(self._texts)
+        self._texts = []
+        self._is_found, self._num_own, self._num_foreign = False, 0, 0
+        return text
+
+
+class LiveLine:
+    def __init__(self, script: LiveScript, tokenizer: LiveTokenizer) -> None:
+        self._script, self._tokenizer = script, tokenizer
+        self._ids: list[int] = []  # known and not yet taken
+        self._is_read = False
+        self.text = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return self._is_read and not self._ids
+
+    def has(self, num_ids: int) -> bool:
+        while len(self._ids) < num_ids and not self._is_read:
+            if (text := self._script.take_text()) is not None:
+                self.text += text
+                self._ids += self._tokenizer.feed(text)
+            elif self._script.is_line_over:
+                self._is_read = True
+                self._ids += self._tokenizer.finish()
+            else:
+                return False
+        return True
+
+    def take(self) -> Sequence[int]:
+        ids, self._ids = self._ids, []
+        return ids
+
+    def skip(self) -> bool:
+        """Pass over what was not spoken of it; False if its end is not written yet."""
+        while not self._is_read:
+            if self._script.take_text() is None:
+                if not self._script.is_line_over:
+                    return False
+                self._is_read = True
+        return True

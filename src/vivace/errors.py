@@ -104,7 +104,7 @@ class QueueFullError(EngineError):
     """Too many requests wait already; `retry_s` is when to try again."""
 
     def __init__(self, num_waiting: int, retry_s: float, num_held: int | None = None) -> None:
-        """`num_held` slots did not come free: their streams are neither read nor closed."""
+        """`num_held` slots did not become free: their streams are neither read nor closed."""
         if num_held is None:
             message = (
                 f"all slots are taken and {num_waiting} requests wait already; try again in "
@@ -112,8 +112,8 @@ class QueueFullError(EngineError):
             )
         else:
             message = (
-                f"no slot came free in {retry_s:.1f} s: {num_held} streams that nobody reads hold "
-                "them all; read or close those, or allow more with max_streams"
+                f"no slot became free in {retry_s:.1f} s: {num_held} streams that are not read "
+                "hold them all; read or close those, or allow more with max_streams"
             )
         super().__init__(message)
         self.retry_s = retry_s

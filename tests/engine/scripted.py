@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
+from unittest.mock import patch
 
 import numpy as np
 
 from utterances import read_pieces
+from vivace import TTS
 from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotStatus
 from vivace.engine.chunks import ChunkFrames, chunk_sizes
 from vivace.engine.engine import Engine
@@ -125,6 +127,33 @@ class BusyBackend(ScriptedBackend):
         time.sleep(self.step_s)
         self.events.append(event)
         return result
+
+
+@dataclass
+class SpeakingBackend(ScriptedBackend):
+    """Speaks any prompt of the embedded voice: `num_frames` frames that name the seed."""
+
+    num_frames: int = 12
+    num_extended: int = 0
+
+    def load(self, **options: Any) -> TTS:
+        with patch("vivace.tts.build_backend", lambda *_: self):
+            return TTS.load(device="cpu", **options)
+
+    def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
+        return super().admit(script(self.num_frames), sampling)
+
+    def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
+        self.num_extended += 1
+
+    def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
+        frames = super().step(slots, num_frames)
+        codes = np.zeros((*frames.codes.shape[:2], 16), dtype=np.int64)
+        codes[:, :, :2] = frames.codes
+        return Frames(codes, frames.lengths, frames.status)
+
+    def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
+        return [np.full(1_920 * count, 0.1, np.float32) for count in frames.lengths]
 
 
 def open_pieces(

@@ -16,7 +16,7 @@ from vivace import TTS
 from vivace.audio.clip import AudioChunk
 from vivace.engine.stream import Stream
 
-SOON_S = 30  # half of what a place is waited for, and ample on a busy machine
+SOON_S = 30  # half of the longest wait for a slot, and ample on a busy machine
 TEXT = "A stream of words."
 OPTIONS = {"seed": 1, "min_frames": 40, "max_frames": 40, "chunk_frames": 4}
 
@@ -44,12 +44,12 @@ def wait_until(is_so: Callable[[], object]) -> None:
 
 
 def assert_speaks(tts: TTS) -> None:
-    """The only place is free."""
+    """The only slot is free."""
     assert len(tts.speak(TEXT, seed=2, max_frames=3, min_frames=3).codes) == 3
     assert tts.engine.num_running == tts.engine.num_waiting == 0
 
 
-def test_a_stream_that_waits_for_a_place_is_closed_at_once(tts: TTS) -> None:
+def test_a_stream_that_waits_for_a_slot_is_closed_at_once(tts: TTS) -> None:
     holder, queued = tts.stream(TEXT, **OPTIONS), tts.stream(TEXT, **OPTIONS)
     next(holder)
     chunks: list[AudioChunk] = []
@@ -64,10 +64,10 @@ def test_a_stream_that_waits_for_a_place_is_closed_at_once(tts: TTS) -> None:
     assert_speaks(tts)
 
 
-def test_an_astream_that_waits_for_a_place_is_cancelled_at_once(tts: TTS) -> None:
+def test_an_astream_that_waits_for_a_slot_is_cancelled_at_once(tts: TTS) -> None:
     async def read() -> None:
         async for _ in tts.astream(TEXT, **OPTIONS):
-            raise AssertionError("there is no place")
+            raise AssertionError("no slot is free")
 
     async def run() -> None:
         task = asyncio.create_task(read())
@@ -130,7 +130,7 @@ def test_a_stream_can_be_closed_by_its_own_text(tts: TTS, num_before: int) -> No
     assert_speaks(tts)
 
 
-def test_a_stream_closed_in_the_middle_of_a_turn_gives_its_place_back(
+def test_a_stream_closed_during_a_turn_frees_its_slot(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = tts.engine.backend

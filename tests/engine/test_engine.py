@@ -41,7 +41,7 @@ def expected(seed: int, num_frames: int) -> np.ndarray:
 # -- one reader ------------------------------------------------------------------------------
 
 
-def test_a_session_gets_all_its_frames_in_the_sizes_it_asked_for() -> None:
+def test_an_utterance_gets_all_its_frames_in_the_sizes_it_asked_for() -> None:
     backend = ScriptedBackend(shares_work=False)
     engine = Engine(backend)
     pieces = list(open_pieces(engine, 11, 7, [1, 2, 4]))
@@ -52,7 +52,7 @@ def test_a_session_gets_all_its_frames_in_the_sizes_it_asked_for() -> None:
     wait_until_empty(engine, backend)
 
 
-def test_a_dropped_session_frees_its_place() -> None:
+def test_a_dropped_utterance_frees_its_slot() -> None:
     backend = ScriptedBackend()
     engine = Engine(backend)
     pieces = open_pieces(engine, 50, 1)
@@ -80,7 +80,7 @@ def test_streams_read_by_one_thread_share_their_turns() -> None:
     wait_until_empty(engine, backend)
 
 
-def test_a_backend_that_gains_nothing_from_company_makes_nothing_ahead() -> None:
+def test_a_backend_that_gains_nothing_from_batches_makes_nothing_ahead() -> None:
     backend = ScriptedBackend(shares_work=False)
     engine = Engine(backend)
     first, second = open_pieces(engine, 40, 0), open_pieces(engine, 40, 1)
@@ -89,7 +89,7 @@ def test_a_backend_that_gains_nothing_from_company_makes_nothing_ahead() -> None
     del first, second
 
 
-def test_who_waits_for_first_audio_makes_turns_short() -> None:
+def test_turns_are_short_while_a_reader_waits_for_first_audio() -> None:
     backend = ScriptedBackend()
     engine = Engine(backend)
     long = open_pieces(engine, 200, 0, size=16)
@@ -115,7 +115,7 @@ def test_the_next_frames_are_made_while_the_last_are_rendered() -> None:
     del pieces
 
 
-def test_nothing_is_made_ahead_without_end() -> None:
+def test_frames_made_ahead_are_bounded() -> None:
     backend = BusyBackend()
     pieces = open_pieces(Engine(backend), 1_000, 0, size=1)
     for _ in range(20):
@@ -125,7 +125,7 @@ def test_nothing_is_made_ahead_without_end() -> None:
     del pieces
 
 
-def test_who_leaves_while_frames_are_on_their_way_is_not_rendered() -> None:
+def test_an_utterance_cancelled_while_its_frames_are_in_flight_is_not_rendered() -> None:
     backend = BusyBackend()
     engine = Engine(backend)
     stays, leaves = open_pieces(engine, 40, 0), open_pieces(engine, 40, 1)
@@ -217,10 +217,10 @@ def test_a_thousand_joins_leaves_and_cancels_of_many_threads_leave_nothing_behin
     wait_until_empty(engine, backend)
 
 
-# -- the line --------------------------------------------------------------------------------
+# -- the queue -------------------------------------------------------------------------------
 
 
-def test_who_came_first_is_admitted_first_and_too_many_are_turned_away() -> None:
+def test_the_queue_is_first_come_first_served_and_bounded() -> None:
     backend = ScriptedBackend(max_streams=1, step_s=0.002)
     engine = Engine(backend, EngineLimits(max_streams=1, max_queue=2))
     first = open_pieces(engine, 30, 0)
@@ -247,12 +247,12 @@ def test_who_came_first_is_admitted_first_and_too_many_are_turned_away() -> None
     wait_until_empty(engine, backend)
 
 
-def test_a_place_that_is_held_and_not_used_is_not_waited_for_for_ever() -> None:
+def test_the_wait_for_a_slot_of_an_unread_stream_is_bounded() -> None:
     backend = ScriptedBackend(max_streams=1)
     engine = Engine(backend, EngineLimits(max_streams=1, max_wait_s=0.05))
     idle = open_pieces(engine, 30, 0)
     next(idle)
-    with pytest.raises(QueueFullError, match=r"1 streams that nobody reads.*max_streams") as caught:
+    with pytest.raises(QueueFullError, match=r"1 streams that are not read.*max_streams") as caught:
         next(open_pieces(engine, 5, 1))
     assert "max_queue" not in str(caught.value)
     assert np.array_equal(read(idle)[-1], [0, 29])
@@ -260,7 +260,7 @@ def test_a_place_that_is_held_and_not_used_is_not_waited_for_for_ever() -> None:
     wait_until_empty(engine, backend)
 
 
-def test_who_waits_for_a_place_gets_it_when_its_holder_goes() -> None:
+def test_a_queued_stream_gets_the_slot_of_one_that_is_dropped() -> None:
     backend = ScriptedBackend(max_streams=1)
     engine = Engine(backend, EngineLimits(max_streams=1))
     holder = open_pieces(engine, 30, 0)
@@ -274,7 +274,7 @@ def test_who_waits_for_a_place_gets_it_when_its_holder_goes() -> None:
     assert results == [5]
 
 
-def test_nobody_starves_while_others_come_and_go() -> None:
+def test_a_stream_does_not_starve_while_others_come_and_go() -> None:
     backend = ScriptedBackend(max_streams=3)
     engine = Engine(backend, EngineLimits(max_streams=3))
     patient = open_pieces(engine, 100, 0)
@@ -350,7 +350,7 @@ def test_bad_limits_are_refused(options: dict[str, object], match: str) -> None:
         EngineLimits(**options)  # type: ignore[arg-type]
 
 
-def test_a_reader_that_has_enough_passes_the_work_on() -> None:
+def test_turns_go_on_when_the_first_reader_has_enough() -> None:
     is_at_work, go_on = threading.Event(), threading.Event()
 
     class GatedBackend(ScriptedBackend):
@@ -370,7 +370,7 @@ def test_a_reader_that_has_enough_passes_the_work_on() -> None:
     is_at_work.wait()
     threads[1].start()
     wait_until(lambda: engine.num_waiting)
-    time.sleep(0.1)  # now it sleeps, and nobody reads the first again
+    time.sleep(0.1)  # now it waits, and the first is not read again
     go_on.set()
     for thread in threads:
         thread.join(30)
@@ -378,7 +378,7 @@ def test_a_reader_that_has_enough_passes_the_work_on() -> None:
     assert np.array_equal(made[0], expected(1, 30))
 
 
-def test_who_is_turned_away_is_told_how_long_the_line_takes() -> None:
+def test_a_refused_request_is_told_how_long_the_queue_takes() -> None:
     backend = ScriptedBackend(max_streams=2)
     engine = Engine(backend, EngineLimits(max_streams=2, max_queue=3))
     held_s = []
@@ -411,7 +411,7 @@ def test_who_is_turned_away_is_told_how_long_the_line_takes() -> None:
 # -- trouble ---------------------------------------------------------------------------------
 
 
-def test_a_session_with_broken_numbers_fails_alone() -> None:
+def test_an_utterance_with_numbers_that_are_not_finite_fails_alone() -> None:
     backend = ScriptedBackend()
     engine = Engine(backend)
     good = open_pieces(engine, 20, 1)

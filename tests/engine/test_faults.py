@@ -30,7 +30,7 @@ from vivace.engine.scheduler import EngineLimits
 from vivace.engine.utterance import Piece
 from vivace.errors import TTSError
 
-SOON_S = 30  # half of what a place is waited for, and ample on a busy machine
+SOON_S = 30  # half of the longest wait for a slot, and ample on a busy machine
 CALLS = ["admit", "step", "frames", "render", "samples"]
 FAULTS = [
     MemoryError("no memory"),
@@ -165,7 +165,7 @@ def test_an_interrupt_reaches_its_reader_alone(where: str, kind: type[BaseExcept
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("where", CALLS)
-def test_a_fault_of_the_backend_is_told_and_ends_no_more_than_what_it_hit(
+def test_a_fault_of_the_backend_fails_only_the_utterances_in_that_call(
     where: str, is_after: bool, fault: BaseException
 ) -> None:
     backend = FaultyBackend(where=where, is_after=is_after)
@@ -186,7 +186,7 @@ def test_a_fault_of_the_backend_is_told_and_ends_no_more_than_what_it_hit(
 
 
 @pytest.mark.parametrize("where", ["step", "frames", "render", "samples"])
-def test_everybody_in_a_failed_turn_hears_of_it_with_an_error_of_their_own(where: str) -> None:
+def test_every_utterance_in_a_failed_turn_gets_an_error_of_its_own(where: str) -> None:
     backend = FaultyBackend(where=where)
     engine = Engine(backend)
     listeners = [Listener(engine, seed) for seed in range(4)]
@@ -267,7 +267,7 @@ def tts(tiny_folder: Path) -> Iterator[TTS]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-def test_a_fault_while_text_is_added_is_that_text_s_alone(
+def test_a_fault_while_text_is_added_fails_only_that_stream(
     tts: TTS, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
     options = {"seed": 3, "min_frames": 20, "max_frames": 20, "chunk_frames": 2}

@@ -228,7 +228,7 @@ def test_astream_gives_what_stream_gives(tts: TTS) -> None:
     assert np.array_equal(asyncio.run(run(TEXT)), tts.speak(TEXT, seed=2, max_frames=40).codes)
 
 
-def test_more_astreams_than_places_and_threads_all_come_to_their_end(tiny_folder: Path) -> None:
+def test_more_astreams_than_slots_and_threads_all_come_to_their_end(tiny_folder: Path) -> None:
     async def run(tts: TTS, seed: int) -> int:
         chunks = [c async for c in tts.astream(TEXT, seed=seed, max_frames=5, min_frames=5)]
         return sum(len(chunk.codes) for chunk in chunks)

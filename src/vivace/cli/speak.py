@@ -80,8 +80,8 @@ class Speech:
         Unlike there, a long text is written utterance by utterance, and an interrupt keeps what
         was generated.
         """
-        from vivace.engine.attempts import attempts  # imports torch
-        from vivace.engine.session import WHOLE
+        from vivace.engine.batch import attempts  # imports torch
+        from vivace.engine.chunks import WHOLE
 
         options = {"trim": True, "chunk_frames": WHOLE, **self._options}
         for stream in attempts(partial(self._tts.stream, self._text, **options), self._options):

@@ -106,8 +106,8 @@ class Stream(Iterator[AudioChunk]):
     # -- reading -----------------------------------------------------------------------------
 
     def __next__(self) -> AudioChunk:
+        self.check_open()  # first: in a forked child the lock may be held for ever
         with self._is_reading:
-            self.check_open()
             while not isinstance(step := self.step(), AudioChunk):
                 self._block(step)
             return step

@@ -1,0 +1,362 @@
+"""Many streams in one event loop: a handful of threads, and each reader's pace its own."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gc
+import itertools
+import threading
+from collections.abc import AsyncIterator, Iterator
+from random import Random
+
+import numpy as np
+import pytest
+from scripted import SpeakingBackend, wait_until, wait_until_empty
+
+from vivace import TTS
+from vivace.audio.clip import AudioChunk
+from vivace.engine.engine import Turn
+from vivace.engine.scheduler import PACES
+from vivace.errors import EngineError, QueueFullError, RequestError, StreamClosedError
+
+SOON_S = 60  # ample on a busy machine
+
+
+def codes_of(chunks: list[AudioChunk]) -> np.ndarray:
+    return np.concatenate([chunk.codes[:, :2] for chunk in chunks])
+
+
+def expected(seed: int, num_frames: int) -> np.ndarray:
+    return np.stack((np.full(num_frames, seed), np.arange(num_frames)), axis=1)
+
+
+async def read(tts: TTS, seed: int, text: object = "Hello.") -> list[AudioChunk]:
+    return [chunk async for chunk in tts.astream(text, seed=seed, guard=False)]  # type: ignore[arg-type]
+
+
+async def words(num_words: int = 8) -> AsyncIterator[str]:
+    for number in range(num_words):
+        await asyncio.sleep(0)
+        yield f"word {number} "
+
+
+def test_256_astreams_run_on_a_bounded_number_of_threads() -> None:
+    backend = SpeakingBackend(max_streams=64)
+    num_threads = threading.active_count()
+    most = 0
+
+    async def count() -> None:
+        nonlocal most
+        while True:
+            most = max(most, threading.active_count())
+            await asyncio.sleep(0)
+
+    async def run(tts: TTS) -> list[list[AudioChunk]]:
+        counting = asyncio.create_task(count())
+        texts = [words() if seed % 2 else "Hello." for seed in range(256)]
+        try:
+            return await asyncio.gather(*(read(tts, n, text) for n, text in enumerate(texts)))
+        finally:
+            counting.cancel()
+
+    with backend.load(max_streams=64, max_queue=256) as tts:
+        for seed, chunks in enumerate(asyncio.run(run(tts))):
+            assert np.array_equal(codes_of(chunks), expected(seed, 12))
+        wait_until_empty(tts.engine, backend)
+    assert most <= num_threads + 2
+    assert max(count for count, _ in backend.steps) > 32
+
+
+def test_a_reader_that_stops_reading_pauses_its_own_stream_and_no_other() -> None:
+    backend = SpeakingBackend(num_frames=400)
+    limit = PACES["balanced"].max_ahead + PACES["balanced"].max_frames
+
+    async def run(tts: TTS) -> None:
+        idle = [tts.astream("Hello.", guard=False, seed=seed) for seed in (1, 2)]
+        for stream in idle:
+            await anext(stream)
+        chunks = await read(tts, 3)
+        assert np.array_equal(codes_of(chunks), expected(3, 400))
+        made = {life.name: life.made for life in backend.lives.values()}
+        assert made.keys() == {1, 2}
+        assert max(made.values()) <= 1 + limit
+        rest = [chunk async for chunk in idle[0]]
+        assert np.array_equal(codes_of(rest)[-1], [1, 399])
+        await idle[1].aclose()
+
+    with backend.load() as tts:
+        asyncio.run(run(tts))
+        wait_until_empty(tts.engine, backend)
+
+
+def test_two_streams_that_nobody_reads_delay_a_third_by_less_than_a_turn() -> None:
+    def time_of(num_idle: int) -> float:
+        backend = SpeakingBackend(num_frames=200, step_s=0.01)
+        with backend.load() as tts:
+            idle = [tts.stream("Hello.", guard=False, seed=seed) for seed in range(num_idle)]
+            for stream in idle:
+                next(stream)
+            num_turns = len(backend.steps)
+            chunks = list(tts.stream("Hello.", guard=False, seed=9, chunk_frames=4))
+            assert len(chunks) == 50
+            return len(backend.steps) - num_turns
+
+    assert time_of(2) <= time_of(0) + 1
+
+
+@pytest.mark.parametrize("text", ["Hello.", "live"])
+def test_a_task_is_cancelled_at_once_wherever_it_waits(text: str) -> None:
+    backend = SpeakingBackend(num_frames=10_000, max_streams=1)
+
+    async def endless() -> AsyncIterator[str]:
+        yield "Some words that are written at once, and then nothing for a long time; "
+        await asyncio.sleep(SOON_S)
+        raise AssertionError("it was waited for")
+
+    async def run(tts: TTS) -> None:
+        tasks = [
+            asyncio.create_task(read(tts, seed, endless() if text == "live" else text))
+            for seed in range(3)
+        ]
+        while not tts.engine.num_running:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        _, pending = await asyncio.wait(tasks, timeout=SOON_S / 2)
+        assert not pending
+        assert all(task.cancelled() for task in tasks)
+        assert tts.engine.num_running == tts.engine.num_waiting == 0
+
+    with backend.load(max_streams=1) as tts:
+        asyncio.run(run(tts))
+        wait_until_empty(tts.engine, backend)
+
+
+def test_a_stream_is_closed_by_another_task_while_its_reader_waits_for_text() -> None:
+    backend = SpeakingBackend()
+
+    async def run(tts: TTS) -> None:
+        asked = asyncio.Event()
+
+        async def slow() -> AsyncIterator[str]:
+            asked.set()
+            await asyncio.sleep(SOON_S)
+            yield "never"
+
+        stream = tts.astream(slow())
+        reader = asyncio.create_task(anext(stream, None))
+        await asked.wait()
+        await stream.aclose()
+        assert await asyncio.wait_for(reader, SOON_S / 2) is None
+        assert stream.finish_reason == "cancelled"
+        with pytest.raises(StreamClosedError):
+            await anext(stream)
+
+    with backend.load() as tts:
+        asyncio.run(run(tts))
+
+
+def test_an_ordinary_iterator_of_text_does_not_block_the_loop() -> None:
+    backend, go_on = SpeakingBackend(), threading.Event()
+
+    def slow() -> Iterator[str]:
+        yield "Hello "
+        go_on.wait(SOON_S)
+        yield "there."
+
+    async def run(tts: TTS) -> None:
+        reader = asyncio.create_task(read(tts, 1, slow()))
+        await asyncio.sleep(0.05)
+        assert np.array_equal(codes_of(await read(tts, 2)), expected(2, 12))
+        go_on.set()
+        assert np.array_equal(codes_of(await reader), expected(1, 12))
+
+    with backend.load() as tts:
+        asyncio.run(run(tts))
+
+
+def test_errors_are_raised_with_the_first_chunk_and_a_dropped_astream_frees_its_slot() -> None:
+    backend = SpeakingBackend(num_frames=1_000, max_streams=1)
+
+    async def run(tts: TTS) -> None:
+        with pytest.raises(RequestError, match="nothing to say"):
+            await anext(tts.astream("..."))
+        stream = tts.astream("Hello.", guard=False, seed=1)
+        await anext(stream)
+        assert stream.usage is not None
+        assert stream.usage.frames >= 1
+        with pytest.raises(QueueFullError) as caught:
+            await anext(tts.astream("Hello.", guard=False, seed=2))
+        assert caught.value.retry_s > 0
+        del stream
+        gc.collect()
+        async with tts.astream("Hello.", guard=False, seed=3) as other:
+            assert (await anext(other)).codes[0, 0] == 3
+
+    with backend.load(max_streams=1, max_queue=0) as tts:
+        asyncio.run(run(tts))
+        wait_until_empty(tts.engine, backend)
+
+
+def test_live_text_is_not_starved_by_a_dozen_busy_readers() -> None:
+    backend = SpeakingBackend(num_frames=1_000, step_s=0.001)
+    with backend.load() as tts:
+        done = threading.Event()
+
+        def keep_busy(seed: int) -> None:
+            for _ in tts.stream("Hello.", guard=False, seed=seed, chunk_frames=1):
+                if done.is_set():
+                    return
+
+        busy = [threading.Thread(target=keep_busy, args=(seed,)) for seed in range(12)]
+        for thread in busy:
+            thread.start()
+        wait_until(lambda: tts.engine.num_running == 12)
+        num_turns = len(backend.steps)
+        tts.engine.call(lambda: None)
+        utterance = tts.engine._scheduler.running[0]
+        tts.engine.extend(utterance, [1], False)
+        wait_until(lambda: backend.num_extended)
+        assert len(backend.steps) - num_turns <= 3
+        done.set()
+        for thread in busy:
+            thread.join(SOON_S)
+            assert not thread.is_alive()
+
+
+def test_the_engine_says_how_full_it_is_and_reports_every_turn() -> None:
+    backend, turns = SpeakingBackend(max_streams=2), list[Turn]()
+    with backend.load(max_streams=2, max_queue=3) as tts:
+        load = tts.engine.capacity()
+        assert (load.num_slots, load.max_queue, load.num_running) == (2, 3, 0)
+        assert not load.is_full
+        tts.engine.on_turn = turns.append
+        tts.speak("Hello.", seed=1)
+        assert sum(turn.num_admitted for turn in turns) == 1
+        assert max(turn.num_stepped for turn in turns) == 1
+        assert all(turn.seconds >= 0 for turn in turns)
+
+        def broken(turn: Turn) -> None:
+            raise RuntimeError("a hook that fails")
+
+        tts.engine.on_turn = broken
+        assert len(tts.speak("Hello.", seed=2).codes) == 12
+
+
+def test_a_backend_that_fails_again_and_again_is_rebuilt_and_speech_goes_on() -> None:
+    broken, fresh = SpeakingBackend(broken=RuntimeError("a kernel failed")), SpeakingBackend()
+    with broken.load() as tts:
+        tts.engine._rebuild = lambda: fresh
+        for seed in range(3):
+            with pytest.raises(EngineError, match="a kernel failed"):
+                tts.speak("Hello.", seed=seed)
+        assert np.array_equal(tts.speak("Hello.", seed=7).codes[:, :2], expected(7, 12))
+        assert tts.engine.backend is fresh
+        wait_until_empty(tts.engine, fresh)
+
+
+def test_a_stream_that_is_not_read_gives_its_slot_up_when_others_wait_too_long() -> None:
+    backend = SpeakingBackend(max_streams=1, num_frames=1_000)
+    with backend.load(max_streams=1) as tts:
+        limits = dataclasses.replace(tts.engine.limits, max_idle_s=0.05)
+        tts.engine.limits = limits
+        idle = tts.stream("Hello.", guard=False, seed=1)
+        next(idle)
+        other = tts.stream("Hello.", guard=False, seed=2)
+        assert next(other).codes[0, 0] == 2
+        with pytest.raises(EngineError, match="was not read for"):
+            list(idle)
+
+
+def test_a_stream_in_a_reference_cycle_gives_its_slot_up_when_another_waits() -> None:
+    backend = SpeakingBackend(max_streams=1, num_frames=1_000)
+    with backend.load(max_streams=1) as tts:
+        gc.disable()
+        try:
+            stream = tts.stream("Hello.", guard=False, seed=1)
+            next(stream)
+            cycle: list[object] = [stream]
+            cycle.append(cycle)
+            del stream, cycle
+            assert next(tts.stream("Hello.", guard=False, seed=2)).codes[0, 0] == 2
+        finally:
+            gc.enable()
+
+
+async def live_randomly(tts: TTS, seed: int, chance: Random) -> None:
+    """Join, read, leave early, cancel or raise; whatever was heard is right."""
+    made: list[AudioChunk] = []
+    text: object = words(chance.randrange(1, 4)) if chance.random() < 0.3 else "Hello."
+    num_read = chance.choice([0, 1, 2, 99])
+    try:
+        async with tts.astream(
+            text, seed=seed, guard=False, chunk_frames=chance.randrange(1, 6)
+        ) as stream:  # type: ignore[arg-type]
+            async for chunk in stream:
+                made.append(chunk)
+                if len(made) >= num_read:
+                    if chance.random() < 0.3:
+                        raise LookupError("of the reader")
+                    break
+    except LookupError:
+        pass
+    finally:
+        whole = codes_of(made) if made else np.empty((0, 2))
+        assert np.array_equal(whole, expected(seed, len(whole)))
+
+
+def stress(num_tasks: int, num_threads: int, num_rounds: int) -> None:
+    backend = SpeakingBackend(max_streams=8)
+    wrong: list[BaseException] = []
+
+    def read_in_thread(tts: TTS, number: int) -> None:
+        chance = Random(number)
+        try:
+            for turn in range(num_rounds):
+                seed = 1_000_000 + 1_000 * number + turn
+                stream = tts.stream(
+                    "Hello.", guard=False, seed=seed, chunk_frames=chance.randrange(1, 6)
+                )
+                made = list(itertools.islice(stream, chance.choice([0, 1, 3, 99])))
+                whole = codes_of(made) if made else np.empty((0, 2))
+                assert np.array_equal(whole, expected(seed, len(whole)))
+                if chance.random() < 0.5:
+                    stream.close()
+        except BaseException as error:
+            wrong.append(error)
+
+    async def run(tts: TTS) -> None:
+        tasks = []
+        for seed in range(num_tasks):
+            tasks.append(asyncio.create_task(live_randomly(tts, seed, Random(seed))))
+            if seed % 7 == 0:
+                Random(seed).choice(tasks).cancel()
+            if seed % 20 == 0:
+                await asyncio.sleep(0)
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
+
+    with backend.load(max_streams=8, max_queue=10_000) as tts:
+        threads = [
+            threading.Thread(target=read_in_thread, args=(tts, n)) for n in range(num_threads)
+        ]
+        for thread in threads:
+            thread.start()
+        asyncio.run(run(tts))
+        for thread in threads:
+            thread.join(600)
+            assert not thread.is_alive()
+        assert not wrong
+        gc.collect()
+        wait_until_empty(tts.engine, backend)
+
+
+def test_threads_and_tasks_that_join_leave_cancel_and_raise_leave_nothing_behind() -> None:
+    stress(num_tasks=100, num_threads=4, num_rounds=15)
+
+
+@pytest.mark.slow
+def test_a_thousand_rounds_of_16_threads_and_a_thousand_tasks_leave_nothing_behind() -> None:
+    stress(num_tasks=1_000, num_threads=16, num_rounds=1_000)

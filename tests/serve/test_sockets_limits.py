@@ -8,6 +8,7 @@ import logging
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -272,6 +273,15 @@ def test_a_flood_of_messages_ends_the_connection(
     still_speaks(server)
 
 
+def test_a_reason_that_is_too_long_for_a_close_frame_is_cut(server: Running) -> None:
+    with talking(server, f"/v1/text-to-speech/{'ü' * 300}/stream-input") as talk:
+        talk.send(text="Hello.")
+        messages, code = talk.until_closed()
+    assert isinstance(messages[-1], dict)
+    assert messages[-1]["error"] == "voice_not_found"
+    assert code == 1008
+
+
 # --- Faults and full queues -------------------------------------------------------------------
 
 
@@ -312,6 +322,18 @@ def test_when_all_slots_are_taken_the_client_hears_when_to_try_again(
             assert isinstance(refused[0], dict)
             assert refused[0]["code"] == "queue_full"
             assert refused[0]["retry_after_ms"] > 0
+            with talking(server, ELEVENLABS) as third:
+                third.send(text="Hello. ", flush=True)
+                messages, code = third.until_closed()
+                assert isinstance(messages[-1], dict)
+                assert (messages[-1]["error"], code) == ("queue_full", 1013)
+            with talking(server, REALTIME) as fourth:
+                content = [{"type": "input_text", "text": "Hello."}]
+                fourth.send("response.create", response={"input": [{"content": content}]})
+                done = fourth.until("response.done")[-1]
+                assert isinstance(done, dict)
+                assert done["response"]["status"] == "failed"
+                assert done["response"]["status_details"]["error"]["code"] == "queue_full"
             first.send("input.cancel")
             first.until("audio.cancelled")
             wait_until(lambda: server.context.streams.num_active == 0)
@@ -354,6 +376,15 @@ def test_an_idle_connection_is_told_and_closed(tmp_path_factory: pytest.TempPath
             messages, code = talk.until_closed()
             assert (types(messages)[-1], code) == ("error", 1000)
         wait_until(lambda: server.context.streams.num_active == 0)
+
+
+def test_a_sign_of_life_is_enough(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with serving(tmp_path_factory, socket_idle_s=2.0) as server, talking(server) as talk:
+        configure(talk)
+        for _ in range(5):
+            time.sleep(0.5)
+            talk.send("input.text", text="")
+        assert len(audio(talk.speak("One."))) == NUM_BYTES
 
 
 def test_speech_is_not_idle(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -44,9 +44,15 @@ def page(launched: Any) -> Iterator[Driver]:
 
 def with_abilities(route: Any) -> None:
     """The server's answer, with a model that can do everything."""
-    answer = route.fetch()
-    models = answer.json()["models"]
+    models = route.fetch().json()["models"]
     route.fulfill(json={"models": [{**model, "capabilities": ABLE} for model in models]})
+
+
+def with_two_models(route: Any) -> None:
+    """The server's answer, and a second model of a long name."""
+    first = route.fetch().json()["models"][0]
+    second = {**first, "id": "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice", "capabilities": ABLE}
+    route.fulfill(json={"models": [first, second]})
 
 
 # --- Settings, history ------------------------------------------------------------------------
@@ -90,6 +96,7 @@ def test_a_hostile_address_is_only_text(server: Running, page: Driver) -> None:
     page.check()
 
 
+@pytest.mark.slow
 def test_a_link_carries_the_text(server: Running, page: Driver) -> None:
     page.open(f"{server.url}/#seed=5")
     page.tab.fill("#text", "Grüße & mehr #1")
@@ -122,6 +129,18 @@ def test_history_plays_again_and_keeps_its_words(server: Running, page: Driver) 
     page.check()
 
 
+@pytest.mark.slow
+def test_a_spoilt_store_does_no_harm(server: Running, page: Driver) -> None:
+    page.open(server.url)
+    for spoilt in ("{", "7", "null", '[{}, null, {"text": 5}]'):
+        page.tab.evaluate("(text) => localStorage.setItem('vivace.history', text)", spoilt)
+        page.tab.goto("about:blank")
+        page.open(server.url)
+        assert page.tab.locator("#history li").count() == 0
+    page.check()
+
+
+@pytest.mark.slow
 def test_the_waveform_is_a_slider(server: Running, page: Driver) -> None:
     page.open(server.url)
     page.say("Again from the start.")
@@ -152,6 +171,23 @@ def test_what_the_model_cannot_do_says_why(server: Running, page: Driver) -> Non
     assert page.tab.locator("#instruct").is_disabled()
     assert page.tab.locator("#clone fieldset:disabled").count() == 1
     assert page.tab.locator("#design fieldset:disabled").count() == 1
+
+
+def test_a_model_is_chosen_and_named_in_the_address(server: Running, page: Driver) -> None:
+    page.tab.route("**/v1/audio/models", with_two_models)
+    page.open(server.url)
+    assert page.tab.locator("#instruct").is_disabled()
+    assert "Choose Qwen/Qwen3-TTS" in page.tab.text_content("#instruct-why")
+    page.tab.select_option("#model", index=1)
+    page.wait(lambda: page.tab.locator("#instruct").is_enabled())
+    page.tab.get_by_label("Instructions").fill("Softly.")
+    page.wait(lambda: "instruct=Softly." in page.tab.url)
+    page.tab.reload()
+    page.wait(lambda: page.status == "Ready")
+    with page.tab.expect_request("**/v1/audio/speech") as asked:
+        page.say("Hello.")
+    sent = json.loads(asked.value.post_data)
+    assert (sent["model"][:5], sent["instructions"]) == ("Qwen/", "Softly.")
 
 
 def test_a_voice_has_a_preview(server: Running, page: Driver) -> None:
@@ -216,6 +252,7 @@ def test_a_recording_is_sent_as_wav(server: Running, page: Driver) -> None:
     page.check()
 
 
+@pytest.mark.slow
 def test_a_file_is_read_and_judged(server: Running, page: Driver) -> None:
     page.tab.route("**/v1/audio/models", with_abilities)
     page.open(server.url)
@@ -318,6 +355,7 @@ def test_a_full_server_is_told_with_its_delay(server: Running, page: Driver) -> 
     assert page.error == ""
 
 
+@pytest.mark.slow
 def test_a_speech_that_breaks_off_is_told_and_kept(launched: Any, tmp_path: Any) -> None:
     backend = ScriptedSpeech(plans={13: Plan(fails_at=24)}, step_s=0.1)
     settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=5.0)
@@ -428,6 +466,7 @@ def test_text_has_contrast(server: Running, launched: Any, scheme: str) -> None:
         assert [pair for pair in measured if pair[1] < 4.5] == []
 
 
+@pytest.mark.slow
 def test_the_theme_is_switched_and_remembered(server: Running, page: Driver) -> None:
     page.open(server.url)
     before = page.tab.evaluate("getComputedStyle(document.documentElement).backgroundColor")
@@ -480,7 +519,7 @@ def test_the_keyboard_reaches_everything_in_order(server: Running, page: Driver)
 
 def test_it_fits_a_phone(server: Running, launched: Any) -> None:
     with tab(launched, **PHONE) as page:
-        page.tab.route("**/v1/audio/models", with_abilities)
+        page.tab.route("**/v1/audio/models", with_two_models)
         page.open(server.url)
         page.tab.fill("#text", "Supercalifragilisticexpialidocious" * 3)
         page.tab.tap("#speak")
@@ -488,6 +527,7 @@ def test_it_fits_a_phone(server: Running, launched: Any) -> None:
         assert page.num_loud > 1_000
         wide = page.tab.evaluate("[document.scrollingElement.scrollWidth, innerWidth]")
         assert wide[0] <= wide[1] == 360
+        assert page.tab.locator("header").bounding_box()["height"] < 140
         small = page.tab.evaluate(
             """() => [...document.querySelectorAll(".main, #stop, .switch, #voices span")]
               .filter((each) => each.getBoundingClientRect().height < 30).length"""

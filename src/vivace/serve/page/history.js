@@ -20,7 +20,10 @@ export class Past {
 	// `page`: play(item), use(item)
 	constructor(page) {
 		this.page = page;
-		try { this.items = JSON.parse(localStorage.getItem(STORE)) ?? []; } catch { this.items = []; }
+		this.items = [];
+		try {
+			this.items = JSON.parse(localStorage.getItem(STORE)).filter(({ text, settings, seconds }) => text && settings && seconds);
+		} catch { /* none yet, or none that we wrote */ }
 		$("clear").onclick = () => this.keep([]);
 		this.show();
 	}

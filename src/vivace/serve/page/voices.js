@@ -146,7 +146,7 @@ function chip({ id, name }) {
 // The server's reason, and the model above that can.
 function whyNot(model, models, deed) {
 	const reason = model.capabilities[deed], other = models.find((each) => !each.capabilities[deed]);
-	return reason && `${reason[0].toUpperCase()}${reason.slice(1)}.${other ? ` Choose ${other.id} above.` : ""}`;
+	return reason && `${reason}.${other ? ` Choose ${other.id} above.` : ""}`;
 }
 
 function explain(id, reason) {

@@ -16,7 +16,7 @@ from vivace.cli.streams import plain, tell
 from vivace.errors import RequestError
 from vivace.serve.settings import ServeSettings, field_names, public_name, resolve_settings
 
-PACKAGES = ("fastapi", "uvicorn", "websockets", "multipart")
+PACKAGES = ("fastapi", "uvicorn", "websockets", "python_multipart")
 
 
 def serve(arguments: argparse.Namespace) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -14,7 +16,7 @@ from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
 
 from vivace import TTS
-from vivace.errors import CheckpointError
+from vivace.errors import CheckpointError, EngineError
 from vivace.serve import models as models_module
 from vivace.serve.settings import ModelSpec, ServeSettings
 
@@ -150,6 +152,40 @@ def test_a_backend_that_breaks_is_loaded_again_without_the_process(
         assert speaks(backends[2])
 
 
+def test_a_model_that_stays_broken_ends_the_process_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models_module, "BACKOFF_S", (0.01, 0.01))
+    backend = ScriptedSpeech()
+    with pytest.raises(EngineError, match="vivace broke and cannot be loaded again"):
+        break_for_good(backend, tmp_path)
+
+
+def break_for_good(backend: ScriptedSpeech, voices: Path) -> None:
+    with running(ServeSettings(port=0, voices=voices), backend.load) as server:
+        backend.broken = RuntimeError("CUDA error: device lost")
+        assert speak(server.url).status_code == 500
+        wait_until(lambda: not server.context.models.is_ready)
+        wait_until(server.loop.is_closed)
+
+
+def test_of_a_burst_as_many_are_admitted_as_there_is_room_for(tmp_path: Path) -> None:
+    backend = ScriptedSpeech(default=Plan(10), max_streams=2, max_queue=1)
+    with running(ServeSettings(port=0, voices=tmp_path), backend.load) as server:
+        backend.is_open.clear()
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(speak, server.url) for _ in range(8)]
+            wait_until(lambda: sum(one.done() for one in asked) == 5)
+            for refused in (one.result() for one in asked if one.done()):
+                assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+                assert float(refused.headers["retry-after-ms"]) > 0
+            text = httpx.get(f"{server.url}/metrics").text
+            assert 'vivace_slots{model="vivace"} 2' in text
+            assert 'vivace_max_queue{model="vivace"} 1' in text
+            backend.is_open.set()
+            assert sorted(one.result().status_code for one in asked) == [200] * 3 + [429] * 5
+
+
 def speaks(backend: ScriptedSpeech) -> bool:
     return backend.num_admitted >= 2  # its probe, and a request
 
@@ -178,5 +214,6 @@ def test_metrics_count_what_was_served(server: Running) -> None:
     assert 'vivace_streams_total{model="vivace"} 1' in text
     assert 'vivace_first_audio_seconds_count{model="vivace"} 1' in text
     assert "vivace_active_streams 0" in text
+    assert re.search(r'vivace_frames_total\{model="vivace"\} [1-9]', text)
     for line in text.splitlines():
         assert line.startswith("#") or len(line.rsplit(" ", 1)) == 2

@@ -16,6 +16,7 @@ from vivace.cli.streams import plain, tell
 from vivace.errors import RequestError
 from vivace.serve.settings import ServeSettings, field_names, public_name, resolve_settings
 
+SPARE_FILES = 512  # besides connections
 PACKAGES = ("fastapi", "uvicorn", "websockets", "python_multipart")
 
 
@@ -34,6 +35,7 @@ def serve(arguments: argparse.Namespace) -> int:
     from vivace.serve.context import ServeContext
     from vivace.serve.server import Server
 
+    _allow_files(settings.max_connections)
     tell(f"loading {', '.join(plain(spec.name) for spec in settings.models)}")
     server = Server(ServeContext.create(settings))
     loop = asyncio.new_event_loop()
@@ -59,6 +61,19 @@ def _say_ready(url: str, settings: ServeSettings) -> None:
         f"curl {url}/v1/audio/speech{key} -H 'Content-Type: application/json' "
         f"""-d '{{"model": "{plain(model)}", "input": "Hello.", "voice": "alloy"}}' -o hello.mp3"""
     )
+
+
+def _allow_files(num_connections: int) -> None:
+    """Every connection is an open file, and many systems allow 1,024."""
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = num_connections + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _log_to_stderr() -> None:

@@ -7,7 +7,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from vivace._version import __version__
 from vivace.serve.context import ServeContext
-from vivace.serve.models import is_busy
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,13 +38,14 @@ def routes(context: ServeContext) -> APIRouter:
     @router.get("/metrics")
     async def metrics() -> Response:
         """Prometheus' text format."""
-        loaded = context.models.loaded()
+        loads = {model.name: model.tts.engine.capacity() for model in context.models.loaded()}
         gauges = {
-            "active_streams": {"": float(context.streams.num_active)},
-            "running_streams": {m.name: float(m.tts.engine.num_running) for m in loaded},
-            "waiting_streams": {m.name: float(m.tts.engine.num_waiting) for m in loaded},
-            "busy_models": {m.name: float(is_busy(m.tts)) for m in loaded},
             "ready": {"": float(context.models.is_ready)},
+            "active_streams": {"": float(context.streams.num_active)},
+            "running_streams": {name: float(load.num_running) for name, load in loads.items()},
+            "waiting_streams": {name: float(load.num_waiting) for name, load in loads.items()},
+            "slots": {name: float(load.num_slots) for name, load in loads.items()},
+            "max_queue": {name: float(load.max_queue) for name, load in loads.items()},
         }
         return PlainTextResponse(context.metrics.render(gauges), media_type=METRICS_TYPE)
 

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 FIRST_AUDIO_BOUNDS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Turn(Protocol):
+    """What the engine says of a turn."""
+
+    @property
+    def num_stepped(self) -> int: ...
+
+    @property
+    def num_frames(self) -> int: ...
+
+    @property
+    def seconds(self) -> float: ...
 
 
 class Histogram:
@@ -33,6 +46,9 @@ class Metrics:
         self._audio_s: Counter[str] = Counter()
         self._first_audio: dict[str, Histogram] = {}
         self._rebuilds: Counter[str] = Counter()
+        self._turns: Counter[str] = Counter()
+        self._frames: Counter[str] = Counter()
+        self._turn_s: Counter[str] = Counter()
 
     def count_request(self, route: str, status: int) -> None:
         self._requests[route, status] += 1
@@ -48,6 +64,12 @@ class Metrics:
 
     def count_rebuild(self, model: str) -> None:
         self._rebuilds[model] += 1
+
+    def count_turn(self, model: str, turn: Turn) -> None:
+        """Called by the engine's thread."""
+        self._turns[model] += 1
+        self._frames[model] += turn.num_stepped * turn.num_frames
+        self._turn_s[model] += turn.seconds  # type: ignore[assignment]
 
     def observe_first_audio(self, model: str, seconds: float) -> None:
         self._first_audio.setdefault(model, Histogram(FIRST_AUDIO_BOUNDS_S)).observe(seconds)
@@ -73,6 +95,9 @@ class Metrics:
         for name, help_text, counted in (
             ("streams_total", "Streams spoken to their end.", self._streams),
             ("audio_seconds_total", "Seconds of audio made.", self._audio_s),
+            ("turns_total", "Turns of the engine.", self._turns),
+            ("frames_total", "Frames of 80 ms that were asked of the backend.", self._frames),
+            ("turn_seconds_total", "Seconds that the turns took.", self._turn_s),
             ("rebuilds_total", "Models loaded again after a failure.", self._rebuilds),
         ):
             lines += _family(

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,7 @@ class Models:
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self.created = int(time.time())
+        self.on_lost: Callable[[TTSError], None] | None = None  # a broken model cannot be loaded
 
     @property
     def names(self) -> list[str]:
@@ -173,6 +175,7 @@ class Models:
                 began = time.perf_counter()
                 tts = await asyncio.to_thread(self._load_and_probe, entry.spec)
                 entry.card = Card.of(entry.spec.name, tts)
+                tts.engine.on_turn = partial(self._metrics.count_turn, entry.spec.name)
                 voices = Voices(entry.card, self._settings.voices)
                 entry.model = Model(entry.spec.name, tts, voices, entry.card)
                 entry.is_broken = False
@@ -235,15 +238,21 @@ class Models:
         await self._rebuild(entry)
 
     async def _rebuild(self, entry: Entry) -> None:
-        for number in range(1_000_000):
+        """Try until it loads; after the last try it is lost, and a new process may do better."""
+        name = entry.spec.name
+        for pause_s in (*BACKOFF_S, None):
             try:
                 await self._fill(entry)
-                self._metrics.count_rebuild(entry.spec.name)
+                self._metrics.count_rebuild(name)
                 return
             except Exception as error:
-                pause_s = BACKOFF_S[min(number, len(BACKOFF_S) - 1)]
-                log.error("%s: %s; next try in %g s", entry.spec.name, error, pause_s)
+                reason = f"{name} broke and cannot be loaded again: {error}"
+            if pause_s is not None:
+                log.error("%s; next try in %g s", reason, pause_s)
                 await asyncio.sleep(pause_s)
+        log.error("%s", reason)
+        if self.on_lost is not None:
+            self.on_lost(EngineError(reason))
 
 
 def probe(tts: TTS) -> None:
@@ -260,7 +269,8 @@ def probe(tts: TTS) -> None:
 
 
 def is_busy(tts: TTS) -> bool:
-    return tts.engine.num_running + tts.engine.num_waiting > 0
+    load = tts.engine.capacity()
+    return load.num_running + load.num_waiting > 0
 
 
 def _close(entry: Entry) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import uvicorn
 
-from vivace.errors import RequestError
+from vivace.errors import RequestError, TTSError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
 from vivace.serve.protocol import http_protocol, socket_protocol
@@ -51,11 +51,14 @@ class Server:
         )
         self._uvicorn = _Uvicorn(self._config)
         self._stopping: asyncio.Task[None] | None = None
+        self._loss: TTSError | None = None
+        context.models.on_lost = self._give_up
 
     async def serve(self, on_ready: Callable[[str], None] | None = None) -> None:
         """Answer until `stop`. Health answers while models load; then `on_ready` hears the URL.
 
-        An error of a model or of the address is raised.
+        An error of the address, of a model, or of one that broke and cannot be loaded again, is
+        raised: a supervisor starts the process again.
         """
         settings = self.context.settings
         listener = bind(settings.host, settings.port)
@@ -69,6 +72,8 @@ class Server:
                 if on_ready is not None:
                     on_ready(address(settings.scheme, listener))
             await serving
+            if self._loss is not None:
+                raise self._loss
         finally:
             starting.cancel()
             self._uvicorn.should_exit = True
@@ -83,6 +88,10 @@ class Server:
         else:
             self._end(CUT_S)
             self._stopping.cancel()
+
+    def _give_up(self, loss: TTSError) -> None:
+        self._loss = loss
+        self._end(CUT_S)
 
     async def _drain(self) -> None:
         is_over = await self.context.streams.drain(self.context.settings.drain_timeout_s)

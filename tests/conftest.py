@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
+import logging
 import os
 import signal
 import sys
@@ -35,6 +37,7 @@ ROOT = Path(__file__).parent.parent
 # Tiny models gain nothing from more threads, and lose on a busy machine.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start
+HOMES = itertools.count()  # one for each test
 TINY_NAMES = (
     "custom_voice",
     "custom_voice_projected",
@@ -110,9 +113,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Voices and caches of a test never touch those of the person who runs it."""
-    monkeypatch.setenv("VIVACE_HOME", str(tmp_path / "vivace-home"))
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Voices and caches of a test never touch those of the person who runs it.
+
+    The folder is made when it is used: a tmp_path for each of thousands of tests takes long.
+    """
+    home = tmp_path_factory.getbasetemp() / "homes" / str(next(HOMES))
+    monkeypatch.setenv("VIVACE_HOME", str(home))
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """A log handler that a command adds ends with its test, as the stream it writes to does."""
+    logger = logging.getLogger("vivace")
+    handlers, level = logger.handlers[:], logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import argparse
 from contextlib import nullcontext
 
 from vivace.audio.files import check_path
-from vivace.cli.keep import check_save, keep_voice
 from vivace.cli.output import choose_target
 from vivace.cli.request import load_model, speech_options
 from vivace.cli.speak import speak
 from vivace.cli.text import read_text, read_transcript
+from vivace.cli.voice import check_save, keep_voice
 
 
 def clone(arguments: argparse.Namespace) -> int:

@@ -6,11 +6,11 @@ import argparse
 
 import numpy as np
 
-from vivace.cli.keep import check_save, keep_voice
 from vivace.cli.output import Samples, choose_target
 from vivace.cli.request import load_model, speech_options
 from vivace.cli.speak import speak
 from vivace.cli.text import read_text
+from vivace.cli.voice import check_save, keep_voice
 from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.text.emoji import drop_emoji
 from vivace.text.script import clean_text, parse_pauses

@@ -33,7 +33,7 @@ class TTSError(Exception):
 
 
 class RequestError(TTSError, ValueError):
-    """The request cannot be served as it stands."""
+    """The request cannot be fulfilled."""
 
 
 class UnknownVoiceError(RequestError):

@@ -1,4 +1,4 @@
-"""A request becomes a Prompt: two aligned integer tracks and at most one vector.
+"""Builds a request's Prompt: two aligned integer tracks and at most one vector.
 
 Every row the talker reads before it speaks is one text id plus the codes of up to all codebooks.
 Pure integers: built without weights, printable as a table.
@@ -21,7 +21,7 @@ TextLayout = Literal["whole", "streamed"]
 
 T = TypeVar("T")
 
-AUTO_LANGUAGE = "auto"  # the model hears the language from the text
+AUTO_LANGUAGE = "auto"  # the model infers the language from the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Prompt:
     pad_id: int  # the text id of every frame after that
     is_complete: bool = True  # False: more text may be appended
     speaker: NDArray[np.float32] | None = None
-    reference: NDArray[np.int64] | None = None  # heard by the codec before the first frame
+    reference: NDArray[np.int64] | None = None  # decoded by the codec before the first frame
     num_shared_rows: int = 0  # the first rows, which come before any of the request's own text
 
     def __len__(self) -> int:

@@ -69,14 +69,14 @@ class SamplingParams:
             object.__setattr__(self, "min_frames", self.max_frames)
 
     def _settle(self, name: str, convert: Callable[[str, object], float]) -> None:
-        """Whatever kind of number was given, backends see Python's own."""
+        """Convert any kind of number to Python's own."""
         value = getattr(self, name)
         if value is not None or name not in OPTIONAL:
             object.__setattr__(self, name, convert(name, value))
 
     @property
     def residual_temperature(self) -> float:
-        """The predictor's temperature, settled."""
+        """The predictor's temperature, with its default filled in."""
         if self.predictor_temperature is not None:
             return self.predictor_temperature
         return 0.0 if self.temperature == 0 else 0.9

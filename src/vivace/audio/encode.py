@@ -100,7 +100,7 @@ class Encoder:
 
     @property
     def patches(self) -> list[tuple[int, bytes]]:
-        """(position, bytes) to overwrite in what was given out; complete after `finish`."""
+        """(position, bytes) to overwrite in the output; complete after `finish`."""
         return list(self._sink.patches)
 
     def encode(self, samples: ArrayLike) -> bytes:
@@ -149,7 +149,7 @@ class _Sink:
     def write(self, data: Any) -> int:
         content = bytes(data)
         num_late = max(0, min(len(content), self._num_taken - self._position))
-        if num_late:  # a change of bytes that were already given out
+        if num_late:  # bytes that were already taken change
             self.patches.append((self._position, content[:num_late]))
         start = self._position + num_late - self._num_taken
         self._pending[start : start + len(content) - num_late] = content[num_late:]

@@ -21,11 +21,11 @@ ModelType = Literal["base", "custom_voice", "voice_design"]
 MODEL_TYPES: tuple[ModelType, ...] = ("base", "custom_voice", "voice_design")
 
 NO_CODE = -1  # a codebook that a row does not use
-SPEAKER = -2  # in codebook 0: the speaker's vector stands here
+SPEAKER = -2  # in codebook 0: the speaker's vector is added to this row
 
 T = TypeVar("T")
 
-# What no tensor shows and yet costs memory or time: the least and the most of each.
+# Bounds of fields that no tensor's shape confirms but that cost memory or time.
 LIMITS = {
     "max_position_embeddings": (1, 2**20),
     "sliding_window": (1, 2**16),

@@ -45,5 +45,5 @@ _no_tf32 = SharedSetting(_forbid_tf32)  # the flags are the process's, so this i
 
 
 def full_precision() -> AbstractContextManager[None]:
-    """Convolutions in real float32: PyTorch lets cuDNN round them to TF32 unless told not to."""
+    """Convolutions in full float32; by default PyTorch lets cuDNN round them to TF32."""
     return _no_tf32.held()

@@ -90,7 +90,7 @@ class Cutter:
         if is_final:
             return None
         certain, begun = self._certain_end(is_final), self._begun()
-        if begun >= certain:  # white space alone, which may come to lie between utterances
+        if begun >= certain:  # only white space, which may become the gap between utterances
             return None
         if self._end >= self._max_chars:
             return _Place(self._end, begun)

@@ -41,9 +41,9 @@ class EmojiDropper:
         self._begin()
 
     def _begin(self) -> None:
-        self._last = ""  # character given out
-        self._space = ""  # not given out yet: an emoji may follow and take it along
-        self._is_after = False  # a picture, with nothing given out since
+        self._last = ""  # the last character returned
+        self._space = ""  # held back: an emoji may follow and remove it
+        self._is_after = False  # an emoji was the last thing read
         self._is_joined = False  # the last character belonged to an emoji
 
     def feed(self, piece: str) -> str:
@@ -55,7 +55,7 @@ class EmojiDropper:
         while run := _RUN.search(piece, place):
             self._give(piece[place : run.start()], out)
             place, self._is_joined = run.end(), True
-            # A selector or a keycap alone leaves what it stands on as it is.
+            # A variation selector or keycap alone does not remove its base character.
             self._is_after |= EMOJI.search(run[0]) is not None
         self._give(piece[place:], out)
         return "".join(out)

@@ -9,7 +9,7 @@ from tokenizers import Regex, normalizers
 
 from vivace.text.tokenizer import TextTokenizer
 
-# Each character as one of its kind, in the eyes of the library that will run the pattern.
+# Maps each character to one that stands for its class, by the Unicode tables of `tokenizers`.
 _KINDS = normalizers.Sequence(
     [
         normalizers.NFC(),
@@ -21,8 +21,8 @@ _KINDS = normalizers.Sequence(
         normalizers.Replace(Regex(r"\p{L}"), "a"),
     ]
 )
-# Kinds between which either pattern always cuts, whatever stands before or follows. None is led
-# by a space, whose token depends on what comes next, and none leads to a letter or a mark.
+# Pairs of classes between which both patterns always cut, whatever comes before or after. None
+# begins with a space, whose token depends on what follows, and none ends with a letter or a mark.
 _CUTS = {
     *("a ", "a\n", "a0", "a!"),
     *("0 ", "0\n", "00", "0!"),
@@ -40,7 +40,7 @@ class LiveTokenizer:
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._held: list[str] = []  # the text after the last certain cut, as it came
+        self._held: list[str] = []  # the pieces after the last certain cut
         self._last = ""  # its last character
 
     def feed(self, piece: str) -> list[int]:
@@ -71,7 +71,7 @@ class LiveTokenizer:
 
 @lru_cache(maxsize=16_384)
 def _is_cut(before: str, after: str) -> bool:
-    # A letter, a mark or what is newer than one of the tables may compose with what is before it.
+    # A letter, a mark or an unassigned character may compose with the one before it.
     if unicodedata.category(after)[0] in "LM" or unicodedata.category(after) == "Cn":
         return False
     # One of the patterns lets "/" follow line ends.

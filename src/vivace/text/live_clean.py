@@ -1,7 +1,7 @@
 """`clean_text` for live text.
 
-All markup that is cleaned begins and ends within a line. So words can go on as they come, unless
-they stand inside something that is still open, or in a line that is of a kind of its own.
+All markup begins and ends within a line, so words are passed on as they come, unless they are
+inside open markup or in a line that may be a heading, list item, quotation, table row or rule.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 
 from vivace.text.script import clean_text
 
-# A line that may be a heading, a list item, a quotation, a table row, a rule or a fence: only its
-# end tells. Emphasis at its start does not make it one.
+# The start of a line that may be a heading, list item, quotation, table row, rule or fence: this is
+# certain only at its end. Emphasis at the start does not count.
 _SET_APART = re.compile(r"[^\S\n]*(?:[-+•>#|`~=\\]|\*(?!\*?\w)|_(?!_?\w)|<)")
-MAX_HELD = 2_000  # characters; what is open for longer is no markup
+MAX_HELD = 2_000  # characters; longer open markup is taken as text
 
 
 class _OpenMarkup:
@@ -42,10 +42,7 @@ class _OpenMarkup:
 
 
 class LiveCleaner:
-    """Pieces of markdown in, words out: together what `clean_text` makes of the whole.
-
-    Only the number of spaces and line ends between two words may differ.
-    """
+    """`clean_text` for a text in pieces; only white space between words may differ."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -102,7 +99,7 @@ class LiveCleaner:
 
     def _say_up_to(self, cut: int) -> str:
         said = self._say(self._held[:cut], "")
-        # Nothing is open at the cut, so what was read after it stands.
+        # Nothing is open at the cut, so the state read after it stays valid.
         self._held, self._num_read = self._held[cut:], self._num_read - cut
         self._is_line_start = False
         return said
@@ -116,7 +113,7 @@ class LiveCleaner:
 
     def _say(self, text: str, gap: str) -> str:
         """The words of some text, after the white space that is due."""
-        # Inside a line nothing is a bullet or a heading: a letter before it says so.
+        # A letter in front keeps the middle of a line from being taken for a bullet or heading.
         words = clean_text(text) if self._is_line_start else clean_text("a" + text)[1:]
         if not words.strip():
             return ""

@@ -49,7 +49,7 @@ class ScriptOptions:
 
 
 def parse_pauses(text: str, refused: list[RequestError] | None = None) -> list[str | Pause]:
-    """The text around its pauses as it stands, and the pauses, in order; no string is empty.
+    """The unchanged text around the pauses, and the pauses, in order; no string is empty.
 
     A pause that is too short or too long is a RequestError; with a list for those it is left out.
     """
@@ -80,7 +80,7 @@ def clean_text(text: str) -> str:
         if cleaned == text:
             return text
         text = cleaned
-    # Markup nested deeper than people write: what could be markup goes.
+    # Nested deeper than people write: remove everything that could be markup.
     return _outside_marks(text, _strip_markup)
 
 
@@ -159,13 +159,13 @@ def _speak_url(url: re.Match[str]) -> str:
     after = url[2][len(address) :]
     host = _HOST.match(address)
     assert host is not None
-    # Neither a number nor a machine's own name says anything to a listener.
+    # An IP address or a host name without a dot means nothing to a listener.
     is_spoken = "." in host[1] and any(letter.isalpha() for letter in host[1])
     return (host[1] if is_spoken else "") + after
 
 
 def _drop_emphasis(run: re.Match[str]) -> str:
-    """Emphasis goes; "2*3", "snake_case" and a mark that stands alone stay."""
+    """Remove emphasis marks; keep "2*3", "snake_case" and a mark between spaces."""
     if run[0][0] in "~`":
         return ""
     before = run.string[max(run.start() - 1, 0) : run.start()]

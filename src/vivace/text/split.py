@@ -107,7 +107,7 @@ class SentenceSplitter:
         self._start = 0  # where the sentence begins
         self._scan = 0  # where the search for its end goes on
         self.num_uncertain = 0  # characters at the end that later text may give to the next one
-        self._parts: list[str] = []  # ready to be given out
+        self._parts: list[str] = []  # complete, not yet returned
 
     def feed(self, piece: str) -> list[str]:
         """The sentences that have become certain."""
@@ -237,7 +237,7 @@ class SentenceSplitter:
         self._skip_space()
 
     def _cut_long(self, end: int) -> None:
-        """Cut what is certain to be too long: text before `end` stands past the limit."""
+        """Cut a sentence that already exceeds the limit before `end`."""
         while (limit := self._start + self._max_chars) < end:
             # A run of white space is shorter than this, or it would have been an end.
             if self._text[limit : min(end, limit + MAX_SPACES)].isspace():
@@ -245,7 +245,7 @@ class SentenceSplitter:
             self._cut_clause()
 
     def _cut_clause(self) -> None:
-        """Give out the longest good part of a sentence that is too long."""
+        """Move the longest good part of a too long sentence to the results."""
         limit = self._start + self._max_chars
         cut = _find_clause_end(self._text, self._start, limit)
         self._parts.append(self._text[self._start : cut].rstrip())

@@ -6,27 +6,27 @@ import re
 
 from vivace.errors import RequestError
 
-MAX_SPACES = 64  # in a row; more are as good as these
+MAX_SPACES = 64  # in a row; more are dropped
 _SPACES = re.compile(r"\s+")
 _MANY_SPACES = re.compile(rf"(\s{{{MAX_SPACES}}})\s+")
 _LONE_HALF = re.compile("[\ud800-\udfff]")
 
 
 def tidy_text(text: str) -> str:
-    """A text that is known in full; half a character in it is refused where it is encoded."""
+    """Limit white space in a whole text; a lone surrogate is refused later, by the tokenizer."""
     return _MANY_SPACES.sub(r"\1", text)
 
 
 class Tidier:
-    """`tidy_text` for a text that comes in pieces.
+    """`tidy_text` for a text in pieces.
 
-    JSON and JavaScript may deliver one character as two halves, even in two pieces: they are put
-    together, and a half that stays alone is left out and remembered in `error`.
+    Joins surrogate pairs, which JSON and JavaScript may split across pieces; a lone surrogate is
+    left out and remembered in `error`.
     """
 
     def __init__(self) -> None:
         self._half = ""  # the first of two, at the end of a piece
-        self._num_spaces = 0  # at the end of what was given out
+        self._num_spaces = 0  # at the end of the text returned so far
         self.error: RequestError | None = None
 
     def feed(self, piece: str) -> str:

@@ -26,7 +26,7 @@ class EnrolmentKey:
     transcript: str | None
     append_silence: bool
     width: int
-    encoders: str  # tells apart models of one width: see `encoder_fingerprint`
+    encoders: str  # differs between models of one width: see `encoder_fingerprint`
     family: str = FAMILY
 
     @property

@@ -42,7 +42,7 @@ def _commit() -> str:
 
 
 def _cpu() -> str:
-    """Its name, as the system tells it."""
+    """The name of the CPU."""
     for line in _output("lscpu").splitlines():
         if line.startswith("Model name:"):
             return line.split(":", 1)[1].strip()

@@ -87,7 +87,7 @@ def _read_name_part(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def _leads(reader: TokenReader) -> bool:
-    """Whether a title stands after a word that is no name: `Visit St. Paul`, `Ask Dr. Wu`."""
+    """Whether a title follows a word that is not a name: `Visit St. Paul`, `Ask Dr. Wu`."""
     following, before, earlier = reader.token(1), reader.before, reader.earlier
     is_initial = following is not None and _ONE_INITIAL.fullmatch(following.core) is not None
     is_first = before is not None and (earlier is None or not earlier.is_open)

@@ -76,7 +76,7 @@ def cosine(progress: float, step: int, warmup: int, final: float) -> float:
 
 
 def late_decay(progress: float, final: float, begin: float) -> float:
-    """Constant, then linear from `begin` on: a later sitting can go on from the middle."""
+    """Constant, then linear from `begin` on: a later run can continue from the middle."""
     rest = min(1.0, (progress - begin) / (1 - begin)) if progress > begin else 0.0
     return 1 - rest * (1 - final)
 
@@ -168,7 +168,7 @@ class Step:
             self._kept.append([p.grad for m in modules for p in m.parameters()])
             self._graph = graph
             print(f"{self.name}: captured in {time.perf_counter() - begun:.1f} s", flush=True)
-        except Exception as error:  # a sitting must not be lost to a capture
+        except Exception as error:  # a failed capture must not end the run
             torch.cuda.synchronize()
             print(f"{self.name}: no graph ({type(error).__name__}: {error})", flush=True)
             self._graph = None

@@ -1,4 +1,4 @@
-"""Draw what a sitting brought back: loss curves of log.jsonl, spectrograms of samples.npz.
+"""Plots a training run: loss curves of log.jsonl, spectrograms of samples.npz.
 
     python -m recipes.mini_voice.curves --log log.jsonl … --samples samples.npz --out FOLDER
 

@@ -1,4 +1,4 @@
-"""What a sitting begins from: the shipped voice as training checkpoints, beside the files it lacks.
+"""Turns the shipped voice into training checkpoints, beside the files it lacks.
 
     python -m recipes.mini_voice.import_asset --out build/checkpoints [--shared FOLDER]
 
@@ -52,7 +52,7 @@ def copy_shared(shared: Path, out: Path) -> None:
     if missing := [name for name in SHARED_FILES if not (shared / name).is_file()]:
         raise SystemExit(
             f"{shared} lacks {', '.join(missing)}; name the folder that has them with --shared or "
-            f"{SHARED_VARIABLE}, or make them: sitting_codec and train_listener do"
+            f"{SHARED_VARIABLE}, or make them: train_all_codec and train_listener do"
         )
     for name in SHARED_FILES:
         shutil.copy(shared / name, out / name)

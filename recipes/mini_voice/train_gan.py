@@ -171,7 +171,7 @@ class Stage:
         }  # fmt: skip
 
     def begin_from(self, folder: Path) -> None:
-        """Judges and listener of an earlier sitting, where there are any."""
+        """Discriminators and listener of an earlier run, if any."""
         for name, part in (("discriminators", self.judges), ("listener", self.listener)):
             path = folder / f"{name}.safetensors"
             if path.exists():

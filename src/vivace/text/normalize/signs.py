@@ -12,7 +12,7 @@ from vivace.text.normalize.tables import word_map, word_set
 from vivace.text.normalize.tokens import Token, TokenReader
 
 _WORDS = word_map("signs")
-# Between words without spaces these are said; others part the words.
+# Signs inside a word that are read aloud; others separate its parts.
 INSIDE = {**{sign: _WORDS[sign] for sign in "&+=@±×÷<>≤≥≈≠→°√∞²³%^"}, "/": "slash", "_": ""}
 _GREEK = re.compile("[α-ωΑ-Ωϕϵ]")
 _OPERATORS = frozenset("+=<>×÷*/−^~≈")
@@ -27,6 +27,8 @@ _PLAIN = str.maketrans(
         "―": " - ",
     }
 )
+_LETTERS = str.maketrans(word_map("letters"))
+_MARKS = re.compile(r"[*_|{}\[\]<>~^\\`]")
 _ROW = re.compile(r"([^\w\s.,;:!?'\"-])\1+")
 _DIGITS = re.compile(r"\d+")
 # Anything but letters, white space and plain punctuation.
@@ -91,10 +93,6 @@ def plain(text: str) -> str:
     text = text.translate(_PLAIN).translate(_LETTERS)
     parts = (_fold(character) for character in text)
     return "".join(parts)
-
-
-_MARKS = re.compile(r"[*_|{}\[\]<>~^\\`]")
-_LETTERS = str.maketrans(word_map("letters"))
 
 
 def read_leftovers(text: str) -> str:

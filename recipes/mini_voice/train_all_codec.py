@@ -1,6 +1,6 @@
-"""A whole codec sitting in one process: synthesis beside stage 1, encoding, stage 2.
+"""Trains the codec in one process: synthesis beside stage 1, encoding, stage 2.
 
-Later sittings go on with `train_gan` alone: encoder, codebooks and codes stay as they are.
+Later runs go on with `train_gan` alone: encoder, codebooks and codes stay as they are.
 """
 
 from __future__ import annotations

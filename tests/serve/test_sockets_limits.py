@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -20,6 +21,7 @@ from talking import OMNI, Talk, audio, talking, types, wait_until
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
+from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import omni, session
 
@@ -459,6 +461,33 @@ def test_a_drain_closes_idle_connections_and_lets_speech_end(
         assert other.until_closed() == ([], 1012)
         messages, code = busy.until_closed()
         assert (types(messages)[-2:], code) == (["audio.done", "session.done"], 1012)
+
+
+@pytest.mark.parametrize("path", [OMNI, ELEVENLABS])
+def test_a_drain_waits_for_the_last_words_of_a_speech(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    finish = SpeechEncoder.finish
+
+    async def finish_late(encoder: SpeechEncoder) -> bytes:
+        await asyncio.sleep(0.5)  # the engine's part is over by now
+        return await finish(encoder)
+
+    monkeypatch.setattr(SpeechEncoder, "finish", finish_late)
+    with serving(tmp_path_factory) as server, talking(server, path) as talk:
+        if path == OMNI:
+            configure(talk)
+            talk.send("input.text", text="One.")
+            talk.send("input.done")
+        else:
+            talk.send(text="One. ")
+            talk.send(text="")
+        talk.read()
+        server.loop.call_soon_threadsafe(server.server.stop)
+        messages, code = talk.until_closed()
+    assert isinstance(messages[-1], dict)
+    last = messages[-1].get("isFinal"), messages[-1].get("type"), code
+    assert last in ((None, "session.done", 1012), (True, None, 1000))
 
 
 def test_many_connections_speak_at_once(server: Running) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from starlette.websockets import WebSocketDisconnect
@@ -31,7 +31,7 @@ class Streams:
 
     def __init__(self, models: Models, metrics: Metrics) -> None:
         self._models, self._metrics = models, metrics
-        self._num_active = 0
+        self._num_active = self._num_held = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self.draining = asyncio.Event()  # set: the server is about to stop
@@ -60,8 +60,27 @@ class Streams:
         reported to the models, which probe it and load it again where it stays broken.
         """
         self.check_open()
-        self._num_active += 1
+        with self.hold():
+            async with self._open(model, text, options) as chunks:
+                yield chunks
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Work that a drain waits for, such as the last words of an answer."""
+        self._num_held += 1
         self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self._num_held -= 1
+            if self._num_held == 0:
+                self._is_idle.set()
+
+    @asynccontextmanager
+    async def _open(
+        self, model: Model, text: str | Iterable[str] | AsyncIterable[str], options: dict[str, Any]
+    ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
+        self._num_active += 1
         stream: Any = None
         try:
             stream = model.tts.astream(text, **options)
@@ -79,8 +98,6 @@ class Streams:
                     await stream.aclose()
             finally:
                 self._num_active -= 1
-                if self._num_active == 0:
-                    self._is_idle.set()
 
     async def _count(self, stream: Any, model: Model) -> AsyncIterator[AudioChunk]:
         began = time.perf_counter()

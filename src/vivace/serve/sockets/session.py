@@ -12,6 +12,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -152,8 +153,11 @@ class Session(ABC):
         self._stop_reading()
 
     def start(self, speech: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run beside the reader; cancelled with the session."""
+        """Run beside the reader; cancelled with the session, and waited for by a drain."""
+        held = ExitStack()
+        held.enter_context(self.context.streams.hold())
         task = asyncio.get_running_loop().create_task(speech)
+        task.add_done_callback(lambda _: held.close())
         self._tasks.add(task)
         task.add_done_callback(self._forget)
         return task

@@ -25,17 +25,19 @@ FLAGS = [
 
 # Every connection to the speakers is tapped, whatever made the sound.
 TAP = """(() => {
-  const ear = window.ear = { loud: 0, quietFor: 0, contexts: 0 };
+  const ear = window.ear = { loud: 0, quietFor: 0, seconds: 0, turns: 0 };
   const connect = AudioNode.prototype.connect;
   AudioNode.prototype.connect = function (target, ...rest) {
     if (target instanceof AudioDestinationNode && !this.isTap) {
       const tap = this.context.createScriptProcessor(1024, 1, 1);
       tap.isTap = true;
-      ear.contexts++;
       (ear.taps ??= []).push(tap);
       tap.onaudioprocess = ({ inputBuffer }) => {
-        const loud = inputBuffer.getChannelData(0).filter((s) => Math.abs(s) > 1e-4).length;
+        const samples = inputBuffer.getChannelData(0);
+        const loud = samples.filter((s) => Math.abs(s) > 1e-4).length;
         ear.loud += loud;
+        ear.seconds += loud / inputBuffer.sampleRate;
+        ear.turns += samples.filter((s, i) => i && s * samples[i - 1] < 0).length;
         ear.quietFor = loud ? 0 : ear.quietFor + inputBuffer.length;
       };
       connect.call(this, tap);
@@ -73,6 +75,11 @@ class Driver:
     def num_loud(self) -> int:
         """Samples that were heard so far."""
         return int(self.tab.evaluate("ear.loud"))
+
+    @property
+    def pitch_hz(self) -> float:
+        """Of what was heard, by its changes of sign."""
+        return float(self.tab.evaluate("ear.turns / 2 / ear.seconds"))
 
     @property
     def is_silent(self) -> bool:

@@ -53,6 +53,7 @@ def test_it_speaks_and_is_heard(server: Running, page: Driver) -> None:
     page.say("Hello.")
     page.wait(lambda: page.status.startswith("Spoken"))
     assert page.num_loud > 0.6 * 12 * SAMPLES_PER_FRAME  # a busy machine's tap misses some
+    assert page.pitch_hz == pytest.approx(440, rel=0.08)
     assert page.tab.text_content("#first-audio").endswith(" ms")
     assert page.tab.text_content("#real-time").endswith("×")
     assert page.tab.text_content("#clock").endswith("1.0 s")
@@ -96,6 +97,18 @@ def test_a_second_speech_replaces_the_first(server: Running, page: Driver) -> No
     page.say("Only this.")
     page.wait(lambda: page.status.startswith("Spoken"))
     page.wait(lambda: num_running(server) == 0, "the first is still made")
+    page.check()
+
+
+def test_playing_an_older_speech_stops_the_newer(server: Running, page: Driver) -> None:
+    page.open(f"{server.url}/#seed={SHORT}")
+    page.say("The older one.")
+    page.wait(lambda: page.status.startswith("Spoken"))
+    page.say(LONG_TEXT)
+    page.wait(lambda: page.status == "Speaking")
+    page.button("Play").click()
+    page.wait(lambda: page.aborted == [f"{server.url}/v1/audio/speech"], "still asked for")
+    page.wait(lambda: page.status == "Spoken: 1.0 seconds.")
     page.check()
 
 

@@ -4,6 +4,7 @@ const base = new URL("../v1/", import.meta.url);
 let key = "";
 try { key = sessionStorage.getItem("vivace.key") ?? ""; } catch { /* storage may be forbidden */ }
 
+export const hasKey = () => key !== "";
 export const setKey = (value) => {
 	key = value.trim();
 	try { sessionStorage.setItem("vivace.key", key); } catch { /* it lasts until a reload */ }

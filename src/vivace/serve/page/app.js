@@ -26,10 +26,11 @@ const say = (text) => { if ($("status").textContent !== text) $("status").textCo
 
 function fail(error) {
 	if (error.name === "AbortError") return;
-	$("error").hidden = false;
-	$("error").textContent = error.message;
-	if (error.status === 401) askKey(true);
-	say("That did not work.");
+	const isKey = error.status === 401;
+	$("error").hidden = isKey && !api.hasKey();
+	$("error").textContent = isKey ? "The server does not accept this key." : error.message;
+	if (isKey) askKey(true);
+	say(isKey ? "A key is needed." : "That did not work.");
 	settle();
 }
 

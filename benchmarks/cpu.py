@@ -123,7 +123,7 @@ def measure(model: str | None, threads: int, repeats: int) -> dict[str, Any]:
 def first_audio(tts: Any, seed: int) -> float:
     with tts.stream(TEXTS[0], seed=seed) as stream:
         next(stream)
-        return float(stream.first_audio_ms)
+        return float(stream.usage.first_audio_ms)
 
 
 def stream_speed(tts: Any, seed: int) -> float:

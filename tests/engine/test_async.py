@@ -6,8 +6,11 @@ import asyncio
 import dataclasses
 import gc
 import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -255,6 +258,41 @@ def test_a_backend_that_fails_again_and_again_is_rebuilt_and_speech_goes_on() ->
         assert np.array_equal(tts.speak("Hello.", seed=7).codes[:, :2], expected(7, 12))
         assert tts.engine.backend is fresh
         wait_until_empty(tts.engine, fresh)
+
+
+def test_faults_between_good_turns_do_not_rebuild_the_backend() -> None:
+    backend = SpeakingBackend()
+    with backend.load() as tts:
+        tts.engine._rebuild = lambda: pytest.fail("it was rebuilt")
+        for seed in range(4):
+            backend.broken = RuntimeError("a kernel failed")
+            with pytest.raises(EngineError, match="a kernel failed"):
+                tts.speak("Hello.", seed=seed)
+            backend.broken = None
+            assert len(tts.speak("Hello.", seed=seed).codes) == 12
+
+
+EXIT_WHILE_SPEAKING = """
+import sys, threading, time
+from vivace import TTS
+
+tts = TTS.load(sys.argv[1], device="cpu")
+stream = tts.stream("Hello.", seed=1, min_frames=500, max_frames=500, chunk_frames=500)
+threading.Thread(target=lambda: next(stream), daemon=True).start()
+while not tts.engine.num_running:
+    time.sleep(0.001)
+print("exits")
+"""
+
+
+def test_a_process_that_exits_while_a_turn_runs_ends_well(tiny_folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT_WHILE_SPEAKING, str(tiny_folder / "custom_voice")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "exits\n", "")
 
 
 def test_a_stream_that_is_not_read_gives_its_slot_up_when_others_wait_too_long() -> None:

@@ -6,6 +6,7 @@ nothing of queues, threads or text.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -52,26 +53,26 @@ class Backend(Protocol):
     max_streams: int  # slots at once
     shares_work: bool  # a batched step costs little more than one slot's, also during a render
 
-    def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
-        """Prefill the prompt into a free slot; `sampling.seed` must be set."""
-
     def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
-        """Prefill prompts in one batch; one that cannot be admitted gives its error instead."""
+        """Prefill prompts into free slots, in one batch; each gives its slot or its error.
+
+        Every `sampling.seed` must be set.
+        """
 
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
         """Append live text to a slot whose prompt was not complete."""
 
-    def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
-        """Make up to `num_frames` frames for every slot; one that ends or waits makes fewer."""
-
     def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
-        """Begin a step; the call returned waits for it. A slot may be released before that."""
+        """Begin up to `num_frames` frames for every slot; one that ends or waits makes fewer.
 
-    def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
-        """The samples of these frames, continuing each slot's audio."""
+        The call returned waits for them. A slot may be released before that.
+        """
 
     def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], list[Samples]]:
-        """Begin a render; the call returned waits for it. A slot may be released before that."""
+        """Begin the samples of these frames, continuing each slot's audio.
+
+        The call returned waits for them. A slot may be released before that.
+        """
 
     def release(self, slot: Slot) -> None:
         """Free the slot; its handle is no longer valid."""
@@ -86,29 +87,34 @@ class Backend(Protocol):
         """How it runs on this device, for `vivace doctor`."""
 
 
-class Immediate:
+class Immediate(ABC):
     """Mixin for a synchronous backend: `start_step` and `start_render` do all the work."""
 
-    def admit_many(self: Backend, requests: Sequence[Admission]) -> list[Slot | Exception]:
+    @abstractmethod
+    def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
+        """Prefill a prompt into a free slot."""
+
+    @abstractmethod
+    def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
+        """Make frames."""
+
+    @abstractmethod
+    def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
+        """The samples of frames."""
+
+    def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
         slots: list[Slot | Exception] = []
         for prompt, sampling in requests:
             try:
                 slots.append(self.admit(prompt, sampling))
             except Exception as error:  # concerns this prompt alone
                 slots.append(error)
-            except BaseException:  # an interrupt: nobody will know of these
-                for slot in slots:
-                    if isinstance(slot, int):
-                        self.release(slot)
-                raise
         return slots
 
-    def start_step(self: Backend, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
+    def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
         frames = self.step(slots, num_frames)
         return lambda: frames
 
-    def start_render(
-        self: Backend, slots: Sequence[Slot], frames: Frames
-    ) -> Callable[[], list[Samples]]:
+    def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], list[Samples]]:
         samples = self.render(slots, frames)
         return lambda: samples

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
-from vivace.audio.speed import SpeedChanger
-from vivace.audio.trim import StartTrimmer
+from vivace.engine.assemble import Assembler
 from vivace.engine.engine import Engine
 from vivace.engine.utterance import Piece, Utterance, join
 from vivace.errors import EngineError, RequestError, StreamClosedError
@@ -79,27 +78,20 @@ class Stream(Iterator[AudioChunk]):
         bell = self._bell
         self._wake = wake or (lambda: bell.put(None))  # no reference to the stream itself
         self._settings = settings
-        self._sample_rate = config.output_sample_rate
-        self._samples_per_frame = config.decode_upsample_rate
-        self._no_codes = np.empty((0, config.decoder_config.num_quantizers), dtype=np.int64)
+        self._made = Assembler(config, trim=request.trim, speed=settings.speed)
         is_limited, max_frames = settings.is_limited, settings.sampling.max_frames
         self._num_frames_left = max_frames if is_limited else None
-        self._trimmer = StartTrimmer(self._sample_rate) if request.trim else None
-        self._speed = SpeedChanger(settings.speed, self._sample_rate)
-        self._began = time.perf_counter()
         self._steps = self._make_steps()
         self._pid = os.getpid()
         self._is_reading, self._is_stepping = Lock(), Lock()
         self._utterance: Utterance | None = None  # that is being spoken
-        self._num_samples = self._num_frames = self._num_text_ids = 0
+        self._num_frames = self._num_text_ids = 0
         self._is_cancelled = self._is_closed = False
         self._is_cut = False  # by a limit, before the end of the text
         self._reason: FinishReason = "stop"
         self.finish_reason: FinishReason | None = None
-        self.num_stalled = 0  # silent or repeated frames at the end of a stall
         self.num_utterances = 0
         self.is_runaway = False  # some speech was stopped because it did not end by itself
-        self.first_audio_ms: float | None = None
         self.admit_ms = 0.0  # how long the first prompt took to read
         self.progress = 0.0  # share of the text that was spoken; 0 for a live text
 
@@ -176,7 +168,7 @@ class Stream(Iterator[AudioChunk]):
     def collect_steps(self) -> Generator[Audio | AudioChunk | Wait, None, None]:
         """Every chunk and what must come before it, then the whole audio."""
         chunks = []
-        speed, self._speed = self._speed, SpeedChanger(1.0, self._sample_rate)
+        speed = self._made.take_speed()
         try:
             while (step := self._step_or_end()) is not None:
                 yield step
@@ -188,22 +180,22 @@ class Stream(Iterator[AudioChunk]):
         if not chunks:
             raise StreamClosedError("this stream was closed before its first chunk")
         samples = np.concatenate([chunk.samples for chunk in chunks])
-        if self._trimmer is not None:
+        if self._made.is_trimmed:
             samples = samples[: len(samples) - self.num_stalled_samples]
         samples = np.concatenate([speed.process(samples), speed.finish()])
         assert self.finish_reason is not None
         yield Audio(
             samples=samples,
-            sample_rate=self._sample_rate,
+            sample_rate=self._made.sample_rate,
             codes=np.concatenate([chunk.codes for chunk in chunks]),
             finish_reason=self.finish_reason,
-            usage=dataclasses.replace(self.usage, audio_s=len(samples) / self._sample_rate),
+            usage=dataclasses.replace(self.usage, audio_s=len(samples) / self._made.sample_rate),
         )
 
     @property
     def num_stalled_samples(self) -> int:
         """Samples at the end that say nothing, of a stall that was stopped."""
-        return self.num_stalled * self._samples_per_frame
+        return self._made.num_stalled * self._made.samples_per_frame
 
     @property
     def usage(self) -> Usage:
@@ -212,10 +204,10 @@ class Stream(Iterator[AudioChunk]):
         return Usage(
             text_tokens=self._num_text_ids + (utterance.num_text_ids if utterance else 0),
             frames=self._num_frames + (utterance.num_read if utterance else 0),
-            audio_s=self._num_samples / self._sample_rate,
-            wall_s=time.perf_counter() - self._began,
+            audio_s=self._made.num_samples / self._made.sample_rate,
+            wall_s=time.perf_counter() - self._made.began,
             seed=self._settings.sampling.seed or 0,
-            first_audio_ms=self.first_audio_ms,
+            first_audio_ms=self._made.first_audio_ms,
         )
 
     # -- closing -----------------------------------------------------------------------------
@@ -261,14 +253,15 @@ class Stream(Iterator[AudioChunk]):
                     yield Wait.TEXT
                 continue
             if isinstance(part, Pause):
-                yield self._pause(part)
+                end = self._end() if script.is_over else None
+                yield self._made.silence(part, end)
             else:
                 previous = yield from self._speak(part, previous)
             if self._num_frames_left != 0:
                 self.progress = script.progress
         error = self._text_error()
         if self.finish_reason is None and (self.num_utterances or error is None):
-            yield self._chunk(Piece(self._no_codes, np.empty(0, np.float32)), is_last=True)
+            yield self._made.speech(None, self._end())
         if error is not None:
             raise error
 
@@ -358,53 +351,23 @@ class Stream(Iterator[AudioChunk]):
         self._num_text_ids += utterance.num_text_ids
         self.is_runaway |= utterance.finish_reason == "stall" or utterance.is_over_budget
 
-    # -- chunks ------------------------------------------------------------------------------
-
     def _as_chunk(self, piece: Piece, utterance: Utterance, line: Line) -> AudioChunk:
-        if piece.finish_reason not in (None, "stop") and self._reason == "stop":
-            self._reason = piece.finish_reason
-        is_over = piece.finish_reason is not None
-        is_last = line.is_complete and self._script.is_over
-        self._is_cut = is_over and not is_last and utterance.num_read == self._num_frames_left
-        if self._is_cut and self._reason == "stop":
-            self._reason = "length"
+        is_last = False
+        if piece.finish_reason is not None:
+            is_last = line.is_complete and self._script.is_over
+            self._is_cut = not is_last and utterance.num_read == self._num_frames_left
+            if self._reason == "stop":  # the first other reason is the text's
+                is_stop = piece.finish_reason == "stop"
+                self._reason = "length" if self._is_cut and is_stop else piece.finish_reason
         self.admit_ms = self.admit_ms or utterance.admit_ms
-        return self._chunk(piece, is_last=self._is_cut or (is_over and is_last))
+        return self._made.speech(piece, self._end() if is_last or self._is_cut else None)
 
-    def _chunk(self, piece: Piece, *, is_last: bool) -> AudioChunk:
-        """Speech, or nothing at all for an end that the chunk before could not know of."""
-        samples = piece.samples
-        if self._trimmer is not None:
-            samples = self._trimmer.trim(samples, is_last=is_last)
-        if self.first_audio_ms is None and len(samples):
-            self.first_audio_ms = 1000 * (time.perf_counter() - self._began)
-        self.num_stalled = piece.num_stalled if is_last else 0
-        return self._hand_out(samples, piece.codes, is_last=is_last)
-
-    def _pause(self, pause: Pause) -> AudioChunk:
-        silence = np.zeros(round(pause.seconds * self._sample_rate), np.float32)
-        return self._hand_out(silence, self._no_codes, is_last=self._script.is_over)
-
-    def _hand_out(
-        self, samples: NDArray[np.float32], codes: NDArray[np.int64], *, is_last: bool
-    ) -> AudioChunk:
-        samples = self._speed.process(samples)
-        if is_last:
-            samples = np.concatenate([samples, self._speed.finish()])
-        start = self._num_samples
-        self._num_samples += len(samples)
-        reason = self._reason if is_last else None
-        self.finish_reason = self.finish_reason or reason
-        if is_last and not self._is_cut:
+    def _end(self) -> FinishReason:
+        """The speech ends with the chunk at hand; how."""
+        self.finish_reason = self.finish_reason or self._reason
+        if not self._is_cut:
             self.progress = 1.0
-        return AudioChunk(
-            samples=samples,
-            sample_rate=self._sample_rate,
-            start_s=start / self._sample_rate,
-            is_last=is_last,
-            finish_reason=reason,
-            codes=codes,
-        )
+        return self._reason
 
 
 def drop_leak(pieces: Pieces, ref_codes: NDArray[np.int64]) -> Pieces:

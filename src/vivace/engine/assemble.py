@@ -1,0 +1,68 @@
+"""Turns the frames and pauses of a text into audio chunks: trim, speed, positions, the end."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.audio.clip import AudioChunk
+from vivace.audio.speed import SpeedChanger
+from vivace.audio.trim import StartTrimmer
+from vivace.engine.utterance import Piece
+from vivace.model.config import CodecConfig
+from vivace.speech import FinishReason
+from vivace.text.script import Pause
+
+
+class Assembler:
+    """Consecutive chunks; the last one says how the speech ended."""
+
+    def __init__(self, config: CodecConfig, *, trim: bool, speed: float) -> None:
+        self.sample_rate = config.output_sample_rate
+        self.samples_per_frame = config.decode_upsample_rate
+        self.is_trimmed = trim
+        self.began = time.perf_counter()
+        self.num_samples = 0
+        self.first_audio_ms: float | None = None
+        self.num_stalled = 0  # silent or repeated frames at the end of a stall
+        self.speed = SpeedChanger(speed, self.sample_rate)
+        self._trimmer = StartTrimmer(self.sample_rate) if trim else None
+        self._no_codes = np.empty((0, config.decoder_config.num_quantizers), dtype=np.int64)
+
+    def take_speed(self) -> SpeedChanger:
+        """The speed changer; chunks keep their own speed from now on."""
+        speed, self.speed = self.speed, SpeedChanger(1.0, self.sample_rate)
+        return speed
+
+    def speech(self, piece: Piece | None, end: FinishReason | None) -> AudioChunk:
+        """Frames, or None for an end that the chunk before could not know of."""
+        samples = np.empty(0, np.float32) if piece is None else piece.samples
+        if self._trimmer is not None:
+            samples = self._trimmer.trim(samples, is_last=end is not None)
+        if self.first_audio_ms is None and len(samples):
+            self.first_audio_ms = 1000 * (time.perf_counter() - self.began)
+        self.num_stalled = piece.num_stalled if piece is not None and end is not None else 0
+        return self._chunk(samples, self._no_codes if piece is None else piece.codes, end)
+
+    def silence(self, pause: Pause, end: FinishReason | None) -> AudioChunk:
+        num_samples = round(pause.seconds * self.sample_rate)
+        return self._chunk(np.zeros(num_samples, np.float32), self._no_codes, end)
+
+    def _chunk(
+        self, samples: NDArray[np.float32], codes: NDArray[np.int64], end: FinishReason | None
+    ) -> AudioChunk:
+        samples = self.speed.process(samples)
+        if end is not None:
+            samples = np.concatenate([samples, self.speed.finish()])
+        start = self.num_samples
+        self.num_samples += len(samples)
+        return AudioChunk(
+            samples=samples,
+            sample_rate=self.sample_rate,
+            start_s=start / self.sample_rate,
+            is_last=end is not None,
+            finish_reason=end,
+            codes=codes,
+        )

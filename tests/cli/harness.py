@@ -57,8 +57,9 @@ def command_line(arguments: Sequence[str | Path]) -> list[str]:
 def environment(players: Path | None = None) -> dict[str, str]:
     """A process finds the fake players and no other program."""
     own = {"PATH": str(players or ""), "PYTHONPATH": str(Path(vivace.__file__).parents[1])}
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    return {**buffered, **own, "OMP_NUM_THREADS": "1"}
+    dropped = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # the second makes every start slower
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return {**kept, **own, "OMP_NUM_THREADS": "1"}
 
 
 def run(

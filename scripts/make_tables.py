@@ -7,6 +7,7 @@ A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable
@@ -15,6 +16,10 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/mini-voice.md", "docs/performance.md")
+PACKAGES = (
+    *("cli", "compat", "serve", "engine", "script", "backends", "voices", "model", "audio", "text"),
+    "",
+)
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(\n<!-- end of table -->)", re.DOTALL)
 
 
@@ -22,6 +27,26 @@ def main() -> None:
     for name in PAGES:
         page = ROOT / name
         page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
+    (ROOT / "docs" / "modules.md").write_text(modules(), encoding="utf-8")
+
+
+def modules() -> str:
+    """A page with the first line of every module's docstring."""
+    package = ROOT / "src" / "vivace"
+    parts = [
+        "# Modules",
+        "Every module in one line, by `scripts/make_tables.py` from its docstring.",
+    ]
+    for name in PACKAGES:
+        paths = (package / name).rglob("*.py") if name else package.glob("*.py")
+        rows: list[list[object]] = []
+        for path in sorted(paths):
+            if lines := ast.get_docstring(ast.parse(path.read_text("utf-8"))):
+                rows.append([f"`{path.relative_to(package)}`", lines.split("\n")[0]])
+        parts.append(
+            f"## {name or 'Single modules'}\n\n{table('| module | what it is for |', rows)}"
+        )
+    return "\n\n".join(parts) + "\n"
 
 
 def fill(text: str) -> str:

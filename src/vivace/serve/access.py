@@ -14,7 +14,6 @@ import ipaddress
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,12 +29,6 @@ KEY_PREFIX, OPENAI_PREFIX = "vivace-key.", "openai-insecure-api-key."
 MAX_PEERS = 10_000  # whose rates are remembered
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    name: str  # a key's digest, or an address: for rates, never logged
-    origin: str | None = None  # of an allowed page elsewhere, which hears so
-
-
 class Access:
     def __init__(self, settings: ServeSettings) -> None:
         self._settings = settings
@@ -44,11 +37,12 @@ class Access:
         self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
         self._rates: dict[str, tuple[float, float]] = {}  # tokens left, and when that was
 
-    def check(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> Caller:
-        """The caller, or a RefusedError: 400, 401, 403 or 429."""
+    def check(
+        self, scope: Mapping[str, Any], headers: Mapping[str, str], origin: str | None
+    ) -> None:
+        """A RefusedError for whom this is not: 400, 401, 403 or 429."""
         path, method = route_path(scope), scope.get("method", "GET")
         host = _parse_host(headers.get("host"))
-        origin = self._check_origin(headers.get("origin"), headers.get("host"))
         key = self._find_key(scope, headers)
         is_preflight = method == "OPTIONS" and origin is not None
         is_public = is_preflight or _is_public(path, method)
@@ -56,11 +50,9 @@ class Access:
             raise _unauthorized(headers)
         if not self._digests or (key is None and not is_public):
             self._check_host(host)
-        client = scope.get("client")
-        caller = Caller(key or (client[0] if client else "-"), origin)
         if not is_public:
-            self._check_rate(caller.name)
-        return caller
+            client = scope.get("client")
+            self._check_rate(key or (client[0] if client else "-"))
 
     def _is_open(self, path: str, method: str) -> bool:
         return self._settings.public_lists and _is_list(path, method)
@@ -76,8 +68,9 @@ class Access:
             code="host_not_allowed",
         )
 
-    def _check_origin(self, origin: str | None, host: str | None) -> str | None:
+    def check_origin(self, headers: Mapping[str, str]) -> str | None:
         """None for no origin and for our own; another is returned where it is allowed."""
+        origin, host = headers.get("origin"), headers.get("host")
         if origin is None:
             return None
         if origin.lower() in self._origins or "*" in self._origins:

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vivace.serve.access import Access, Caller, route_path
+from vivace.serve.access import Access, route_path
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError, describe
 
@@ -49,7 +49,8 @@ class Guard:
         visit = Visit(self._context, scope, send, read_headers(scope))
         try:
             self._check_frame(scope, visit.headers)
-            visit.caller = self._access.check(scope, visit.headers)
+            visit.origin = self._access.check_origin(visit.headers)
+            self._access.check(scope, visit.headers, visit.origin)
             if visit.is_preflight:
                 await visit.answer(Response(status_code=204, headers=_preflight_headers()), receive)
             else:
@@ -106,7 +107,7 @@ class Visit:
     ) -> None:
         self._context, self._scope, self._send = context, scope, send
         self.headers = headers
-        self.caller: Caller | None = None
+        self.origin: str | None = None  # of an allowed page elsewhere, which hears so
         self.request_id = new_request_id(scope)
         scope.setdefault("state", {})["request_id"] = self.request_id
         self._began = time.perf_counter()
@@ -154,9 +155,9 @@ class Visit:
     def _own_headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"x-request-id", self.request_id.encode())]
         headers += [(b"x-content-type-options", b"nosniff")]
-        if self.caller is not None and self.caller.origin is not None:
+        if self.origin is not None:
             headers += [
-                (b"access-control-allow-origin", self.caller.origin.encode("latin-1")),
+                (b"access-control-allow-origin", self.origin.encode("latin-1")),
                 (b"access-control-expose-headers", EXPOSED.encode()),
                 (b"vary", b"origin"),
             ]

@@ -6,6 +6,8 @@ Depth, number of values, duplicate keys, NUL, lone surrogates, NaN and numbers t
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import json
 import math
 import re
@@ -17,6 +19,8 @@ from starlette.requests import Request
 
 from vivace.serve.errors import RefusedError
 
+DATA_URI = re.compile(r"data:[^,]{1,200};base64,", re.IGNORECASE)
+SCHEME = re.compile(r"\s*[a-z][a-z0-9+.-]{0,20}:", re.IGNORECASE)
 MAX_DEPTH = 16
 MAX_VALUES = 20_000
 MAX_MARKS = 400_000  # quotes, escapes, commas and brackets, in strings too
@@ -137,3 +141,49 @@ def _check_strings(value: Any, name: str = "the body") -> None:
     elif isinstance(value, Iterable):
         for inner in value:
             _check_strings(inner, name)
+
+
+# -- recordings ------------------------------------------------------------------------------
+
+
+def decode_audio(audio: object, max_bytes: int, param: str) -> bytes:
+    """The bytes of an upload, of base64 or of a data URI; never those of a path or a URL."""
+    if isinstance(audio, str):
+        audio = _from_base64(audio, max_bytes, param)
+    if not isinstance(audio, bytes):
+        raise _refuse_audio(param, f"it is audio, not {type(audio).__name__}")
+    if len(audio) > max_bytes:
+        raise _audio_too_large(max_bytes, param)
+    if not audio:
+        raise _refuse_audio(param, "it is empty")
+    return audio
+
+
+def _from_base64(text: str, max_bytes: int, param: str) -> bytes:
+    head = DATA_URI.match(text)
+    payload = text[head.end() :] if head else text
+    if head is None and SCHEME.match(text):
+        raise _refuse_audio(
+            param,
+            "it is the recording itself, as base64 or as data:audio/wav;base64,…; URLs are not "
+            "fetched and paths are not opened",
+        )
+    if len(payload) // 4 * 3 - 2 > max_bytes:
+        raise _audio_too_large(max_bytes, param)
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _refuse_audio(param, f"it is neither base64 nor a data URI: {error}") from error
+
+
+def _refuse_audio(param: str, reason: str) -> RefusedError:
+    return RefusedError(f"{param}: {reason}", param=param, code="invalid_audio")
+
+
+def _audio_too_large(max_bytes: int, param: str) -> RefusedError:
+    return RefusedError(
+        f"{param} is larger than {max_bytes:,} bytes",
+        status=413,
+        param=param,
+        code="audio_too_large",
+    )

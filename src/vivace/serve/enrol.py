@@ -7,8 +7,6 @@ are never followed.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vivace.errors import AudioError, RequestError, UnknownVoiceError
-from vivace.serve.bodies import check_text, read_json
+from vivace.serve.bodies import check_text, decode_audio, read_json
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices, no_such_voice
@@ -39,7 +37,6 @@ MAX_FIELDS = 16
 MAX_FIELD_BYTES = 64 * 1024
 SAMPLE_TEXT = "Hello, this is how I sound. I hope you like this voice: I will keep it from now on."
 SAMPLE_FRAMES = 150  # 12 s, twice what the text takes
-DATA_URI = re.compile(r"data:audio/[^,]{1,200};base64,", re.IGNORECASE)
 BODY = {
     "type": "object",
     "required": ["name"],
@@ -161,53 +158,17 @@ def read_wanted(fields: dict[str, Any], settings: ServeSettings) -> Wanted:
             f"prompt has {len(prompt or ''):,} characters and may have {MAX_DESCRIPTION_CHARS:,}",
             param="prompt",
         )
+    recording = None
+    if kind == "audio_sample":
+        recording = decode_audio(audio, settings.max_audio_bytes, "audio_sample")
     return Wanted(
         name=_check_name(_text(fields, "name")),
         model=_text(fields, "model"),
-        audio=read_audio_bytes(audio, settings) if kind == "audio_sample" else None,
+        audio=recording,
         transcript=(_text(fields, "transcript", "ref_text") or "").strip() or None,
         prompt=prompt if kind == "prompt" else None,
         language=_text(fields, "language"),
         consent=(_text(fields, "consent") or "")[:MAX_NOTE] or None,
-    )
-
-
-def read_audio_bytes(audio: Any, settings: ServeSettings, param: str = "audio_sample") -> bytes:
-    """The bytes of an upload, of base64 or of a data URI; never a path or a URL."""
-    limit = settings.max_audio_bytes
-    if isinstance(audio, str):
-        head = DATA_URI.match(audio)
-        payload = audio[head.end() :] if head else audio
-        if re.match(r"\s*[a-z][a-z0-9+.-]{0,20}:", audio, re.IGNORECASE) and not head:
-            raise RefusedError(
-                f"{param} is the recording itself as base64 or as data:audio/wav;base64,…; "
-                "URLs are not fetched and paths are not opened",
-                param=param,
-                code="invalid_audio",
-            )
-        if len(payload) // 4 * 3 > limit + 3:
-            raise _audio_too_large(limit, param)
-        try:
-            audio = base64.b64decode(payload, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise RefusedError(
-                f"{param} is not valid base64: {error}", param=param, code="invalid_audio"
-            ) from error
-    if not isinstance(audio, bytes):
-        raise RefusedError(f"{param} is audio, not {type(audio).__name__}", param=param)
-    if len(audio) > limit:
-        raise _audio_too_large(limit, param)
-    if not audio:
-        raise RefusedError(f"{param} is empty", param=param, code="invalid_audio")
-    return audio
-
-
-def _audio_too_large(limit: int, param: str) -> RefusedError:
-    return RefusedError(
-        f"the recording has more than {limit:,} bytes",
-        status=413,
-        param=param,
-        code="audio_too_large",
     )
 
 

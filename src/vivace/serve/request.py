@@ -5,13 +5,11 @@ Fields that are not named here are ignored, and null is a field that was not sen
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from vivace.errors import RequestError
+from vivace.serve.bodies import decode_audio
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
@@ -144,34 +142,13 @@ class SpeechRequest(BaseModel):
         """The bytes of `ref_audio`; it is never fetched and never a path."""
         if not self.ref_audio:
             return None
-        text = self.ref_audio
-        if text[:5].lower() == "data:":
-            head, _, text = text.partition(",")
-            if not head.lower().endswith(";base64"):
-                raise _refuse_audio(f"{shown(head)} is not of the form data:audio/wav;base64,…")
-        elif "://" in text[:64]:
-            raise _refuse_audio("URLs are not fetched; send the recording itself in base64")
-        if len(text) // 4 * 3 - 2 > settings.max_audio_bytes:
-            raise RefusedError(
-                f"ref_audio is larger than {settings.max_audio_bytes:,} bytes",
-                status=413,
-                param="ref_audio",
-                code="audio_too_large",
-            )
-        try:
-            return base64.b64decode(text, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise _refuse_audio(f"it is neither base64 nor a data URI: {error}") from None
+        return decode_audio(self.ref_audio, settings.max_audio_bytes, "ref_audio")
 
 
 def language_name(language: str) -> str:
     """`English`, `english`, `en`, `en-US` are `english`; what is not known stays as it is."""
     key = language.strip().lower().replace("_", "-")
     return LANGUAGES.get(key.split("-")[0], language.strip().lower()) or "auto"
-
-
-def _refuse_audio(reason: str) -> RequestError:
-    return RefusedError(f"ref_audio: {reason}", param="ref_audio", code="invalid_audio")
 
 
 def _refuse(error: ValidationError) -> RefusedError:

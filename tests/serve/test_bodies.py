@@ -109,6 +109,15 @@ def test_a_chunked_body_is_counted_as_it_comes(server: Running) -> None:
     assert answer.startswith(b"HTTP/1.1 413")
 
 
+def test_after_a_body_that_was_refused_the_connection_serves_the_next(server: Running) -> None:
+    first = HEAD.replace(b"Connection: close\r\n", b"")
+    first += b"Content-Length: %d\r\n\r\n" % (15 * 2**20) + b" " * (15 * 2**20)
+    second = b"GET /v1/ HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    answers = talk(server.port, first + second)
+    assert answers.startswith(b"HTTP/1.1 413")
+    assert b"HTTP/1.1 200" in answers
+
+
 @pytest.mark.parametrize(
     "lie",
     [

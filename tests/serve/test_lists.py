@@ -17,6 +17,7 @@ def test_models_are_listed_in_openais_shape(client: httpx.Client) -> None:
     assert listed["object"] == "list"
     assert [model["id"] for model in listed["data"]] == ["vivace"]
     assert client.get("/v1/models/vivace").json() == listed["data"][0]
+    assert client.get("/v1/models/").json() == listed
     assert client.get("/v1/audio/models").json()["models"][0]["id"] == "vivace"
 
 
@@ -43,3 +44,11 @@ def test_the_docs_are_our_own_and_name_every_endpoint(client: httpx.Client) -> N
         assert path in page.text
     for words in ("response_format", "audio_sample", "/v1/realtime", "stream-input"):
         assert words in page.text
+
+
+def test_head_is_get_without_the_body(client: httpx.Client) -> None:
+    for path in ("/health/live", "/v1/models", "/docs", "/"):
+        answer = client.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert int(answer.headers["content-length"]) > 0
+    assert client.head("/v1/audio/speech").status_code == 405

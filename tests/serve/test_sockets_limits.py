@@ -261,6 +261,42 @@ def test_bytes_that_are_no_frame_are_a_clean_close(server: Running) -> None:
     still_speaks(server)
 
 
+def test_a_message_in_too_many_fragments_is_a_clean_close(server: Running) -> None:
+    with talking(server) as talk:
+        frames = [Frame(Opcode.TEXT, b"{", fin=False)] + [
+            Frame(Opcode.CONT, b"", fin=False)
+        ] * 5_000
+        with contextlib.suppress(OSError):
+            talk.socket.socket.sendall(b"".join(each.serialize(mask=True) for each in frames))
+        assert talk.until_closed() == ([], 1009)
+    still_speaks(server)
+
+
+def test_a_message_in_some_fragments_is_taken(server: Running) -> None:
+    with talking(server) as talk:
+        message = json.dumps({"type": "session.config", "response_format": "pcm"}).encode()
+        frames = [Frame(Opcode.TEXT, message[:1], fin=False)]
+        frames += [
+            Frame(Opcode.CONT, message[i : i + 1], fin=False) for i in range(1, len(message))
+        ]
+        frames += [Frame(Opcode.CONT, b"")]
+        talk.socket.socket.sendall(b"".join(each.serialize(mask=True) for each in frames))
+        assert len(audio(talk.speak("One."))) == NUM_BYTES
+
+
+def test_pings_of_a_client_that_reads_nothing_are_not_all_answered(server: Running) -> None:
+    with socket.socket() as client:
+        shake_hands(server, client)
+        pings = Frame(Opcode.PING, bytes(125)).serialize(mask=True) * 1_000
+        client.settimeout(5.0)
+        with contextlib.suppress(TimeoutError):  # no more is taken
+            for _ in range(150):
+                client.sendall(pings)
+        connections = list(server.server._uvicorn.server_state.connections)
+        assert max(each.transport.get_write_buffer_size() for each in connections) < 1_000_000
+    still_speaks(server)
+
+
 def test_a_flood_of_messages_ends_the_connection(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,8 +446,8 @@ def test_a_reader_that_stops_is_cut_off_and_nobody_else_notices(
         still_speaks(server)
 
 
-def ask_without_reading(server: Running, client: socket.socket) -> None:
-    """With small buffers it asks for minutes of audio and reads none of it."""
+def shake_hands(server: Running, client: socket.socket) -> None:
+    """By hand, with a small buffer."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     client.connect(("127.0.0.1", server.port))
     client.sendall(
@@ -419,6 +455,11 @@ def ask_without_reading(server: Running, client: socket.socket) -> None:
         "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
     )
     assert b" 101 " in client.recv(4_096)
+
+
+def ask_without_reading(server: Running, client: socket.socket) -> None:
+    """Minutes of audio, and reads none of it."""
+    shake_hands(server, client)
     for message in (
         {"type": "session.config", "response_format": "pcm", "seed": LONG, "sample_rate": 48_000},
         {"type": "input.text", "text": "One."},

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from vivace.serve.body import TRANSPORT
 from vivace.serve.errors import Failure
@@ -26,7 +27,9 @@ else:
     Mixed = object
 
 HEALTH_CONNECTIONS = 64  # besides `max_connections`
-NOT_UTF8 = 1007  # of a close frame
+NOT_UTF8, TOO_BIG = 1007, 1009  # of a close frame
+MAX_FRAGMENTS = 1_024  # of one message
+MAX_PONG_BYTES = 256 * 1024  # unsent, above which pings are not answered
 CLOSING_S = 2.0  # for a peer to take its last answer
 
 
@@ -160,20 +163,39 @@ def socket_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
 
     class TimedWebSocket(SendDeadline, WebSocketsSansIOProtocol):
         send_timeout_s = settings.send_timeout_s
-
         is_refused = False  # it sent what is no message; nothing more of it is looked at
 
         def data_received(self, data: bytes) -> None:
             if not self.is_refused:
                 super().data_received(data)
 
+        def handle_events(self) -> None:
+            for event in self.conn.events_received():
+                if not self.is_refused:
+                    self.conn.events = [event]  # uvicorn would go on after a refusal
+                    super().handle_events()
+
+        def handle_cont(self, event: Frame) -> None:
+            if len(self.frames) >= MAX_FRAGMENTS:
+                self._refuse(TOO_BIG, f"a message has at most {MAX_FRAGMENTS:,} fragments")
+            else:
+                super().handle_cont(event)
+
         def send_receive_event_to_app(self) -> None:
             if self.curr_msg_data_type == "text" and not _is_utf8(b"".join(self.frames)):
-                self.frames = []
-                self.conn.send_close(NOT_UTF8, "text must be UTF-8")
-                self.handle_parser_exception()  # as uvicorn does, but for its traceback in the log
-                return
-            super().send_receive_event_to_app()
+                self._refuse(NOT_UTF8, "text must be UTF-8")  # uvicorn's way logs a traceback
+            else:
+                super().send_receive_event_to_app()
+
+        def handle_ping(self) -> None:
+            pongs = self.conn.data_to_send()
+            if self.transport.get_write_buffer_size() < MAX_PONG_BYTES:  # somebody reads them
+                self.transport.write(b"".join(pongs))
+
+        def _refuse(self, code: int, reason: str) -> None:
+            self.frames = []
+            self.conn.send_close(code, reason)
+            self.handle_parser_exception()
 
         def handle_parser_exception(self) -> None:
             """uvicorn would close with bytes unread: a reset, which overtakes the close frame."""

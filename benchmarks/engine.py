@@ -3,8 +3,9 @@
     python benchmarks/engine.py 0.6B-CustomVoice --backend cuda_graph --streams 1,8,32,64 \
         --rates 5,10,20 --json benchmarks/results/engine-0.6B.json --plot build/load.png
 
-The first argument is a released model's name or a checkpoint folder; the others are those of
-`vivace bench`. A name's text is read with the embedded voice's tokenizer. Time is real, sound not.
+The first argument is a released model's name or a checkpoint folder, with `:half` after it for a
+codec in half precision; the others are those of `vivace bench`. A name's text is read with the
+embedded voice's tokenizer. Time is real, sound not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import dataclasses
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from released import RELEASED_MODELS
@@ -37,14 +39,15 @@ def main() -> None:
     shape, *rest = sys.argv[1:] or ["--help"]
     arguments = build_parser()[0].parse_args(["bench", *rest] if shape[0] != "-" else [shape])
     check(arguments)
+    name, _, precision = shape.partition(":")
     began = time.perf_counter()
-    with random_tts(shape, arguments) as tts:
+    with random_tts(name, arguments, precision or "auto") as tts:
         load_s = time.perf_counter() - began
         report = measure(Subject(tts, {"language": "english"}), load_s, arguments)
     deliver(report | {"benchmark": "engine", "model": f"{shape}, random weights"}, arguments)
 
 
-def random_tts(shape: str, arguments: argparse.Namespace) -> TTS:
+def random_tts(shape: str, arguments: argparse.Namespace, precision: Any = "auto") -> TTS:
     torch.manual_seed(0)
     device = pick_device(arguments.device)
     dtype = pick_dtype(arguments.dtype, device)
@@ -58,7 +61,8 @@ def random_tts(shape: str, arguments: argparse.Namespace) -> TTS:
     codec = random_module(Codec, codec_config, device, torch.float32)
     codec.fold()
     most = num_slots(arguments)
-    backend = build_backend(arguments.backend, model, codec, Capacity(max_streams=most))
+    capacity = Capacity(max_streams=most, codec_precision=precision)
+    backend = build_backend(arguments.backend, model, codec, capacity)
     engine = Engine(backend, EngineLimits(max_streams=most))
     return TTS._put_together(checkpoint, tokenizer, model, codec, engine)
 

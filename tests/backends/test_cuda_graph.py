@@ -24,6 +24,7 @@ from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph import codec as codec_module
 from vivace.backends.cuda_graph import layers as layers_module
 from vivace.backends.cuda_graph import prefill as prefill_module
+from vivace.backends.cuda_graph import stepper as stepper_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES, fit, spans, split_frames
 from vivace.backends.cuda_graph.codec import pick_decoder
@@ -162,6 +163,62 @@ def test_an_interrupted_wait_can_be_repeated(part: Tiny, monkeypatch: pytest.Mon
         with pytest.raises(KeyboardInterrupt):
             wait()
     assert np.array_equal(wait().of(0), speak(part.backend(), prompt, params(3)))
+
+
+def test_an_interrupt_while_frames_are_queued_or_read_loses_and_repeats_none(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each queueing, then in the middle of each report's settlement."""
+    prompt = make_prompt(part, "Where were we?")
+    expected = speak(part.backend(), prompt, params(3))
+    backend = graph_backend(part)
+    slots = [backend.admit(prompt, params(3)) for _ in range(2)]
+    queue, settle, is_due = backend._queue, stepper_module._settle, [True]
+
+    def interrupted_queue(*args: Any) -> Any:
+        wait = queue(*args)
+        if is_due and is_due.pop():
+            raise KeyboardInterrupt
+        return wait
+
+    def interrupted_settle(*args: Any) -> Any:
+        result = settle(*args)
+        if is_due and is_due.pop():
+            raise KeyboardInterrupt
+        return result
+
+    wait = backend.start_step(slots, 12)
+    made: list[NDArray[np.int64]] = []
+    for name, owner, spy in (
+        ("_queue", backend, interrupted_queue),
+        ("_settle", stepper_module, interrupted_settle),
+    ):
+        monkeypatch.setattr(owner, name, spy)
+        is_due[:] = [True]
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        made.append(wait().of(1))
+        wait = backend.start_step(slots, 12)
+    made.append(wait().of(1))
+    found = np.concatenate(made)[: len(expected)]
+    assert np.array_equal(found, expected[: len(found)])
+    assert len(found) == len(expected)
+
+
+def test_every_span_reaches_all_keys_of_the_step(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a span for every few positions, a step that counts one frame too few cuts off keys."""
+    monkeypatch.setattr(stepper_module, "spans", lambda count: (*range(1, count), count))
+    prompts = [make_prompt(part, text) for text in ("Where were we?", "Here.")]
+    expected = [speak(part.backend(), prompt, params(3)) for prompt in prompts]
+    backend = graph_backend(part)
+    slots = [backend.admit(prompt, params(3)) for prompt in prompts]
+    made = [[frames.of(row) for row in range(2)] for frames in (
+        backend.step(slots, size) for size in (1, 7, 16)
+    )]  # fmt: skip
+    for row, codes in enumerate(expected):
+        assert np.array_equal(np.concatenate([part[row] for part in made]), codes)
 
 
 def test_more_slots_than_the_largest_graph_are_stepped_in_parts(
@@ -414,10 +471,22 @@ def test_codec_kernels_that_fail_or_are_inexact_fall_back_to_pytorch(
         def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
             return 1.01 * super().decode(rows, codes)
 
+    made: list[bool] = []
+
+    def maker(kind: type[PlainDecoder]) -> Callable[..., PlainDecoder]:
+        def make(codec: Any, num_rows: int, *, is_half: bool) -> PlainDecoder:
+            made.append(is_half)
+            return kind(codec, num_rows)
+
+        return make
+
     with torch.inference_mode():
-        fused.FusedDecoder = PlainDecoder  # type: ignore[attr-defined]
+        fused.FusedDecoder = maker(PlainDecoder)  # type: ignore[attr-defined]
         pick_decoder("split", part.codec, 3)
-        fused.FusedDecoder = Loud  # type: ignore[attr-defined]
+        pick_decoder("half", part.codec, 3)
+        assert made == [False, True]
+        fused.FusedDecoder = maker(Loud)  # type: ignore[attr-defined]
+        assert type(pick_decoder("half", part.codec, 3)) is Loud  # 40 dB: less exact, as allowed
         with caplog.at_level(logging.WARNING):
             assert type(pick_decoder("auto", part.codec, 3)) is PlainDecoder
         assert "off by" in caplog.text

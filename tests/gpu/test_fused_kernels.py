@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from conftest import Tiny
 from official_calls import official_items
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder
+from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model import ops
 from vivace.model.layers import RMSNorm
 from vivace.prompt import build_prompt
@@ -193,3 +195,20 @@ def test_the_fused_codec_makes_the_samples_of_float32(tiny: Callable[[str], Tiny
         codes = torch.randint(64, (len(rows), num_frames, 16), device=CUDA)
         found, expected = (d.decode(torch.tensor(rows, device=CUDA), codes) for d in decoders)
         assert torch.allclose(found, expected, rtol=0, atol=5e-5)
+
+
+def test_half_precision_is_45_db_from_float32_on_a_trained_codec() -> None:
+    """The codec of the voice in the package, in any batch and with chunks of any length."""
+    codec = Checkpoint.open(EMBEDDED).load_codec(CUDA)
+    half, plain = FusedDecoder(codec, 4, is_half=True), PlainDecoder(codec, 4)
+    config = codec.config.decoder_config
+    codes = torch.randint(config.codebook_size, (3, 24, config.num_quantizers), device=CUDA)
+    rows = torch.arange(3, device=CUDA)
+    expected = torch.cat([plain.decode(rows, part) for part in codes.split(8, dim=1)], dim=1)
+    found = torch.cat([half.decode(rows, part) for part in codes.split([1, 7, 16], dim=1)], dim=1)
+    error = 20 * torch.log10(expected.norm() / (found - expected).norm())
+    sys.stdout.write(f"float16 codec: {float(error):.1f} dB from float32\n")
+    assert error > 45
+    half.reset(rows)
+    alone = half.decode(rows[1:2], codes[1:2, :8])[0]
+    assert torch.allclose(alone, found[1, : len(alone)], rtol=0, atol=2e-3)

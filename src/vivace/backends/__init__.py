@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,6 +17,9 @@ from vivace.backends.eager import EagerBackend
 from vivace.errors import BackendUnavailableError, RequestError
 from vivace.model.codec import Codec
 from vivace.model.talker import Qwen3TTS
+
+if TYPE_CHECKING:
+    from vivace.backends.cuda_graph.codec import CodecPrecision
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +32,7 @@ class Capacity:
 
     max_streams: int | None = None  # concurrent
     max_frames: int | None = None  # of one utterance
+    codec_precision: CodecPrecision = "auto"  # of the CUDA backends
 
     def __post_init__(self) -> None:
         if self.max_frames is not None and self.max_frames < 1:
@@ -59,7 +64,13 @@ def _build_graphs(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
     from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
 
     max_frames = capacity.max_frames or MAX_FRAMES
-    return CudaGraphBackend(model, codec, max_streams=capacity.max_streams, max_frames=max_frames)
+    return CudaGraphBackend(
+        model,
+        codec,
+        max_streams=capacity.max_streams,
+        max_frames=max_frames,
+        codec_precision=capacity.codec_precision,
+    )
 
 
 def _megakernel_refusal(device: torch.device) -> str | None:
@@ -81,7 +92,13 @@ def _build_megakernel(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Back
     from vivace.backends.megakernel.backend import MegakernelBackend
 
     max_frames = capacity.max_frames or MAX_FRAMES
-    return MegakernelBackend(model, codec, max_streams=capacity.max_streams, max_frames=max_frames)
+    return MegakernelBackend(
+        model,
+        codec,
+        max_streams=capacity.max_streams,
+        max_frames=max_frames,
+        codec_precision=capacity.codec_precision,
+    )
 
 
 BACKENDS: tuple[BackendEntry, ...] = (

@@ -133,14 +133,18 @@ class CudaGraphBackend:
         """
         live = [self._live(slot) for slot in slots]
         sizes = [min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD)]
+        left = sizes[2:]
         waits = [self._queue(live, size) for size in sizes[:2]]
         made: list[Frames] = []
 
         def wait() -> Frames:  # after an interrupt it can be called again
             while len(made) < len(waits):
                 made.append(waits[len(made)]())
-                if len(waits) < len(sizes) and not all(slot.is_over for slot in live):
-                    waits.append(self._queue(live, sizes[len(waits)]))
+                if left and not all(slot.is_over for slot in live):
+                    # Taken off first: what an interrupt finds half queued is not queued again, and
+                    # its frames come with the slot's next step.
+                    size = left.pop(0)
+                    waits.append(self._queue(live, size))
             return _join(made)
 
         return wait

@@ -21,10 +21,12 @@ from vivace.backends.cuda_graph.stepper import to_host
 from vivace.errors import BackendUnavailableError
 from vivace.model.codec import Codec
 
-CodecPrecision = Literal["auto", "float32", "split"]
-"""`split`: convolutions in 3xTF32 emulation of float32 on tensor cores, about as exact."""
+CodecPrecision = Literal["auto", "float32", "split", "half"]
+"""`split`: convolutions in 3xTF32 emulation of float32 on tensor cores, about as exact;
+`half`: float16 inputs and float32 sums; `auto`: `split` where it runs."""
 
 WORST_ERROR = 10 ** (-45 / 20)  # -45 dB of the signal: inaudible
+WORST_HALF_ERROR = 10 ** (-35 / 20)
 MAX_KEPT = 16  # voices in the cache of codec states
 
 log = logging.getLogger(__name__)
@@ -37,23 +39,23 @@ def pick_decoder(precision: CodecPrecision, codec: Codec, num_rows: int) -> Slot
     level = logging.WARNING if codec.device.type == "cuda" else logging.INFO
     if refusal is None:
         try:
-            return _tried_split(codec, num_rows)
+            return _tried_fused(codec, num_rows, is_half=precision == "half")
         except Exception as error:  # compilers and drivers raise anything
             level = logging.WARNING
             refusal = f"they do not work: {str(error).strip().splitlines()[-1]}"
-    if precision == "split":
+    if precision != "auto":
         raise BackendUnavailableError(
-            f"codec_precision 'split', the codec's 3xTF32 kernels, cannot run here: {refusal}"
+            f"codec_precision {precision!r}, the codec's fused kernels, cannot run here: {refusal}"
         )
     log.log(level, "the codec runs as plain PyTorch instead of its fused kernels: %s", refusal)
     return PlainDecoder(codec, num_rows, fallback=refusal)
 
 
-def _tried_split(codec: Codec, num_rows: int) -> SlotDecoder:
-    """The 3xTF32 kernels, compared with the reference decoder on two frames."""
+def _tried_fused(codec: Codec, num_rows: int, *, is_half: bool) -> SlotDecoder:
+    """The fused kernels, compared with the reference decoder on two frames."""
     from vivace.backends.cuda_graph.codec_fused import FusedDecoder
 
-    decoder = FusedDecoder(codec, num_rows)
+    decoder = FusedDecoder(codec, num_rows, is_half=is_half)
     num_books = codec.config.decoder_config.num_quantizers
     codes = torch.arange(2 * num_books, device=codec.device).view(2, num_books)
     padding = torch.tensor([num_rows - 1], device=codec.device)
@@ -61,7 +63,7 @@ def _tried_split(codec: Codec, num_rows: int) -> SlotDecoder:
     decoder.reset(padding)
     expected = codec.decode(codes)
     error = float((made - expected).norm() / expected.norm())
-    if not error < WORST_ERROR:
+    if not error < (WORST_HALF_ERROR if is_half else WORST_ERROR):
         raise BackendUnavailableError(f"their samples are off by {error:.1e} of the signal")
     return decoder
 

@@ -1,8 +1,9 @@
 """The codec's decoder through fused convolutions; activations are [batch, time, channels].
 
-Products run on tensor cores as 3xTF32 emulation of float32: each float32 is split into two TF32
-numbers, and three of the four products are summed. On an H200 a convolution differs from cuDNN's
-in float32 by a relative 1e-6 and takes a quarter to a half of the time.
+Products run on tensor cores. `split` is 3xTF32 emulation of float32: each float32 is split into two
+TF32 numbers, and three of the four products are summed. On an H200 a convolution differs from
+cuDNN's in float32 by a relative 1e-6 and takes a quarter to a half of the time. `half` rounds
+weights and inputs to float16 and sums in float32; what layers add up stays float32.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,14 +26,20 @@ PRECISION = "tf32x3"  # Triton's name for 3xTF32
 
 
 class FusedTails(SlotTails):
-    def join(self, x: Tensor, width: int, snake: SnakeBeta | None) -> Tensor:
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype  # of the convolutions' inputs
+
+    def join(
+        self, x: Tensor, width: int, snake: SnakeBeta | None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """Concatenate the slot's kept columns and x [B, T, C], activated; keep the last ones."""
         if not self.is_allocated:
             x = x if snake is None else snake(x.transpose(1, 2)).transpose(1, 2)
             return self.extend(x, width, dim=-2) if width else x
         batch, length, size = x.shape
         tail = self.next_tail() if width else x
-        out = x.new_empty(batch, width + length, size)
+        out = x.new_empty(batch, width + length, size, dtype=dtype or self._dtype)
         block_t, block_c = (16, 64) if length + width > 8 else (8, 128)
         grid = (-(-(width + length) // block_t), -(-size // block_c), batch)
         codec_kernels.join_kernel[grid](
@@ -42,7 +50,7 @@ class FusedTails(SlotTails):
             HAS_SNAKE=snake is not None, BLOCK_T=block_t, BLOCK_C=block_c,
         )  # fmt: skip
         if width:
-            tail.index_copy_(0, self.rows, out[:, length:])
+            tail.index_copy_(0, self.rows, out[:, length:].float())
         return out
 
 
@@ -56,15 +64,15 @@ class Convolution:
     up: int
 
     @classmethod
-    def of(cls, layer: CausalConv1d | CausalConvTranspose1d) -> Convolution:
+    def of(cls, layer: CausalConv1d | CausalConvTranspose1d, dtype: torch.dtype) -> Convolution:
         assert layer.conv.bias is not None
         weight, bias = layer.conv.weight, layer.conv.bias
         if isinstance(layer, CausalConv1d):
             taps = weight.detach().permute(2, 0, 1).contiguous()
             layer.conv.weight = nn.Parameter(taps.permute(1, 2, 0), requires_grad=False)  # no copy
-            return cls(taps, bias, layer.conv.dilation[0], 1)
+            return cls(taps.to(dtype), bias, layer.conv.dilation[0], 1)
         taps = weight.permute(2, 1, 0).unflatten(0, (-1, layer.stride))  # [taps, up, out, in]
-        return cls(taps.flip(0).flatten(1, 2).contiguous(), bias, 1, layer.stride)
+        return cls(taps.flip(0).flatten(1, 2).contiguous().to(dtype), bias, 1, layer.stride)
 
     @property
     def reach(self) -> int:
@@ -75,7 +83,7 @@ class Convolution:
         batch, x_length, in_size = x.shape
         taps, out_size, _ = self.weight.shape
         length = x_length - self.reach
-        out = x.new_empty(batch, length, out_size)
+        out = x.new_empty(batch, length, out_size, dtype=torch.float32)
         num_processors = num_multiprocessors(x.device)
         block_m, block_n, num_warps = _tiles(batch * length, out_size, num_processors)
         grid = (-(-batch * length // block_m), -(-out_size // block_n))
@@ -83,23 +91,25 @@ class Convolution:
             x, self.weight, self.bias, residual, out,
             batch * length, length, x_length, in_size, out_size, len(self.bias), self.dilation,
             TAPS=taps, HAS_RESIDUAL=residual is not None, IS_CLAMPED=is_last,
-            PRECISION=PRECISION, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=32,
+            PRECISION=PRECISION, BLOCK_M=block_m, BLOCK_N=block_n,
+            BLOCK_K=32 if self.weight.dtype == torch.float32 else 64,
             num_warps=num_warps, num_stages=3,
         )  # fmt: skip
         return out.view(batch, length * self.up, -1)
 
 
 class FusedDecoder(SlotDecoder):
-    name = "fused kernels (3xTF32)"
     tails: FusedTails
 
-    def __init__(self, codec: Codec, num_rows: int) -> None:
+    def __init__(self, codec: Codec, num_rows: int, *, is_half: bool = False) -> None:
+        self.name = f"fused kernels ({'float16' if is_half else '3xTF32'})"
+        dtype = torch.float16 if is_half else torch.float32
         self._convolutions = {
-            id(layer): Convolution.of(layer)
+            id(layer): Convolution.of(layer, dtype)
             for layer in codec.decoder.modules()
             if isinstance(layer, (CausalConv1d, CausalConvTranspose1d)) and not _is_depthwise(layer)
         }
-        super().__init__(codec, num_rows, FusedTails())
+        super().__init__(codec, num_rows, FusedTails(dtype))
 
     def _run(self, codes: Tensor, num_seen: Tensor) -> Tensor:
         decoder = self._decoder
@@ -133,7 +143,7 @@ class FusedDecoder(SlotDecoder):
 
     def _mix(self, layer: ConvNeXt, x: Tensor) -> Tensor:
         conv = layer.dwconv.conv
-        joined = self.tails.join(x, layer.dwconv.reach, None).transpose(1, 2)
+        joined = self.tails.join(x, layer.dwconv.reach, None, torch.float32).transpose(1, 2)
         hidden = F.conv1d(joined, conv.weight, conv.bias, groups=conv.groups).transpose(1, 2)
         hidden = layer.pwconv2(F.gelu(layer.pwconv1(layer.norm(hidden))))
         return x + layer.gamma * hidden

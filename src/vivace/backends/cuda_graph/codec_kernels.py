@@ -29,6 +29,8 @@ def join_kernel(
         share = tl.load(inverse_gain + c, mask=c < size, other=0.0)
         wave = libdevice.sin(value * factor)
         value += share * (wave * wave)
+    if out.dtype.element_ty == tl.float16:
+        value = tl.minimum(tl.maximum(value, -65504.0), 65504.0)
     at = out + (batch * (width + length) + t) * size + c
     if width > 0:
         tail = tails + tl.load(rows + batch) * tail_stride
@@ -59,7 +61,7 @@ def convolve_kernel(
         a = tl.load(x_at, mask=is_row[:, None] & (c < in_size)[None, :], other=0.0)
         w_at = weight + (tap * out_size + n)[:, None] * in_size + c[None, :]
         w = tl.load(w_at, mask=is_column[:, None] & (c < in_size)[None, :], other=0.0)
-        acc = tl.dot(a, tl.trans(w), acc, input_precision=PRECISION)
+        acc = tl.dot(a.to(w.dtype), tl.trans(w), acc, input_precision=PRECISION)
     acc += tl.load(bias + n % bias_size, mask=is_column, other=0.0)[None, :]
     at = m[:, None].to(tl.int64) * out_size + n[None, :]
     mask = is_row[:, None] & is_column[None, :]

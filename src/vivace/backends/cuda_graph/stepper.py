@@ -72,9 +72,16 @@ class Stepper:
         for slot in live:
             slot.num_queued += num_frames
         report = self._report(self._rows[: len(live)])
-        return lambda: [
-            self._settle(slot, row, num_frames) for slot, row in zip(live, report(), strict=True)
-        ]
+        before: list[tuple[int, int]] = []
+
+        def wait() -> list[tuple[Codes, SlotStatus]]:  # the same result if it is called again
+            rows = report()
+            if not before:
+                before.extend([(slot.num_frames, slot.num_queued - num_frames) for slot in live])
+            steps = zip(live, rows, before, strict=True)
+            return [_settle(slot, row, *then) for slot, row, then in steps]
+
+        return wait
 
     def frame(self, batch: int, span: int, kind: DrawKind) -> Work:
         rows = self._rows[:batch]
@@ -98,15 +105,16 @@ class Stepper:
         ring = table.ring.index_select(0, rows).flatten(1)
         return to_host(torch.cat((numbers.int(), ring), dim=1))
 
-    def _settle(
-        self, slot: LiveSlot, row: NDArray[np.int32], num_queued: int
-    ) -> tuple[Codes, SlotStatus]:
-        status, num_frames = STATUSES[row[0]], int(row[1])  # as in REPORT
-        ring = row[len(REPORT) :].reshape(RING, -1)
-        codes = ring[np.arange(slot.num_frames, num_frames) % RING].astype(np.int64)
-        slot.status, slot.num_frames = status, num_frames
-        slot.num_queued -= num_queued
-        return codes, status
+
+def _settle(
+    slot: LiveSlot, row: NDArray[np.int32], num_before: int, num_queued: int
+) -> tuple[Codes, SlotStatus]:
+    """Take over a report: the frames after the first `num_before`, and the slot's new state."""
+    status, num_frames = STATUSES[row[0]], int(row[1])  # as in REPORT
+    ring = row[len(REPORT) :].reshape(RING, -1)
+    codes = ring[np.arange(num_before, num_frames) % RING].astype(np.int64)
+    slot.status, slot.num_frames, slot.num_queued = status, num_frames, num_queued
+    return codes, status
 
 
 def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:

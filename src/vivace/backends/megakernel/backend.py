@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
+from vivace.backends.cuda_graph.codec import CodecPrecision
 from vivace.backends.megakernel import driver, nvrtc
 from vivace.backends.megakernel.kernel import MAX_BATCH
 from vivace.backends.megakernel.predictor import Dimensions
@@ -32,6 +33,7 @@ class MegakernelBackend(CudaGraphBackend):
         *,
         max_streams: int | None = None,
         max_frames: int = MAX_FRAMES,
+        codec_precision: CodecPrecision = "auto",
         is_capturing: bool = True,
     ) -> None:
         if (refusal := unfit(model, max_streams)) is not None:
@@ -42,6 +44,7 @@ class MegakernelBackend(CudaGraphBackend):
             max_streams=max_streams,
             max_frames=max_frames,
             layers="megakernel",
+            codec_precision=codec_precision,
             is_capturing=is_capturing,
         )
 

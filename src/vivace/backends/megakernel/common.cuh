@@ -18,7 +18,7 @@ typedef unsigned long long u64;
 
 constexpr int WARPS = 8;                    // that compute
 constexpr int COMPUTING = 32 * WARPS;       // threads
-constexpr int THREADS = COMPUTING + 32;     // and the warp that fetches
+constexpr int THREADS = COMPUTING + 32;     // and the warp that copies
 constexpr int ROWS = 8;                     // weight rows of a unit: the n of one MMA
 constexpr int DEPTH = 1024;                 // numbers of a weight row in one chunk
 constexpr int ROW_BYTES = 2 * DEPTH + 16;   // padded, so that eight rows fall into different banks
@@ -28,7 +28,7 @@ constexpr int SLICE = DEPTH / WARPS;         // numbers of a chunk's depth that 
 constexpr int UNITS_AT_ONCE = 8;
 constexpr int MAX_BATCH = 8;
 constexpr int MAX_SLOTS = 32;                // of the ring
-constexpr u32 FIRST_POLL = 300;             // cycles after which a published number may have arrived
+constexpr u32 FIRST_POLL = 600;             // cycles after which a published number may have arrived
 constexpr u32 PATIENCE = 1u << 22;          // polls before a block gives up
 constexpr u32 NOT_A_NUMBER = 0x7fc0;        // in bfloat16
 
@@ -263,17 +263,20 @@ DEVICE void pause_cycles(u32 cycles) {
     while (now - begin < cycles);
 }
 
-// Reads V groups of four words, `step` words apart, until all are tagged. After a time-out (`lost`) every wait of the
+// Reads `count` groups of four words, `step` words apart, until all are tagged. After a time-out (`lost`) every wait of the
 // block ends and gives NaN, so that the frame is reported as not finite. The first read of a stage (`is_early`) comes too soon if it comes at once, and would only keep others waiting.
 template <int V>
-DEVICE void take(uint4 (&out)[V], const u32* at, u32 step, u32 tag, volatile u32* lost, bool is_early = true) {
+DEVICE void take(uint4 (&out)[V], const u32* at, u32 step, u32 tag, volatile u32* lost, bool is_early = true,
+                 u32 count = V) {
     if (is_early) pause_cycles(FIRST_POLL);
     for (u32 polls = 0;; ++polls) {
         bool is_there = true;
 #pragma unroll
-        for (int v = 0; v < V; ++v) out[v] = peek(at + v * step);
+        for (int v = 0; v < V; ++v)
+            if (v < count) out[v] = peek(at + v * step);
 #pragma unroll
-        for (int v = 0; v < V; ++v) is_there &= is_tagged(out[v], tag);
+        for (int v = 0; v < V; ++v)
+            if (v < count) is_there &= is_tagged(out[v], tag);
         if (is_there) return;
         if (*lost) break;
         if (polls == PATIENCE) *lost = 1;

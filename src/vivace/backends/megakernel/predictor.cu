@@ -54,7 +54,7 @@ struct Exchange {
 struct Shared {
     u64 full[MAX_SLOTS], empty[MAX_SLOTS];
     u32 lost, epoch, pad[2];
-    float sums[WARPS];
+    float sums[ROWS_AT_ONCE][WARPS];
     u32 counts[2][WARPS];
     u64 best[WARPS];
     float parts[UNITS_AT_ONCE + 1][WARPS][MAX_BATCH * ROWS];
@@ -275,11 +275,11 @@ DEVICE u32 kth_largest(Block& b, const u32 (&keys)[CODES], u32 rank) {
 DEVICE float sum_of_block(Block& b, float value) {
 #pragma unroll
     for (int far = 16; far > 0; far /= 2) value = __fadd_rn(value, __shfl_xor_sync(~0u, value, far));
-    if (b.lane == 0) b.shared.sums[b.warp] = value;
+    if (b.lane == 0) b.shared.sums[0][b.warp] = value;
     sync_computing();
-    float sum = b.shared.sums[0];
+    float sum = b.shared.sums[0][0];
 #pragma unroll
-    for (int warp = 1; warp < WARPS; ++warp) sum = __fadd_rn(sum, b.shared.sums[warp]);
+    for (int warp = 1; warp < WARPS; ++warp) sum = __fadd_rn(sum, b.shared.sums[0][warp]);
     sync_computing();  // before the next sum is written
     return sum;
 }

@@ -7,6 +7,8 @@ constexpr int MIXED = HEADS * HEAD_DIM;
 constexpr int QKV = MIXED + 2 * KV_HEADS * HEAD_DIM;
 constexpr int ROW_THREADS = HIDDEN / 8;         // that normalise a row together
 constexpr int ROW_WARPS = ROW_THREADS / 32;
+constexpr int ROW_GROUPS = COMPUTING / ROW_THREADS;
+constexpr int ROWS_AT_ONCE = 2;                 // that a thread waits for together
 constexpr int MAX_OWN = HIDDEN / ROWS / 32;     // units of the residual stream in a block, of 32 blocks or more
 
 static_assert(HIDDEN == 1024 || HIDDEN == 2048, "a row's norm is 128 or 256 threads with eight numbers each");
@@ -84,6 +86,35 @@ DEVICE float sum_of_warps(const float* sums) {
     return s[0];
 }
 
+// A thread's eight numbers of `count` rows, `row_step` apart, in the lower halves of words.
+DEVICE void read_rows(u32 (&out)[ROWS_AT_ONCE][8], const Source& source, u64 at, u32 row_step, u32 count,
+                      volatile u32* lost, bool is_early) {
+    if (source.words == nullptr) {
+#pragma unroll
+        for (int n = 0; n < ROWS_AT_ONCE; ++n)
+            if (n < count) read_eight(out[n], source, at + n * row_step, lost, false);
+        return;
+    }
+    if (is_early) pause_cycles(FIRST_POLL);
+    const u32* begin = source.words + at;
+    for (u32 polls = 0;; ++polls) {
+        bool is_there = true;
+#pragma unroll
+        for (int v = 0; v < 2 * ROWS_AT_ONCE; ++v)
+            if (v / 2 < count) {
+                const uint4 words = peek(begin + v / 2 * row_step + v % 2 * source.step);
+                is_there &= is_tagged(words, source.tag);
+                u32* x = out[v / 2] + v % 2 * 4;
+                x[0] = words.x, x[1] = words.y, x[2] = words.z, x[3] = words.w;
+            }
+        if (is_there) return;
+        if (*lost) break;
+        if (polls == PATIENCE) *lost = 1;
+    }
+#pragma unroll
+    for (int i = 0; i < 8 * ROWS_AT_ONCE; ++i) out[i / 8][i % 8] = NOT_A_NUMBER;
+}
+
 // `num_rows` rows of HIDDEN numbers, normalised; a thread has eight numbers of a row. Row r begins at
 // `first + r * step`. If `is_kept`, this block's columns are copied to `own`.
 template <typename Block>
@@ -92,24 +123,36 @@ DEVICE void gather_normed(Block& b, const Source& source, u32 num_rows, u32 firs
     const u32 group = b.warp / ROW_WARPS, place = b.thread % ROW_THREADS;
     const uint4 packed = *reinterpret_cast<const uint4*>(weight + 8 * place);
     const u32 factors[4] = {packed.x, packed.y, packed.z, packed.w};
+    const u32 within = first + (source.words == nullptr ? 8 * place : spread(8 * place));
 #pragma unroll 1
-    for (u32 row = group; row < num_rows; row += COMPUTING / ROW_THREADS) {
-        u32 x[8];
-        read_eight(x, source, first + row * step + (source.words == nullptr ? 8 * place : spread(8 * place)),
-                   &b.shared.lost, row == group);
-        if (is_kept && place % gridDim.x == blockIdx.x)
-            store_eight(reinterpret_cast<u8*>(b.shared.own[place / gridDim.x] + row * ROWS), x);
-        float sum = squares(x);
+    for (u32 begin = group; begin < num_rows; begin += ROW_GROUPS * ROWS_AT_ONCE) {
+        const u32 here = min((num_rows - begin + ROW_GROUPS - 1) / ROW_GROUPS, (u32)ROWS_AT_ONCE);
+        u32 x[ROWS_AT_ONCE][8] = {};  // set in any case, so that the registers are free before
+        read_rows(x, source, within + begin * step, ROW_GROUPS * step, here, &b.shared.lost, begin == group);
 #pragma unroll
-        for (int far = 16; far > 0; far /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, far));
-        if (b.lane == 0) b.shared.sums[b.warp] = sum;
+        for (int n = 0; n < ROWS_AT_ONCE; ++n)
+            if (n < here) {
+                const u32 row = begin + n * ROW_GROUPS;
+                if (is_kept && place % gridDim.x == blockIdx.x)
+                    store_eight(reinterpret_cast<u8*>(b.shared.own[place / gridDim.x] + row * ROWS), x[n]);
+                float sum = squares(x[n]);
+#pragma unroll
+                for (int far = 16; far > 0; far /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, far));
+                if (b.lane == 0) b.shared.sums[n][b.warp] = sum;
+            }
         sync_threads(2 + group, ROW_THREADS);
-        sum = sum_of_warps(b.shared.sums + ROW_WARPS * group);
-        const float scale = rsqrt_approximate(__fadd_rn(divide_full(sum, HIDDEN), EPS));
 #pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = scaled(wide(x[i]), scale, (factors[i / 2] >> (i % 2 * 16)) & 0xffffu);
-        store_eight(b.narrow_rows.row(row) + 16 * place, x);
-        if (row + COMPUTING / ROW_THREADS < num_rows) sync_threads(2 + group, ROW_THREADS);
+        for (int n = 0; n < ROWS_AT_ONCE; ++n)
+            if (n < here) {
+                const float sum = sum_of_warps(b.shared.sums[n] + ROW_WARPS * group);
+                const float scale = rsqrt_approximate(__fadd_rn(divide_full(sum, HIDDEN), EPS));
+                u32 y[8];
+#pragma unroll
+                for (int i = 0; i < 8; ++i)
+                    y[i] = scaled(wide(x[n][i]), scale, (factors[i / 2] >> (i % 2 * 16)) & 0xffffu);
+                store_eight(b.narrow_rows.row(begin + n * ROW_GROUPS) + 16 * place, y);
+            }
+        if (begin + ROW_GROUPS * ROWS_AT_ONCE < num_rows) sync_threads(2 + group, ROW_THREADS);
     }
     sync_computing();
 }
@@ -117,16 +160,19 @@ DEVICE void gather_normed(Block& b, const Source& source, u32 num_rows, u32 firs
 // The rows of `depth` numbers as they were published.
 template <typename Block>
 DEVICE void gather_published(Block& b, const u32* words, u32 depth, u32 tag) {
-    for (u32 row = 0; row < b.rows; ++row) {
+    constexpr int AT_ONCE = 6;
+    const u32 each = depth / 4, total = b.rows * each;  // groups of four numbers
 #pragma unroll 1
-        for (u32 i = 4 * b.thread; i < depth; i += 8 * COMPUTING) {
-            const u32 step = i + 4 * COMPUTING < depth ? 4 * COMPUTING : 0;
-            uint4 out[2];
-            take<2>(out, words + row * depth + i, step, tag, &b.shared.lost, row == 0 && i < 4 * COMPUTING);
-            u8* target = b.wide_rows.row(row) + 2 * i;
-            *reinterpret_cast<uint2*>(target) = make_uint2(pack(out[0].x, out[0].y), pack(out[0].z, out[0].w));
-            *reinterpret_cast<uint2*>(target + 2 * step) =
-                make_uint2(pack(out[1].x, out[1].y), pack(out[1].z, out[1].w));
+    for (u32 begin = b.thread; begin < total; begin += AT_ONCE * COMPUTING) {
+        uint4 out[AT_ONCE] = {};
+        take<AT_ONCE>(out, words + 4 * begin, 4 * COMPUTING, tag, &b.shared.lost, begin == b.thread,
+                      (total - begin + COMPUTING - 1) / COMPUTING);
+#pragma unroll
+        for (int v = 0; v < AT_ONCE; ++v) {
+            const u32 i = begin + v * COMPUTING;
+            if (i < total)
+                *reinterpret_cast<uint2*>(b.wide_rows.row(i / each) + 8 * (i % each)) =
+                    make_uint2(pack(out[v].x, out[v].y), pack(out[v].z, out[v].w));
         }
     }
     sync_computing();
@@ -138,14 +184,16 @@ DEVICE void gather_published(Block& b, const u32* words, u32 depth, u32 tag) {
 // those at hand, which is number `unit` of the block's.
 template <typename Block, typename Multiply, typename Emit>
 DEVICE void run_units(Block& b, u32 num_rows, u32 num_chunks, u32 count, Multiply multiply_some, Emit emit) {
+    const u32 width = num_rows > MAX_BATCH / 2 ? MAX_BATCH * ROWS : MAX_BATCH * ROWS / 2;
+    const u32 i = b.thread % width;
 #pragma unroll 1
     for (u32 start = 0; start < count; start += UNITS_AT_ONCE) {
         const u32 here = min(count - start, (u32)UNITS_AT_ONCE);
         multiply_some(start, here);
         sync_computing();
-        const u32 i = b.thread % (MAX_BATCH * ROWS);
 #pragma unroll 1
-        for (u32 at = b.thread / (MAX_BATCH * ROWS); at < here && i < num_rows * ROWS; at += 4) emit(start + at, i, at);
+        for (u32 at = b.thread / width; at < here && i < num_rows * ROWS; at += COMPUTING / width)
+            emit(start + at, i, at);
         if (start + UNITS_AT_ONCE < count) sync_computing();
     }
     b.ring.advance(count * num_chunks);

@@ -49,7 +49,7 @@ struct Shared {
     u32 lost, epoch;
     u32 units[MAX_BATCH + 1];         // of attention, of all rows before
     u32 slot[MAX_BATCH], position[MAX_BATCH], num_keys[MAX_BATCH];
-    float sums[WARPS];
+    float sums[ROWS_AT_ONCE][WARPS];
     alignas(16) float scores[GROUP][KEYS];
     float parts[UNITS_AT_ONCE + 1][WARPS][MAX_BATCH * ROWS];
     alignas(16) u16 own[MAX_OWN][MAX_BATCH * ROWS];  // this block's part of the residual stream

@@ -38,7 +38,9 @@ def machine() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    return _first_line("git", "describe", "--always", "--dirty") or "unknown"
+    """Of the checkout, or as VIVACE_COMMIT says where the code is a copy without its history."""
+    given = os.environ.get("VIVACE_COMMIT")
+    return given or _first_line("git", "describe", "--always", "--dirty") or "unknown"
 
 
 def _cpu() -> str:

@@ -17,7 +17,7 @@ from conftest import Tiny
 from vivace.backends import AUTO_BACKEND, BackendEntry, Capacity, build_backend
 from vivace.backends.megakernel import nvrtc, predictor, talker
 from vivace.backends.megakernel.backend import MegakernelBackend, unfit
-from vivace.backends.megakernel.kernel import CHUNK_BYTES, source
+from vivace.backends.megakernel.kernel import CHUNK_BYTES, architecture_of, source
 from vivace.backends.megakernel.predictor import Dimensions
 from vivace.backends.megakernel.talker import TalkerDimensions
 from vivace.errors import BackendUnavailableError
@@ -31,7 +31,7 @@ SMALL_TALKER = TalkerDimensions(
     hidden=1024, inter=3072, heads=16, kv_heads=8, head_dim=128, layers=28, eps=1e-6
 )
 LARGE_TALKER = dataclasses.replace(SMALL_TALKER, hidden=2048, inter=6144)
-ARCHITECTURES = tuple(f"sm_{number}" for number in (80, 86, 89, 90, 100, 120))
+ARCHITECTURES = tuple(f"sm_{number}" for number in (80, 86, 89, "90a", 100, 120))
 
 
 def compile_kernel(architecture: str, size: Dimensions | TalkerDimensions) -> bytes:
@@ -57,9 +57,9 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         *((each, SMALL) for each in ARCHITECTURES),
         *((each, SMALL_TALKER) for each in ARCHITECTURES),
-        ("sm_90", LARGE),
+        ("sm_90a", LARGE),
         ("sm_80", LARGE_TALKER),
-        ("sm_90", LARGE_TALKER),
+        ("sm_90a", LARGE_TALKER),
     ],
 )
 def test_the_kernels_compile_for_every_gpu_with_bfloat16(
@@ -123,6 +123,11 @@ def test_the_arguments_have_the_layout_of_the_kernels_struct(module: Any, num_by
     names = [name.split()[-1].lstrip("*") for field in fields for name in field.split(",")]
     assert names == [name for name, _ in module.KernelArguments._fields_]
     assert ctypes.sizeof(module.KernelArguments) == num_bytes
+
+
+def test_hopper_gets_the_code_with_its_own_instructions() -> None:
+    names = [architecture_of(each) for each in ((8, 0), (8, 6), (9, 0), (10, 0), (12, 0))]
+    assert names == ["sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"]
 
 
 def test_small_models_and_many_streams_are_refused(tiny: Callable[[str], Tiny]) -> None:

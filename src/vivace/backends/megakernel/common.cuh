@@ -18,7 +18,11 @@ typedef unsigned long long u64;
 
 constexpr int WARPS = 8;                    // that compute
 constexpr int COMPUTING = 32 * WARPS;       // threads
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr int THREADS = COMPUTING + 128;    // and the warp that copies, in a warpgroup that gives up its registers
+#else
 constexpr int THREADS = COMPUTING + 32;     // and the warp that copies
+#endif
 constexpr int ROWS = 8;                     // weight rows of a unit: the n of one MMA
 constexpr int DEPTH = 1024;                 // numbers of a weight row in one chunk
 constexpr int ROW_BYTES = 2 * DEPTH + 16;   // padded, so that eight rows fall into different banks
@@ -28,7 +32,7 @@ constexpr int SLICE = DEPTH / WARPS;         // numbers of a chunk's depth that 
 constexpr int UNITS_AT_ONCE = 8;
 constexpr int MAX_BATCH = 8;
 constexpr int MAX_SLOTS = 32;                // of the ring
-constexpr u32 FIRST_POLL = 600;             // cycles after which a published number may have arrived
+constexpr u32 FIRST_POLL = 200;             // cycles after which a published number may have arrived
 constexpr u32 PATIENCE = 1u << 22;          // polls before a block gives up
 constexpr u32 NOT_A_NUMBER = 0x7fc0;        // in bfloat16
 
@@ -103,6 +107,14 @@ DEVICE void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Called by every thread at the beginning of its role.
+DEVICE void claim_registers(bool is_computing) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if (is_computing) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    else asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+#endif
 }
 
 // -- the ring of weights -----------------------------------------------------------------------------
@@ -319,19 +331,20 @@ struct Slices {
     }
 };
 
-// The partial sums of eight columns and C chunks, which follow each other from `first` on. Each half of a slice is a
-// sum of its own. Number `row * ROWS + column` of the unit goes to parts[warp] there.
-template <int C>
-DEVICE void multiply_one(float (&parts)[WARPS][MAX_BATCH * ROWS], const Ring& ring, u32 first, const Slices<C>& rows,
-                         u32 lane, u32 warp) {
-    const u32 within = (lane & 7) * ROW_BYTES + (lane >> 3) * 16 + 2 * SLICE * warp;
-    float c[2][4] = {};
+// A warp's slices of one chunk of weights, as the MMA takes them: eight rows in the place of its columns.
+struct Chunk {
+    u32 w[SLICE / 32][4];
+
+    DEVICE_MEMBER void load(const Ring& ring, u32 index, u32 lane, u32 warp) {
+        const u32 slot = ring.wait(index);
+        const u32 at = ring.address(slot) + (lane & 7) * ROW_BYTES + (lane >> 3) * 16 + 2 * SLICE * warp;
 #pragma unroll
-    for (int chunk = 0; chunk < C; ++chunk) {
-        const u32 slot = ring.wait(first + chunk);
-        u32 w[SLICE / 32][4];
-#pragma unroll
-        for (int i = 0; i < SLICE / 32; ++i) load_matrices(w[i], ring.address(slot) + within + 64 * i);
+        for (int i = 0; i < SLICE / 32; ++i) load_matrices(w[i], at + 64 * i);
+        ring.release(slot, lane);
+    }
+
+    // Each half of a slice is a sum of its own.
+    DEVICE_MEMBER void multiply_by(float (&c)[2][4], const u32 (&x)[SLICE / 32][4]) const {
 #pragma unroll
         for (int i = 0; i < SLICE / 64; ++i)
 #pragma unroll
@@ -339,38 +352,47 @@ DEVICE void multiply_one(float (&parts)[WARPS][MAX_BATCH * ROWS], const Ring& ri
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     const int n = i + half * (SLICE / 64);
-                    const u32(&x)[4] = rows.x[chunk][n];
-                    multiply(c[half], x[step], 0, x[step + 1], 0, w[n][step], w[n][step + 1]);
+                    multiply(c[half], x[n][step], 0, x[n][step + 1], 0, w[n][step], w[n][step + 1]);
                 }
-        ring.release(slot, lane);
     }
+};
+
+// Number `row * ROWS + column` of a unit goes to parts[warp] there.
+DEVICE void store_parts(float (&parts)[WARPS][MAX_BATCH * ROWS], const float (&c)[2][4], u32 lane, u32 warp) {
     *reinterpret_cast<float2*>(&parts[warp][2 * lane]) =
         make_float2(__fadd_rn(c[0][0], c[1][0]), __fadd_rn(c[0][1], c[1][1]));
 }
 
-// The same for two units of C chunks each; here the weights are the sixteen rows of the MMA. Without a second unit
-// (`has_second`) the first stands in for it, and its sums are discarded.
-template <int C>
-DEVICE void multiply_two(float (*parts)[WARPS][MAX_BATCH * ROWS], const Ring& ring, u32 first, bool has_second,
-                         const Slices<C>& rows, u32 num_rows, u32 lane, u32 warp) {
-    const u32 within = (lane & 7) * ROW_BYTES + (lane >> 4) * 16 + 2 * SLICE * warp;
-    float c[2][4] = {};
+// The same of two units; here the weights are the sixteen rows of the MMA. Without a second unit (`has_second`) the
+// first stands in for it, and its sums are discarded.
+struct PairChunk {
+    u32 w[SLICE / 16][4];
+
+    // `near` and `far` are indices of the ring.
+    DEVICE_MEMBER void load(const Ring& ring, u32 near, u32 far, bool has_second, u32 lane, u32 warp) {
+        const u32 near_slot = ring.wait(near), far_slot = has_second ? ring.wait(far) : near_slot;
+        const u32 at = ring.address(lane & 8 ? far_slot : near_slot) + (lane & 7) * ROW_BYTES + (lane >> 4) * 16 +
+                       2 * SLICE * warp;
 #pragma unroll
-    for (int chunk = 0; chunk < C; ++chunk) {
-        const u32 near = ring.wait(first + chunk), far = has_second ? ring.wait(first + C + chunk) : near;
-        const u32 at = ring.address(lane & 8 ? far : near) + within;
+        for (int i = 0; i < SLICE / 16; ++i) load_matrices(w[i], at + 32 * i);
+        ring.release(near_slot, lane);
+        if (has_second) ring.release(far_slot, lane);
+    }
+
+    DEVICE_MEMBER void multiply_by(float (&c)[2][4], const u32 (&rows)[SLICE / 32][4]) const {
 #pragma unroll
         for (int i = 0; i < SLICE / 32; ++i)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                u32 w[4];
-                load_matrices(w, at + 32 * i + SLICE * half);
-                const u32(&x)[4] = rows.x[chunk][i / 2 + half * (SLICE / 64)];
-                multiply(c[half], w[0], w[1], w[2], w[3], x[i % 2 * 2], x[i % 2 * 2 + 1]);
+                const u32(&a)[4] = w[i + half * (SLICE / 32)];
+                const u32(&x)[4] = rows[i / 2 + half * (SLICE / 64)];
+                multiply(c[half], a[0], a[1], a[2], a[3], x[i % 2 * 2], x[i % 2 * 2 + 1]);
             }
-        ring.release(near, lane);
-        if (has_second) ring.release(far, lane);
     }
+};
+
+DEVICE void store_pair(float (*parts)[WARPS][MAX_BATCH * ROWS], const float (&c)[2][4], u32 num_rows, u32 lane,
+                       u32 warp) {
     const u32 row = 2 * (lane % 4), column = lane / 4;
 #pragma unroll
     for (int n = 0; n < 4; ++n)

@@ -16,7 +16,6 @@ from vivace.errors import BackendUnavailableError
 from vivace.model.layers import Block
 
 MAX_BATCH = 8
-THREADS = 288
 CHUNK_BYTES = 8 * (2 * 1024 + 16)
 MIN_CHUNKS = 4
 MIN_BLOCKS = 32  # a block has room for this share of the residual stream
@@ -26,6 +25,11 @@ def source(name: str) -> str:
     """The text of a kernel, with what the kernels share before it."""
     folder = Path(__file__).parent
     return "".join((folder / part).read_text() for part in ("common.cuh", "stages.cuh", name))
+
+
+def architecture_of(capability: tuple[int, int]) -> str:
+    """The compiler's name of a GPU; Hopper's own gives the computing warps more registers."""
+    return "sm_90a" if capability == (9, 0) else "sm_{}{}".format(*capability)
 
 
 def head_bytes(head_dim: int) -> int:
@@ -58,11 +62,12 @@ class Kernel:
         self.most_shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 2**10))
         self._slot_bytes, self._device = slot_bytes, device
         flags = [*options, f"-DSLOT_BYTES={slot_bytes}"]
-        architecture = f"sm_{properties.major}{properties.minor}"
+        architecture = architecture_of((properties.major, properties.minor))
         self._module = driver.Module(compile_source(source(f"{name}.cu"), architecture, flags))
         self._function = self._module.function(f"{name}_kernel")
         driver.allow_shared(self._function, self.most_shared)
-        self.shared_bytes, exchange_bytes, self._weights_bytes = self._module.numbers("layout")
+        layout = self._module.numbers("layout")
+        self.shared_bytes, exchange_bytes, self._weights_bytes, self._num_threads = layout
         self.exchange = torch.zeros(2 * exchange_bytes, dtype=torch.uint8, device=device)
         self.control = torch.zeros(4, dtype=torch.int32, device=device)
 
@@ -88,7 +93,7 @@ class Kernel:
 
     def launch(self, request: ctypes.Structure) -> None:
         driver.launch_cooperative(
-            self._function, self.num_blocks, THREADS, self.most_shared, request
+            self._function, self.num_blocks, self._num_threads, self.most_shared, request
         )
 
 

@@ -54,7 +54,7 @@ struct Exchange {
 struct Shared {
     u64 full[MAX_SLOTS], empty[MAX_SLOTS];
     u32 lost, epoch, pad[2];
-    float sums[ROWS_AT_ONCE][WARPS];
+    float sums[WARPS];
     u32 counts[2][WARPS];
     u64 best[WARPS];
     float parts[UNITS_AT_ONCE + 1][WARPS][MAX_BATCH * ROWS];
@@ -107,12 +107,17 @@ DEVICE void gather_numbers(Block& b, const u16* numbers, u32 pitch) {
 
 // -- products ----------------------------------------------------------------------------------------
 
-DEVICE void run_projection(Block& b, u32 tag) {
+template <typename Gather>
+DEVICE void run_projection(Block& b, u32 tag, Gather gather) {
     const u16* bias = b.request.weights->projection_bias;
+    Chunk ahead[CHUNKS_AHEAD] = {};
+    load_ahead(ahead, b.ring, WIDTH / DEPTH, b.lane, b.warp);
+    gather();
     const u32 rows = b.wide_rows.lane_address(b.lane, b.warp, b.rows);
     run_units(
-        b, b.rows, WIDTH / DEPTH, units_here(HIDDEN / ROWS),
-        [&](u32 start, u32 here) { multiply_deep<WIDTH / DEPTH>(b, rows, start, here); },
+        b, b.rows, WIDTH / DEPTH, units_here(HIDDEN / ROWS), 1,
+        [&](u32) { multiply_first<WIDTH / DEPTH>(b, rows, ahead); },
+        [&](u32 start, u32 from, u32 here) { multiply_deep<WIDTH / DEPTH>(b, rows, start, from, here); },
         [&](u32 unit, u32 i, u32 at) {
             const u32 column = column_of(unit, i), x = narrow(__fadd_rn(whole(b, at, i), wide(bias[column])));
             b.shared.own[unit][i] = x;
@@ -275,11 +280,11 @@ DEVICE u32 kth_largest(Block& b, const u32 (&keys)[CODES], u32 rank) {
 DEVICE float sum_of_block(Block& b, float value) {
 #pragma unroll
     for (int far = 16; far > 0; far /= 2) value = __fadd_rn(value, __shfl_xor_sync(~0u, value, far));
-    if (b.lane == 0) b.shared.sums[0][b.warp] = value;
+    if (b.lane == 0) b.shared.sums[b.warp] = value;
     sync_computing();
-    float sum = b.shared.sums[0][0];
+    float sum = b.shared.sums[0];
 #pragma unroll
-    for (int warp = 1; warp < WARPS; ++warp) sum = __fadd_rn(sum, b.shared.sums[0][warp]);
+    for (int warp = 1; warp < WARPS; ++warp) sum = __fadd_rn(sum, b.shared.sums[warp]);
     sync_computing();  // before the next sum is written
     return sum;
 }
@@ -406,9 +411,11 @@ DEVICE Source sweep_input(Block& b, u32 sweep, u32& step) {
 
 DEVICE void project_input(Block& b, u32 sweep) {
     const bool is_pair = b.rows > b.batch;
-    if (sweep > 1) gather_published(b, b.exchange.next, WIDTH, sweep - 1);
-    else gather_numbers(b, b.request.x + (is_pair ? 0 : sweep) * WIDTH, is_pair ? WIDTH : 2 * WIDTH);
-    run_projection(b, sweep + 1);
+    if (units_here(HIDDEN / ROWS) == 0) return;
+    run_projection(b, sweep + 1, [&] {
+        if (sweep > 1) gather_published(b, b.exchange.next, WIDTH, sweep - 1);
+        else gather_numbers(b, b.request.x + (is_pair ? 0 : sweep) * WIDTH, is_pair ? WIDTH : 2 * WIDTH);
+    });
 }
 
 // One pass through the layers and the head. A layer comes in two halves, attention and MLP, of the same shape: a
@@ -430,18 +437,17 @@ DEVICE void run_sweep(Block& b, u32 sweep) {
             step = num_new * HIDDEN;
         }
         const u32 num_rows = is_head ? b.batch : b.rows;
-        gather_normed(b, source, num_rows, first, step, is_head ? weights.norm : is_mlp ? w.post_norm : w.input_norm,
-                      half == 0 && !PROJECTS);
+        const u16* norm = is_head ? weights.norm : is_mlp ? w.post_norm : w.input_norm;
         run_linear(b, num_rows, is_head ? exchange.logits : is_mlp ? exchange.inner : exchange.qkv[index & 1],
-                   is_head ? VOCAB : is_mlp ? INTER : QKV, is_mlp, is_head ? sweep : tag);
+                   is_head ? VOCAB : is_mlp ? INTER : QKV, is_mlp, is_head ? sweep : tag,
+                   [&] { gather_normed(b, source, num_rows, first, step, norm, half == 0 && !PROJECTS); });
         if (is_head) return;
         if (!is_mlp) run_attention(b, layer, sweep, index, tag);
         if (sweep == 0 && half == 2 * LAYERS - 2) return;  // of the first position only keys and values are read
         u32* target = is_mlp ? exchange.out : exchange.middle;
         if (units_here(HIDDEN / ROWS) > 0) {
-            const u32 depth = is_mlp ? INTER : MIXED;
-            gather_published(b, is_mlp ? exchange.inner : exchange.mixed, depth, tag);
-            run_residual(b, is_mlp, target, tag);
+            const u32* words = is_mlp ? exchange.inner : exchange.mixed;
+            run_residual(b, is_mlp, target, tag, [&] { gather_published(b, words, is_mlp ? INTER : MIXED, tag); });
         }
         source = Source{target, nullptr, tag, 128};
         step = HIDDEN;
@@ -487,14 +493,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) predictor_kernel(const 
     Exchange& exchange = open_exchange<Exchange>(request.exchange, shared.epoch);
     Ring ring = open_ring(shared, memory, ring_base, request.shared_bytes);
     if (thread >= COMPUTING) {
-        fetch_all(ring, *request.weights, first_sweep, thread - COMPUTING);
-        return;
+        claim_registers(false);
+        if (thread < COMPUTING + 32) fetch_all(ring, *request.weights, first_sweep, thread - COMPUTING);
+    } else {
+        claim_registers(true);
+        Block block{request, shared, exchange, keys, {narrow_base, 2 * HIDDEN + 16}, {wide_base, 2 * WIDEST + 16},
+                    ring, thread, thread % 32, thread / 32, batch, batch};
+        run_frame(block, first_sweep);
+        finish(shared, request.control);
     }
-    Block block{request, shared, exchange, keys, {narrow_base, 2 * HIDDEN + 16}, {wide_base, 2 * WIDEST + 16},
-                ring, thread, thread % 32, thread / 32, batch, batch};
-    run_frame(block, first_sweep);
-    finish(shared, request.control);
 }
 
 // What the host must know of the layout.
-extern "C" __device__ const u32 layout[] = {(sizeof(Shared) + 127) / 128 * 128, sizeof(Exchange), sizeof(Weights)};
+extern "C" __device__ const u32 layout[] = {(sizeof(Shared) + 127) / 128 * 128, sizeof(Exchange), sizeof(Weights),
+                                            THREADS};

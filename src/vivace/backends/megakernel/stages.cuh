@@ -7,10 +7,13 @@ constexpr int MIXED = HEADS * HEAD_DIM;
 constexpr int QKV = MIXED + 2 * KV_HEADS * HEAD_DIM;
 constexpr int ROW_THREADS = HIDDEN / 8;         // that normalise a row together
 constexpr int ROW_WARPS = ROW_THREADS / 32;
-constexpr int ROW_GROUPS = COMPUTING / ROW_THREADS;
-constexpr int ROWS_AT_ONCE = 2;                 // that a thread waits for together
 constexpr int MAX_OWN = HIDDEN / ROWS / 32;     // units of the residual stream in a block, of 32 blocks or more
 
+// Weights that a warp holds in registers while it waits for the rows.
+constexpr int PAIRS_AHEAD = HIDDEN == 1024 ? 3 : 1;
+constexpr int CHUNKS_AHEAD = 3;
+
+static_assert(HIDDEN / DEPTH <= 2, "two chunks are in registers at once");
 static_assert(HIDDEN == 1024 || HIDDEN == 2048, "a row's norm is 128 or 256 threads with eight numbers each");
 static_assert(MIXED % DEPTH == 0 && INTER % DEPTH == 0, "depths come in chunks");
 static_assert(HEAD_DIM == 16 * WARPS && GROUP <= 8, "a warp mixes sixteen numbers of a head");
@@ -86,35 +89,6 @@ DEVICE float sum_of_warps(const float* sums) {
     return s[0];
 }
 
-// A thread's eight numbers of `count` rows, `row_step` apart, in the lower halves of words.
-DEVICE void read_rows(u32 (&out)[ROWS_AT_ONCE][8], const Source& source, u64 at, u32 row_step, u32 count,
-                      volatile u32* lost, bool is_early) {
-    if (source.words == nullptr) {
-#pragma unroll
-        for (int n = 0; n < ROWS_AT_ONCE; ++n)
-            if (n < count) read_eight(out[n], source, at + n * row_step, lost, false);
-        return;
-    }
-    if (is_early) pause_cycles(FIRST_POLL);
-    const u32* begin = source.words + at;
-    for (u32 polls = 0;; ++polls) {
-        bool is_there = true;
-#pragma unroll
-        for (int v = 0; v < 2 * ROWS_AT_ONCE; ++v)
-            if (v / 2 < count) {
-                const uint4 words = peek(begin + v / 2 * row_step + v % 2 * source.step);
-                is_there &= is_tagged(words, source.tag);
-                u32* x = out[v / 2] + v % 2 * 4;
-                x[0] = words.x, x[1] = words.y, x[2] = words.z, x[3] = words.w;
-            }
-        if (is_there) return;
-        if (*lost) break;
-        if (polls == PATIENCE) *lost = 1;
-    }
-#pragma unroll
-    for (int i = 0; i < 8 * ROWS_AT_ONCE; ++i) out[i / 8][i % 8] = NOT_A_NUMBER;
-}
-
 // `num_rows` rows of HIDDEN numbers, normalised; a thread has eight numbers of a row. Row r begins at
 // `first + r * step`. If `is_kept`, this block's columns are copied to `own`.
 template <typename Block>
@@ -123,36 +97,24 @@ DEVICE void gather_normed(Block& b, const Source& source, u32 num_rows, u32 firs
     const u32 group = b.warp / ROW_WARPS, place = b.thread % ROW_THREADS;
     const uint4 packed = *reinterpret_cast<const uint4*>(weight + 8 * place);
     const u32 factors[4] = {packed.x, packed.y, packed.z, packed.w};
-    const u32 within = first + (source.words == nullptr ? 8 * place : spread(8 * place));
 #pragma unroll 1
-    for (u32 begin = group; begin < num_rows; begin += ROW_GROUPS * ROWS_AT_ONCE) {
-        const u32 here = min((num_rows - begin + ROW_GROUPS - 1) / ROW_GROUPS, (u32)ROWS_AT_ONCE);
-        u32 x[ROWS_AT_ONCE][8] = {};  // set in any case, so that the registers are free before
-        read_rows(x, source, within + begin * step, ROW_GROUPS * step, here, &b.shared.lost, begin == group);
+    for (u32 row = group; row < num_rows; row += COMPUTING / ROW_THREADS) {
+        u32 x[8];
+        read_eight(x, source, first + row * step + (source.words == nullptr ? 8 * place : spread(8 * place)),
+                   &b.shared.lost, row == group);
+        if (is_kept && place % gridDim.x == blockIdx.x)
+            store_eight(reinterpret_cast<u8*>(b.shared.own[place / gridDim.x] + row * ROWS), x);
+        float sum = squares(x);
 #pragma unroll
-        for (int n = 0; n < ROWS_AT_ONCE; ++n)
-            if (n < here) {
-                const u32 row = begin + n * ROW_GROUPS;
-                if (is_kept && place % gridDim.x == blockIdx.x)
-                    store_eight(reinterpret_cast<u8*>(b.shared.own[place / gridDim.x] + row * ROWS), x[n]);
-                float sum = squares(x[n]);
-#pragma unroll
-                for (int far = 16; far > 0; far /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, far));
-                if (b.lane == 0) b.shared.sums[n][b.warp] = sum;
-            }
+        for (int far = 16; far > 0; far /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, far));
+        if (b.lane == 0) b.shared.sums[b.warp] = sum;
         sync_threads(2 + group, ROW_THREADS);
+        sum = sum_of_warps(b.shared.sums + ROW_WARPS * group);
+        const float scale = rsqrt_approximate(__fadd_rn(divide_full(sum, HIDDEN), EPS));
 #pragma unroll
-        for (int n = 0; n < ROWS_AT_ONCE; ++n)
-            if (n < here) {
-                const float sum = sum_of_warps(b.shared.sums[n] + ROW_WARPS * group);
-                const float scale = rsqrt_approximate(__fadd_rn(divide_full(sum, HIDDEN), EPS));
-                u32 y[8];
-#pragma unroll
-                for (int i = 0; i < 8; ++i)
-                    y[i] = scaled(wide(x[n][i]), scale, (factors[i / 2] >> (i % 2 * 16)) & 0xffffu);
-                store_eight(b.narrow_rows.row(begin + n * ROW_GROUPS) + 16 * place, y);
-            }
-        if (begin + ROW_GROUPS * ROWS_AT_ONCE < num_rows) sync_threads(2 + group, ROW_THREADS);
+        for (int i = 0; i < 8; ++i) x[i] = scaled(wide(x[i]), scale, (factors[i / 2] >> (i % 2 * 16)) & 0xffffu);
+        store_eight(b.narrow_rows.row(row) + 16 * place, x);
+        if (row + COMPUTING / ROW_THREADS < num_rows) sync_threads(2 + group, ROW_THREADS);
     }
     sync_computing();
 }
@@ -180,16 +142,19 @@ DEVICE void gather_published(Block& b, const u32* words, u32 depth, u32 tag) {
 
 // -- products ----------------------------------------------------------------------------------------
 
-// This block's units, a few at a time: `emit(unit, i, at)` takes number i = row * ROWS + column of unit `at` of
-// those at hand, which is number `unit` of the block's.
-template <typename Block, typename Multiply, typename Emit>
-DEVICE void run_units(Block& b, u32 num_rows, u32 num_chunks, u32 count, Multiply multiply_some, Emit emit) {
+// This block's units, a few at a time. The first `num_ready` are multiplied by `multiply_ready(here)`, from registers;
+// the others by `multiply_rest(start, from, here)`, units `from` to `here` of those at hand. `emit(unit, i, at)` takes
+// number i = row * ROWS + column of unit `at` of those at hand, which is number `unit` of the block's.
+template <typename Block, typename Ready, typename Rest, typename Emit>
+DEVICE void run_units(Block& b, u32 num_rows, u32 num_chunks, u32 count, u32 num_ready, Ready multiply_ready,
+                      Rest multiply_rest, Emit emit) {
     const u32 width = num_rows > MAX_BATCH / 2 ? MAX_BATCH * ROWS : MAX_BATCH * ROWS / 2;
     const u32 i = b.thread % width;
+    multiply_ready(min(count, (u32)UNITS_AT_ONCE));
 #pragma unroll 1
-    for (u32 start = 0; start < count; start += UNITS_AT_ONCE) {
+    for (u32 start = 0, from = num_ready; start < count; start += UNITS_AT_ONCE, from = 0) {
         const u32 here = min(count - start, (u32)UNITS_AT_ONCE);
-        multiply_some(start, here);
+        if (from < here) multiply_rest(start, from, here);
         sync_computing();
 #pragma unroll 1
         for (u32 at = b.thread / width; at < here && i < num_rows * ROWS; at += COMPUTING / width)
@@ -199,13 +164,74 @@ DEVICE void run_units(Block& b, u32 num_rows, u32 num_chunks, u32 count, Multipl
     b.ring.advance(count * num_chunks);
 }
 
-// Of deep products, one unit at a time.
+// The first chunks of the block's first unit of a deep product, read before its rows are there.
+DEVICE void load_ahead(Chunk (&ahead)[CHUNKS_AHEAD], const Ring& ring, u32 num_chunks, u32 lane, u32 warp) {
+#pragma unroll
+    for (int n = 0; n < CHUNKS_AHEAD; ++n)
+        if (n < num_chunks) ahead[n].load(ring, n, lane, warp);
+}
+
+// That unit's product; other chunks are read while the ones before them are multiplied.
 template <int C, typename Block>
-DEVICE void multiply_deep(Block& b, u32 rows, u32 start, u32 here) {
+DEVICE void multiply_first(Block& b, u32 rows, const Chunk (&ahead)[CHUNKS_AHEAD]) {
+    Slices<C> x;
+    x.load(rows);
+    float c[2][4] = {};
+    Chunk others[2] = {};
+    if (C > CHUNKS_AHEAD) others[CHUNKS_AHEAD % 2].load(b.ring, CHUNKS_AHEAD, b.lane, b.warp);
+#pragma unroll
+    for (int chunk = 0; chunk < C; ++chunk) {
+        if (chunk < CHUNKS_AHEAD) {
+            ahead[chunk < CHUNKS_AHEAD ? chunk : 0].multiply_by(c, x.x[chunk]);
+            continue;
+        }
+        if (chunk + 1 < C) others[(chunk + 1) % 2].load(b.ring, chunk + 1, b.lane, b.warp);
+        others[chunk % 2].multiply_by(c, x.x[chunk]);
+    }
+    store_parts(b.shared.parts[0], c, b.lane, b.warp);
+}
+
+// Units `from` to `here`, likewise.
+template <int C, typename Block>
+DEVICE void multiply_deep(Block& b, u32 rows, u32 start, u32 from, u32 here) {
     Slices<C> x;
     x.load(rows);
 #pragma unroll 1
-    for (u32 j = 0; j < here; ++j) multiply_one<C>(b.shared.parts[j], b.ring, (start + j) * C, x, b.lane, b.warp);
+    for (u32 j = from; j < here; ++j) {
+        const u32 first = (start + j) * C;
+        float c[2][4] = {};
+        Chunk chunks[2] = {};
+        chunks[0].load(b.ring, first, b.lane, b.warp);
+#pragma unroll
+        for (int chunk = 0; chunk < C; ++chunk) {
+            if (chunk + 1 < C) chunks[(chunk + 1) % 2].load(b.ring, first + chunk + 1, b.lane, b.warp);
+            chunks[chunk % 2].multiply_by(c, x.x[chunk]);
+        }
+        store_parts(b.shared.parts[j], c, b.lane, b.warp);
+    }
+}
+
+// Of products from normalised rows, two units at a time; if they have several chunks, one is read while the one before
+// it is multiplied.
+template <int C, typename Block>
+DEVICE void multiply_pairs(Block& b, const Slices<C>& x, u32 num_rows, u32 start, u32 from, u32 here) {
+    PairChunk w[2] = {};
+    if (C > 1) w[0].load(b.ring, (start + from) * C, (start + from + 1) * C, from + 1 < here, b.lane, b.warp);
+#pragma unroll 1
+    for (u32 j = from; j < here; j += 2) {
+        const u32 first = (start + j) * C;
+        float c[2][4] = {};
+#pragma unroll
+        for (int chunk = 0; chunk < C; ++chunk) {
+            if (C == 1) w[0].load(b.ring, first, first + 1, j + 1 < here, b.lane, b.warp);
+            else if (chunk + 1 < C)
+                w[(chunk + 1) % 2].load(b.ring, first + chunk + 1, first + C + chunk + 1, j + 1 < here, b.lane, b.warp);
+            else if (j + 2 < here)
+                w[0].load(b.ring, first + 2 * C, first + 3 * C, j + 3 < here, b.lane, b.warp);
+            w[chunk % 2].multiply_by(c, x.x[chunk]);
+        }
+        store_pair(b.shared.parts + j, c, num_rows, b.lane, b.warp);
+    }
 }
 
 // The sum of a number's eight parts.
@@ -225,20 +251,36 @@ DEVICE u32 open_gate(float gate, float up) {
     return narrow(__fmul_rn(opened, rounded(up)));
 }
 
-// From normalised rows: queries, keys and values; gates and what they open; or logits.
-template <typename Block>
-DEVICE void run_linear(Block& b, u32 num_rows, u32* target, u32 columns, bool is_gated, u32 tag) {
+// From normalised rows: queries, keys and values; gates and what they open; or logits. The first weights are read
+// into registers before `gather` waits for the rows.
+template <typename Block, typename Gather>
+DEVICE void run_linear(Block& b, u32 num_rows, u32* target, u32 columns, bool is_gated, u32 tag, Gather gather) {
     const u32 per_emit = is_gated ? 2 : 1, count = per_emit * units_here(columns / ROWS);
     constexpr int C = HIDDEN / DEPTH;
+    PairChunk ahead[PAIRS_AHEAD][C] = {};  // set in any case, so that the registers are free before
+#pragma unroll
+    for (int n = 0; n < PAIRS_AHEAD; ++n)
+        if (2 * n < count)
+#pragma unroll
+            for (int chunk = 0; chunk < C; ++chunk)
+                ahead[n][chunk].load(b.ring, 2 * n * C + chunk, (2 * n + 1) * C + chunk, 2 * n + 1 < count, b.lane,
+                                     b.warp);
+    gather();
     Slices<C> x;
     x.load(b.narrow_rows.lane_address(b.lane, b.warp, num_rows));
     run_units(
-        b, num_rows, C, count,
-        [&](u32 start, u32 here) {
-#pragma unroll 1
-            for (u32 j = 0; j < here; j += 2)
-                multiply_two<C>(b.shared.parts + j, b.ring, (start + j) * C, j + 1 < here, x, num_rows, b.lane, b.warp);
+        b, num_rows, C, count, 2 * PAIRS_AHEAD,
+        [&](u32 here) {
+#pragma unroll
+            for (int n = 0; n < PAIRS_AHEAD; ++n)
+                if (2 * n < here) {
+                    float c[2][4] = {};
+#pragma unroll
+                    for (int chunk = 0; chunk < C; ++chunk) ahead[n][chunk].multiply_by(c, x.x[chunk]);
+                    store_pair(b.shared.parts + 2 * n, c, num_rows, b.lane, b.warp);
+                }
         },
+        [&](u32 start, u32 from, u32 here) { multiply_pairs<C>(b, x, num_rows, start, from, here); },
         [&](u32 unit, u32 i, u32 at) {
             if (is_gated && at % 2) return;
             const float sum = whole(b, at, i);
@@ -248,14 +290,22 @@ DEVICE void run_linear(Block& b, u32 num_rows, u32* target, u32 columns, bool is
 }
 
 // The product is added to this block's part of the residual stream.
-template <typename Block>
-DEVICE void run_residual(Block& b, bool is_mlp, u32* target, u32 tag) {
+template <typename Block, typename Gather>
+DEVICE void run_residual(Block& b, bool is_mlp, u32* target, u32 tag, Gather gather) {
+    const u32 num_chunks = (is_mlp ? INTER : MIXED) / DEPTH;
+    Chunk ahead[CHUNKS_AHEAD] = {};
+    load_ahead(ahead, b.ring, num_chunks, b.lane, b.warp);
+    gather();
     const u32 rows = b.wide_rows.lane_address(b.lane, b.warp, b.rows);
     run_units(
-        b, b.rows, (is_mlp ? INTER : MIXED) / DEPTH, units_here(HIDDEN / ROWS),
-        [&](u32 start, u32 here) {
-            if (is_mlp) multiply_deep<INTER / DEPTH>(b, rows, start, here);
-            else multiply_deep<MIXED / DEPTH>(b, rows, start, here);
+        b, b.rows, num_chunks, units_here(HIDDEN / ROWS), 1,
+        [&](u32) {
+            if (is_mlp) multiply_first<INTER / DEPTH>(b, rows, ahead);
+            else multiply_first<MIXED / DEPTH>(b, rows, ahead);
+        },
+        [&](u32 start, u32 from, u32 here) {
+            if (is_mlp) multiply_deep<INTER / DEPTH>(b, rows, start, from, here);
+            else multiply_deep<MIXED / DEPTH>(b, rows, start, from, here);
         },
         [&](u32 unit, u32 i, u32 at) {
             u16& own = b.shared.own[unit][i];

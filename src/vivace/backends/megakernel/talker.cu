@@ -49,7 +49,7 @@ struct Shared {
     u32 lost, epoch;
     u32 units[MAX_BATCH + 1];         // of attention, of all rows before
     u32 slot[MAX_BATCH], position[MAX_BATCH], num_keys[MAX_BATCH];
-    float sums[ROWS_AT_ONCE][WARPS];
+    float sums[WARPS];
     alignas(16) float scores[GROUP][KEYS];
     float parts[UNITS_AT_ONCE + 1][WARPS][MAX_BATCH * ROWS];
     alignas(16) u16 own[MAX_OWN][MAX_BATCH * ROWS];  // this block's part of the residual stream
@@ -323,15 +323,19 @@ DEVICE void run_layers(Block& b) {
         const bool is_mlp = half % 2, is_end = half == 2 * LAYERS;
         if (is_end && last_first() > 0) return;
         const Layer& w = weights.layers[is_end ? 0 : layer];
-        gather_normed(b, source, b.rows, 0, HIDDEN, is_end ? weights.norm : is_mlp ? w.post_norm : w.input_norm,
-                      half == 0);
-        if (is_end) break;
-        run_linear(b, b.rows, is_mlp ? exchange.inner : exchange.qkv[layer & 1], is_mlp ? INTER : QKV, is_mlp, tag);
+        const u16* norm = is_end ? weights.norm : is_mlp ? w.post_norm : w.input_norm;
+        const auto gather = [&] { gather_normed(b, source, b.rows, 0, HIDDEN, norm, half == 0); };
+        if (is_end) {
+            gather();
+            break;
+        }
+        run_linear(b, b.rows, is_mlp ? exchange.inner : exchange.qkv[layer & 1], is_mlp ? INTER : QKV, is_mlp, tag,
+                   gather);
         if (!is_mlp) run_attention(b, layer, tag);
         u32* target = is_mlp ? exchange.out : exchange.middle;
         if (units_here(HIDDEN / ROWS) > 0) {
-            gather_published(b, is_mlp ? exchange.inner : exchange.mixed, is_mlp ? INTER : MIXED, tag);
-            run_residual(b, is_mlp, target, tag);
+            const u32* words = is_mlp ? exchange.inner : exchange.mixed;
+            run_residual(b, is_mlp, target, tag, [&] { gather_published(b, words, is_mlp ? INTER : MIXED, tag); });
         }
         source = Source{target, nullptr, tag, 128};
     }
@@ -354,14 +358,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) talker_kernel(const Ker
     Exchange& exchange = open_exchange<Exchange>(request.exchange, shared.epoch);
     const Ring ring = open_ring(shared, memory, ring_base, request.shared_bytes);
     if (thread >= COMPUTING) {
-        fetch_all(ring, request, shared, thread - COMPUTING);
-        return;
+        claim_registers(false);
+        if (thread < COMPUTING + 32) fetch_all(ring, request, shared, thread - COMPUTING);
+    } else {
+        claim_registers(true);
+        Block block{request, shared, exchange, ring_base, {rows_base, 2 * HIDDEN + 16}, {rows_base, 2 * WIDEST + 16},
+                    ring, thread, thread % 32, thread / 32, batch, batch};
+        run_layers(block);
+        finish(shared, request.control);
     }
-    Block block{request, shared, exchange, ring_base, {rows_base, 2 * HIDDEN + 16}, {rows_base, 2 * WIDEST + 16},
-                ring, thread, thread % 32, thread / 32, batch, batch};
-    run_layers(block);
-    finish(shared, request.control);
 }
 
 // What the host must know of the layout.
-extern "C" __device__ const u32 layout[] = {(sizeof(Shared) + 127) / 128 * 128, sizeof(Exchange), sizeof(Weights)};
+extern "C" __device__ const u32 layout[] = {(sizeof(Shared) + 127) / 128 * 128, sizeof(Exchange), sizeof(Weights),
+                                            THREADS};

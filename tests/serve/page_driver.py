@@ -37,7 +37,7 @@ TAP = """(() => {
         const loud = samples.filter((s) => Math.abs(s) > 1e-4).length;
         ear.loud += loud;
         ear.seconds += loud / inputBuffer.sampleRate;
-        ear.turns += samples.filter((s, i) => i && s * samples[i - 1] < 0).length;
+        ear.turns += samples.filter((s, i) => i && s < 0 !== samples[i - 1] < 0).length;
         ear.quietFor = loud ? 0 : ear.quietFor + inputBuffer.length;
       };
       connect.call(this, tap);

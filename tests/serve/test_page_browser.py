@@ -85,6 +85,8 @@ def test_the_keyboard_speaks_and_stops(server: Running, page: Driver) -> None:
     page.wait(lambda: page.num_loud > 1_000, "no sound")
     page.tab.keyboard.press("Escape")
     page.wait(lambda: page.is_silent, "not silent after Escape")
+    page.wait(lambda: page.aborted == [f"{server.url}/v1/audio/speech"], "still asked for")
+    assert page.status == "Stopped."
     assert page.tab.input_value("#text") == f"{LONG_TEXT}Typed."
     page.check()
 

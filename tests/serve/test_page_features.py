@@ -225,10 +225,12 @@ def test_a_recording_is_sent_as_wav(server: Running, page: Driver) -> None:
     sent: list[bytes] = []
 
     def made(route: Any) -> None:
+        voice = {"id": "my-voice", "name": "my-voice", "model": "vivace", "type": "audio_sample"}
         if route.request.method == "GET":
-            return route.continue_()
+            listed = route.fetch().json()["voices"]
+            return route.fulfill(json={"voices": [*listed, *([voice] if sent else [])]})
         sent.append(route.request.post_data_buffer)
-        return route.fulfill(json={"id": "my-voice", "name": "my-voice", "model": "vivace"})
+        return route.fulfill(json=voice)
 
     page.tab.route("**/v1/audio/voices*", made)
     page.open(server.url)
@@ -241,6 +243,8 @@ def test_a_recording_is_sent_as_wav(server: Running, page: Driver) -> None:
     page.tab.fill("#transcript", "Beep, beep.")
     page.button("Clone").click()
     page.wait(lambda: "is ready" in page.status)
+    assert page.tab.get_by_role("radio", name="My Voice").is_checked()
+    assert page.button("Delete voice").is_visible()
     file, fields = read_upload(sent[0])
     assert (file.getnchannels(), file.getsampwidth()) == (1, 2)
     assert file.getframerate() >= 44_100  # as the microphone gave it
@@ -411,6 +415,27 @@ def test_the_ring_is_gapless(server: Running, page: Driver) -> None:
     assert 0 <= got["ramp"][-1] < got["ramp"][0] / 50
     assert not any(got["after"])
     assert got["state"]["id"] == 2
+
+
+def test_the_ring_loses_nothing_that_follows_a_stop(server: Running, page: Driver) -> None:
+    page.open(server.url)
+    heard, state = page.tab.evaluate("""async () => {
+      const { Ring } = await import("/page/ring.js");
+      const ring = new Ring(1000, 4), block = new Float32Array(128), heard = [];
+      ring.take({ push: new Float32Array(1000).fill(0.5) });
+      ring.pull(block);
+      ring.take({ reset: 1 }); // a stop, and at once another track, before the next block
+      ring.take({ reset: 2 });
+      ring.take({ push: new Float32Array(500).fill(2) });
+      ring.take({ end: true });
+      for (let i = 0; i < 6; i++) { ring.pull(block); heard.push(...block); }
+      return [heard, ring.state];
+    }""")
+    assert [round(sample) for sample in heard[:500]] == [2] * 500  # beneath the old one's ramp
+    assert heard[0] > 2.4
+    assert heard[200:500] == [2] * 300
+    assert not any(heard[500:])
+    assert (state["id"], state["played"], state["isDone"]) == (2, 500, True)
 
 
 def test_the_ring_waits_longer_after_each_gap(server: Running, page: Driver) -> None:

@@ -1,6 +1,7 @@
 // A ring of samples between the network and the sound card. It plays once enough is queued, and
 // after a gap it waits for thrice as much, so that a slow server is heard in few pieces.
 const FIRST_WAIT_S = 0.08, LONGEST_WAIT_S = 3;
+const FADE = 128; // samples that a stop takes: a cut would click
 
 export class Ring {
 	constructor(rate, seconds = 45) {
@@ -11,7 +12,7 @@ export class Ring {
 
 	reset(id) {
 		Object.assign(this, { id, start: 0, queued: 0, played: 0, gaps: 0, isEnded: false,
-			isWaiting: true, isDry: false, isFading: false, wait: FIRST_WAIT_S * this.rate });
+			isWaiting: true, isDry: false, wait: FIRST_WAIT_S * this.rate });
 	}
 
 	// The caller never queues more than fits: it knows what was played.
@@ -27,9 +28,16 @@ export class Ring {
 		if (message.push) this.push(message.push);
 		if (message.end !== undefined) this.isEnded = message.end;
 		if (message.reset !== undefined) {
-			if (this.queued && !this.isWaiting) [this.isFading, this.next] = [true, message.reset];
-			else this.reset(message.reset);
+			if (!this.isWaiting) this.tail = this.peek(new Float32Array(FADE)).map((s, i) => s * (1 - i / FADE));
+			this.reset(message.reset);
 		}
+	}
+
+	// Copies the next samples to the start of `out`; what it has too much is silent.
+	peek(out) {
+		const count = Math.min(out.length, this.queued);
+		for (let i = 0; i < count; i++) out[i] = this.samples[(this.start + i) % this.samples.length];
+		return out.fill(0, count);
 	}
 
 	// Fills `out` with the next samples or silence; true when the state changed.
@@ -40,15 +48,10 @@ export class Ring {
 			if (this.isDry) this.gaps++; // nothing is missed unless more follows
 		}
 		const count = this.isWaiting ? 0 : Math.min(out.length, this.queued);
-		for (let i = 0; i < count; i++) {
-			out[i] = this.samples[(this.start + i) % this.samples.length];
-		}
-		out.fill(0, count);
-		if (this.isFading) { // a stop is a short ramp: a cut would click
-			for (let i = 0; i < count; i++) out[i] *= 1 - i / count;
-			this.reset(this.next);
-			return true;
-		}
+		if (count) this.peek(out);
+		else out.fill(0);
+		this.tail?.forEach((sample, i) => { out[i] += sample; });
+		this.tail = null;
 		this.start = (this.start + count) % this.samples.length;
 		this.queued -= count;
 		this.played += count;

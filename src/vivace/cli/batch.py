@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from vivace.audio.encode import FORMATS, open_encoder
 from vivace.audio.writer import FileWriter, claim_audio_file
+from vivace.cli.messages import CUT_SHORT, LiveLine, Report, print_error, print_report
 from vivace.cli.output import check_format
 from vivace.cli.speak import Speech
 from vivace.cli.streams import plain, put, tell
 from vivace.cli.text import decode, read_file, read_stdin
-from vivace.cli.words import CUT_SHORT, LiveLine, Report, print_error, print_report
 from vivace.disk import sweep
 from vivace.errors import AudioError, RequestError, TTSError
 from vivace.speech import SAMPLE_RATE

@@ -105,7 +105,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _print_error(error: BaseException, argv: Sequence[str]) -> None:
-    from vivace.cli.words import print_error  # help does without it
+    from vivace.cli.messages import print_error  # help does without it
 
     is_json = _wants_json(argv) and not isinstance(error, StdoutError)
     with contextlib.suppress(StdoutError, OSError):  # the streams are closed

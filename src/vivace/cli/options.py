@@ -102,7 +102,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         help="write audio while it is made, and speak stdin while it is written",
     )
     add_chunks(group)
-    add_words(group)
+    add_report(group)
 
 
 def add_chunks(group: argparse._ActionsContainer) -> None:
@@ -114,8 +114,8 @@ def add_chunks(group: argparse._ActionsContainer) -> None:
     )
 
 
-def add_words(group: argparse._ActionsContainer) -> None:
-    group.add_argument("--json", action="store_true", help="print what was made as JSON")
+def add_report(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--json", action="store_true", help="print the result as JSON")
     group.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
 
 

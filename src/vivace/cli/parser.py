@@ -198,7 +198,7 @@ def _add_repl(commands: Commands) -> None:
     group.add_argument("--format", help="of the files: wav, pcm, flac, mp3, ogg, opus or aac")
     group.add_argument("--play", action="store_true", help="play, beside -o too")
     options.add_chunks(group)
-    options.add_words(group)
+    options.add_report(group)
     options.add_model(repl)
     options.add_machine(repl)
     options.add_sampling(repl)

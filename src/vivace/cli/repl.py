@@ -7,13 +7,13 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
+from vivace.cli.messages import print_error
 from vivace.cli.output import choose_series
 from vivace.cli.request import load_model, speech_options
 from vivace.cli.signals import Terminated
 from vivace.cli.speak import pick_voice, speak
 from vivace.cli.streams import is_terminal_stdin
 from vivace.cli.text import decode
-from vivace.cli.words import print_error
 from vivace.errors import RequestError, TTSError
 
 PROMPT = "vivace> "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vivace.audio.speed import check_speed
 from vivace.cli.light import import_torch
-from vivace.cli.words import LiveLine
+from vivace.cli.messages import LiveLine
 from vivace.errors import RequestError
 from vivace.speech import SamplingParams
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from vivace.audio.speed import SpeedChanger
 from vivace.cli.clock import since_start
+from vivace.cli.messages import LiveLine, Report, describe_progress, print_report
 from vivace.cli.output import Samples, Sink, Target
 from vivace.cli.streams import STDOUT
 from vivace.cli.text import read_transcript
-from vivace.cli.words import LiveLine, Report, describe_progress, print_report
 from vivace.errors import RequestError
 from vivace.speech import FinishReason, Usage
 

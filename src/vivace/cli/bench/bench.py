@@ -16,8 +16,8 @@ from vivace.cli.bench.load import measure_arrivals, measure_throughput
 from vivace.cli.bench.machine import machine
 from vivace.cli.bench.peers import measure_peers
 from vivace.cli.bench.report import format_report, plot_arrivals
+from vivace.cli.messages import LiveLine
 from vivace.cli.request import load_model
-from vivace.cli.words import LiveLine
 from vivace.errors import RequestError
 from vivace.tts import TTS
 

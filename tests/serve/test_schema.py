@@ -17,7 +17,7 @@ from serving import Running, running
 from vivace.serve.settings import ServeSettings
 
 EXAMPLES = settings(
-    max_examples=8,
+    max_examples=5,
     deadline=None,
     derandomize=True,
     database=None,

@@ -49,6 +49,7 @@ class Entry:
     model: Model | None = None
     card: Card | None = None  # None: never loaded
     is_broken: bool = False
+    is_suspect: bool = False  # it is being probed after a failure
     last_used: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -142,6 +143,10 @@ class Models:
 
     def suspect(self, model: Model) -> None:
         """A stream of this model failed: probe it, and load it again if it stays broken."""
+        entry = self._entries[model.name]
+        if entry.is_suspect or entry.model is not model:
+            return
+        entry.is_suspect = True
         task = asyncio.get_running_loop().create_task(self._examine(model))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -226,13 +231,16 @@ class Models:
     async def _examine(self, model: Model) -> None:
         entry = self._entries[model.name]
         async with entry.lock:
-            if entry.model is not model:  # somebody else was here
+            if entry.model is not model:  # it was unloaded
+                entry.is_suspect = False
                 return
             try:
                 await asyncio.to_thread(probe, model.tts)
                 return
             except Exception as error:
                 log.error("%s is broken and is loaded again: %s", model.name, error)
+            finally:
+                entry.is_suspect = False
             entry.is_broken = True
             _close(entry)
         await self._rebuild(entry)

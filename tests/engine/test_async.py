@@ -304,7 +304,30 @@ def test_a_stream_that_is_not_read_gives_its_slot_up_when_others_wait_too_long()
         next(idle)
         other = tts.stream("Hello.", guard=False, seed=2)
         assert next(other).codes[0, 0] == 2
-        with pytest.raises(EngineError, match="was not read for"):
+        with pytest.raises(EngineError, match="was not read, or got no text"):
+            list(idle)
+
+
+def test_an_unread_stream_gives_its_slot_up_also_while_other_streams_run() -> None:
+    backend = SpeakingBackend(max_streams=2, num_frames=100_000)
+    with backend.load(max_streams=2) as tts:
+        tts.engine.limits = dataclasses.replace(tts.engine.limits, max_idle_s=0.05)
+        idle, busy = (tts.stream("Hello.", guard=False, seed=seed) for seed in (1, 2))
+        next(idle), next(busy)
+        done = threading.Event()
+
+        def keep_busy() -> None:
+            while not done.is_set():
+                next(busy)
+
+        reader = threading.Thread(target=keep_busy)
+        reader.start()
+        try:
+            assert next(tts.stream("Hello.", guard=False, seed=3)).codes[0, 0] == 3
+        finally:
+            done.set()
+            reader.join(SOON_S)
+        with pytest.raises(EngineError, match="was not read, or got no text"):
             list(idle)
 
 

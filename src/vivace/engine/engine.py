@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 LINGER_S = 0.5  # the thread waits for more work
+UNREAD_S = 2.0  # a stream that is not read for so long may be garbage
+COLLECT_EVERY_S = 10.0
 MAX_FAULTS = 3  # turns that fail in a row before the backend is rebuilt
 
 
@@ -205,12 +207,14 @@ class Engine:
         try:
             while self._read_mail(is_idle):
                 is_idle = not self._take_turn()
-                if is_idle and self._scheduler.queue:
-                    self._expire()
+                if self._scheduler.queue:
+                    self._expire(is_idle)
         except Exception as fault:  # a bug of the engine; readers must not wait for ever
             log.exception("the engine failed")
             self._break(fault, f"the engine failed ({describe(fault)}); load the model again")
             self._sweep()
+            with self._start_lock:
+                self._thread = None
 
     def _read_mail(self, is_idle: bool) -> bool:
         """Do what the mail says, after waiting for some if idle; False: the thread ends."""
@@ -306,21 +310,23 @@ class Engine:
         except Exception:
             log.warning("the backend could not release slot %d", slot, exc_info=True)
 
-    def _expire(self) -> None:
-        """Nothing can run and requests wait for a slot: end what has waited or idled too long."""
+    def _expire(self, is_idle: bool) -> None:
+        """Requests wait for a slot: end streams that are not read, and requests that wait long."""
         now, limits = time.perf_counter(), self.limits
-        if now - self._collected_at > 1.0:
+        unread = [one for one in self._scheduler.running if not one.num_wanted]
+        idle_s = max((now - one.read_at for one in unread), default=0.0)
+        if is_idle and idle_s > UNREAD_S and now - self._collected_at > COLLECT_EVERY_S:
             self._collected_at = now
             gc.collect()  # a stream that is alive only in a reference cycle holds a slot
-        for one in self._scheduler.running:
-            if not one.num_wanted and now - one.read_at > limits.max_idle_s:
+        for one in unread:
+            if now - one.read_at > limits.max_idle_s:
                 one.fail(
                     EngineError(
-                        f"this stream was not read for {limits.max_idle_s:.0f} s while others "
-                        "waited for its slot; read faster, or allow more with max_streams"
+                        f"this stream was not read, or got no text, for {limits.max_idle_s:.0f} s "
+                        "while others waited for its slot; allow more with max_streams"
                     )
                 )
-        for one in self._scheduler.queue:
+        for one in self._scheduler.queue if is_idle else ():
             if now - one.since > limits.max_wait_s:
                 one.fail(QueueFullError(self.num_waiting, limits.max_wait_s, self.num_running))
 

@@ -108,11 +108,13 @@ class Driver:
 
 @contextmanager
 def browser() -> Iterator[Any]:
+    """Chromium of the system, or Playwright's own; without either the test is skipped."""
     playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium")
     with playwright.sync_playwright() as driven:
-        launched = driven.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            launched = driven.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        except playwright.Error as error:
+            pytest.skip(f"no Chromium: {str(error).splitlines()[0]}")
         yield launched
         launched.close()
 

@@ -12,11 +12,14 @@ import httpx
 import pytest
 from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
-from starlette.routing import WebSocketRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.sync.client import connect
 from wire import LIMIT_S, read_all, talk
 
+from vivace.serve.body import TRANSPORT
 from vivace.serve.settings import ServeSettings
 
 HEADERS_S, BODY_S, SEND_S = 0.7, 0.9, 0.8
@@ -186,3 +189,14 @@ def wait_until(is_so: object) -> None:
     while not is_so():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+async def tell_nodelay(request: Request) -> Response:
+    connection = request.scope["state"][TRANSPORT].get_extra_info("socket")
+    return JSONResponse(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+
+def test_connections_do_not_collect_small_writes(server: Running) -> None:
+    """Nagle's algorithm would hold a body back until the headers are acknowledged: 40 ms."""
+    server.server.app.router.routes.append(Route("/nodelay", tell_nodelay))
+    assert httpx.get(f"{server.url}/nodelay").json() == 1

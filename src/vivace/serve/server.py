@@ -114,10 +114,12 @@ class Server:
 def bind(host: str, port: int) -> socket.socket:
     """A socket of that address; a port that is taken is a RequestError."""
     try:
-        family, kind, _, _, where = socket.getaddrinfo(
+        family, kind, protocol, _, where = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(family, kind)
+        listener = socket.socket(
+            family, kind, protocol
+        )  # without TCP's number asyncio keeps Nagle on
     except OSError as error:
         raise RequestError(f"{host} is no address of this machine: {error}") from error
     try:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import socket
 import threading
 import time
+import wave
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 
 CHROMIUM = next(
@@ -135,6 +138,19 @@ def tab(launched: Any, **options: Any) -> Iterator[Driver]:
         yield driver
     finally:
         context.close()
+
+
+def make_wav(seconds: float, amplitude: float) -> bytes:
+    """A tone at 16 kHz, as a file."""
+    time_s = np.arange(int(seconds * 16_000)) / 16_000
+    samples = (amplitude * 32_767 * np.sin(2 * np.pi * 220 * time_s)).astype("<i2")
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(samples.tobytes())
+    return out.getvalue()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from page_driver import Driver, browser, proxy, tab
+from page_driver import Driver, browser, make_wav, proxy, tab
 from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
 
@@ -198,18 +198,6 @@ def test_a_voice_has_a_preview(server: Running, page: Driver) -> None:
     page.wait(lambda: page.status.startswith("Spoken"))
     assert page.tab.locator("#history li").count() == 0
     page.check()
-
-
-def make_wav(seconds: float, amplitude: float) -> bytes:
-    time_s = np.arange(int(seconds * 16_000)) / 16_000
-    samples = (amplitude * 32_767 * np.sin(2 * np.pi * 220 * time_s)).astype("<i2")
-    out = io.BytesIO()
-    with wave.open(out, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
-        file.writeframes(samples.tobytes())
-    return out.getvalue()
 
 
 def read_upload(body: bytes) -> tuple[wave.Wave_read, str]:

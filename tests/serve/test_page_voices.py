@@ -1,0 +1,66 @@
+"""The page makes voices on a real server over tiny checkpoints, and speaks with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from page_driver import Driver, browser, make_wav, tab
+from serving import Running, running
+
+from vivace.serve.settings import ModelSpec, ServeSettings
+
+
+@pytest.fixture(scope="module")
+def server(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    kinds = ("custom_voice", "base", "voice_design")
+    models = tuple(ModelSpec(f"tiny/{kind}", str(tiny_folder / kind)) for kind in kinds)
+    voices = tmp_path_factory.mktemp("voices")
+    with running(ServeSettings(port=0, models=models, voices=voices, drain_timeout_s=5.0)) as made:
+        yield made
+
+
+@pytest.fixture
+def page() -> Iterator[Driver]:
+    with browser() as launched, tab(launched) as driver:
+        yield driver
+
+
+def speaks(page: Driver) -> None:
+    """Noise, as untrained weights make it, of whatever length."""
+    before = page.num_loud
+    page.say("Hello.")
+    page.wait(lambda: page.num_loud > before or page.error, "no sound")
+    assert page.error == ""
+    page.button("Stop").click(force=True)
+
+
+def test_a_voice_is_cloned_and_deleted(server: Running, page: Driver) -> None:
+    page.open(server.url)
+    assert page.tab.locator("#model option").count() == 3
+    assert "Choose tiny/base above." in str(page.tab.text_content("#clone-why"))
+    speaks(page)
+
+    page.tab.select_option("#model", "tiny/base")
+    page.wait(lambda: page.tab.is_visible("#drop"))
+    content = make_wav(2, 0.5)
+    page.tab.set_input_files("#file", {"name": "Me.wav", "mimeType": "", "buffer": content})
+    page.wait(lambda: page.button("Clone").is_enabled())
+    page.button("Clone").click()
+    page.wait(lambda: page.status == "The voice me is ready.", "not cloned")
+    assert page.tab.get_by_role("radio", name="Me", exact=True).is_checked()
+    speaks(page)
+
+    page.tab.on("dialog", lambda dialog: dialog.accept())
+    page.button("Delete voice").click()
+    page.wait(lambda: page.status == "The voice me is deleted.", "not deleted")
+    assert page.tab.get_by_role("radio").count() == 0
+    page.check()
+
+
+def test_a_described_voice_speaks(server: Running, page: Driver) -> None:
+    page.open(f"{server.url}/#model=tiny/voice_design")
+    page.tab.get_by_label("Instructions").fill("A calm, low voice.")
+    speaks(page)
+    page.check()

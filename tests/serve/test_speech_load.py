@@ -30,13 +30,13 @@ async def ask(port, body):
     began = time.perf_counter()
     writer.write(head.encode() + body)
     status = int((await reader.readuntil(b"\\r\\n\\r\\n")).split(b" ", 2)[1])
-    arrivals, total = [], 0
+    answered_s, arrivals, total = time.perf_counter() - began, [], 0
     while status == 200 and (size := int(await reader.readline(), 16)):
         await reader.readexactly(size + 2)
         total += size
         arrivals.append((time.perf_counter() - began, total))
     writer.close()
-    return status, arrivals
+    return status, answered_s, arrivals
 
 async def main(port, num_streams, body):
     return await asyncio.gather(*(ask(port, body.encode()) for _ in range(num_streams)))
@@ -50,6 +50,7 @@ class Heard:
     """A stream as its client heard it: seconds since the request, and bytes until then."""
 
     status: int
+    answered_s: float
     arrivals: list[tuple[float, int]]
 
     @property
@@ -80,7 +81,7 @@ def ask_many(port: int, num_streams: int) -> list[Heard]:
         text=True,
         check=True,
     )
-    return [Heard(status, arrivals) for status, arrivals in json.loads(done.stdout)]
+    return [Heard(*each) for each in json.loads(done.stdout)]
 
 
 def settings(tmp_path: Path) -> ServeSettings:
@@ -95,6 +96,21 @@ def test_many_streams_at_once_are_all_served_whole(tmp_path: Path, num_streams: 
     assert {each.status for each in heard} == {200}
     assert {each.num_bytes for each in heard} == {NUM_FRAMES * FRAME_BYTES}
     assert not backend.lives
+
+
+def test_ten_times_too_many_are_refused_at_once_and_the_others_served_whole(tmp_path: Path) -> None:
+    """Nobody waits for a refusal: it comes before the first of those who were taken is through."""
+    backend = ScriptedSpeech(default=Plan(NUM_FRAMES), step_s=0.02, max_streams=4, max_queue=4)
+    with running(settings(tmp_path), backend.load) as server:
+        heard = ask_many(server.port, 80)
+        again = ask_many(server.port, 1)
+    taken = [each for each in heard if each.status == 200]
+    refused = [each for each in heard if each.status == 429]
+    assert len(taken) >= 8
+    assert len(taken) + len(refused) == 80
+    assert {each.num_bytes for each in taken} == {NUM_FRAMES * FRAME_BYTES}
+    assert max(each.answered_s for each in refused) < max(each.arrivals[-1][0] for each in taken)
+    assert again[0].status == 200
 
 
 @pytest.mark.slow  # on a machine with nothing else to do
@@ -117,8 +133,8 @@ def test_first_bytes_come_soon_and_no_stream_runs_dry(tmp_path: Path, num_stream
 def test_a_stream_that_pauses_is_found_dry() -> None:
     """The control of what is measured above."""
     steady = [(0.1 + 0.08 * turn, 3_840 * (turn + 1)) for turn in range(10)]
-    assert not Heard(200, steady).is_dry
-    assert Heard(200, [*steady[:5], *((at + 1.0, count) for at, count in steady[5:])]).is_dry
+    assert not Heard(200, 0.1, steady).is_dry
+    assert Heard(200, 0.1, [*steady[:5], *((at + 1.0, count) for at, count in steady[5:])]).is_dry
 
 
 def test_threads_do_not_grow_with_finished_streams(tmp_path: Path) -> None:

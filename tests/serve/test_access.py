@@ -124,7 +124,7 @@ async def accept(websocket: WebSocket) -> None:
     await websocket.close()
 
 
-def handshake(server: Running, **options: object) -> tuple[int, str | None]:
+def handshake(server: Running, path: str = "/socket", **options: object) -> tuple[int, str | None]:
     """The status of a socket's handshake, and the subprotocol that was accepted."""
 
     routes = server.server.app.router.routes
@@ -132,12 +132,13 @@ def handshake(server: Running, **options: object) -> tuple[int, str | None]:
         routes.append(WebSocketRoute("/socket", accept))
 
     async def go() -> tuple[int, str | None]:
-        url = server.url.replace("http", "ws", 1) + "/socket"
+        url = server.url.replace("http", "ws", 1) + path
         try:
             async with connect(url, proxy=None, **options) as opened:  # type: ignore[arg-type]
                 return 101, opened.subprotocol
         except InvalidStatus as error:
-            return error.response.status_code, None
+            has_id = "x-request-id" in error.response.headers
+            return error.response.status_code if has_id else 0, None
 
     return asyncio.run(go())
 
@@ -148,6 +149,10 @@ def test_a_socket_needs_the_key_too(keyed: Running) -> None:
     assert handshake(keyed, additional_headers={"authorization": "Bearer "})[0] == 401
     assert handshake(keyed, additional_headers={"authorization": f"Bearer {KEY}"})[0] == 101
     assert handshake(keyed, additional_headers={"xi-api-key": KEY})[0] == 101
+
+
+def test_a_socket_to_nowhere_is_a_404(server: Running) -> None:
+    assert handshake(server, "/v1/nowhere")[0] == 404
 
 
 def test_a_browser_gives_a_socket_its_key_as_a_subprotocol(keyed: Running) -> None:

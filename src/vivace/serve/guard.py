@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vivace.serve.access import Access, route_path
 from vivace.serve.context import ServeContext
-from vivace.serve.errors import RefusedError, describe
+from vivace.serve.errors import Failure, RefusedError, describe
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +123,9 @@ class Visit:
     async def send(self, message: Message) -> None:
         """With our headers, and with the subprotocol that a browser insists on."""
         kind = message["type"]
+        if kind == "websocket.close" and not self._status:  # no route took the handshake
+            await Failure(404, "Not Found").response()(self._scope, _nothing, self.send)
+            return
         if kind in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
             self._status = message.get("status", 101)
             headers = [*message.get("headers", []), *self._own_headers()]
@@ -164,6 +167,10 @@ class Visit:
                 (b"vary", b"origin"),
             ]
         return headers
+
+
+async def _nothing() -> Message:
+    return {"type": "websocket.disconnect"}
 
 
 def read_headers(scope: Mapping[str, Any]) -> dict[str, str]:

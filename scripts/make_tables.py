@@ -204,6 +204,58 @@ def memory() -> str:
     return table(f"| MiB, one stream | {' | '.join(sizes)} |", rows)
 
 
+def persistent() -> str:
+    found = {
+        (row["shape"][:4], row["backend"], row["batch"]): row
+        for row in read("persistent-h200")["results"]
+    }
+    rows: list[list[object]] = []
+    for batch in (1, 2, 4, 8):
+        row: list[object] = [batch]
+        for size in ("0.6B", "1.7B"):
+            ours, graph = (found[size, name, batch] for name in ("megakernel", "cuda_graph"))
+            parts = f"{ours['talker_ms']:.2f} + {ours['speak_ms']:.2f}"
+            row += [f"{ours['frame_ms']:.2f} ({parts})", f"{graph['frame_ms']:.2f}"]
+        rows.append(row)
+    head = "| streams | 0.6B: megakernel (talker + predictor) | graph | 1.7B: megakernel | graph |"
+    return table(head, rows)
+
+
+def megakernel_calls() -> str:
+    rows: list[list[object]] = []
+    names = {"0.6B, cuda_graph, codec in half precision": "engine-0.6B-half-h200"}
+    for size in ("0.6B", "1.7B"):
+        names[f"{size}, megakernel"] = f"engine-{size}-megakernel-h200"
+        names[f"{size}, cuda_graph"] = f"engine-{size}-h200"
+    for what, name in sorted(names.items()):
+        latency, many = read(name)["latency"], read(name)["throughput"]
+        figures = {each["streams"]: each["audio_s_per_s"] for each in many}
+        streams = [f"{figures[n]:.0f}" if n in figures else "–" for n in (1, 2, 4, 8)]
+        first, speed = latency["first_audio_ms"], latency["times_real_time"]
+        rows.append([what, f"{first:.1f}", f"{speed:.1f}", *streams])
+    head = (
+        "| | first audio, ms | times real time | 1 stream, seconds of audio a second | 2 | 4 | 8 |"
+    )
+    return table(head, rows)
+
+
+def codec_precisions() -> str:
+    rows: list[list[object]] = []
+    for result in read("codec-h200")["results"]:
+        times = [f"{ms:.1f}" for ms in result["ms"].values()]
+        rows.append([f"`{result['precision']}`", result["db_from_float32"], *times])
+    sizes = " | ".join(read("codec-h200")["results"][0]["ms"])
+    return table(f"| | dB from float32 | {sizes} |", rows)
+
+
+def half_streams() -> str:
+    rows: list[list[object]] = []
+    for what, name in (("`split`", "engine-0.6B-h200"), ("`half`", "engine-0.6B-half-h200")):
+        figures = {each["streams"]: each["audio_s_per_s"] for each in read(name)["throughput"]}
+        rows.append([what, *(f"{figures[n]:.0f}" for n in (1, 8, 64))])
+    return table("| 0.6B, seconds of audio a second | 1 stream | 8 | 64 |", rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "frames": frames,
     "quality": quality,
@@ -212,6 +264,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "chunks": chunks,
     "load": load,
     "memory": memory,
+    "persistent": persistent,
+    "megakernel-calls": megakernel_calls,
+    "codec-precisions": codec_precisions,
+    "half-streams": half_streams,
 }
 
 if __name__ == "__main__":

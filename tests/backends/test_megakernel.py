@@ -164,7 +164,7 @@ def test_auto_goes_on_to_the_next_backend_and_says_why(
         entry("elsewhere", refusal=lambda device: "no such device"),
         entry("unfit", unfit=lambda model, room: f"not for {room.max_streams} streams"),
         entry("broken", build=fail_to_build),
-        entry("experimental", build=fail_to_build, is_automatic=False),
+        entry("for few", build=fail_to_build, max_auto_streams=2),
         entry("last"),
     )
     monkeypatch.setattr(backends, "BACKENDS", entries)
@@ -175,9 +175,16 @@ def test_auto_goes_on_to_the_next_backend_and_says_why(
         "backend elsewhere skipped: no such device": "INFO",
         "backend unfit skipped: not for 3 streams": "INFO",
         "backend broken failed, trying the next one: the kernel does not compile": "WARNING",
+        "backend for few skipped: another is as fast for 3 streams; it is taken for up to 2, or by "
+        "name": "INFO",
     }
     with pytest.raises(BackendUnavailableError, match="compile"):
-        build_backend("experimental", part.model, part.codec)
+        build_backend("for few", part.model, part.codec, Capacity(3))
+    for capacity in (Capacity(), Capacity(2)):
+        taken = (entry("few", build=Found, max_auto_streams=2), entry("any", build=fail_to_build))
+        monkeypatch.setattr(backends, "BACKENDS", taken)
+        assert isinstance(build_backend(AUTO_BACKEND, part.model, part.codec, capacity), Found)
+    monkeypatch.setattr(backends, "BACKENDS", entries)
     for name, reason in (("unfit", "not for 3"), ("broken", "compile"), ("elsewhere", "device")):
         with pytest.raises(BackendUnavailableError, match=reason):
             build_backend(name, part.model, part.codec, Capacity(3))

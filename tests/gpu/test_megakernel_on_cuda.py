@@ -223,8 +223,8 @@ def test_the_talkers_states_are_no_further_from_float32_than_the_fused_kernels(
         [distance(*pair) for pair in zip(each, exact, strict=True)] for each in (found, fused)
     ]
     sys.stdout.write(f"talker, positions {POSITIONS}, errors {errors}\n")
-    for ours, theirs in zip(*errors, strict=True):
-        assert ours < 1.1 * theirs
+    ours, theirs = (sum(each) / len(each) for each in errors)  # of single rows they vary by a tenth
+    assert ours < 1.05 * theirs
     assert distance(kept[:, :, 0], fused_kept[:, :, 0]) < 0.005  # of the first layer
     assert distance(kept, fused_kept) < 0.05
     assert not layers.num_faults

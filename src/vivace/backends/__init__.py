@@ -47,7 +47,7 @@ class BackendEntry:
     build: Callable[[Qwen3TTS, Codec, Capacity], Backend]
     # Why it cannot run this model with this capacity, or None.
     unfit: Callable[[Qwen3TTS, Capacity], str | None] = lambda model, capacity: None
-    is_automatic: bool = True  # whether `auto` considers it
+    max_auto_streams: int | None = None  # `auto` takes it for more only by name; None: for any
 
 
 def _graph_refusal(device: torch.device) -> str | None:
@@ -104,11 +104,11 @@ def _build_megakernel(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Back
 BACKENDS: tuple[BackendEntry, ...] = (
     BackendEntry(
         "megakernel",
-        "the predictor's frame as one persistent kernel; experimental, only by name",
+        "talker and predictor as one persistent kernel each, up to 8 streams",
         _megakernel_refusal,
         _build_megakernel,
         _megakernel_unfit,
-        is_automatic=False,
+        max_auto_streams=4,  # with 8 the graph's codec, beside the frames, makes up for it
     ),
     BackendEntry("cuda_graph", "a whole frame in one CUDA graph", _graph_refusal, _build_graphs),
     BackendEntry("eager", "plain PyTorch on any device", lambda device: None, _build_eager),
@@ -118,6 +118,13 @@ BACKENDS: tuple[BackendEntry, ...] = (
 def survey(device: torch.device) -> list[tuple[BackendEntry, str | None]]:
     """Every backend with the reason why it cannot run on `device`, or None."""
     return [(entry, entry.refusal(device)) for entry in BACKENDS]
+
+
+def _not_worth_it(entry: BackendEntry, capacity: Capacity) -> str | None:
+    most, wanted = entry.max_auto_streams, capacity.max_streams
+    if most is None or wanted is None or wanted <= most:
+        return None
+    return f"another is as fast for {wanted} streams; it is taken for up to {most}, or by name"
 
 
 def build_backend(
@@ -130,9 +137,11 @@ def build_backend(
         )
     capacity = capacity or Capacity()
     for entry, refusal in survey(model.device):
-        if name != entry.name and not (name == AUTO_BACKEND and entry.is_automatic):
+        if name not in (AUTO_BACKEND, entry.name):
             continue
         refusal = refusal or entry.unfit(model, capacity)
+        if name == AUTO_BACKEND:
+            refusal = refusal or _not_worth_it(entry, capacity)
         if refusal is None:
             try:
                 return entry.build(model, codec, capacity)

@@ -1,1 +1,1 @@
-"""The predictor as one persistent CUDA kernel, compiled for the installed GPU."""
+"""Talker and predictor as persistent CUDA kernels, compiled for the installed GPU."""

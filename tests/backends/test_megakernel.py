@@ -58,7 +58,6 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         *((each, SMALL) for each in ARCHITECTURES),
         *((each, SMALL_TALKER) for each in ARCHITECTURES),
         ("sm_90a", LARGE),
-        ("sm_80", LARGE_TALKER),
         ("sm_90a", LARGE_TALKER),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
@@ -14,6 +15,7 @@ import httpx
 import pytest
 from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
+from websockets.sync.client import connect
 
 from vivace import TTS
 from vivace.errors import CheckpointError, EngineError
@@ -128,6 +130,26 @@ def test_a_model_that_speaks_is_not_idle(tmp_path: Path) -> None:
         answer = speak(server.url)
         assert answer.status_code == 200
         assert len(answer.content) == 60 * 1_920 * 2
+
+
+def test_a_model_that_waits_for_text_is_not_idle(tmp_path: Path) -> None:
+    settings = ServeSettings(port=0, voices=tmp_path, unload_after_s=0.1)
+    with running(settings, ScriptedSpeech().load) as server:
+        url = f"{server.url.replace('http', 'ws')}/v1/audio/speech/stream"
+        with connect(url, proxy=None) as opened:
+            opened.send(json.dumps({"type": "session.config", "response_format": "pcm"}))
+            opened.send(json.dumps({"type": "input.text", "text": "Hello"}))
+            wait_until(lambda: server.context.streams.num_active == 1)
+            loaded = server.context.models.loaded()
+            time.sleep(0.5)
+            assert server.context.models.loaded() == loaded
+            opened.send(json.dumps({"type": "input.text", "text": " there."}))
+            opened.send(json.dumps({"type": "input.done"}))
+            told = ""
+            while "session.done" not in told:
+                message = opened.recv(timeout=LIMIT_S)
+                told = message if isinstance(message, str) else ""
+                assert '"type":"error"' not in told
 
 
 def test_a_backend_that_breaks_is_loaded_again_without_the_process(

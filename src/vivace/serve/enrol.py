@@ -218,7 +218,8 @@ async def _check_room(context: ServeContext, name: str) -> None:
 async def _clone(context: ServeContext, wanted: Wanted) -> Listed:
     assert wanted.audio is not None
     model = await context.models.get(wanted.model, model_type="base")
-    await asyncio.to_thread(_enrol, model, wanted.audio, wanted, wanted.transcript)
+    with context.models.in_use(model):
+        await asyncio.to_thread(_enrol, model, wanted.audio, wanted, wanted.transcript)
     return Listed(wanted.name, "audio_sample", model.name, wanted.language)
 
 

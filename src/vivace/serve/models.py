@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -50,6 +50,7 @@ class Entry:
     card: Card | None = None  # None: never loaded
     is_broken: bool = False
     is_suspect: bool = False  # it is being probed after a failure
+    num_users: int = 0  # streams and enrolments
     last_used: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -141,6 +142,17 @@ class Models:
     def serves(self, name: object) -> bool:
         return isinstance(name, str) and name in self._entries
 
+    @contextlib.contextmanager
+    def in_use(self, model: Model) -> Iterator[None]:
+        """Not idle meanwhile, though it may wait for text."""
+        entry = self._entries[model.name]
+        entry.num_users += 1
+        try:
+            yield
+        finally:
+            entry.num_users -= 1
+            entry.last_used = time.monotonic()
+
     def suspect(self, model: Model) -> None:
         """A stream of this model failed: probe it, and load it again if it stays broken."""
         entry = self._entries[model.name]
@@ -218,10 +230,7 @@ class Models:
             await asyncio.sleep(min(after_s / 4, 5.0))
             for entry in self._entries.values():
                 is_idle = time.monotonic() - entry.last_used > after_s
-                if entry.model is None or not is_idle:
-                    continue
-                if is_busy(entry.model.tts):
-                    entry.last_used = time.monotonic()
+                if entry.model is None or entry.num_users or not is_idle:
                     continue
                 log.info("%s was idle and gives its memory back", entry.spec.name)
                 _close(entry)
@@ -274,11 +283,6 @@ def probe(tts: TTS) -> None:
     audio = tts.speak(PROBE_TEXT, **options)
     if not len(audio.samples) or not np.isfinite(audio.samples).all():
         raise EngineError("the probe gave no sound")
-
-
-def is_busy(tts: TTS) -> bool:
-    load = tts.engine.capacity()
-    return load.num_running + load.num_waiting > 0
 
 
 def _close(entry: Entry) -> None:

@@ -83,8 +83,9 @@ class Streams:
         self._num_active += 1
         stream: Any = None
         try:
-            stream = model.tts.astream(text, **options)
-            yield self._count(stream, model)
+            with self._models.in_use(model):
+                stream = model.tts.astream(text, **options)
+                yield self._count(stream, model)
         except WebSocketDisconnect:  # the client's end, not the stream's failure
             raise
         except Exception as error:

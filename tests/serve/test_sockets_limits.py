@@ -425,11 +425,26 @@ def test_a_sign_of_life_is_enough(tmp_path_factory: pytest.TempPathFactory) -> N
         assert len(audio(talk.speak("One."))) == NUM_BYTES
 
 
-def test_speech_is_not_idle(tmp_path_factory: pytest.TempPathFactory) -> None:
-    backend = make_backend(step_s=0.1)
-    with serving(tmp_path_factory, backend, socket_idle_s=0.3) as server, talking(server) as talk:
-        configure(talk)
-        assert len(audio(talk.speak("One."))) == NUM_BYTES
+def test_speech_that_is_being_made_is_not_idle(tmp_path_factory: pytest.TempPathFactory) -> None:
+    backend = make_backend(step_s=0.6)  # each turn takes longer than the others may be idle
+    content = [{"type": "input_text", "text": "One."}]
+    with (
+        serving(tmp_path_factory, backend, socket_idle_s=0.3) as server,
+        talking(server) as omni_talk,
+        talking(server, ELEVENLABS) as eleven,
+        talking(server, REALTIME) as realtime,
+    ):
+        configure(omni_talk)
+        omni_talk.send("input.text", text="One.")
+        omni_talk.send("input.done")
+        eleven.send(text="One. ")
+        eleven.send(text="")
+        realtime.send("response.create", response={"input": [{"content": content}]})
+        assert len(audio(omni_talk.until("session.done"))) == NUM_BYTES
+        assert eleven.until_closed()[1] == 1000
+        done = realtime.until("response.done")[-1]
+        assert isinstance(done, dict)
+        assert done["response"]["status"] == "completed"
 
 
 def test_a_reader_that_stops_is_cut_off_and_nobody_else_notices(

@@ -24,7 +24,9 @@ from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
 from talking import Message, Talk, talking, wait_until
 
+from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
+from vivace.serve.sockets.elevenlabs import read_idle
 
 pytestmark = pytest.mark.filterwarnings("ignore:ConnectionClosed")  # of elevenlabs' own code
 
@@ -158,6 +160,8 @@ def test_text_is_converted_over_http(eleven: ElevenLabs, is_stream: bool) -> Non
     rate, seconds = decode(content)
     assert rate == 44_100
     assert seconds == pytest.approx(SECONDS, abs=0.15)
+    with av.open(io.BytesIO(content)) as container:
+        assert container.streams.audio[0].codec_context.bit_rate == 128_000
 
 
 def test_voices_and_models_are_listed(eleven: ElevenLabs, secure: Running) -> None:
@@ -297,6 +301,13 @@ def test_a_client_may_choose_when_it_is_idle(server: Running) -> None:
         messages, code = talk.until_closed()
         assert isinstance(messages[-1], dict)
         assert (messages[-1]["error"], code) == ("idle", 1008)
+
+
+def test_nobody_may_idle_for_longer_than_the_server_allows() -> None:
+    assert read_idle("20", 300.0) == 20.0
+    assert read_idle("180", 30.0) == 30.0
+    with pytest.raises(RefusedError, match="inactivity_timeout"):
+        read_idle("-1", 30.0)
 
 
 def test_contexts_are_spoken_beside_each_other_and_end_one_by_one(server: Running) -> None:

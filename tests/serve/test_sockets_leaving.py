@@ -45,6 +45,11 @@ def configure(talk: Talk) -> None:
     talk.send("session.config", response_format="pcm", seed=LONG)
 
 
+def write_blank(talk: Talk) -> None:
+    configure(talk)
+    talk.send("input.text", text="  ")
+
+
 def begin_text(talk: Talk) -> None:
     configure(talk)
     talk.send("input.text", text="One. Two. Three. ")
@@ -76,7 +81,7 @@ def close(talk: Talk) -> None:
 
 
 POINTS: list[Callable[[Talk], None]] = [
-    *(connect_only, configure, begin_text, hear_live_text),
+    *(connect_only, configure, write_blank, begin_text, hear_live_text),
     *(end_text, send_ahead, cancel, close),
 ]
 

@@ -30,7 +30,7 @@ ELEVENLABS = "/v1/text-to-speech/alloy/stream-input?output_format=pcm_24000"
 MULTI = "/v1/text-to-speech/alloy/multi-stream-input?output_format=pcm_24000"
 DIALECTS = [OMNI, REALTIME, ELEVENLABS, MULTI]
 NUM_BYTES = 10 * 3_840
-LONG, FAILS, FAILS_AT_ONCE, RUNS_AWAY = 1, 2, 3, 4  # seeds
+LONG, FAILS, FAILS_AT_ONCE = 1, 2, 3  # seeds
 
 
 @contextmanager
@@ -48,7 +48,6 @@ def make_backend(**fields: Any) -> ScriptedSpeech:
         LONG: Plan(6_000),
         FAILS: Plan(50, fails_at=25),
         FAILS_AT_ONCE: Plan(is_refused=True),
-        RUNS_AWAY: Plan(never_ends=True),
     }
     return ScriptedSpeech(default=Plan(10), plans=plans, **{"step_s": 0.005, **fields})
 
@@ -340,9 +339,27 @@ def test_a_failure_after_audio_cannot_be_taken_for_an_end(server: Running) -> No
 def test_a_failure_before_audio_ends_the_utterance_alone(server: Running) -> None:
     with talking(server) as talk:
         configure(talk, seed=FAILS_AT_ONCE)
-        assert types(talk.speak("One. ", "Two. ", "Three.")) == ["error", "session.done"]
+        talk.send("input.text", text="One. Two. Three. ")
+        talk.until("error")
+        assert types(talk.speak("More of it.")) == ["session.done"]  # passed over
         configure(talk)
-        assert len(audio(talk.speak("One."))) == NUM_BYTES
+        messages = talk.speak("One.")
+        assert len(audio(messages)) == NUM_BYTES
+        assert isinstance(messages[-1], dict)
+        assert messages[-1]["utterance_index"] == 1
+
+
+def test_a_speech_that_does_not_end_is_no_success(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    backend = make_backend(step_s=0.0)
+    backend.default = Plan(never_ends=True)
+    with serving(tmp_path_factory, backend) as server, talking(server) as talk:
+        configure(talk)
+        talk.send("input.text", text="One.")
+        talk.send("input.done")
+        messages, code = talk.until_closed()
+    assert (types(messages)[-2:], code) == (["error", "audio.done"], 1011)
 
 
 def test_when_all_slots_are_taken_the_client_hears_when_to_try_again(

@@ -20,6 +20,7 @@ from talking import Message, Talk, audio, talking, types, wait_until
 
 from vivace import TTS
 from vivace.serve.settings import ServeSettings
+from vivace.serve.sockets.omni import OmniSession
 
 NUM_FRAMES = 10
 NUM_BYTES = NUM_FRAMES * 3_840
@@ -238,6 +239,31 @@ def test_cancelling_nothing_is_answered(scripted: Running) -> None:
             "utterance_index": None,
             "context_id": "x",
         }
+
+
+def test_text_right_after_a_cancel_is_a_new_utterance(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk)
+        talk.send("input.text", text="One. Two. Three. ")
+        talk.send("input.cancel")
+        messages = talk.speak("Two.")
+    assert only(messages, "session.done")[0]["utterance_index"] == 1
+    assert len(audio(messages[messages.index(only(messages, "audio.cancelled")[0]) :])) == NUM_BYTES
+
+
+def test_a_fault_of_the_server_is_told_and_closes(
+    scripted: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr(OmniSession, "_add", fail)
+    with talking(scripted) as talk:
+        configure(talk)
+        talk.send("input.text", text="One.")
+        messages, code = talk.until_closed()
+    assert (types(messages), code) == (["error"], 1011)
+    assert "secret" not in str(messages)
 
 
 def test_session_close_closes(scripted: Running) -> None:

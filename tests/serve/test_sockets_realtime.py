@@ -150,6 +150,8 @@ def test_one_response_at_a_time(
     create(talk, "Hello.")
     error = last(talk.until("error"))["error"]
     assert error["code"] == "conversation_already_has_active_response"
+    talk.send("response.cancel", response_id="resp_of_another")
+    assert last(talk.until("error"))["error"]["code"] == "response_cancel_not_active"
 
 
 def test_a_response_that_fails_says_so(

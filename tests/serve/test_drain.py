@@ -180,3 +180,13 @@ def test_without_its_packages_the_command_says_what_to_install(
     monkeypatch.setattr("vivace.cli.serve.find_spec", lambda name: None)
     assert main(["serve", "--port=0"]) == 1
     assert "pip install 'vivace[server]'" in capsys.readouterr().err
+
+
+def test_a_certificate_that_cannot_be_read_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "not.pem").write_text("no certificate")
+    for name in ("nowhere.pem", "not.pem"):
+        path = tmp_path / name
+        assert main(["serve", "--port=0", f"--tls-cert={path}", f"--tls-key={path}"]) == 1
+        assert f"the certificate {path} and its key" in capsys.readouterr().err

@@ -49,6 +49,13 @@ class Server:
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=str(settings.tls_key) if settings.tls_key else None,
         )
+        try:
+            self._config.load()
+        except OSError as error:  # ssl's errors are of this kind
+            raise RequestError(
+                f"the certificate {settings.tls_cert} and its key {settings.tls_key} cannot be "
+                f"used: {error}"
+            ) from error
         self._uvicorn = _Uvicorn(self._config)
         self._stopping: asyncio.Task[None] | None = None
         self._loss: TTSError | None = None

@@ -68,9 +68,17 @@ class ScriptedSpeech(Immediate):
     num_steps: int = 0
     broken: Exception | None = None
     is_open: Event = field(default_factory=Event)  # not set: turns wait
+    pause_at: int | None = None  # frames after which a speech waits for `is_over`
+    pause_s: float = 30.0  # but not for longer
+    is_over: Event = field(default_factory=Event)
 
     def __post_init__(self) -> None:
         self.is_open.set()
+
+    @property
+    def num_made(self) -> int:
+        """Frames of the speech that is furthest on."""
+        return max((life.num_made for life in list(self.lives.values())), default=0)
 
     def load(self, spec: ModelSpec) -> TTS:
         """For `serving.running`: the embedded voice's words, spoken by this backend."""
@@ -89,6 +97,8 @@ class ScriptedSpeech(Immediate):
 
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
         self.is_open.wait(30)
+        if self.pause_at is not None and self.num_made >= self.pause_at:
+            self.is_over.wait(self.pause_s)
         time.sleep(self.step_s)
         if self.broken is not None:
             raise self.broken

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
-import time
+import threading
 import wave
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
 
 from vivace.audio.files import read_audio
+from vivace.serve.encoders import Encoders, SpeechEncoder
 from vivace.serve.settings import ServeSettings
 
 FORMATS = {
@@ -93,8 +95,9 @@ def test_a_stream_has_its_content_type_and_sounds(client: httpx.Client, format: 
     check_tone(format, response.content)
 
 
-def test_the_default_is_streamed_mp3(client: httpx.Client) -> None:
+def test_the_default_is_streamed_mp3_that_no_proxy_holds_back(client: httpx.Client) -> None:
     response = ask(client)
+    assert response.headers["x-accel-buffering"] == "no"
     assert response.headers["content-type"] == "audio/mpeg"
     assert response.headers["transfer-encoding"] == "chunked"
 
@@ -174,16 +177,29 @@ def test_speed_shortens_the_speech(client: httpx.Client) -> None:
 # -- while it is made -----------------------------------------------------------------------------
 
 
-def arrivals(client: httpx.Client, **fields: Any) -> tuple[float, float]:
-    """When a tenth of the bytes was there, and when all were."""
-    began, times, total = time.perf_counter(), [], 0
-    body = {"input": "Hello.", **fields}
-    with client.stream("POST", "/v1/audio/speech", json=body) as response:
-        assert response.status_code == 200
-        for part in response.iter_raw():
-            total += len(part)
-            times.append((time.perf_counter() - began, total))
-    return next(at for at, count in times if count >= total / 10), times[-1][0]
+def made_before_a_tenth(
+    client: httpx.Client, backend: ScriptedSpeech, **fields: Any
+) -> tuple[int, int]:
+    """Frames that were made when a tenth of the bytes was there, and all of them.
+
+    The speech stops half-way until then, or for a while.
+    """
+    backend.plans[5] = Plan(120)
+    body = {"input": "Hello.", "seed": 5, **fields}
+    num_bytes = len(client.post("/v1/audio/speech", json=body).content)
+    backend.pause_at, total, num_made = 60, 0, 0
+    try:
+        with client.stream("POST", "/v1/audio/speech", json=body) as response:
+            for part in response.iter_raw():
+                total += len(part)
+                if total >= num_bytes / 10 and not num_made:
+                    num_made = backend.num_made or 120
+                    backend.is_over.set()
+    finally:
+        backend.pause_at = None
+        backend.is_over.clear()
+    assert total == num_bytes
+    return num_made, 120
 
 
 @pytest.mark.parametrize(
@@ -192,23 +208,19 @@ def arrivals(client: httpx.Client, **fields: Any) -> tuple[float, float]:
 def test_audio_leaves_as_it_is_made(
     client: httpx.Client, backend: ScriptedSpeech, format: str, stream_format: str
 ) -> None:
-    backend.plans[5], backend.step_s = Plan(120), 0.01
-    try:
-        tenth, whole = arrivals(client, seed=5, response_format=format, stream_format=stream_format)
-    finally:
-        backend.step_s = 0.0
-    assert tenth < whole / 2
+    num_made, num_frames = made_before_a_tenth(
+        client, backend, response_format=format, stream_format=stream_format
+    )
+    assert num_made < 0.7 * num_frames
 
 
 def test_the_whole_does_not_leave_as_it_is_made(
     client: httpx.Client, backend: ScriptedSpeech
 ) -> None:
-    backend.plans[5], backend.step_s = Plan(100), 0.01
-    try:
-        tenth, whole = arrivals(client, seed=5, response_format="pcm", stream=False)
-    finally:
-        backend.step_s = 0.0
-    assert tenth > whole / 2  # the control of the test above
+    backend.pause_s = 0.3
+    num_made, num_frames = made_before_a_tenth(client, backend, stream=False)
+    backend.pause_s = 30.0
+    assert num_made == num_frames  # the control of the test above
 
 
 # -- fields ---------------------------------------------------------------------------------------
@@ -268,3 +280,20 @@ def test_a_seed_gives_the_same_bytes_streamed_and_whole(client: httpx.Client) ->
 def test_max_new_tokens_are_frames(client: httpx.Client) -> None:
     content = ask(client, max_new_tokens=4, response_format="pcm").content
     assert len(content) == 4 * 1_920 * 2
+
+
+@pytest.mark.parametrize(("format", "is_beside"), [("mp3", True), ("opus", True), ("pcm", False)])
+def test_what_takes_long_is_encoded_beside_the_loop(
+    format: str, is_beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+    encode = SpeechEncoder._encode
+
+    def spy(encoder: SpeechEncoder, samples: Any) -> bytes:
+        threads.add(threading.current_thread())
+        return encode(encoder, samples)
+
+    monkeypatch.setattr(SpeechEncoder, "_encode", spy)
+    encoder = Encoders().open(format, 24_000)
+    asyncio.run(encoder.encode(np.zeros(1_920, np.float32)))
+    assert (threading.current_thread() not in threads) == is_beside

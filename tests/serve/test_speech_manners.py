@@ -12,14 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
 from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
 
+from vivace.prompt import Prompt
 from vivace.serve.body import RESET, run_while_connected
 from vivace.serve.settings import ServeSettings
+from vivace.speech import SamplingParams
 
 PATH = "/v1/audio/speech"
 FAILS, REFUSED, LONG, ENDLESS = 11, 12, 13, 14  # seeds
@@ -169,6 +172,18 @@ def test_speech_that_does_not_end_is_no_success(house: House) -> None:
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "runaway"
     assert house.client.post(PATH, json=body(seed=1)).status_code == 200  # what there is, as asked
+
+
+def test_a_whole_speech_that_did_not_end_is_tried_once_more(house: House) -> None:
+    def admit(prompt: Prompt, sampling: SamplingParams) -> int:
+        house.backend.default = Plan(never_ends=not seeds)
+        seeds.append(sampling.seed or 0)
+        return ScriptedSpeech.admit(house.backend, prompt, sampling)
+
+    seeds: list[int] = []
+    with patch.object(house.backend, "admit", admit):
+        assert house.client.post(PATH, json=body(stream=False)).status_code == 200
+    assert len(set(seeds)) == 2
 
 
 def test_a_fault_of_one_stream_changes_no_byte_of_another(house: House) -> None:

@@ -19,6 +19,7 @@ import torch
 from vivace.audio.clip import Audio
 from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import Capacity, build_backend
+from vivace.backends.base import CodecPrecision
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import can_fork, pick_device, pick_dtype, pick_threads, use_threads
 from vivace.engine.async_stream import AsyncStream
@@ -90,6 +91,7 @@ class TTS:
         max_frames: int | None = None,
         max_queue: int = 256,
         profile: Profile = "balanced",
+        codec_precision: CodecPrecision = "auto",
         revision: str | None = None,
         cache_dir: str | Path | None = None,
         offline: bool = False,
@@ -109,11 +111,14 @@ class TTS:
         2,048 frames, 164 s) when the model is loaded. `profile` is `latency`, `balanced` or
         `throughput`: how many frames a turn makes while no stream waits for its first audio.
 
+        `codec_precision`, on an NVIDIA GPU: `split` is exact to float32, `half` rounds the inputs
+        of the codec's convolutions to float16 and is about twice as fast for many streams.
+
         `split_camel_case` reads "YouTube" as "You" "Tube", as the official package does when it
         loads a local folder.
         """
         limits = EngineLimits(max_streams, max_queue, profile=profile)
-        capacity = Capacity(max_streams, max_frames)
+        capacity = Capacity(max_streams, max_frames, codec_precision)
         pick_dtype(dtype, pick_device(device))  # what cannot be is refused before a download
         folder = find_folder(
             name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline

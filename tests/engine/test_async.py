@@ -295,6 +295,35 @@ def test_a_process_that_exits_while_a_turn_runs_ends_well(tiny_folder: Path) -> 
     assert (done.returncode, done.stdout, done.stderr) == (0, "exits\n", "")
 
 
+FREED_BY_THE_THREAD = """
+import sys, time
+from vivace import TTS
+
+class Weights:
+    def __del__(self):
+        time.sleep(1.0)
+        print("freed")
+
+def speak_and_forget():
+    tts = TTS.load(sys.argv[1], device="cpu")
+    tts.speak("Hello.", seed=1, max_frames=2)
+    tts.engine.backend.weights = Weights()
+
+speak_and_forget()
+print("exits")
+"""
+
+
+def test_exit_waits_for_a_thread_that_frees_the_weights(tiny_folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FREED_BY_THE_THREAD, str(tiny_folder / "custom_voice")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "exits\nfreed\n", "")
+
+
 def test_a_stream_that_is_not_read_gives_its_slot_up_when_others_wait_too_long() -> None:
     backend = SpeakingBackend(max_streams=1, num_frames=1_000)
     with backend.load(max_streams=1) as tts:

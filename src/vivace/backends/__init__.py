@@ -8,18 +8,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import get_args
 
 import torch
 
-from vivace.backends.base import Backend
+from vivace.backends.base import Backend, CodecPrecision
 from vivace.backends.eager import EagerBackend
 from vivace.errors import BackendUnavailableError, RequestError
 from vivace.model.codec import Codec
 from vivace.model.talker import Qwen3TTS
-
-if TYPE_CHECKING:
-    from vivace.backends.cuda_graph.codec import CodecPrecision
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +34,10 @@ class Capacity:
     def __post_init__(self) -> None:
         if self.max_frames is not None and self.max_frames < 1:
             raise RequestError(f"max_frames must be 1 or more, not {self.max_frames}")
+        if self.codec_precision not in (known := get_args(CodecPrecision)):
+            raise RequestError(
+                f"codec_precision must be one of {', '.join(known)}, not {self.codec_precision!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

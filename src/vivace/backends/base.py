@@ -23,6 +23,10 @@ Slot = int
 SlotStatus = Literal["running", "waiting", "stop", "length", "failed"]
 """`waiting` for text; `failed`: its logits were not finite."""
 
+CodecPrecision = Literal["auto", "float32", "split", "half"]
+"""`split`: convolutions in 3xTF32 emulation of float32 on tensor cores, about as exact;
+`half`: float16 inputs and float32 sums; `auto`: `split` where it runs."""
+
 Samples = NDArray[np.float32]
 
 Admission = tuple[Prompt, SamplingParams]

@@ -33,6 +33,7 @@ from vivace.errors import EngineError, QueueFullError
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Mail = SimpleQueue[Callable[[], object] | None]
 LINGER_S = 0.5  # the thread waits for more work
 UNREAD_S = 2.0  # a stream that is not read for so long may be garbage
 COLLECT_EVERY_S = 10.0
@@ -84,7 +85,7 @@ class Engine:
         self._scheduler = Scheduler(self.limits, num_slots, runs_ahead=backend.shares_work)
         self._pipeline = Pipeline(backend)
         self._inbox: deque[Utterance] = deque()  # submitted, and not yet queued
-        self._mail: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._mail: Mail = SimpleQueue()
         self._start_lock = Lock()
         self._thread: Thread | None = None
         self._linger_s = LINGER_S
@@ -147,7 +148,11 @@ class Engine:
     def close(self) -> None:
         """Let the thread end with the last utterance instead of waiting for more."""
         self._linger_s = 0.0
+        thread = self._thread
         self._mail.put(None)
+        is_idle = not self._inbox and not self._utterances()
+        if is_idle and thread is not None and thread is not current_thread():
+            thread.join(1.0)  # it holds the weights
 
     def capacity(self) -> Load:
         return Load(
@@ -196,9 +201,7 @@ class Engine:
         with self._start_lock:
             self._mail.put(letter)
             if self._thread is None:
-                self._thread = Thread(target=self._work, name="vivace-engine", daemon=True)
-                self._stop_at_exit = weakref.finalize(self, _stop, self._mail, self._thread)
-                self._thread.start()
+                self._thread = _start_thread(self, self._mail)
 
     # -- the thread --------------------------------------------------------------------------
 
@@ -240,7 +243,6 @@ class Engine:
         with self._start_lock:
             if self._mail.empty() and not self._inbox:
                 self._thread = None
-                self._stop_at_exit.detach()
             return self._thread is None
 
     def _utterances(self) -> list[Utterance]:
@@ -374,7 +376,25 @@ def _engine_error(reason: str, fault: BaseException) -> EngineError:
     return error
 
 
-def _stop(mail: SimpleQueue[Callable[[], object] | None], thread: Thread) -> None:
-    """At exit: a daemon thread must not be stopped inside the backend."""
+def _start_thread(engine: Engine, mail: Mail) -> Thread:
+    """The thread may hold the last reference to the engine, and so free the backend when it ends.
+
+    A daemon thread must not be stopped inside the backend at exit, so that waits for its end.
+    """
+    owned = [engine]
+
+    def work() -> None:
+        try:
+            owned.pop()._work()
+        finally:
+            stop.detach()
+
+    thread = Thread(target=work, name="vivace-engine", daemon=True)
+    stop = weakref.finalize(thread, _stop, mail, thread)
+    thread.start()
+    return thread
+
+
+def _stop(mail: Mail, thread: Thread) -> None:
     mail.put(sys.exit)
     thread.join()

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from vivace.backends.base import Admission, Frames, Samples, Slot
+from vivace.backends.base import Admission, CodecPrecision, Frames, Samples, Slot
 from vivace.backends.cuda_graph.buckets import BATCHES, PROMPT_ROWS
-from vivace.backends.cuda_graph.codec import CodecGraphs, CodecPrecision
+from vivace.backends.cuda_graph.codec import CodecGraphs
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.layers import AUTO_LAYERS, pick_layers
 from vivace.backends.cuda_graph.memory import (

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vivace.backends.base import Samples
+from vivace.backends.base import CodecPrecision, Samples
 from vivace.backends.cuda_graph.buckets import BATCHES, CODEC_FRAMES, fit, split_frames
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
@@ -20,10 +19,6 @@ from vivace.backends.cuda_graph.state_cache import StateCache, state_bytes
 from vivace.backends.cuda_graph.stepper import to_host
 from vivace.errors import BackendUnavailableError
 from vivace.model.codec import Codec
-
-CodecPrecision = Literal["auto", "float32", "split", "half"]
-"""`split`: convolutions in 3xTF32 emulation of float32 on tensor cores, about as exact;
-`half`: float16 inputs and float32 sums; `auto`: `split` where it runs."""
 
 WORST_ERROR = 10 ** (-45 / 20)  # -45 dB of the signal: inaudible
 WORST_HALF_ERROR = 10 ** (-35 / 20)

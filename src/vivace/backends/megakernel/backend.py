@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from vivace.backends.base import CodecPrecision
 from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
-from vivace.backends.cuda_graph.codec import CodecPrecision
 from vivace.backends.megakernel import driver, nvrtc
 from vivace.backends.megakernel.kernel import MAX_BATCH
 from vivace.backends.megakernel.predictor import Dimensions

@@ -18,7 +18,7 @@ from engine_watch import assert_same_audio, interleave
 from vivace import TTS, Audio
 from vivace.script.request import Request
 from vivace.script.script import plan_utterances
-from vivace.text.script import Pause
+from vivace.text.markup import Pause
 
 SENTENCES = [
     "Yes.",

@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,6 +160,30 @@ def test_a_stream_is_closed_by_another_task_while_its_reader_waits_for_text() ->
 
     with backend.load() as tts:
         asyncio.run(run(tts))
+
+
+def test_a_stream_closed_while_it_is_opened_in_a_thread_speaks_nothing() -> None:
+    backend, go_on = SpeakingBackend(), threading.Event()
+
+    async def run(tts: TTS) -> None:
+        stream = tts.astream("Hello. " * 500, seed=1)
+        open_stream = stream._open_stream
+
+        def open_slowly(wake: Any) -> Any:
+            go_on.wait(SOON_S)
+            return open_stream(wake)
+
+        stream._open_stream = open_slowly
+        reader = asyncio.create_task(anext(stream, None))
+        await asyncio.sleep(0.01)
+        await stream.aclose()
+        go_on.set()
+        assert await reader is None
+        assert stream.finish_reason == "cancelled"
+
+    with backend.load() as tts:
+        asyncio.run(run(tts))
+    assert backend.admitted == []
 
 
 def test_an_ordinary_iterator_of_text_does_not_block_the_loop() -> None:

@@ -20,7 +20,7 @@ from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
 from vivace.script.script import SILENT_S
-from vivace.text.script import ScriptOptions
+from vivace.text.markup import ScriptOptions
 
 SENTENCES = [f"This is sentence number {n}, and it says little." for n in range(7)]
 OPTIONS = {"seed": 3, "min_frames": 4_000, "guard": False}

@@ -17,7 +17,7 @@ from vivace import TTS
 from vivace.audio.trim import StartTrimmer
 from vivace.errors import RequestError
 from vivace.script.script import SILENT_S, plan_utterances
-from vivace.text.script import Pause, ScriptOptions
+from vivace.text.markup import Pause, ScriptOptions
 
 OPTIONS = ScriptOptions()
 SEAM = Pause(OPTIONS.seam_s)

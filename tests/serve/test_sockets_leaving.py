@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import random
 import socket
@@ -105,6 +106,11 @@ class Count:
     num_slots: int
     num_waiting: int
 
+    def is_at_most(self, other: Count) -> bool:
+        """Fewer are no leak: an earlier test's files may be closed late."""
+        mine, most = dataclasses.astuple(self), dataclasses.astuple(other)
+        return all(one <= limit for one, limit in zip(mine, most, strict=True))
+
     @classmethod
     def of(cls, server: Running, backend: ScriptedSpeech) -> Count:
         async def count_tasks() -> int:
@@ -146,7 +152,7 @@ def test_leaving_anywhere_leaves_nothing(server: Running, backend: ScriptedSpeec
             thread.start()
         for thread in threads:
             thread.join(60.0)
-    wait_until(lambda: Count.of(server, backend) == before)
+    wait_until(lambda: Count.of(server, backend).is_at_most(before))
     assert speak(server) == NUM_BYTES
 
 
@@ -158,4 +164,4 @@ def test_the_count_notices_who_is_still_there(server: Running, backend: Scripted
         assert during.num_tasks > before.num_tasks
         assert during.num_files > before.num_files
         assert (during.num_streams, during.num_slots) == (1, 1)
-    wait_until(lambda: Count.of(server, backend) == before)
+    wait_until(lambda: Count.of(server, backend).is_at_most(before))

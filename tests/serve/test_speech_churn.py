@@ -134,8 +134,15 @@ def test_a_server_that_does_not_notice_leaving_is_found_out(
         warm(client)
         before = count_all(server)
         monkeypatch.setattr(body_module, "run_while_connected", just_run)
-        for _ in range(3):
-            leave(server.port, {"stream": False}, random.Random(3))
-        assert not settles(server, before, 1.0)
+        backend.is_open.clear()  # no speech ends by itself meanwhile
+        try:
+            for _ in range(3):
+                leave(server.port, {"stream": False}, random.Random(3))
+            began = time.monotonic()
+            while not server.context.streams.num_active and time.monotonic() < began + PATIENCE_S:
+                time.sleep(0.01)  # until the server has read what they asked
+            assert not settles(server, before, 1.0)
+        finally:
+            backend.is_open.set()
     for life in backend.lives.values():  # let them end
         life.max_frames = life.num_made + 1

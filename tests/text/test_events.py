@@ -15,7 +15,7 @@ from vivace.errors import RequestError
 from vivace.text.cutter import Cut
 from vivace.text.events import Event, EventReader
 from vivace.text.live_clean import LiveCleaner
-from vivace.text.script import Pause, ScriptOptions, clean_text, parse_pauses
+from vivace.text.markup import Pause, ScriptOptions, clean_text, parse_pauses
 
 MAX_CHARS = 40
 PROSE = (

@@ -13,7 +13,7 @@ from vivace.errors import RequestError
 from vivace.script.script import plan_utterances
 from vivace.text.events import Event, EventReader
 from vivace.text.letters import is_speakable
-from vivace.text.script import Pause, ScriptOptions, clean_text
+from vivace.text.markup import Pause, ScriptOptions, clean_text
 
 UNITS = [
     *("a", "B", "word", "7", "é", "e\u0301", "字", "は", "한", "Ж", "ש"),

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from normalize_cases import ALL
 
 from vivace.text.events import EventReader
+from vivace.text.markup import Pause, ScriptOptions
 from vivace.text.normalize import normalize_text
 from vivace.text.normalize.normalizer import LiveNormalizer
 from vivace.text.normalize.numbers import cardinal, ordinal, roman, to_roman, year
-from vivace.text.script import Pause, ScriptOptions
 
 SAID = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,;:!?'\"-\n")
 

@@ -13,7 +13,7 @@ from vivace.cli.text import read_text
 from vivace.cli.voice import check_save, keep_voice
 from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.text.emoji import drop_emoji
-from vivace.text.script import clean_text, parse_pauses
+from vivace.text.markup import clean_text, parse_pauses
 
 
 def design(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 from vivace.cli.streams import is_terminal_stdin
 from vivace.errors import RequestError, TextTooLongError
 from vivace.text.letters import check_speakable
-from vivace.text.script import clean_text, parse_pauses
+from vivace.text.markup import clean_text, parse_pauses
 
 STDIN = "-"
 MAX_STDIN_BYTES = 4_000_000  # a million characters, the longest text, has no more

@@ -13,7 +13,7 @@ from vivace.audio.trim import StartTrimmer
 from vivace.engine.utterance import Piece
 from vivace.model.config import CodecConfig
 from vivace.speech import FinishReason
-from vivace.text.script import Pause
+from vivace.text.markup import Pause
 
 
 class Assembler:

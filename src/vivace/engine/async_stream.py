@@ -82,6 +82,8 @@ class AsyncStream(AsyncIterator[AudioChunk]):
             wake = _waker(asyncio.get_running_loop(), self._event)
             if self._is_slow:  # opening it would block the loop
                 self._stream = await asyncio.to_thread(self._open_stream, wake)
+                if self._is_closed:
+                    self._stream.close()
             else:
                 self._stream = self._open_stream(wake)
         elif self._stream.finish_reason in (None, "cancelled"):

@@ -26,7 +26,7 @@ from vivace.script.prompts import PromptWriter, Spoken
 from vivace.script.request import Request
 from vivace.script.script import KnownScript, Line, Script
 from vivace.speech import MAX_SEED, FinishReason, SamplingParams, Usage
-from vivace.text.script import Pause
+from vivace.text.markup import Pause
 from vivace.voices.reference_leak import leaked_frames, may_leak
 
 

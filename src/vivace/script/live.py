@@ -13,7 +13,7 @@ from vivace.text.cutter import Cut
 from vivace.text.events import Event, EventReader
 from vivace.text.letters import Letters, is_speakable
 from vivace.text.live import LiveTokenizer
-from vivace.text.script import Pause
+from vivace.text.markup import Pause
 
 
 class LiveScript:

@@ -26,7 +26,7 @@ from vivace.prompt import (
 )
 from vivace.script.request import Request
 from vivace.text.letters import Letters, check_speakable
-from vivace.text.script import ScriptOptions
+from vivace.text.markup import ScriptOptions
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.reference_leak import shares_words
 from vivace.voices.voice import Voice

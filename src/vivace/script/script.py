@@ -15,8 +15,8 @@ from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
 from vivace.text.emoji import drop_emoji
 from vivace.text.letters import is_speakable
+from vivace.text.markup import Pause, ScriptOptions, clean_text, parse_pauses
 from vivace.text.normalize import normalize_text
-from vivace.text.script import Pause, ScriptOptions, clean_text, parse_pauses
 from vivace.text.split import split_sentences
 from vivace.text.tidy import tidy_text
 

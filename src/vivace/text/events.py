@@ -10,8 +10,8 @@ from vivace.errors import RequestError
 from vivace.text.cutter import Cut, Cutter
 from vivace.text.emoji import EmojiDropper
 from vivace.text.live_clean import LiveCleaner
+from vivace.text.markup import OPEN_MARK, Pause, ScriptOptions, parse_pauses
 from vivace.text.normalize import open_normalizer
-from vivace.text.script import OPEN_MARK, Pause, ScriptOptions, parse_pauses
 from vivace.text.tidy import Tidier
 
 Event = str | Pause | Cut

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.script import clean_text
+from vivace.text.markup import clean_text
 
 # The start of a line that may be a heading, list item, quotation, table row, rule or fence: this is
 # certain only at its end. Emphasis at the start does not count.

@@ -9,8 +9,8 @@ from test_split import takes_at_most
 from test_tokenizer import SENTENCES
 
 from vivace.errors import RequestError
-from vivace.text import script
-from vivace.text.script import Pause, clean_text, parse_pauses
+from vivace.text import markup
+from vivace.text.markup import Pause, clean_text, parse_pauses
 from vivace.text.split import split_sentences
 
 
@@ -173,22 +173,22 @@ def test_cleaning_twice_is_cleaning_once(text: str) -> None:
 @settings(deadline=None, max_examples=1000)
 @given(text=TEXTS)
 def test_the_last_resort_leaves_nothing_to_clean(text: str) -> None:
-    stripped = script._outside_marks(
-        script._outside_marks(text, script._clean_once), script._strip_markup
+    stripped = markup._outside_marks(
+        markup._outside_marks(text, markup._clean_once), markup._strip_markup
     )
     assert clean_text(stripped) == stripped
 
 
 def test_the_control_of_a_single_pass_is_not_enough() -> None:
-    once = script._clean_once("> - > - a")
-    assert script._clean_once(once) != once
+    once = markup._clean_once("> - > - a")
+    assert markup._clean_once(once) != once
 
 
 @settings(deadline=None, max_examples=300)
 @given(text=TEXTS)
 def test_cleaning_never_touches_a_pause(text: str) -> None:
-    marks = script._MARK.findall(text.replace("\ue000", ""))
-    left = iter(script._MARK.findall(clean_text(text)))
+    marks = markup._MARK.findall(text.replace("\ue000", ""))
+    left = iter(markup._MARK.findall(clean_text(text)))
     assert all(mark in left for mark in marks)  # in order; removing markup may bring out more
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from serving import Running
@@ -22,7 +22,12 @@ class Talk:
         self.socket = socket
 
     def send(self, type: str | None = None, **fields: Any) -> None:
-        self.socket.send(json.dumps({**({} if type is None else {"type": type}), **fields}))
+        self.send_raw(json.dumps({**({} if type is None else {"type": type}), **fields}))
+
+    def send_raw(self, message: str | bytes) -> None:
+        """Send it, or leave a connection that the server has closed for `read` to report."""
+        with suppress(ConnectionClosed):
+            self.socket.send(message)
 
     def read(self, limit_s: float = LIMIT_S) -> Message:
         got = self.socket.recv(limit_s)

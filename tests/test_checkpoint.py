@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from vivace import TTS, SamplingParams
-from vivace.checkpoint import RELEASED, Checkpoint, find_folder, read_sampling
+from vivace.checkpoint import EMBEDDED, RELEASED, Checkpoint, find_folder, read_sampling
 from vivace.errors import CheckpointError, UnsupportedRequestError
 from vivace.model.config import ReadingConfig, parse_model_config
 
@@ -709,6 +709,16 @@ def test_a_name_that_is_neither_folder_nor_hub_id_is_refused(
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("hub"))
     with pytest.raises(CheckpointError, match=r"no folder .*give a checkpoint folder or a hub id"):
         TTS.load(name, device="cpu")
+
+
+def test_mini_is_the_embedded_voice_unless_a_folder_has_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told: dict[str, Any] = {"revision": None, "cache_dir": None, "offline": True}
+    assert find_folder("mini", **told) == EMBEDDED
+    Path("mini").mkdir()
+    assert find_folder("mini", **told) == Path("mini")
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(

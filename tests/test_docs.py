@@ -17,7 +17,7 @@ TINY_OF = {
     "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign": "voice_design",
     "tiny/custom_voice": "custom_voice",
 }
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def snippets(page: Path) -> list[str]:

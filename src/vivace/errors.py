@@ -14,6 +14,7 @@ TTSError
 ├── BackendError (RuntimeError)      the machinery failed
 │   ├── BackendUnavailableError      this backend cannot run here
 │   └── NumericError                 a slot's numbers stopped being numbers
+├── IntegrationError (ImportError)   a framework is missing, or of a version that was not tested
 └── EngineError (RuntimeError)       the engine refused or stopped a request
     ├── ClosedError                  the TTS was closed
     ├── QueueFullError               too many requests wait already
@@ -90,6 +91,10 @@ class BackendUnavailableError(BackendError):
 
 class NumericError(BackendError):
     """A request's numbers stopped being finite; other requests are untouched."""
+
+
+class IntegrationError(TTSError, ImportError):
+    """A framework is missing, of a major version that was not tested, or imported too early."""
 
 
 class EngineError(TTSError, RuntimeError):

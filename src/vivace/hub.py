@@ -43,7 +43,7 @@ def find_folder(
     is_codec: bool = False,
 ) -> Path:
     """A local folder as it is; a hub id downloaded, or found in the cache when offline; without a
-    name, the embedded voice. `is_codec` says that a codec alone is enough."""
+    name, or with "mini", the embedded voice. `is_codec` says that a codec alone is enough."""
     if name is None:
         return EMBEDDED
     try:
@@ -53,6 +53,8 @@ def find_folder(
         is_file = is_folder = False
     if is_folder:
         return folder
+    if name == EMBEDDED.name:
+        return EMBEDDED
     if is_file:
         raise CheckpointError(f"{str(name)!r} is a file; give the checkpoint folder it is in")
     if not HUB_ID.fullmatch(str(name)) or str(name).startswith("."):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from vivace.audio.clip import AudioChunk
 from vivace.compat.speaking import note_runaway, open_stream
 from vivace.engine.chunks import chunk_sizes
 from vivace.engine.stream import Stream
+from vivace.errors import StreamClosedError
 from vivace.script.request import Request
 from vivace.tts import TTS
 
@@ -37,29 +38,85 @@ def _sizes(chunk_size: int) -> Iterator[int]:
 
 
 def _timed(stream: Stream, chunk_size: int) -> Iterator[TimedChunk]:
-    """Delay each chunk until the next frame shows whether it is the last."""
-    held: list[AudioChunk] = []
+    reader = _Reader(stream)
     num_steps = 0
     for index in itertools.count():
         began = time.perf_counter()
-        is_final = True
-        for chunk in stream:
-            held.append(chunk)
-            if sum(len(part.codes) for part in held) > chunk_size:
-                is_final = False
-                break
-        ready, held = (held, []) if is_final else (held[:-1], held[-1:])
-        steps = sum(len(part.codes) for part in ready)
+        parts = reader.read(chunk_size)
+        steps = sum(len(part.codes) for part in parts)
         num_steps += steps
-        timing = {
+        figures = {
             "chunk_index": index,
             "chunk_steps": steps,
             "prefill_ms": 0.0 if index else stream.admit_ms,
             "decode_ms": 1000 * (time.perf_counter() - began),
             "total_steps_so_far": num_steps,
-            "is_final": is_final,
         }
-        samples = np.concatenate([part.samples for part in ready])
-        yield samples, ready[0].sample_rate, timing
-        if is_final:
+        timing = Timing(figures, reader.is_over)
+        yield np.concatenate([part.samples for part in parts]), parts[0].sample_rate, timing
+        if timing["is_final"]:
             return
+
+
+class Timing(dict[str, Any]):
+    """A chunk's figures. `is_final` waits for the next frame, so the chunk itself need not."""
+
+    def __init__(self, figures: Mapping[str, Any], is_final: Callable[[], bool]) -> None:
+        super().__init__(figures, is_final=None)
+        self._is_final = is_final
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "is_final" and super().__getitem__(key) is None:
+            self[key] = self._is_final()
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[str]:  # what reads a whole dict begins here, `dict(timing)` too
+        self["is_final"]
+        return super().__iter__()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if super().__contains__(key) else default
+
+    def items(self) -> Any:
+        return dict(self).items()
+
+    def values(self) -> Any:
+        return dict(self).values()
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self) == other
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    __hash__ = None
+
+
+class _Reader:
+    """The parts of a stream, one of them read ahead if it was asked whether there is one."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._ahead: AudioChunk | None = None
+
+    def read(self, num_frames: int) -> list[AudioChunk]:
+        """Parts of so many frames, or what is left."""
+        parts: list[AudioChunk] = []
+        while sum(len(part.codes) for part in parts) < num_frames:
+            part, self._ahead = self._ahead or next(self._stream, None), None
+            if part is None:
+                break
+            parts.append(part)
+        return parts
+
+    def is_over(self) -> bool:
+        """Whether nothing comes after the parts read; a last part without samples is nothing."""
+        try:
+            while self._ahead is None or not len(self._ahead.samples):
+                self._ahead = next(self._stream)
+        except (StopIteration, StreamClosedError) as end:
+            return isinstance(end, StopIteration)
+        return False

@@ -71,7 +71,10 @@ class FasterQwen3TTS:
         local_files_only: bool = False,
         qwentts_log_level: str = "warning",
     ) -> FasterQwen3TTS:
-        """One backend serves all three names; it reads safetensors, so GGUF files are refused."""
+        """One backend serves all three names; it reads safetensors, so GGUF files are refused.
+
+        `device` and `dtype` are the torch backend's; ggml picks its own, as there.
+        """
         if backend not in BACKENDS:
             raise ValueError(
                 f"Unsupported backend {backend!r}. Expected 'torch', 'ggml', or 'qwentts'."
@@ -80,6 +83,8 @@ class FasterQwen3TTS:
             raise NotImplementedError("GGUF files cannot be read; give a folder or a hub id")
         if backend != "torch":
             log.warning("backend %r: %s runs unquantised, on our own backend", backend, model_name)
+            is_missing = str(device).startswith("cuda") and not torch.cuda.is_available()
+            device, dtype = "auto" if is_missing else device, "auto"
         tts = load_tts(
             model_name,
             device=device,
@@ -87,7 +92,7 @@ class FasterQwen3TTS:
             cache_dir=cache_dir,
             local_files_only=local_files_only,
         )
-        return cls(tts, device=device, dtype=tts.dtype, max_seq_len=max_seq_len)
+        return cls(tts, device=str(tts.device), dtype=tts.dtype, max_seq_len=max_seq_len)
 
     @property
     def speech_tokenizer(self) -> Qwen3TTSTokenizer:

@@ -1,0 +1,92 @@
+"""`vivace.compat.install()`: programs that import faster_qwen3_tts get our class."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from vivace.compat import FasterQwen3TTS, install, uninstall
+from vivace.compat.chunks import Timing
+from vivace.errors import IntegrationError, TTSError
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    yield
+    uninstall()
+
+
+def test_the_name_is_answered_only_after_install() -> None:
+    assert "faster_qwen3_tts" not in sys.modules
+    install()
+    install()
+    import faster_qwen3_tts  # type: ignore[import-not-found]
+    import faster_qwen3_tts.model  # type: ignore[import-not-found]
+
+    assert faster_qwen3_tts.FasterQwen3TTS is FasterQwen3TTS
+    assert faster_qwen3_tts.model.FasterQwen3TTS is FasterQwen3TTS
+    assert importlib.util.find_spec("faster_qwen3_tts") is not None
+    uninstall()
+    assert "faster_qwen3_tts" not in sys.modules
+    uninstall()
+
+
+def test_a_package_that_was_imported_before_is_not_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs = ModuleType("faster_qwen3_tts")
+    monkeypatch.setitem(sys.modules, "faster_qwen3_tts", theirs)
+    with pytest.raises(IntegrationError, match="imported already"):
+        install()
+    uninstall()
+    assert sys.modules["faster_qwen3_tts"] is theirs
+    assert issubclass(IntegrationError, TTSError)
+
+
+def test_a_command_is_run_with_the_name_answered(tmp_path: Path) -> None:
+    package = tmp_path / "talker-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: talker\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[console_scripts]\ntalk = talker:main\n")
+    (tmp_path / "talker.py").write_text(
+        "import sys\ndef main():\n    from faster_qwen3_tts import FasterQwen3TTS\n"
+        "    print(FasterQwen3TTS.__module__, sys.argv)\n    return 3\n"
+    )
+    source = str(Path(sys.modules["vivace"].__file__ or "").parents[1])
+    told = {"PYTHONPATH": f"{tmp_path}:{source}", "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "vivace.compat"]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *arguments], env=told, capture_output=True, text=True)
+
+    done = run("talk", "--loud")
+    assert (done.returncode, done.stdout) == (3, "vivace.compat.faster ['talk', '--loud']\n")
+    missing = run("shout")
+    assert missing.returncode == 1
+    assert missing.stderr.startswith("vivace: no command named 'shout'")
+
+
+def test_a_chunks_figures_wait_for_the_end_only_where_it_is_asked_for() -> None:
+    asked: list[int] = []
+
+    def is_final() -> bool:
+        asked.append(1)
+        return True
+
+    timing = Timing({"chunk_index": 2}, is_final)
+    assert timing["chunk_index"] == timing.get("chunk_index") == 2
+    assert (len(timing), "is_final" in timing, asked) == (2, True, [])
+    whole = {"chunk_index": 2, "is_final": True}
+    assert dict(timing) == {**timing} == timing.copy() == timing == whole
+    assert list(timing.values()) == [2, True]
+    assert json.loads(json.dumps(timing)) == whole
+    assert repr(timing) == repr(whole)
+    assert timing.get("is_final") is True
+    assert asked == [1]

@@ -48,7 +48,8 @@ HOMES = {  # the only rooms that know a package
     "uvicorn": {"serve"},
     "websockets": {"serve"},
     "pydantic": {"serve"},
-    "wyoming": {"integrations"},
+    "wyoming": {"serve"},
+    "zeroconf": {"serve"},
     "ray": {"integrations"},
 }
 GROUND_FLOOR_STRANGERS = {"torch", "numpy"}

@@ -138,7 +138,15 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-frames", type=int, metavar="N", help="of 80 ms each")
 
 
-def add_server(parser: argparse.ArgumentParser) -> None:
+WYOMING_FLAGS = {  # the settings of `vivace serve` that `vivace wyoming` has too
+    *("host", "zeroconf", "allow-anonymous", "max-streams", "max-queue", "profile", "unload-after"),
+    *("device", "dtype", "backend", "threads", "revision", "offline", "max-text-chars"),
+    *("max-message-bytes", "max-connections", "max-requests-per-minute", "body-timeout"),
+    *("send-timeout", "socket-idle", "drain-timeout"),
+}
+
+
+def add_server(parser: argparse.ArgumentParser, only: set[str] | None = None) -> None:
     """The settings of `vivace serve`: None where a flag is not given, so that others decide."""
     text, number, seconds = {"type": str}, {"type": int, "metavar": "N"}, {"type": float}
     switch = {"action": argparse.BooleanOptionalAction}
@@ -147,6 +155,8 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         ("address", (
             ("host", text, "address to listen on; default: 127.0.0.1, this machine alone"),
             ("port", number, "default: 8000; 0 takes a free one"),
+            ("wyoming-port", number, "Home Assistant's protocol too; usually 10200"),
+            ("zeroconf", switch, "announce the Wyoming port on the network"),
             ("root-path", text, "the sub-path of a proxy in front, such as /tts"),
             ("tls-cert", text, "a certificate file, for https"),
             ("tls-key", text, "its key file"),
@@ -188,4 +198,5 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     ):  # fmt: skip
         group = parser.add_argument_group(title)
         for name, kind, words in flags:
-            group.add_argument(f"--{name}", help=words, **kind)
+            if only is None or name in only:
+                group.add_argument(f"--{name}", help=words, **kind)

@@ -69,6 +69,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     _add_speakers(commands)
     _add_repl(commands)
     _add_serve(commands)
+    _add_wyoming(commands)
     _add_bench(commands)
     _add_doctor(commands)
     return parser, list(commands.choices)
@@ -216,15 +217,46 @@ def _add_serve(commands: Commands) -> None:
         "variables (VIVACE_PORT and so on), and those before the TOML file of --config. "
         "It needs pip install 'vivace[server]'."
     )
-    serve.add_argument(
+    _add_served(serve)
+    options.add_server(serve)
+
+
+def _add_wyoming(commands: Commands) -> None:
+    wyoming = _add(
+        commands,
+        "wyoming",
+        "answer Home Assistant, over Wyoming alone",
+        "[--model NAME] [OPTIONS]",
+        "serve:serve_wyoming",
+    )
+    wyoming.description = (
+        "Serve models over Wyoming, Home Assistant's protocol, without HTTP. Settings also come "
+        "from VIVACE_* variables and the file of --config, as `vivace serve` does, which speaks "
+        "Wyoming beside HTTP with --wyoming-port. It needs pip install 'vivace[wyoming]'."
+    )
+    wyoming.add_argument(
+        "--port",
+        "--wyoming-port",
+        dest="wyoming_port",
+        type=int,
+        metavar="N",
+        help="default: 10200; 0 takes a free one",
+    )
+    _add_served(wyoming)
+    options.add_server(wyoming, options.WYOMING_FLAGS)
+
+
+def _add_served(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--model",
         action="append",
         metavar="[NAME=]SOURCE",
         help="a hub id or a checkpoint folder, by NAME; repeatable; default: the embedded voice",
     )
-    serve.add_argument("--voices", metavar="DIR", help="the voice library; default: your own")
-    serve.add_argument("--config", metavar="FILE", help="settings as TOML, named as here: port = 1")
-    options.add_server(serve)
+    parser.add_argument("--voices", metavar="DIR", help="the voice library; default: your own")
+    parser.add_argument(
+        "--config", metavar="FILE", help="settings as TOML, named as here: port = 1"
+    )
 
 
 def _add_doctor(commands: Commands) -> None:

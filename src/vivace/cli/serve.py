@@ -12,35 +12,63 @@ from pathlib import Path
 from typing import Any
 
 from vivace.cli.light import import_torch
+from vivace.cli.options import WYOMING_FLAGS
 from vivace.cli.streams import plain, tell
 from vivace.errors import RequestError
 from vivace.serve.settings import ServeSettings, field_names, public_name, resolve_settings
 
 SPARE_FILES = 512  # besides connections
 PACKAGES = ("fastapi", "uvicorn", "websockets", "python_multipart")
+WYOMING_PORT = 10_200
+SHOWN_ALONE = {*WYOMING_FLAGS, "model", "voices", "wyoming-port"}
+WYOMING_VERSIONS, WYOMING_TESTED = (1, 7), "1.10.2"  # the first with streams, and the tested one
 
 
 def serve(arguments: argparse.Namespace) -> int:
+    return _serve(_resolve(arguments, {}))
+
+
+def serve_wyoming(arguments: argparse.Namespace) -> int:
+    settings = _resolve(arguments, {"wyoming_port": WYOMING_PORT})
+    return _serve(settings, has_http=False)
+
+
+def _resolve(arguments: argparse.Namespace, defaults: dict[str, Any]) -> ServeSettings:
     config = None if arguments.config is None else Path(arguments.config)
-    settings = resolve_settings(_flags(arguments), os.environ, config)
+    return resolve_settings(_flags(arguments), os.environ, config, defaults)
+
+
+def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise RequestError(
             f"the server needs {', '.join(missing)}: pip install 'vivace[server]' brings it"
         )
+    if settings.wyoming_port is not None:
+        _check_wyoming(settings)
     for name, value in settings.describe().items():
-        tell(f"{name:<24} {plain(value)}")
+        if has_http or name.replace("_", "-") in SHOWN_ALONE:
+            tell(f"{name:<24} {plain(value)}")
     _log_to_stderr()
     if all(spec.source is None for spec in settings.models) and settings.device in ("auto", "cpu"):
         import_torch()
     from vivace.serve.context import ServeContext
     from vivace.serve.server import Server
 
-    _allow_files(settings.max_connections)
+    _allow_files(settings.max_connections * (has_http + (settings.wyoming_port is not None)))
     tell(f"loading {', '.join(plain(spec.name) for spec in settings.models)}")
-    server = Server(ServeContext.create(settings))
+    server = Server(ServeContext.create(settings), has_http=has_http)
+
+    def say_ready(url: str) -> None:
+        if server.wyoming_url is not None:
+            tell(f"wyoming: {server.wyoming_url}")
+        if has_http:
+            _say_ready(url, settings)
+        else:
+            tell("ready")
+
     loop = asyncio.new_event_loop()
     try:
-        loop.run_until_complete(server.serve(lambda url: _say_ready(url, settings)))
+        loop.run_until_complete(server.serve(say_ready))
     finally:
         loop.close()  # without waiting for a model that is still being loaded
     tell("stopped")
@@ -50,6 +78,23 @@ def serve(arguments: argparse.Namespace) -> int:
 def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the command line says, by the settings' own names."""
     return {name: getattr(arguments, public_name(name), None) for name in field_names()}
+
+
+def _check_wyoming(settings: ServeSettings) -> None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    install = "pip install 'vivace[wyoming]'"
+    try:
+        found = version("wyoming")
+    except PackageNotFoundError:
+        raise RequestError(f"Wyoming needs the package wyoming: {install} brings it") from None
+    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
+    if numbers < WYOMING_VERSIONS or numbers[0] != WYOMING_VERSIONS[0]:
+        raise RequestError(
+            f"wyoming {found} is installed and {WYOMING_TESTED} is what was tested: {install}"
+        )
+    if settings.zeroconf and find_spec("zeroconf") is None:
+        raise RequestError(f"--zeroconf needs the package zeroconf: {install} brings it")
 
 
 def _say_ready(url: str, settings: ServeSettings) -> None:

@@ -52,7 +52,7 @@ class Access:
             self._check_host(host)
         if not is_public:
             client = scope.get("client")
-            self._check_rate(key or (client[0] if client else "-"))
+            self.check_rate(key or (client[0] if client else "-"))
 
     def _is_open(self, path: str, method: str) -> bool:
         return self._settings.public_lists and _is_list(path, method)
@@ -98,7 +98,7 @@ class Access:
                 return digest.hex()
         return None
 
-    def _check_rate(self, name: str) -> None:
+    def check_rate(self, name: str) -> None:
         """A bucket of a minute's requests, filled evenly."""
         limit = self._settings.max_requests_per_minute
         if limit is None:

@@ -1,4 +1,4 @@
-"""Runs the application with uvicorn: listen, load, ready, drain, end."""
+"""Runs HTTP by uvicorn, and Wyoming: listen, load, ready, drain, end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -14,6 +15,9 @@ from vivace.errors import RequestError, TTSError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
 from vivace.serve.protocol import http_protocol, socket_protocol
+
+if TYPE_CHECKING:
+    from vivace.serve.wyoming.server import WyomingServer
 
 BACKLOG = 1_024
 CUT_S = 1.0  # for what is cut at the end of a drain
@@ -28,11 +32,22 @@ class _Uvicorn(uvicorn.Server):
 
 
 class Server:
-    """One server over a context; `stop` drains it."""
+    """One server over a context, with HTTP or Wyoming alone; `stop` drains it."""
 
-    def __init__(self, context: ServeContext) -> None:
-        settings = context.settings
+    def __init__(self, context: ServeContext, *, has_http: bool = True) -> None:
         self.context = context
+        self.wyoming: WyomingServer | None = None  # where and while it is served
+        self.wyoming_url: str | None = None
+        self._has_http = has_http
+        self._is_over = asyncio.Event()
+        self._stopping: asyncio.Task[None] | None = None
+        self._loss: TTSError | None = None
+        context.models.on_lost = self._give_up
+        if has_http:
+            self._build_http(context)
+
+    def _build_http(self, context: ServeContext) -> None:
+        settings = context.settings
         self.app = create_app(context)
         self._config = uvicorn.Config(
             self.app,
@@ -57,9 +72,6 @@ class Server:
                 f"used: {error}"
             ) from error
         self._uvicorn = _Uvicorn(self._config)
-        self._stopping: asyncio.Task[None] | None = None
-        self._loss: TTSError | None = None
-        context.models.on_lost = self._give_up
 
     async def serve(self, on_ready: Callable[[str], None] | None = None) -> None:
         """Answer until `stop`. Health answers while models load; then `on_ready` hears the URL.
@@ -67,26 +79,53 @@ class Server:
         An error of the address, of a model, or of one that broke and cannot be loaded again, is
         raised: a supervisor starts the process again.
         """
-        settings = self.context.settings
-        listener = bind(settings.host, settings.port)
-        self._handle_signals()
-        serving = asyncio.create_task(self._uvicorn.serve([listener]))
-        starting = asyncio.create_task(self.context.models.start())
-        try:
-            await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
-            if not serving.done():
-                await starting
-                if on_ready is not None:
-                    on_ready(address(settings.scheme, listener))
-            await serving
-            if self._loss is not None:
-                raise self._loss
-        finally:
-            starting.cancel()
-            self._uvicorn.should_exit = True
-            await asyncio.gather(serving, starting, return_exceptions=True)
-            listener.close()
-            await self.context.models.close()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self.context.models.close)
+            http, wyoming = self._bind(stack)
+            self._handle_signals()
+            serving: asyncio.Task[Any] = asyncio.create_task(
+                self._is_over.wait() if http is None else self._uvicorn.serve([http])
+            )
+            starting = asyncio.create_task(self.context.models.start())
+            try:
+                await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+                if not serving.done():
+                    await starting
+                    url = await self._open_wyoming(stack, wyoming)
+                    if http is not None:
+                        url = address(self.context.settings.scheme, http)
+                    if on_ready is not None:
+                        on_ready(url)
+                await serving
+                if self._loss is not None:
+                    raise self._loss
+            finally:
+                starting.cancel()
+                self._exit()
+                await asyncio.gather(serving, starting, return_exceptions=True)
+
+    def _bind(
+        self, stack: contextlib.AsyncExitStack
+    ) -> tuple[socket.socket | None, socket.socket | None]:
+        settings, http, wyoming = self.context.settings, None, None
+        if self._has_http:
+            http = stack.enter_context(bind(settings.host, settings.port))
+        if settings.wyoming_port is not None:
+            port = settings.wyoming_port
+            wyoming = stack.enter_context(bind(settings.host, port, "--wyoming-port"))
+        return http, wyoming
+
+    async def _open_wyoming(
+        self, stack: contextlib.AsyncExitStack, listener: socket.socket | None
+    ) -> str:
+        if listener is None:
+            return ""
+        from vivace.serve.wyoming.server import WyomingServer  # its package is an extra
+
+        self.wyoming = WyomingServer(self.context)
+        await stack.enter_async_context(self.wyoming.serving(listener))
+        self.wyoming_url = address("tcp", listener)
+        return self.wyoming_url
 
     def stop(self) -> None:
         """Finish what runs and end; the second call ends at once. For the loop's own thread."""
@@ -106,8 +145,14 @@ class Server:
 
     def _end(self, seconds: float) -> None:
         """uvicorn closes idle connections, waits for the others, then cancels them."""
-        self._config.timeout_graceful_shutdown = round(seconds)
-        self._uvicorn.should_exit = True
+        if self._has_http:
+            self._config.timeout_graceful_shutdown = round(seconds)
+        self._exit()
+
+    def _exit(self) -> None:
+        self._is_over.set()
+        if self._has_http:
+            self._uvicorn.should_exit = True
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -118,7 +163,7 @@ class Server:
                 loop.add_signal_handler(number, self.stop)  # only in the main thread
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
     """A socket of that address; a port that is taken is a RequestError."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
@@ -136,7 +181,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise RequestError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host"
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another {flag} or --host"
         ) from error
     return listener
 

@@ -51,6 +51,8 @@ class ServeSettings:
     voices: Path | None = None  # the folder of the voice library; None: the user's own
     host: str = "127.0.0.1"
     port: int = 8000
+    wyoming_port: int | None = None  # Home Assistant's protocol, on the same host
+    zeroconf: bool = False  # announce the Wyoming port on the network
     root_path: str = ""  # the sub-path that a proxy in front takes off
     # who may ask
     api_key_env: str = "VIVACE_API_KEY"  # the variable that holds the keys, with commas between
@@ -95,8 +97,9 @@ class ServeSettings:
             raise RequestError(f"two models are named {twice[0]!r}; write NAME=SOURCE for one")
         if self.profile not in PROFILES:
             raise RequestError(f"profile is one of {', '.join(PROFILES)}, not {self.profile!r}")
-        if not 0 <= self.port <= 65_535:
-            raise RequestError(f"a port is 0 to 65535, not {self.port}")
+        for port in (self.port, self.wyoming_port or 0):
+            if not 0 <= port <= 65_535:
+                raise RequestError(f"a port is 0 to 65535, not {port}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise RequestError("TLS needs both a certificate and its key")
         if self.root_path and not (self.root_path.startswith("/") and self.root_path[-1] != "/"):
@@ -107,6 +110,16 @@ class ServeSettings:
             raise RequestError(
                 f"{self.host} can be reached from outside: set a key in {self.api_key_env}, "
                 "or let everybody in with --allow-anonymous"
+            )
+        if self.wyoming_port is not None and not (self.is_loopback or self.allow_anonymous):
+            raise RequestError(
+                f"{self.host} can be reached from outside and Wyoming has no keys: let everybody "
+                "in at its port with --allow-anonymous; HTTP still asks for the key"
+            )
+        if self.zeroconf and (self.wyoming_port is None or self.is_loopback):
+            raise RequestError(
+                "--zeroconf announces the Wyoming port to other machines: it needs one, and a "
+                "--host that they can reach, such as 0.0.0.0"
             )
 
     @property
@@ -129,10 +142,13 @@ class ServeSettings:
 
 
 def resolve_settings(
-    flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None = None
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str],
+    config: Path | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> ServeSettings:
     """Flags (None: not given) over `VIVACE_<SETTING>` over the TOML file over the defaults."""
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = dict(defaults or {})
     if config is None and (named := environment.get("VIVACE_CONFIG")):
         config = Path(named)
     if config is not None:

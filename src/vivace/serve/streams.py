@@ -86,7 +86,7 @@ class Streams:
             with self._models.in_use(model):
                 stream = model.tts.astream(text, **options)
                 yield self._count(stream, model)
-        except WebSocketDisconnect:  # the client's end, not the stream's failure
+        except (WebSocketDisconnect, ConnectionError):  # the client's end, not a failure
             raise
         except Exception as error:
             self._metrics.count_failure(describe(error).status)

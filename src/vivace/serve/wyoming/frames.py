@@ -1,0 +1,82 @@
+"""Events on the wire: a JSON line, JSON data and a payload, each of a bounded size.
+
+The package's own reader trusts the lengths that a client declares; this one refuses them before it
+reads, and never holds a payload: no event that a voice takes has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from wyoming.event import Event
+from wyoming.version import __version__ as PROTOCOL
+
+from vivace.serve.bodies import LARGE_BODY, parse_object
+from vivace.serve.errors import RefusedError
+
+MAX_HEADER_BYTES = 65_536  # the limit of asyncio's reader, and so of the package's clients too
+MAX_PAYLOAD_BYTES = 2**20  # of events that are passed over, such as a microphone's
+MAX_TYPE_CHARS = 64
+SKIP_BYTES = 65_536
+
+
+async def read_event(reader: asyncio.StreamReader, first: bytes, max_data: int) -> Event | None:
+    """The event that begins with the byte `first`; None where the client left inside it."""
+    try:
+        line = first + await reader.readuntil(b"\n") if first != b"\n" else first
+        header = parse_object(line)
+        kind, data = header.get("type"), header.get("data") or {}
+        if not isinstance(kind, str) or not 0 < len(kind) <= MAX_TYPE_CHARS:
+            raise RefusedError(f"an event's type is a string of 1 to {MAX_TYPE_CHARS} characters")
+        data_length = _read_length(header, "data_length", max_data)
+        payload_length = _read_length(header, "payload_length", MAX_PAYLOAD_BYTES)
+        if not isinstance(data, dict):
+            raise RefusedError(f"an event's data is an object, not {type(data).__name__}")
+        if data_length:
+            data |= await _parse(await reader.readexactly(data_length))
+        while payload_length:
+            skipped = await reader.read(min(payload_length, SKIP_BYTES))
+            if not skipped:
+                return None
+            payload_length -= len(skipped)
+    except asyncio.IncompleteReadError:
+        return None
+    except asyncio.LimitOverrunError as error:
+        raise RefusedError(
+            f"an event's first line has at most {MAX_HEADER_BYTES:,} bytes; send data behind it",
+            code="too_large",
+        ) from error
+    return Event(kind, data)
+
+
+def encode_event(event: Event) -> bytes:
+    """All bytes of an event; ASCII, because text may hold what UTF-8 cannot."""
+    header: dict[str, Any] = {"type": event.type, "version": PROTOCOL}
+    data, payload = b"", event.payload or b""
+    if event.data:
+        data = json.dumps(event.data).encode()
+        header["data_length"] = len(data)
+    if payload:
+        header["payload_length"] = len(payload)
+    return b"".join((json.dumps(header).encode(), b"\n", data, payload))
+
+
+def _read_length(header: dict[str, Any], name: str, most: int) -> int:
+    length = header.get(name)
+    if length is None:
+        return 0
+    if not isinstance(length, int) or isinstance(length, bool) or length < 0:
+        raise RefusedError(f"{name} is a number of bytes, not {str(length)[:40]!r}", param=name)
+    if length > most:
+        raise RefusedError(
+            f"{name} is {length:,} bytes and the limit is {most:,}", param=name, code="too_large"
+        )
+    return length
+
+
+async def _parse(content: bytes) -> dict[str, Any]:
+    if len(content) > LARGE_BODY:
+        return await asyncio.to_thread(parse_object, content)
+    return parse_object(content)

@@ -1,0 +1,76 @@
+"""The Wyoming listener: sessions, their number, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+from wyoming.error import Error
+
+from vivace.serve.access import Access
+from vivace.serve.context import ServeContext
+from vivace.serve.encoders import Encoders
+from vivace.serve.errors import Failure
+from vivace.serve.sockets.speech import Studio
+from vivace.serve.speech import Clones
+from vivace.serve.wyoming.announce import announced
+from vivace.serve.wyoming.frames import MAX_HEADER_BYTES, encode_event
+from vivace.serve.wyoming.session import Session
+
+STOPPING = Failure(503, "the server is shutting down; try again later", "draining")
+CROWDED = Failure(503, "too many connections; try again later", "too_many_connections")
+
+
+class WyomingServer:
+    """Serves one listener; a drain lets what is spoken end."""
+
+    def __init__(self, context: ServeContext) -> None:
+        self._context = context
+        self._studio = Studio(context, Encoders(), Clones())
+        self._access = Access(context.settings)
+        self._sessions: dict[Session, asyncio.Task[None]] = {}
+
+    @property
+    def num_connections(self) -> int:
+        return len(self._sessions)
+
+    @asynccontextmanager
+    async def serving(self, listener: socket.socket) -> AsyncIterator[None]:
+        """Answers until the block is left; then nothing of any connection is left."""
+        server = await asyncio.start_server(self._welcome, sock=listener, limit=MAX_HEADER_BYTES)
+        draining = asyncio.ensure_future(self._drain(server))
+        try:
+            async with announced(self._context.settings, listener):
+                yield
+        finally:
+            draining.cancel()
+            server.close()
+            for session in list(self._sessions):
+                session.end(STOPPING)
+            tasks = (draining, *self._sessions.values())
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _drain(self, server: asyncio.Server) -> None:
+        await self._context.streams.draining.wait()
+        server.close()
+        for session in list(self._sessions):
+            session.drain()
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._sessions) >= self._context.settings.max_connections:
+            with suppress(OSError):
+                writer.write(encode_event(Error(CROWDED.message, CROWDED.code).event()))
+                writer.close()
+            return
+        peer = writer.get_extra_info("peername")
+        session = Session(reader, writer, self._studio)
+        task = asyncio.current_task()
+        assert task is not None
+        self._sessions[session] = task
+        try:
+            await session.run(partial(self._access.check_rate, peer[0] if peer else "-"))
+        finally:
+            del self._sessions[session]

@@ -1,0 +1,287 @@
+"""One Wyoming connection: events in, speech out while its text still comes.
+
+client                                      server
+describe                                    info
+synthesize                                  audio-start, audio-chunk *, audio-stop
+synthesize-start, synthesize-chunk *        audio-start, audio-chunk *
+synthesize (the whole text again)           nothing: it is for servers that do not stream
+synthesize-stop                             audio-stop, synthesize-stopped
+
+What fails is told by an `error` event and the end of the connection: clients wait for an end that
+they know, and older ones pass over errors. Half an audio never ends with `audio-stop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
+from wyoming.error import Error
+from wyoming.event import Event
+from wyoming.ping import Pong
+from wyoming.tts import SynthesizeStopped
+
+from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.sockets.session import LiveText
+from vivace.serve.sockets.speech import Studio
+from vivace.serve.wyoming.events import describe_server, read_speech, read_text
+from vivace.serve.wyoming.frames import encode_event, read_event
+
+log = logging.getLogger(__name__)
+
+MAX_UTTERANCES = 8  # spoken, waiting and being written, of one connection
+CLOSING_S = 2.0  # for a client to take its last answer
+WIDTH = 2  # bytes of a sample
+
+
+@dataclass(slots=True, eq=False)
+class Utterance:
+    """From its first event to its last audio."""
+
+    fields: dict[str, Any]  # of a speech request
+    text: LiveText
+    is_streamed: bool
+    num_bytes: int = 0
+
+
+class Session:
+    """Reads without a pause, so that a client that leaves is noticed at once; speaks beside it."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, studio: Studio
+    ) -> None:
+        self._reader, self._writer, self._studio = reader, writer, studio
+        self._settings = studio.context.settings
+        self._utterances: list[Utterance] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()  # first come, first spoken
+        self._sending = asyncio.Lock()
+        self._ended: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
+        self._is_draining = False
+        self._has_sent = False  # the client, a whole event
+        self._last_active = time.monotonic()
+
+    async def run(self, check_rate: Callable[[], None]) -> None:
+        """Serve until either side ends it; nothing of it is left afterwards."""
+        reading = asyncio.ensure_future(self._read(check_rate))
+        waited: set[asyncio.Future[Any]] = {reading, self._ended}
+        try:
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.end()
+            # Once may not do: before Python 3.12 a wait_for that is over swallows a cancellation.
+            while tasks := [task for task in (reading, *self._tasks) if not task.done()]:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+            await self._close(self._ended.result())
+
+    def end(self, failure: Failure | None = None) -> None:
+        """End the connection; with a failure the client is told of it."""
+        if not self._ended.done():
+            self._ended.set_result(failure)
+
+    def drain(self) -> None:
+        """End when what is being spoken is over."""
+        self._is_draining = True
+        if not self._tasks:
+            self.end()
+
+    # -- the connection ----------------------------------------------------------------------
+
+    async def _send(self, event: Event) -> None:
+        """Waits while the client does not read, and aborts where it takes nothing at all."""
+        async with self._sending:
+            self._writer.write(encode_event(event))
+            await self._flush()
+        self._last_active = time.monotonic()
+
+    async def _flush(self) -> None:
+        transport = self._writer.transport
+        while True:
+            num_left = transport.get_write_buffer_size()
+            try:
+                return await asyncio.wait_for(self._writer.drain(), self._settings.send_timeout_s)
+            except asyncio.TimeoutError:
+                if transport.get_write_buffer_size() >= num_left:
+                    transport.abort()
+                    raise ConnectionAbortedError("the client takes nothing") from None
+            except OSError as error:
+                raise ConnectionAbortedError("the client is gone") from error
+
+    async def _close(self, failure: Failure | None) -> None:
+        """Tell the failure, then read on for a moment: unread bytes would make it a reset, which
+        overtakes the error event."""
+        with suppress(OSError, asyncio.TimeoutError):
+            if failure is not None and not self._writer.is_closing():
+                self._writer.write(encode_event(Error(failure.message, failure.code).event()))
+                self._writer.write_eof()
+                await asyncio.wait_for(self._discard(), CLOSING_S)
+        self._writer.close()
+        with suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._writer.wait_closed(), CLOSING_S)
+        self._writer.transport.abort()
+
+    async def _discard(self) -> None:
+        while await self._reader.read(65_536):
+            await asyncio.sleep(0)
+
+    # -- the reader --------------------------------------------------------------------------
+
+    async def _read(self, check_rate: Callable[[], None]) -> None:
+        try:
+            while not self._ended.done() and (event := await self._next_event()) is not None:
+                self._has_sent, self._last_active = True, time.monotonic()
+                await self._handle(event, check_rate)
+        except OSError:
+            pass  # the client is gone
+        except Exception as error:
+            self.end(describe(error))
+
+    async def _next_event(self) -> Event | None:
+        first = await self._first_byte()
+        if not first:
+            return None
+        limit_s = self._settings.body_timeout_s
+        try:
+            most = self._settings.max_message_bytes
+            return await asyncio.wait_for(read_event(self._reader, first, most), limit_s)
+        except asyncio.TimeoutError:
+            raise RefusedError(
+                f"an event did not arrive within {limit_s:g} s", status=408, code="timeout"
+            ) from None
+
+    async def _first_byte(self) -> bytes:
+        limit_s = self._settings.socket_idle_s if self._has_sent else self._settings.body_timeout_s
+        while self._reader.exception() is None:
+            await asyncio.sleep(0)  # a reader with a full buffer never waits
+            patience_s = limit_s
+            if not self._is_busy:
+                patience_s = max(0.0, self._last_active + limit_s - time.monotonic())
+            try:
+                return await asyncio.wait_for(self._reader.read(1), patience_s)
+            except asyncio.TimeoutError:
+                if not self._is_busy and time.monotonic() >= self._last_active + limit_s:
+                    raise RefusedError(
+                        f"no event came for {limit_s:g} s", status=408, code="idle"
+                    ) from None
+        return b""
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether there is speech to come that waits for nothing more from the client."""
+        return bool(self._utterances) and self._utterances[0].text.is_ended
+
+    # -- events ------------------------------------------------------------------------------
+
+    async def _handle(self, event: Event, check_rate: Callable[[], None]) -> None:
+        """Act on an event; one of an unknown type is passed over, as the protocol asks."""
+        if event.type == "describe":
+            await self._send(await asyncio.to_thread(describe_server, self._studio.context))
+        elif event.type == "ping":
+            text = event.data.get("text")
+            await self._send(Pong(text if isinstance(text, str) else None).event())
+        elif event.type == "synthesize":
+            self._add_whole(event, check_rate)
+        elif event.type == "synthesize-start":
+            if self._open is not None:
+                raise RefusedError("synthesize-start came twice; send synthesize-stop between")
+            check_rate()
+            self._begin(Utterance(read_speech(event), self._new_text(), is_streamed=True))
+        elif event.type == "synthesize-chunk":
+            self._need_open(event).text.add(read_text(event))
+        elif event.type == "synthesize-stop":
+            self._need_open(event).text.end()
+
+    def _add_whole(self, event: Event, check_rate: Callable[[], None]) -> None:
+        """Inside a stream it is the whole text again, spoken only if nothing came before it."""
+        text = read_text(event)
+        if self._open is not None:
+            if self._open.text.is_blank:
+                self._open.text.add(text)
+            return
+        check_rate()
+        utterance = Utterance(read_speech(event), self._new_text(), is_streamed=False)
+        utterance.text.add(text)
+        utterance.text.end()
+        self._begin(utterance)
+
+    @property
+    def _open(self) -> Utterance | None:
+        """The stream whose text is being written."""
+        last = self._utterances[-1] if self._utterances else None
+        return None if last is None or last.text.is_ended else last
+
+    def _need_open(self, event: Event) -> Utterance:
+        if self._open is None:
+            raise RefusedError(f"{event.type} came without synthesize-start")
+        return self._open
+
+    def _new_text(self) -> LiveText:
+        return LiveText(self._settings.max_text_chars)
+
+    # -- speech ------------------------------------------------------------------------------
+
+    def _begin(self, utterance: Utterance) -> None:
+        if len(self._utterances) >= MAX_UTTERANCES:
+            raise RefusedError(f"{MAX_UTTERANCES} texts wait already; read their audio first")
+        self._utterances.append(utterance)
+        held = ExitStack()
+        held.enter_context(self._studio.context.streams.hold())
+        task = asyncio.get_running_loop().create_task(self._speak(utterance))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: held.close())
+
+    async def _speak(self, utterance: Utterance) -> None:
+        try:
+            async with self._turn:
+                await self._send_speech(utterance)
+            self._utterances.remove(utterance)
+            self._last_active = time.monotonic()
+            if self._is_draining and not self._utterances:
+                self.end()
+        except ConnectionError:
+            self.end()
+        except Exception as error:
+            self.end(describe(error))
+
+    async def _send_speech(self, utterance: Utterance) -> None:
+        text, began = utterance.text, time.perf_counter()
+        speaker = await self._studio.choose(utterance.fields)
+        if await text.has_words():
+            whole = text if utterance.is_streamed else text.received
+            await speaker.speak(whole, self._audio(utterance, speaker.sample_rate))
+            await self._send(AudioStop(_milliseconds(utterance, speaker.sample_rate)).event())
+        elif text.num_chars or not utterance.is_streamed:
+            raise RefusedError("the text is blank", code="empty_input", param="text")
+        if utterance.is_streamed:
+            await text.wait_end()
+            await self._send(SynthesizeStopped().event())
+        log.info(
+            "wyoming %s %d characters, %.2f s of audio in %.2f s",
+            "stream" if utterance.is_streamed else "synthesize",
+            text.num_chars,
+            utterance.num_bytes / WIDTH / speaker.sample_rate,
+            time.perf_counter() - began,
+        )
+
+    def _audio(self, utterance: Utterance, rate: int) -> Callable[[bytes], Awaitable[None]]:
+        async def send(data: bytes) -> None:
+            at = _milliseconds(utterance, rate)
+            if not utterance.num_bytes:
+                await self._send(AudioStart(rate, WIDTH, 1, at).event())
+            utterance.num_bytes += len(data)
+            await self._send(AudioChunk(rate, WIDTH, 1, data, at).event())
+
+        return send
+
+
+def _milliseconds(utterance: Utterance, rate: int) -> int:
+    return utterance.num_bytes * 1_000 // (WIDTH * rate)

@@ -1,0 +1,246 @@
+"""Wyoming with the package's own client: what Home Assistant asks and what it gets."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripted_tts import Plan, ScriptedSpeech, tone
+from serving import Running, running
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
+from wyoming.client import AsyncTcpClient
+from wyoming.event import Event
+from wyoming.info import Describe, Info
+from wyoming.tts import Synthesize, SynthesizeVoice
+from wyoming_talk import LIMIT_S, WyomingTalk, audio, hear, talking, types, wyoming_port
+
+from vivace.cli.main import main
+from vivace.errors import RequestError
+from vivace.serve.settings import ServeSettings
+
+NUM_FRAMES = 6
+PCM = (np.clip(tone(NUM_FRAMES), -1, 1) * 32767).round().astype("<i2").tobytes()
+STREAMED = ["audio-start", "audio-chunk", "audio-stop", "synthesize-stopped"]
+
+
+@pytest.fixture(scope="module")
+def backend() -> ScriptedSpeech:
+    return ScriptedSpeech(default=Plan(NUM_FRAMES))
+
+
+@pytest.fixture(scope="module")
+def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    settings = ServeSettings(port=0, wyoming_port=0, voices=tmp_path_factory.mktemp("voices"))
+    with running(settings, backend.load) as server:
+        yield server
+
+
+def close_to(content: bytes, expected: bytes) -> bool:
+    ours, theirs = (np.frombuffer(each, "<i2").astype(int) for each in (content, expected))
+    return len(ours) == len(theirs) and bool(np.abs(ours - theirs).max() <= 1)
+
+
+# -- with the package's client -----------------------------------------------------------------
+
+
+def test_the_packages_client_hears_a_text(server: Running) -> None:
+    async def ask() -> list[Event]:
+        client = AsyncTcpClient("127.0.0.1", wyoming_port(server), read_timeout=LIMIT_S)
+        async with client:
+            await client.write_event(Synthesize("Hello there.", SynthesizeVoice("heart")).event())
+            events: list[Event] = []
+            while not (events and AudioStop.is_type(events[-1].type)):
+                event = await client.read_event()
+                assert event is not None
+                events.append(event)
+            return events
+
+    events = asyncio.run(ask())
+    start = AudioStart.from_event(events[0])
+    assert (start.rate, start.width, start.channels) == (24_000, 2, 1)
+    chunks = [AudioChunk.from_event(event) for event in events[1:-1]]
+    assert {(chunk.rate, chunk.width, chunk.channels) for chunk in chunks} == {(24_000, 2, 1)}
+    assert close_to(b"".join(chunk.audio for chunk in chunks), PCM)
+    lengths = [chunk.milliseconds for chunk in chunks]
+    assert [chunk.timestamp for chunk in chunks] == [sum(lengths[:i]) for i in range(len(chunks))]
+
+
+def test_the_server_describes_its_voices(server: Running) -> None:
+    with talking(server) as talk:
+        talk.send(Describe().event().type)
+        event = talk.read()
+    assert event is not None
+    [program] = Info.from_event(event).tts
+    assert (program.name, program.installed) == ("vivace", True)
+    assert program.supports_synthesize_streaming
+    [voice] = program.voices
+    assert (voice.name, voice.description, voice.languages) == ("heart", "heart", ["en"])
+    assert voice.installed
+
+
+# -- streams -----------------------------------------------------------------------------------
+
+
+def test_a_text_is_spoken_while_it_is_written(server: Running) -> None:
+    with talking(server) as talk:
+        talk.send("synthesize-start", voice={"name": "heart"})
+        talk.send("synthesize-chunk", text="This is the beginning of a text that goes on and")
+        before = talk.until("audio-chunk")  # and nothing has ended
+        talk.send("synthesize-chunk", text=" on.")
+        talk.send("synthesize-stop")
+        after = talk.until("synthesize-stopped")
+    assert types([*before, *after]) == STREAMED
+    assert len(audio([*before, *after])) == len(PCM)
+
+
+def test_the_whole_text_again_is_not_spoken_twice(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken = hear(server, monkeypatch)
+    with talking(server) as talk:
+        talk.write_stream("Hello ", "my dear ", "friend.", voice={"name": "heart"})
+        assert types(talk.until("synthesize-stopped")) == STREAMED
+        talk.send("ping", text="quiet")
+        pong = talk.read()  # and nothing before it
+    assert pong is not None
+    assert (pong.type, pong.data) == ("pong", {"text": "quiet"})
+    assert spoken == ["Hello my dear friend."]
+
+
+@pytest.mark.parametrize("pieces", [[], ["", " "]], ids=["no chunk", "blank chunks"])
+def test_a_stream_with_nothing_but_the_whole_text_is_spoken(
+    server: Running, pieces: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken = hear(server, monkeypatch)
+    with talking(server) as talk:
+        talk.send("synthesize-start")
+        for piece in pieces:
+            talk.send("synthesize-chunk", text=piece)
+        talk.send("synthesize", text="Only this.")
+        talk.send("synthesize-stop")
+        assert types(talk.until("synthesize-stopped")) == STREAMED
+    assert [text.strip() for text in spoken] == ["Only this."]
+
+
+def test_a_stream_without_text_stops_without_audio(server: Running) -> None:
+    with talking(server) as talk:
+        talk.write_stream(whole=True)
+        assert types(talk.until("synthesize-stopped")) == ["synthesize-stopped"]
+        assert types(speak(talk)) == STREAMED[:3]
+
+
+def speak(talk: WyomingTalk, text: str = "One.") -> list[Event]:
+    talk.send("synthesize", text=text)
+    return talk.until("audio-stop")
+
+
+def test_texts_of_one_connection_are_spoken_in_their_order(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken = hear(server, monkeypatch)
+    with talking(server) as talk:
+        talk.send("synthesize", text="First.")
+        talk.write_stream("Second.")
+        talk.send("synthesize", text="Third.")
+        events = [talk.until("audio-stop"), talk.until("synthesize-stopped")]
+        events.append(talk.until("audio-stop"))
+    assert [types(each) for each in events] == [STREAMED[:3], STREAMED, STREAMED[:3]]
+    assert spoken == ["First.", "Second.", "Third."]
+
+
+def test_questions_are_answered_while_a_text_is_awaited(server: Running) -> None:
+    with talking(server) as talk:
+        talk.send("synthesize-start")
+        talk.send("describe")
+        talk.send("transcribe", language="en")  # for another program: passed over
+        talk.send("ping")
+        assert types(talk.until("pong")) == ["info", "pong"]
+
+
+def test_a_language_is_a_code_and_data_may_be_in_the_first_line(server: Running) -> None:
+    with talking(server) as talk:
+        talk.send("synthesize", text="One.", voice={"language": "en-US"})
+        assert types(talk.until("audio-stop")) == STREAMED[:3]
+        talk.send_raw(b'{"type": "synthesize", "data": {"text": "One."}}\n')
+        assert types(talk.until("audio-stop")) == STREAMED[:3]
+        talk.send_raw(b'{"type": "audio-chunk", "payload_length": 3}\nabc')  # passed over
+        assert types(speak(talk)) == STREAMED[:3]
+
+
+# -- the command and its settings --------------------------------------------------------------
+
+
+def test_wyoming_has_no_keys_so_an_open_address_needs_permission() -> None:
+    assert ServeSettings(wyoming_port=1, host="127.0.0.1").wyoming_port == 1
+    with pytest.raises(RequestError, match=r"Wyoming has no keys.*--allow-anonymous"):
+        ServeSettings(wyoming_port=1, host="0.0.0.0", api_keys=("key",))
+    assert ServeSettings(wyoming_port=1, host="0.0.0.0", api_keys=("k",), allow_anonymous=True)
+    with pytest.raises(RequestError, match="0 to 65535, not 65536"):
+        ServeSettings(wyoming_port=65_536)
+    for settings in ({"wyoming_port": 1}, {"host": "0.0.0.0", "allow_anonymous": True}):
+        with pytest.raises(RequestError, match="--zeroconf"):
+            ServeSettings(zeroconf=True, **settings)
+
+
+@pytest.mark.parametrize(
+    ("installed", "message"),
+    [(None, "needs the package wyoming: pip install"), ("2.0.1", "1.10.2 is what was tested")],
+)
+def test_another_version_or_none_is_one_line(
+    installed: str | None,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from importlib.metadata import PackageNotFoundError
+
+    def version(name: str) -> str:
+        if installed is None:
+            raise PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    assert main(["wyoming", "--port=0"]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_taken_port_is_named_by_its_flag(
+    server: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["wyoming", f"--port={wyoming_port(server)}"]) == 1
+    assert "choose another --wyoming-port" in capsys.readouterr().err
+
+
+def test_the_command_speaks_and_ends_at_a_signal(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "vivace", "wyoming", "--port=0", f"--voices={tmp_path}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            told = ""
+            while not (found := re.search(r"wyoming: tcp://127\.0\.0\.1:(\d+)", told)):
+                told += process.stderr.readline()
+
+            async def ask() -> int:
+                async with AsyncTcpClient("127.0.0.1", int(found[1])) as client:
+                    await client.write_event(Synthesize("Rutabaga.").event())
+                    num_bytes = 0
+                    while (event := await client.read_event()) and event.type != "audio-stop":
+                        num_bytes += len(event.payload or b"")
+                    assert event is not None
+                    return num_bytes
+
+            assert asyncio.run(asyncio.wait_for(ask(), LIMIT_S)) > 24_000 // 2
+            process.terminate()
+            told += process.communicate(timeout=LIMIT_S)[1]
+            assert process.returncode == 0
+            assert "stopped" in told
+            assert "Rutabaga" not in told  # what was said is not logged
+            assert "8000" not in told  # HTTP is not served
+        finally:
+            process.kill()

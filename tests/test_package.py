@@ -280,6 +280,7 @@ PUBLIC = [
     "TTS",
     "Audio",
     "AudioChunk",
+    "Lexicon",
     "SamplingParams",
     "TTSError",
     "Usage",

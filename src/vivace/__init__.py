@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vivace.audio.clip import Audio, AudioChunk
     from vivace.errors import TTSError
     from vivace.speech import SamplingParams, Usage
+    from vivace.text.lexicon import Lexicon
     from vivace.tts import TTS
     from vivace.voices.voice import Voice
 
@@ -22,6 +23,7 @@ _HOMES = {
     "TTSError": "vivace.errors",
     "Audio": "vivace.audio.clip",
     "AudioChunk": "vivace.audio.clip",
+    "Lexicon": "vivace.text.lexicon",
     "SamplingParams": "vivace.speech",
     "Usage": "vivace.speech",
     "Voice": "vivace.voices.voice",
@@ -31,6 +33,7 @@ __all__ = [
     "TTS",
     "Audio",
     "AudioChunk",
+    "Lexicon",
     "SamplingParams",
     "TTSError",
     "Usage",

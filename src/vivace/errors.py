@@ -8,6 +8,7 @@ TTSError
 │   ├── VoiceMismatchError           the voice was made for another model
 │   ├── VoiceFileError               a voice file that cannot be read or written
 │   ├── TextTooLongError
+│   ├── LexiconError                 a lexicon that cannot be read
 │   └── RefusedError                 the server's, with an HTTP status (serve/errors.py)
 ├── CheckpointError                  the model's files are not what they should be
 ├── AudioError (ValueError)          reference audio that cannot be used
@@ -71,6 +72,10 @@ class TextTooLongError(RequestError):
         super().__init__(
             f"the text has {length:,} {unit} and the limit is {limit:,}; split it into parts"
         )
+
+
+class LexiconError(RequestError):
+    """A pronunciation lexicon cannot be read; the message names the file, the line and why."""
 
 
 class CheckpointError(TTSError):

@@ -38,6 +38,7 @@ from vivace.prompt import AUTO_LANGUAGE, TextLayout
 from vivace.script.prompts import SERVED_BY, PromptWriter
 from vivace.script.request import Request, as_pieces
 from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
+from vivace.text.lexicon import Lexicon, LexiconSource
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.cache import EnrolmentCache
 from vivace.voices.enroll import enroll, enroll_once
@@ -57,6 +58,7 @@ class TTS:
     """A loaded checkpoint that speaks."""
 
     checkpoint: Checkpoint
+    lexicon: Lexicon | None  # how some words are read, in every text
     _writer: PromptWriter
     _parts: tuple[Qwen3TTS, Codec, Engine] | None  # None: closed
 
@@ -71,9 +73,11 @@ class TTS:
         model: Qwen3TTS,
         codec: Codec,
         engine: Engine,
+        lexicon: Lexicon | None = None,
     ) -> TTS:
         tts = cls.__new__(cls)
         tts.checkpoint = checkpoint
+        tts.lexicon = lexicon
         tts._writer = PromptWriter(checkpoint.config, tokenizer)
         tts._parts = (model, codec, engine)
         return tts
@@ -96,6 +100,7 @@ class TTS:
         cache_dir: str | Path | None = None,
         offline: bool = False,
         split_camel_case: bool = False,
+        lexicon: LexiconSource | None = None,
     ) -> TTS:
         """Load a hub id, a local folder in the released layout, or the voice in the package.
 
@@ -116,7 +121,11 @@ class TTS:
 
         `split_camel_case` reads "YouTube" as "You" "Tube", as the official package does when it
         loads a local folder.
+
+        `lexicon` says how some words are read, in every text: a .toml or .csv file, a mapping of
+        words to respellings, or a `Lexicon` (docs/text.md).
         """
+        words = None if lexicon is None else Lexicon.of(lexicon)
         limits = EngineLimits(max_streams, max_queue, profile=profile)
         capacity = Capacity(max_streams, max_frames, codec_precision)
         pick_dtype(dtype, pick_device(device))  # what cannot be is refused before a download
@@ -124,6 +133,8 @@ class TTS:
             name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline
         )
         checkpoint = Checkpoint.open(folder)
+        if words is not None:
+            words.check_languages(checkpoint.config.talker_config.codec_language_id)
         tokenizer = checkpoint.load_tokenizer(split_camel_case=split_camel_case)
         where = pick_device(device, checkpoint.num_bytes if backend == "auto" else None)
         precision = pick_dtype(dtype, where)
@@ -135,7 +146,7 @@ class TTS:
             first = build()
         can_be_forked = can_fork(where, threads)
         engine = Engine(first, limits, threads=threads, can_fork=can_be_forked, rebuild=build)
-        tts = cls._put_together(checkpoint, tokenizer, model, codec, engine)
+        tts = cls._put_together(checkpoint, tokenizer, model, codec, engine, words)
         log.info("loaded %r", tts)
         return tts
 
@@ -221,6 +232,8 @@ class TTS:
         `clean`: take markdown and links out. `keep_emoji`: speak emoji, which are left out else.
         `normalize`: English numbers, dates, capitals and signs as words; None is what the
         checkpoint wants: true for the embedded voice, false for the released ones.
+        `lexicon`: words and how they are read, before those that were loaded: a file's path, a
+        mapping or a `Lexicon`. `[spell: NASA]` and `[digits: 2024]` are read one by one.
         `guard`: stop speech that does not end by itself, or is silent; without a `seed` or
         `max_frames` of yours it is tried once more, and then a RunawayError.
         `trim`: take off silence at the start, a stall at the end, and the end of a cloned voice's
@@ -273,6 +286,7 @@ class TTS:
         source = text if isinstance(text, str) else as_pieces(text)
         voice = options.get("voice")
         is_at_hand = voice is None or isinstance(voice, Voice) or voice in self.speakers
+        is_at_hand &= isinstance(options.get("lexicon"), Lexicon | None)
         return AsyncStream(
             partial(self._open_awake, source, **options),
             None if isinstance(source, str) else source,
@@ -295,6 +309,7 @@ class TTS:
         clean: bool = False,
         keep_emoji: bool = False,
         normalize: bool | None = None,
+        lexicon: LexiconSource | None = None,
         guard: bool = True,
         trim: bool = False,
         speed: float = 1.0,
@@ -314,6 +329,7 @@ class TTS:
                 clean=clean,
                 keep_emoji=keep_emoji,
                 normalize=normalize,
+                lexicons=self._settle_lexicons(lexicon),
                 trim=trim,
             ),
             sampling,
@@ -357,6 +373,8 @@ class TTS:
             options["voice"] = self.voice(options["voice"])  # a recording is enrolled once
         if engine.num_together > 1:
             options["chunk_frames"] = TOGETHER
+        if options.get("lexicon") is not None:
+            options["lexicon"] = Lexicon.of(options["lexicon"])  # a file is read once
         openers = [partial(self._open_awake, check_item(text), **options) for text in texts]
         return speak_batch(openers, options, engine.num_together, report)
 
@@ -445,6 +463,13 @@ class TTS:
             raise ClosedError("this TTS was closed; load it again to speak")
         self._parts[2].check_process()
         return self._parts
+
+    def _settle_lexicons(self, lexicon: LexiconSource | None) -> tuple[Lexicon, ...]:
+        """The request's own, then that of `load`."""
+        own = None if lexicon is None else Lexicon.of(lexicon)
+        if own is not None:
+            own.check_languages(self.languages)
+        return tuple(one for one in (own, self.lexicon) if one is not None)
 
     def _settle_sampling(self, changes: Mapping[str, Any]) -> SamplingParams:
         params = self.sampling.replace(**changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from vivace.cli.voice import check_save, keep_voice
 from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.text.emoji import drop_emoji
 from vivace.text.markup import clean_text, parse_pauses
+from vivace.text.respell import respell
 
 
 def design(arguments: argparse.Namespace) -> int:
@@ -44,7 +46,7 @@ def design(arguments: argparse.Namespace) -> int:
     with load_model(arguments, arguments.base_model) as base:
         voice = base.clone(
             (np.concatenate(made), sample_rate),
-            _words_of(text, is_cleaned=arguments.clean, keep_emoji=arguments.keep_emoji),
+            _words_of(text, options),
             name=name,
             licence=arguments.licence,
             append_silence=arguments.append_silence,
@@ -65,8 +67,10 @@ def _settle_words(arguments: argparse.Namespace) -> None:
         arguments.text = arguments.description
 
 
-def _words_of(text: str, *, is_cleaned: bool, keep_emoji: bool) -> str:
-    """The words that were spoken: without cleaned markdown, emoji and pause marks."""
-    text = clean_text(text) if is_cleaned else text
-    parts = parse_pauses(text if keep_emoji else drop_emoji(text))
-    return " ".join(part.strip() for part in parts if isinstance(part, str))
+def _words_of(text: str, options: dict[str, Any]) -> str:
+    """The words that were spoken: respelled, without cleaned markdown, emoji and marks."""
+    lexicon = options["lexicon"]
+    tries = lexicon.tries(options["language"].lower()) if lexicon else ()
+    text = clean_text(text) if options["clean"] else text
+    parts = parse_pauses(text if options["keep_emoji"] else drop_emoji(text))
+    return " ".join(respell(part.strip(), tries) for part in parts if isinstance(part, str))

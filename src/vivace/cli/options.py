@@ -38,6 +38,9 @@ def add_speech(parser: argparse.ArgumentParser, *, instruct: str) -> None:
         action=argparse.BooleanOptionalAction,
         help="English numbers, dates, capitals and signs as words; default: as the model wants",
     )
+    group.add_argument(
+        "--lexicon", metavar="FILE", help='how words are read: word = "respelling", .toml or .csv'
+    )
     group.add_argument("--keep-emoji", action="store_true", help="speak emoji; else they are not")
     group.add_argument(
         "--text-layout", choices=("whole", "streamed"), help="default: the official one"
@@ -171,6 +174,7 @@ def add_server(parser: argparse.ArgumentParser, only: set[str] | None = None) ->
         ("models", (
             ("max-streams", number, "of one model at once; default: as the device allows"),
             ("max-queue", number, "requests that wait for a slot; default: 64"),
+            ("lexicon", text, "a .toml or .csv file: how words are read, by all models"),
             ("profile", text, "latency, balanced or throughput; default: balanced"),
             ("unload-after", seconds, "idle seconds, after which a model's memory is given back"),
             ("device", text, "auto, cpu, cuda, cuda:0, mps"),

@@ -13,6 +13,7 @@ from vivace.cli.light import import_torch
 from vivace.cli.messages import LiveLine
 from vivace.errors import RequestError
 from vivace.speech import SamplingParams
+from vivace.text.lexicon import Lexicon
 
 if TYPE_CHECKING:
     from vivace.tts import TTS
@@ -34,6 +35,7 @@ def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "clean": arguments.clean,
         "keep_emoji": arguments.keep_emoji,
         "normalize": arguments.normalize,
+        "lexicon": None if arguments.lexicon is None else Lexicon.load(arguments.lexicon),
         **_given(arguments, ("chunk_frames",)),
         **sampling,
     }

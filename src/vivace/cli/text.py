@@ -34,7 +34,8 @@ def check_text(text: str, arguments: argparse.Namespace) -> None:
     """Refuse a text that no model could speak, before one is loaded."""
     from vivace.script.prompts import MAX_TEXT_CHARS
 
-    check_speakable(text, with_emoji=arguments.keep_emoji)
+    if arguments.lexicon is None:  # an entry may make a word of any sign
+        check_speakable(text, with_emoji=arguments.keep_emoji)
     if len(text) > MAX_TEXT_CHARS:
         raise TextTooLongError(len(text), MAX_TEXT_CHARS, "characters")
     parse_pauses(clean_text(text) if arguments.clean else text)

@@ -9,6 +9,7 @@ from vivace.engine.chunks import ChunkFrames
 from vivace.errors import RequestError
 from vivace.prompt import TextLayout
 from vivace.speech import SamplingOptions
+from vivace.text.lexicon import LexiconSource
 from vivace.voices.find import VoiceSource
 
 
@@ -23,6 +24,7 @@ class SpeechOptions(SamplingOptions, total=False):
     clean: bool
     keep_emoji: bool
     normalize: bool | None
+    lexicon: LexiconSource | None
     guard: bool
     trim: bool
     speed: float

@@ -65,7 +65,8 @@ class PromptWriter:
     def check(self, request: Request) -> None:
         """Raise a RequestError for what the checkpoint cannot do, before anything runs."""
         if isinstance(request.text, str):
-            check_speakable(request.text, with_emoji=request.keep_emoji)
+            if not request.lexicons:  # an entry may make a word of any sign
+                check_speakable(request.text, with_emoji=request.keep_emoji)
             if len(request.text) > MAX_TEXT_CHARS:
                 raise TextTooLongError(len(request.text), MAX_TEXT_CHARS, "characters")
         elif request.layout == "whole":
@@ -90,6 +91,11 @@ class PromptWriter:
             clean=request.clean,
             keep_emoji=request.keep_emoji,
             normalize=self._normalizes(request),
+            lexicon=tuple(
+                trie
+                for lexicon in request.lexicons
+                for trie in lexicon.tries(self._language(request.language))
+            ),
             seam_s=reading.seam_s,
         )
 
@@ -100,9 +106,13 @@ class PromptWriter:
         return request.normalize
 
     def _is_english(self, language: str) -> bool:
-        language = language.lower()
-        languages = set(self._config.talker_config.codec_language_id)
-        return language == "english" or (language == AUTO_LANGUAGE and languages == {"english"})
+        return self._language(language) == "english"
+
+    def _language(self, language: str) -> str:
+        """The language itself; `auto` is the only one of a checkpoint of one."""
+        languages = list(self._config.talker_config.codec_language_id)
+        is_one = language.lower() == AUTO_LANGUAGE and len(languages) == 1
+        return languages[0] if is_one else language.lower()
 
     def _check_normalize(self, request: Request) -> None:
         if request.normalize not in (None, False, True):

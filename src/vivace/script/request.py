@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vivace.errors import RequestError
 from vivace.prompt import TextLayout
+from vivace.text.lexicon import Lexicon
 from vivace.voices.voice import Voice
 
 Pieces = Iterator[str] | AsyncIterator[str]
@@ -26,6 +27,7 @@ class Request:
     clean: bool = False  # remove markdown, emoji and links first
     keep_emoji: bool = False
     normalize: bool | None = None  # None: the checkpoint's default
+    lexicons: tuple[Lexicon, ...] = ()  # the first has precedence
     trim: bool = False  # remove silence and the end of a reference at the start
 
 

@@ -17,6 +17,7 @@ from vivace.text.emoji import drop_emoji
 from vivace.text.letters import is_speakable
 from vivace.text.markup import Pause, ScriptOptions, clean_text, parse_pauses
 from vivace.text.normalize import normalize_text
+from vivace.text.respell import respell
 from vivace.text.split import split_sentences
 from vivace.text.tidy import tidy_text
 
@@ -133,6 +134,7 @@ def plan_utterances(text: str, options: ScriptOptions) -> list[str | Pause]:
             plan.append(part)
             continue
         part = part if options.keep_emoji else drop_emoji(part)
+        part = respell(part, options.lexicon, is_english=options.normalize)
         part = normalize_text(part) if options.normalize else part
         for gap, utterance in _utterances(part, options.max_chars or len(part)):
             if not is_speakable(utterance, with_emoji=options.keep_emoji):

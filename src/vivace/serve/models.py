@@ -70,6 +70,7 @@ class Models:
         self._settings, self._metrics = settings, metrics
         self._load = load or self._load_tts
         self._entries = {spec.name: Entry(spec) for spec in settings.models}
+        self._lexicon: Any = settings.lexicon  # a path; from the first load on what it holds
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self.created = int(time.time())
@@ -212,7 +213,7 @@ class Models:
 
     def _load_tts(self, spec: ModelSpec) -> TTS:
         settings = self._settings
-        return TTS.load(
+        tts = TTS.load(
             spec.source,
             device=settings.device,
             dtype=settings.dtype,
@@ -221,9 +222,12 @@ class Models:
             max_streams=settings.max_streams,
             max_queue=settings.max_queue,
             profile=settings.profile,
+            lexicon=self._lexicon,
             revision=settings.revision if spec.source is not None else None,
             offline=settings.offline,
         )
+        self._lexicon = tts.lexicon
+        return tts
 
     async def _unload_idle(self, after_s: float) -> None:
         while True:

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from vivace.serve.bodies import decode_audio
 from vivace.serve.card import Card
@@ -22,6 +29,7 @@ LANGUAGES = {
 TASKS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
 MAX_FRAMES = 2**31 - 1
 MAX_EMBEDDING = 8_192  # numbers
+MAX_LEXICON = 500  # entries
 SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")
 
 
@@ -39,6 +47,8 @@ NAMED = {  # spelt out, because OpenAPI resolves no reference inside a body
         {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
     ]
 }
+Word = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+Respelling = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Named = Annotated[str | VoiceId, WithJsonSchema(NAMED)]
 
 
@@ -63,6 +73,9 @@ class SpeechRequest(BaseModel):
         None, ge=8_000, le=320_000, description="Of mp3, opus and aac, in bits a second."
     )
     language: str = Field("auto", description="A name or a code: `English`, `en`, `auto`.")
+    lexicon: dict[Word, Respelling] | None = Field(
+        None, max_length=MAX_LEXICON, description="Words and how they are read: `word: respelling`."
+    )
     task_type: str | None = Field(None, description="`CustomVoice`, `VoiceDesign` or `Base`.")
     ref_audio: str | None = Field(None, description="A recording to clone: base64 or a data URI.")
     ref_text: str | None = Field(None, description="What is said in it.")
@@ -120,7 +133,7 @@ class SpeechRequest(BaseModel):
 
     def options(self) -> dict[str, Any]:
         """For `TTS.astream`; the voice and what is said about it apart."""
-        given = {name: getattr(self, name) for name in SAMPLING}
+        given = {name: getattr(self, name) for name in (*SAMPLING, "lexicon")}
         options = {name: value for name, value in given.items() if value is not None}
         if self.max_new_tokens is not None:
             options["max_frames"] = self.max_new_tokens

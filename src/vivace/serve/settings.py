@@ -67,6 +67,7 @@ class ServeSettings:
     max_streams: int | None = None  # a model; None: as `TTS.load`
     max_queue: int = 64  # requests that wait for a slot, a model
     profile: Literal["latency", "balanced", "throughput"] = "balanced"
+    lexicon: Path | None = None  # how words are read, by all models
     device: str = "auto"
     dtype: str = "auto"
     backend: str = "auto"

@@ -1,7 +1,7 @@
 """Live text as a sequence of utterances and pauses.
 
-Text passes through as it arrives, except what later text may still change: half a pause mark, a
-number, or a full stop that may end an utterance.
+Text passes through as it arrives, except what later text may still change: half a mark, a word
+of the lexicon, a number, or a full stop that may end an utterance.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from vivace.text.emoji import EmojiDropper
 from vivace.text.live_clean import LiveCleaner
 from vivace.text.markup import OPEN_MARK, Pause, ScriptOptions, parse_pauses
 from vivace.text.normalize import open_normalizer
+from vivace.text.respell import Respeller
 from vivace.text.tidy import Tidier
 
 Event = str | Pause | Cut
@@ -62,16 +63,19 @@ class _Reader:
 
     def __init__(self, options: ScriptOptions) -> None:
         self._dropper = None if options.keep_emoji else EmojiDropper()
+        self._respeller = Respeller(options.lexicon, is_english=options.normalize)
         self._normalizer = open_normalizer() if options.normalize else None
         self._cutter = Cutter(options.max_chars)
 
     def feed(self, text: str) -> list[str | Cut]:
         if self._dropper:
             text = self._dropper.feed(text)
+        text = self._respeller.feed(text)
         return self._cutter.feed(self._normalizer.feed(text) if self._normalizer else text)
 
     def finish(self) -> list[str | Cut]:
-        rest = self._dropper.finish() if self._dropper else ""
+        rest = self._respeller.feed(self._dropper.finish() if self._dropper else "")
+        rest += self._respeller.finish()
         if self._normalizer:
             rest = self._normalizer.feed(rest) + self._normalizer.finish()
         return self._cutter.feed(rest) + self._cutter.finish()

@@ -19,7 +19,7 @@ SCRIPTS = {
     "japanese": (*_HAN, "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"),
     "korean": (*_HAN, "HANGUL"),
 }
-_DIALECT = "_dialect"  # of Chinese, in the released files
+DIALECT = "_dialect"  # of Chinese, in the released files
 _SIGNS = frozenset("&%@§°©®™")  # that people read aloud, beside the signs of currencies
 _BLANK = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})  # white space and control characters
 
@@ -60,7 +60,7 @@ class Letters:
         """Of languages by name; one that is not known here may have any letters."""
         scripts: set[str] = set()
         for language in languages:
-            name = "chinese" if language.endswith(_DIALECT) else language
+            name = "chinese" if language.endswith(DIALECT) else language
             if name not in SCRIPTS:
                 return cls(frozenset())
             scripts.update(SCRIPTS[name])

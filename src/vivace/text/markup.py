@@ -1,4 +1,4 @@
-"""Parses pause marks and removes markdown from a text."""
+"""Parses pause marks, removes markdown from a text, and says how a text is prepared."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vivace.errors import RequestError
+from vivace.text.spelling import MARK_PATTERN
+from vivace.text.trie import Trie
 
 MAX_PAUSE_S = 10.0
 MAX_PASSES = 4  # markup inside markup, such as an image in a link in a list
@@ -20,6 +22,7 @@ OPEN_MARK = re.compile(
     r"\[(?:p(?:a(?:u(?:s(?:e(?:[ \t]{1,8}[0-9.]{0,19}[ \t]{0,8}(?:ms?|s)?)?)?)?)?)?)?\Z",
     re.IGNORECASE,
 )
+_ANY_MARK = re.compile(f"{_MARK.pattern}|{MARK_PATTERN}", re.IGNORECASE)
 _STANDS_FOR_MARK = "\ue000"  # a private-use character; removed from the text first
 
 
@@ -45,6 +48,7 @@ class ScriptOptions:
     clean: bool = False  # markdown and links out
     keep_emoji: bool = False
     normalize: bool = False  # English numbers, dates, capitals and signs as words
+    lexicon: tuple[Trie, ...] = ()  # words that are read otherwise; the first has precedence
     seam_s: float = 0.15  # silence added between utterances
 
 
@@ -68,11 +72,15 @@ def parse_pauses(text: str, refused: list[RequestError] | None = None) -> list[s
     return [part for part in parts if part != ""]
 
 
+def has_pause(text: str) -> bool:
+    return _MARK.search(text) is not None
+
+
 def clean_text(text: str) -> str:
     """The words of markdown, as a chat model writes it, without the markup, emoji and URLs.
 
     Headings, list items and table rows become paragraphs of their own; a link leaves its text, a
-    bare URL its host, code its content. Pause marks stay as they are. Cleaning twice is cleaning
+    bare URL its host, code its content. Marks stay as they are. Cleaning twice is cleaning
     once.
     """
     for _ in range(MAX_PASSES):
@@ -86,8 +94,8 @@ def clean_text(text: str) -> str:
 
 def _outside_marks(text: str, clean: Callable[[str], str]) -> str:
     text = text.replace(_STANDS_FOR_MARK, "")
-    marks = iter([mark[0] for mark in _MARK.finditer(text)])
-    cleaned = clean(_MARK.sub(_STANDS_FOR_MARK, text))
+    marks = iter([mark[0] for mark in _ANY_MARK.finditer(text)])
+    cleaned = clean(_ANY_MARK.sub(_STANDS_FOR_MARK, text))
     return re.sub(_STANDS_FOR_MARK, lambda _: next(marks), cleaned)
 
 

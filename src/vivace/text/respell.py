@@ -1,0 +1,148 @@
+"""Puts respellings for the words of a lexicon, and words for marks, into a whole or a live text.
+
+The longest entry that fits wins; what it was replaced by is not read again, so entries that name
+each other do no harm. Live text is held back while an entry or a mark may still be completed, so
+the result does not depend on the pieces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+from vivace.text.spelling import MARK, is_open_mark, read_mark, read_marks
+from vivace.text.trie import END, Kind, Node, Trie, begins_word, ends_word, fold, kind_of
+
+_CONTEXT = 2  # characters before a place that `begins_word` looks at
+_SPACES = re.compile(r"\s+")
+_COMPOUND = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
+
+
+class _Held(Enum):
+    """Not certain before more text is there."""
+
+    HELD = 0
+
+
+Match = tuple[int, str]  # where it ends, and what is said
+
+
+def respell(text: str, tries: Sequence[Trie] = (), *, is_english: bool = False) -> str:
+    """A whole text, respelled."""
+    respeller = Respeller(tries, is_english=is_english)
+    return respeller.feed(text) + respeller.finish()
+
+
+class Respeller:
+    """`respell` for a text in pieces; of equally long entries that of the first trie wins."""
+
+    def __init__(self, tries: Sequence[Trie] = (), *, is_english: bool = False) -> None:
+        """`is_english`: the English normalizer reads what comes out."""
+        self._exact = [trie.exact for trie in tries]
+        self._folded = [trie.folded for trie in tries]
+        self._is_english = is_english
+        self._starts = _starts({first for trie in tries for first in trie.firsts})
+        self._before = self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """The text that has become certain."""
+        self._held += piece
+        return self._read(is_final=False)
+
+    def finish(self) -> str:
+        """The rest; the next piece begins another text."""
+        rest = self._read(is_final=True)
+        self._before = ""
+        return rest
+
+    def _read(self, *, is_final: bool) -> str:
+        text = self._before + self._held
+        folded = _fold_all(text) if any(self._folded) else ""
+        done = place = len(self._before)
+        end, out = len(text), list[str]()
+        while found := self._starts.search(text, place):
+            place = found.start()
+            match = self._match(text, folded, place, is_final=is_final)
+            if match is _Held.HELD:
+                end = place
+                break
+            if match is None:
+                place += 1
+                continue
+            out += [text[done:place], match[1]]
+            done = place = match[0]
+        out.append(text[done:end])
+        self._held, self._before = text[end:], text[max(0, end - _CONTEXT) : end]
+        return "".join(out)
+
+    def _match(self, text: str, folded: str, start: int, *, is_final: bool) -> Match | _Held | None:
+        if text[start] == "[":
+            if mark := MARK.match(text, start):
+                return mark.end(), read_mark(mark, is_english=self._is_english)
+            if not is_final and is_open_mark(text, start):
+                return _Held.HELD
+        if not begins_word(text, start):
+            return None
+        best = None
+        for exact, root in zip(self._exact, self._folded, strict=True):
+            for node, written in ((exact, text), (root, folded)):
+                match = _walk(node, written, start, is_final=is_final) if node else None
+                if match is _Held.HELD:
+                    return match
+                if match is not None and (best is None or match[0] > best[0]):
+                    best = match
+        return best and (best[0], self._fit(best[1], text[start]))
+
+    def _fit(self, words: str, first: str) -> str:
+        words = read_marks(words, is_english=self._is_english)
+        if self._is_english:
+            words = _COMPOUND.sub(_drop_stress, words)
+        return words[0].upper() + words[1:] if first.isupper() and words[0].islower() else words
+
+
+def _starts(firsts: Iterable[str]) -> re.Pattern[str]:
+    """Finds where a mark or an entry may begin."""
+    firsts = set(firsts) - {"["}
+    words = "".join(re.escape(one) for one in firsts if kind_of(one) is Kind.WORD)
+    others = "".join(re.escape(one) for one in firsts if kind_of(one) is not Kind.WORD)
+    after_none = rf"(?<![A-Za-z0-9_])[{words}]|" if words else ""
+    return re.compile(rf"{after_none}[\[{others}]")
+
+
+def _fold_all(text: str) -> str:
+    """Small letters, as many as there are characters."""
+    return text.lower() if text.isascii() else "".join(map(fold, text))
+
+
+def _walk(node: Node, text: str, start: int, *, is_final: bool) -> Match | _Held | None:
+    """The longest entry below a root that the text has from `start` on."""
+    best, place, size = None, start, len(text)
+    while place < size:
+        character = text[place]
+        place += 1
+        if character.isspace():  # a run of white space is the space of an entry
+            run = _SPACES.match(text, place - 1)
+            assert run is not None
+            if run[0].count("\n") > 1:  # another paragraph
+                return best
+            character, place = " ", run.end()
+        child = node.get(character)
+        if child is None:
+            return best
+        node = child
+        if END in node:
+            is_end = ends_word(text, start, place, is_final=is_final)
+            if is_end is None:
+                return _Held.HELD
+            if is_end:
+                best = (place, node[END])
+    return best if is_final else _Held.HELD
+
+
+def _drop_stress(compound: re.Match[str]) -> str:
+    """Small letters for a stressed syllable: the normalizer would spell "VAH" out."""
+    parts = compound[0].split("-")
+    if not any(part.islower() for part in parts):
+        return compound[0]
+    return "-".join(part.lower() if len(part) > 1 and part.isupper() else part for part in parts)

@@ -1,0 +1,136 @@
+"""Words of a lexicon in a tree of characters, and where words begin and end in a text."""
+
+from __future__ import annotations
+
+import unicodedata
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Any
+
+Node = dict[str, Any]  # the next characters; under "" what the word so far is read as
+END = ""
+
+
+class Trie:
+    """Words with a capital are found as they are written, others in any case."""
+
+    def __init__(self) -> None:
+        self.exact: Node = {}
+        self.folded: Node = {}
+        self.firsts: set[str] = set()  # every character that a word of it may begin with
+        self.num_words = 0
+
+    def add(self, word: str, respelling: str) -> None:
+        is_folded = word == word.lower()
+        for form in {word, *(unicodedata.normalize(kind, word) for kind in ("NFC", "NFD"))}:
+            node = self.folded if is_folded else self.exact
+            for character in form:
+                node = node.setdefault(fold(character) if is_folded else character, {})
+            node[END] = respelling
+            first = form[0]
+            self.firsts |= {first, first.upper()[:1], first.title()[:1]} if is_folded else {first}
+        self.num_words += 1
+
+
+@lru_cache(maxsize=4096)
+def fold(character: str) -> str:
+    """The small letter, where that is one character too."""
+    for folded in (character.casefold(), character.lower()):
+        if len(folded) == 1:
+            return folded
+    return character
+
+
+class Kind(Enum):
+    """What a character is to the words around it."""
+
+    WORD = auto()  # of a script with spaces between words
+    FREE = auto()  # of a script without: a word may begin and end anywhere
+    HANGUL = auto()  # spaces between words, and particles at their end
+    MARK = auto()  # belongs to the character before it
+    OTHER = auto()
+
+
+_FREE = {
+    *("CJK", "IDEOGRAPHIC", "BOPOMOFO", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"),
+    *("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"),
+}
+_JOINERS = "\u200c\u200d"
+_APOSTROPHES = "'’"
+_IN_NUMBERS = ".,:"
+ENDINGS = {"t", "s", "d", "m", "ll", "re", "ve"}  # what an English apostrophe may be followed by
+
+
+@lru_cache(maxsize=4096)
+def kind_of(character: str) -> Kind:
+    category = unicodedata.category(character)
+    if category[0] == "M" or character in _JOINERS:
+        return Kind.MARK
+    if category[0] not in "LN" and character != "_":
+        return Kind.OTHER
+    script = unicodedata.name(unicodedata.normalize("NFKC", character)[0], "").split(" ")[0]
+    if script in _FREE:
+        return Kind.FREE
+    return Kind.HANGUL if script == "HANGUL" else Kind.WORD
+
+
+def _are_joined(before: Kind, after: Kind) -> bool:
+    """Whether two neighbours belong to one word."""
+    if after is Kind.MARK:
+        return True
+    if after is Kind.WORD:
+        return before in (Kind.WORD, Kind.MARK)
+    return before is after is Kind.HANGUL
+
+
+def begins_word(text: str, start: int) -> bool:
+    """Whether a word may begin here; it looks two characters back."""
+    if start == 0:
+        return True
+    before, first = text[start - 1], text[start]
+    if _are_joined(kind_of(before), kind_of(first)):
+        return False
+    is_number = before in _IN_NUMBERS and first.isdecimal()
+    return not (is_number and text[max(0, start - 2) : start - 1].isdecimal())
+
+
+def ends_word(text: str, start: int, end: int, *, is_final: bool) -> bool | None:
+    """Whether the word from `start` ends here; None: the text goes on and must be known first."""
+    if is_contraction(text, start, end):
+        return False
+    after = text[end : end + 3]
+    if not after:
+        return True if is_final else None
+    last, follows = kind_of(text[end - 1]), kind_of(after[0])
+    if _are_joined(last, follows):
+        return last is follows is Kind.HANGUL
+    if after[0] in _APOSTROPHES and last is Kind.WORD:
+        return _ends_before_apostrophe(after, is_final=is_final)
+    if after[0] in _IN_NUMBERS and text[end - 1].isdecimal():
+        is_known = is_final or len(after) > 1
+        return not after[1:2].isdecimal() if is_known else None
+    return True
+
+
+def is_contraction(text: str, start: int, end: int) -> bool:
+    """Whether it is the end of a word such as "don't"."""
+    is_after = start > 1 and text[start - 1] in _APOSTROPHES
+    return (
+        is_after
+        and kind_of(text[start - 2]) is Kind.WORD
+        and end - start < 3
+        and text[start:end].lower() in ENDINGS
+    )
+
+
+def _ends_before_apostrophe(after: str, *, is_final: bool) -> bool | None:
+    """Before "'s" or a quotation mark, but not in "don't"."""
+    if len(after) == 1:
+        return True if is_final else None
+    if kind_of(after[1]) is not Kind.WORD:
+        return True
+    if after[1] not in "sS":
+        return False
+    if len(after) == 2:
+        return True if is_final else None
+    return kind_of(after[2]) is Kind.OTHER

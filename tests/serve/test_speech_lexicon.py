@@ -1,0 +1,116 @@
+"""The server's lexicon, and that of a request: over HTTP and over a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import httpx
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from talking import talking
+
+from engine_watch import text_ids
+from vivace.backends.base import Slot
+from vivace.errors import LexiconError
+from vivace.prompt import Prompt
+from vivace.serve.settings import ServeSettings, resolve_settings
+from vivace.speech import SamplingParams
+
+LIMIT_S = 60.0
+
+
+class Hearing(ScriptedSpeech):
+    """Keeps the prompts it was given."""
+
+    def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
+        self.prompts.append(prompt)
+        return super().admit(prompt, sampling)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        return self.__dict__.setdefault("_prompts", [])
+
+
+@pytest.fixture(scope="module")
+def backend() -> Hearing:
+    return Hearing(default=Plan(3))
+
+
+@pytest.fixture(scope="module")
+def server(backend: Hearing, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder: Path = tmp_path_factory.mktemp("lexicon")
+    file = folder / "names.csv"
+    file.write_text("vivace,vee-VAH-chay\n")
+    settings = resolve_settings({"port": 0, "voices": folder}, {"VIVACE_LEXICON": str(file)})
+    with patch("vivace.tts.build_backend", lambda *_: backend), running(settings) as server:
+        file.unlink()  # it is read once
+        yield server
+
+
+def ask(server: Running, **fields: Any) -> httpx.Response:
+    body = {"model": "tts-1", "input": "Vivace, a GIF.", "response_format": "pcm", **fields}
+    return httpx.post(f"{server.url}/v1/audio/speech", json=body, timeout=LIMIT_S)
+
+
+def last_text(server: Running, backend: Hearing) -> str:
+    tts = server.context.models.loaded()[0].tts
+    ids = text_ids(backend.prompts[-1], tts.checkpoint.config.tts_eos_token_id)
+    return tts.tokenizer.decode(ids)
+
+
+def test_the_servers_lexicon_is_heard_and_a_requests_own_before_it(
+    server: Running, backend: Hearing
+) -> None:
+    assert ask(server).status_code == 200
+    assert last_text(server, backend) == "Vee-vah-chay, a G I F."
+    assert ask(server, lexicon={"GIF": "jif", "vivace": "lively"}).status_code == 200
+    assert last_text(server, backend) == "Lively, a Jif."
+    assert ask(server, lexicon=None).status_code == 200
+
+
+def test_a_sockets_text_is_respelled_too(server: Running, backend: Hearing) -> None:
+    with talking(server) as talk:
+        talk.send("session.config", response_format="pcm", lexicon={"vivace": "xylophones"})
+        talk.speak("Viva", "ce, a GIF.")
+    begun = last_text(server, backend)  # the prompt of a live text has its first ids
+    assert begun
+    assert "Xylophones, a G I F.".startswith(begun)
+
+
+@pytest.mark.parametrize(
+    ("lexicon", "reason"),
+    [
+        ("names.toml", "lexicon"),
+        (["a"], "lexicon"),
+        ({"a": 5}, "lexicon"),
+        ({"a": ""}, "lexicon"),
+        ({"": "a"}, "lexicon"),
+        ({"a": "b" * 201}, "lexicon"),
+        ({"a" * 101: "b"}, "lexicon"),
+        ({f"a{n}": "b" for n in range(501)}, "lexicon"),
+        ({"english": {"a": "b"}}, "lexicon"),
+        ({"a": "[pause 1s]"}, "cannot have a pause mark"),
+    ],
+)
+def test_a_bad_lexicon_is_a_400_that_says_why(
+    server: Running, backend: Hearing, lexicon: Any, reason: str
+) -> None:
+    num_before = len(backend.prompts)
+    answer = ask(server, lexicon=lexicon)
+    assert answer.status_code == 400
+    assert reason in answer.json()["error"]["message"]
+    assert len(backend.prompts) == num_before
+
+
+def test_a_server_with_a_bad_lexicon_does_not_start(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text("a = \n")
+    with (
+        pytest.raises(LexiconError, match=r"bad\.toml, line 1"),
+        running(ServeSettings(port=0, voices=tmp_path, lexicon=bad)),
+    ):
+        pass

@@ -177,6 +177,7 @@ def add_server(parser: argparse.ArgumentParser, only: set[str] | None = None) ->
             ("lexicon", text, "a .toml or .csv file: how words are read, by all models"),
             ("profile", text, "latency, balanced or throughput; default: balanced"),
             ("unload-after", seconds, "idle seconds, after which a model's memory is given back"),
+            ("turn-timeout", seconds, "after which a model has hung; default: 60 s; 0: never"),
             ("device", text, "auto, cpu, cuda, cuda:0, mps"),
             ("dtype", text, "auto, bfloat16, float32"),
             ("backend", text, "see vivace doctor; default: auto"),

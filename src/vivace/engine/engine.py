@@ -88,6 +88,8 @@ class Engine:
         self._mail: Mail = SimpleQueue()
         self._start_lock = Lock()
         self._thread: Thread | None = None
+        self._stop: weakref.finalize[..., Thread] | None = None  # waits for the thread at exit
+        self.busy_since: float | None = None  # when the turn under way began; None: idle
         self._linger_s = LINGER_S
         self._num_faults = 0  # in a row
         self._collected_at = 0.0
@@ -98,9 +100,9 @@ class Engine:
     def submit(self, utterance: Utterance) -> None:
         """Queue an utterance, or raise a QueueFullError."""
         self.check_process()
-        self._check_failure()
         utterance.since = utterance.read_at = time.perf_counter()
         with self._start_lock:
+            self._check_failure()
             if (load := self.capacity()).is_full:
                 retry_s = self._scheduler.estimate_wait_s(load.num_waiting)
                 raise QueueFullError(load.num_waiting, retry_s)
@@ -154,6 +156,20 @@ class Engine:
         if is_idle and thread is not None and thread is not current_thread():
             thread.join(1.0)  # it holds the weights
 
+    def abandon(self, reason: str) -> None:
+        """The thread hangs in the backend: fail all utterances, now and later, without it.
+
+        The thread is not waited for any more, not even at exit. Not for the thread itself.
+        """
+        with self._start_lock:
+            self._failure = EngineError(reason)
+            left = [*self._utterances(), *self._inbox]
+            if self._stop is not None:
+                self._stop.detach()
+        for one in left:
+            one.fail(EngineError(reason))
+            one.wake()
+
     def capacity(self) -> Load:
         return Load(
             self._scheduler.num_slots, self.num_running, self.num_waiting, self.limits.max_queue
@@ -201,7 +217,7 @@ class Engine:
         with self._start_lock:
             self._mail.put(letter)
             if self._thread is None:
-                self._thread = _start_thread(self, self._mail)
+                self._thread, self._stop = _start_thread(self, self._mail)
 
     # -- the thread --------------------------------------------------------------------------
 
@@ -209,6 +225,7 @@ class Engine:
         is_idle = False
         try:
             while self._read_mail(is_idle):
+                self.busy_since = time.perf_counter()
                 is_idle = not self._take_turn()
                 if self._scheduler.queue:
                     self._expire(is_idle)
@@ -217,12 +234,13 @@ class Engine:
             self._break(fault, f"the engine failed ({describe(fault)}); load the model again")
             self._sweep()
             with self._start_lock:
-                self._thread = None
+                self._thread = self.busy_since = None
 
     def _read_mail(self, is_idle: bool) -> bool:
         """Do what the mail says, after waiting for some if idle; False: the thread ends."""
         try:
             if is_idle:
+                self.busy_since = None
                 self._open(self._mail.get(timeout=self._num_idle_s()))
             while True:
                 self._open(self._mail.get_nowait())
@@ -231,6 +249,7 @@ class Engine:
 
     def _open(self, letter: Callable[[], object] | None) -> None:
         if letter is not None:
+            self.busy_since = time.perf_counter()
             letter()
 
     def _num_idle_s(self) -> float | None:
@@ -242,7 +261,7 @@ class Engine:
     def _end(self) -> bool:
         with self._start_lock:
             if self._mail.empty() and not self._inbox:
-                self._thread = None
+                self._thread = self.busy_since = None
             return self._thread is None
 
     def _utterances(self) -> list[Utterance]:
@@ -376,7 +395,7 @@ def _engine_error(reason: str, fault: BaseException) -> EngineError:
     return error
 
 
-def _start_thread(engine: Engine, mail: Mail) -> Thread:
+def _start_thread(engine: Engine, mail: Mail) -> tuple[Thread, weakref.finalize[..., Thread]]:
     """The thread may hold the last reference to the engine, and so free the backend when it ends.
 
     A daemon thread must not be stopped inside the backend at exit, so that waits for its end.
@@ -392,7 +411,7 @@ def _start_thread(engine: Engine, mail: Mail) -> Thread:
     thread = Thread(target=work, name="vivace-engine", daemon=True)
     stop = weakref.finalize(thread, _stop, mail, thread)
     thread.start()
-    return thread
+    return thread, stop
 
 
 def _stop(mail: Mail, thread: Thread) -> None:

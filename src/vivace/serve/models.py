@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from vivace.errors import EngineError, TTSError
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.serve.metrics import Metrics
+from vivace.serve.pulse import HANG_TICKS, Pulse
 from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.serve.voices import Voices, voice_key
 from vivace.tts import TTS
@@ -50,6 +51,7 @@ class Entry:
     card: Card | None = None  # None: never loaded
     is_broken: bool = False
     is_suspect: bool = False  # it is being probed after a failure
+    is_hung: bool = False  # a turn did not end; until it is loaded again
     num_users: int = 0  # streams and enrolments
     last_used: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -72,7 +74,6 @@ class Models:
         self._entries = {spec.name: Entry(spec) for spec in settings.models}
         self._lexicon: Any = settings.lexicon  # a path; from the first load on what it holds
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watch: asyncio.Task[None] | None = None
         self.created = int(time.time())
         self.on_lost: Callable[[TTSError], None] | None = None  # a broken model cannot be loaded
 
@@ -88,7 +89,13 @@ class Models:
     def is_ready(self) -> bool:
         """Whether every model was loaded and probed, and none is broken just now."""
         entries = self._entries.values()
-        return all(entry.card is not None and not entry.is_broken for entry in entries)
+        is_whole = self.is_live and not any(entry.is_broken for entry in entries)
+        return is_whole and all(entry.card is not None for entry in entries)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether no model hangs in its backend."""
+        return not any(entry.is_hung for entry in self._entries.values())
 
     def cards(self) -> list[Card]:
         return [entry.card for entry in self._entries.values() if entry.card is not None]
@@ -106,13 +113,14 @@ class Models:
         for entry in self._entries.values():
             await self._fill(entry)
         if self._settings.unload_after_s:
-            self._watch = asyncio.create_task(self._unload_idle(self._settings.unload_after_s))
+            self._start(self._unload_idle(self._settings.unload_after_s))
+        if self._settings.turn_timeout_s:
+            self._start(self._find_hung(self._settings.turn_timeout_s))
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *([self._watch] if self._watch else [])]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for entry in self._entries.values():
             _close(entry)
 
@@ -160,7 +168,10 @@ class Models:
         if entry.is_suspect or entry.model is not model:
             return
         entry.is_suspect = True
-        task = asyncio.get_running_loop().create_task(self._examine(model))
+        self._start(self._examine(model))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -196,7 +207,7 @@ class Models:
                 tts.engine.on_turn = partial(self._metrics.count_turn, entry.spec.name)
                 voices = Voices(entry.card, self._settings.voices)
                 entry.model = Model(entry.spec.name, tts, voices, entry.card)
-                entry.is_broken = False
+                entry.is_broken = entry.is_hung = False
                 entry.last_used = time.monotonic()
                 log.info("%s is ready after %.1f s", entry.spec.name, time.perf_counter() - began)
             return entry.model
@@ -240,6 +251,21 @@ class Models:
                 _close(entry)
 
     # -- trouble -----------------------------------------------------------------------------
+
+    async def _find_hung(self, limit_s: float) -> None:
+        pulses = {name: Pulse() for name in self._entries}
+        while True:
+            await asyncio.sleep(limit_s / HANG_TICKS)
+            for model in self.loaded():
+                has_stopped = pulses[model.name].has_stopped(model.tts.engine.busy_since)
+                if has_stopped and not self._entries[model.name].is_hung:
+                    self._give_up(model, f"a turn did not end within {limit_s:g} s; ask again")
+
+    def _give_up(self, model: Model, reason: str) -> None:
+        log.error("%s hangs: %s", model.name, reason)
+        self._entries[model.name].is_hung = True
+        model.tts.engine.abandon(reason)
+        self.suspect(model)
 
     async def _examine(self, model: Model) -> None:
         entry = self._entries[model.name]

@@ -74,6 +74,7 @@ class ServeSettings:
     threads: int | None = None
     revision: str | None = None
     offline: bool = False
+    turn_timeout_s: float = 60.0  # after a turn of so long the model has hung; 0: never
     unload_after_s: float | None = None  # idle so long, a model gives its memory back
     # limits
     max_text_chars: int = 65_536  # of one request, and of one utterance over a socket

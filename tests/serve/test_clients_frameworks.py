@@ -1,6 +1,6 @@
-"""What voice agents are built with, each in the version of the extra `test-clients`.
+"""What voice agents are built with, each in the version of the extra `integrations-test`.
 
-`pip install -e ".[test,test-clients]"`, then `pytest -m slow` with this file.
+`pip install -e ".[test,integrations-test]"`, then `pytest -m slow` with this file.
 speech-to-speech pins another `openai` and RealtimeTTS needs a loudspeaker's library, so these two
 are tested where they were installed without their dependencies: `pip install scipy nltk` and
 `pip install --no-deps speech-to-speech==1.1.0 realtimetts==0.8.10`.

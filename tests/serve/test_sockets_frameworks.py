@@ -1,6 +1,6 @@
 """Voice agents' own ElevenLabs services, pointed at us: tokens in while speech comes out.
 
-`pip install -e ".[test,test-clients]"`, then `pytest -m slow` with this file.
+`pip install -e ".[test,integrations-test]"`, then `pytest -m slow` with this file.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from vivace.errors import TextTooLongError
-from vivace.serve.sockets.session import LiveText
+from vivace.live_text import LiveText
 
 T = TypeVar("T")
 

@@ -191,7 +191,7 @@ class _Pcm:
             sink.write(wav_header(sample_rate))
 
     def write(self, signal: NDArray[np.float32]) -> None:
-        self._num_bytes += self._sink.write(_to_pcm(signal).astype("<i2").tobytes())
+        self._num_bytes += self._sink.write(to_pcm(signal).astype("<i2").tobytes())
 
     def close(self) -> None:
         if self._has_header:
@@ -210,7 +210,7 @@ class _Soundfile:
         )
 
     def write(self, signal: NDArray[np.float32]) -> None:
-        self._file.write(_to_pcm(signal) if self._is_pcm else signal)
+        self._file.write(to_pcm(signal) if self._is_pcm else signal)
 
     def close(self) -> None:
         self._file.close()
@@ -313,6 +313,6 @@ def _check_samples(samples: ArrayLike) -> NDArray[np.float32]:
     return signal
 
 
-def _to_pcm(signal: NDArray[np.float32]) -> NDArray[np.int16]:
+def to_pcm(signal: NDArray[np.float32]) -> NDArray[np.int16]:
     pcm: NDArray[np.int16] = np.clip(np.rint(signal * 32_768), -32_768, 32_767).astype(np.int16)
     return pcm

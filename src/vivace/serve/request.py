@@ -20,12 +20,8 @@ from vivace.serve.bodies import decode_audio
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
-from vivace.speech import MAX_SEED, MAX_TOP_K, shown
+from vivace.speech import MAX_SEED, MAX_TOP_K, language_name, shown
 
-LANGUAGES = {
-    "zh": "chinese", "en": "english", "fr": "french", "de": "german", "it": "italian",
-    "ja": "japanese", "ko": "korean", "pt": "portuguese", "ru": "russian", "es": "spanish",
-}  # fmt: skip
 TASKS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
 MAX_FRAMES = 2**31 - 1
 MAX_EMBEDDING = 8_192  # numbers
@@ -156,12 +152,6 @@ class SpeechRequest(BaseModel):
         if not self.ref_audio:
             return None
         return decode_audio(self.ref_audio, settings.max_audio_bytes, "ref_audio")
-
-
-def language_name(language: str) -> str:
-    """`English`, `english`, `en`, `en-US` are `english`; what is not known stays as it is."""
-    key = language.strip().lower().replace("_", "-")
-    return LANGUAGES.get(key.split("-")[0], language.strip().lower()) or "auto"
 
 
 def _refuse(error: ValidationError) -> RefusedError:

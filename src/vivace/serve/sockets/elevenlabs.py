@@ -20,10 +20,11 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from vivace.live_text import LiveText
 from vivace.serve.elevenlabs import speech_fields
 from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.sockets.omni import read_context_id
-from vivace.serve.sockets.session import BROKEN, FULL, POLICY, LiveText, Session
+from vivace.serve.sockets.session import BROKEN, FULL, POLICY, Session
 from vivace.serve.sockets.speech import Speaker, Studio
 
 MAX_CONTEXTS = 8  # of one connection

@@ -17,8 +17,9 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from vivace.live_text import LiveText
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.sockets.session import BROKEN, LiveText, Session
+from vivace.serve.sockets.session import BROKEN, Session
 from vivace.serve.sockets.speech import Speaker, Studio
 
 MAX_UTTERANCES = 8  # spoken, waiting and being written, of one connection

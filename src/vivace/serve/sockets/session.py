@@ -11,13 +11,12 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from vivace.errors import TextTooLongError
 from vivace.serve.bodies import parse_object
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
@@ -30,66 +29,6 @@ MESSAGE_RATE = 1_000.0  # a second, in the long run; a burst may have MAX_BURST
 MAX_BURST = 8_192.0
 MAX_REASON_BYTES = 123  # what a close frame holds
 DRAIN_POLL_S = 0.1
-
-
-class LiveText(AsyncIterator[str]):
-    """The text of one utterance while a client sends it: an async iterator of pieces."""
-
-    def __init__(self, max_chars: int) -> None:
-        self._max_chars = max_chars
-        self._pieces: list[str] = []
-        self._num_taken = 0
-        self._changed = asyncio.Event()
-        self._error: TextTooLongError | None = None
-        self.is_ended = False
-        self.is_blank = True  # nothing that can be spoken has come yet
-        self.num_chars = 0
-
-    @property
-    def received(self) -> str:
-        return "".join(self._pieces)
-
-    def add(self, piece: str) -> None:
-        """More text; with too much of it the utterance fails as a whole, never cut short."""
-        if not piece or self._error is not None:
-            return
-        self.num_chars += len(piece)
-        if self.num_chars > self._max_chars:
-            self._error = TextTooLongError(self.num_chars, self._max_chars, "characters")
-        self.is_blank = self.is_blank and not piece.strip()
-        self._pieces.append(piece)
-        self._changed.set()
-
-    def end(self) -> None:
-        self.is_ended = True
-        self._changed.set()
-
-    async def has_words(self) -> bool:
-        """Waits for the first word; false if the text ended without one."""
-        while self.is_blank and not self.is_ended:
-            await self._change()
-        if self._error is not None:
-            raise self._error
-        return not self.is_blank
-
-    async def wait_end(self) -> None:
-        while not self.is_ended:
-            await self._change()
-
-    async def __anext__(self) -> str:
-        while self._num_taken == len(self._pieces):
-            if self.is_ended:
-                raise StopAsyncIteration
-            await self._change()
-        if self._error is not None:
-            raise self._error
-        pieces = self._pieces[self._num_taken :]
-        self._num_taken = len(self._pieces)
-        return "".join(pieces)
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
 
 
 class Session(ABC):

@@ -11,9 +11,8 @@ from vivace._version import __version__
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices
-from vivace.serve.request import LANGUAGES
 from vivace.serve.voices import Listed
-from vivace.speech import shown
+from vivace.speech import LANGUAGES, shown
 
 PROGRAM = "vivace"
 CODES = {name: code for code, name in LANGUAGES.items()}

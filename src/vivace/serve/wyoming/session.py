@@ -27,8 +27,8 @@ from wyoming.event import Event
 from wyoming.ping import Pong
 from wyoming.tts import SynthesizeStopped
 
+from vivace.live_text import LiveText
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.sockets.session import LiveText
 from vivace.serve.sockets.speech import Studio
 from vivace.serve.wyoming.events import describe_server, read_speech, read_text
 from vivace.serve.wyoming.frames import encode_event, read_event

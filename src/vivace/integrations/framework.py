@@ -1,0 +1,41 @@
+"""Checks a framework before it is imported: is it there, and of a major version that was tested?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from vivace.errors import IntegrationError
+
+
+@contextmanager
+def framework(package: str, *, tested: str, extra: str) -> Iterator[None]:
+    """Around the imports of a framework: whatever is wrong with it is an IntegrationError."""
+    install = f"pip install 'vivace[{extra}]'"
+    try:
+        found = version(package)
+    except PackageNotFoundError:
+        raise IntegrationError(
+            f"vivace.integrations.{extra} needs {package}, which is not installed: {install}"
+        ) from None
+    if _major(found) != _major(tested):
+        raise IntegrationError(
+            f"{package} {found} is installed, and vivace.integrations.{extra} was tested with "
+            f"{tested}: {install}"
+        )
+    try:
+        yield
+    except IntegrationError:
+        raise
+    except ImportError as error:
+        raise IntegrationError(
+            f"{package} {found} cannot be imported as {tested} can, with which "
+            f"vivace.integrations.{extra} was tested ({error}): {install}"
+        ) from error
+
+
+def _major(version: str) -> tuple[str, ...]:
+    """What may change an interface: the first number, and the second while the first is 0."""
+    parts = version.split(".")
+    return tuple(parts[:2] if parts[0] == "0" else parts[:1])

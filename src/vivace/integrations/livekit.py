@@ -1,0 +1,144 @@
+"""`TTS`: the voice of a LiveKit agent, in process or through a server; tokens in, frames out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+from vivace.errors import QueueFullError, RequestError, ServerError, TTSError
+from vivace.integrations.framework import framework
+from vivace.integrations.source import MAX_TEXT_CHARS, Source, given, open_source
+from vivace.live_text import LiveText
+from vivace.tts import TTS as Engine
+
+with framework("livekit-agents", tested="1.8.9", extra="livekit"):
+    from livekit.agents import APIConnectionError, APIError, tts
+    from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions
+
+FRAME_MS = 80  # of audio in a frame, after three shorter ones
+
+
+class TTS(tts.TTS):
+    """`source` is a `vivace.TTS`, or the address of a `vivace serve` such as
+    `http://127.0.0.1:8000`; `options` are those of its `astream`.
+    """
+
+    def __init__(
+        self,
+        source: Engine | str | Source,
+        *,
+        api_key: str | None = None,
+        max_text_chars: int = MAX_TEXT_CHARS,
+        **options: Any,
+    ) -> None:
+        self._source = open_source(source, api_key)
+        self._options = given(**options)
+        self.max_text_chars = max_text_chars
+        self._preparing: asyncio.Task[None] | None = None
+        super().__init__(
+            capabilities=tts.TTSCapabilities(streaming=True),
+            sample_rate=self._source.sample_rate,
+            num_channels=1,
+        )
+
+    @property
+    def model(self) -> str:
+        return str(self._options.get("model", self._source.model))
+
+    @property
+    def provider(self) -> str:
+        return "vivace"
+
+    def update_options(self, **options: Any) -> None:
+        """For the replies that begin from here on; None leaves an option to the voice."""
+        self._options = given(**{**self._options, **options})
+
+    def synthesize(
+        self, text: str, *, conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS
+    ) -> ChunkedStream:
+        return ChunkedStream(tts=self, input_text=text, conn_options=conn_options)
+
+    def stream(
+        self, *, conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS
+    ) -> SynthesizeStream:
+        return SynthesizeStream(tts=self, conn_options=conn_options)
+
+    def prewarm(self) -> None:
+        """Open the connection ahead of the first reply; a server that is not there yet may come."""
+        if self._preparing is None:
+            self._preparing = asyncio.ensure_future(self._prepare())
+
+    async def aclose(self) -> None:
+        if self._preparing is not None:
+            self._preparing.cancel()
+            await asyncio.gather(self._preparing, return_exceptions=True)
+        await self._source.aclose()
+
+    async def speak(self, text: AsyncIterator[str] | str, emitter: tts.AudioEmitter) -> None:
+        """Push the audio of a text; whatever fails is an APIError, as the agent expects."""
+        try:
+            async for sound in self._source.speak(text, self.sample_rate, **self._options):
+                emitter.push(sound.pcm)
+        except (QueueFullError, ServerError) as error:
+            raise APIConnectionError(str(error), retryable=True) from error
+        except TTSError as error:
+            raise APIError(str(error), retryable=not isinstance(error, RequestError)) from error
+
+    def begin(self, emitter: tts.AudioEmitter, *, stream: bool) -> str:
+        name = uuid4().hex
+        emitter.initialize(
+            request_id=name,
+            sample_rate=self.sample_rate,
+            num_channels=1,
+            mime_type="audio/pcm",
+            frame_size_ms=FRAME_MS,
+            stream=stream,
+        )
+        return name
+
+    async def _prepare(self) -> None:
+        with suppress(TTSError):
+            await self._source.prepare()
+
+
+class ChunkedStream(tts.ChunkedStream):
+    """A text that is known."""
+
+    _tts: TTS
+
+    async def _run(self, output_emitter: tts.AudioEmitter) -> None:
+        self._tts.begin(output_emitter, stream=False)
+        await self._tts.speak(self._input_text, output_emitter)
+        output_emitter.flush()
+
+
+class SynthesizeStream(tts.SynthesizeStream):
+    """A text that is being written; `flush` and `end_input` complete it."""
+
+    _tts: TTS
+
+    async def _run(self, output_emitter: tts.AudioEmitter) -> None:
+        name = self._tts.begin(output_emitter, stream=True)
+        text = LiveText(self._tts.max_text_chars)
+        writer = asyncio.ensure_future(self._write(text))
+        try:
+            if await text.has_words():
+                output_emitter.start_segment(segment_id=name)
+                await self._tts.speak(text, output_emitter)
+                output_emitter.end_segment()
+        except TTSError as error:
+            raise APIError(str(error), retryable=False) from error
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write(self, text: LiveText) -> None:
+        async for piece in self._input_ch:
+            if isinstance(piece, self._FlushSentinel):
+                break
+            self._mark_started()
+            text.add(piece)
+        text.end()

@@ -1,0 +1,95 @@
+"""`VivaceEngine`: an engine of RealtimeTTS in process, fed with text while it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+from vivace.errors import (
+    RequestError,
+    StreamClosedError,
+    TextTooLongError,
+    UnknownVoiceError,
+)
+from vivace.integrations.framework import framework
+from vivace.integrations.source import MAX_TEXT_CHARS, given, pcm_bytes
+from vivace.tts import TTS
+
+with framework("realtimetts", tested="0.8.10", extra="realtimetts"):
+    from RealtimeTTS.engines.base_engine import BaseEngine
+
+INT16 = 8  # pyaudio.paInt16, which only a loudspeaker needs
+
+
+class VivaceEngine(BaseEngine):
+    """For `TextToAudioStream`; `options` are those of `TTS.stream`.
+
+    `live` takes the text as it comes. Without it RealtimeTTS cuts sentences itself, which its
+    fallback engines, voice tags and callbacks for each sentence need.
+    """
+
+    def __init__(
+        self, tts: TTS, *, live: bool = True, max_text_chars: int = MAX_TEXT_CHARS, **options: Any
+    ) -> None:
+        self._tts, self._live, self._options = tts, live, given(**options)
+        self._max_text_chars = max_text_chars
+        self._lock = Lock()
+        self._close: Callable[[], object] = bool  # nothing is spoken
+
+    def post_init(self) -> None:
+        """Called by RealtimeTTS after its own defaults were set."""
+        self.engine_name = "vivace"
+        self.can_consume_generators = self._live
+
+    def get_stream_info(self) -> tuple[int, int, int]:
+        return INT16, 1, self._tts.sample_rate
+
+    def synthesize(self, text: Any, sentence_count: int = 0) -> bool:
+        """Speak a text, or characters as they come, into the queue; an error is raised."""
+        super().synthesize(text, sentence_count)
+        source = text if isinstance(text, str) else self._characters(text)
+        stream = self._tts.stream(source, **self._options)
+        with self._lock:
+            self._close = stream.close
+            if self.stop_synthesis_event.is_set():
+                stream.close()
+        with stream, suppress(StreamClosedError):  # by `stop`
+            for chunk in stream:
+                if self.stop_synthesis_event.is_set():
+                    break
+                if len(chunk.samples):
+                    self.queue.put(pcm_bytes(chunk.samples))
+                    self.audio_duration += len(chunk.samples) / chunk.sample_rate
+        return True
+
+    def stop(self) -> None:
+        """From any thread: no more audio is made, and the slot is free."""
+        super().stop()
+        with self._lock:
+            self._close()
+
+    def get_voices(self) -> list[str]:
+        return list(self._tts.speakers)
+
+    def set_voice(self, voice: Any) -> None:
+        """A preset's name, a voice of the library, a `Voice` or a recording's path."""
+        found = self._tts.voice(voice)
+        if isinstance(found, str) and found.lower() not in map(str.lower, self._tts.speakers):
+            raise UnknownVoiceError(found, self._tts.speakers)
+        self._options["voice"] = found
+
+    def set_voice_parameters(self, **voice_parameters: Any) -> None:
+        """Options of `TTS.stream`: language, instruct, speed, seed, temperature, …"""
+        if not voice_parameters:
+            raise RequestError("no option was given; try language, instruct, speed or seed")
+        self._options = given(**{**self._options, **voice_parameters})
+
+    def _characters(self, text: Iterator[str]) -> Iterator[str]:
+        num_chars = 0
+        for piece in text:
+            num_chars += len(piece)
+            if num_chars > self._max_text_chars:
+                raise TextTooLongError(num_chars, self._max_text_chars, "characters")
+            yield piece

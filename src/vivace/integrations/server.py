@@ -1,0 +1,186 @@
+"""Speech from `vivace serve` over `/v1/audio/speech/stream`, with connections kept for the next."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from vivace.errors import IntegrationError, RequestError, ServerError
+from vivace.integrations.sound import Sound
+from vivace.speech import SAMPLE_RATE
+
+try:
+    from websockets.asyncio.client import ClientConnection, connect
+    from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+    from websockets.protocol import State
+except ImportError as error:
+    raise IntegrationError(
+        f"speech from a server needs websockets: pip install 'websockets>=14' ({error})"
+    ) from error
+
+PATH = "/v1/audio/speech/stream"
+SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+SAME = ("voice", "model", "language", "speed", "seed", "temperature", "top_k", "top_p")
+FIELDS = {  # of session.config, by the names of TTS
+    **dict(zip(SAME, SAME, strict=True)),
+    "repetition_penalty": "repetition_penalty",
+    "instruct": "instructions",
+}
+FAULTS = ("runaway", "internal_error")  # codes of the server's own failures
+MAX_MESSAGE_BYTES = 1 << 24
+CANCEL_S = 5.0  # how long a cancelled connection is waited for before it is closed
+
+
+class ServerSource:
+    """One server; a connection speaks one text at a time, and is used again."""
+
+    model = "vivace"
+
+    def __init__(
+        self, url: str, *, api_key: str | None = None, sample_rate: int = SAMPLE_RATE
+    ) -> None:
+        self.url, self.sample_rate = socket_url(url), sample_rate
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._idle: list[ClientConnection] = []
+        self._tasks: set[asyncio.Task[None]] = set()  # that end cancelled speech
+
+    async def prepare(self) -> None:
+        """Open a connection ahead of the first text."""
+        self._idle.append(await self._take())
+
+    async def speak(
+        self, text: AsyncIterator[str] | str, sample_rate: int, **options: Any
+    ) -> AsyncIterator[Sound]:
+        config = config_message(sample_rate, options)
+        connection = await self._take()
+        writer = asyncio.ensure_future(write(connection, config, text))
+        is_over = False
+        try:
+            async for pcm in read(connection):
+                yield Sound(pcm, sample_rate)
+            is_over = writer.done()
+            if is_over:
+                await writer  # an error of the text is raised after what it gave
+        except ConnectionClosed as error:
+            raise ServerError(
+                f"the connection to {self.url} ended before the speech did: {error}"
+            ) from error
+        finally:
+            if is_over:
+                self._idle.append(connection)
+            else:
+                self._start(self._cancel(connection, writer))
+
+    async def aclose(self) -> None:
+        """Close all connections; speech that is read on ends with a ServerError."""
+        if self._tasks:
+            await asyncio.gather(*self._tasks)
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def _take(self) -> ClientConnection:
+        while self._idle:
+            if (connection := self._idle.pop()).state is State.OPEN:
+                return connection
+        try:
+            return await connect(
+                self.url,
+                additional_headers=self._headers,
+                compression=None,
+                max_size=MAX_MESSAGE_BYTES,
+            )
+        except InvalidStatus as error:
+            status = error.response.status_code
+            kind = ServerError if status >= 500 else RequestError
+            raise kind(f"{self.url} answered {status}; does it need a key (api_key)?") from error
+        except (OSError, asyncio.TimeoutError, WebSocketException) as error:
+            raise ServerError(
+                f"no connection to {self.url}: {error}; is `vivace serve` running there?"
+            ) from error
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _cancel(self, connection: ClientConnection, writer: asyncio.Future[None]) -> None:
+        """Stop what is spoken, and keep the connection if the server confirms it."""
+        writer.cancel()
+        await asyncio.gather(writer, return_exceptions=True)
+        try:
+            await connection.send(json.dumps({"type": "input.cancel"}))
+            await asyncio.wait_for(read_until(connection, "audio.cancelled"), CANCEL_S)
+        except (ConnectionClosed, asyncio.TimeoutError):
+            await connection.close()
+        else:
+            self._idle.append(connection)
+
+
+async def write(
+    connection: ClientConnection, config: dict[str, Any], text: AsyncIterator[str] | str
+) -> None:
+    """Send a text as it comes; where it breaks off, what it gave is spoken."""
+    await connection.send(json.dumps(config))
+    try:
+        if isinstance(text, str):
+            await connection.send(json.dumps({"type": "input.text", "text": text}))
+        else:
+            async for piece in text:
+                await connection.send(json.dumps({"type": "input.text", "text": piece}))
+    finally:
+        if connection.state is State.OPEN:
+            await connection.send(json.dumps({"type": "input.done"}))
+
+
+async def read(connection: ClientConnection) -> AsyncIterator[bytes]:
+    """The audio of one text."""
+    while True:
+        message = await connection.recv()
+        if isinstance(message, bytes):
+            yield message
+        elif (event := json.loads(message))["type"] == "error":
+            raise as_error(event)
+        elif event["type"] == "session.done":
+            return
+
+
+async def read_until(connection: ClientConnection, type: str) -> None:
+    while True:
+        message = await connection.recv()
+        if not isinstance(message, bytes) and json.loads(message)["type"] == type:
+            return
+
+
+def config_message(sample_rate: int, options: dict[str, Any]) -> dict[str, Any]:
+    if unknown := sorted(set(options) - FIELDS.keys()):
+        raise RequestError(
+            f"a server is not told {', '.join(unknown)}; try one of: {', '.join(sorted(FIELDS))}"
+        )
+    if not isinstance(options.get("voice", ""), str):
+        raise RequestError("a voice is told to a server by its name; enrol it there first")
+    fields = {FIELDS[name]: value for name, value in options.items()}
+    told = {"type": "session.config", "response_format": "pcm", "sample_rate": sample_rate}
+    return {**told, **fields}
+
+
+def as_error(event: dict[str, Any]) -> RequestError | ServerError:
+    """What the server said: a request that it will never take, or speech that failed."""
+    message, retry_ms = f"the server: {event.get('message')}", event.get("retry_after_ms")
+    is_fault = retry_ms is not None or event.get("partial_audio") or event.get("code") in FAULTS
+    if not is_fault:
+        return RequestError(message)
+    return ServerError(message, retry_s=None if retry_ms is None else retry_ms / 1000)
+
+
+def socket_url(url: str) -> str:
+    """`http://host:8000`, `ws://host:8000/v1` and the whole address all name the same socket."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in SCHEMES or not parts.netloc:
+        raise RequestError(f"{url!r} is no address of a server; try http://127.0.0.1:8000")
+    path = parts.path.rstrip("/")
+    if not path.endswith(PATH):
+        path = path.removesuffix("/v1") + PATH
+    return urlunsplit((SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))

@@ -1,0 +1,91 @@
+"""Where speech comes from: the engine of this process, or a server's WebSocket; one interface."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.audio.encode import to_pcm
+from vivace.audio.resample import StreamResampler
+from vivace.integrations.sound import Sound
+from vivace.speech import language_name
+from vivace.tts import TTS
+
+MAX_TEXT_CHARS = 65_536  # of one reply, as the server's
+
+
+class Source(Protocol):
+    """Speaks a text while it is written; closing the iterator, or its task, stops it at once."""
+
+    @property
+    def sample_rate(self) -> int: ...
+
+    @property
+    def model(self) -> str: ...
+
+    def speak(
+        self, text: AsyncIterator[str] | str, sample_rate: int, **options: Any
+    ) -> AsyncIterator[Sound]: ...
+
+    async def prepare(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSource:
+    """The engine of this process."""
+
+    tts: TTS
+
+    @property
+    def sample_rate(self) -> int:
+        return self.tts.sample_rate
+
+    @property
+    def model(self) -> str:
+        return self.tts.checkpoint.folder.name
+
+    async def speak(
+        self, text: AsyncIterator[str] | str, sample_rate: int, **options: Any
+    ) -> AsyncIterator[Sound]:
+        if language := options.get("language"):
+            options["language"] = language_name(language)
+        resampler = StreamResampler(self.sample_rate, sample_rate)
+        async with self.tts.astream(text, **options) as stream:
+            async for chunk in stream:
+                samples = resampler.process(chunk.samples)
+                if len(samples):
+                    yield Sound(pcm_bytes(samples), sample_rate)
+        if len(rest := resampler.finish()):
+            yield Sound(pcm_bytes(rest), sample_rate)
+
+    async def prepare(self) -> None: ...
+
+    async def aclose(self) -> None:
+        """The TTS was given, so whoever gave it closes it."""
+
+
+def open_source(source: TTS | str | Source, api_key: str | None = None) -> Source:
+    """A TTS of this process, or the address of a server: `http://127.0.0.1:8000`."""
+    if isinstance(source, TTS):
+        return LocalSource(source)
+    if not isinstance(source, str):
+        return source
+    from vivace.integrations.server import ServerSource  # needs websockets
+
+    return ServerSource(source, api_key=api_key)
+
+
+def pcm_bytes(samples: NDArray[np.float32]) -> bytes:
+    """16-bit little-endian samples."""
+    return to_pcm(samples).astype("<i2").tobytes()
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Options that were given a value: None leaves them to the voice."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,369 @@
+"""`VivaceTTSService` in pipecat's own pipeline, in process and over a socket.
+
+`pip install -e ".[test,integrations-test]"`; without pipecat these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_tts import Plan
+from voices_at_hand import LIMIT_S, WAYS, VoiceAtHand, voice_at_hand
+
+pytest.importorskip("pipecat")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # theirs, not ours
+    from pipecat.frames.frames import (
+        CancelFrame,
+        EndFrame,
+        ErrorFrame,
+        Frame,
+        InterruptionFrame,
+        LLMFullResponseEndFrame,
+        LLMFullResponseStartFrame,
+        LLMTextFrame,
+        MetricsFrame,
+        TTSAudioRawFrame,
+        TTSSpeakFrame,
+        TTSStartedFrame,
+        TTSStoppedFrame,
+        TTSTextFrame,
+        TTSUpdateSettingsFrame,
+    )
+    from pipecat.metrics.metrics import TTFBMetricsData, TTSUsageMetricsData
+    from pipecat.pipeline.pipeline import Pipeline
+    from pipecat.pipeline.worker import PipelineParams, PipelineWorker
+    from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+    from pipecat.services.tts_service import TextAggregationMode
+    from pipecat.workers.runner import WorkerRunner
+
+    from vivace.integrations.pipecat import VivaceTTSService
+
+WORDS = ["Hel", "lo ", "there, ", "this ", "is ", "an ", "agent. ", "It ", "speaks", "."]
+TEXT = "".join(WORDS)
+NUM_INTERRUPTIONS = 200
+
+
+@pytest.fixture(params=WAYS)
+def at_hand(request: Any, tmp_path: Path) -> Iterator[VoiceAtHand]:
+    with voice_at_hand(request.param, tmp_path) as at_hand:
+        yield at_hand
+
+
+class Ear(FrameProcessor):  # type: ignore[misc]
+    """The end of the pipeline: hears what is spoken, and what went wrong."""
+
+    def __init__(self) -> None:
+        super().__init__(enable_direct_mode=True)
+        self.heard: list[Frame] = []
+        self.news = asyncio.Event()
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        self.heard.append(frame)
+        self.news.set()
+        await self.push_frame(frame, direction)
+
+
+@dataclass
+class Talk:
+    worker: PipelineWorker
+    ear: Ear
+    mouth: Ear  # before the service: hears what it sends upstream
+    running: asyncio.Future[Any] | None = None
+    sent: list[Frame] = field(default_factory=list)
+
+    async def send(self, *frames: Frame) -> None:
+        for frame in frames:
+            await self.worker.queue_frame(frame)
+
+    async def say(self, *words: str) -> None:
+        await self.send(
+            LLMFullResponseStartFrame(), *map(LLMTextFrame, words), LLMFullResponseEndFrame()
+        )
+
+    async def until(self, kind: type, count: int = 1, ear: Ear | None = None) -> list[Frame]:
+        """All frames heard, once `count` of a kind are among them."""
+        ear = ear or self.ear
+
+        async def wait() -> None:
+            while sum(isinstance(frame, kind) for frame in ear.heard) < count:
+                ear.news.clear()
+                await ear.news.wait()
+
+        await asyncio.wait_for(wait(), LIMIT_S)
+        return list(ear.heard)
+
+    def audio(self) -> list[TTSAudioRawFrame]:
+        return [frame for frame in self.ear.heard if isinstance(frame, TTSAudioRawFrame)]
+
+    @property
+    def seconds(self) -> float:
+        return sum(len(f.audio) / 2 / f.sample_rate for f in self.audio())
+
+
+@asynccontextmanager
+async def pipeline(service: VivaceTTSService, **params: Any) -> AsyncIterator[Talk]:
+    mouth, ear = Ear(), Ear()
+    worker = PipelineWorker(
+        Pipeline([mouth, service, ear]),
+        cancel_on_idle_timeout=False,
+        enable_rtvi=False,
+        params=PipelineParams(**params),
+    )
+    started = asyncio.Event()
+
+    @worker.event_handler("on_pipeline_started")
+    async def _started(*_: Any) -> None:
+        started.set()
+
+    runner = WorkerRunner(handle_sigint=False)
+    await runner.add_workers(worker)
+    running = asyncio.ensure_future(runner.run())
+    await asyncio.wait_for(started.wait(), LIMIT_S)
+    talk = Talk(worker, ear, mouth, running)
+    try:
+        yield talk
+        if not running.done():
+            await worker.queue_frame(EndFrame())
+        await asyncio.wait_for(running, LIMIT_S)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        await asyncio.wait_for(test(), 3 * LIMIT_S)
+
+    asyncio.run(whole())
+
+
+def test_a_reply_is_spoken_while_it_is_written(at_hand: VoiceAtHand) -> None:
+    async def test() -> None:
+        async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+            await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS[:-1]))
+            await talk.until(TTSAudioRawFrame)  # the reply is not complete yet
+            await talk.send(LLMTextFrame(WORDS[-1]), LLMFullResponseEndFrame())
+            heard = await talk.until(LLMFullResponseEndFrame)
+            kinds = [type(frame) for frame in heard]
+            assert kinds.index(TTSStartedFrame) < kinds.index(TTSAudioRawFrame)
+            assert kinds.index(TTSStoppedFrame) > max(
+                at for at, kind in enumerate(kinds) if kind is TTSAudioRawFrame
+            )
+            assert {frame.sample_rate for frame in talk.audio()} == {24_000}
+            assert len({frame.context_id for frame in talk.audio()}) == 1
+            assert talk.seconds == pytest.approx(2.0, abs=0.01)
+            texts = [frame.text for frame in heard if isinstance(frame, TTSTextFrame)]
+            assert " ".join(text.strip() for text in texts).split() == TEXT.split()
+            assert not any(isinstance(frame, ErrorFrame) for frame in talk.mouth.heard)
+            await at_hand.wait_free()
+
+    run(test)
+
+
+def test_an_interruption_stops_the_audio_and_frees_the_slot(at_hand: VoiceAtHand) -> None:
+    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+
+    async def test() -> None:
+        async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+            await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS))
+            await talk.until(TTSAudioRawFrame, 3)
+            await talk.send(InterruptionFrame())
+            heard = await talk.until(InterruptionFrame)
+            await at_hand.wait_free()
+            stopped_at = next(i for i, f in enumerate(heard) if isinstance(f, InterruptionFrame))
+            at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+            await talk.say(*WORDS)  # the next turn
+            await talk.until(TTSStoppedFrame)
+            after = talk.ear.heard[stopped_at:]
+            spoken = [frame for frame in after if isinstance(frame, TTSAudioRawFrame)]
+            assert sum(len(frame.audio) for frame in spoken) == 25 * 1_920 * 2
+            assert len({frame.context_id for frame in spoken}) == 1
+
+    run(test)
+
+
+def test_two_speaks_and_a_reply_come_in_order(at_hand: VoiceAtHand) -> None:
+    async def test() -> None:
+        async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+            await talk.send(TTSSpeakFrame("One moment."), TTSSpeakFrame("Still here."))
+            await talk.say(*WORDS)
+            await talk.until(TTSStoppedFrame, 3)
+            ids = [frame.context_id for frame in talk.audio()]
+            assert len(dict.fromkeys(ids)) == 3
+            assert ids == sorted(ids, key=list(dict.fromkeys(ids)).index)  # none in another
+            assert talk.seconds == pytest.approx(6.0, abs=0.01)
+
+    run(test)
+
+
+def test_an_end_in_the_middle_of_a_reply_speaks_what_was_said(at_hand: VoiceAtHand) -> None:
+    async def test() -> None:
+        async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+            await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS), EndFrame())
+            assert talk.running is not None
+            await asyncio.wait_for(asyncio.shield(talk.running), LIMIT_S)
+            assert talk.seconds == pytest.approx(2.0, abs=0.01)
+            await at_hand.wait_free()
+
+    run(test)
+
+
+def test_a_pipeline_that_is_cancelled_leaves_no_slot_taken(at_hand: VoiceAtHand) -> None:
+    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+
+    async def test() -> None:
+        async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+            await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS))
+            await talk.until(TTSAudioRawFrame)
+            await talk.send(CancelFrame())
+            assert talk.running is not None
+            await asyncio.wait_for(asyncio.shield(talk.running), LIMIT_S)
+        await at_hand.wait_free()
+
+    run(test)
+
+
+def test_metrics_of_first_audio_and_of_characters(at_hand: VoiceAtHand) -> None:
+    async def test() -> None:
+        service = VivaceTTSService(at_hand.voice)
+        async with pipeline(service, enable_metrics=True, enable_usage_metrics=True) as talk:
+            await talk.say(*WORDS)
+            await talk.until(TTSStoppedFrame)
+            found = [d for f in talk.ear.heard if isinstance(f, MetricsFrame) for d in f.data]
+            (first,) = [d for d in found if isinstance(d, TTFBMetricsData) and d.value]
+            assert 0 < first.value < LIMIT_S
+            assert [d.value for d in found if isinstance(d, TTSUsageMetricsData)] == [len(TEXT)]
+
+    run(test)
+
+
+def test_a_telephone_rate_and_whole_sentences(at_hand: VoiceAtHand) -> None:
+    async def test() -> None:
+        service = VivaceTTSService(
+            at_hand.voice,
+            sample_rate=8_000,
+            text_aggregation_mode=TextAggregationMode.SENTENCE,
+            settings=VivaceTTSService.Settings(voice="heart", language="en-US", speed=1.0),
+            options={"seed": 7},
+        )
+        async with pipeline(service) as talk:
+            await talk.say(*WORDS)
+            await talk.until(TTSStoppedFrame)
+            assert {frame.sample_rate for frame in talk.audio()} == {8_000}
+            assert talk.seconds == pytest.approx(2.0, abs=0.01)
+
+    run(test)
+
+
+def test_a_refused_voice_is_an_error_frame_and_the_next_reply_is_spoken(
+    at_hand: VoiceAtHand,
+) -> None:
+    async def test() -> None:
+        settings = VivaceTTSService.Settings(voice="nobody")
+        async with pipeline(VivaceTTSService(at_hand.voice, settings=settings)) as talk:
+            await talk.say(*WORDS)
+            heard = await talk.until(ErrorFrame, ear=talk.mouth)
+            (error,) = [frame for frame in heard if isinstance(frame, ErrorFrame)][:1]
+            assert "no voice named 'nobody'" in error.error
+            await talk.until(TTSStoppedFrame)
+            await talk.send(TTSUpdateSettingsFrame(delta=VivaceTTSService.Settings(voice="heart")))
+            await talk.say(*WORDS)
+            await talk.until(TTSStoppedFrame, 2)
+            assert talk.seconds == pytest.approx(2.0, abs=0.01)
+
+    run(test)
+
+
+def test_a_text_that_never_ends_is_an_error_and_what_came_is_spoken(at_hand: VoiceAtHand) -> None:
+    async def test() -> None:
+        service = VivaceTTSService(at_hand.voice, max_text_chars=200)
+        async with pipeline(service) as talk:
+            await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS))
+            await talk.until(TTSAudioRawFrame)
+            await talk.send(*(LLMTextFrame("and on ") for _ in range(100)))
+            heard = await talk.until(ErrorFrame, ear=talk.mouth)
+            assert "the limit is 200" in next(
+                frame.error for frame in heard if isinstance(frame, ErrorFrame)
+            )
+            await talk.until(TTSStoppedFrame)
+            await talk.send(LLMFullResponseEndFrame())
+            await at_hand.wait_free()
+
+    run(test)
+
+
+def test_interruptions_at_random_moments_leave_no_slot_taken(at_hand: VoiceAtHand) -> None:
+    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.0005
+    chance = random.Random(15)
+
+    async def test() -> None:
+        async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+            for turn in range(NUM_INTERRUPTIONS):
+                words = WORDS[: chance.randrange(len(WORDS) + 1)]
+                is_calm = (
+                    turn == 0
+                    or sum(isinstance(frame, InterruptionFrame) for frame in talk.ear.heard) == turn
+                )  # else the last interruption may take these words with it
+                await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, words))
+                if chance.random() < 0.3:
+                    await talk.send(LLMFullResponseEndFrame())
+                if is_calm and len(words) >= 4 and chance.random() < 0.5:
+                    wanted = len(talk.audio()) + chance.randrange(1, 4)
+                    await talk.until(TTSAudioRawFrame, wanted)
+                else:
+                    await asyncio.sleep(chance.random() / 50)
+                await talk.send(InterruptionFrame())
+                if chance.random() < 0.8:
+                    await talk.until(InterruptionFrame, turn + 1)
+            await talk.until(InterruptionFrame, NUM_INTERRUPTIONS)
+            await at_hand.wait_free()
+            at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+            talk.ear.heard.clear()
+            await talk.say(*WORDS)
+            await talk.until(TTSStoppedFrame)
+            assert talk.seconds == pytest.approx(2.0, abs=0.01)
+
+    run(test)
+
+
+def test_a_server_that_leaves_is_an_error_frame(tmp_path: Path) -> None:
+    async def test() -> None:
+        with voice_at_hand("over a socket", tmp_path, drain_timeout_s=0.1) as at_hand:
+            at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+            async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
+                await talk.say(*WORDS)
+                await talk.until(TTSAudioRawFrame)
+                assert at_hand.server is not None
+                at_hand.server.loop.call_soon_threadsafe(at_hand.server.server.stop)
+                heard = await talk.until(ErrorFrame, ear=talk.mouth)
+                assert any(
+                    "ended before the speech did" in frame.error or "the server" in frame.error
+                    for frame in heard
+                    if isinstance(frame, ErrorFrame)
+                )
+                await talk.until(TTSStoppedFrame)
+
+    run(test)
+
+
+def test_no_server_is_an_error_frame_that_says_what_to_do() -> None:
+    async def test() -> None:
+        async with pipeline(VivaceTTSService("http://127.0.0.1:9")) as talk:
+            heard = await talk.until(ErrorFrame, ear=talk.mouth)
+            assert "is `vivace serve` running there?" in next(
+                frame.error for frame in heard if isinstance(frame, ErrorFrame)
+            )
+
+    run(test)

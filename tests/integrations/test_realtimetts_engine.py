@@ -1,0 +1,198 @@
+"""`VivaceEngine` in RealtimeTTS' own `TextToAudioStream`, with a loudspeaker that only listens.
+
+`pip install -e ".[test,integrations-test]"`, then `pip install --no-deps realtimetts==0.8.10`.
+Without RealtimeTTS these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from scripted_tts import Plan
+from talking import wait_until
+from voices_at_hand import LIMIT_S, VoiceAtHand, voice_at_hand
+
+from vivace.errors import TextTooLongError, UnknownVoiceError
+
+pytest.importorskip("RealtimeTTS")
+pytestmark = pytest.mark.filterwarnings("ignore")
+WORDS = ["Hel", "lo ", "there, ", "this ", "is ", "an ", "agent. ", "It ", "speaks", "."]
+TEXT = "".join(WORDS)
+NUM_INTERRUPTIONS = 200
+
+
+class PyAudio:
+    """A loudspeaker that takes whatever comes, as fast as it comes."""
+
+    heard = bytearray()
+
+    def get_sample_size(self, format: int) -> int:
+        return 2
+
+    def get_default_output_device_info(self) -> dict[str, Any]:
+        return {"index": 0}
+
+    def get_device_info_by_index(self, index: int) -> dict[str, Any]:
+        return {"name": "test", "maxOutputChannels": 1, "defaultSampleRate": 24_000, "index": 0}
+
+    def is_format_supported(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def open(self, **_: Any) -> PyAudio:
+        return self
+
+    def write(self, data: bytes) -> None:
+        PyAudio.heard += data
+
+    def is_active(self) -> bool:
+        return True
+
+    def start_stream(self) -> None: ...
+
+    def stop_stream(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def loudspeaker(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, core = ModuleType("pyaudio"), ModuleType("pyaudio._portaudio")
+    names = ("paInt16", "paCustomFormat", "paFloat32", "paInt32", "paInt24", "paInt8", "paUInt8")
+    for number, name in enumerate(names):
+        setattr(module, name, 8 if name == "paInt16" else 100 + number)
+    core.paFramesPerBufferUnspecified = 0  # type: ignore[attr-defined]
+    module.PyAudio, module._portaudio = PyAudio, core  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pyaudio", module)
+    monkeypatch.setitem(sys.modules, "pyaudio._portaudio", core)
+    monkeypatch.setattr(PyAudio, "heard", bytearray())
+
+
+@pytest.fixture
+def at_hand(tmp_path: Path) -> Iterator[VoiceAtHand]:
+    with voice_at_hand("in process", tmp_path) as at_hand:
+        yield at_hand
+
+
+def open_stream(at_hand: VoiceAtHand, **options: Any) -> tuple[Any, Any]:
+    from RealtimeTTS import TextToAudioStream
+
+    from vivace.integrations.realtimetts import VivaceEngine
+
+    engine = VivaceEngine(at_hand.voice, **options)  # type: ignore[arg-type]
+    return TextToAudioStream(engine, log_characters=False), engine
+
+
+def test_words_of_a_generator_are_spoken_as_they_come(at_hand: VoiceAtHand, tmp_path: Path) -> None:
+    stream, engine = open_stream(at_hand, voice="heart", seed=7)
+    assert engine.engine_name == "vivace"
+    assert engine.get_stream_info() == (8, 1, 24_000)
+    assert engine.get_voices() == ["heart"]
+    is_heard = threading.Event()
+
+    def words() -> Iterator[str]:
+        yield from WORDS[:-1]
+        assert is_heard.wait(LIMIT_S), "nothing is spoken before the text ends"
+        yield WORDS[-1]
+
+    stream.feed(words())
+    chunks: list[bytes] = []
+
+    def on_chunk(chunk: bytes) -> None:
+        chunks.append(chunk)
+        is_heard.set()
+
+    stream.play(on_audio_chunk=on_chunk, output_wavfile=str(tmp_path / "out.wav"))
+    assert len(b"".join(chunks)) == len(PyAudio.heard) == 25 * 1_920 * 2
+    assert np.abs(np.frombuffer(bytes(PyAudio.heard), np.int16)).max() > 10_000
+    with wave.open(str(tmp_path / "out.wav")) as file:
+        assert (file.getnframes(), file.getframerate()) == (25 * 1_920, 24_000)
+    assert stream.text() == TEXT
+    assert at_hand.is_free
+    stream.feed(TEXT)  # the next turn
+    stream.play()
+    assert len(PyAudio.heard) == 2 * 25 * 1_920 * 2
+
+
+def test_stop_ends_the_speech_and_frees_the_slot(at_hand: VoiceAtHand) -> None:
+    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+    stream, _ = open_stream(at_hand)
+    stream.feed(iter(WORDS))
+    stream.play_async()
+    wait_until(lambda: len(PyAudio.heard) > 0, LIMIT_S)
+    stream.stop()
+    wait_until(lambda: at_hand.is_free, LIMIT_S)
+    assert len(PyAudio.heard) < 5_000 * 1_920 * 2
+    at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+    PyAudio.heard.clear()
+    stream.feed(TEXT)
+    stream.play()
+    assert len(PyAudio.heard) == 25 * 1_920 * 2
+
+
+def test_whole_sentences_with_the_callbacks_of_realtimetts(at_hand: VoiceAtHand) -> None:
+    pytest.importorskip("stream2sentence")
+    stream, engine = open_stream(at_hand, live=False)
+    assert not engine.can_consume_generators
+    spoken: list[str] = []
+    stream.feed("The first sentence is here. And this is the second one.")
+    stream.play(
+        on_sentence_synthesized=spoken.append,
+        tokenizer="rule-based",  # the others download data
+        fast_sentence_fragment=False,
+    )
+    assert spoken == ["The first sentence is here.", "And this is the second one."]
+    assert len(PyAudio.heard) == len(spoken) * 25 * 1_920 * 2
+
+
+def test_voices_and_options_are_checked(at_hand: VoiceAtHand) -> None:
+    _, engine = open_stream(at_hand)
+    with pytest.raises(UnknownVoiceError, match="no voice named 'nobody'"):
+        engine.set_voice("nobody")
+    engine.set_voice("heart")
+    engine.set_voice_parameters(speed=1.0, seed=3)
+    with pytest.raises(ValueError, match="no option was given"):
+        engine.set_voice_parameters()
+    engine.set_voice_parameters(tempo=2)
+    with pytest.raises(ValueError, match="no option named tempo"):
+        engine.synthesize(TEXT)
+
+
+def test_a_text_that_never_ends_is_an_error_after_what_it_gave(at_hand: VoiceAtHand) -> None:
+    at_hand.backend.default = Plan(50)
+    stream, _ = open_stream(at_hand, max_text_chars=500)
+    stream.feed("and on " for _ in iter(int, 1))
+    with pytest.raises(TextTooLongError, match="the limit is 500"):
+        stream.play()
+    assert at_hand.is_free
+
+
+def test_interruptions_at_random_moments_leave_no_slot_taken(at_hand: VoiceAtHand) -> None:
+    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.0005
+    stream, _ = open_stream(at_hand)
+    chance = random.Random(15)
+    for _ in range(NUM_INTERRUPTIONS):
+        words = WORDS[: chance.randrange(1, len(WORDS) + 1)]
+        stream.feed(iter(words))
+        stream.play_async()
+        if chance.random() < 0.3:
+            before = len(PyAudio.heard)
+            wait_until(lambda before=before: len(PyAudio.heard) > before, LIMIT_S)
+        else:
+            time.sleep(chance.random() / 50)
+        stream.stop()
+    wait_until(lambda: at_hand.is_free, LIMIT_S)
+    at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+    PyAudio.heard.clear()
+    stream.feed(TEXT)
+    stream.play()
+    assert len(PyAudio.heard) == 25 * 1_920 * 2

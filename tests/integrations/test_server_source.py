@@ -1,0 +1,204 @@
+"""The client of our own WebSocket that the integrations share, against the real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from scripted_tts import Plan
+from voices_at_hand import LIMIT_S, VoiceAtHand, voice_at_hand
+
+from vivace.errors import RequestError, ServerError
+from vivace.integrations.server import ServerSource, as_error, socket_url
+from vivace.integrations.source import open_source
+
+TEXT = "Hello there, this is an agent."
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceAtHand]:
+    with voice_at_hand("over a socket", tmp_path_factory.mktemp("voices")) as served:
+        yield served
+
+
+@pytest.fixture
+def at_hand(served: VoiceAtHand) -> Iterator[VoiceAtHand]:
+    yield served
+    served.backend.default, served.backend.step_s = Plan(), 0.0
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        await asyncio.wait_for(test(), 3 * LIMIT_S)
+
+    asyncio.run(whole())
+
+
+async def words() -> AsyncIterator[str]:
+    for word in TEXT.split():
+        yield f"{word} "
+
+
+async def hear(
+    source: ServerSource, text: AsyncIterator[str] | str, heard: bytearray, rate: int = 24_000
+) -> None:
+    async for sound in source.speak(text, rate):
+        heard.extend(sound.pcm)
+
+
+async def read(source: ServerSource, text: AsyncIterator[str] | str, rate: int = 24_000) -> bytes:
+    heard = bytearray()
+    await hear(source, text, heard, rate)
+    return bytes(heard)
+
+
+def test_a_connection_is_used_for_one_text_after_the_other(at_hand: VoiceAtHand) -> None:
+    async def test() -> None:
+        source = ServerSource(str(at_hand.voice))
+        await source.prepare()
+        (connection,) = source._idle
+        assert len(await read(source, TEXT)) == 25 * 1_920 * 2
+        assert len(await read(source, words())) == 25 * 1_920 * 2
+        assert len(await read(source, words(), 8_000)) == pytest.approx(25 * 640 * 2, abs=64)
+        assert source._idle == [connection]
+        await source.aclose()
+        assert source._idle == []
+
+    run(test)
+
+
+def test_two_texts_at_once_have_a_connection_each(at_hand: VoiceAtHand) -> None:
+    async def test() -> None:
+        source = ServerSource(str(at_hand.voice))
+        both = await asyncio.gather(read(source, words()), read(source, TEXT))
+        assert [len(one) for one in both] == [25 * 1_920 * 2] * 2
+        assert len(source._idle) == 2
+        await source.aclose()
+
+    run(test)
+
+
+def test_speech_that_is_left_is_cancelled_and_its_connection_kept(at_hand: VoiceAtHand) -> None:
+    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+
+    async def test() -> None:
+        source = ServerSource(str(at_hand.voice))
+        async with aclosing(source.speak(words(), 24_000)) as speech:  # type: ignore[type-var]
+            await speech.__anext__()
+            await speech.__anext__()
+        await asyncio.gather(*source._tasks)
+        assert len(source._idle) == 1
+        await at_hand.wait_free()
+        at_hand.backend.default, at_hand.backend.step_s = Plan(25), 0.0
+        assert len(await read(source, words())) == 25 * 1_920 * 2
+        await source.aclose()
+
+    run(test)
+
+
+def test_a_connection_that_was_closed_meanwhile_is_replaced(at_hand: VoiceAtHand) -> None:
+    async def test() -> None:
+        source = ServerSource(str(at_hand.voice))
+        await source.prepare()
+        await source._idle[0].close()
+        assert len(await read(source, TEXT)) == 25 * 1_920 * 2
+        await source.aclose()
+
+    run(test)
+
+
+def test_an_error_of_the_text_is_raised_after_what_it_gave(at_hand: VoiceAtHand) -> None:
+    async def broken() -> AsyncIterator[str]:
+        yield TEXT
+        raise LookupError("the language model left")
+
+    async def test() -> None:
+        source, heard = ServerSource(str(at_hand.voice)), bytearray()
+        with pytest.raises(LookupError, match="the language model left"):
+            await hear(source, broken(), heard)
+        assert len(heard) == 25 * 1_920 * 2
+        assert len(source._idle) == 1
+        await source.aclose()
+
+    run(test)
+
+
+def test_what_the_server_refuses_is_a_request_error(at_hand: VoiceAtHand) -> None:
+    async def test() -> None:
+        source = ServerSource(str(at_hand.voice))
+        for options, told in (
+            ({"voice": "nobody"}, "the server: no voice named 'nobody'"),
+            ({"language": "klingon"}, "the server: no language named 'klingon'"),
+            ({"tempo": 2}, "a server is not told tempo; try one of: instruct, "),
+            ({"voice": object()}, "by its name"),
+        ):
+            with pytest.raises(RequestError, match=told):
+                async for _ in source.speak(TEXT, 24_000, **options):
+                    pass
+        assert len(await read(source, TEXT)) == 25 * 1_920 * 2
+        await source.aclose()
+
+    run(test)
+
+
+def test_speech_that_fails_is_a_server_error(at_hand: VoiceAtHand) -> None:
+    at_hand.backend.default = Plan(100, fails_at=50)
+
+    async def test() -> None:
+        source, heard = ServerSource(str(at_hand.voice)), bytearray()
+        with pytest.raises(ServerError):
+            await hear(source, TEXT, heard)
+        assert heard
+        await source.aclose()
+
+    run(test)
+
+
+def test_a_wrong_key_is_told(tmp_path: Path) -> None:
+    async def test() -> None:
+        with voice_at_hand("over a socket", tmp_path, api_keys=("right",)) as at_hand:
+            url = str(at_hand.voice)
+            with pytest.raises(RequestError, match=r"answered 40\d; does it need a key"):
+                await read(ServerSource(url, api_key="wrong"), TEXT)
+            source = open_source(url, "right")
+            assert isinstance(source, ServerSource)
+            assert len(await read(source, TEXT)) == 25 * 1_920 * 2
+            await source.aclose()
+
+    run(test)
+
+
+def test_no_server_is_told() -> None:
+    with pytest.raises(ServerError, match=r"127\.0\.0\.1:9/.*is `vivace serve` running there"):
+        asyncio.run(read(ServerSource("127.0.0.1:9"), TEXT))
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://127.0.0.1:8000", "ws://127.0.0.1:8000/v1/audio/speech/stream"),
+        ("127.0.0.1:8000", "ws://127.0.0.1:8000/v1/audio/speech/stream"),
+        ("https://tts.example.org/v1/", "wss://tts.example.org/v1/audio/speech/stream"),
+        ("ws://h:1/a/v1/audio/speech/stream", "ws://h:1/a/v1/audio/speech/stream"),
+        ("https://h/proxy?key=1", "wss://h/proxy/v1/audio/speech/stream?key=1"),
+    ],
+)
+def test_the_address_of_a_server_is_taken_as_people_write_it(given: str, url: str) -> None:
+    assert socket_url(given) == url
+
+
+@pytest.mark.parametrize("given", ["", "ftp://host", "http://", "file:///etc"])
+def test_what_is_no_address_is_refused(given: str) -> None:
+    with pytest.raises(RequestError, match="no address of a server"):
+        socket_url(given)
+
+
+def test_a_full_server_says_when_to_try_again() -> None:
+    error = as_error({"message": "full", "code": "queue_full", "retry_after_ms": 250})
+    assert isinstance(error, ServerError)
+    assert error.retry_s == 0.25
+    assert isinstance(as_error({"message": "no", "code": "internal_error"}), ServerError)
+    assert isinstance(as_error({"message": "no", "code": "invalid_request"}), RequestError)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import shlex
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +18,10 @@ import pytest
 import soundfile
 from serving import Running, running
 
+from vivace.cli.serve import say_ready
 from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.serve.voices import OPENAI_NAMES, SPEAKERS
+from vivace.voices.voice import Voice
 
 RATE = 24_000
 
@@ -79,6 +84,9 @@ def test_a_voice_of_a_recording_is_listed_spoken_with_and_deleted(client: httpx.
         made.json()
     )
     assert "my-voice" in ids(client)
+    listed = client.get("/v1/audio/voices/my-voice").json()
+    for shown in (made.json(), listed):
+        assert abs(shown["created_at"] - time.time()) < 3_600  # seconds, not days
     assert "my-voice" in ids(client, model="Org/tiny/base")
     assert "my-voice" not in ids(client, model="presets")
     assert client.get("/v1/audio/voices/my-voice").json()["model"] == "Org/tiny/base"
@@ -94,7 +102,10 @@ def test_a_voice_of_a_recording_is_listed_spoken_with_and_deleted(client: httpx.
 
 def test_json_may_hold_the_recording_in_base64(client: httpx.Client) -> None:
     encoded = base64.b64encode(WAV).decode()
-    for name, audio in (("plain", encoded), ("uri", f"data:audio/wav;base64,{encoded}")):
+    lines = base64.encodebytes(WAV).decode()
+    url_safe = base64.urlsafe_b64encode(WAV).decode().rstrip("=")
+    given = {"plain": encoded, "uri": f"data:audio/wav;base64,{encoded}"}
+    for name, audio in {**given, "lines": lines, "url-safe": url_safe}.items():
         body = {"name": name, "audio_sample": audio, "model": "anything"}
         assert client.post("/v1/audio/voices", json=body).status_code == 200
         assert client.delete(f"/v1/audio/voices/{name}").status_code == 200
@@ -210,8 +221,15 @@ def test_a_described_voice_is_made_with_the_base_model_beside(
     made = client.post("/v1/audio/voices", json=body)
     assert (made.status_code, made.json()["type"]) == (200, "prompt")
     assert made.json()["model"] == "Org/tiny/base"
-    assert speak(client, voice="granny").status_code == 200
+    listed = client.get("/v1/audio/voices/granny").json()
+    listed.pop("created_at")
+    assert listed.items() <= made.json().items()  # it is still of a description
+    for model in ("tts-1", "Org/tiny/base", "design"):
+        assert speak(client, voice="granny", model=model).status_code == 200
     assert client.delete("/v1/audio/voices/granny").status_code == 200
+    assert "granny" not in ids(client)
+    for model in ("Org/tiny/base", "design"):
+        assert speak(client, voice="granny", model=model).status_code == 400
 
 
 def test_a_described_voice_is_kept_as_its_words_without_one(
@@ -220,8 +238,10 @@ def test_a_described_voice_is_kept_as_its_words_without_one(
     models = (ModelSpec("design", str(tiny_folder / "voice_design")),)
     settings = ServeSettings(port=0, models=models, voices=tmp_path, device="cpu")
     with running(settings) as server, httpx.Client(base_url=server.url, timeout=60.0) as client:
-        body = {"name": "granny", "prompt": "A warm old lady."}
-        assert client.post("/v1/audio/voices", json=body).status_code == 200
+        body = {"name": "granny", "prompt": "A warm old lady.", "language": "English"}
+        made = client.post("/v1/audio/voices", json=body)
+        assert (made.status_code, made.json()["language"]) == (200, "English")
+        assert client.get("/v1/audio/voices/granny").json()["language"] == "English"
         assert client.post("/v1/audio/voices", json=body).status_code == 409
         assert ids(client) == {"granny"}
         spoken = {
@@ -267,3 +287,62 @@ def test_an_unknown_voice_names_the_known_ones(client: httpx.Client) -> None:
     nothing = speak(client, voice="alloy", model="Org/tiny/base")  # and no voice was made yet
     assert nothing.status_code == 400
     assert "POST /v1/audio/voices" in nothing.json()["error"]["message"]
+
+
+def test_cloned_voices_are_mixed(client: httpx.Client, server: Running) -> None:
+    create(client, "one")
+    create(client, "two", encode(recording(2.0)[::-1]))
+    voices = server.context.models.voices("Org/tiny/base")
+    assert voices is not None
+    one, two = (voices.choose(name).voice for name in ("one", "two"))
+    mixed = voices.choose("One(3)+two").voice
+    assert isinstance(one, Voice)
+    assert isinstance(two, Voice)
+    assert isinstance(mixed, Voice)
+    np.testing.assert_allclose(mixed.speaker, (3 * one.speaker + two.speaker) / 4, rtol=1e-5)
+    assert speak(client, voice="one+two").status_code == 200
+    for voice in ("one+nobody", "one+", "+", "one(0)+two(0)", "+".join(["one"] * 9)):
+        assert speak(client, voice=voice).status_code == 400
+    preset = next(iter(ids(client, model="presets")))
+    assert speak(client, voice=f"{preset}(2)+{preset}", model="presets").status_code == 200
+    refused = speak(client, voice="vivian+ryan", model="presets")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_mix")
+    for name in ("one", "two"):
+        client.delete(f"/v1/audio/voices/{name}")
+
+
+def test_a_model_that_has_no_voice_yet_is_passed_over(tiny_folder: Path, tmp_path: Path) -> None:
+    names = ("base", "custom_voice")
+    models = tuple(ModelSpec(name, str(tiny_folder / name)) for name in names)
+    settings = ServeSettings(port=0, models=models, voices=tmp_path, device="cpu")
+    with running(settings) as server, httpx.Client(base_url=server.url, timeout=60.0) as client:
+        for voice in ("alloy", None):
+            assert speak(client, voice=voice).status_code == 200
+        assert speak(client, voice="alloy", model="base").status_code == 400
+        create(client, "me")
+        spoken = {
+            model: speak(client, voice="alloy", model=model, seed=1).content
+            for model in ("tts-1", "base")
+        }
+        assert spoken["tts-1"] == spoken["base"]  # now the first model can
+
+
+def test_the_line_that_is_printed_works(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a model that only clones it makes a voice first."""
+    models = (ModelSpec("it's", str(tiny_folder / "base")),)
+    settings = ServeSettings(port=0, models=models, voices=tmp_path, api_keys=("k1", "k2"))
+    with running(settings) as server, httpx.Client(base_url=server.url, timeout=60.0) as client:
+        say_ready(server.url, server.context)
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.endswith(
+            '/v1/audio/voices -H "Authorization: Bearer '
+            '${VIVACE_API_KEY%%,*}" -F name=me -F audio_sample=@me.wav'
+        )
+        client.headers["xi-api-key"] = "k2"
+        create(client, "me")
+        say_ready(server.url, server.context)
+    words = shlex.split(capsys.readouterr().err.splitlines()[-1])
+    assert words[1] == f"{server.url}/v1/audio/speech"
+    assert json.loads(words[words.index("-d") + 1])["model"] == "it's"

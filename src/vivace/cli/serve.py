@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vivace.cli.light import import_torch
 from vivace.cli.options import WYOMING_FLAGS
 from vivace.cli.streams import plain, tell
 from vivace.errors import RequestError
 from vivace.serve.settings import ServeSettings, field_names, public_name, resolve_settings
+
+if TYPE_CHECKING:
+    from vivace.serve.context import ServeContext
 
 SPARE_FILES = 512  # besides connections
 PACKAGES = ("fastapi", "uvicorn", "websockets", "python_multipart")
@@ -58,17 +62,17 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
     tell(f"loading {', '.join(plain(spec.name) for spec in settings.models)}")
     server = Server(ServeContext.create(settings), has_http=has_http)
 
-    def say_ready(url: str) -> None:
+    def on_ready(url: str) -> None:
         if server.wyoming_url is not None:
             tell(f"wyoming: {server.wyoming_url}")
         if has_http:
-            _say_ready(url, settings)
+            say_ready(url, server.context)
         else:
             tell("ready")
 
     loop = asyncio.new_event_loop()
     try:
-        loop.run_until_complete(server.serve(say_ready))
+        loop.run_until_complete(server.serve(on_ready))
     finally:
         loop.close()  # without waiting for a model that is still being loaded
     tell("stopped")
@@ -97,15 +101,22 @@ def _check_wyoming(settings: ServeSettings) -> None:
         raise RequestError(f"--zeroconf needs the package zeroconf: {install} brings it")
 
 
-def _say_ready(url: str, settings: ServeSettings) -> None:
+def say_ready(url: str, context: ServeContext) -> None:
+    """With a line that works: where there is no voice yet, one that makes it."""
+    settings, models = context.settings, context.models
     url = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-    key = f' -H "Authorization: Bearer ${settings.api_key_env}"' if settings.api_keys else ""
-    model = settings.models[0].name
     tell(f"ready: {url}{settings.root_path}/")
-    tell(
-        f"curl {url}/v1/audio/speech{key} -H 'Content-Type: application/json' "
-        f"""-d '{{"model": "{plain(model)}", "input": "Hello.", "voice": "alloy"}}' -o hello.mp3"""
-    )
+    first = "%%,*" if len(settings.api_keys) > 1 else ""
+    bearer = f"Authorization: Bearer ${{{settings.api_key_env}{first}}}"
+    key = f' -H "{bearer}"' if settings.api_keys else ""
+    curl = f"curl {'-k ' if settings.tls_cert else ''}{url}/v1/audio"
+    able = [name for name in models.names if (voices := models.voices(name)) and voices.can_speak]
+    if not able:
+        tell(f"{curl}/voices{key} -F name=me -F audio_sample=@me.wav")
+        return
+    fields = json.dumps({"model": plain(able[0]), "input": "Hello.", "voice": "alloy"})
+    fields = fields.replace("'", r"'\''")
+    tell(f"{curl}/speech{key} -H 'Content-Type: application/json' -d '{fields}' -o hello.mp3")
 
 
 def _allow_files(num_connections: int) -> None:

@@ -21,6 +21,8 @@ from vivace.serve.errors import RefusedError
 
 DATA_URI = re.compile(r"data:[^,]{1,200};base64,", re.IGNORECASE)
 SCHEME = re.compile(r"\s*[a-z][a-z0-9+.-]{0,20}:", re.IGNORECASE)
+BLANKS = re.compile(r"[ \t\r\n]+")
+URL_SAFE = str.maketrans("-_", "+/")
 MAX_DEPTH = 16
 MAX_VALUES = 20_000
 MAX_MARKS = 400_000  # quotes, escapes, commas and brackets, in strings too
@@ -170,8 +172,9 @@ def _from_base64(text: str, max_bytes: int, param: str) -> bytes:
         )
     if len(payload) // 4 * 3 - 2 > max_bytes:
         raise _audio_too_large(max_bytes, param)
+    payload = BLANKS.sub("", payload).translate(URL_SAFE).rstrip("=")  # `base64` breaks lines
     try:
-        return base64.b64decode(payload, validate=True)
+        return base64.b64decode(payload + "=" * (-len(payload) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
         raise _refuse_audio(param, f"it is neither base64 nor a data URI: {error}") from error
 

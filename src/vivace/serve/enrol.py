@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -84,7 +85,8 @@ def routes(context: ServeContext) -> APIRouter:
         async with lock:
             await _check_room(context, wanted.name)
             make = _clone if wanted.audio is not None else _design
-            return JSONResponse((await make(context, wanted)).as_json())
+            made = await make(context, wanted)
+            return JSONResponse(replace(made, created=int(time.time())).as_json())
 
     @router.delete("/v1/audio/voices/{voice_id}")
     async def delete_voice(voice_id: str) -> Response:
@@ -248,24 +250,24 @@ async def _design(context: ServeContext, wanted: Wanted) -> Listed:
             param="prompt",
         )
     bases = [card for card in context.models.cards() if card.can_clone]
-    if not bases:
-        await asyncio.to_thread(
-            write_description, designer.voices.library.folder, wanted.name, wanted.prompt
-        )
-        return Listed(wanted.name, "prompt", designer.name, wanted.language)
-    base = await context.models.get(bases[0].name)
-    sample = await asyncio.to_thread(
-        designer.tts.speak,
+    speaker = designer
+    if bases:
+        speaker = await context.models.get(bases[0].name)
+        with context.models.in_use(designer), context.models.in_use(speaker):
+            await asyncio.to_thread(_speak_and_enrol, designer, speaker, wanted)
+    folder = designer.voices.library.folder
+    words = (wanted.name, wanted.prompt, wanted.language)
+    await asyncio.to_thread(write_description, folder, *words)
+    return Listed(wanted.name, "prompt", speaker.name, wanted.language)
+
+
+def _speak_and_enrol(designer: Model, base: Model, wanted: Wanted) -> None:
+    sample = designer.tts.speak(
         SAMPLE_TEXT,
         instruct=wanted.prompt,
-        language=_language(designer),
+        language="english" if "english" in designer.card.languages else "auto",
         max_frames=SAMPLE_FRAMES,
     )
     # A sample that was cut does not say its text, so it serves as a speaker vector alone.
     transcript = SAMPLE_TEXT if sample.finish_reason == "stop" else None
-    await asyncio.to_thread(_enrol, base, sample, wanted, transcript)
-    return Listed(wanted.name, "prompt", base.name, wanted.language)
-
-
-def _language(model: Model) -> str:
-    return "english" if "english" in model.card.languages else "auto"
+    _enrol(base, sample, wanted, transcript)

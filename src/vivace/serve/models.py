@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import re
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -131,10 +132,11 @@ class Models:
 
         Clients send names of their own (`tts-1`), so a name that is not served is no error: it
         means the first model of `model_type` where one is asked for (`base` to clone), else the
-        first that has a voice of the name `voice`, else the default. A model that is broken, or not
+        first that has a voice of the name `voice`, else the first that can speak without: one that
+        only clones cannot before there is a voice. A model that is broken, or not
         ready for the first time, is a RefusedError with status 503.
         """
-        entry = self._pick(name, voice, model_type)
+        entry = await self._pick(name, voice, model_type)
         entry.last_used = time.monotonic()
         if entry.model is not None:
             return entry.model
@@ -177,7 +179,7 @@ class Models:
 
     # -- choosing ----------------------------------------------------------------------------
 
-    def _pick(self, name: object, voice: object, model_type: str | None) -> Entry:
+    async def _pick(self, name: object, voice: object, model_type: str | None) -> Entry:
         if name is not None and not isinstance(name, str):
             raise RefusedError(f"model is a name, not {type(name).__name__}", param="model")
         if name is not None and name in self._entries:
@@ -188,13 +190,17 @@ class Models:
                 entry for entry in entries if entry.card and entry.card.model_type == model_type
             ]
             return fits[0] if fits else entries[0]
-        key = voice_key(voice) if len(entries) > 1 else None
-        if key is not None:
-            for entry in entries:
-                voices = self.voices(entry.spec.name)
-                if voices is not None and voices.find(key) is not None:
-                    return entry
-        return entries[0]
+        if len(entries) == 1:
+            return entries[0]
+        return await asyncio.to_thread(self._find, entries, voice_key(voice))  # it reads files
+
+    def _find(self, entries: list[Entry], key: str | None) -> Entry:
+        """The model for a voice's name, or for the first name of a mix."""
+        first = re.split(r"[+(]", key or "")[0].strip()
+        known = [(entry, voices) for entry in entries if (voices := self.voices(entry.spec.name))]
+        fits = [entry for entry, voices in known if first and voices.find(first)]
+        fits = fits or [entry for entry, voices in known if voices.can_speak]
+        return fits[0] if fits else entries[0]
 
     # -- loading -----------------------------------------------------------------------------
 

@@ -79,7 +79,8 @@ async def answer_speech(
         )
         request.check_task(model.card)
         encoder = open_encoder(encoders, model, request)
-        options, ignored = await choose_options(clones, model, request, recording)
+        with context.models.in_use(model):
+            options, ignored = await choose_options(clones, model, request, recording)
         speech = SpeechAnswer(
             request,
             encoder,
@@ -111,13 +112,18 @@ async def choose_options(
         ignored.append("instructions")
     if recording is not None:
         transcript = None if request.x_vector_only_mode else request.ref_text or None
-        voice = await clones.get(model, recording, transcript)
+        try:
+            voice = await clones.get(model, recording, transcript)
+        except AudioError as error:
+            raise RefusedError(str(error), param="ref_audio", code="invalid_audio") from error
         chosen: dict[str, Any] = {"voice": voice, "instruct": instructions}
     elif request.speaker_embedding:
         speaker = np.asarray(request.speaker_embedding, np.float32)
         chosen = {"voice": Voice(name="embedding", speaker=speaker), "instruct": instructions}
     else:
-        chosen = model.voices.choose(request.voice_name).options(instructions)
+        choose = partial(model.voices.choose, request.voice_name)
+        found = await asyncio.to_thread(choose) if model.voices.is_on_disk else choose()
+        chosen = found.options(instructions)
     return {**request.options(), **chosen}, ignored
 
 

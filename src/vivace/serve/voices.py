@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from vivace.disk import write_whole
 from vivace.errors import RequestError, UnknownVoiceError, VoiceFileError
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.voices.folders import make_private
-from vivace.voices.library import VoiceLibrary
+from vivace.voices.library import SUFFIX, VoiceLibrary
 from vivace.voices.voice import NAME_PATTERN, Voice
 
 # What each of OpenAI's names is spoken by, where the model has that speaker.
@@ -33,6 +37,8 @@ SPEAKERS = (*FEMALE, "uncle_fu", "dylan", "eric", "ryan", "aiden")
 DESCRIPTION_SUFFIX = ".description.json"
 MAX_DESCRIPTION_CHARS = 2_000
 MAX_VOICE_NAME = 200  # characters of a request's name that an error repeats
+PART = re.compile(r"([^()]+?)\s*(?:\(\s*([0-9]{1,4}(?:\.[0-9]{1,6})?)\s*\))?")  # of a mix: name(2)
+MAX_PARTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class Listed:
     kind: str  # preset, audio_sample (cloned), prompt (described) or alias
     model: str
     language: str | None = None
-    created: str | None = None
+    created: int = 0  # seconds since 1970
 
     def as_json(self) -> dict[str, Any]:
         """OpenAI's voice object, and what Open WebUI reads: `id` and `name`."""
@@ -67,7 +73,7 @@ class Listed:
             "type": self.kind,
             "model": self.model,
             "language": self.language,
-            "created_at": _seconds(self.created),
+            "created_at": self.created,
         }
 
 
@@ -81,13 +87,16 @@ class Voices:
     def choose(self, name: object = None) -> Chosen:
         """What a request's `voice` stands for: a string, `{"id": …}`, or None for the default.
 
-        An UnknownVoiceError names the voices there are.
+        `a+b` and `a(2)+b` are mixes. An UnknownVoiceError names the voices there are. It may read
+        the library: call it in a thread where `is_on_disk`.
         """
         key = voice_key(name)
         if key is None or key == "default":
             return self._default()
         if found := self.find(key):
             return found
+        if "+" in key:
+            return self._mix(key)
         if key in OPENAI_NAMES or key in SPEAKERS:
             return self._alias(key)
         raise UnknownVoiceError(str(key)[:MAX_VOICE_NAME], self.names())
@@ -99,9 +108,19 @@ class Voices:
                 return Chosen(speaker)
         if self.card.can_clone and key in self.library:
             return Chosen(self.library.get(key))
-        if self.card.can_design and (description := read_description(self.library.folder, key)):
-            return Chosen(None, description)
+        if self.card.can_design and (described := read_description(self.library.folder, key)):
+            return Chosen(None, described.prompt)
         return None
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether a choice may read the library, which is not for an event loop."""
+        return self.card.can_clone or self.card.can_design
+
+    @property
+    def can_speak(self) -> bool:
+        """Whether there is a voice for a request that names none of its own."""
+        return not self.card.can_clone or self._first_clone() is not None
 
     def names(self) -> list[str]:
         return [listed.id for listed in self.listed()]
@@ -111,14 +130,13 @@ class Voices:
         name, card = self.card.name, self.card
         found = [Listed(speaker, "preset", name) for speaker in card.speakers]
         if card.can_clone:
-            found += [
-                Listed(voice.name, "audio_sample", name, voice.language, voice.created)
-                for voice in self.library.voices()
-                if voice.width == card.width
-            ]
+            found += map(self._listed_clone, self._clones())
         if card.can_design:
-            found += [Listed(each, "prompt", name) for each in descriptions(self.library.folder)]
-        if with_aliases and self._can_alias(found):
+            found += [
+                Listed(each, "prompt", name, told.language, _created(told.path))
+                for each, told in descriptions(self.library.folder).items()
+            ]
+        if with_aliases and (found or card.can_design):
             taken = {listed.id.lower() for listed in found}
             names = (*OPENAI_NAMES, *SPEAKERS)
             found += [Listed(each, "alias", name) for each in names if each not in taken]
@@ -129,26 +147,56 @@ class Voices:
         key = voice_key(name) or ""
         if key in {speaker.lower() for speaker in self.card.speakers}:
             raise RequestError(f"{key!r} is a voice of the model itself and cannot be deleted")
-        if delete_description(self.library.folder, key):
-            return
-        self.library.remove(key)
+        was_described = delete_description(self.library.folder, key)
+        if not was_described or key in self.library:
+            self.library.remove(key)
 
-    def _can_alias(self, found: list[Listed]) -> bool:
-        return bool(found) or self.card.can_design
+    def _clones(self) -> Iterator[Voice]:
+        return (voice for voice in self.library if voice.width == self.card.width)
+
+    def _listed_clone(self, voice: Voice) -> Listed:
+        """A clone of a recording; or of a description, which is then kept beside it."""
+        folder = self.library.folder
+        kind = "prompt" if read_description(folder, voice.name) else "audio_sample"
+        created = _created(folder / f"{voice.name}{SUFFIX}")
+        return Listed(voice.name, kind, self.card.name, voice.language, created)
+
+    def _first_clone(self) -> Voice | None:
+        return next(self._clones(), None)
+
+    def _mix(self, key: str) -> Chosen:
+        """The weighted mean of cloned voices, as speaker vectors alone."""
+        parts = [PART.fullmatch(part.strip()) for part in key.split("+")]
+        if None in parts or len(parts) > MAX_PARTS:
+            raise UnknownVoiceError(key[:MAX_VOICE_NAME], self.names())
+        chosen = [self.choose(part[1]) for part in parts if part]
+        weights = [float(part[2] or 1) for part in parts if part]
+        if len({(_name(each.voice), each.description) for each in chosen}) == 1:
+            return chosen[0]
+        voices = [each.voice for each in chosen if isinstance(each.voice, Voice)]
+        if len(voices) < len(chosen) or not sum(weights):
+            raise RefusedError(
+                f"{key[:MAX_VOICE_NAME]!r}: only cloned voices can be mixed, on a Base model, with "
+                "weights above 0",
+                param="voice",
+                code="unsupported_mix",
+            )
+        vector = np.average([voice.speaker for voice in voices], axis=0, weights=weights)
+        return Chosen(Voice(name="mix", speaker=vector.astype(np.float32)))
 
     def _default(self) -> Chosen:
         if self.card.speakers:
             return Chosen(self.card.speakers[0])
         if self.card.can_clone:
-            usable = [voice for voice in self.library.voices() if voice.width == self.card.width]
-            if not usable:
+            first = self._first_clone()
+            if first is None:
                 raise RefusedError(
                     f"the model {self.card.name!r} speaks with cloned voices and there is none "
                     "yet: send ref_audio, or create one at POST /v1/audio/voices",
                     code="voice_not_found",
                     param="voice",
                 )
-            return Chosen(usable[0])
+            return Chosen(first)
         return Chosen()
 
     def _alias(self, key: str) -> Chosen:
@@ -157,6 +205,10 @@ class Voices:
             kind = "female" if speaker in FEMALE else "male"
             return Chosen(None, f"A clear, natural adult {kind} voice.")
         return self.find(speaker) or self._default()
+
+
+def _name(voice: str | Voice | None) -> str | None:
+    return voice.name if isinstance(voice, Voice) else voice
 
 
 def voice_key(name: object) -> str | None:
@@ -175,27 +227,36 @@ def voice_key(name: object) -> str | None:
 # -- described voices ------------------------------------------------------------------------
 
 
-def read_description(folder: Path, name: str) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Description:
+    path: Path
+    prompt: str
+    language: str | None
+
+
+def read_description(folder: Path, name: str) -> Description | None:
     if not NAME_PATTERN.fullmatch(name):
         return None
+    path = folder / f"{name}{DESCRIPTION_SUFFIX}"
     try:
-        stored = json.loads((folder / f"{name}{DESCRIPTION_SUFFIX}").read_text("utf-8"))
-        return str(stored["prompt"])[:MAX_DESCRIPTION_CHARS]
-    except (OSError, ValueError, KeyError, TypeError):
+        stored = json.loads(path.read_text("utf-8"))
+        prompt, language = str(stored["prompt"])[:MAX_DESCRIPTION_CHARS], stored.get("language")
+        return Description(path, prompt, language if isinstance(language, str) else None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def descriptions(folder: Path) -> list[str]:
+def descriptions(folder: Path) -> dict[str, Description]:
     try:
         names = sorted(os.listdir(folder))
     except OSError:
-        return []
+        return {}
     keys = [name.removesuffix(DESCRIPTION_SUFFIX) for name in names if DESCRIPTION_SUFFIX in name]
-    return [key for key in keys if NAME_PATTERN.fullmatch(key) and read_description(folder, key)]
+    return {key: told for key in keys if (told := read_description(folder, key))}
 
 
-def write_description(folder: Path, name: str, prompt: str) -> None:
-    content = json.dumps({"name": name, "prompt": prompt}).encode()
+def write_description(folder: Path, name: str, prompt: str, language: str | None = None) -> None:
+    content = json.dumps({"name": name, "prompt": prompt, "language": language}).encode()
     try:
         make_private(folder)
         write_whole(folder / f"{name}{DESCRIPTION_SUFFIX}", content, replace=False)
@@ -217,7 +278,9 @@ def delete_description(folder: Path, name: str) -> bool:
     return True
 
 
-def _seconds(created: str | None) -> int:
-    if created is None:
-        return 0
-    return int(datetime.fromisoformat(created).replace(tzinfo=timezone.utc).timestamp())
+def _created(path: Path) -> int:
+    """When the file was written; now, if another process deletes it meanwhile."""
+    try:
+        return int(path.stat().st_mtime)
+    except OSError:
+        return int(time.time())

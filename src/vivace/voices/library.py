@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from vivace.disk import sweep, write_whole
@@ -41,15 +42,19 @@ class VoiceLibrary:
 
     def voices(self) -> list[Voice]:
         """Every voice that can be read, sorted by name; other files are skipped."""
+        return list(self)
+
+    def __iter__(self) -> Iterator[Voice]:
+        """As `voices`, one file after another."""
         try:
             entries = sorted(self.folder.iterdir())
         except FileNotFoundError:
-            return []
+            return
         except OSError as error:
             raise self._refusal("be listed", error) from error
         names = [entry.name.removesuffix(SUFFIX) for entry in entries if entry.suffix == SUFFIX]
-        found = [self._load_if_sound(name) for name in names if NAME_PATTERN.fullmatch(name)]
-        return [voice for voice in found if voice is not None]
+        found = (self._load_if_sound(name) for name in names if NAME_PATTERN.fullmatch(name))
+        yield from (voice for voice in found if voice is not None)
 
     def get(self, name: str) -> Voice:
         """The voice of that name, or UnknownVoiceError; a damaged file is a VoiceFileError."""

@@ -32,7 +32,8 @@ class Studio:
         )
         request.check_task(model.card)
         encoder = open_encoder(self.encoders, model, request)  # whether it can be
-        options, _ = await choose_options(self.clones, model, request, recording)
+        with self.context.models.in_use(model):
+            options, _ = await choose_options(self.clones, model, request, recording)
         return Speaker(self, request, model.name, options, encoder.sample_rate)
 
 

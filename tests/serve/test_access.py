@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,7 +94,7 @@ def test_a_key_opens_every_route(http: httpx.Client, headers: dict[str, str]) ->
 
 @pytest.mark.parametrize(
     "path",
-    ["/health/../v1/models", "//health/live", "/page/../v1/models", "/health/live/", "/page"],
+    ["/health/../v1/models", "//health/live", "/page/../v1/models", "/health/live/x", "/page"],
 )
 def test_no_spelling_of_a_path_goes_around_the_key(keyed: Running, path: str) -> None:
     request = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -153,6 +154,23 @@ def test_a_socket_needs_the_key_too(keyed: Running) -> None:
 
 def test_a_socket_to_nowhere_is_a_404(server: Running) -> None:
     assert handshake(server, "/v1/nowhere")[0] == 404
+
+
+def test_a_plain_request_to_a_socket_hears_so(http: httpx.Client) -> None:
+    for path in ("/v1/realtime", "/v1/text-to-speech/alloy/stream-input"):
+        answer = http.get(path, headers={"xi-api-key": KEY})
+        assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
+        assert answer.json()["error"]["code"] == "websocket_needed"
+
+
+def test_a_bad_handshake_is_told_in_openais_shape(server: Running) -> None:
+    head = "GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+    answer = talk(server.port, f"{head}Upgrade: websocket\r\n\r\n".encode())
+    head, _, body = answer.decode().partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 400")
+    assert re.search(r"(?i)\nx-request-id: req_[0-9a-f]{24}\b", head)
+    assert re.search(r"(?i)\ncontent-type: application/json\b", head)
+    assert json.loads(body)["error"]["code"] == "invalid_handshake"
 
 
 def test_a_browser_gives_a_socket_its_key_as_a_subprotocol(keyed: Running) -> None:
@@ -232,6 +250,10 @@ def test_an_allowed_origin_is_told_so_and_still_needs_the_key(http: httpx.Client
     assert preflight.status_code == 204
     assert preflight.headers["access-control-allow-origin"] == ALLOWED
     assert "authorization" in preflight.headers["access-control-allow-headers"]
+    asked = "authorization, x-stainless-lang"  # openai in a browser
+    headers["access-control-request-headers"] = asked
+    preflight = http.options("/v1/audio/speech", headers=headers)
+    assert preflight.headers["access-control-allow-headers"] == asked
     refused = http.get("/v1/models", headers={"origin": ALLOWED})
     assert refused.status_code == 401
     assert refused.headers["access-control-allow-origin"] == ALLOWED  # or the page cannot read it
@@ -244,6 +266,20 @@ def test_an_allowed_origin_is_told_so_and_still_needs_the_key(http: httpx.Client
 def test_with_a_key_any_host_is_served(http: httpx.Client) -> None:
     headers = {"host": "tts.example", "xi-api-key": KEY}
     assert http.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_a_sub_path_may_be_on_an_address_or_not(tmp_path: Path) -> None:
+    """A proxy takes it off, or does not; and the page's address gets its slash."""
+    settings = ServeSettings(port=0, voices=tmp_path, api_keys=KEYS, root_path="/a/tts")
+    with running(settings, ScriptedSpeech().load) as server, httpx.Client(timeout=60) as http:
+        for path in ("/", "/a/tts/", "/page/app.js", "/a/tts/page/app.js", "/a/tts/health/ready"):
+            assert http.get(f"{server.url}{path}").status_code == 200
+        bare = http.get(f"{server.url}/a/tts")
+        assert (bare.status_code, bare.headers["location"]) == (307, "tts/")
+        for path in ("/v1/models", "/a/tts/v1/models", "/a/tts/v1/models/", "/a/ttsv1/models"):
+            assert http.get(f"{server.url}{path}").status_code == 401
+            status = http.get(f"{server.url}{path}", headers={"xi-api-key": KEY}).status_code
+            assert status == (404 if "ttsv1" in path else 200)
 
 
 # -- lists, rates, ids -----------------------------------------------------------------------

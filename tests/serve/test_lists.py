@@ -21,6 +21,14 @@ def test_models_are_listed_in_openais_shape(client: httpx.Client) -> None:
     assert client.get("/v1/audio/models").json()["models"][0]["id"] == "vivace"
 
 
+def test_a_slash_at_the_end_changes_nothing(client: httpx.Client) -> None:
+    for path in ("/v1/audio/voices", "/v1/models/vivace", "/health/ready"):
+        plain, slashed = client.get(path), client.get(f"{path}/")
+        assert (slashed.status_code, slashed.json()) == (200, plain.json())
+    spoken = client.post("/v1/audio/speech/", json={"input": "Hi.", "max_new_tokens": 2})
+    assert spoken.status_code == 200
+
+
 def test_an_unknown_model_is_a_404_that_names_the_known(client: httpx.Client) -> None:
     answer = client.get("/v1/models/Qwen/other")
     assert answer.status_code == 404

@@ -42,6 +42,30 @@ def test_models_have_names_of_their_own_or_of_their_source(tmp_path: Path) -> No
         resolve_settings({"models": ["a=x", "a=y"]}, {})
 
 
+def test_a_key_that_was_asked_for_is_needed(tmp_path: Path) -> None:
+    file = tmp_path / "vivace.toml"
+    file.write_text('api_key_env = "NONE_SUCH"\n')
+    told = ({"api_key_env": "NONE_SUCH"}, {}, None), ({}, {"VIVACE_API_KEY_ENV": "NONE_SUCH"}, None)
+    for flags, environment, config in (*told, ({}, {}, file)):
+        with pytest.raises(RequestError, match="NONE_SUCH holds no key"):
+            resolve_settings(flags, environment, config)
+        assert resolve_settings(flags, {**environment, "NONE_SUCH": "k"}, config).api_keys == ("k",)
+
+
+@pytest.mark.parametrize(
+    "told", [{"max_requests_per_minute": 0}, {"max_streams": 0}, {"header_timeout_s": 0.0}]
+)
+def test_a_limit_of_nothing_is_refused(told: dict[str, float]) -> None:
+    with pytest.raises(RequestError, match="more than 0"):
+        resolve_settings(told, {})
+    assert resolve_settings({"max_queue": 0, "drain_timeout_s": 0}, {}).max_queue == 0
+
+
+def test_a_number_is_not_rounded() -> None:
+    with pytest.raises(RequestError, match="a whole number is needed"):
+        resolve_settings({"port": 80.5}, {})
+
+
 def test_an_open_address_needs_a_key_or_permission() -> None:
     with pytest.raises(RequestError, match="--allow-anonymous"):
         ServeSettings(host="0.0.0.0")

@@ -121,7 +121,7 @@ class Access:
 def route_path(scope: Mapping[str, Any]) -> str:
     """The path as the router sees it: without the proxy's sub-path, which may be on it or not."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
-    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+    return path[len(root) :] or "/" if root and f"{path}/".startswith(f"{root}/") else path
 
 
 def _is_public(path: str, method: str) -> bool:

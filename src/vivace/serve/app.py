@@ -43,7 +43,7 @@ def create_app(context: ServeContext) -> FastAPI:
         version=__version__,
         docs_url=None,  # FastAPI's page loads a CDN
         redoc_url=None,
-        root_path=context.settings.root_path,
+        redirect_slashes=False,  # to a scheme and host that a proxy may have changed; see guard.py
     )
     for routes in ROUTES:
         app.include_router(routes(context))

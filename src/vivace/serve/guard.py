@@ -30,8 +30,10 @@ log = logging.getLogger(__name__)
 CROWDED = "vivace_crowded"  # of a connection's state: there are too many
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 SUBPROTOCOLS = ("vivace", "realtime")  # that may be accepted; a key never is
-EXPOSED = "x-request-id, retry-after, retry-after-ms, content-type"
+EXPOSED = "x-request-id, retry-after, retry-after-ms, content-type, x-vivace-ignored"
 CORS_METHODS = "GET, POST, DELETE, OPTIONS"
+CORS_HEADERS = "authorization, content-type, xi-api-key, x-request-id"
+HEADER_NAMES = re.compile(r"[A-Za-z0-9_, -]{1,2000}")
 MAX_CORS_S = 600
 MAX_HEADER_BYTES = 32 * 1024
 LEFT = 499  # in the log: the client left before an answer
@@ -46,15 +48,18 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        if scope.get("method") == "HEAD":  # a GET whose body uvicorn leaves out
-            scope = {**scope, "method": "GET"}
+        scope = self._settled(scope)
         visit = Visit(self._context, scope, send, read_headers(scope))
         try:
             self._check_frame(scope, visit.headers)
             visit.origin = self._access.check_origin(visit.headers)
             self._access.check(scope, visit.headers, visit.origin)
             if visit.is_preflight:
-                await visit.answer(Response(status_code=204, headers=_preflight_headers()), receive)
+                headers = _preflight_headers(visit.headers)
+                await visit.answer(Response(status_code=204, headers=headers), receive)
+            elif scope["path"] == scope["root_path"]:  # the page's addresses are relative
+                there = {"location": f"{scope['root_path'].rpartition('/')[2]}/"}
+                await visit.answer(Response(status_code=307, headers=there), receive)
             else:
                 await self._app(scope, self._bounded(receive), visit.send)
         except ClientDisconnect:
@@ -63,6 +68,16 @@ class Guard:
             await visit.fail(error, receive)
         finally:
             visit.report()
+
+    def _settled(self, scope: Scope) -> Scope:
+        """With the proxy's sub-path; HEAD as a GET, whose body uvicorn leaves out; and without a
+        slash at the end, where many base URLs have one."""
+        scope = {**scope, "root_path": self._context.settings.root_path}
+        if scope.get("method") == "HEAD":
+            scope["method"] = "GET"
+        if route_path(scope) not in ("/", "//") and scope["path"].endswith("/"):
+            scope["path"] = scope["path"][:-1]
+        return scope
 
     def _check_frame(self, scope: Scope, headers: Mapping[str, str]) -> None:
         if scope.get("state", {}).get(CROWDED) and not route_path(scope).startswith("/health"):
@@ -184,9 +199,11 @@ def new_request_id(scope: Mapping[str, Any]) -> str:
     return given if REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
 
 
-def _preflight_headers() -> dict[str, str]:
+def _preflight_headers(asked: Mapping[str, str]) -> dict[str, str]:
+    """To an origin that is allowed; clients in browsers send headers of their own."""
+    names = asked.get("access-control-request-headers", "")
     return {
         "access-control-allow-methods": CORS_METHODS,
-        "access-control-allow-headers": "authorization, content-type, xi-api-key, x-request-id",
+        "access-control-allow-headers": names if HEADER_NAMES.fullmatch(names) else CORS_HEADERS,
         "access-control-max-age": str(MAX_CORS_S),
     }

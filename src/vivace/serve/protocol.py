@@ -15,6 +15,8 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
+from websockets.http11 import Response
+from websockets.typing import StatusLike
 
 from vivace.serve.body import TRANSPORT
 from vivace.serve.errors import Failure
@@ -164,6 +166,20 @@ def socket_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
     class TimedWebSocket(SendDeadline, WebSocketsSansIOProtocol):
         send_timeout_s = settings.send_timeout_s
         is_refused = False  # it sent what is no message; nothing more of it is looked at
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._reject = self.conn.reject
+            self.conn.reject = self._refuse_handshake  # type: ignore[method-assign]
+
+        def _refuse_handshake(self, status: StatusLike, text: str) -> Response:
+            """Of websockets' own; a refusal of ours comes from the application."""
+            failure = Failure(int(status), " ".join(text.split()), "invalid_handshake")
+            response = self._reject(status, json.dumps(failure.body))
+            response.headers["x-request-id"] = new_request_id({"headers": []})
+            del response.headers["content-type"]
+            response.headers["content-type"] = "application/json"
+            return response
 
         def data_received(self, data: bytes) -> None:
             if not self.is_refused:

@@ -102,6 +102,9 @@ class ServeSettings:
         for port in (self.port, self.wyoming_port or 0):
             if not 0 <= port <= 65_535:
                 raise RequestError(f"a port is 0 to 65535, not {port}")
+        for name in field_names():
+            if _is_limit(name) and getattr(self, name) == 0:
+                raise RequestError(f"{public_name(name)} has to be more than 0")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise RequestError("TLS needs both a certificate and its key")
         if self.root_path and not (self.root_path.startswith("/") and self.root_path[-1] != "/"):
@@ -162,13 +165,19 @@ def resolve_settings(
     told |= {name: _read(name, value, "") for name, value in flags.items() if value is not None}
     keys = environment.get(told.get("api_key_env", "VIVACE_API_KEY"), "")
     told["api_keys"] = tuple(key.strip() for key in keys.split(",") if key.strip())
-    if flags.get("api_key_env") and not told["api_keys"]:
-        raise RequestError(f"the variable {flags['api_key_env']} holds no key; set it first")
+    if told.get("api_key_env") and not told["api_keys"]:
+        raise RequestError(f"the variable {told['api_key_env']} holds no key; set it first")
     return ServeSettings(**told)
 
 
 def field_names() -> list[str]:
     return [each.name for each in dataclasses.fields(ServeSettings)]
+
+
+def _is_limit(name: str) -> bool:
+    """Of what there has to be some; no queue, no voices made and no wait at a drain are fine."""
+    is_optional = name in ("max_queue", "max_voices", "drain_timeout_s", "unload_after_s")
+    return not is_optional and (name.startswith("max_") or name.endswith("_s"))
 
 
 def public_name(field_name: str) -> str:
@@ -234,6 +243,8 @@ def _above_0(kind: type[int] | type[float]) -> Callable[[Any], int | float]:
         if isinstance(value, bool):
             raise ValueError("a number is needed")
         number = kind(value)
+        if isinstance(value, float) and number != value:
+            raise ValueError("a whole number is needed")
         if not 0 <= number < float("inf"):
             raise ValueError("a number of 0 or more is needed")
         return number
@@ -257,4 +268,4 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 def _show(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
+    return "none" if value in (None, "") else str(value)

@@ -59,9 +59,11 @@ def routes(context: ServeContext) -> APIRouter:
     served = read_files()
 
     @router.api_route("/", methods=["GET", "HEAD"])
+    @router.api_route("/favicon.ico", methods=["GET", "HEAD"])
     @router.api_route("/page/{name}", methods=["GET", "HEAD"])
     async def show(request: Request) -> Response:
-        name = request.path_params.get("name", "index.html")
+        is_icon = request.url.path.endswith(".ico")  # for /docs, and answers shown in a tab
+        name = request.path_params.get("name", "icon.svg" if is_icon else "index.html")
         found = served.get(name)
         if found is None:
             raise HTTPException(404, f"the page has no file {name[:100]!r}")

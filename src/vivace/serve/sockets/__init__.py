@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import Encoders
+from vivace.serve.errors import Failure
 from vivace.serve.sockets.elevenlabs import ElevenLabsSession
 from vivace.serve.sockets.omni import OmniSession
 from vivace.serve.sockets.realtime import RealtimeSession
 from vivace.serve.sockets.speech import Studio
 from vivace.serve.speech import Clones
 
+OMNI, REALTIME = "/v1/audio/speech/stream", "/v1/realtime"
+ELEVENLABS = "/v1/text-to-speech/{voice_id}"
+
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
     studio = Studio(context, Encoders(), Clones())
 
-    @router.websocket("/v1/audio/speech/stream")
+    @router.websocket(OMNI)
     async def omni(websocket: WebSocket) -> None:
         await OmniSession(websocket, studio).run()
 
-    @router.websocket("/v1/realtime")
+    @router.websocket(REALTIME)
     async def realtime(websocket: WebSocket) -> None:
         await RealtimeSession(websocket, studio).run()
 
-    @router.websocket("/v1/text-to-speech/{voice_id}/stream-input")
+    @router.websocket(f"{ELEVENLABS}/stream-input")
     async def stream_input(websocket: WebSocket, voice_id: str) -> None:
         await ElevenLabsSession(websocket, studio, voice_id, has_contexts=False).run()
 
-    @router.websocket("/v1/text-to-speech/{voice_id}/multi-stream-input")
+    @router.websocket(f"{ELEVENLABS}/multi-stream-input")
     async def multi_stream_input(websocket: WebSocket, voice_id: str) -> None:
         await ElevenLabsSession(websocket, studio, voice_id, has_contexts=True).run()
+
+    @router.get(OMNI, include_in_schema=False)
+    @router.get(REALTIME, include_in_schema=False)
+    @router.get(f"{ELEVENLABS}/stream-input", include_in_schema=False)
+    @router.get(f"{ELEVENLABS}/multi-stream-input", include_in_schema=False)
+    async def refuse() -> Response:
+        """For browsers' address bars, and proxies that take the upgrade off."""
+        message = "this is a WebSocket: connect by ws:// or wss://, and let proxies pass upgrades"
+        response = Failure(426, message, "websocket_needed").response()
+        response.headers["upgrade"] = "websocket"
+        return response
 
     return router

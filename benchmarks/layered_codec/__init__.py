@@ -1,0 +1,1 @@
+"""A decoder of the codec on trial; what is proven moves to `vivace.backends.cuda_graph`."""

@@ -1,0 +1,285 @@
+"""The codec's decoder with a kernel per layer, on trial: `layered_codec_trial.py` measures it.
+
+Activations are [batch, time, channels].
+
+Products run on tensor cores. `split` is 3xTF32 emulation of float32: each float32 is split into two
+TF32 numbers, and three of the four products are summed. `half` rounds weights and inputs of the
+layers behind the transformer to float16 and sums in float32; what layers add up stays float32.
+
+A layer is one kernel, and one more moves its history on. It reads the past of its input from the
+slot's history and writes what the next layer takes, activated and in that layer's dtype. Linear
+layers with nothing between them become one when the weights are packed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from layered_codec import kernels
+from layered_codec.layers import (
+    Activation,
+    CodeSum,
+    Histories,
+    Mix,
+    Past,
+    Product,
+    RingAttention,
+    TransformerLayer,
+)
+from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
+from vivace.model.codec import Codec
+from vivace.model.codec_decoder import (
+    CodecDecoder,
+    ConvNeXt,
+    PreTransformer,
+    ResidualUnit,
+    SnakeBeta,
+    UpsampleBlock,
+)
+from vivace.model.conv import CausalConv1d, CausalConvTranspose1d
+from vivace.model.layers import GatedMlp, ScaledBlock
+
+
+class LayeredDecoder:
+    def __init__(self, codec: Codec, num_rows: int, *, is_half: bool = False) -> None:
+        packer = Packer(torch.float16 if is_half else torch.float32)
+        decoder = codec.decoder
+        self._sum = packer.code_sum(decoder)
+        self._input = packer.input(decoder)
+        self._layers = packer.layers(decoder.pre_transformer)
+        self._stages = packer.stages(decoder)
+        self._first, self._blocks, self._last = packer.vocoder(decoder)
+        self._histories = packer.histories
+        self._histories.allocate(num_rows, codec.device)
+        self._num_seen = torch.zeros(num_rows, dtype=torch.int64, device=codec.device)
+
+    def reset(self, slots: Tensor) -> None:
+        """Clear the streaming state of these slots."""
+        self._histories.table.index_fill_(0, slots, 0)
+        self._num_seen.index_fill_(0, slots, 0)
+
+    def products(self) -> list[Product]:
+        """All products behind the transformer, in the order in which they run."""
+        found = []
+        for upsample, mix in self._stages:
+            found += [upsample, mix.expand, mix.contract]
+        found.append(self._first)
+        for block in self._blocks:
+            found += [block.upsample, *(p for u in block.units for p in (u.first, u.second))]
+        return [*found, self._last]
+
+    def decode(self, slots: Tensor, codes: Tensor) -> Tensor:
+        """Codes [B, T, codebooks] to samples [B, T * samples per frame]."""
+        samples = self._run(slots, codes)
+        self._num_seen[slots] = self._num_seen.index_select(0, slots) + codes.shape[1]
+        return samples
+
+    def _run(self, slots: Tensor, codes: Tensor) -> Tensor:
+        past = Past(self._histories, slots, self._num_seen)
+        x = self._input.run(self._sum.run(codes), past)
+        for layer in self._layers:
+            x = layer.run(x, past)
+        for upsample, mix in self._stages:
+            x = upsample.run(x, past)
+            x = mix.run(x.view(len(x), -1, len(mix.bias)), past)
+        x = self._first.activate(x, past)
+        for block in self._blocks:
+            x = block.run(x, past)
+        return self._last.run(x, past).flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    first: Product
+    second: Product
+
+    def run(self, x: Tensor, active: Tensor, past: Past) -> tuple[Tensor, Tensor]:
+        return self.second.run_both(self.first.activate(active, past), past, residual=x)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    upsample: Product
+    num_channels: int
+    units: tuple[Unit, ...]
+
+    def run(self, active: Tensor, past: Past) -> Tensor:
+        """Activated input to the next layer's activated input."""
+        x, active = self.upsample.run_both(active, past)
+        x, active = (each.view(len(each), -1, self.num_channels) for each in (x, active))
+        *units, last = self.units
+        for unit in units:
+            x, active = unit.run(x, active, past)
+        return last.second.activate(last.first.activate(active, past), past, residual=x)
+
+
+class Packer:
+    """Packs the decoder's weights into layers, and reserves the history of each."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.histories = Histories()
+        self._dtype = dtype  # of the products behind the transformer
+
+    def code_sum(self, decoder: CodecDecoder) -> CodeSum:
+        quantizer = decoder.quantizer
+        layers = (*quantizer.rvq_first.vq.layers, *quantizer.rvq_rest.vq.layers)
+        vectors = [layer._codebook.vectors() for layer in layers]  # type: ignore[union-attr,operator]
+        return CodeSum(torch.stack(vectors).float(), quantizer.num_semantic)
+
+    def input(self, decoder: CodecDecoder) -> Product:
+        """The quantizer's projections, the first convolution and the transformer's first layer."""
+        quantizer, conv = decoder.quantizer, decoder.pre_conv.conv
+        last = decoder.pre_transformer.input_proj
+        halves = (quantizer.rvq_first.output_proj.weight, quantizer.rvq_rest.output_proj.weight)
+        projection = torch.cat(halves, dim=1)[:, :, 0].double()  # [codebook_dim, 2 * width]
+        assert conv.bias is not None
+        taps = conv.weight.double().permute(2, 0, 1)  # [taps, latent, codebook_dim]
+        weight = last.weight.double() @ taps @ projection
+        bias = last.weight.double() @ conv.bias.double() + last.bias.double()
+        history = self.histories.add((len(taps) - 1) * weight.shape[2])
+        return Product(weight.float().contiguous(), bias.float(), history=history)
+
+    def layers(self, transformer: PreTransformer) -> list[TransformerLayer]:
+        rope = transformer.rope
+        exponents = torch.arange(0, rope.head_dim, 2).float() / rope.head_dim
+        frequencies = (1.0 / rope.theta**exponents).to(transformer.norm.weight.device)
+        return [
+            self._layer(cast("ScaledBlock", layer), transformer.window, frequencies)
+            for layer in transformer.layers
+        ]
+
+    def _layer(self, layer: ScaledBlock, window: int, frequencies: Tensor) -> TransformerLayer:
+        attention, mlp = layer.self_attn, cast("GatedMlp", layer.mlp)
+        ring_length = window - 1 + CODEC_FRAMES[0]
+        ring = self.histories.add(2 * attention.num_kv_heads * ring_length * attention.head_dim)
+        return TransformerLayer(
+            project=Product(_fused(attention.qkv_weight)[None], norm=layer.input_layernorm),
+            attention=RingAttention(
+                num_heads=attention.num_heads,
+                num_kv_heads=attention.num_kv_heads,
+                head_dim=attention.head_dim,
+                window=window,
+                ring_length=ring_length,
+                ring=ring,
+                frequencies=frequencies,
+            ),
+            merge=Product(attention.o_proj.weight[None], scale=layer.self_attn_layer_scale.scale),
+            gate_up=Product(
+                _fused(mlp.gate_up_weight)[None],
+                norm=layer.post_attention_layernorm,
+                is_gated=True,
+            ),
+            down=Product(mlp.down_proj.weight[None], scale=layer.mlp_layer_scale.scale),
+        )
+
+    def stages(self, decoder: CodecDecoder) -> list[tuple[Product, Mix]]:
+        stages = []
+        for index, stage in enumerate(decoder.upsample):
+            upsample, mix = cast("nn.ModuleList", stage)
+            upsample = cast("CausalConvTranspose1d", upsample)
+            first = self._output(decoder.pre_transformer, upsample) if index == 0 else None
+            stages.append((first or self._upsample(upsample), self._mix(cast("ConvNeXt", mix))))
+        return stages
+
+    def _output(self, transformer: PreTransformer, upsample: CausalConvTranspose1d) -> Product:
+        """The transformer's norm and last layer, and the first upsampling."""
+        (weight,), last = _taps(upsample).double(), transformer.output_proj  # [columns, latent]
+        assert upsample.conv.bias is not None
+        bias = weight @ last.bias.double() + upsample.conv.bias.double().repeat(upsample.stride)
+        weight = weight @ last.weight.double()
+        return Product(weight.float()[None], bias.float(), norm=transformer.norm)
+
+    def _mix(self, layer: ConvNeXt) -> Mix:
+        conv, dtype = layer.dwconv.conv, self._dtype
+        assert conv.bias is not None
+        weight = conv.weight[:, 0].T.contiguous()
+        expand, contract = layer.pwconv1, layer.pwconv2
+        return Mix(
+            weight=weight,
+            bias=conv.bias,
+            norm=layer.norm,
+            history=self.histories.add((len(weight) - 1) * weight.shape[1]),
+            expand=Product(
+                expand.weight[None].to(dtype),
+                expand.bias,
+                activation=Activation(dtype, kernels.GELU.value),
+            ),
+            contract=Product(
+                contract.weight[None].to(dtype),
+                contract.bias,
+                scale=layer.gamma,
+                activation=Activation(dtype),
+            ),
+        )
+
+    def vocoder(self, decoder: CodecDecoder) -> tuple[Product, list[Block], Product]:
+        first, *blocks, snake, last = decoder.decoder
+        parts = [cast("UpsampleBlock", block).block for block in blocks]
+        snakes = [*(part[0] for part in parts), snake]
+        opening = self._convolution(first, snakes[0])
+        packed = [self._block(part, after) for part, after in zip(parts, snakes[1:], strict=True)]
+        return opening, packed, self._convolution(last, is_clamped=True)
+
+    def _block(self, layers: nn.ModuleList, after: nn.Module) -> Block:
+        _, upsample, *rest = layers
+        units = [cast("ResidualUnit", unit) for unit in rest]
+        following = [*(unit.act1 for unit in units[1:]), after]
+        up = cast("CausalConvTranspose1d", upsample)
+        return Block(
+            self._upsample(up, units[0].act1),
+            up.conv.out_channels,
+            tuple(
+                Unit(
+                    self._convolution(unit.conv1, unit.act2),
+                    self._convolution(unit.conv2, snake),
+                )
+                for unit, snake in zip(units, following, strict=True)
+            ),
+        )
+
+    def _convolution(
+        self, layer: nn.Module, snake: nn.Module | None = None, *, is_clamped: bool = False
+    ) -> Product:
+        layer = cast("CausalConv1d", layer)
+        weight = layer.conv.weight.detach().permute(2, 0, 1).contiguous()
+        layer.conv.weight = nn.Parameter(weight.permute(1, 2, 0), requires_grad=False)  # no copy
+        return Product(
+            weight.to(self._dtype),
+            layer.conv.bias,
+            dilation=layer.conv.dilation[0],
+            history=self._history(layer.reach, layer.conv.in_channels),
+            is_clamped=is_clamped,
+            activation=self._snake(snake),
+        )
+
+    def _upsample(self, layer: CausalConvTranspose1d, snake: nn.Module | None = None) -> Product:
+        weight = _taps(layer).to(self._dtype)
+        history = self._history(len(weight) - 1, layer.conv.in_channels)
+        activation = self._snake(snake)
+        return Product(weight, layer.conv.bias, history=history, activation=activation)
+
+    def _history(self, reach: int, num_channels: int) -> int:
+        return self.histories.add(reach * num_channels, self._dtype) if reach else -1
+
+    def _snake(self, snake: nn.Module | None) -> Activation | None:
+        if snake is None:
+            return None
+        snake = cast("SnakeBeta", snake)
+        assert snake.frequency is not None, "the codec is not folded"
+        kind = kernels.SNAKE.value
+        return Activation(self._dtype, kind, snake.frequency, snake.inverse_gain)
+
+
+def _taps(layer: CausalConvTranspose1d) -> Tensor:
+    """[taps, stride * out, in]: an input's own outputs last, those of the one before it first."""
+    taps = layer.conv.weight.permute(2, 1, 0).unflatten(0, (-1, layer.stride))
+    return taps.flip(0).flatten(1, 2).contiguous()
+
+
+def _fused(weight: Tensor | None) -> Tensor:
+    assert weight is not None, "the codec is not folded"
+    return weight

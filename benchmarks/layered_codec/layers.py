@@ -1,0 +1,242 @@
+"""Launches of the codec's fused kernels: layers with their weights, and the slots' histories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from layered_codec import kernels
+from layered_codec.tiles import Tile, pick_tile
+from vivace.backends.cuda_graph.tiles import power_of_two
+from vivace.model.layers import RMSNorm
+
+PRECISION = "tf32x3"  # Triton's name for 3xTF32; float16 inputs ignore it
+ALIGNMENT = 4  # float32 numbers: 16 bytes
+
+
+class Histories:
+    """What causal layers remember of each slot: one float32 table, and a view of it per layer."""
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+        self._dtypes: list[torch.dtype] = []
+        self._views: list[Tensor] = []
+        self.table = torch.empty(0)  # [slots, history of all layers]
+
+    def add(self, num_elements: int, dtype: torch.dtype = torch.float32) -> int:
+        """Reserve this much for every slot; returns the number to `view` it by."""
+        count = num_elements * dtype.itemsize // 4
+        self._sizes.append(-(-count // ALIGNMENT) * ALIGNMENT)
+        self._dtypes.append(dtype)
+        return len(self._sizes) - 1
+
+    def allocate(self, num_slots: int, device: torch.device) -> None:
+        self.table = torch.zeros(num_slots, sum(self._sizes), device=device)
+        parts = self.table.split(self._sizes, dim=1)
+        self._views = [p.view(dtype) for p, dtype in zip(parts, self._dtypes, strict=True)]
+
+    def view(self, number: int) -> Tensor:
+        """[slots, elements] in the layer's dtype, contiguous within a slot."""
+        return self._views[number]
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Where a pass finds the history of its slots."""
+
+    histories: Histories
+    slots: Tensor  # [B]
+    num_seen: Tensor  # frames decoded so far, of all slots
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """What is done to a product before the next layer takes it, and that layer's dtype."""
+
+    dtype: torch.dtype
+    kind: int = kernels.PLAIN.value
+    frequency: Tensor | None = None
+    inverse_gain: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSum:
+    """Codes to the summed vectors of the semantic codebooks and of the acoustic ones."""
+
+    tables: Tensor  # [codebooks, codes, width]
+    num_semantic: int
+
+    def run(self, codes: Tensor) -> Tensor:
+        """[B, T, codebooks] to [B, T, 2 * width]."""
+        batch, length, num_books = codes.shape
+        _, num_codes, width = self.tables.shape
+        out = self.tables.new_empty(batch, length, 2 * width)
+        kernels.sum_codes_kernel[(batch * length, 2)](
+            codes.contiguous(), self.tables, out, num_books, self.num_semantic, num_codes, width,
+            BLOCK=power_of_two(width),
+        )  # fmt: skip
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A causal convolution or a linear layer, and all that is fused with it.
+
+    Columns are the outputs of one input step; a layer that upsamples has those of several output
+    steps one after the other.
+    """
+
+    weight: Tensor  # [taps, columns, in]; gate over up if `is_gated`
+    bias: Tensor | None = None  # [columns], or of one output step
+    dilation: int = 1
+    history: int = -1  # of a layer with more than one tap
+    norm: RMSNorm | None = None  # before the product
+    scale: Tensor | None = None  # per column, before the residual is added
+    is_gated: bool = False
+    is_clamped: bool = False
+    activation: Activation | None = None
+    tile: Tile | None = None  # instead of the one that `pick_tile` takes
+
+    @property
+    def reach(self) -> int:
+        return (len(self.weight) - 1) * self.dilation
+
+    def run(self, x: Tensor, past: Past, *, residual: Tensor | None = None) -> Tensor:
+        """x [B, T, in] to float32 [B, T, columns], before the activation."""
+        out = self._empty(x, torch.float32)
+        self._launch(x, past, residual, out, None)
+        return out
+
+    def activate(self, x: Tensor, past: Past, *, residual: Tensor | None = None) -> Tensor:
+        """As `run`, after the activation."""
+        assert self.activation is not None
+        active = self._empty(x, self.activation.dtype)
+        self._launch(x, past, residual, None, active)
+        return active
+
+    def run_both(
+        self, x: Tensor, past: Past, *, residual: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The outputs before and after the activation."""
+        assert self.activation is not None
+        out, active = self._empty(x, torch.float32), self._empty(x, self.activation.dtype)
+        self._launch(x, past, residual, out, active)
+        return out, active
+
+    @property
+    def _num_columns(self) -> int:
+        return self.weight.shape[1] // (2 if self.is_gated else 1)
+
+    def _empty(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.new_empty(*x.shape[:2], self._num_columns, dtype=dtype)
+
+    def _launch(
+        self,
+        x: Tensor,
+        past: Past,
+        residual: Tensor | None,
+        out: Tensor | None,
+        active: Tensor | None,
+    ) -> None:
+        batch, length, in_size = x.shape
+        taps, columns, num_rows = len(self.weight), self._num_columns, batch * length
+        activation, norm = self.activation, self.norm
+        history = past.histories.view(self.history) if self.reach else None
+        tile = self.tile or pick_tile(num_rows, columns, in_size, x.device, self.weight.dtype)
+        grid = (-(-num_rows // tile.rows), -(-columns // tile.columns))
+        kernels.product_kernel[grid](
+            x, history, past.slots, None if norm is None else norm.weight,
+            self.weight, self.bias, self.scale, residual, out, active,
+            None if activation is None else activation.frequency,
+            None if activation is None else activation.inverse_gain,
+            num_rows, length, in_size, columns, columns if self.bias is None else len(self.bias),
+            self.dilation, self.reach, 0 if history is None else history.stride(0),
+            0.0 if norm is None else norm.eps,
+            TAPS=taps, IS_GATED=self.is_gated, IS_CLAMPED=self.is_clamped,
+            ACTIVATION=kernels.PLAIN.value if activation is None else activation.kind,
+            PRECISION=PRECISION,
+            BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
+            num_warps=tile.num_warps, num_stages=tile.num_stages,
+        )  # fmt: skip
+        if history is not None:
+            _keep(x, history, past.slots, self.reach)
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """ConvNeXt: a depthwise convolution and a norm, then two linear layers, added to the input."""
+
+    weight: Tensor  # [taps, channels]
+    bias: Tensor
+    norm: torch.nn.LayerNorm
+    history: int
+    expand: Product
+    contract: Product
+
+    def run(self, x: Tensor, past: Past) -> Tensor:
+        """float32 [B, T, channels] to the same shape, in the next layer's dtype."""
+        batch, length, size = x.shape
+        history = past.histories.view(self.history)
+        mixed = torch.empty_like(x, dtype=self.expand.weight.dtype)
+        kernels.mix_kernel[(batch * length,)](
+            x, history, past.slots, self.weight, self.bias, self.norm.weight, self.norm.bias,
+            mixed, length, size, history.stride(0), self.norm.eps,
+            TAPS=len(self.weight), BLOCK=power_of_two(size),
+        )  # fmt: skip
+        _keep(x, history, past.slots, len(self.weight) - 1)
+        return self.contract.activate(self.expand.activate(mixed, past), past, residual=x)
+
+
+@dataclass(frozen=True, slots=True)
+class RingAttention:
+    """Attention of each slot's new frames to its last `window` ones, kept in a ring."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int
+    ring_length: int
+    ring: int  # number of the history
+    frequencies: Tensor  # [head_dim / 2]
+
+    def run(self, qkv: Tensor, past: Past) -> Tensor:
+        """[B, T, (heads + 2 kv_heads) * head_dim] to [B, T, heads * head_dim]."""
+        batch, length, _ = qkv.shape
+        ring = past.histories.view(self.ring)
+        out = qkv.new_empty(batch, length, self.num_heads * self.head_dim)
+        kernels.attend_kernel[(batch, self.num_heads)](
+            qkv, ring, past.slots, past.num_seen, self.frequencies, out,
+            length, ring.stride(0), self.head_dim**-0.5,
+            NUM_HEADS=self.num_heads, NUM_KV=self.num_kv_heads, D=self.head_dim,
+            WINDOW=self.window, RING=self.ring_length, BLOCK_T=16,
+            BLOCK_D=max(16, power_of_two(self.head_dim // 2)),
+            BLOCK_K=max(16, power_of_two(self.window - 1 + length)), PRECISION=PRECISION,
+        )  # fmt: skip
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerLayer:
+    project: Product  # queries, keys, values
+    attention: RingAttention
+    merge: Product
+    gate_up: Product
+    down: Product
+
+    def run(self, x: Tensor, past: Past) -> Tensor:
+        attended = self.attention.run(self.project.run(x, past), past)
+        x = self.merge.run(attended, past, residual=x)
+        return self.down.run(self.gate_up.run(x, past), past, residual=x)
+
+
+def _keep(x: Tensor, history: Tensor, slots: Tensor, width: int) -> None:
+    """Move the slots' history on by x."""
+    batch, length, size = x.shape
+    block_t = power_of_two(width)
+    block_c = max(16, 2_048 // block_t)
+    kernels.keep_kernel[(-(-size // block_c), batch)](
+        x, history, slots, length, width, size, history.stride(0),
+        BLOCK_T=block_t, BLOCK_C=block_c,
+    )  # fmt: skip

@@ -42,8 +42,9 @@ class RequestError(TTSError, ValueError):
 class UnknownVoiceError(RequestError):
     """No voice of that name is known to the loaded model."""
 
-    def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"no voice named {name!r}; {_choices(known)}")
+    def __init__(self, name: str, known: Sequence[str], *others: str) -> None:
+        names = ", ".join(map(repr, (name, *others)))
+        super().__init__(f"no voice{'s' * bool(others)} named {names}; {_choices(known)}")
 
 
 class UnknownLanguageError(RequestError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,9 @@ from vivace.backends import Capacity, build_backend
 from vivace.backends.base import CodecPrecision
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import can_fork, pick_device, pick_dtype, pick_threads, use_threads
+from vivace.dialogue.make import make_dialogue
+from vivace.dialogue.script import DialogueScript
+from vivace.dialogue.talk import Dialogue, Timing
 from vivace.engine.async_stream import AsyncStream
 from vivace.engine.batch import BatchReport, check_item, speak_batch, speak_once
 from vivace.engine.chunks import RAMP, TOGETHER, WHOLE, ChunkFrames, chunk_sizes
@@ -30,7 +33,7 @@ from vivace.engine.options import SpeakOptions, StreamOptions, check_names
 from vivace.engine.progress import show_batch, show_progress
 from vivace.engine.scheduler import EngineLimits, Profile
 from vivace.engine.stream import Stream, StreamSettings, Wake
-from vivace.errors import ClosedError, RequestError
+from vivace.errors import ClosedError, RequestError, UnsupportedRequestError
 from vivace.model.codec import Codec
 from vivace.model.config import ModelType
 from vivace.model.talker import Qwen3TTS
@@ -261,6 +264,44 @@ class TTS:
         log.info("spoke %s, %s", audio.usage, audio.finish_reason)
         return audio
 
+    def dialogue(
+        self,
+        lines: DialogueScript | Iterable[tuple[VoiceSource, str]],
+        *,
+        voices: Mapping[str, VoiceSource] | None = None,
+        gap_s: float | None = None,
+        overlap_s: float = 0.0,
+        **options: Unpack[SpeakOptions],
+    ) -> Dialogue:
+        """Say lines of (voice, text) as a conversation; all are made together, as a batch.
+
+        `lines` may be `DialogueScript.load("talk.txt")`. `voices` says whose voice a name stands
+        for; names that are none of them and no voice are one UnknownVoiceError, before anything
+        is spoken.
+        `gap_s`: silence between lines; None is a natural one, by how the line before ends.
+        `overlap_s`: another speaker begins so long before the last one ends; `[overlap 0.3s]` at
+        the start of a line says so for that line.
+        Other options are those of `speak`. With a `seed`, line n from 0 is what `speak` gives with
+        `seed + 10_000 * n`.
+
+        The result is an `Audio` with `lines`, `tracks` by speaker and `save_tracks`.
+        """
+        if self.model_type == "voice_design":
+            raise UnsupportedRequestError(
+                "a voice_design checkpoint has no voice that two lines could share; load "
+                f"{SERVED_BY['custom_voice']}, or clone voices with {SERVED_BY['base']}"
+            )
+        report = show_batch if options.pop("progress", False) else None
+        settled: dict[str, Any] = {"trim": True, "chunk_frames": WHOLE, **options}
+        return make_dialogue(
+            DialogueScript.of(lines, voices or {}),
+            Timing(gap_s=gap_s, overlap_s=overlap_s),
+            settled,
+            presets=self.speakers,
+            get_voice=self.voice,
+            speak=lambda texts, name: self._speak_together(texts, settled, report, name),
+        )
+
     def stream(self, text: str | Iterable[str], **options: Unpack[StreamOptions]) -> Stream:
         """Say `text` and hand out audio while it is made; the same samples as `speak` without trim.
 
@@ -368,15 +409,28 @@ class TTS:
     def _speak_all(
         self, texts: Sequence[str], options: dict[str, Any], report: BatchReport | None
     ) -> list[Audio]:
-        _, _, engine = self._open_parts()
         if options.get("voice") is not None:
             options["voice"] = self.voice(options["voice"])  # a recording is enrolled once
+        return self._speak_together([(text, options) for text in texts], options, report)
+
+    def _speak_together(
+        self,
+        texts: Sequence[tuple[str, dict[str, Any]]],
+        options: dict[str, Any],  # that all of them have
+        report: BatchReport | None,
+        name: Callable[[int], str] = "text {} of the batch".format,
+    ) -> list[Audio]:
+        """Each text with its own options."""
+        _, _, engine = self._open_parts()
+        shared: dict[str, Any] = {}
         if engine.num_together > 1:
-            options["chunk_frames"] = TOGETHER
+            shared["chunk_frames"] = TOGETHER
         if options.get("lexicon") is not None:
-            options["lexicon"] = Lexicon.of(options["lexicon"])  # a file is read once
-        openers = [partial(self._open_awake, check_item(text), **options) for text in texts]
-        return speak_batch(openers, options, engine.num_together, report)
+            shared["lexicon"] = Lexicon.of(options["lexicon"])  # a file is read once
+        openers = [
+            partial(self._open_awake, check_item(text), **{**own, **shared}) for text, own in texts
+        ]
+        return speak_batch(openers, options, engine.num_together, report, name)
 
     def clone(
         self,

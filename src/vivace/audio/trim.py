@@ -1,4 +1,4 @@
-"""Trims silence at the start of speech, as a stream."""
+"""Finds and trims silence around speech."""
 
 from __future__ import annotations
 
@@ -39,9 +39,23 @@ class StartTrimmer:
 
     def _find_sound(self) -> int | None:
         end = len(self._held) // self._window * self._window
-        windows = self._held[self._num_searched : end].reshape(-1, self._window)
-        heard = np.flatnonzero(np.sqrt(np.square(windows).mean(axis=1)) > AUDIBLE)
+        heard = _audible(self._held[self._num_searched : end], self._window)
         if len(heard):
             return self._num_searched + int(heard[0]) * self._window
         self._num_searched = end
         return None
+
+
+def sound_span(samples: Samples, sample_rate: int) -> tuple[int, int]:
+    """Where sound begins and ends, to `WINDOW_S`; all of what has none."""
+    window = round(WINDOW_S * sample_rate)
+    heard = _audible(samples[: len(samples) // window * window], window)
+    if not len(heard):
+        return 0, len(samples)
+    return int(heard[0]) * window, (int(heard[-1]) + 1) * window
+
+
+def _audible(samples: Samples, window: int) -> NDArray[np.intp]:
+    """The windows in which there is sound."""
+    windows = samples.reshape(-1, window)
+    return np.flatnonzero(np.sqrt(np.square(windows).mean(axis=1)) > AUDIBLE)

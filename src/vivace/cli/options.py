@@ -57,6 +57,24 @@ def add_voice_option(parser: argparse.ArgumentParser) -> None:
     add_transcript(group)
 
 
+def add_dialogue(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("dialogue")
+    group.add_argument(
+        "--dialogue",
+        metavar="FILE",
+        help="speak a script of lines `Name: text`, of FILE or of - as stdin; `Name = voice` first",
+    )
+    group.add_argument(
+        "--gap", type=float, metavar="S", help="seconds between lines; default: as people do"
+    )
+    group.add_argument(
+        "--overlap", type=float, metavar="S", help="seconds by which speakers interrupt each other"
+    )
+    group.add_argument(
+        "--tracks", action="store_true", help="beside -o FILE, FILE-Name for each speaker"
+    )
+
+
 def add_transcript(parser: argparse._ActionsContainer) -> None:
     words = parser.add_mutually_exclusive_group()
     words.add_argument(

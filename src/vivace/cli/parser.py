@@ -110,6 +110,7 @@ def _add_say(commands: Commands) -> None:
         metavar="FILE",
         help="every line of FILE, or of - as stdin, to a file in -o FOLDER",
     )
+    options.add_dialogue(say)
     options.add_voice_option(say)
     _add_speaking(say)
 

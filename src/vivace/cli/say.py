@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from vivace.cli.batch import read_batch
+from vivace.cli.dialogue import say_dialogue
 from vivace.cli.output import choose_target
 from vivace.cli.request import load_model, speech_options
 from vivace.cli.speak import pick_voice, speak
@@ -13,6 +14,10 @@ from vivace.cli.text import read_text
 
 def say(arguments: argparse.Namespace) -> int:
     options = speech_options(arguments)
+    if arguments.dialogue is not None:
+        return say_dialogue(arguments, options)
+    if (arguments.gap, arguments.overlap, arguments.tracks) != (None, None, False):
+        arguments.fail("--gap, --overlap and --tracks belong to --dialogue FILE")
     if arguments.batch is not None:
         return _say_batch(arguments, options)
     text = read_text(arguments, live=arguments.stream)

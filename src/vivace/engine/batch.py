@@ -61,6 +61,7 @@ def speak_batch(
     given: Collection[str],
     num_together: int,
     report: BatchReport | None = None,
+    name: Callable[[int], str] = "text {} of the batch".format,
 ) -> list[Audio]:
     """One audio for each, in order; a BatchError if some failed, when all others are done.
 
@@ -73,7 +74,7 @@ def speak_batch(
         try:
             open_stream().close()
         except TTSError as error:
-            error.args = (f"text {index} of the batch: {error}",)
+            error.args = (f"{name(index)}: {error}",)
             raise
     outcomes: dict[int, Audio | Exception] = {}
     waiting = [(number, _read(one, given)) for number, one in enumerate(openers)]

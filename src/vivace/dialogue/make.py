@@ -1,0 +1,52 @@
+"""Speaks a dialogue: looks its voices up, has all lines made together, and lays them in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from vivace.audio.clip import Audio
+from vivace.dialogue.cast import find_cast
+from vivace.dialogue.script import DialogueScript
+from vivace.dialogue.talk import Dialogue, Timing, arrange
+from vivace.errors import RequestError
+from vivace.speech import MAX_SEED, as_whole_number
+from vivace.voices.find import VoiceSource
+from vivace.voices.voice import Voice
+
+SEEDS_PER_LINE = 10_000  # from one line to the next; every utterance of a line takes one
+
+SpeakTogether = Callable[[list[tuple[str, dict[str, Any]]], Callable[[int], str]], list[Audio]]
+"""Makes audio of texts with their options; the function says what a text is called in errors."""
+
+
+def make_dialogue(
+    script: DialogueScript,
+    timing: Timing,
+    options: dict[str, Any],
+    *,
+    presets: Collection[str],
+    get_voice: Callable[[VoiceSource], str | Voice],
+    speak: SpeakTogether,
+) -> Dialogue:
+    if options.get("voice") is not None:
+        raise RequestError("each line of a dialogue has its own voice; leave voice out")
+    began = time.perf_counter()
+    cast, speakers = find_cast(script, presets)
+    voices = {name: get_voice(source) for name, source in cast.items()}
+    texts = [
+        (line.text, _line_options(options, number, voices[speaker]))
+        for number, (line, speaker) in enumerate(zip(script.lines, speakers, strict=True))
+    ]
+    audios = speak(texts, lambda number: script.lines[number].where)
+    wall_s = time.perf_counter() - began
+    return arrange(script.lines, speakers, audios, timing, wall_s=wall_s)
+
+
+def _line_options(options: dict[str, Any], number: int, voice: str | Voice) -> dict[str, Any]:
+    """With a seed that does not depend on the other lines."""
+    if not number or options.get("seed") is None:
+        return {**options, "voice": voice}
+    seed = as_whole_number("seed", options["seed"]) + SEEDS_PER_LINE * number
+    return {**options, "voice": voice, "seed": seed % (MAX_SEED + 1)}

@@ -1,0 +1,152 @@
+"""Lines of a dialogue: of a script file, or of a list of (voice, text).
+
+Anna = vivian           # names and their voices come first; a voice's own name needs no line
+Ben = voices/ben.wav
+
+Anna: Did you hear that?
+Ben: [overlap 0.3s] Hear what?
+  An indented line goes on with what Ben says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vivace.errors import RequestError
+from vivace.speech import shown
+from vivace.text.markup import MAX_PAUSE_S, Pause, parse_pauses
+
+MAX_SCRIPT_BYTES = 4_000_000
+MAX_NAME_CHARS = 100
+_VOICE = re.compile(r"([^:：=]+?)\s*=\s*(.+)")
+_SPOKEN = re.compile(r"([^:：]+?)\s*[:：]\s*(.+)")
+_OVERLAP = re.compile(
+    r"\s*\[overlap[ \t]{1,8}([0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9})[ \t]{0,8}(ms|s)\]\s*",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one speaker says at a time."""
+
+    speaker: Any  # a name, or a voice itself
+    text: str
+    where: str  # such as "talk.txt, line 3"
+    overlap_s: float | None = None  # `[overlap 0.3s]`: it begins so long before the last one ends
+
+    @classmethod
+    def of(cls, speaker: object, text: str, where: str) -> Line:
+        """With the mark of an overlap read and taken off."""
+        mark = _OVERLAP.match(text)
+        if mark is None:
+            return cls(speaker, text, where)
+        overlap_s = float(mark[1]) / (1000 if mark[2].lower() == "ms" else 1)
+        if overlap_s > MAX_PAUSE_S:
+            raise RequestError(
+                f"{where}: an overlap lasts at most {MAX_PAUSE_S:g} seconds, not {overlap_s:g}"
+            )
+        return cls(speaker, text[mark.end() :], where, overlap_s)
+
+    @property
+    def has_pauses(self) -> tuple[bool, bool]:
+        """Whether a pause is asked for at its start, and at its end."""
+        parts = parse_pauses(self.text.strip()) or [""]
+        return isinstance(parts[0], Pause), isinstance(parts[-1], Pause)
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueScript:
+    """A dialogue and whose voices its names stand for."""
+
+    lines: tuple[Line, ...]
+    voices: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> DialogueScript:
+        """Read a script file; a RequestError names the file, the line and the reason."""
+        try:
+            with open(path, "rb") as file:
+                content = file.read(MAX_SCRIPT_BYTES + 1)
+        except (OSError, ValueError) as error:  # a null byte in the name
+            reason = getattr(error, "strerror", None) or error
+            raise RequestError(f"{path}: cannot be read: {reason}") from error
+        return cls.parse(content, Path(path).name)
+
+    @classmethod
+    def parse(cls, content: bytes, name: str) -> DialogueScript:
+        if len(content) > MAX_SCRIPT_BYTES:
+            raise RequestError(f"{name}: larger than {MAX_SCRIPT_BYTES:,} bytes")
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = content[: error.start].count(b"\n") + 1
+            raise RequestError(f"{name}, line {line}: not UTF-8: {error.reason}") from error
+        return _parse(text, name)
+
+    @classmethod
+    def of(
+        cls, source: DialogueScript | Iterable[Any], voices: Mapping[str, Any]
+    ) -> DialogueScript:
+        """A script itself or pairs of (voice, text); `voices` come before those of the script."""
+        if isinstance(source, DialogueScript):
+            return cls(source.lines, {**source.voices, **voices})
+        if isinstance(source, (str, bytes)) or not isinstance(source, Iterable):
+            kind = type(source).__name__
+            raise RequestError(f"a dialogue is a list of (voice, text), not {kind}")
+        lines = tuple(_line_of(item, number) for number, item in enumerate(source, start=1))
+        if not lines:
+            raise RequestError("the dialogue has no lines; there is nothing to say")
+        return cls(lines, dict(voices))
+
+    def voice_of(self, speaker: Any) -> Any:
+        """The voice that a name stands for, or itself."""
+        if not isinstance(speaker, str):
+            return speaker
+        named = {name.casefold(): voice for name, voice in self.voices.items()}
+        return named.get(speaker.casefold(), speaker)
+
+
+def _line_of(item: object, number: int) -> Line:
+    where = f"line {number} of the dialogue"
+    if isinstance(item, Line):
+        return item
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise RequestError(f"{where} is (voice, text), not {shown(item)}")
+    speaker, text = item
+    if not isinstance(text, str):
+        raise RequestError(f"{where} is (voice, text), and its text is {type(text).__name__}")
+    return Line.of(speaker, text, where)
+
+
+def _parse(text: str, name: str) -> DialogueScript:
+    voices: dict[str, str] = {}
+    spoken: list[tuple[str, list[str], str]] = []
+    for number, row in enumerate(text.split("\n"), start=1):
+        where, words = f"{name}, line {number}", row.strip()
+        if not words or words.startswith("#"):
+            continue
+        if row[0].isspace() and spoken:
+            spoken[-1][1].append(words)
+        elif not spoken and (voice := _VOICE.fullmatch(words)):
+            if voice[1].casefold() in {known.casefold() for known in voices}:
+                raise RequestError(f"{where}: {voice[1][:80]!r} has a voice already")
+            voices[voice[1]] = voice[2]
+        elif (said := _SPOKEN.fullmatch(words)) and len(said[1]) <= MAX_NAME_CHARS:
+            spoken.append((said[1], [said[2]], where))
+        else:
+            hint = "" if spoken else ", or Name = voice,"
+            raise RequestError(
+                f"{where}: a line is Name: text{hint} and an indented one goes on; "
+                f"this is {shown(words)}"
+            )
+    if not spoken:
+        raise RequestError(f"{name}: there is no line such as Name: text; there is nothing to say")
+    return DialogueScript(
+        tuple(Line.of(speaker, " ".join(rows), where) for speaker, rows, where in spoken), voices
+    )

@@ -1,0 +1,187 @@
+"""A spoken dialogue: where its lines lie in time, all of it, and a track for each speaker."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.audio.clip import Audio
+from vivace.audio.trim import sound_span
+from vivace.audio.writer import write_audio
+from vivace.dialogue.script import Line
+from vivace.errors import RequestError
+from vivace.speech import Usage, shown
+
+MAX_GAP_S = 10.0
+KEPT_S = 0.05  # of the silence around a line, which may hold the end of a sound
+OTHER_GAP_S, SAME_GAP_S = 0.35, 0.45  # before another speaker, before the same one
+GAPS_S = {"?": 0.25, "？": 0.25, "…": 0.6, "...": 0.6, "—": 0.05, "–": 0.05, "-": 0.05}
+_CLOSERS = "\"'”’)]»」』 \t"
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+
+Samples = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How far apart lines are, in seconds."""
+
+    gap_s: float | None = None  # None: as the line before ends, and by who speaks next
+    overlap_s: float = 0.0  # another speaker begins so long before the last one ends
+
+    def __post_init__(self) -> None:
+        for name in ("gap_s", "overlap_s"):
+            value = getattr(self, name)
+            if value is None and name == "gap_s":
+                continue
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= MAX_GAP_S:
+                raise RequestError(
+                    f"{name} must be from 0 to {MAX_GAP_S:g} seconds, not {shown(value)}"
+                )
+
+    def gap_after(self, before: Line, line: Line, *, is_same: bool) -> float:
+        """From the end of a line to the start of the next; below 0 they overlap."""
+        overlap_s = self.overlap_s if line.overlap_s is None else line.overlap_s
+        if overlap_s and not is_same:
+            return -overlap_s
+        if self.gap_s is not None:
+            return self.gap_s
+        if is_same:
+            return SAME_GAP_S
+        said = before.text.rstrip(_CLOSERS)
+        return next((gap_s for end, gap_s in GAPS_S.items() if said.endswith(end)), OTHER_GAP_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpokenLine:
+    """A line where it lies in the dialogue."""
+
+    speaker: str
+    text: str
+    start: int  # in samples
+    audio: Audio  # without the silence around it
+
+    @property
+    def start_s(self) -> float:
+        return self.start / self.audio.sample_rate
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.audio.duration_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Dialogue(Audio):
+    """All lines as one audio, and each of them; codes are those of all lines, one after another."""
+
+    lines: tuple[SpokenLine, ...]
+
+    @property
+    def speakers(self) -> list[str]:
+        """In the order in which they first speak."""
+        return list(dict.fromkeys(line.speaker for line in self.lines))
+
+    @property
+    def tracks(self) -> dict[str, Samples]:
+        """Of each speaker, as long as the whole: silence while others speak."""
+        return {
+            speaker: _lay(
+                [line for line in self.lines if line.speaker == speaker], len(self.samples)
+            )
+            for speaker in self.speakers
+        }
+
+    def save_tracks(self, path: str | Path, *, force: bool = True) -> list[Path]:
+        """Write a file for each speaker: talk-Anna.wav and talk-Ben.wav for talk.wav."""
+        paths = track_paths(path, self.speakers)
+        for file, samples in zip(paths, self.tracks.values(), strict=True):
+            write_audio(file, samples, self.sample_rate, force=force)
+        return paths
+
+
+def track_paths(path: str | Path, speakers: Iterable[str]) -> list[Path]:
+    """A file's name for each speaker; what a name cannot have becomes _."""
+    paths: dict[str, Path] = {}
+    for speaker in speakers:
+        stem = f"{Path(path).stem}-{_NOT_IN_NAMES.sub('_', speaker)[:80]}"
+        number, name = 2, stem
+        while name.casefold() in paths:
+            number, name = number + 1, f"{stem}-{number}"
+        paths[name.casefold()] = Path(path).with_name(name + Path(path).suffix)
+    return list(paths.values())
+
+
+def arrange(
+    lines: Sequence[Line],
+    speakers: Sequence[str],
+    audios: Sequence[Audio],
+    timing: Timing,
+    *,
+    wall_s: float,
+) -> Dialogue:
+    """Lay spoken lines one after another, as people do who talk to each other.
+
+    A line does not begin before the one before it, nor before its own speaker has ended.
+    """
+    spoken: list[SpokenLine] = []
+    start = end = 0  # of the last line's sound, and of all sound so far
+    own_ends: dict[str, int] = {}
+    for number, (line, speaker, audio) in enumerate(zip(lines, speakers, audios, strict=True)):
+        first, last = _sound(line, audio)
+        kept = min(first, round(KEPT_S * audio.sample_rate))
+        if number:
+            is_same = speakers[number - 1] == speaker
+            gap_s = timing.gap_after(lines[number - 1], line, is_same=is_same)
+            start = max(start, end + round(gap_s * audio.sample_rate), own_ends.get(speaker, 0))
+        start = max(start, kept)
+        cut = audio.samples[first - kept : last + round(KEPT_S * audio.sample_rate)]
+        own = dataclasses.replace(audio, samples=cut)
+        spoken.append(SpokenLine(speaker=speaker, text=line.text, start=start - kept, audio=own))
+        own_ends[speaker] = start + last - first
+        end = max(end, own_ends[speaker])
+    return _join(spoken, wall_s)
+
+
+def _sound(line: Line, audio: Audio) -> tuple[int, int]:
+    """Where its sound begins and ends; a pause that was asked for belongs to it."""
+    first, last = sound_span(audio.samples, audio.sample_rate)
+    begins_with_pause, ends_with_pause = line.has_pauses
+    return 0 if begins_with_pause else first, len(audio.samples) if ends_with_pause else last
+
+
+def _join(lines: Sequence[SpokenLine], wall_s: float) -> Dialogue:
+    num_samples = max(line.start + len(line.audio.samples) for line in lines)
+    samples = _lay(lines, num_samples)
+    peak = float(np.abs(samples).max(initial=0.0))
+    usages, rate = [line.audio.usage for line in lines], lines[0].audio.sample_rate
+    reasons = [line.audio.finish_reason for line in lines]
+    return Dialogue(
+        samples=samples / np.float32(peak) if peak > 1 else samples,  # where two speak at once
+        sample_rate=rate,
+        codes=np.concatenate([line.audio.codes for line in lines]),
+        finish_reason=next((reason for reason in reasons if reason != "stop"), "stop"),
+        usage=Usage(
+            text_tokens=sum(usage.text_tokens for usage in usages),
+            frames=sum(usage.frames for usage in usages),
+            audio_s=len(samples) / rate,
+            wall_s=wall_s,
+            seed=usages[0].seed,
+            first_audio_ms=1000 * wall_s,  # it is handed out whole
+        ),
+        lines=tuple(lines),
+    )
+
+
+def _lay(lines: Sequence[SpokenLine], num_samples: int) -> Samples:
+    """The sum of some lines, each at its place."""
+    whole = np.zeros(num_samples, np.float32)
+    for line in lines:
+        whole[line.start : line.start + len(line.audio.samples)] += line.audio.samples
+    return whole

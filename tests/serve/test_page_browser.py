@@ -140,3 +140,24 @@ def test_samples_may_be_cut_anywhere_on_their_way(server: Running, page: Driver)
     }""")  # noqa: E501
     assert samples == list(range(5_000))
     assert peaks == 2_500  # one every 20 ms
+
+
+# Later, because Playwright lets its own call evaluate anything.
+EVALUATE = """() => new Promise((tell) => setTimeout(() => {
+  try { tell(eval("1 + 1")); } catch { tell("refused"); }
+}))"""
+
+
+def test_text_is_evaluated_for_programs_only(server: Running, page: Driver) -> None:
+    """Playwright's own way of waiting works; in everybody else's browser nothing evaluates."""
+    page.open(server.url)
+    page.tab.wait_for_function("document.title === 'Vivace'", timeout=60_000)
+    assert page.tab.evaluate(EVALUATE) == 2
+    page.tab.add_init_script(
+        "Object.defineProperty(Navigator.prototype, 'webdriver', { get: () => false });"
+    )
+    page.open(server.url)
+    assert page.tab.evaluate(EVALUATE) == "refused"
+    page.tab.fill("#seed", str(SHORT))
+    page.say("Hello.")
+    page.wait(lambda: page.num_loud > 0, "nothing is heard under the strict policy")

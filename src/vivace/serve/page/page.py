@@ -23,7 +23,8 @@ MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-# Browser automation polls by eval (Playwright's wait_for_function); no script here evaluates text.
+# Browser automation polls by eval (Playwright's wait_for_function). No script here evaluates text,
+# and theme.js forbids it to every browser that is not driven by a program.
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -232,6 +232,18 @@ def test_a_described_voice_is_made_with_the_base_model_beside(
         assert speak(client, voice="granny", model=model).status_code == 400
 
 
+def test_a_sample_that_cannot_be_cloned_leaves_the_description(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivace.serve.enrol.SAMPLE_FRAMES", 3)  # a quarter of a second
+    made = client.post("/v1/audio/voices", json={"name": "brief", "prompt": "A hasty man."})
+    assert (made.status_code, made.json()["model"]) == (200, "design")
+    shown = client.get("/v1/audio/voices/brief").json()
+    assert (shown["type"], shown["model"]) == ("prompt", "design")
+    assert speak(client, voice="brief").status_code == 200
+    assert client.delete("/v1/audio/voices/brief").status_code == 200
+
+
 def test_a_described_voice_is_kept_as_its_words_without_one(
     tiny_folder: Path, tmp_path: Path
 ) -> None:

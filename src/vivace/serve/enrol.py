@@ -38,6 +38,7 @@ MAX_FIELDS = 16
 MAX_FIELD_BYTES = 64 * 1024
 SAMPLE_TEXT = "Hello, this is how I sound. I hope you like this voice: I will keep it from now on."
 SAMPLE_FRAMES = 150  # 12 s, twice what the text takes
+SAMPLE_TRIES = 3
 BODY = {
     "type": "object",
     "required": ["name"],
@@ -252,22 +253,31 @@ async def _design(context: ServeContext, wanted: Wanted) -> Listed:
     bases = [card for card in context.models.cards() if card.can_clone]
     speaker = designer
     if bases:
-        speaker = await context.models.get(bases[0].name)
-        with context.models.in_use(designer), context.models.in_use(speaker):
-            await asyncio.to_thread(_speak_and_enrol, designer, speaker, wanted)
+        base = await context.models.get(bases[0].name)
+        with context.models.in_use(designer), context.models.in_use(base):
+            if await asyncio.to_thread(_speak_and_enrol, designer, base, wanted):
+                speaker = base
     folder = designer.voices.library.folder
     words = (wanted.name, wanted.prompt, wanted.language)
     await asyncio.to_thread(write_description, folder, *words)
     return Listed(wanted.name, "prompt", speaker.name, wanted.language)
 
 
-def _speak_and_enrol(designer: Model, base: Model, wanted: Wanted) -> None:
-    sample = designer.tts.speak(
-        SAMPLE_TEXT,
-        instruct=wanted.prompt,
-        language="english" if "english" in designer.card.languages else "auto",
-        max_frames=SAMPLE_FRAMES,
-    )
-    # A sample that was cut does not say its text, so it serves as a speaker vector alone.
-    transcript = SAMPLE_TEXT if sample.finish_reason == "stop" else None
-    _enrol(base, sample, wanted, transcript)
+def _speak_and_enrol(designer: Model, base: Model, wanted: Wanted) -> bool:
+    """False if no sample could be cloned: all too short, or silent."""
+    for _ in range(SAMPLE_TRIES):
+        sample = designer.tts.speak(
+            SAMPLE_TEXT,
+            instruct=wanted.prompt,
+            language="english" if "english" in designer.card.languages else "auto",
+            max_frames=SAMPLE_FRAMES,
+        )
+        # A sample that was cut does not say its text, so it serves as a speaker vector alone.
+        transcript = SAMPLE_TEXT if sample.finish_reason == "stop" else None
+        try:
+            _enrol(base, sample, wanted, transcript)
+            return True
+        except RefusedError as error:
+            if error.code != "invalid_audio":
+                raise
+    return False

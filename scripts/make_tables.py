@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/mini-voice.md", "docs/performance.md")
+PAGES = ("README.md", "docs/mini-voice.md", "docs/performance.md", "docs/integrations/README.md")
 PACKAGES = (
     *("cli", "compat", "serve", "integrations", "engine", "script", "backends", "voices", "model"),
     *("dialogue", "audio", "text", ""),
@@ -256,6 +256,14 @@ def half_streams() -> str:
     return table("| 0.6B, seconds of audio a second | 1 stream | 8 | 64 |", rows)
 
 
+def integrations() -> str:
+    rows: list[list[object]] = []
+    for result in read("integrations-cpu")["results"]:
+        low, middle, high = (f"{ms:.1f}" for ms in result["overhead_quartiles_ms"])
+        rows.append([result["framework"], result["way"], middle, f"{low} to {high}"])
+    return table("| framework | | overhead, ms | middle half of the runs |", rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "frames": frames,
     "quality": quality,
@@ -268,6 +276,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "megakernel-calls": megakernel_calls,
     "codec-precisions": codec_precisions,
     "half-streams": half_streams,
+    "integrations": integrations,
 }
 
 if __name__ == "__main__":

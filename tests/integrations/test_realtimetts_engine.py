@@ -7,17 +7,16 @@ Without RealtimeTTS these tests are skipped.
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 import wave
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from loudspeaker import PyAudio, install_loudspeaker
 from scripted_tts import Plan
 from talking import wait_until
 from voices_at_hand import LIMIT_S, VoiceAtHand, voice_at_hand
@@ -31,50 +30,9 @@ TEXT = "".join(WORDS)
 NUM_INTERRUPTIONS = 200
 
 
-class PyAudio:
-    """A loudspeaker that takes whatever comes, as fast as it comes."""
-
-    heard = bytearray()
-
-    def get_sample_size(self, format: int) -> int:
-        return 2
-
-    def get_default_output_device_info(self) -> dict[str, Any]:
-        return {"index": 0}
-
-    def get_device_info_by_index(self, index: int) -> dict[str, Any]:
-        return {"name": "test", "maxOutputChannels": 1, "defaultSampleRate": 24_000, "index": 0}
-
-    def is_format_supported(self, *_: Any, **__: Any) -> bool:
-        return True
-
-    def open(self, **_: Any) -> PyAudio:
-        return self
-
-    def write(self, data: bytes) -> None:
-        PyAudio.heard += data
-
-    def is_active(self) -> bool:
-        return True
-
-    def start_stream(self) -> None: ...
-
-    def stop_stream(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 @pytest.fixture(autouse=True)
 def loudspeaker(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, core = ModuleType("pyaudio"), ModuleType("pyaudio._portaudio")
-    names = ("paInt16", "paCustomFormat", "paFloat32", "paInt32", "paInt24", "paInt8", "paUInt8")
-    for number, name in enumerate(names):
-        setattr(module, name, 8 if name == "paInt16" else 100 + number)
-    core.paFramesPerBufferUnspecified = 0  # type: ignore[attr-defined]
-    module.PyAudio, module._portaudio = PyAudio, core  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pyaudio", module)
-    monkeypatch.setitem(sys.modules, "pyaudio._portaudio", core)
-    monkeypatch.setattr(PyAudio, "heard", bytearray())
+    install_loudspeaker(monkeypatch)
 
 
 @pytest.fixture

@@ -1,0 +1,78 @@
+"""The programs of docs/integrations are run as they stand there, over a scripted voice.
+
+Those of a framework that is not installed are skipped; addresses are those of a real server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loudspeaker import install_loudspeaker
+from voices_at_hand import VoiceAtHand, voice_at_hand
+
+from conftest import ROOT
+from vivace.compat import uninstall
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+NEEDED = {
+    "pipecat": "pipecat",
+    "livekit": "livekit.agents",
+    "realtimetts": "RealtimeTTS",
+    "speech-to-speech": "speech_to_speech",
+    "callbacks": "langchain_core",
+}
+SERVER = "127.0.0.1:8000"
+PROGRAMS = [
+    pytest.param(name, code, id=f"{name}-{number}")
+    for name in NEEDED
+    for number, code in enumerate(
+        re.findall(
+            r"^```py\n(.*?)^```",
+            (ROOT / "docs" / "integrations" / f"{name}.md").read_text(encoding="utf-8"),
+            re.M | re.S,
+        )
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceAtHand]:
+    with voice_at_hand("over a socket", tmp_path_factory.mktemp("voices")) as served:
+        yield served
+
+
+@pytest.mark.parametrize(("name", "code"), PROGRAMS)
+def test_a_program_of_a_guide_runs(
+    name: str,
+    code: str,
+    served: VoiceAtHand,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if name != "callbacks" or "langchain" in code:
+        pytest.importorskip(NEEDED[name])
+    install_loudspeaker(monkeypatch)
+    monkeypatch.setattr("vivace.tts.build_backend", lambda *_: served.backend)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.chdir(tmp_path)
+    address = str(served.voice).removeprefix("http://")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(code.replace(SERVER, address), f"{name}.md", "exec"), names)
+    uninstall()
+    if "wav" in code:
+        (path,) = tmp_path.glob("*.wav")
+        assert path.stat().st_size == pytest.approx(2 * 25 * 1_920, rel=0.05)
+    if "seconds = asyncio.run" in code:
+        assert names["seconds"] == pytest.approx(2.0, abs=0.01)
+    if "chunks = []" in code:
+        assert sum(len(chunk.samples) for chunk in names["chunks"]) == 25 * 1_920
+    if "blocks = " in code:
+        assert {len(block) for block in names["blocks"]} == {512}
+
+
+def test_there_are_programs_to_run() -> None:
+    assert len(PROGRAMS) >= 12

@@ -22,7 +22,7 @@ FLOORS = {
     "model": 1, "audio": 1, "text": 1, "sampling": 1, "device": 1, "hub": 1,
     "checkpoint": 2, "voices": 2,
     "prompt": 3, "dialogue": 3,
-    "backends": 4, "script": 4,
+    "backends": 4, "script": 4, "timing": 4,
     "engine": 5,
     "tts": 6,
     "compat": 7, "serve": 7, "integrations": 7,

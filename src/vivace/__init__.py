@@ -13,7 +13,7 @@ from vivace._version import __version__
 if TYPE_CHECKING:
     from vivace.audio.clip import Audio, AudioChunk
     from vivace.errors import TTSError
-    from vivace.speech import SamplingParams, Usage
+    from vivace.speech import SamplingParams, Usage, Word
     from vivace.text.lexicon import Lexicon
     from vivace.tts import TTS
     from vivace.voices.voice import Voice
@@ -27,6 +27,7 @@ _HOMES = {
     "SamplingParams": "vivace.speech",
     "Usage": "vivace.speech",
     "Voice": "vivace.voices.voice",
+    "Word": "vivace.speech",
 }
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "TTSError",
     "Usage",
     "Voice",
+    "Word",
     "__version__",
 ]
 

@@ -43,6 +43,7 @@ class Prompt:
     speaker: NDArray[np.float32] | None = None
     reference: NDArray[np.int64] | None = None  # decoded by the codec before the first frame
     num_shared_rows: int = 0  # the first rows, which come before any of the request's own text
+    own_row: int = 0  # where its own text begins, in the rows and the trailing ids after them
 
     def __len__(self) -> int:
         return len(self.text_ids)
@@ -212,6 +213,7 @@ class _Rows:
             speaker=self.speaker,
             reference=self.reference,
             num_shared_rows=min(self.num_shared, len(self.text)),
+            own_row=self.num_shared,
         )
 
     @property

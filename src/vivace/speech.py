@@ -167,6 +167,17 @@ def shown(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """A word of the text that was given, and when it is heard."""
+
+    text: str  # as it was written, with its punctuation: "Dr.", "$5,"
+    start_s: float  # in the whole audio
+    end_s: float
+    start_char: int  # in the whole text, as it was given
+    end_char: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What one utterance cost."""
 

@@ -43,6 +43,7 @@ from vivace.script.request import Request, as_pieces
 from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
 from vivace.text.lexicon import Lexicon, LexiconSource
 from vivace.text.tokenizer import TextTokenizer
+from vivace.timing.timer import Timer
 from vivace.voices.cache import EnrolmentCache
 from vivace.voices.enroll import enroll, enroll_once
 from vivace.voices.find import Unenrolled, VoiceSource, find_voice
@@ -64,6 +65,7 @@ class TTS:
     lexicon: Lexicon | None  # how some words are read, in every text
     _writer: PromptWriter
     _parts: tuple[Qwen3TTS, Codec, Engine] | None  # None: closed
+    _timer: Timer | None  # of words, once they are asked for
 
     def __init__(self) -> None:
         raise RequestError("TTS() loads nothing; write TTS.load(), or TTS.load(a name or folder)")
@@ -83,6 +85,7 @@ class TTS:
         tts.lexicon = lexicon
         tts._writer = PromptWriter(checkpoint.config, tokenizer)
         tts._parts = (model, codec, engine)
+        tts._timer = None
         return tts
 
     @classmethod
@@ -354,6 +357,7 @@ class TTS:
         guard: bool = True,
         trim: bool = False,
         speed: float = 1.0,
+        timings: bool = False,
         chunk_frames: ChunkFrames = RAMP,
         wake: Wake | None = None,
         **sampling: Any,
@@ -377,6 +381,7 @@ class TTS:
             chunk_frames=chunk_frames,
             guard=guard,
             speed=speed,
+            timings=timings,
             wake=wake,
         )
 
@@ -388,6 +393,7 @@ class TTS:
         chunk_frames: ChunkFrames = RAMP,
         guard: bool = True,
         speed: float = 1.0,
+        timings: bool = False,
         wake: Wake | None = None,
     ) -> Stream:
         """Open a stream for a ready-made request.
@@ -395,7 +401,9 @@ class TTS:
         `stream` and the classes of `vivace.compat` end here. Nothing is filled in: no default
         voice, and `instruct` reaches any checkpoint. With `wake` it is read in steps.
         """
-        _, _, engine = self._open_parts()
+        model, _, engine = self._open_parts()
+        if timings and self._timer is None:
+            self._timer = Timer(model)
         settings = StreamSettings(
             sampling=self._settle_sampling(sampling),
             sizes=chunk_sizes(chunk_frames),
@@ -404,7 +412,8 @@ class TTS:
             is_limited="max_frames" in sampling,
         )
         config = self.checkpoint.codec_config
-        return Stream(engine, self._writer, config, request, settings, wake=wake)
+        timer = self._timer if timings else None
+        return Stream(engine, self._writer, config, request, settings, wake=wake, timer=timer)
 
     def _speak_all(
         self, texts: Sequence[str], options: dict[str, Any], report: BatchReport | None
@@ -499,7 +508,7 @@ class TTS:
         """Free the weights; speaking afterwards is a ClosedError."""
         if self._parts is not None:
             self._parts[2].close()
-        self._parts = None
+        self._parts = self._timer = None
 
     def __enter__(self) -> TTS:
         return self

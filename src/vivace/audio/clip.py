@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vivace.audio.encode import FORMATS, open_encoder
 from vivace.audio.writer import write_audio
-from vivace.speech import FinishReason, Usage
+from vivace.speech import FinishReason, Usage, Word
 
 NOTEBOOK_FORMAT = "mp3"  # every browser plays it, and a page stays small
 NOTEBOOK_S = 600.0  # of audio in a page, about 7 MB
@@ -29,6 +29,7 @@ class Audio:
     codes: NDArray[np.int64]  # [frames, codebooks]
     finish_reason: FinishReason
     usage: Usage
+    words: tuple[Word, ...] | None = None  # None: not asked for, or the checkpoint gives none
 
     @property
     def duration_s(self) -> float:
@@ -98,6 +99,7 @@ class AudioChunk:
     is_last: bool
     finish_reason: FinishReason | None  # on the last chunk
     codes: NDArray[np.int64]  # [frames, codebooks]
+    words: tuple[Word, ...] | None = None  # that are over by now, a little late; None: no timings
 
     def __repr__(self) -> str:
         seconds = len(self.samples) / self.sample_rate

@@ -20,7 +20,6 @@ from vivace.backends.sizes import module_bytes
 from vivace.errors import BackendError
 from vivace.model.cache import KeyValueCache
 from vivace.model.codec import Codec
-from vivace.model.config import SPEAKER
 from vivace.model.conv import CausalState
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
@@ -136,13 +135,13 @@ class EagerBackend(Immediate):
 
     def prompt_rows(self, prompt: Prompt) -> Tensor:
         """The talker's input embeddings: [rows, hidden]."""
-        talker = self.model.talker
-        codes = torch.from_numpy(prompt.codes).to(self.model.device)
-        rows = talker.code_vectors(codes)
-        if prompt.speaker is not None:
-            vector = torch.from_numpy(prompt.speaker).to(rows)
-            rows = torch.where(codes[:, :1] == SPEAKER, vector, rows)
-        return rows + talker.text_vectors(torch.tensor(prompt.text_ids, device=self.model.device))
+        device = self.model.device
+        speaker = None if prompt.speaker is None else torch.from_numpy(prompt.speaker)
+        return self.model.talker.rows(
+            torch.tensor(prompt.text_ids, device=device),
+            torch.from_numpy(prompt.codes).to(device),
+            speaker,
+        )
 
     def _prefill(self, prompt: Prompt, cache: KeyValueCache) -> Tensor:
         talker = self.model.talker

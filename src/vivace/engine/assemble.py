@@ -12,19 +12,24 @@ from vivace.audio.speed import SpeedChanger
 from vivace.audio.trim import StartTrimmer
 from vivace.engine.utterance import Piece
 from vivace.model.config import CodecConfig
-from vivace.speech import FinishReason
+from vivace.speech import FinishReason, Word
 from vivace.text.markup import Pause
 
 
 class Assembler:
     """Consecutive chunks; the last one says how the speech ended."""
 
-    def __init__(self, config: CodecConfig, *, trim: bool, speed: float) -> None:
+    def __init__(
+        self, config: CodecConfig, *, trim: bool, speed: float, has_words: bool = False
+    ) -> None:
+        self._words: tuple[Word, ...] | None = () if has_words else None
         self.sample_rate = config.output_sample_rate
         self.samples_per_frame = config.decode_upsample_rate
         self.is_trimmed = trim
         self.began = time.perf_counter()
         self.num_samples = 0
+        self.num_given = 0  # samples before trim and speed
+        self._num_cut = 0  # by trim
         self.first_audio_ms: float | None = None
         self.num_stalled = 0  # silent or repeated frames at the end of a stall
         self.speed = SpeedChanger(speed, self.sample_rate)
@@ -39,8 +44,11 @@ class Assembler:
     def speech(self, piece: Piece | None, end: FinishReason | None) -> AudioChunk:
         """Frames, or None for an end that the chunk before could not know of."""
         samples = np.empty(0, np.float32) if piece is None else piece.samples
+        self.num_given += len(samples)
         if self._trimmer is not None:
+            num_given = len(samples)
             samples = self._trimmer.trim(samples, is_last=end is not None)
+            self._num_cut += num_given - len(samples)
         if self.first_audio_ms is None and len(samples):
             self.first_audio_ms = 1000 * (time.perf_counter() - self.began)
         self.num_stalled = piece.num_stalled if piece is not None and end is not None else 0
@@ -48,7 +56,12 @@ class Assembler:
 
     def silence(self, pause: Pause, end: FinishReason | None) -> AudioChunk:
         num_samples = round(pause.seconds * self.sample_rate)
+        self.num_given += num_samples
         return self._chunk(np.zeros(num_samples, np.float32), self._no_codes, end)
+
+    def second_of(self, sample: float) -> float:
+        """When a sample that was given is heard."""
+        return max(0.0, sample - self._num_cut) / self.sample_rate / self.speed.speed
 
     def _chunk(
         self, samples: NDArray[np.float32], codes: NDArray[np.int64], end: FinishReason | None
@@ -65,4 +78,5 @@ class Assembler:
             is_last=end is not None,
             finish_reason=end,
             codes=codes,
+            words=self._words,
         )

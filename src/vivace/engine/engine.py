@@ -147,6 +147,17 @@ class Engine:
         self._post(run)
         return future.result()
 
+    def post(self, function: Callable[[], object], wake: Callable[[], None]) -> None:
+        """Run it between two turns, and call `wake` then; it may raise nothing."""
+        self.check_process()
+
+        def run() -> None:
+            with use_threads(self.threads):
+                function()
+            wake()
+
+        self._post(run)
+
     def close(self) -> None:
         """Let the thread end with the last utterance instead of waiting for more."""
         self._linger_s = 0.0

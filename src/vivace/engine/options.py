@@ -28,6 +28,7 @@ class SpeechOptions(SamplingOptions, total=False):
     guard: bool
     trim: bool
     speed: float
+    timings: bool
 
 
 class SpeakOptions(SpeechOptions, total=False):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.engine.assemble import Assembler
 from vivace.engine.engine import Engine
+from vivace.engine.timings import StreamTimings, UtteranceTimings, join_words
 from vivace.engine.utterance import Piece, Utterance, join
 from vivace.errors import EngineError, RequestError, StreamClosedError
 from vivace.model.config import CodecConfig
@@ -27,6 +28,7 @@ from vivace.script.request import Request
 from vivace.script.script import KnownScript, Line, Script
 from vivace.speech import MAX_SEED, FinishReason, SamplingParams, Usage
 from vivace.text.markup import Pause
+from vivace.timing.timer import Timer
 from vivace.voices.reference_leak import leaked_frames, may_leak
 
 
@@ -67,18 +69,23 @@ class Stream(Iterator[AudioChunk]):
         settings: StreamSettings,
         *,
         wake: Wake | None = None,  # None: it is read as an iterator
+        timer: Timer | None = None,  # of words, if they are asked for
     ) -> None:
         if wake is None and isinstance(request.text, AsyncIterator):
             raise RequestError("an async iterator of text is for astream; give stream an iterator")
         writer.check(request)
         self._engine, self._writer, self._request = engine, writer, request
         is_known = isinstance(request.text, str)
-        self._script: Script = (KnownScript if is_known else LiveScript)(writer, request)
+        self._timings = StreamTimings(engine, timer, writer.tokenizer) if timer else None
+        trace = self._timings.trace if self._timings else None
+        self._script: Script = (KnownScript if is_known else LiveScript)(writer, request, trace)
         self._bell: SimpleQueue[None] = SimpleQueue()
         bell = self._bell
         self._wake = wake or (lambda: bell.put(None))  # no reference to the stream itself
         self._settings = settings
-        self._made = Assembler(config, trim=request.trim, speed=settings.speed)
+        self._made = Assembler(
+            config, trim=request.trim, speed=settings.speed, has_words=timer is not None
+        )
         is_limited, max_frames = settings.is_limited, settings.sampling.max_frames
         self._num_frames_left = max_frames if is_limited else None
         self._steps = self._make_steps()
@@ -183,13 +190,15 @@ class Stream(Iterator[AudioChunk]):
         if self._made.is_trimmed:
             samples = samples[: len(samples) - self.num_stalled_samples]
         samples = np.concatenate([speed.process(samples), speed.finish()])
+        length_s = len(samples) / self._made.sample_rate
         assert self.finish_reason is not None
         yield Audio(
             samples=samples,
             sample_rate=self._made.sample_rate,
             codes=np.concatenate([chunk.codes for chunk in chunks]),
             finish_reason=self.finish_reason,
-            usage=dataclasses.replace(self.usage, audio_s=len(samples) / self._made.sample_rate),
+            usage=dataclasses.replace(self.usage, audio_s=length_s),
+            words=join_words([chunk.words for chunk in chunks], speed.speed, length_s),
         )
 
     @property
@@ -280,7 +289,8 @@ class Stream(Iterator[AudioChunk]):
             yield Wait.TEXT
         ids, codes = line.take(), list[NDArray[np.int64]]()
         utterance, leak = self._open(line, ids, previous)
-        pieces = self._pieces(utterance, line)
+        timings = self._timings.begin(utterance, line) if self._timings else None
+        pieces, first = self._pieces(utterance, line, timings), self._made.num_given
         try:
             self._engine.submit(utterance)
             for piece in pieces if leak is None else drop_leak(pieces, leak.codes):
@@ -288,7 +298,11 @@ class Stream(Iterator[AudioChunk]):
                     yield piece
                     continue
                 codes.append(piece.codes)
-                yield self._as_chunk(piece, utterance, line)
+                chunk = self._as_chunk(piece, utterance, line)
+                if timings is not None:
+                    num_dropped = utterance.num_read - sum(map(len, codes))
+                    chunk = self._add_words(chunk, timings, first, num_dropped)
+                yield chunk
         finally:
             self._engine.cancel(utterance)
             self._count(utterance)
@@ -323,7 +337,18 @@ class Stream(Iterator[AudioChunk]):
             utterance.cancel()
         return utterance, leak
 
-    def _pieces(self, utterance: Utterance, line: Line) -> Pieces:
+    def _add_words(
+        self, chunk: AudioChunk, timings: UtteranceTimings, first: int, num_dropped: int
+    ) -> AudioChunk:
+        """`first` is the utterance's first sample, `num_dropped` its frames that are not heard."""
+        assert self._timings is not None
+        size = self._made.samples_per_frame
+        words = self._timings.place(
+            timings.take(), lambda frame: self._made.second_of(first + (frame - num_dropped) * size)
+        )
+        return dataclasses.replace(chunk, words=words)
+
+    def _pieces(self, utterance: Utterance, line: Line, timings: UtteranceTimings | None) -> Pieces:
         for num_frames in self._settings.sizes:
             while True:
                 self._engine.request(utterance, num_frames)
@@ -336,8 +361,15 @@ class Stream(Iterator[AudioChunk]):
                     break
                 while not line.has(1):
                     yield Wait.TEXT
-                self._engine.extend(utterance, line.take(), line.is_complete)
+                ids = line.take()
+                if timings is not None:
+                    timings.extend(ids, is_last=line.is_complete)
+                self._engine.extend(utterance, ids, line.is_complete)
             piece = utterance.take(num_frames)
+            if timings is not None:
+                timings.follow(piece)
+                while not timings.is_ready and not self._is_cancelled:
+                    yield Wait.FRAMES
             yield piece
             if piece.finish_reason is not None:
                 return

@@ -29,6 +29,12 @@ class KeyValueCache:
         """How many positions every layer has seen; read it between steps."""
         return self._lengths[0]
 
+    def keys(self, layer: int) -> Tensor:
+        """Of all positions that a layer has seen: [B, kv_heads, length, head_dim]."""
+        keys = self._keys[layer]
+        assert keys is not None
+        return keys.narrow(2, 0, self._lengths[layer])
+
     def clear(self) -> None:
         self._lengths = [0] * len(self._lengths)
 

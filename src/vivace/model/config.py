@@ -124,6 +124,14 @@ class ReadingConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimingConfig:
+    """The talker's attention head that follows the text; not in the released files."""
+
+    layer: int
+    head: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """config.json of a talker checkpoint."""
 
@@ -138,6 +146,16 @@ class ModelConfig:
     talker_config: TalkerConfig
     speaker_encoder_config: SpeakerEncoderConfig | None = None
     reading_config: ReadingConfig = field(default_factory=ReadingConfig)
+    timing_config: TimingConfig | None = None  # None: a head is chosen when timings are asked for
+
+    def __post_init__(self) -> None:
+        timing, talker = self.timing_config, self.talker_config
+        sizes = talker.num_hidden_layers, talker.num_attention_heads
+        if timing and not (0 <= timing.layer < sizes[0] and 0 <= timing.head < sizes[1]):
+            raise CheckpointError(
+                f"timing_config names head {timing.head} of layer {timing.layer}, and the talker "
+                f"has {sizes[0]} layers of {sizes[1]} heads"
+            )
 
     @property
     def honours_instruct(self) -> bool:
@@ -201,6 +219,7 @@ SECTIONS: dict[str, type[Any]] = {
     "code_predictor_config": PredictorConfig,
     "speaker_encoder_config": SpeakerEncoderConfig,
     "reading_config": ReadingConfig,
+    "timing_config": TimingConfig,
     "decoder_config": CodecDecoderConfig,
     "encoder_config": CodecEncoderConfig,
 }

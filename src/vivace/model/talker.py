@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vivace.model.code_predictor import CodePredictor
-from vivace.model.config import ModelConfig, TalkerConfig
+from vivace.model.config import SPEAKER, ModelConfig, TalkerConfig
 from vivace.model.layers import (
     Attend,
     Block,
@@ -72,6 +72,13 @@ class Talker(nn.Module):
             len(table), self.config.hidden_size, _weight=table, _freeze=True
         )
         self.text_projection = nn.Identity()
+
+    def rows(self, text_ids: Tensor, codes: Tensor, speaker: Tensor | None = None) -> Tensor:
+        """The embeddings that are read: text ids [T] and codes [T, groups] to [T, hidden]."""
+        rows = self.code_vectors(codes)
+        if speaker is not None:
+            rows = torch.where(codes[:, :1] == SPEAKER, speaker.to(rows), rows)
+        return rows + self.text_vectors(text_ids)
 
     @property
     def code_tables(self) -> list[nn.Embedding]:

@@ -14,6 +14,7 @@ from vivace.text.events import Event, EventReader
 from vivace.text.letters import Letters, is_speakable
 from vivace.text.live import LiveTokenizer
 from vivace.text.markup import Pause
+from vivace.text.trace import Trace
 
 
 class LiveScript:
@@ -24,10 +25,11 @@ class LiveScript:
     utterance would have to wait for as much new text as that had frames.
     """
 
-    def __init__(self, writer: PromptWriter, request: Request) -> None:
+    def __init__(self, writer: PromptWriter, request: Request, trace: Trace | None = None) -> None:
         self._writer, self._letters = writer, writer.letters
         self._options = writer.script_options(request)
-        self._reader = EventReader(self._options)
+        self._trace = trace
+        self._reader = EventReader(self._options, trace)
         self._events: deque[Event] = deque()
         self._beginning = _Beginning(self._letters, with_emoji=self._options.keep_emoji)
         self._is_written = False
@@ -46,6 +48,8 @@ class LiveScript:
 
     def feed(self, piece: object) -> None:
         if isinstance(piece, str):
+            if self._trace is not None:
+                self._trace.give(piece)
             self._take_in(self._reader.feed(piece))
         else:
             kind = type(piece).__name__

@@ -20,6 +20,7 @@ from vivace.text.normalize import normalize_text
 from vivace.text.respell import respell
 from vivace.text.split import split_sentences
 from vivace.text.tidy import tidy_text
+from vivace.text.trace import Trace
 
 MAX_INSIDE_SEAM_S = 0.15  # where a sentence goes on
 SILENT_S = 0.6  # for an utterance of nothing that can be said, such as "..." or "* * *"
@@ -84,11 +85,13 @@ class KnownLine:
 class KnownScript:
     """A text known in full; it is fed nothing."""
 
-    def __init__(self, writer: PromptWriter, request: Request) -> None:
+    def __init__(self, writer: PromptWriter, request: Request, trace: Trace | None = None) -> None:
         """A RequestError if nothing of the text can be spoken, or some letters cannot."""
         assert isinstance(request.text, str)
         self._encode = writer.tokenizer.encode
-        self._parts = plan_utterances(request.text, writer.script_options(request))
+        if trace is not None:
+            trace.give(request.text)
+        self._parts = plan_utterances(request.text, writer.script_options(request), trace)
         self._num_taken = self._num_spoken = 0
         self._num_chars = sum(len(part) for part in self._parts if isinstance(part, str))
         if not self._num_chars:
@@ -125,7 +128,9 @@ class KnownScript:
         """Nothing can go wrong later."""
 
 
-def plan_utterances(text: str, options: ScriptOptions) -> list[str | Pause]:
+def plan_utterances(
+    text: str, options: ScriptOptions, trace: Trace | None = None
+) -> list[str | Pause]:
     """Utterances and pauses in order; every utterance has something that can be spoken."""
     plan: list[str | Pause] = []
     text = tidy_text(text)
@@ -134,8 +139,13 @@ def plan_utterances(text: str, options: ScriptOptions) -> list[str | Pause]:
             plan.append(part)
             continue
         part = part if options.keep_emoji else drop_emoji(part)
-        part = respell(part, options.lexicon, is_english=options.normalize)
-        part = normalize_text(part) if options.normalize else part
+        if trace is not None:
+            trace.break_word()
+        part = respell(part, options.lexicon, is_english=options.normalize, trace=trace)
+        if options.normalize:
+            part = normalize_text(part, trace)
+        elif trace is not None:
+            trace.say(part, part)
         for gap, utterance in _utterances(part, options.max_chars or len(part)):
             if not is_speakable(utterance, with_emoji=options.keep_emoji):
                 plan.append(Pause(SILENT_S))

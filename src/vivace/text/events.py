@@ -14,6 +14,7 @@ from vivace.text.markup import OPEN_MARK, Pause, ScriptOptions, parse_pauses
 from vivace.text.normalize import open_normalizer
 from vivace.text.respell import Respeller
 from vivace.text.tidy import Tidier
+from vivace.text.trace import Trace
 
 Event = str | Pause | Cut
 
@@ -21,12 +22,12 @@ Event = str | Pause | Cut
 class EventReader:
     """Turns pieces of a text into speakable text, pauses and cuts between utterances."""
 
-    def __init__(self, options: ScriptOptions) -> None:
-        self._options = options
+    def __init__(self, options: ScriptOptions, trace: Trace | None = None) -> None:
+        self._options, self._trace = options, trace
         self._tidier = Tidier()
         self._cleaner = LiveCleaner() if options.clean else None
         self._held = ""  # what may be the beginning of a pause mark
-        self._reader = _Reader(options)
+        self._reader = _Reader(options, trace)
         self._refused: list[RequestError] = []
 
     @property
@@ -52,7 +53,7 @@ class EventReader:
         for part in parse_pauses(text, self._refused):
             if isinstance(part, Pause):
                 found += [*self._reader.finish(), part]
-                self._reader = _Reader(self._options)
+                self._reader = _Reader(self._options, self._trace)
             else:
                 found += self._reader.feed(part)
         return found + (self._reader.finish() if is_final else [])
@@ -61,21 +62,30 @@ class EventReader:
 class _Reader:
     """Text without pauses to utterances."""
 
-    def __init__(self, options: ScriptOptions) -> None:
+    def __init__(self, options: ScriptOptions, trace: Trace | None) -> None:
         self._dropper = None if options.keep_emoji else EmojiDropper()
-        self._respeller = Respeller(options.lexicon, is_english=options.normalize)
-        self._normalizer = open_normalizer() if options.normalize else None
+        english = options.normalize
+        self._respeller = Respeller(options.lexicon, is_english=english, trace=trace)
+        self._normalizer = open_normalizer(trace) if english else None
         self._cutter = Cutter(options.max_chars)
+        self._trace = trace
+        if trace is not None:
+            trace.break_word()
 
     def feed(self, text: str) -> list[str | Cut]:
-        if self._dropper:
-            text = self._dropper.feed(text)
-        text = self._respeller.feed(text)
-        return self._cutter.feed(self._normalizer.feed(text) if self._normalizer else text)
+        text = self._dropper.feed(text) if self._dropper else text
+        return self._cutter.feed(self._say(self._respeller.feed(text)))
 
     def finish(self) -> list[str | Cut]:
         rest = self._respeller.feed(self._dropper.finish() if self._dropper else "")
-        rest += self._respeller.finish()
+        rest = self._say(rest + self._respeller.finish())
         if self._normalizer:
-            rest = self._normalizer.feed(rest) + self._normalizer.finish()
+            rest += self._normalizer.finish()
         return self._cutter.feed(rest) + self._cutter.finish()
+
+    def _say(self, text: str) -> str:
+        if self._normalizer:
+            return self._normalizer.feed(text)
+        if self._trace is not None:
+            self._trace.say(text, text)
+        return text

@@ -14,7 +14,7 @@ MAX_PAUSE_S = 10.0
 MAX_PASSES = 4  # markup inside markup, such as an image in a link in a list
 
 # Only this is a pause; "[pause] button" and "[pause for effect]" are words.
-_MARK = re.compile(
+PAUSE_MARK = re.compile(
     r"\[pause[ \t]{1,8}([0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9})[ \t]{0,8}(ms|s)\]", re.IGNORECASE
 )
 # What may still become one.
@@ -22,7 +22,7 @@ OPEN_MARK = re.compile(
     r"\[(?:p(?:a(?:u(?:s(?:e(?:[ \t]{1,8}[0-9.]{0,19}[ \t]{0,8}(?:ms?|s)?)?)?)?)?)?)?\Z",
     re.IGNORECASE,
 )
-_ANY_MARK = re.compile(f"{_MARK.pattern}|{MARK_PATTERN}", re.IGNORECASE)
+_ANY_MARK = re.compile(f"{PAUSE_MARK.pattern}|{MARK_PATTERN}", re.IGNORECASE)
 _STANDS_FOR_MARK = "\ue000"  # a private-use character; removed from the text first
 
 
@@ -59,7 +59,7 @@ def parse_pauses(text: str, refused: list[RequestError] | None = None) -> list[s
     """
     parts: list[str | Pause] = []
     end = 0
-    for mark in _MARK.finditer(text):
+    for mark in PAUSE_MARK.finditer(text):
         parts.append(text[end : mark.start()])
         end = mark.end()
         try:
@@ -73,7 +73,7 @@ def parse_pauses(text: str, refused: list[RequestError] | None = None) -> list[s
 
 
 def has_pause(text: str) -> bool:
-    return _MARK.search(text) is not None
+    return PAUSE_MARK.search(text) is not None
 
 
 def clean_text(text: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from vivace.text.spelling import MARK, is_open_mark, read_mark, read_marks
+from vivace.text.trace import Trace
 from vivace.text.trie import END, Kind, Node, Trie, begins_word, ends_word, fold, kind_of
 
 _CONTEXT = 2  # characters before a place that `begins_word` looks at
@@ -28,17 +29,26 @@ class _Held(Enum):
 Match = tuple[int, str]  # where it ends, and what is said
 
 
-def respell(text: str, tries: Sequence[Trie] = (), *, is_english: bool = False) -> str:
+def respell(
+    text: str, tries: Sequence[Trie] = (), *, is_english: bool = False, trace: Trace | None = None
+) -> str:
     """A whole text, respelled."""
-    respeller = Respeller(tries, is_english=is_english)
+    respeller = Respeller(tries, is_english=is_english, trace=trace)
     return respeller.feed(text) + respeller.finish()
 
 
 class Respeller:
     """`respell` for a text in pieces; of equally long entries that of the first trie wins."""
 
-    def __init__(self, tries: Sequence[Trie] = (), *, is_english: bool = False) -> None:
+    def __init__(
+        self,
+        tries: Sequence[Trie] = (),
+        *,
+        is_english: bool = False,
+        trace: Trace | None = None,
+    ) -> None:
         """`is_english`: the English normalizer reads what comes out."""
+        self._trace = trace
         self._exact = [trie.exact for trie in tries]
         self._folded = [trie.folded for trie in tries]
         self._is_english = is_english
@@ -71,8 +81,13 @@ class Respeller:
                 place += 1
                 continue
             out += [text[done:place], match[1]]
+            if self._trace is not None:
+                self._trace.read(text[done:place], text[done:place])
+                self._trace.read(text[place : match[0]], match[1])
             done = place = match[0]
         out.append(text[done:end])
+        if self._trace is not None:
+            self._trace.read(text[done:end], text[done:end])
         self._held, self._before = text[end:], text[max(0, end - _CONTEXT) : end]
         return "".join(out)
 

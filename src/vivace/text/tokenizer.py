@@ -93,6 +93,11 @@ class TextTokenizer:
         ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
         return ids
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters that each id of the text stands for; ids of one character share it."""
+        spans: list[tuple[int, int]] = self._bpe.encode(text, add_special_tokens=False).offsets
+        return spans
+
     def decode(self, ids: Iterable[int]) -> str:
         """The ids as people read them: special tokens by name, broken UTF-8 as U+FFFD."""
         parts = []

@@ -21,6 +21,7 @@ from vivace.text.normalize.times import read_time
 from vivace.text.normalize.tokens import NeedsMore, Token, TokenReader
 from vivace.text.normalize.units import read_decade, read_number, read_ordinal
 from vivace.text.normalize.web import read_web
+from vivace.text.trace import Trace
 
 _RULES: tuple[Rule, ...] = (
     read_tag,
@@ -51,8 +52,9 @@ class LiveNormalizer:
     Holds back one word, and a few more where they may belong to a number, date or abbreviation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trace: Trace | None = None) -> None:
         self._reader = TokenReader()
+        self._trace = trace
 
     def feed(self, piece: str) -> str:
         """The words that have become certain."""
@@ -90,13 +92,21 @@ class LiveNormalizer:
         words = plain(reading.words)
         lead = _lead(token.lead if reading.lead is None else reading.lead, reader, words)
         trail = _trail(trail, is_end=is_end)
-        reader.skip(reading.num_tokens)
-        said = _SPACES.sub(" ", read_leftovers(f"{lead}{words}{trail}").strip())
-        if not said:
-            return token.space if "\n" in token.space else ""
-        if lead.startswith(","):
-            return said if said[1:2] == " " else f", {said[1:].lstrip()}"
-        return token.space + said
+        written = reader.skip(reading.num_tokens)
+        said = _join(token.space, lead, f"{lead}{words}{trail}")
+        if self._trace is not None:
+            self._trace.say("".join(one.space + one.text for one in written), said)
+        return said
+
+
+def _join(space: str, lead: str, text: str) -> str:
+    """What is said, after the white space before it."""
+    said = _SPACES.sub(" ", read_leftovers(text).strip())
+    if not said:
+        return space if "\n" in space else ""
+    if lead.startswith(","):
+        return said if said[1:2] == " " else f", {said[1:].lstrip()}"
+    return space + said
 
 
 def _read_token(reader: TokenReader, token: Token) -> Reading:

@@ -86,11 +86,12 @@ class TokenReader:
             return None
         return self._tokens[index]
 
-    def skip(self, num_tokens: int) -> None:
-        """Go on after so many tokens."""
-        for _ in range(num_tokens):
-            token = self._tokens.popleft()
+    def skip(self, num_tokens: int) -> list[Token]:
+        """Go on after so many tokens, which are returned."""
+        skipped = [self._tokens.popleft() for _ in range(num_tokens)]
+        for token in skipped:
             self.earlier, self.before = (None if token.is_apart else self.before), token
+        return skipped
 
     def take_rest(self) -> str:
         """White space after the last token."""

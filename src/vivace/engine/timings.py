@@ -1,0 +1,134 @@
+"""Word timings of a stream: follows its utterances and turns what is heard into words.
+
+The passes over the model run on the engine's thread, between two turns; a stream waits for them as
+it waits for frames. The first piece of an utterance is not waited for: first audio comes as soon
+as without timings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+
+from vivace.engine.engine import Engine
+from vivace.engine.utterance import NO_FRAMES, Piece, Utterance, join
+from vivace.script.script import Line
+from vivace.speech import Word
+from vivace.text.normalize import normalize_text
+from vivace.text.tokenizer import TextTokenizer
+from vivace.text.trace import Trace
+from vivace.timing.spans import find_spans
+from vivace.timing.timer import Timer
+from vivace.timing.words import Heard, Span
+
+log = logging.getLogger(__name__)
+
+
+class StreamTimings:
+    """Of one text, which may be several utterances."""
+
+    def __init__(self, engine: Engine, timer: Timer, tokenizer: TextTokenizer) -> None:
+        self.engine, self.timer, self.tokenizer = engine, timer, tokenizer
+        self.trace = Trace(count_words=lambda word: len(normalize_text(word).split()))
+        self._last = -1  # the number of the last word that was given
+
+    def begin(self, utterance: Utterance, line: Line) -> UtteranceTimings:
+        return UtteranceTimings(self, utterance, line)
+
+    def place(
+        self, heard: Sequence[Heard] | None, second_of: Callable[[float], float]
+    ) -> tuple[Word, ...] | None:
+        """Words as they are given out; `second_of` is the time of a frame of the utterance."""
+        if heard is None:
+            return None
+        words = []
+        for one in heard:
+            if one.word <= self._last:  # read in two parts, in two utterances
+                continue
+            self._last, written = one.word, self.trace.word(one.word)
+            words.append(
+                Word(
+                    text=written.text,
+                    start_s=second_of(one.start),
+                    end_s=second_of(one.end),
+                    start_char=written.start,
+                    end_char=written.end,
+                )
+            )
+        return tuple(words)
+
+
+class UtteranceTimings:
+    def __init__(self, stream: StreamTimings, utterance: Utterance, line: Line) -> None:
+        self._stream, self._utterance, self._line = stream, utterance, line
+        self._timer = stream.timer.begin(utterance.prompt, utterance.num_text_ids)
+        self._num_ids = utterance.num_text_ids
+        self._owners: list[int] = []  # the word of each character of the line
+        self._spans: list[Span] = []
+        self._held = [NO_FRAMES]
+        self._heard: list[Heard] = []
+        self._has_failed = self._has_begun = False
+        self.is_ready = True
+
+    def extend(self, text_ids: Sequence[int], *, is_last: bool) -> None:
+        """More of a live text."""
+        self._timer.extend(text_ids, is_last=is_last)
+        self._num_ids += len(text_ids)
+
+    def follow(self, piece: Piece) -> None:
+        """The next frames; to be waited for until `is_ready`."""
+        self._held.append(piece)
+        is_last = piece.finish_reason is not None
+        if not self._has_begun and not is_last:
+            self._has_begun = True
+            return
+        held, self._held, self._has_begun = join(self._held[1:]), [NO_FRAMES], True
+        self._read_line()
+        self.is_ready = False
+        self._stream.engine.post(lambda: self._read(held, is_last), self._utterance.wake)
+
+    def take(self) -> list[Heard] | None:
+        """The words that are over; None if the checkpoint gives none."""
+        heard, self._heard = self._heard, []
+        return heard if self._timer.has_words and not self._has_failed else None
+
+    def _read_line(self) -> None:
+        text = self._line.text
+        if len(self._owners) < len(text):
+            new, is_start = text[len(self._owners) :], not self._owners
+            self._owners += self._stream.trace.match(new, is_start=is_start)
+            ids = self._stream.tokenizer.spans(text)
+            self._spans = find_spans(text, self._owners, ids)
+
+    def _read(self, piece: Piece, is_last: bool) -> None:
+        """On the engine's thread."""
+        try:
+            spans = [span for span in self._spans if span.end <= self._num_ids]
+            self._heard += self._timer.feed(piece.codes, piece.samples, spans, is_last=is_last)
+        except Exception:
+            self._has_failed = True
+            log.warning("the word timings of an utterance failed", exc_info=True)
+        self.is_ready = True
+
+
+def join_words(
+    parts: Sequence[tuple[Word, ...] | None], speed: float, length_s: float
+) -> tuple[Word, ...] | None:
+    """All words of chunks whose audio is then played at a speed and cut to a length.
+
+    None if some have none: a part of the words would look like all of them.
+    """
+    words = list[Word]()
+    for part in parts:
+        if part is None:
+            return None
+        words += part
+    return tuple(
+        dataclasses.replace(
+            word,
+            start_s=min(word.start_s / speed, length_s),
+            end_s=min(word.end_s / speed, length_s),
+        )
+        for word in words
+    )

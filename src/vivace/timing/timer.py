@@ -1,0 +1,116 @@
+"""Word timings of utterances: chooses the attention head, reads it, and finds the words.
+
+All passes run where the engine's turns do; nothing here knows of threads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.model.talker import Qwen3TTS
+from vivace.prompt import Prompt
+from vivace.timing.attention import Head, TextAttention
+from vivace.timing.path import TextPath, Weights
+from vivace.timing.words import Heard, Samples, Span, WordTimer
+
+log = logging.getLogger(__name__)
+
+MIN_SCORE = 0.5  # of a head that follows the text; the embedded voice's has 0.86
+MIN_IDS = 12  # of a text that a head is chosen by
+MAX_STEADY = 0.8  # share of steps of exactly one id: a head that counts rows, not words
+
+
+class Timer:
+    """Of one model; the head is its config's, or the one that followed a text best so far."""
+
+    def __init__(self, model: Qwen3TTS) -> None:
+        config = model.config.talker_config
+        self.model = model
+        layers, heads = range(config.num_hidden_layers), range(config.num_attention_heads)
+        self._all = [Head(layer, head) for layer, head in product(layers, heads)]
+        timing = model.config.timing_config
+        self._head = Head(timing.layer, timing.head) if timing else None
+        self._has_warned = False
+
+    def begin(self, prompt: Prompt, num_ids: int) -> UtteranceTimer:
+        """`num_ids` of the utterance's own ids are known."""
+        return UtteranceTimer(self, prompt, num_ids, [self._head] if self._head else self._all)
+
+    def choose(self, heads: Sequence[Head], weights: NDArray[np.float32]) -> int | None:
+        """The head that follows the text, by its weights [heads, frames, ids]; None: none does."""
+        if weights.shape[2] < MIN_IDS:
+            return None
+        scores = [score(one) for one in weights]
+        best = int(np.argmax(scores))
+        if scores[best] >= MIN_SCORE:
+            self._head = heads[best]
+            log.info("word timings: %s, score %.2f", heads[best], scores[best])
+            return best
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("no word timings: no attention head of this checkpoint follows the text")
+        return None
+
+
+class UtteranceTimer:
+    """Finished frames in, words out. Without a known head the words come at the end, or never."""
+
+    def __init__(self, timer: Timer, prompt: Prompt, num_ids: int, heads: Sequence[Head]) -> None:
+        self._timer, self._heads, self._num_ids = timer, heads, num_ids
+        self._attention = TextAttention(timer.model, prompt, heads)
+        self._words = WordTimer()
+        self._kept: list[tuple[NDArray[np.float32], Samples]] = []  # until a head is chosen
+        self.has_words = True  # False: the checkpoint gave none for this utterance
+
+    def extend(self, text_ids: Sequence[int], *, is_last: bool) -> None:
+        """More of a live text."""
+        self._attention.extend(text_ids, is_last=is_last)
+        self._num_ids += len(text_ids)
+
+    def feed(
+        self, codes: NDArray[np.int64], samples: Samples, spans: Sequence[Span], *, is_last: bool
+    ) -> list[Heard]:
+        """The next frames; `spans` are the words of all ids so far."""
+        self._words.spans, heard = spans, list[Heard]()
+        if len(codes):
+            weights = self._attention.read(codes, self._num_ids)
+            if len(self._heads) == 1:
+                heard = self._words.feed(weights[0], samples)
+            else:
+                self._kept.append((weights, samples))
+        if is_last and self._kept:
+            heard += self._choose()
+        return heard + (self._words.finish() if is_last else [])
+
+    def _choose(self) -> list[Heard]:
+        kept, self._kept = self._kept, []
+        whole = np.concatenate([_widen(weights, self._num_ids) for weights, _ in kept], axis=1)
+        best = self._timer.choose(self._heads, whole)
+        self.has_words = best is not None
+        if best is None:
+            self._words.spans = ()
+            return []
+        return self._words.feed(whole[best], np.concatenate([samples for _, samples in kept]))
+
+
+def score(weights: Weights) -> float:
+    """How well a head follows its text, 0 to 1: attention near its path, times ids passed."""
+    path = TextPath()
+    for row in weights:
+        path.step(row)
+    path.finish()
+    places = np.asarray(path.places)
+    steps = np.diff(places[places < weights.shape[1] - 1])
+    if places[-1] < weights.shape[1] - 3 or (len(steps) and (steps == 1).mean() > MAX_STEADY):
+        return 0.0
+    near = [row[max(0, p - 1) : p + 2].sum() for row, p in zip(weights, places, strict=True)]
+    return float(np.mean(near) * len(set(path.places)) / weights.shape[1])
+
+
+def _widen(weights: NDArray[np.float32], num_ids: int) -> NDArray[np.float32]:
+    return np.pad(weights, ((0, 0), (0, 0), (0, num_ids - weights.shape[2])))

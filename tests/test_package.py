@@ -292,6 +292,7 @@ PUBLIC = [
     "TTSError",
     "Usage",
     "Voice",
+    "Word",
     "__version__",
 ]
 

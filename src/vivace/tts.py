@@ -245,6 +245,7 @@ class TTS:
         `trim`: take off silence at the start, a stall at the end, and the end of a cloned voice's
         recording where it is said again.
         `text_layout`: None is the official choice, `streamed` for cloned voices, else `whole`.
+        `timings`: give start and end of every word, as `Audio.words` (docs/timings.md).
         `progress`: show a bar on stderr.
 
         `seed`, `temperature` and the other fields of `SamplingParams` replace the checkpoint's

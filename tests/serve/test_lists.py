@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 
 
@@ -50,6 +52,8 @@ def test_the_docs_are_our_own_and_name_every_endpoint(client: httpx.Client) -> N
     assert "<script" not in page.text
     for path in client.get("/openapi.json").json()["paths"]:
         assert path in page.text
+    assert re.findall(r"</b>([^<]+)</h2>", page.text)[0] == "/v1/audio/speech"
+    assert "`" not in page.text  # names are marked up
     for words in ("response_format", "audio_sample", "/v1/realtime", "stream-input"):
         assert words in page.text
 

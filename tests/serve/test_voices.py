@@ -221,6 +221,7 @@ def test_a_described_voice_is_made_with_the_base_model_beside(
     made = client.post("/v1/audio/voices", json=body)
     assert (made.status_code, made.json()["type"]) == (200, "prompt")
     assert made.json()["model"] == "Org/tiny/base"
+    assert made.json()["prompt"] == "A warm old lady."
     listed = client.get("/v1/audio/voices/granny").json()
     listed.pop("created_at")
     assert listed.items() <= made.json().items()  # it is still of a description

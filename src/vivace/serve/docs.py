@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import escape
 from typing import Any
@@ -21,15 +22,20 @@ SOCKETS = {
     "/v1/text-to-speech/{voice_id}/multi-stream-input": "The same, with contexts.",
 }
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+SPEECH = "/v1/audio/speech"  # comes first
 STYLE = """
-:root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 18%, transparent) }
+:root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 18%, transparent);
+  --accent: light-dark(#d3064a, #ff4f80); background: light-dark(#fcfcfb, #0f0f11) }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem }
-section { border-top: 1px solid var(--line); padding: .6rem 0 }
+h1 { font: italic 700 2.125rem/1 Palatino, P052, Georgia, serif } a { color: var(--accent) }
+section { border-top: 1px solid var(--line); padding: .8rem 0; margin-top: .8rem }
 h2 { font: 600 1rem ui-monospace, monospace; margin: .3rem 0; overflow-wrap: anywhere }
-b { display: inline-block; min-width: 4.5rem } p { margin: .2rem 0 }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .4rem 0 }
-td { border-top: 1px solid var(--line); padding: .2rem .6rem .2rem 0; vertical-align: top }
-code { font-family: ui-monospace, monospace }
+b { display: inline-block; min-width: 4.5rem; color: var(--accent) } p { margin: .2rem 0 }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .6rem 0 }
+td { border-top: 1px solid var(--line); padding: .3rem .6rem .3rem 0; vertical-align: top }
+td { overflow-wrap: anywhere } td:first-child { min-width: 10rem }
+code { font: .9em ui-monospace, monospace }
+@media (max-width: 40rem) { td:last-child { display: none } }
 """
 
 
@@ -49,9 +55,10 @@ def render(schema: dict[str, Any]) -> Iterator[str]:
     yield "</title>"
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<style>{STYLE}</style><body><h1>Vivace {__version__}</h1>"
-    yield '<p>For programs: <a href="openapi.json">openapi.json</a>. Errors have the shape '
-    yield '<code>{"error": {"message", "type", "param", "code"}}</code>.</p>'
-    for path, methods in schema["paths"].items():
+    yield '<p>For programs: <a href="openapi.json">openapi.json</a>. To hear it: <a href="./">the '
+    yield 'page</a>. Errors are <code>{"error": {"message", "type", "param", "code"}}</code>.</p>'
+    ranks = {path: (path != SPEECH, not path.startswith("/v")) for path in schema["paths"]}
+    for path, methods in sorted(schema["paths"].items(), key=lambda item: ranks[item[0]]):
         for method, told in methods.items():
             yield from _endpoint(method.upper(), path, told, schema)
     for path, words in SOCKETS.items():
@@ -63,7 +70,7 @@ def _endpoint(
     method: str, path: str, told: dict[str, Any], schema: dict[str, Any]
 ) -> Iterator[str]:
     yield f"<section><h2><b>{method}</b>{escape(path)}</h2>"
-    yield f"<p>{escape(told.get('description') or told.get('summary', ''))}</p>"
+    yield f"<p>{_words(told.get('description') or told.get('summary', ''))}</p>"
     rows = [_row(each["name"], each["schema"], each["in"]) for each in told.get("parameters", [])]
     for kind, content in told.get("requestBody", {}).get("content", {}).items():
         body = content["schema"]
@@ -76,6 +83,10 @@ def _endpoint(
     yield f"<table>{''.join(rows)}</table></section>" if rows else "</section>"
 
 
+def _words(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
 def _row(name: str, field: dict[str, Any], where: str) -> str:
     kinds = field.get("enum") or [
         each.get("type", "object") for each in field.get("anyOf", [field])
@@ -83,5 +94,5 @@ def _row(name: str, field: dict[str, Any], where: str) -> str:
     words = ", ".join(str(kind) for kind in kinds)
     default = field.get("default")
     words += f"; default: {default}" if default is not None else ""
-    cells = (f"<code>{escape(name)}</code>", escape(words), escape(field.get("description", "")))
+    cells = (f"<code>{escape(name)}</code>", escape(words), _words(field.get("description", "")))
     return "<tr>" + "".join(f"<td>{cell}" for cell in (*cells, escape(where))) + "</tr>"

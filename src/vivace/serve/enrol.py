@@ -260,7 +260,7 @@ async def _design(context: ServeContext, wanted: Wanted) -> Listed:
     folder = designer.voices.library.folder
     words = (wanted.name, wanted.prompt, wanted.language)
     await asyncio.to_thread(write_description, folder, *words)
-    return Listed(wanted.name, "prompt", speaker.name, wanted.language)
+    return Listed(wanted.name, "prompt", speaker.name, wanted.language, prompt=wanted.prompt)
 
 
 def _speak_and_enrol(designer: Model, base: Model, wanted: Wanted) -> bool:

@@ -34,7 +34,6 @@ def routes(context: ServeContext) -> APIRouter:
         return JSONResponse({"status": "ready"})
 
     @router.get("/v1")
-    @router.get("/v1/")
     async def prewarm() -> Response:
         """For clients that open a connection before they need it."""
         return JSONResponse({"object": "server", "name": "vivace", "version": __version__})

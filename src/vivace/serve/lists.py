@@ -28,10 +28,8 @@ def routes(context: ServeContext) -> APIRouter:
         return JSONResponse({"object": "list", "data": data})
 
     @router.get("/v1/models/{name:path}")
-    async def show_model(http: Request, name: str) -> Response:
+    async def show_model(name: str) -> Response:
         """One model; its name may have slashes."""
-        if not name:  # /v1/models/
-            return await list_models(http)
         for card in models.cards():
             if card.name == name:
                 return JSONResponse(_model_object(card, models.created))

@@ -63,6 +63,7 @@ class Listed:
     model: str
     language: str | None = None
     created: int = 0  # seconds since 1970
+    prompt: str | None = None  # the description that it was made of
 
     def as_json(self) -> dict[str, Any]:
         """OpenAI's voice object, and what Open WebUI reads: `id` and `name`."""
@@ -74,6 +75,7 @@ class Listed:
             "model": self.model,
             "language": self.language,
             "created_at": self.created,
+            "prompt": self.prompt,
         }
 
 
@@ -133,7 +135,7 @@ class Voices:
             found += map(self._listed_clone, self._clones())
         if card.can_design:
             found += [
-                Listed(each, "prompt", name, told.language, _created(told.path))
+                Listed(each, "prompt", name, told.language, _created(told.path), told.prompt)
                 for each, told in descriptions(self.library.folder).items()
             ]
         if with_aliases and (found or card.can_design):
@@ -157,9 +159,10 @@ class Voices:
     def _listed_clone(self, voice: Voice) -> Listed:
         """A clone of a recording; or of a description, which is then kept beside it."""
         folder = self.library.folder
-        kind = "prompt" if read_description(folder, voice.name) else "audio_sample"
+        told = read_description(folder, voice.name)
+        kind, prompt = ("prompt", told.prompt) if told else ("audio_sample", None)
         created = _created(folder / f"{voice.name}{SUFFIX}")
-        return Listed(voice.name, kind, self.card.name, voice.language, created)
+        return Listed(voice.name, kind, self.card.name, voice.language, created, prompt)
 
     def _first_clone(self) -> Voice | None:
         return next(self._clones(), None)

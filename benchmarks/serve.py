@@ -1,4 +1,4 @@
-"""Speech over HTTP against the engine alone: first byte, and seconds of audio a second.
+"""Speech over HTTP and Wyoming against the engine alone: first byte, seconds of audio a second.
 
     PYTHONPATH=src python benchmarks/serve.py --streams 1 8 64 --json benchmarks/results/serve.json
     PYTHONPATH=src python benchmarks/serve.py 1.7B-CustomVoice --frames 100 --streams 1 64
@@ -6,7 +6,8 @@
 Without a name it is the embedded voice; a released model's name has its true shape and random
 weights; anything else is loaded. Every stream is an utterance of `--frames` at most. First come
 `tts.astream`s in one process, then as many connections from another process to a server in this
-one, over loopback. It needs the extra `server`; the client is plain asyncio.
+one, over loopback. It needs the extra `wyoming`; the clients are plain asyncio. Wyoming has no limit
+of frames: its utterances are whole.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main() -> None:
     tts = load(arguments)
     options = {"max_frames": arguments.frames, "seed": 7, "guard": False}
     results = []
-    with serving(tts, arguments) as url:
+    with serving(tts, arguments) as (url, wyoming_url):
         for num_streams in arguments.streams:
             body = {
                 "input": TEXT,
@@ -56,9 +57,12 @@ def main() -> None:
                 "max_new_tokens": arguments.frames,
                 "seed": 7,
             }
-            direct = [asyncio.run(speak_all(tts, num_streams, options)) for _ in rounds(arguments)]
-            served = [ask_from_outside(url, num_streams, body) for _ in rounds(arguments)]
-            results.append(compare(num_streams, direct[1:], served[1:]))
+            direct, served, wyoming = [], [], []
+            for _ in rounds(arguments):  # by turns: the machine may have other work
+                direct.append(asyncio.run(speak_all(tts, num_streams, options)))
+                served.append(ask_from_outside(url, num_streams, body))
+                wyoming.append(ask_from_outside(wyoming_url, num_streams, {"text": TEXT}))
+            results.append(compare(num_streams, direct[1:], served[1:], wyoming[1:]))
             print_row(results[-1])
     if arguments.json:
         from vivace.cli.bench.machine import machine
@@ -108,8 +112,8 @@ def load(arguments: argparse.Namespace) -> Any:
 
 
 @contextmanager
-def serving(tts: Any, arguments: argparse.Namespace) -> Iterator[str]:
-    """A server of this model in a thread; gives its URL."""
+def serving(tts: Any, arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """A server of this model in a thread; gives its URLs."""
     from vivace.serve.context import ServeContext
     from vivace.serve.metrics import Metrics
     from vivace.serve.models import Models
@@ -117,13 +121,13 @@ def serving(tts: Any, arguments: argparse.Namespace) -> Iterator[str]:
     from vivace.serve.settings import ServeSettings
     from vivace.serve.streams import Streams
 
-    settings, metrics = ServeSettings(port=0), Metrics()
+    settings, metrics = ServeSettings(port=0, wyoming_port=0), Metrics()
     models = Models(settings, metrics, lambda spec: tts)
     server = Server(ServeContext(settings, models, metrics, Streams(models, metrics)))
     loop, urls, is_up = asyncio.new_event_loop(), [], threading.Event()
 
     def on_ready(url: str) -> None:
-        urls.append(url)
+        urls.extend((url, server.wyoming_url or ""))
         is_up.set()
 
     def work() -> None:
@@ -136,7 +140,7 @@ def serving(tts: Any, arguments: argparse.Namespace) -> Iterator[str]:
     thread.start()
     is_up.wait()
     try:
-        yield urls[0]
+        yield urls[0], urls[1]
     finally:
         loop.call_soon_threadsafe(server.stop)
         thread.join()
@@ -170,7 +174,9 @@ def ask_from_outside(url: str, num_streams: int, body: dict[str, Any]) -> Run:
 
 
 async def ask_all(url: str, num_streams: int, body: bytes) -> Run:
-    host, _, port = url.removeprefix("http://").rpartition(":")
+    scheme, _, where = url.partition("://")
+    host, _, port = where.rpartition(":")
+    ask = ask_http if scheme == "http" else ask_wyoming
     pairs = [await asyncio.open_connection(host, int(port)) for _ in range(num_streams)]
     began = time.perf_counter()
     answers = await asyncio.gather(*(ask(*pair, host, body) for pair in pairs))
@@ -179,7 +185,7 @@ async def ask_all(url: str, num_streams: int, body: bytes) -> Run:
     return Run([first for first, _ in answers], num_bytes / BYTES_PER_SECOND, wall_s)
 
 
-async def ask(
+async def ask_http(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, body: bytes
 ) -> tuple[float, int]:
     """Milliseconds to the first byte of audio, and how many bytes came."""
@@ -200,13 +206,33 @@ async def ask(
     return first_ms, total
 
 
+async def ask_wyoming(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, body: bytes
+) -> tuple[float, int]:
+    began, first_ms, total = time.perf_counter(), 0.0, 0
+    writer.write(b'{"type": "synthesize", "data_length": %d}\n' % len(body) + body)
+    while (event := json.loads(await reader.readline()))["type"] != "audio-stop":
+        if event["type"] == "error":
+            raise SystemExit("the server refused")
+        num_bytes = event.get("payload_length", 0)
+        await reader.readexactly(event.get("data_length", 0) + num_bytes)
+        if num_bytes:
+            first_ms = first_ms or 1000 * (time.perf_counter() - began)
+            total += num_bytes
+    writer.close()
+    return first_ms, total
+
+
 # -- figures --------------------------------------------------------------------------------------
 
 
-def compare(num_streams: int, direct: list[Run], served: list[Run]) -> dict[str, Any]:
+def compare(
+    num_streams: int, direct: list[Run], served: list[Run], wyoming: list[Run]
+) -> dict[str, Any]:
     engine, http = summarise(direct), summarise(served)
     kept = http["audio_s_per_s"] / engine["audio_s_per_s"]
-    return {"streams": num_streams, "engine": engine, "http": http, "kept": round(kept, 3)}
+    found = {"streams": num_streams, "engine": engine, "http": http, "kept": round(kept, 3)}
+    return {**found, "wyoming": summarise(wyoming)}
 
 
 def summarise(runs: list[Run]) -> dict[str, float]:
@@ -219,11 +245,12 @@ def summarise(runs: list[Run]) -> dict[str, float]:
 
 
 def print_row(result: dict[str, Any]) -> None:
-    engine, http = result["engine"], result["http"]
+    engine, http, wyoming = result["engine"], result["http"], result["wyoming"]
     print(
         f"{result['streams']:4d} streams: first audio {engine['first_ms_p50']:.1f} ms "
         f"(p99 {engine['first_ms_p99']:.1f}), over HTTP {http['first_ms_p50']:.1f} "
-        f"(p99 {http['first_ms_p99']:.1f}); {engine['audio_s_per_s']:.1f} s of audio a second, "
+        f"(p99 {http['first_ms_p99']:.1f}), over Wyoming {wyoming['first_ms_p50']:.1f} "
+        f"(p99 {wyoming['first_ms_p99']:.1f}); {engine['audio_s_per_s']:.1f} s of audio a second, "
         f"over HTTP {http['audio_s_per_s']:.1f} ({result['kept']:.0%})",
         flush=True,
     )

@@ -6,8 +6,8 @@
 Without a name it is the embedded voice; a released model's name has its true shape and random
 weights; anything else is loaded. Every stream is an utterance of `--frames` at most. First come
 `tts.astream`s in one process, then as many connections from another process to a server in this
-one, over loopback. It needs the extra `wyoming`; the clients are plain asyncio. Wyoming has no limit
-of frames: its utterances are whole.
+one, over loopback. It needs the extra `wyoming`; the clients are plain asyncio. Wyoming has no
+limit of frames: its utterances are whole.
 """
 
 from __future__ import annotations

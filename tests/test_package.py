@@ -25,7 +25,7 @@ FLOORS = {
     "backends": 4, "script": 4, "timing": 4,
     "engine": 5,
     "tts": 6,
-    "compat": 7, "serve": 7, "integrations": 7,
+    "compat": 7, "serve": 7, "integrations": 7, "books": 7,
     "cli": 8,
     "__main__": 9,
 }  # fmt: skip
@@ -37,6 +37,7 @@ NEIGHBOURS = {
 NARROW = {  # rooms that see less than what lies below them
     "serve": {"tts", "speech", "live_text", "errors", "audio", "voices", "disk", "_version"},
     "integrations": {"tts", "speech", "live_text", "errors", "audio", "_version"},
+    "books": {"tts", "speech", "errors", "audio", "text", "disk", "_version"},
 }
 HOMES = {  # the only rooms that know a package
     "huggingface_hub": {"hub"},

@@ -24,11 +24,11 @@ class LiveLine:
     """One line on stderr, rewritten in place; nothing where stderr is no terminal."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
-        self._is_on = not is_quiet and sys.stderr.isatty()
+        self.is_on = not is_quiet and sys.stderr.isatty()
         self._num_shown = 0
 
     def show(self, words: str) -> None:
-        if self._is_on:
+        if self.is_on:
             words = words[: shutil.get_terminal_size().columns - 1]  # a second line would stay
             tell(words.ljust(self._num_shown), start="\r", end="")
             self._num_shown = len(words)

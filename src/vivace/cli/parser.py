@@ -68,6 +68,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     _add_voice(commands)
     _add_speakers(commands)
     _add_repl(commands)
+    _add_read(commands)
     _add_serve(commands)
     _add_wyoming(commands)
     _add_bench(commands)
@@ -204,6 +205,38 @@ def _add_repl(commands: Commands) -> None:
     options.add_model(repl)
     options.add_machine(repl)
     options.add_sampling(repl)
+
+
+def _add_read(commands: Commands) -> None:
+    read = _add(commands, "read", "make an audiobook of a text, markdown or EPUB", "BOOK [OPTIONS]")
+    read.description = (
+        "Read a .txt, .md or .epub to an audiobook with chapters. What is made is kept beside the "
+        "output until all is done: after a kill, the same command goes on where it stopped."
+    )
+    read.add_argument("book", metavar="BOOK", help="a .txt, .md or .epub file")
+    read.add_argument("--list", action="store_true", help="show the chapters and make nothing")
+    options.add_voice_option(read)
+    options.add_speech(read, instruct=HOW_TO_SPEAK)
+    group = read.add_argument_group("output")
+    group.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE|FOLDER",
+        help="book.m4b; a FOLDER, or 'book/{n:02} {title}.mp3', has a file for each chapter",
+    )
+    group.add_argument("--format", help="of a folder's files; default: mp3")
+    group.add_argument("--force", action="store_true", help="overwrite files")
+    group.add_argument("--cover", metavar="IMAGE", help="a JPEG or PNG; default: the EPUB's own")
+    group.add_argument("--title", help="default: the book's own, or the name of its file")
+    group.add_argument("--author", help="default: the book's own")
+    group.add_argument("--loudness", type=float, default=-18.0, metavar="LUFS", help="default: -18")
+    group.add_argument("--bit-rate", type=_number(int), metavar="N", help="bits a second")
+    group.add_argument("--keep-parts", action="store_true", help="keep the pieces at the end")
+    options.add_report(group)
+    read.set_defaults(chunk_frames=None)
+    options.add_model(read)
+    options.add_machine(read)
+    options.add_sampling(read)
 
 
 def _add_serve(commands: Commands) -> None:

@@ -1,0 +1,121 @@
+"""Loudness by ITU-R BS.1770, measured while audio passes, and a limiter for what a gain makes loud.
+
+The two K-weighting filters are taken as one impulse response and applied by FFT: within 0.2 s it
+decays below what double precision holds, so this is the recursion of the standard.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+OFFSET_LU = -0.691  # of the standard: a sine of 997 Hz at full scale is -3.01 LUFS
+ABSOLUTE_GATE, RELATIVE_GATE = -70.0, -10.0  # LUFS; LU below what passes the first
+STEPS_PER_S, STEPS_PER_BLOCK = 10, 4  # blocks of 400 ms that overlap by three quarters
+RESPONSE_S = 0.2
+FFT_SIZE = 65_536
+SHELF = (1681.974450955533, 3.999843853973347, 0.7071752369554196)  # Hz, dB, Q
+SHELF_SLOPE = 0.4996667741545416
+HIGH_PASS = (38.13547087602444, 0.5003270373238773)  # Hz, Q
+LIMIT_S = 0.005  # on each side of a peak
+
+Samples = NDArray[np.float32]
+
+
+class LoudnessMeter:
+    """Measures one channel, in any pieces; keeps ten numbers a second."""
+
+    def __init__(self, sample_rate: int) -> None:
+        response = _impulse_response(sample_rate)
+        self._transfer = np.fft.rfft(response, FFT_SIZE)
+        self._past = np.zeros(len(response) - 1)
+        self._step = round(sample_rate / STEPS_PER_S)
+        self._rest = np.zeros(0)  # squares that do not fill a step yet
+        self._steps: list[NDArray[np.float64]] = []  # mean squares
+        self.peak = 0.0
+
+    def process(self, samples: NDArray[np.floating]) -> None:
+        if len(samples):
+            self.peak = max(self.peak, float(np.abs(samples).max()))
+        most = FFT_SIZE - len(self._past)
+        for start in range(0, len(samples), most):
+            self._add(samples[start : start + most].astype(np.float64))
+
+    @property
+    def integrated(self) -> float:
+        """LUFS of all that was processed; minus infinity where it is silence."""
+        steps = np.concatenate([np.zeros(0), *self._steps])
+        if len(steps) < STEPS_PER_BLOCK:
+            return -math.inf
+        sums = np.convolve(steps, np.ones(STEPS_PER_BLOCK), "valid")
+        blocks = sums / STEPS_PER_BLOCK
+        for gate in (_power(ABSOLUTE_GATE), None):
+            if gate is None:
+                gate = float(blocks.mean()) * 10 ** (RELATIVE_GATE / 10)
+            blocks = blocks[blocks > gate]
+            if not len(blocks):
+                return -math.inf
+        return OFFSET_LU + 10 * math.log10(float(blocks.mean()))
+
+    def _add(self, samples: NDArray[np.float64]) -> None:
+        signal = np.concatenate([self._past, samples])
+        filtered = np.fft.irfft(np.fft.rfft(signal, FFT_SIZE) * self._transfer, FFT_SIZE)
+        weighted = filtered[len(self._past) : len(signal)]
+        self._past = signal[len(signal) - len(self._past) :]
+        squares = np.concatenate([self._rest, weighted**2])
+        num_steps = len(squares) // self._step
+        whole, self._rest = np.split(squares, [num_steps * self._step])
+        self._steps.append(whole.reshape(num_steps, self._step).mean(axis=1))
+
+
+def limit_peaks(samples: Samples, ceiling: float, sample_rate: int) -> Samples:
+    """The samples with every peak above `ceiling` turned down smoothly, and its surroundings."""
+    loud = np.flatnonzero(np.abs(samples) > ceiling)
+    if not len(loud):
+        return samples
+    reach = round(LIMIT_S * sample_rate)
+    window = np.hanning(2 * reach + 3)[1:-1]
+    result: Samples = samples.copy()
+    # Peaks closer than two reaches share a stretch of gain.
+    for part in np.split(loud, np.flatnonzero(np.diff(loud) > 4 * reach) + 1):
+        start, stop = max(0, part[0] - 2 * reach), min(len(samples), part[-1] + 2 * reach + 1)
+        needed = ceiling / np.maximum(np.abs(samples[start:stop]), ceiling)
+        padded = np.pad(needed, reach, constant_values=1.0)
+        lowest = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).min(axis=1)
+        smooth = np.convolve(np.pad(lowest, reach, "edge"), window, "valid")
+        result[start:stop] *= (smooth / window.sum()).astype(np.float32)
+    return result
+
+
+def _power(lufs: float) -> float:
+    return float(10 ** ((lufs - OFFSET_LU) / 10))
+
+
+def _impulse_response(rate: int) -> NDArray[np.float64]:
+    response = np.zeros(round(RESPONSE_S * rate))
+    response[0] = 1.0
+    hertz, gain_db, q = SHELF
+    k, high = math.tan(math.pi * hertz / rate), 10 ** (gain_db / 20)
+    band = high**SHELF_SLOPE
+    shelf = (high + band * k / q + k * k, 2 * (k * k - high), high - band * k / q + k * k)
+    response = _filter(response, shelf, _poles(k, q))
+    k = math.tan(math.pi * HIGH_PASS[0] / rate)
+    poles = _poles(k, HIGH_PASS[1])
+    return _filter(response, (poles[0], -2 * poles[0], poles[0]), poles)
+
+
+def _poles(k: float, q: float) -> tuple[float, float, float]:
+    return 1 + k / q + k * k, 2 * (k * k - 1), 1 - k / q + k * k
+
+
+def _filter(
+    signal: NDArray[np.float64], b: tuple[float, float, float], a: tuple[float, float, float]
+) -> NDArray[np.float64]:
+    result, x1, x2, y1, y2 = [], 0.0, 0.0, 0.0, 0.0
+    for x in signal.tolist():
+        y = (b[0] * x + b[1] * x1 + b[2] * x2 - a[1] * y1 - a[2] * y2) / a[0]
+        x1, x2, y1, y2 = x, x1, y, y1
+        result.append(y)
+    return np.array(result)

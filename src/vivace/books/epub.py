@@ -1,0 +1,233 @@
+"""EPUB: its pages in the order of the spine, chapters by its table of contents.
+
+Nothing is unpacked to the disk: a name of the book is only ever looked up among the names of its
+archive. Sizes are bounded while they are read, entities are refused, and so is DRM.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree
+
+from vivace.books.book import Book, Chapter, Paragraph
+from vivace.books.html import Page
+from vivace.errors import RequestError
+
+MAX_PAGE_BYTES = 16 * 2**20
+MAX_COVER_BYTES = 16 * 2**20
+MAX_TOTAL_BYTES = 128 * 2**20  # of all that is read
+MAX_ENTRIES = 20_000
+FONTS = {  # scrambled fonts are no DRM of the words
+    "http://www.idpf.org/2008/embedding",
+    "http://ns.adobe.com/pdf/enc#RC",
+}
+Xml = ElementTree.Element
+Target = tuple[str, str]  # a page and an anchor in it, or ""
+
+
+def read_epub(path: Path) -> Book:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _Epub(path, archive).read()
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise RequestError(f"{path} is no EPUB, or a damaged one: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A file of the book's manifest."""
+
+    name: str
+    kind: str
+    properties: frozenset[str]
+
+
+class _Epub:
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self._path, self._archive = path, archive
+        self._entries = {info.filename: info for info in archive.infolist()}
+        self._num_bytes = 0
+        if len(archive.infolist()) > MAX_ENTRIES:
+            raise self._refuse(f"has more than {MAX_ENTRIES:,} files")
+
+    def read(self) -> Book:
+        self._check_drm()
+        container = self._xml("META-INF/container.xml")
+        rootfile = _find(container, "rootfile")
+        if rootfile is None:
+            raise self._refuse("names no package document")
+        base = _normal("", rootfile.get("full-path", ""))
+        package = self._xml(base)
+        items = self._items(package, base)
+        title, author = (self._words(package, name) for name in ("title", "creator"))
+        return Book(
+            title=title or self._path.stem,
+            author=author or None,
+            cover=self._cover(package, items),
+            chapters=tuple(self._chapters(package, items, base, title or self._path.stem)),
+        )
+
+    # -- the archive -----------------------------------------------------------------------------
+
+    def _refuse(self, why: str) -> RequestError:
+        return RequestError(f"{self._path} {why}; it cannot be read")
+
+    def _bytes(self, name: str, most: int | None = None) -> bytes:
+        most = most or MAX_PAGE_BYTES
+        info = self._entries.get(name)
+        if info is None:
+            raise self._refuse(f"lacks its file {name[:200]!r}")
+        if info.flag_bits & 1:
+            raise self._refuse("is encrypted")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise self._refuse("is packed as no EPUB may be")  # nor bounded while it is unpacked
+        with self._archive.open(info) as file:
+            content = file.read(most + 1)
+        self._num_bytes += len(content)
+        if len(content) > most or self._num_bytes > MAX_TOTAL_BYTES:
+            raise self._refuse(f"unpacks to more than a book has ({name[:200]!r})")
+        return content
+
+    def _text(self, name: str) -> str:
+        content = self._bytes(name)
+        code = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        try:
+            return content.decode(code)
+        except UnicodeDecodeError as error:
+            raise self._refuse(f"has a file that is not UTF-8 ({name[:200]!r})") from error
+
+    def _xml(self, name: str) -> Xml:
+        text = self._text(name)
+        if "<!ENTITY" in text.upper():
+            raise self._refuse(f"declares entities of its own ({name[:200]!r})")
+        try:
+            return ElementTree.fromstring(text)
+        except (ElementTree.ParseError, ValueError, RecursionError) as error:
+            raise self._refuse(f"is damaged ({name[:200]!r}: {error})") from error
+
+    def _check_drm(self) -> None:
+        if "META-INF/encryption.xml" not in self._entries:
+            return
+        root = self._xml("META-INF/encryption.xml")
+        methods = [each.get("Algorithm", "") for each in _all(root, "EncryptionMethod")]
+        if not set(methods) <= FONTS or len(_all(root, "EncryptedData")) > len(methods):
+            raise self._refuse("is protected by DRM")
+
+    # -- the package -----------------------------------------------------------------------------
+
+    def _items(self, package: Xml, base: str) -> dict[str, _Item]:
+        return {
+            item.get("id", ""): _Item(
+                _normal(base, item.get("href", "")),
+                item.get("media-type", ""),
+                frozenset(item.get("properties", "").split()),
+            )
+            for item in _all(package, "item")
+        }
+
+    @staticmethod
+    def _words(package: Xml, name: str) -> str:
+        found = _find(package, name)
+        return "" if found is None else " ".join("".join(found.itertext()).split())
+
+    def _cover(self, package: Xml, items: dict[str, _Item]) -> bytes | None:
+        named = {
+            each.get("content") for each in _all(package, "meta") if each.get("name") == "cover"
+        }
+        for key, item in items.items():
+            is_cover = "cover-image" in item.properties or key in named
+            if is_cover and item.kind in ("image/jpeg", "image/png") and item.name in self._entries:
+                return self._bytes(item.name, MAX_COVER_BYTES)
+        return None
+
+    def _spine(self, package: Xml, items: dict[str, _Item]) -> list[str]:
+        references = [each for each in _all(package, "itemref") if each.get("linear") != "no"]
+        found = [items[key] for each in references if (key := each.get("idref", "")) in items]
+        if not found:
+            raise self._refuse("has no pages in its spine")
+        return [item.name for item in found if "nav" not in item.properties]
+
+    # -- chapters --------------------------------------------------------------------------------
+
+    def _chapters(
+        self, package: Xml, items: dict[str, _Item], base: str, title: str
+    ) -> list[Chapter]:
+        titles: dict[str, list[tuple[str, str]]] = {}  # by page: anchors and what they begin
+        for (name, anchor), words in self._contents(package, items):
+            titles.setdefault(name, []).append((anchor, words))
+        chapters: list[tuple[str, list[Paragraph]]] = [(title, [])]
+        for name in self._spine(package, items):
+            page = Page(self._text(name))
+            starts = sorted(
+                (page.anchors.get(anchor, 0) if anchor else 0, order, words)
+                for order, (anchor, words) in enumerate(titles.get(name, []))
+            )
+            if not titles:
+                first = next((each.text for each in page.paragraphs if each.is_heading), "")
+                starts = [(0, 0, first)]
+            done = 0
+            for start, _, words in starts:
+                chapters[-1][1].extend(page.paragraphs[done:start])
+                chapters.append((words, []))
+                done = start
+            chapters[-1][1].extend(page.paragraphs[done:])
+        return [Chapter(words, tuple(paragraphs)) for words, paragraphs in chapters]
+
+    def _contents(self, package: Xml, items: dict[str, _Item]) -> list[tuple[Target, str]]:
+        """The table of contents: EPUB 3's page, else EPUB 2's NCX."""
+        for item in items.values():
+            if "nav" in item.properties and item.name in self._entries:
+                page = Page(_toc_part(self._text(item.name)))
+                return [(_target(item.name, href), words) for href, words in page.links if words]
+        spine = _find(package, "spine")
+        ncx = items.get(spine.get("toc", "") if spine is not None else "")
+        ncx = ncx or next((i for i in items.values() if i.kind == "application/x-dtbncx+xml"), None)
+        if ncx is None or ncx.name not in self._entries:
+            return []
+        found = []
+        for point in _all(self._xml(ncx.name), "navPoint"):
+            content, label = _find(point, "content"), _find(point, "text")
+            if content is not None and label is not None and (label.text or "").strip():
+                target = _target(ncx.name, content.get("src", ""))
+                found.append((target, (label.text or "").strip()))
+        return found
+
+
+def _toc_part(text: str) -> str:
+    """The `nav` of the contents alone: others list pages and landmarks."""
+    start = text.find('epub:type="toc"')
+    if start < 0:
+        return text
+    end = text.find("</nav>", start)
+    return text[text.rfind("<nav", 0, start) : end if end > 0 else len(text)]
+
+
+def _target(base: str, href: str) -> Target:
+    try:
+        parts = urlsplit(href)
+    except ValueError:
+        return "", ""
+    return _normal(base, parts.path) if parts.path else base, unquote(parts.fragment)
+
+
+def _normal(base: str, href: str) -> str:
+    """The name in the archive that `href` in the file `base` means; one that leads out is none."""
+    name = posixpath.normpath(posixpath.join(posixpath.dirname(base), unquote(href)))
+    return "" if name.startswith(("/", "..")) else name
+
+
+def _local(element: Xml) -> str:
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+
+
+def _all(root: Xml, name: str) -> list[Xml]:
+    return [element for element in root.iter() if _local(element) == name]
+
+
+def _find(root: Xml, name: str) -> Xml | None:
+    return next((element for element in root.iter() if _local(element) == name), None)

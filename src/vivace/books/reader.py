@@ -1,0 +1,177 @@
+"""Speaks the pieces of a book into a work folder; what is there already is not made again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.books.pieces import Passage, Piece
+from vivace.disk import sweep, write_whole
+from vivace.errors import BatchError, RequestError, RunawayError
+from vivace.text.emoji import drop_emoji
+from vivace.text.letters import is_speakable
+from vivace.text.markup import clean_text
+from vivace.tts import TTS
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+MAX_ATTEMPTS = 4  # at a passage that does not end by itself, each with another seed
+SEED_STEP = 1_000_003
+MAX_TOGETHER = 16  # pieces, each of several passages: what memory holds
+SILENT_S = 0.6  # for a passage of nothing that can be said, such as `* * *`
+FULL_SCALE = 32_767
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    num_done: int  # characters
+    num_chars: int
+    chapter: int  # the index of the one at hand
+    left_s: float | None  # None: not known yet
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFolder:
+    """Finished pieces as files of 16-bit samples, and a manifest that says what they are for."""
+
+    path: Path
+    sample_rate: int
+    identity: dict[str, Any]  # what the sound depends on, besides the words
+
+    @classmethod
+    def open(
+        cls, path: Path, sample_rate: int, identity: dict[str, Any], pieces: list[Piece]
+    ) -> WorkFolder:
+        folder = cls(path, sample_rate, identity)
+        manifest = path / MANIFEST
+        try:
+            if path.exists() and not manifest.exists() and any(path.iterdir()):
+                raise RequestError(f"{path} is no work folder of a book; move it away")
+            path.mkdir(parents=True, exist_ok=True)
+            sweep(path)
+            names = [piece.key(identity) for piece in pieces]
+            told = {"format": FORMAT, "sample_rate": sample_rate, "identity": identity}
+            content = json.dumps({**told, "pieces": names}, indent=1)
+            write_whole(manifest, content.encode(), replace=True)
+        except OSError as error:
+            raise RequestError(f"cannot write to {path}: {error.strerror or error}") from error
+        return folder
+
+    def file(self, piece: Piece) -> Path:
+        return self.path / f"{piece.key(self.identity)}.pcm"
+
+    def has(self, piece: Piece) -> bool:
+        return self.file(piece).is_file()
+
+    def num_samples(self, piece: Piece) -> int:
+        return self.file(piece).stat().st_size // 2
+
+    def read(self, piece: Piece) -> NDArray[np.float32]:
+        stored: NDArray[np.float32] = np.fromfile(self.file(piece), "<i2").astype(np.float32)
+        stored /= FULL_SCALE
+        return stored
+
+    def save(self, piece: Piece, samples: NDArray[np.float32]) -> None:
+        content = (np.clip(samples, -1, 1) * FULL_SCALE).round().astype("<i2").tobytes()
+        try:
+            write_whole(self.file(piece), content, replace=True)
+        except OSError as error:
+            reason = error.strerror or error
+            raise RequestError(
+                f"cannot write to {self.path}: {reason}; what is made is kept, and the same "
+                "command goes on from there"
+            ) from error
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class BookReader:
+    tts: TTS
+    work: WorkFolder
+    options: dict[str, Any] = field(default_factory=dict)  # of `TTS.speak`, with a seed
+
+    def read(self, pieces: list[Piece]) -> Iterator[Progress]:
+        """Make what is missing; progress before every step and after the last."""
+        num_chars = sum(piece.num_chars for piece in pieces)
+        missing = self._missing(pieces)
+        num_left = sum(piece.num_chars for piece in missing)
+        num_first, began = num_left, time.monotonic()
+        together = min(MAX_TOGETHER, max(1, self.tts.engine.num_together // 4))
+        for start in range(0, len(missing), together):
+            some = missing[start : start + together]
+            left_s = None
+            if num_left < num_first:
+                left_s = (time.monotonic() - began) * num_left / (num_first - num_left)
+            yield Progress(num_chars - num_left, num_chars, some[0].chapter, left_s)
+            self._make(some)
+            num_left -= sum(piece.num_chars for piece in some)
+        yield Progress(num_chars, num_chars, pieces[-1].chapter, 0.0)
+
+    def _missing(self, pieces: list[Piece]) -> list[Piece]:
+        """What has no file; of pieces with the same words, the first."""
+        by_file = {self.work.file(piece): piece for piece in reversed(pieces)}
+        return [piece for path, piece in reversed(by_file.items()) if not path.is_file()]
+
+    def _make(self, pieces: list[Piece]) -> None:
+        passages = [each for piece in pieces for each in piece.passages]
+        spoken = [each for each in passages if self._is_speakable(each.text)]
+        audio = dict(zip(map(id, spoken), self._speak_all(spoken), strict=True))
+        silence = np.zeros(round(SILENT_S * self.work.sample_rate), np.float32)
+        for piece in pieces:
+            parts: list[NDArray[np.float32]] = []
+            for each in piece.passages:
+                parts.append(audio.get(id(each), silence))
+                parts.append(np.zeros(round(each.gap_s * self.work.sample_rate), np.float32))
+            self.work.save(piece, np.concatenate(parts))
+
+    def _is_speakable(self, text: str) -> bool:
+        text = clean_text(text) if self.options.get("clean") else text
+        keeps_emoji = bool(self.options.get("keep_emoji"))
+        return is_speakable(text if keeps_emoji else drop_emoji(text), with_emoji=keeps_emoji)
+
+    def _speak_all(self, passages: list[Passage]) -> list[NDArray[np.float32]]:
+        if not passages:
+            return []
+        try:
+            audios = self.tts.speak([each.text for each in passages], **self.options)
+        except BatchError as error:
+            number, reason = next(iter(error.errors.items()))
+            raise RequestError(f"{_shown(passages[number].text)}: {reason}") from error
+        made = []
+        for passage, audio in zip(passages, audios, strict=True):
+            samples = audio.samples if audio.finish_reason == "stop" else self._again(passage.text)
+            made.append(samples)
+        return made
+
+    def _again(self, text: str) -> NDArray[np.float32]:
+        """A passage that did not end by itself, with other seeds: always the same ones."""
+        for attempt in range(1, MAX_ATTEMPTS):
+            seed = self.options["seed"] + attempt * SEED_STEP
+            audio = self.tts.speak(text, **{**self.options, "seed": seed})
+            if audio.finish_reason == "stop":
+                return audio.samples
+        raise RunawayError(
+            f"{_shown(text)} did not end by itself in {MAX_ATTEMPTS} attempts; change it a little, "
+            "or try another --seed"
+        )
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:79]}…")
+
+
+def work_path(output: Path) -> Path:
+    """The work folder of an output: beside it, with its name."""
+    name = os.path.normpath(output)
+    return Path(f"{name}.parts")

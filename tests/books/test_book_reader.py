@@ -1,0 +1,265 @@
+"""A book is made piece by piece: after kills nothing is made twice, and the book is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+
+from conftest import ROOT
+from vivace import TTS
+from vivace.audio.loudness import LoudnessMeter
+from vivace.books.book import Book, Chapter, Paragraph, open_book
+from vivace.books.output import choose_output
+from vivace.books.pieces import Piece, cut_book
+from vivace.books.reader import BookReader, WorkFolder, work_path
+from vivace.errors import AudioError, RequestError, RunawayError
+from vivace.serve.settings import ModelSpec
+
+SPEC = ModelSpec("scripted", None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def codebooks() -> Iterator[None]:
+    """The embedded voice has six, which matter where a text has pauses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scripted_tts.NUM_CODEBOOKS", 6)
+        yield
+
+
+def make_book(num_chapters: int, num_paragraphs: int, num_words: int = 8) -> Book:
+    return Book(
+        title="A Book",
+        author="Nobody",
+        chapters=tuple(
+            Chapter(
+                f"Chapter {number}",
+                (
+                    Paragraph(f"Chapter {number}", is_heading=True),
+                    *(Paragraph(f"{i}. " + "word " * num_words) for i in range(num_paragraphs)),
+                ),
+            )
+            for number in range(num_chapters)
+        ),
+    )
+
+
+def open_work(path: Path, tts: TTS, pieces: list[Piece]) -> WorkFolder:
+    return WorkFolder.open(work_path(path), tts.sample_rate, {"seed": 1}, pieces)
+
+
+def make(tts: TTS, book: Book, path: Path, **chosen: Any) -> WorkFolder:
+    pieces = cut_book(book)
+    work = open_work(path, tts, pieces)
+    for _ in BookReader(tts, work, {"seed": 1}).read(pieces):
+        pass
+    output = choose_output(
+        path,
+        book,
+        **{"format": None, "loudness": -18.0, "force": False, "bit_rate": None, **chosen},
+    )
+    output.write(book, pieces, work)
+    return work
+
+
+# -- killed ------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
+def test_a_book_that_was_killed_is_the_book_that_was_not(tmp_path: Path) -> None:
+    text = "".join(
+        f"Chapter {number}\n\n" + "".join(f"Word {i} of {number} is here.\n\n" for i in range(9))
+        for number in range(1, 4)
+    )
+    (tmp_path / "book.txt").write_text(text)
+    command = [sys.executable, str(ROOT / "tests" / "books" / "killed_reader.py")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [*command, str(tmp_path / "book.txt"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    statuses = [line["status"] for line in lines if "status" in line]
+    assert statuses == [0, *[signal.SIGKILL] * 2, 0]
+    whole, rest = (line for line in lines if "spoken" in line)
+    assert whole["spoken"] == whole["missing"] == 30
+    assert rest["spoken"] == rest["missing"]  # nothing that was there is made again
+    assert 0 < rest["missing"] < 30
+    assert lines[-1]["hidden"] == 0  # what the killed ones left behind is gone
+    assert (tmp_path / "killed.m4b").read_bytes() == (tmp_path / "whole.m4b").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("book.txt", "killed.m4b", "whole.m4b"),
+    ]
+
+
+# -- the reader --------------------------------------------------------------------------------
+
+
+def test_progress_comes_with_the_time_that_is_left(tmp_path: Path) -> None:
+    pieces = cut_book(make_book(2, 12))
+    with ScriptedSpeech(default=Plan(2)).load(SPEC) as tts:
+        work = open_work(tmp_path / "b.m4b", tts, pieces)
+        found = list(BookReader(tts, work, {"seed": 1}).read(pieces))
+        again = list(BookReader(tts, work, {"seed": 1}).read(pieces))
+    assert found[0].left_s is None
+    assert all(each.left_s is not None for each in found[1:])
+    done = [each.num_done for each in found]
+    assert done == sorted(done)
+    assert (done[0], done[-1]) == (0, found[0].num_chars)
+    assert {each.chapter for each in found} == {0, 1}
+    assert [(each.num_done, each.left_s) for each in again] == [(done[-1], 0.0)]
+
+
+class Stubborn(ScriptedSpeech):
+    """Does not end by itself with the seeds it is given."""
+
+    seeds: tuple[int, ...] = ()
+
+    def admit(self, prompt: Any, sampling: Any) -> int:
+        self.default = Plan(never_ends=True) if sampling.seed in self.seeds else Plan(2)
+        return super().admit(prompt, sampling)
+
+
+def test_a_passage_that_does_not_end_is_tried_with_other_seeds(tmp_path: Path) -> None:
+    book = make_book(1, 1)
+    backend = Stubborn()
+    with backend.load(SPEC) as tts:
+        backend.seeds = (1, 1_000_004)
+        work = make(tts, book, tmp_path / "a.wav")
+        assert work.num_samples(cut_book(book)[0]) < 10 * 24_000
+        backend.seeds = tuple(1 + 1_000_003 * number for number in range(4))
+        with pytest.raises(RunawayError, match="'Chapter 0' did not end by itself in 4 attempts"):
+            make(tts, book, tmp_path / "b.wav")
+
+
+def test_a_silent_passage_is_a_silence(tmp_path: Path) -> None:
+    paragraphs = (Paragraph("One."), Paragraph("* * *"), Paragraph("🙂"))
+    book = Book(title="x", chapters=(Chapter("x", paragraphs),))
+    backend = ScriptedSpeech(default=Plan(5))
+    with backend.load(SPEC) as tts:
+        before = backend.num_admitted
+        work = make(tts, book, tmp_path / "a.wav")
+    assert backend.num_admitted - before == 1
+    assert (
+        work.num_samples(cut_book(book)[0]) > (5 * 0.08 + 2 * 0.6 + 2 * 0.6 + 2.0) * 24_000 - 5_000
+    )
+
+
+def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "b.m4b.parts").mkdir()
+    (tmp_path / "b.m4b.parts" / "mine.txt").write_text("keep")
+    with (
+        ScriptedSpeech().load(SPEC) as tts,
+        pytest.raises(RequestError, match="no work folder of a book"),
+    ):
+        make(tts, make_book(1, 1), tmp_path / "b.m4b")
+    assert (tmp_path / "b.m4b.parts" / "mine.txt").read_text() == "keep"
+
+
+@pytest.mark.parametrize("num_chars", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_the_memory_does_not_grow_with_the_book(
+    tmp_path: Path, num_chars: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivace.books.pieces.MAX_PIECE_CHARS", 100)
+    peaks, num_paragraphs = [], num_chars // 50
+    with ScriptedSpeech(default=Plan(100), max_streams=2).load(SPEC) as tts:
+        make(tts, make_book(1, 2), tmp_path / "first.wav")  # what is imported on the way
+        for count in (num_paragraphs // 4, num_paragraphs):
+            path = tmp_path / f"{count}.wav"
+            tracemalloc.start()
+            make(tts, make_book(1, count), path)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
+    assert path.stat().st_size > 1.5 * peaks[1]  # the control: the audio alone would not fit
+
+
+# -- the files ---------------------------------------------------------------------------------
+
+
+def loudness(path: Path) -> float:
+    with av.open(str(path)) as file:
+        rate = file.streams.audio[0].rate
+        meter = LoudnessMeter(rate)
+        for frame in file.decode(audio=0):
+            samples = frame.to_ndarray()[0].astype(np.float64)
+            meter.process(samples / (32_768 if "s16" in frame.format.name else 1))
+    return meter.integrated
+
+
+@pytest.fixture(scope="module")
+def tts() -> Any:
+    with ScriptedSpeech(default=Plan(12)).load(SPEC) as loaded:
+        yield loaded
+
+
+def test_one_file_has_all_chapters_at_the_loudness(tmp_path: Path, tts: TTS) -> None:
+    work = make(tts, make_book(3, 2), tmp_path / "b.m4b")
+    pieces = cut_book(make_book(3, 2))
+    with av.open(str(tmp_path / "b.m4b")) as file:
+        titles = [each["metadata"]["title"] for each in file.chapters()]
+        ends = [float(each["end"] * each["time_base"]) for each in file.chapters()]
+    assert titles == ["Chapter 0", "Chapter 1", "Chapter 2"]
+    lengths = [work.num_samples(piece) / 24_000 for piece in pieces]
+    assert ends == pytest.approx(np.cumsum(lengths), abs=0.002)
+    assert loudness(tmp_path / "b.m4b") == pytest.approx(-18.0, abs=0.3)
+
+
+def test_a_folder_has_a_file_for_each_chapter(tmp_path: Path, tts: TTS) -> None:
+    make(tts, make_book(2, 2), tmp_path / "out")
+    files = sorted((tmp_path / "out").iterdir())
+    assert [path.name for path in files] == ["01 Chapter 0.mp3", "02 Chapter 1.mp3"]
+    with av.open(str(files[1])) as file:
+        tags = {name: file.metadata[name] for name in ("title", "album", "artist", "track")}
+    assert tags == {"title": "Chapter 1", "album": "A Book", "artist": "Nobody", "track": "2/2"}
+    assert loudness(files[0]) == pytest.approx(-18.0, abs=0.5)
+
+
+def test_a_pattern_names_the_files(tmp_path: Path, tts: TTS) -> None:
+    make(tts, make_book(2, 1), tmp_path / "{n:03}.wav", loudness=-23.0)
+    assert sorted(path.name for path in tmp_path.glob("*.wav")) == ["001.wav", "002.wav"]
+    assert loudness(tmp_path / "001.wav") == pytest.approx(-23.0, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("{x}.mp3", "a pattern has"), ("{n.mp3", "a pattern has"), ("{title[0]}.mp3", "a pattern")],
+)
+def test_a_bad_pattern_is_an_error(name: str, words: str) -> None:
+    options: dict[str, Any] = {"format": None, "loudness": -18.0, "force": False, "bit_rate": None}
+    with pytest.raises(RequestError, match=words):
+        choose_output(Path(name), make_book(2, 1), **options)
+    with pytest.raises(RequestError, match="same name"):
+        choose_output(Path("{title:.3}.mp3"), make_book(2, 1), **options)
+    with pytest.raises(AudioError, match="cannot write"):
+        choose_output(Path("book.doc"), make_book(1, 1), **options).check(24_000)
+
+
+def test_a_title_never_leads_out_of_the_folder(tmp_path: Path) -> None:
+    paragraphs = (Paragraph("One."),)
+    titles = ("../../etc/passwd", "a/b\\c", "..", "con:\n*?")
+    book = Book(title="x", chapters=tuple(Chapter(title, paragraphs) for title in titles))
+    output = choose_output(
+        tmp_path / "out", book, format="wav", loudness=-18.0, force=False, bit_rate=None
+    )
+    assert {path.parent for path in output.paths} == {tmp_path / "out"}
+
+
+def test_the_book_of_a_file_can_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("One.")
+    assert open_book(tmp_path / "a.txt").chapters[0].title == "a"

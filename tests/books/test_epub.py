@@ -1,0 +1,187 @@
+"""EPUBs of both versions, and those that mean harm: bombs, DRM, paths, entities."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from vivace.books import epub
+from vivace.books.book import Book, open_book
+from vivace.errors import RequestError
+
+CONTAINER = '<container><rootfiles><rootfile full-path="OPS/book.opf"/></rootfiles></container>'
+JPEG = b"\xff\xd8\xff\xe0cover"
+PACKAGE = """<?xml version="1.0"?>
+<package xmlns="http://www.idpf.org/2007/opf" xmlns:dc="http://purl.org/dc/elements/1.1/">
+<metadata><dc:title>The &amp; Book</dc:title><dc:creator>An Author</dc:creator>
+<meta name="cover" content="pic"/></metadata>
+<manifest>
+<item id="nav" href="nav.xhtml" media-type="application/xhtml+xml" {nav}/>
+<item id="ncx" href="toc.ncx" media-type="application/x-dtbncx+xml"/>
+<item id="pic" href="img/c.jpg" media-type="image/jpeg"/>
+<item id="cover" href="cover.xhtml" media-type="application/xhtml+xml"/>
+<item id="a" href="text/a%20b.xhtml" media-type="application/xhtml+xml"/>
+<item id="b" href="text/b.xhtml" media-type="application/xhtml+xml"/>
+<item id="c" href="text/c.xhtml" media-type="application/xhtml+xml"/>
+<item id="n" href="text/notes.xhtml" media-type="application/xhtml+xml"/>
+</manifest>
+<spine toc="ncx"><itemref idref="cover"/><itemref idref="nav"/><itemref idref="a"/>
+<itemref idref="b"/><itemref idref="c"/><itemref idref="n" linear="no"/></spine></package>"""
+NAV = """<html xmlns:epub="x"><body><nav epub:type="toc"><ol>
+<li><a href="text/a%20b.xhtml">First <i>one</i></a></li>
+<li><a href="text/b.xhtml#two">Second</a><ol><li><a href="text/b.xhtml#three">Third</a></li></ol>
+</li></ol></nav><nav epub:type="page-list"><a href="text/c.xhtml">77</a></nav></body></html>"""
+NCX = """<!DOCTYPE ncx PUBLIC "-//NISO//DTD ncx 2005-1//EN" "http://example.invalid/ncx.dtd">
+<ncx><navMap><navPoint><navLabel><text>Eins</text></navLabel><content src="text/a%20b.xhtml"/>
+<navPoint><navLabel><text>Zwei</text></navLabel><content src="text/b.xhtml#two"/></navPoint>
+</navPoint></navMap></ncx>"""
+FILES = {
+    "META-INF/container.xml": CONTAINER,
+    "OPS/nav.xhtml": NAV,
+    "OPS/toc.ncx": NCX,
+    "OPS/img/c.jpg": JPEG,
+    "OPS/cover.xhtml": "<html><head><title>Cover</title></head><body><img src='c'/></body></html>",
+    "OPS/text/a b.xhtml": (
+        "<html><head><style>p {}</style></head><body><h1>First one</h1><p>Caf&eacute;&nbsp;is"
+        "<a epub:type='noteref' href='#n'>1</a> open.<br/>Now.</p><script>no()</script></body>"
+    ),
+    "OPS/text/b.xhtml": (
+        "<html><body><p>Still first.</p><h2 id='two'>Second</h2><p>Two <b>bold</b>.</p>"
+        "<div><a id='three'></a><h3>Third</h3>Three<span epub:type='pagebreak'>12</span>.</div>"
+        "</body></html>"
+    ),
+    "OPS/text/c.xhtml": "<html><body><p>Still third.</p></body></html>",
+    "OPS/text/notes.xhtml": "<html><body><p>Not read.</p></body></html>",
+}
+
+
+def write_epub(folder: Path, changes: dict[str, str | bytes | None] | None = None) -> Path:
+    path = folder / "book.epub"
+    files = {"OPS/book.opf": PACKAGE.format(nav='properties="nav"'), **FILES, **(changes or {})}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            if content is not None:
+                archive.writestr(name, content)
+    return path
+
+
+def outline(book: Book) -> list[tuple[str, list[str]]]:
+    return [(each.title, [part.text for part in each.paragraphs]) for each in book.chapters]
+
+
+FIRST = ["First one", "Café is open. Now.", "Still first."]
+
+
+def test_epub_3_is_read_by_its_contents(tmp_path: Path) -> None:
+    book = open_book(write_epub(tmp_path))
+    assert (book.title, book.author, book.cover) == ("The & Book", "An Author", JPEG)
+    assert outline(book) == [
+        ("First one", FIRST),
+        ("Second", ["Second", "Two bold."]),
+        ("Third", ["Third", "Three.", "Still third."]),
+    ]
+
+
+def test_epub_2_is_read_by_its_ncx(tmp_path: Path) -> None:
+    changes = {"OPS/book.opf": PACKAGE.format(nav=""), "OPS/nav.xhtml": "<html/>"}
+    book = open_book(write_epub(tmp_path, changes))
+    rest = ["Second", "Two bold.", "Third", "Three.", "Still third."]
+    assert outline(book) == [("Eins", FIRST), ("Zwei", rest)]
+
+
+def test_without_contents_every_page_is_a_chapter(tmp_path: Path) -> None:
+    changes = {"OPS/book.opf": PACKAGE.format(nav=""), "OPS/nav.xhtml": None, "OPS/toc.ncx": None}
+    package = str(changes["OPS/book.opf"]).replace('<itemref idref="nav"/>', "")
+    book = open_book(write_epub(tmp_path, {**changes, "OPS/book.opf": package}))
+    assert [each.title for each in book.chapters] == ["First one", "Second", "Chapter 3"]
+
+
+ENCRYPTED = (
+    '<encryption><EncryptedData><EncryptionMethod Algorithm="{}"/>'
+    '<CipherReference URI="OPS/text/b.xhtml"/></EncryptedData></encryption>'
+)
+ENTITY = '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
+LAUGHS = (
+    '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><package><metadata>&b;</metadata></package>'
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"META-INF/encryption.xml": ENCRYPTED.format("http://www.w3.org/aes128")}, "DRM"),
+        ({"META-INF/encryption.xml": "<encryption><EncryptedData/></encryption>"}, "DRM"),
+        ({"META-INF/container.xml": None}, "lacks its file"),
+        ({"META-INF/container.xml": "<container/>"}, "no package"),
+        ({"META-INF/container.xml": "<container>"}, "damaged"),
+        ({"META-INF/container.xml": ENTITY + CONTAINER}, "entities"),
+        ({"META-INF/container.xml": (ENTITY + CONTAINER).encode("utf-16")}, "entities"),
+        ({"META-INF/container.xml": CONTAINER.replace("OPS/book", "../../book")}, "lacks"),
+        ({"META-INF/container.xml": CONTAINER.replace("OPS/book.opf", "/etc/passwd")}, "lacks"),
+        ({"OPS/book.opf": LAUGHS}, "entities"),
+        ({"OPS/book.opf": "<package/>"}, "spine"),
+        ({"OPS/text/b.xhtml": None}, "lacks its file 'OPS/text/b.xhtml'"),
+        ({"OPS/text/b.xhtml": b"\xff\xff"}, "not UTF-8"),
+        ({name: "<html/>" for name in FILES if "/text/" in name}, "no words"),
+    ],
+)
+def test_a_book_that_cannot_be_read_says_why(
+    tmp_path: Path, changes: dict[str, str | bytes | None], words: str
+) -> None:
+    path = write_epub(tmp_path, changes)
+    with pytest.raises(RequestError, match=words):
+        open_book(path)
+
+
+def test_scrambled_fonts_are_no_drm(tmp_path: Path) -> None:
+    fonts = ENCRYPTED.format("http://www.idpf.org/2008/embedding")
+    assert open_book(write_epub(tmp_path, {"META-INF/encryption.xml": fonts})).chapters
+
+
+@pytest.mark.parametrize(("name", "limit"), [("MAX_PAGE_BYTES", 1_900), ("MAX_TOTAL_BYTES", 5_000)])
+def test_a_bomb_is_refused_while_it_is_unpacked(
+    tmp_path: Path, name: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = [name for name in FILES if "/text/" in name]
+    path = write_epub(tmp_path, dict.fromkeys(pages, b"<p>" + b"a" * 2_000))
+    assert open_book(path).chapters  # the control: nothing but the limit refuses it
+    monkeypatch.setattr(epub, name, limit)
+    with pytest.raises(RequestError, match="unpacks to more"):
+        open_book(path)
+
+
+def test_a_page_of_16_mib_is_no_page(tmp_path: Path) -> None:
+    path = write_epub(tmp_path, {"OPS/text/c.xhtml": bytes(epub.MAX_PAGE_BYTES + 1)})
+    assert path.stat().st_size < 100_000
+    with pytest.raises(RequestError, match="unpacks to more"):
+        open_book(path)
+
+
+def test_a_size_that_is_a_lie_does_not_help(tmp_path: Path) -> None:
+    """The header says 10 bytes; what is read counts."""
+    path = write_epub(tmp_path, {"OPS/text/c.xhtml": b"<p>" + b"word " * 1_000_000})
+    content = bytearray(path.read_bytes())
+    real = struct.pack("<I", 5_000_003)
+    assert content.count(real) == 2
+    path.write_bytes(bytes(content).replace(real, struct.pack("<I", 10)))
+    with pytest.raises(RequestError, match=r"damaged|no EPUB"):
+        open_book(path)
+
+
+def test_what_no_epub_is_packed_with_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "book.epub"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("META-INF/container.xml", CONTAINER)
+    with pytest.raises(RequestError, match="packed as no EPUB"):
+        open_book(path)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 10, 200, 900])
+def test_a_cut_file_is_damaged(tmp_path: Path, num_bytes: int) -> None:
+    path = write_epub(tmp_path)
+    path.write_bytes(path.read_bytes()[:num_bytes])
+    with pytest.raises(RequestError, match="no EPUB"):
+        open_book(path)

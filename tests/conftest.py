@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from vivace import TTS
 from vivace.audio.sandbox import SANDBOX
@@ -37,6 +38,16 @@ ROOT = Path(__file__).parent.parent
 # Tiny models gain nothing from more threads, and lose on a busy machine.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start
+# A test must not fail because the machine is busy, or because today's examples are new ones:
+# `pytest --hypothesis-profile search` looks for those.
+settings.register_profile(
+    "repeatable",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+settings.register_profile("search", deadline=None)
+settings.load_profile("repeatable")
 HOMES = itertools.count()  # one for each test
 TINY_NAMES = (
     "custom_voice",

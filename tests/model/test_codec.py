@@ -61,7 +61,7 @@ def test_beyond_300_frames_the_official_code_cuts_its_context_and_we_do_not(
 
 
 @given(cuts=st.lists(st.integers(1, 109), max_size=12, unique=True))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 def test_a_piece_at_a_time_equals_all_at_once(tiny: Callable[[str], Tiny], cuts: list[int]) -> None:
     codec = tiny("base").codec
     codes = torch.randint(0, 64, (110, 16), generator=torch.Generator().manual_seed(5))

@@ -57,10 +57,10 @@ class Recogniser:
         from faster_whisper import WhisperModel
 
         folder = str(_whisper_folder())
-        self._model = WhisperModel(folder, device="cpu", compute_type="int8", cpu_threads=threads)
+        self.model = WhisperModel(folder, device="cpu", compute_type="int8", cpu_threads=threads)
 
     def __call__(self, samples: Samples, sample_rate: int) -> str:
-        segments, _ = self._model.transcribe(
+        segments, _ = self.model.transcribe(
             resample(samples, sample_rate), language="en", beam_size=5, without_timestamps=True
         )
         return " ".join(segment.text.strip() for segment in segments)

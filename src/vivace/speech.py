@@ -176,6 +176,12 @@ class Word:
     start_char: int  # in the whole text, as it was given
     end_char: int
 
+    def moved(self, seconds: float, length_s: float | None = None) -> Word:
+        """Heard so much later, in audio of some length."""
+        times = (max(0.0, time + seconds) for time in (self.start_s, self.end_s))
+        start_s, end_s = (time if length_s is None else min(time, length_s) for time in times)
+        return dataclasses.replace(self, start_s=start_s, end_s=end_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:

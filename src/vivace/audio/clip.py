@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.encode import FORMATS, open_encoder
+from vivace.audio.subtitles import write_subtitles
 from vivace.audio.writer import write_audio
 from vivace.speech import FinishReason, Usage, Word
 
@@ -38,6 +39,10 @@ class Audio:
     def save(self, path: str | Path) -> Path:
         """Write the samples to a file; its extension picks the format (.wav, .flac, .mp3, …)."""
         return write_audio(path, self.samples, self.sample_rate)
+
+    def save_subtitles(self, path: str | Path) -> Path:
+        """Write the words to a .srt, .vtt or .json file; a RequestError without timings."""
+        return write_subtitles(path, self.words)
 
     def to_bytes(self, format: str = "wav") -> bytes:
         """A whole file in memory: wav, flac, mp3, ogg, opus, aac or pcm."""

@@ -13,9 +13,11 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from vivace.audio.encode import FORMATS, open_encoder
+from vivace.audio.subtitles import FORMATS as SUBTITLES
+from vivace.audio.subtitles import write_subtitles
 from vivace.audio.writer import FileWriter, claim_audio_file
 from vivace.cli.messages import CUT_SHORT, LiveLine, Report, print_error, print_report
-from vivace.cli.output import check_format
+from vivace.cli.output import check_format, subtitle_path
 from vivace.cli.speak import Speech
 from vivace.cli.streams import plain, put, tell
 from vivace.cli.text import decode, read_file, read_stdin
@@ -97,6 +99,7 @@ class Batch:
         path = self.path(number)
         speech = Speech(tts, words, options)
         speech.on_chunk = stop_if_over
+        subtitles = subtitle_path(arguments, str(path))
         claim = claim_audio_file(path, force=arguments.force)
         try:
             with FileWriter(claim, path, tts.sample_rate) as file:
@@ -107,6 +110,8 @@ class Batch:
                     raise
         finally:
             claim.discard()
+        if subtitles is not None:
+            write_subtitles(subtitles, speech.words, force=arguments.force)
         return speech.report(output=str(path), is_played=False, line=number)
 
 
@@ -114,6 +119,8 @@ def read_batch(arguments: argparse.Namespace) -> Batch:
     """The lines of a file, or of stdin, and the folder for them."""
     if arguments.text is not None or arguments.output is None or arguments.play:
         arguments.fail("--batch FILE takes no TEXT and no --play, and -o names the folder")
+    if arguments.subtitles not in (None, *SUBTITLES):
+        arguments.fail(f"--subtitles with --batch is one of: {', '.join(SUBTITLES)}")
     is_stdin = arguments.batch == "-"
     text = read_stdin() if is_stdin else decode(read_file(arguments.batch), arguments.batch)
     rows = enumerate(text.removeprefix("\ufeff").split("\n"), start=1)  # as editors count them

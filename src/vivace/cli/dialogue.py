@@ -6,8 +6,9 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
+from vivace.audio.subtitles import write_subtitles
 from vivace.cli.messages import Report, print_report
-from vivace.cli.output import Target, choose_target
+from vivace.cli.output import Target, choose_target, subtitle_path
 from vivace.cli.request import load_model
 from vivace.cli.text import STDIN, read_stdin
 from vivace.dialogue.script import DialogueScript
@@ -26,6 +27,7 @@ def say_dialogue(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     script = _read(arguments.dialogue)
     with choose_target(arguments) as target:
         _check_tracks(script, target, arguments)
+        subtitles = subtitle_path(arguments, target.output)
         with load_model(arguments, max_streams=None) as tts:
             made = tts.dialogue(
                 script,
@@ -37,6 +39,8 @@ def say_dialogue(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         with target.open(made.sample_rate) as sinks:
             for sink in sinks:
                 sink.write(made.samples)
+    if subtitles is not None:
+        write_subtitles(subtitles, made.words, force=arguments.force)
     if arguments.tracks:
         made.save_tracks(str(target.output), force=arguments.force)
     return _report(made, target, arguments)

@@ -116,6 +116,11 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--format", help="wav, pcm, flac, mp3, ogg, opus or aac, without a FILE")
     group.add_argument("--force", action="store_true", help="overwrite FILE")
+    group.add_argument(
+        "--subtitles",
+        metavar="FILE|FORMAT",
+        help="write when each word is heard: a .srt, .vtt or .json FILE, or one beside that of -o",
+    )
     group.add_argument("--play", action="store_true", help="play it, beside -o too")
     group.add_argument(
         "--stream",

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from vivace.audio.encode import FORMATS, format_of, open_encoder
 from vivace.audio.play import Output, find_output
+from vivace.audio.subtitles import FORMATS as SUBTITLES
+from vivace.audio.subtitles import subtitle_format
 from vivace.audio.writer import FileWriter, claim_audio_file, claim_free_name
 from vivace.cli.streams import STDOUT, STDOUT_PATHS, put_bytes
 from vivace.disk import AtomicFile, sweep
@@ -111,6 +113,8 @@ def _pipe(target: Target) -> Iterator[Callable[[bytes], object]]:
 def choose_target(arguments: argparse.Namespace) -> Target:
     """The target of -o, --format, --play and --force; by default play, or write a file."""
     target = _choose(arguments)
+    if arguments.output is not None or target.output is None:
+        subtitle_path(arguments, target.output)  # else its name is not known yet
     if target.output is None or target.is_pipe:
         return target
     if arguments.output is None:
@@ -119,6 +123,24 @@ def choose_target(arguments: argparse.Namespace) -> Target:
     if os.path.lexists(path) and not force:
         raise AudioError(f"{path} exists; choose another name, or overwrite it with --force")
     return replace(target, claim=claim_audio_file(path, force=force))
+
+
+def subtitle_path(arguments: argparse.Namespace, output: str | None) -> Path | None:
+    """Where the words of this output go, or None; what could not be written is an AudioError."""
+    given: str | None = getattr(arguments, "subtitles", None)
+    if given is None:
+        return None
+    if given in SUBTITLES:
+        if output is None or output == STDOUT:
+            raise AudioError(f"--subtitles {given} writes a file beside that of -o; name one")
+        path = Path(output).with_suffix(f".{given}")
+    else:
+        path = Path(given)
+        subtitle_format(path)
+    _check_folder(path)
+    if os.path.lexists(path) and not arguments.force:
+        raise AudioError(f"{path} exists; choose another name, or overwrite it with --force")
+    return path
 
 
 def choose_series(arguments: argparse.Namespace) -> Target:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vivace.audio.speed import SpeedChanger
+from vivace.audio.subtitles import write_subtitles
 from vivace.cli.clock import since_start
 from vivace.cli.messages import LiveLine, Report, describe_progress, print_report
-from vivace.cli.output import Samples, Sink, Target
+from vivace.cli.output import Samples, Sink, Target, subtitle_path
 from vivace.cli.streams import STDOUT
 from vivace.cli.text import read_transcript
 from vivace.errors import RequestError
-from vivace.speech import FinishReason, Usage
+from vivace.speech import FinishReason, Usage, Word
 
 if TYPE_CHECKING:
     from vivace.engine.stream import Stream
@@ -36,6 +37,8 @@ class Speech:
         self.finish_reason: FinishReason = "cancelled"
         self.first_audio_s: float | None = None  # from the start of the process
         self.audio_s = 0.0  # written so far, after the change of speed
+        self._words: list[tuple[Word, ...] | None] = []  # of each chunk
+        self._speed = 1.0
 
     def write_to(
         self,
@@ -46,12 +49,20 @@ class Speech:
         made: list[Samples] | None = None,
     ) -> None:
         """Speak into every sink; `made` collects the samples before speed and trim."""
+        self._speed = speed
         changer = SpeedChanger(speed, self._tts.sample_rate)
         for samples in self._stream() if is_streamed else self._whole():
             self._send(changer.process(samples), sinks)
             if made is not None:
                 made.append(samples)
         self._send(changer.finish(), sinks)
+
+    @property
+    def words(self) -> tuple[Word, ...] | None:
+        """Those of what was written; None without timings."""
+        from vivace.engine.timings import join_words  # imports torch
+
+        return join_words(self._words, self._speed, self.audio_s)
 
     def report(self, **facts: Any) -> Report | None:
         """The report, or None if there was no audio."""
@@ -100,7 +111,9 @@ class Speech:
         yield whole[: len(whole) - stream.num_stalled_samples]
 
     def _listen(self, stream: Stream) -> Iterator[Samples]:
+        self._words = []  # of a second attempt, not of the first
         for chunk in stream:
+            self._words.append(chunk.words)
             self.usage = stream.usage
             if self.first_audio_s is None and len(chunk.samples):
                 self.first_audio_s = since_start()
@@ -126,6 +139,7 @@ def speak(
     speech = Speech(tts, text, options)
     speech.on_chunk = lambda usage: line.show(describe_progress(usage))
     is_heard_at_once = target.loudspeaker is not None or target.output == STDOUT
+    subtitles = subtitle_path(arguments, target.output)
     try:
         with target.open(tts.sample_rate) as sinks:
             speech.write_to(
@@ -141,7 +155,10 @@ def speak(
         raise
     finally:
         line.clear()
-    return _report(speech, target, arguments)
+    report = _report(speech, target, arguments)
+    if subtitles is not None:
+        write_subtitles(subtitles, speech.words, force=arguments.force)
+    return report
 
 
 def _report(speech: Speech, target: Target, arguments: argparse.Namespace) -> Report | None:

@@ -16,7 +16,7 @@ from vivace.audio.trim import sound_span
 from vivace.audio.writer import write_audio
 from vivace.dialogue.script import Line
 from vivace.errors import RequestError
-from vivace.speech import Usage, shown
+from vivace.speech import Usage, Word, shown
 
 MAX_GAP_S = 10.0
 KEPT_S = 0.05  # of the silence around a line, which may hold the end of a sound
@@ -142,7 +142,11 @@ def arrange(
             start = max(start, end + round(gap_s * audio.sample_rate), own_ends.get(speaker, 0))
         start = max(start, kept)
         cut = audio.samples[first - kept : last + round(KEPT_S * audio.sample_rate)]
-        own = dataclasses.replace(audio, samples=cut)
+        words = audio.words and tuple(
+            word.moved((kept - first) / audio.sample_rate, len(cut) / audio.sample_rate)
+            for word in audio.words
+        )
+        own = dataclasses.replace(audio, samples=cut, words=words)
         spoken.append(SpokenLine(speaker=speaker, text=line.text, start=start - kept, audio=own))
         own_ends[speaker] = start + last - first
         end = max(end, own_ends[speaker])
@@ -175,8 +179,16 @@ def _join(lines: Sequence[SpokenLine], wall_s: float) -> Dialogue:
             seed=usages[0].seed,
             first_audio_ms=1000 * wall_s,  # it is handed out whole
         ),
+        words=_join_words(lines),
         lines=tuple(lines),
     )
+
+
+def _join_words(lines: Sequence[SpokenLine]) -> tuple[Word, ...] | None:
+    """Of all lines, if all have some; each word's place in the text is that in its line."""
+    if any(line.audio.words is None for line in lines):
+        return None
+    return tuple(word.moved(line.start_s) for line in lines for word in line.audio.words or ())
 
 
 def _lay(lines: Sequence[SpokenLine], num_samples: int) -> Samples:

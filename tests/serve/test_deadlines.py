@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -94,6 +95,21 @@ def test_a_body_that_does_not_come_is_cut(server: Running) -> None:
         answer = talk(server.port, HEAD + head)
         assert answer.startswith(b"HTTP/1.1 408")
         assert BODY_S * 0.5 < time.monotonic() - began < BODY_S + SLACK_S
+
+
+def test_a_request_that_stops_coming_is_cut_before_its_whole_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A length that is a lie; whoever has not begun yet has all of the time."""
+    monkeypatch.setattr("vivace.serve.protocol.STALL_S", 0.5)
+    long = 10 * LIMIT_S
+    settings = ServeSettings(port=0, voices=tmp_path, header_timeout_s=long, body_timeout_s=long)
+    with running(settings, ScriptedSpeech().load) as server, open_socket(server) as silent:
+        for rest in (b"Content-Length: 9\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n5\r\n{"):
+            assert talk(server.port, HEAD + rest).startswith(b"HTTP/1.1 408")
+        assert talk(server.port, HEAD).startswith(b"HTTP/1.1 408")
+        silent.sendall(b"GET /v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert read_all(silent).startswith(b"HTTP/1.1 200")
 
 
 def test_a_body_that_trickles_is_cut(server: Running) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -32,6 +33,7 @@ HEALTH_CONNECTIONS = 64  # besides `max_connections`
 NOT_UTF8, TOO_BIG = 1007, 1009  # of a close frame
 MAX_FRAGMENTS = 1_024  # of one message
 MAX_PONG_BYTES = 256 * 1024  # unsent, above which pings are not answered
+STALL_S = 4.0  # without a byte of a request that has begun
 CLOSING_S = 2.0  # for a peer to take its last answer
 
 
@@ -82,6 +84,7 @@ def http_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
             super().__init__(*args, **kwargs)
             self._deadline: asyncio.TimerHandle | None = None
             self._awaited = ""  # "headers" or "body" while the deadline runs
+            self._until = 0.0  # the loop's time by which all of it has to be there
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -110,17 +113,18 @@ def http_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
         def _settle_deadline(self) -> None:
             state = self.conn.their_state
             if state is h11.SEND_BODY:
-                self._arm("body", settings.body_timeout_s)
+                self._arm("body", settings.body_timeout_s, STALL_S)
             elif state is h11.IDLE:  # the first bytes of a next request
-                self._arm("headers", settings.header_timeout_s)
+                self._arm("headers", settings.header_timeout_s, STALL_S)
             else:
                 self._disarm()
 
-        def _arm(self, awaited: str, seconds: float) -> None:
-            if self._awaited != awaited:
-                self._disarm()
-                self._awaited = awaited
-                self._deadline = self.loop.call_later(seconds, self._expire)
+        def _arm(self, awaited: str, seconds: float, stall_s: float = math.inf) -> None:
+            now = self.loop.time()
+            until = self._until if self._awaited == awaited else now + seconds
+            self._disarm()
+            self._awaited, self._until = awaited, until
+            self._deadline = self.loop.call_at(min(until, now + stall_s), self._expire)
 
         def _disarm(self) -> None:
             self._awaited = ""
@@ -129,6 +133,9 @@ def http_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
                 self._deadline = None
 
         def _expire(self) -> None:
+            if self.flow.read_paused and self.loop.time() < self._until:
+                self._arm(self._awaited, 0.0, STALL_S)  # the application does not read just now
+                return
             awaited = self._awaited
             self._disarm()
             message = f"the {awaited} of the request did not arrive in time"

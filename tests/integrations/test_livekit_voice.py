@@ -24,8 +24,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # theirs, not ours
     from livekit import rtc
     from livekit.agents import Agent, AgentSession, APIConnectOptions, APIError, tts
+    from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
     from livekit.agents.voice.io import AudioOutput, AudioOutputCapabilities
 
+    from vivace import TTS as Engine
+    from vivace.errors import RequestError
     from vivace.integrations.livekit import TTS
 
 WORDS = ["Hel", "lo ", "there, ", "this ", "is ", "an ", "agent. ", "It ", "speaks", "."]
@@ -246,6 +249,30 @@ def test_an_agent_says_tokens_and_is_interrupted(at_hand: VoiceAtHand) -> None:
             assert loudspeaker.heard == pytest.approx(2.0, abs=0.02)
 
     run(test)
+
+
+def test_words_come_with_the_sound_they_are_heard_in() -> None:
+    async def test() -> None:
+        with Engine.load("mini") as engine:
+            async with TTS(engine, timings=True, seed=7) as voice:
+                assert voice.capabilities.aligned_transcript
+                async with voice.stream() as stream:
+                    for word in WORDS:
+                        stream.push_text(word)
+                    stream.end_input()
+                    events = await read(stream)
+        words = [w for e in events for w in e.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, [])]
+        assert "".join(words) == TEXT
+        starts = [word.start_time for word in words]
+        assert starts == sorted(starts)
+        assert 0.3 < words[-1].end_time <= seconds(events) + 0.1
+
+    run(test)
+
+
+def test_words_of_a_server_are_refused_at_once() -> None:
+    with pytest.raises(RequestError, match="word timings come from a TTS of this process"):
+        TTS("http://127.0.0.1:9", timings=True)
 
 
 def test_a_server_that_leaves_is_a_connection_error(tmp_path: Path) -> None:

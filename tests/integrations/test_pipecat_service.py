@@ -47,6 +47,8 @@ with warnings.catch_warnings():
     from pipecat.services.tts_service import TextAggregationMode
     from pipecat.workers.runner import WorkerRunner
 
+    from vivace import TTS
+    from vivace.errors import RequestError
     from vivace.integrations.pipecat import VivaceTTSService
 
 WORDS = ["Hel", "lo ", "there, ", "this ", "is ", "an ", "agent. ", "It ", "speaks", "."]
@@ -336,6 +338,28 @@ def test_interruptions_at_random_moments_leave_no_slot_taken(at_hand: VoiceAtHan
             assert talk.seconds == pytest.approx(2.0, abs=0.01)
 
     run(test)
+
+
+def test_words_come_when_they_are_heard() -> None:
+    async def test() -> None:
+        with TTS.load("mini") as tts:
+            service = VivaceTTSService(tts, word_timestamps=True, options={"seed": 7})
+            async with pipeline(service) as talk:
+                await talk.say(*WORDS)
+                heard = await talk.until(TTSStoppedFrame)
+                words = [frame for frame in heard if isinstance(frame, TTSTextFrame)]
+                assert " ".join(frame.text.strip() for frame in words).split() == TEXT.split()
+                times = [frame.pts for frame in words]
+                assert times == sorted(times)
+                assert 0.3e9 < times[-1] - times[0] < talk.seconds * 1e9
+                assert len(set(times)) >= len(times) - 1
+
+    run(test)
+
+
+def test_words_of_a_server_are_refused_at_once() -> None:
+    with pytest.raises(RequestError, match="word timings come from a TTS of this process"):
+        VivaceTTSService("http://127.0.0.1:9", word_timestamps=True)
 
 
 def test_a_server_that_leaves_is_an_error_frame(tmp_path: Path) -> None:

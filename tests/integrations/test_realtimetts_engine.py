@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 from loudspeaker import PyAudio, install_loudspeaker
-from scripted_tts import Plan
+from scripted_tts import Plan, ScriptedSpeech
 from talking import wait_until
 from voices_at_hand import LIMIT_S, VoiceAtHand, voice_at_hand
 
+from vivace import TTS
 from vivace.errors import TextTooLongError, UnknownVoiceError
 
 pytest.importorskip("RealtimeTTS")
@@ -132,6 +133,20 @@ def test_a_text_that_never_ends_is_an_error_after_what_it_gave(at_hand: VoiceAtH
     with pytest.raises(TextTooLongError, match="the limit is 500"):
         stream.play()
     assert at_hand.is_free
+
+
+def test_words_are_told_when_they_are_spoken() -> None:
+    with TTS.load("mini") as tts:
+        at_hand = VoiceAtHand(tts, ScriptedSpeech())
+        stream, engine = open_stream(at_hand, timings=True, seed=7)
+        assert engine.provides_word_timings
+        told: list[Any] = []
+        stream.on_word_spoken = told.append
+        stream.feed(iter(WORDS))
+        stream.play()
+    assert [timing.word for timing in told] == TEXT.split()[: len(told)]
+    assert len(told) >= 4  # the player tells one for each of its blocks
+    assert told[-1].end_time <= len(PyAudio.heard) / 48_000 + 0.1
 
 
 def test_interruptions_at_random_moments_leave_no_slot_taken(at_hand: VoiceAtHand) -> None:

@@ -10,20 +10,22 @@ from uuid import uuid4
 
 from vivace.errors import QueueFullError, RequestError, ServerError, TTSError
 from vivace.integrations.framework import framework
-from vivace.integrations.source import MAX_TEXT_CHARS, Source, given, open_source
+from vivace.integrations.source import MAX_TEXT_CHARS, Source, check_timings, given, open_source
 from vivace.live_text import LiveText
 from vivace.tts import TTS as Engine
 
 with framework("livekit-agents", tested="1.8.9", extra="livekit"):
     from livekit.agents import APIConnectionError, APIError, tts
     from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions
+    from livekit.agents.voice.io import TimedString
 
 FRAME_MS = 80  # of audio in a frame, after three shorter ones
 
 
 class TTS(tts.TTS):
     """`source` is a `vivace.TTS`, or the address of a `vivace serve` such as
-    `http://127.0.0.1:8000`; `options` are those of its `astream`.
+    `http://127.0.0.1:8000`; `options` are those of its `astream`. With `timings=True`, in process
+    only, transcripts are aligned with what is heard.
     """
 
     def __init__(
@@ -36,10 +38,12 @@ class TTS(tts.TTS):
     ) -> None:
         self._source = open_source(source, api_key)
         self._options = given(**options)
+        has_timings = bool(options.get("timings"))
+        check_timings(self._source, has_timings)
         self.max_text_chars = max_text_chars
         self._preparing: asyncio.Task[None] | None = None
         super().__init__(
-            capabilities=tts.TTSCapabilities(streaming=True),
+            capabilities=tts.TTSCapabilities(streaming=True, aligned_transcript=has_timings),
             sample_rate=self._source.sample_rate,
             num_channels=1,
         )
@@ -79,8 +83,14 @@ class TTS(tts.TTS):
 
     async def speak(self, text: AsyncIterator[str] | str, emitter: tts.AudioEmitter) -> None:
         """Push the audio of a text; whatever fails is an APIError, as the agent expects."""
+        last_char = -1
         try:
             async for sound in self._source.speak(text, self.sample_rate, **self._options):
+                for word in sound.words:
+                    gap = " " if 0 <= last_char < word.start_char else ""  # none in Chinese
+                    timed = TimedString(gap + word.text, word.start_s, word.end_s)
+                    emitter.push_timed_transcript(timed)
+                    last_char = word.end_char
                 emitter.push(sound.pcm)
         except (QueueFullError, ServerError) as error:
             raise APIConnectionError(str(error), retryable=True) from error

@@ -12,7 +12,8 @@ from typing import Any
 
 from vivace.errors import TTSError
 from vivace.integrations.framework import framework
-from vivace.integrations.source import MAX_TEXT_CHARS, Source, given, open_source
+from vivace.integrations.sound import Sound
+from vivace.integrations.source import MAX_TEXT_CHARS, Source, check_timings, given, open_source
 from vivace.live_text import LiveText
 from vivace.speech import language_name
 from vivace.tts import TTS
@@ -34,6 +35,7 @@ with framework("pipecat-ai", tested="1.14.0", extra="pipecat"):
 
 # Every context is ended by its own speech, so a pause of the language model must not end it.
 QUIET_S = 3_600.0
+UNSPACED = ("chinese", "japanese")  # a word is a character
 
 
 @dataclass
@@ -53,7 +55,8 @@ class Reply:
 class VivaceTTSService(TTSService):
     """`source` is a `TTS`, or the address of a `vivace serve` such as `http://127.0.0.1:8000`.
 
-    `options` are those of `TTS.astream` that settings do not name, such as `seed`.
+    `options` are those of `TTS.astream` that settings do not name, such as `seed`. With
+    `word_timestamps` the context gets word by word what was heard; in process only.
     """
 
     Settings = VivaceTTSSettings
@@ -66,11 +69,13 @@ class VivaceTTSService(TTSService):
         api_key: str | None = None,
         settings: VivaceTTSSettings | None = None,
         text_aggregation_mode: TextAggregationMode = TextAggregationMode.TOKEN,
+        word_timestamps: bool = False,
         max_text_chars: int = MAX_TEXT_CHARS,
         options: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         self._source = open_source(source, api_key)
+        check_timings(self._source, word_timestamps)
         stored = VivaceTTSSettings(
             model=self._source.model, voice=None, language=None, instruct=None, speed=None
         )
@@ -78,13 +83,14 @@ class VivaceTTSService(TTSService):
             stored.apply_update(settings)
         super().__init__(
             text_aggregation_mode=text_aggregation_mode,
+            push_text_frames=not word_timestamps,
             push_start_frame=True,
             append_trailing_space=True,
             stop_frame_timeout_s=QUIET_S,
             settings=stored,
             **kwargs,
         )
-        self._options = options or {}
+        self._options = {**(options or {}), **({"timings": True} if word_timestamps else {})}
         self._max_text_chars = max_text_chars
         self._replies: dict[str, Reply] = {}  # by context id
 
@@ -149,8 +155,7 @@ class VivaceTTSService(TTSService):
         try:
             if await text.has_words():
                 async for sound in self._source.speak(text, self.sample_rate, **self._told()):
-                    frame = TTSAudioRawFrame(sound.pcm, sound.sample_rate, 1, context_id=context_id)
-                    await self.append_to_audio_context(context_id, frame)
+                    await self._push(context_id, sound)
         except Exception as error:
             failure = ErrorFrame(error=f"{self}: {error}", exception=error)
             await self.append_to_audio_context(context_id, failure)
@@ -158,6 +163,15 @@ class VivaceTTSService(TTSService):
         await self.append_to_audio_context(context_id, TTSStoppedFrame(context_id=context_id))
         if self.audio_context_available(context_id):
             await self.remove_audio_context(context_id)
+
+    async def _push(self, context_id: str, sound: Sound) -> None:
+        if sound.pcm:
+            frame = TTSAudioRawFrame(sound.pcm, sound.sample_rate, 1, context_id=context_id)
+            await self.append_to_audio_context(context_id, frame)
+        if sound.words:
+            times = [(word.text, word.start_s) for word in sound.words]
+            is_unspaced = self._settings.language in UNSPACED
+            await self.add_word_timestamps(times, context_id, is_unspaced or None)
 
     def _told(self) -> dict[str, Any]:
         settings = self._settings

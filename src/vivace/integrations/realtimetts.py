@@ -18,7 +18,7 @@ from vivace.integrations.source import MAX_TEXT_CHARS, given, pcm_bytes
 from vivace.tts import TTS
 
 with framework("realtimetts", tested="0.8.10", extra="realtimetts"):
-    from RealtimeTTS.engines.base_engine import BaseEngine
+    from RealtimeTTS.engines.base_engine import BaseEngine, TimingInfo
 
 INT16 = 8  # pyaudio.paInt16, which only a loudspeaker needs
 
@@ -42,6 +42,7 @@ class VivaceEngine(BaseEngine):
         """Called by RealtimeTTS after its own defaults were set."""
         self.engine_name = "vivace"
         self.can_consume_generators = self._live
+        self.provides_word_timings = bool(self._options.get("timings"))
 
     def get_stream_info(self) -> tuple[int, int, int]:
         return INT16, 1, self._tts.sample_rate
@@ -55,6 +56,7 @@ class VivaceEngine(BaseEngine):
             self._close = stream.close
             if self.stop_synthesis_event.is_set():
                 stream.close()
+        began_s = self.audio_duration
         with stream, suppress(StreamClosedError):  # by `stop`
             for chunk in stream:
                 if self.stop_synthesis_event.is_set():
@@ -62,6 +64,9 @@ class VivaceEngine(BaseEngine):
                 if len(chunk.samples):
                     self.queue.put(pcm_bytes(chunk.samples))
                     self.audio_duration += len(chunk.samples) / chunk.sample_rate
+                for word in chunk.words or ():
+                    times = began_s + word.start_s, began_s + word.end_s
+                    self.timings.put(TimingInfo(*times, word.text))
         return True
 
     def stop(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vivace.speech import Word
+
 
 @dataclass(frozen=True, slots=True)
 class Sound:
@@ -11,3 +13,4 @@ class Sound:
 
     pcm: bytes  # 16-bit little-endian, mono
     sample_rate: int
+    words: tuple[Word, ...] = ()  # that are over by now, if timings were asked for

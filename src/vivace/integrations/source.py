@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vivace.audio.encode import to_pcm
 from vivace.audio.resample import StreamResampler
+from vivace.errors import RequestError
 from vivace.integrations.sound import Sound
 from vivace.speech import language_name
 from vivace.tts import TTS
@@ -59,8 +60,8 @@ class LocalSource:
         async with self.tts.astream(text, **options) as stream:
             async for chunk in stream:
                 samples = resampler.process(chunk.samples)
-                if len(samples):
-                    yield Sound(pcm_bytes(samples), sample_rate)
+                if len(samples) or chunk.words:
+                    yield Sound(pcm_bytes(samples), sample_rate, chunk.words or ())
         if len(rest := resampler.finish()):
             yield Sound(pcm_bytes(rest), sample_rate)
 
@@ -84,6 +85,11 @@ def open_source(source: TTS | str | Source, api_key: str | None = None) -> Sourc
 def pcm_bytes(samples: NDArray[np.float32]) -> bytes:
     """16-bit little-endian samples."""
     return to_pcm(samples).astype("<i2").tobytes()
+
+
+def check_timings(source: Source, timings: bool) -> None:
+    if timings and not isinstance(source, LocalSource):
+        raise RequestError("word timings come from a TTS of this process, not from a server")
 
 
 def given(**options: Any) -> dict[str, Any]:

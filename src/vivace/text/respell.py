@@ -13,7 +13,17 @@ from enum import Enum
 
 from vivace.text.spelling import MARK, is_open_mark, read_mark, read_marks
 from vivace.text.trace import Trace
-from vivace.text.trie import END, Kind, Node, Trie, begins_word, ends_word, fold, kind_of
+from vivace.text.trie import (
+    END,
+    Kind,
+    Node,
+    Trie,
+    begins_word,
+    ends_word,
+    fold,
+    kind_of,
+    plain_apostrophes,
+)
 
 _CONTEXT = 2  # characters before a place that `begins_word` looks at
 _SPACES = re.compile(r"\s+")
@@ -68,12 +78,13 @@ class Respeller:
 
     def _read(self, *, is_final: bool) -> str:
         text = self._before + self._held
-        folded = _fold_all(text) if any(self._folded) else ""
+        plain = plain_apostrophes(text)
+        folded = _fold_all(plain) if any(self._folded) else ""
         done = place = len(self._before)
         end, out = len(text), list[str]()
         while found := self._starts.search(text, place):
             place = found.start()
-            match = self._match(text, folded, place, is_final=is_final)
+            match = self._match(text, (plain, folded), place, is_final=is_final)
             if match is _Held.HELD:
                 end = place
                 break
@@ -91,7 +102,9 @@ class Respeller:
         self._held, self._before = text[end:], text[max(0, end - _CONTEXT) : end]
         return "".join(out)
 
-    def _match(self, text: str, folded: str, start: int, *, is_final: bool) -> Match | _Held | None:
+    def _match(
+        self, text: str, forms: tuple[str, str], start: int, *, is_final: bool
+    ) -> Match | _Held | None:
         if text[start] == "[":
             if mark := MARK.match(text, start):
                 return mark.end(), read_mark(mark, is_english=self._is_english)
@@ -100,8 +113,8 @@ class Respeller:
         if not begins_word(text, start):
             return None
         best = None
-        for exact, root in zip(self._exact, self._folded, strict=True):
-            for node, written in ((exact, text), (root, folded)):
+        for roots in zip(self._exact, self._folded, strict=True):
+            for node, written in zip(roots, forms, strict=True):
                 match = _walk(node, written, start, is_final=is_final) if node else None
                 if match is _Held.HELD:
                     return match

@@ -24,12 +24,16 @@ class Trie:
         is_folded = word == word.lower()
         for form in {word, *(unicodedata.normalize(kind, word) for kind in ("NFC", "NFD"))}:
             node = self.folded if is_folded else self.exact
-            for character in form:
+            for character in plain_apostrophes(form):
                 node = node.setdefault(fold(character) if is_folded else character, {})
             node[END] = respelling
             first = form[0]
             self.firsts |= {first, first.upper()[:1], first.title()[:1]} if is_folded else {first}
         self.num_words += 1
+
+
+def plain_apostrophes(text: str) -> str:
+    return text.replace("’", "'")
 
 
 @lru_cache(maxsize=4096)
@@ -57,7 +61,7 @@ _FREE = {
 }
 _JOINERS = "\u200c\u200d"
 _APOSTROPHES = "'’"
-_IN_NUMBERS = ".,:"
+_IN_NUMBERS = ",:"
 ENDINGS = {"t", "s", "d", "m", "ll", "re", "ve"}  # what an English apostrophe may be followed by
 
 
@@ -90,8 +94,16 @@ def begins_word(text: str, start: int) -> bool:
     before, first = text[start - 1], text[start]
     if _are_joined(kind_of(before), kind_of(first)):
         return False
-    is_number = before in _IN_NUMBERS and first.isdecimal()
-    return not (is_number and text[max(0, start - 2) : start - 1].isdecimal())
+    if first == ".":
+        return kind_of(before) is not Kind.WORD
+    return not (start > 1 and _is_inside(text[start - 2], before, first))
+
+
+def _is_inside(before: str, sign: str, after: str) -> bool:
+    """Whether a sign is part of a word or number, as in "node.js" and "5:30"."""
+    if sign == ".":
+        return kind_of(before) is kind_of(after) is Kind.WORD
+    return sign in _IN_NUMBERS and before.isdecimal() and after.isdecimal()
 
 
 def ends_word(text: str, start: int, end: int, *, is_final: bool) -> bool | None:
@@ -106,9 +118,12 @@ def ends_word(text: str, start: int, end: int, *, is_final: bool) -> bool | None
         return last is follows is Kind.HANGUL
     if after[0] in _APOSTROPHES and last is Kind.WORD:
         return _ends_before_apostrophe(after, is_final=is_final)
-    if after[0] in _IN_NUMBERS and text[end - 1].isdecimal():
-        is_known = is_final or len(after) > 1
-        return not after[1:2].isdecimal() if is_known else None
+    if text[end - 1] == ".":
+        return follows is not Kind.WORD
+    if (after[0] == "." and last is Kind.WORD) or after[0] in _IN_NUMBERS:
+        if len(after) > 1:
+            return not _is_inside(text[end - 1], after[0], after[1])
+        return True if is_final else None
     return True
 
 

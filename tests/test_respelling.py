@@ -14,7 +14,7 @@ import pytest
 from engine_watch import Watch, stop_after
 from vivace import TTS, Lexicon
 from vivace.cli.main import main
-from vivace.errors import LexiconError, RequestError
+from vivace.errors import LexiconError, RequestError, TextTooLongError
 
 TEXT = "Vivace makes a GIF, [spell: ok]?"
 # No end before the text is in, but the watch's.
@@ -99,6 +99,12 @@ def test_a_bad_lexicon_is_refused_before_anything_is_spoken(tts: TTS, said: Watc
         asyncio.run(ask())
     with pytest.raises(RequestError, match="nothing to say"):
         tts.speak("→", lexicon={"a": "b"})
+    assert said.num_prompts == 0
+
+
+def test_a_text_that_its_lexicon_makes_too_long_is_refused(tts: TTS, said: Watch) -> None:
+    with pytest.raises(TextTooLongError, match="1,206,000 characters, respelled, and the limit"):
+        tts.speak("a " * 6_000, lexicon={"a": "b" * 200})
     assert said.num_prompts == 0
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,8 +20,10 @@ from scripted import SpeakingBackend, wait_until, wait_until_empty
 
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
+from vivace.engine.async_stream import AsyncStream
 from vivace.engine.engine import Turn
 from vivace.engine.scheduler import PACES
+from vivace.engine.stream import Stream, Wait
 from vivace.errors import EngineError, QueueFullError, RequestError, StreamClosedError
 
 SOON_S = 60  # ample on a busy machine
@@ -475,3 +477,52 @@ def test_threads_and_tasks_that_join_leave_cancel_and_raise_leave_nothing_behind
 @pytest.mark.slow
 def test_a_thousand_rounds_of_16_threads_and_a_thousand_tasks_leave_nothing_behind() -> None:
     stress(num_tasks=1_000, num_threads=16, num_rounds=1_000)
+
+
+class Listener:
+    """Stands for a stream that only takes text in."""
+
+    finish_reason = None
+
+    def __init__(self) -> None:
+        self.pieces: list[object] = []
+        self.is_written = False
+
+    def step(self) -> Wait:
+        if self.is_written:
+            raise StopIteration
+        return Wait.TEXT
+
+    def feed(self, piece: object) -> None:
+        self.pieces.append(piece)
+
+    def finish_text(self, error: Exception | None = None) -> None:
+        self.is_written = True
+
+    def check_open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_long_piece_of_text_is_read_between_the_turns_of_other_tasks() -> None:
+    text = "".join(f"word {n} " for n in range(1_000))
+    listener, seen = Listener(), list[int]()
+
+    async def watch() -> None:
+        while not listener.is_written:
+            seen.append(len(listener.pieces))
+            await asyncio.sleep(0)
+
+    async def listen() -> None:
+        async def pieces() -> AsyncIterator[str]:
+            yield text
+
+        stream = AsyncStream(lambda wake: cast("Stream", listener), pieces())
+        watching = asyncio.create_task(watch())
+        assert [chunk async for chunk in stream] == []
+        await watching
+
+    asyncio.run(listen())
+    assert "".join(map(str, listener.pieces)) == text
+    assert len(listener.pieces) == -(-len(text) // 1_000)
+    assert set(seen) >= set(range(1, len(listener.pieces)))

@@ -106,6 +106,17 @@ def test_a_bad_lexicon_is_a_400_that_says_why(
     assert len(backend.prompts) == num_before
 
 
+def test_a_lexicon_cannot_make_a_long_text_of_a_short_one(
+    server: Running, backend: Hearing
+) -> None:
+    num_before = len(backend.prompts)
+    answer = ask(server, input="A a " * 1_000, lexicon={"a": "b" * 200})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "text_too_long", "lexicon")
+    assert "402,000 characters and the limit is 65,536" in error["message"]
+    assert len(backend.prompts) == num_before
+
+
 def test_a_server_with_a_bad_lexicon_does_not_start(tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text("a = \n")

@@ -15,6 +15,7 @@ from vivace.script.request import Pieces
 from vivace.speech import FinishReason, Usage
 
 T = TypeVar("T")
+MAX_PIECE = 1_000  # characters of a live text that are read at a time, between other tasks
 
 
 class AsyncStream(AsyncIterator[AudioChunk]):
@@ -25,6 +26,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
     ) -> None:
         self._open_stream, self._is_slow = open_stream, is_slow
         self._pieces = pieces  # of a live text
+        self._rest = ""  # of a long piece
         self._stream: Stream | None = None
         self._is_closed = False
         self._event = asyncio.Event()  # the engine or a close has news
@@ -93,12 +95,16 @@ class AsyncStream(AsyncIterator[AudioChunk]):
     async def _pull(self, stream: Stream) -> None:
         """The next piece of a live text, unless the stream is closed first."""
         try:
-            piece = await self._unless_closed(self._next_piece())
+            if self._rest:
+                await asyncio.sleep(0)
+            piece = self._rest or await self._unless_closed(self._next_piece())
         except (StopAsyncIteration, _EndOfText):
             stream.finish_text()
         except Exception as error:
             stream.finish_text(error)
         else:
+            if isinstance(piece, str):
+                piece, self._rest = piece[:MAX_PIECE], piece[MAX_PIECE:]
             if not self._is_closed:
                 stream.feed(piece)
 

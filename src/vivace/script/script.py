@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from vivace.errors import RequestError
-from vivace.script.prompts import PromptWriter
+from vivace.errors import RequestError, TextTooLongError
+from vivace.script.prompts import MAX_TEXT_CHARS, PromptWriter
 from vivace.script.request import Request
 from vivace.text.emoji import drop_emoji
 from vivace.text.letters import is_speakable
@@ -133,7 +133,7 @@ def plan_utterances(
 ) -> list[str | Pause]:
     """Utterances and pauses in order; every utterance has something that can be spoken."""
     plan: list[str | Pause] = []
-    text = tidy_text(text)
+    text, num_chars = tidy_text(text), 0
     for part in parse_pauses(clean_text(text) if options.clean else text):
         if isinstance(part, Pause):
             plan.append(part)
@@ -142,6 +142,9 @@ def plan_utterances(
         if trace is not None:
             trace.break_word()
         part = respell(part, options.lexicon, is_english=options.normalize, trace=trace)
+        num_chars += len(part)
+        if num_chars > MAX_TEXT_CHARS:  # a lexicon may make much of little
+            raise TextTooLongError(num_chars, MAX_TEXT_CHARS, "characters, respelled,")
         if options.normalize:
             part = normalize_text(part, trace)
         elif trace is not None:

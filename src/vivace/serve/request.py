@@ -99,6 +99,13 @@ class SpeechRequest(BaseModel):
                 param="input",
                 code="text_too_long",
             )
+        if (num_chars := request.num_chars_respelled) > settings.max_text_chars:
+            raise RefusedError(
+                f"with its lexicon, input may have {num_chars:,} characters and the limit is "
+                f"{settings.max_text_chars:,}; shorten the respellings",
+                param="lexicon",
+                code="text_too_long",
+            )
         if not request.input.strip():
             raise RefusedError("input is empty or blank", param="input", code="empty_input")
         return request
@@ -108,6 +115,15 @@ class SpeechRequest(BaseModel):
         """`voice`, else `speaker`."""
         named = self.speaker if self.voice is None else self.voice
         return named.id if isinstance(named, VoiceId) else named
+
+    @property
+    def num_chars_respelled(self) -> int:
+        """How long the text may become by its lexicon, at the most."""
+        text = self.input.lower()
+        return len(text) + sum(
+            text.count(word.lower()) * max(0, len(respelling) - len(word))
+            for word, respelling in (self.lexicon or {}).items()
+        )
 
     @property
     def model_type(self) -> str | None:

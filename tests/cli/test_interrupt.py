@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness import LIMIT_S, LONG_TEXT, Captured, say, start, wait_until
 
+from vivace.audio.clip import AudioChunk
 from vivace.audio.files import read_audio
-from vivace.cli import speak
+from vivace.engine.stream import Stream
 
 
 @pytest.mark.parametrize("name", ["x.wav", "x.flac", "x.mp3"])
@@ -43,15 +44,14 @@ def test_a_file_that_is_written_at_the_end_has_what_was_made(
     after: int,
 ) -> None:
     """The interrupt comes while the chunk after these is made."""
-    listen = speak.Speech._listen
+    read, numbers = Stream.__next__, itertools.count()
 
-    def interrupt(speech: speak.Speech, stream: Any) -> Any:
-        for number, samples in enumerate(listen(speech, stream)):
-            if number == after:
-                raise KeyboardInterrupt
-            yield samples
+    def interrupt(stream: Stream) -> AudioChunk:
+        if next(numbers) == after:
+            raise KeyboardInterrupt
+        return read(stream)
 
-    monkeypatch.setattr(speak.Speech, "_listen", interrupt)
+    monkeypatch.setattr(Stream, "__next__", interrupt)
     out = tmp_path / "x.wav"
     assert say(tiny_folder / "custom_voice", LONG_TEXT, "-o", out, "--seed=1") == 130
     assert read_audio(out).duration_s == pytest.approx(after * 16 * 0.08, abs=0.1)
@@ -62,11 +62,10 @@ def test_a_file_that_is_written_at_the_end_has_what_was_made(
 def test_an_interrupt_before_the_first_sound_leaves_nothing(
     tiny_folder: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(speech: speak.Speech, stream: Any) -> Any:
+    def interrupt(stream: Stream) -> AudioChunk:
         raise KeyboardInterrupt
-        yield
 
-    monkeypatch.setattr(speak.Speech, "_listen", interrupt)
+    monkeypatch.setattr(Stream, "__next__", interrupt)
     for options in ([], ["--stream"]):
         code = say(tiny_folder / "custom_voice", "Hello.", "-o", tmp_path / "x.wav", *options)
         assert code == 130

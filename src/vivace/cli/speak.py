@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from vivace.audio.speed import SpeedChanger
 from vivace.audio.subtitles import write_subtitles
 from vivace.cli.clock import since_start
@@ -22,6 +20,7 @@ from vivace.errors import RequestError
 from vivace.speech import FinishReason, Usage, Word
 
 if TYPE_CHECKING:
+    from vivace.audio.clip import AudioChunk
     from vivace.engine.stream import Stream
     from vivace.tts import TTS
     from vivace.voices.voice import Voice
@@ -38,6 +37,7 @@ class Speech:
         self.first_audio_s: float | None = None  # from the start of the process
         self.audio_s = 0.0  # written so far, after the change of speed
         self._words: list[tuple[Word, ...] | None] = []  # of each chunk
+        self._noted: Stream | None = None  # whose words these are
         self._speed = 1.0
 
     def write_to(
@@ -83,44 +83,28 @@ class Speech:
     def _stream(self) -> Iterator[Samples]:
         """Chunks as soon as they are generated."""
         with self._tts.stream(self._text, **self._options) as stream:
-            yield from self._listen(stream)
+            for chunk in stream:
+                self._note(stream, chunk)
+                yield chunk.samples
 
     def _whole(self) -> Iterator[Samples]:
-        """Speech as `TTS.speak` gives it: trimmed, and retried once after a runaway.
-
-        Unlike there, a long text is written utterance by utterance, and an interrupt keeps what
-        was generated.
-        """
-        from vivace.engine.batch import attempts  # imports torch
+        """Speech as `TTS.speak` gives it, but written utterance by utterance."""
+        from vivace.engine.batch import speak_parts  # imports torch
         from vivace.engine.chunks import WHOLE
 
         options = {"trim": True, "chunk_frames": WHOLE, **self._options}
-        for stream in attempts(partial(self._tts.stream, self._text, **options), self._options):
-            held, num_sent = [np.zeros(0, np.float32)], 1  # only the first utterance is retried
-            with stream:
-                try:
-                    for samples in self._listen(stream):
-                        if stream.num_utterances > num_sent:
-                            yield np.concatenate(held)
-                            held, num_sent = [], stream.num_utterances
-                        held.append(samples)
-                except KeyboardInterrupt:
-                    yield np.concatenate(held)
-                    raise
-        whole = np.concatenate(held)
-        yield whole[: len(whole) - stream.num_stalled_samples]
+        open_stream = partial(self._tts.stream, self._text, **options)
+        return speak_parts(open_stream, self._options, self._note)
 
-    def _listen(self, stream: Stream) -> Iterator[Samples]:
-        self._words = []  # of a second attempt, not of the first
-        for chunk in stream:
-            self._words.append(chunk.words)
-            self.usage = stream.usage
-            if self.first_audio_s is None and len(chunk.samples):
-                self.first_audio_s = since_start()
-            self.on_chunk(self.usage)
-            yield chunk.samples
-        assert stream.finish_reason is not None
-        self.finish_reason = stream.finish_reason
+    def _note(self, stream: Stream, chunk: AudioChunk) -> None:
+        if stream is not self._noted:
+            self._noted, self._words = stream, []  # of a second attempt, not of the first
+        self._words.append(chunk.words)
+        self.usage = stream.usage
+        if self.first_audio_s is None and len(chunk.samples):
+            self.first_audio_s = since_start()
+        self.finish_reason = stream.finish_reason or "cancelled"
+        self.on_chunk(self.usage)
 
 
 def speak(

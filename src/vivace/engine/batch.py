@@ -7,7 +7,10 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from functools import partial
 from queue import SimpleQueue
 
-from vivace.audio.clip import Audio
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.audio.clip import Audio, AudioChunk
 from vivace.engine.stream import Stream, Wait, Wake
 from vivace.errors import BatchError, RequestError, RunawayError, TTSError
 
@@ -47,6 +50,29 @@ def speak_once(
     for stream in attempts(open_stream, given):
         audio = stream.collect(report)
     return audio
+
+
+def speak_parts(
+    open_stream: OpenStream, given: Collection[str], report: Callable[[Stream, AudioChunk], None]
+) -> Iterator[NDArray[np.float32]]:
+    """What `speak_once` gives, utterance by utterance; `report` gets every chunk.
+
+    An interrupt is raised after what was made until then.
+    """
+    for stream in attempts(open_stream, given):
+        held, num_given = [np.zeros(0, np.float32)], 1  # the first utterance may be tried again
+        with stream:
+            try:
+                for chunk in stream:
+                    report(stream, chunk)
+                    if stream.num_utterances > num_given:
+                        yield np.concatenate(held)
+                        held, num_given = [], stream.num_utterances
+                    held.append(chunk.samples)
+            except KeyboardInterrupt:
+                yield np.concatenate(held)
+                raise
+    yield stream.without_stall(np.concatenate(held))
 
 
 def check_item(text: object) -> str:

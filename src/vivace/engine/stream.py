@@ -187,8 +187,7 @@ class Stream(Iterator[AudioChunk]):
         if not chunks:
             raise StreamClosedError("this stream was closed before its first chunk")
         samples = np.concatenate([chunk.samples for chunk in chunks])
-        if self._made.is_trimmed:
-            samples = samples[: len(samples) - self.num_stalled_samples]
+        samples = self.without_stall(samples)
         samples = np.concatenate([speed.process(samples), speed.finish()])
         length_s = len(samples) / self._made.sample_rate
         assert self.finish_reason is not None
@@ -201,10 +200,10 @@ class Stream(Iterator[AudioChunk]):
             words=join_words([chunk.words for chunk in chunks], speed.speed, length_s),
         )
 
-    @property
-    def num_stalled_samples(self) -> int:
-        """Samples at the end that say nothing, of a stall that was stopped."""
-        return self._made.num_stalled * self._made.samples_per_frame
+    def without_stall(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """If it is trimmed, the end of the speech without a stall that was stopped."""
+        num_stalled = self._made.num_stalled * self._made.samples_per_frame
+        return samples[: len(samples) - num_stalled] if self._made.is_trimmed else samples
 
     @property
     def usage(self) -> Usage:

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,30 @@ def stop_after(
     monkeypatch.setattr(backend, "extend", watched_extend)
     monkeypatch.setattr(backend, "step", short_step)
     return watch
+
+
+def watch_widths(tts: TTS, monkeypatch: pytest.MonkeyPatch, num_readers: int) -> list[int]:
+    """How many utterances each step makes; the first waits until so many readers have asked."""
+    widths: list[int] = []
+    asked: set[int] = set()
+    all_asked = Event()
+    engine: Any = tts.engine
+    step, request = engine.backend.step, engine.request
+
+    def watched_request(utterance: Any, num_frames: int) -> None:
+        request(utterance, num_frames)
+        asked.add(id(utterance))
+        if len(asked) == num_readers:
+            all_asked.set()
+
+    def watched_step(slots: Sequence[int], num_frames: int) -> Frames:
+        assert all_asked.wait(60)
+        widths.append(len(slots))
+        return step(slots, num_frames)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(engine, "request", watched_request)
+    monkeypatch.setattr(engine.backend, "step", watched_step)
+    return widths
 
 
 def interleave(streams: Sequence[Stream], order: Random) -> list[list[AudioChunk]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine_watch import watch_widths
 from vivace import TTS
 from vivace.backends.base import Frames
 from vivace.backends.eager import EagerBackend
@@ -46,16 +47,10 @@ def test_a_batch_is_a_list_of_what_each_text_gives_alone(alone: TTS) -> None:
 def test_texts_are_generated_together_without_affecting_each_other(
     together: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = [together.speak(text, **OPTIONS) for text in TEXTS]
-    engine, widths = together.engine, []
-    step = engine.backend.step
-
-    def watch(slots: Sequence[int], num_frames: int) -> Frames:
-        widths.append(len(slots))
-        return step(slots, num_frames)
-
-    monkeypatch.setattr(engine.backend, "step", watch)
-    made = together.speak(TEXTS, **OPTIONS)
+    options = {**OPTIONS, "min_frames": 20, "max_frames": 20}  # three turns
+    expected = [together.speak(text, **options) for text in TEXTS]
+    widths = watch_widths(together, monkeypatch, 3)
+    made = together.speak(TEXTS, **options)
     assert max(widths) == 3, widths
     for audio, other in zip(made, expected, strict=True):
         assert np.array_equal(audio.codes, other.codes)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from engine_watch import watch_widths
 from vivace import TTS
 from vivace.audio.clip import Audio
 from vivace.audio.files import read_audio
 from vivace.audio.trim import sound_span
-from vivace.backends.base import Frames
 from vivace.backends.eager import EagerBackend
 from vivace.cli.main import main
 from vivace.dialogue.script import DialogueScript, Line
@@ -53,20 +53,15 @@ def test_every_line_is_what_speak_gives_with_its_own_seed(tts: TTS) -> None:
 def test_lines_are_made_together_and_do_not_depend_on_it(
     tts: TTS, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = tts.dialogue(TALK, **OPTIONS)
+    options = {**OPTIONS, "min_frames": 20, "max_frames": 20}  # three turns
+    expected = tts.dialogue(TALK, **options)
     monkeypatch.setattr(
         "vivace.tts.build_backend",
         lambda name, model, codec, room: EagerBackend(model, codec, max_streams=3, pass_rows=4),
     )
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as together:
-        widths, step = [], together.engine.backend.step
-
-        def watch(slots: Sequence[int], num_frames: int) -> Frames:
-            widths.append(len(slots))
-            return step(slots, num_frames)
-
-        monkeypatch.setattr(together.engine.backend, "step", watch)
-        made = together.dialogue(TALK, **OPTIONS)
+        widths = watch_widths(together, monkeypatch, 3)
+        made = together.dialogue(TALK, **options)
     assert max(widths) == 3
     for line, other in zip(made.lines, expected.lines, strict=True):
         assert np.array_equal(line.audio.codes, other.audio.codes)

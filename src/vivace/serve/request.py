@@ -72,6 +72,9 @@ class SpeechRequest(BaseModel):
     lexicon: dict[Word, Respelling] | None = Field(
         None, max_length=MAX_LEXICON, description="Words and how they are read: `word: respelling`."
     )
+    word_timestamps: bool = Field(
+        False, description="With `stream_format: sse`: events say when each word is heard."
+    )
     task_type: str | None = Field(None, description="`CustomVoice`, `VoiceDesign` or `Base`.")
     ref_audio: str | None = Field(None, description="A recording to clone: base64 or a data URI.")
     ref_text: str | None = Field(None, description="What is said in it.")
@@ -149,6 +152,8 @@ class SpeechRequest(BaseModel):
         options = {name: value for name, value in given.items() if value is not None}
         if self.max_new_tokens is not None:
             options["max_frames"] = self.max_new_tokens
+        if self.word_timestamps:
+            options["timings"] = True
         return {**options, "speed": self.speed, "language": language_name(self.language)}
 
     def check_task(self, card: Card) -> None:

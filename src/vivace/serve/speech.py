@@ -28,6 +28,7 @@ from vivace.serve.encoders import Encoders, SpeechEncoder
 from vivace.serve.errors import RefusedError, describe
 from vivace.serve.models import Model
 from vivace.serve.request import SpeechRequest
+from vivace.speech import Word
 from vivace.voices.voice import Voice
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,10 @@ def routes(context: ServeContext) -> APIRouter:
         """Speak a text; the audio is sent while it is made."""
         context.streams.check_open()
         request = SpeechRequest.parse(await read_json(http), context.settings)
+        if request.word_timestamps and request.stream_format != "sse":
+            raise RefusedError(
+                "word_timestamps come as events: send stream_format 'sse'", param="word_timestamps"
+            )
         return await answer_speech(context, encoders, clones, request)
 
     return router
@@ -155,9 +160,12 @@ class Ending:
 
     num_frames: int = 0
     reason: str | None = None
+    words: tuple[Word, ...] | None = ()  # None: there are no timings
 
     def count(self, chunk: AudioChunk) -> None:
         self.num_frames += len(chunk.codes)
+        none = self.words is None or chunk.words is None
+        self.words = None if none else (*(self.words or ()), *(chunk.words or ()))
         self.reason = chunk.finish_reason or self.reason
 
     @property
@@ -212,12 +220,13 @@ class SpeechAnswer:
         async with self._open_speech() as chunks:
             async for chunk in chunks:
                 ending.count(chunk)
-                if not len(chunk.samples):
-                    continue
-                content = await self._encode(chunk.samples)
-                if not outlet.is_started:
-                    await outlet.start(self._fields)
-                await outlet.write(self._wrap(content))
+                if len(chunk.samples):
+                    content = await self._encode(chunk.samples)
+                    if not outlet.is_started:
+                        await outlet.start(self._fields)
+                    await outlet.write(self._wrap(content))
+                if self._request.word_timestamps and (chunk.words or chunk.is_last):
+                    await outlet.write(sse.words(chunk.words))
             if not (ending.is_complete or self._request.is_pinned):
                 raise RunawayError(f"the speech did not end by itself ({ending.reason})")
             if not outlet.is_started:
@@ -243,8 +252,10 @@ class SpeechAnswer:
 
     async def _send_whole(self, outlet: Outlet) -> None:
         chunks, ending = await self._collect()
-        content = await self._encoder.encode_whole(chunks)
-        content = self._wrap(content) + await self._done(ending)
+        content = self._wrap(await self._encoder.encode_whole(chunks))
+        if self._request.word_timestamps:
+            content += sse.words(ending.words)
+        content += await self._done(ending)
         await outlet.start({**self._fields, "content-length": str(len(content))})
         await outlet.end(content)
 

@@ -1,18 +1,42 @@
-"""Server-sent events of OpenAI's speech: `speech.audio.delta`, `.done` and `.error`."""
+"""Server-sent events of OpenAI's speech: `speech.audio.delta`, `.done` and `.error`.
+
+`speech.audio.words` is ours.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from vivace.serve.errors import Failure
+from vivace.speech import Word
 
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 
 
 def delta(audio: bytes) -> bytes:
     return event("speech.audio.delta", audio=base64.b64encode(audio).decode("ascii"))
+
+
+def words(found: Sequence[Word] | None) -> bytes:
+    """Words that are over, in seconds of the whole; null: the model gives no timings."""
+    rows = (
+        None
+        if found is None
+        else [
+            {
+                "word": word.text,
+                "start": round(word.start_s, 3),
+                "end": round(word.end_s, 3),
+                "start_char": word.start_char,
+                "end_char": word.end_char,
+            }
+            for word in found
+        ]
+    )
+    return event("speech.audio.words", words=rows)
 
 
 def done(num_text_tokens: int, num_frames: int, finish_reason: str | None) -> bytes:

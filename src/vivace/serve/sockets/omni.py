@@ -5,6 +5,7 @@ client                                        server
 {"type": "input.text", "text": …} *           {"type": "audio.start", "sample_rate": …}
 {"type": "input.done"}                        bytes *
                                               {"type": "audio.done"}, {"type": "session.done"}
+with word_timestamps, instead of bytes:       {"type": "audio.chunk", "audio_b64": …} *, words last
 {"type": "input.cancel"}                      {"type": "audio.cancelled"}
 {"type": "session.close"}                     the connection is closed
 """
@@ -12,6 +13,8 @@ client                                        server
 from __future__ import annotations
 
 import asyncio
+import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +42,7 @@ class Utterance:
     text: LiveText
     task: asyncio.Task[None] | None = None
     num_bytes: int = 0
+    num_chunks: int = 0
 
     def tag(self, type: str, **fields: Any) -> dict[str, Any]:
         """A message about this utterance."""
@@ -90,11 +94,15 @@ class OmniSession(Session):
                 "session.config came inside an utterance; send input.done or input.cancel first",
                 code="utterance_open",
             )
-        if message.get("word_timestamps"):
-            raise RefusedError("word_timestamps are not available", param="word_timestamps")
+        is_whole = message.get("stream_audio") is False
+        if message.get("word_timestamps") and (is_whole or message.get("response_format") != "pcm"):
+            raise RefusedError(
+                "word_timestamps need response_format 'pcm' and stream_audio",
+                param="word_timestamps",
+            )
         fields = {name: value for name, value in message.items() if value is not None}
         self._speaker = await self._studio.choose({"response_format": DEFAULT_FORMAT, **fields})
-        self._is_whole = message.get("stream_audio") is False
+        self._is_whole = is_whole
 
     def _add(self, message: dict[str, Any]) -> None:
         text, context_id = message.get("text"), read_context_id(message)
@@ -176,12 +184,37 @@ class OmniSession(Session):
                 start = utterance.tag("audio.start", sentence_index=0, channels=1)
                 start["format"] = speaker.request.response_format
                 start["sample_rate"] = speaker.sample_rate
+                start |= {"word_timestamps": True} if has_words else {}
                 await self.send({**start, "sentence_text": utterance.text.received})
             utterance.num_bytes += len(data)
-            await self.send(data)
+            await (self._send_chunk(utterance, data) if has_words else self.send(data))
 
+        has_words = speaker.request.word_timestamps
         ending = await speaker.speak(utterance.text, send, is_whole=utterance.is_whole)
+        if has_words:
+            words = (
+                None
+                if ending.words is None
+                else [
+                    {
+                        "word": word.text,
+                        "start_ms": round(1000 * word.start_s),
+                        "end_ms": round(1000 * word.end_s),
+                    }
+                    for word in ending.words
+                ]
+            )
+            await self._send_chunk(utterance, b"", words)
         await self.send(self._done(utterance, error=False, finish_reason=ending.reason))
+
+    async def _send_chunk(
+        self, utterance: Utterance, data: bytes, words: Sequence[dict[str, Any]] | None = None
+    ) -> None:
+        """Audio, or at the end all words; None with no audio: the model gives no timings."""
+        audio = base64.b64encode(data).decode("ascii")
+        number, utterance.num_chunks = utterance.num_chunks, utterance.num_chunks + 1
+        fields = {"chunk_id": number, "audio_b64": audio, "timestamps": words}
+        await self.send(utterance.tag("audio.chunk", sentence_index=0, **fields))
 
     async def _fail(self, utterance: Utterance, failure: Failure) -> None:
         """Before its first audio only the utterance ends, and what is still written of it is

@@ -1,0 +1,97 @@
+"""When words are heard, over HTTP and over vLLM-Omni's socket."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import httpx
+import pytest
+from serving import Running
+from talking import audio, talking
+
+from vivace import TTS, Word
+
+TEXT = "Good evening, Dr. Lee."
+BODY = {"input": TEXT, "seed": 7, "response_format": "pcm", "stream_format": "sse"}
+
+
+@pytest.fixture(scope="module")
+def words(embedded: TTS) -> list[Word]:
+    chunks = embedded.stream(TEXT, seed=7, timings=True)
+    return [word for chunk in chunks for word in chunk.words or ()]
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    lines = response.text.splitlines()
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_events_have_the_words_that_the_engine_gives(
+    client: httpx.Client, words: list[Word], stream: bool
+) -> None:
+    response = client.post(
+        "/v1/audio/speech", json={**BODY, "word_timestamps": True, "stream": stream}
+    )
+    found = events(response)
+    said = [word for one in found if one["type"] == "speech.audio.words" for word in one["words"]]
+    assert [word["word"] for word in said] == TEXT.split()
+    for one, expected in zip(said, words, strict=True):
+        assert one["start"] == pytest.approx(expected.start_s, abs=0.012)
+        assert one["end"] == pytest.approx(expected.end_s, abs=0.012)
+        assert TEXT[one["start_char"] : one["end_char"]] == one["word"]
+    assert found[-1]["type"] == "speech.audio.done"
+
+
+def test_without_asking_there_are_no_words(client: httpx.Client) -> None:
+    kinds = {one["type"] for one in events(client.post("/v1/audio/speech", json=BODY))}
+    assert kinds == {"speech.audio.delta", "speech.audio.done"}
+
+
+def test_words_need_events(client: httpx.Client) -> None:
+    body = {**BODY, "stream_format": "audio", "word_timestamps": True}
+    response = client.post("/v1/audio/speech", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "word_timestamps"
+
+
+def test_the_socket_sends_audio_in_json_and_all_words_last(server: Running, embedded: TTS) -> None:
+    config = {"response_format": "pcm", "seed": 7, "word_timestamps": True}
+    with talking(server) as talk:
+        talk.send("session.config", **config)
+        start, *chunks, done, _ = talk.speak("Good evening, ", "Dr. Lee.")
+        assert isinstance(start, dict)
+        assert start["word_timestamps"] is True
+        assert isinstance(done, dict)
+        assert done["type"] == "audio.done"
+        talk.send("session.config", response_format="pcm", seed=7)
+        plain = audio(talk.speak("Good evening, ", "Dr. Lee."))
+    found = [chunk for chunk in chunks if isinstance(chunk, dict)]
+    assert [chunk["chunk_id"] for chunk in found] == list(range(len(chunks)))
+    assert b"".join(base64.b64decode(chunk["audio_b64"]) for chunk in found) == plain
+    assert done["total_bytes"] == len(plain)
+    assert all(chunk["timestamps"] is None for chunk in found[:-1])
+    assert found[-1]["audio_b64"] == ""
+    pieces = iter(["Good evening, ", "Dr. Lee."])
+    expected = [w for c in embedded.stream(pieces, seed=7, timings=True) for w in c.words or ()]
+    said = found[-1]["timestamps"]
+    assert [word["word"] for word in said] == [word.text for word in expected]
+    for one, word in zip(said, expected, strict=True):
+        assert one["start_ms"] == pytest.approx(1000 * word.start_s, abs=12)
+        assert one["end_ms"] == pytest.approx(1000 * word.end_s, abs=12)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"response_format": "wav"}, {"stream_audio": False}, {"word_timestamps": "yes"}]
+)
+def test_the_socket_refuses_what_cannot_carry_words(
+    server: Running, fields: dict[str, Any]
+) -> None:
+    with talking(server) as talk:
+        talk.send("session.config", **{"response_format": "pcm", "word_timestamps": True, **fields})
+        answer = talk.read()
+    assert isinstance(answer, dict)
+    assert answer["type"] == "error"
+    assert answer["param"] == "word_timestamps"

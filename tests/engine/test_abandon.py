@@ -125,6 +125,7 @@ print("over")
 """
 
 
+@pytest.mark.slow  # a process of its own takes seconds
 def test_a_process_ends_although_the_thread_hangs() -> None:
     done = subprocess.run(
         [sys.executable, "-c", EXIT, *(part for part in sys.path if part)],

@@ -96,7 +96,7 @@ class ScriptedSpeech(Immediate):
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None: ...
 
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
-        self.is_open.wait(30)
+        self.is_open.wait(120)
         if self.pause_at is not None and self.num_made >= self.pause_at:
             self.is_over.wait(self.pause_s)
         time.sleep(self.step_s)

@@ -10,6 +10,7 @@ accepted, and `vivace-key.` with the key in base64url (without padding). OpenAI'
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -24,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vivace.serve.access import Access, route_path
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.streams import shutting_down
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,10 @@ class Guard:
                 await visit.answer(Response(status_code=307, headers=there), receive)
             else:
                 await self._app(scope, self._bounded(receive), visit.send)
+        except asyncio.CancelledError:  # the server ends; who has no answer yet hears so
+            if scope["type"] == "http" and not visit.is_answered:
+                await visit.fail(shutting_down(), receive)
+            raise
         except ClientDisconnect:
             log.debug("%s left before its body had come", visit.request_id)
         except Exception as error:
@@ -129,6 +135,10 @@ class Visit:
         scope.setdefault("state", {})["request_id"] = self.request_id
         self._began = time.perf_counter()
         self._status = 0  # 0: no answer has begun
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self._status)
 
     @property
     def is_preflight(self) -> bool:

@@ -43,12 +43,7 @@ class Streams:
     def check_open(self) -> None:
         """A RefusedError with status 503 while the server drains."""
         if self.draining.is_set():
-            raise RefusedError(
-                "the server is shutting down; try again elsewhere, or later",
-                status=503,
-                code="draining",
-                retry_s=DRAINING_RETRY_S,
-            )
+            raise shutting_down()
 
     @asynccontextmanager
     async def open(
@@ -119,6 +114,11 @@ class Streams:
         except asyncio.TimeoutError:
             return False
         return True
+
+
+def shutting_down() -> RefusedError:
+    message = "the server is shutting down; try again elsewhere, or later"
+    return RefusedError(message, status=503, code="draining", retry_s=DRAINING_RETRY_S)
 
 
 def _is_suspect(error: Exception) -> bool:

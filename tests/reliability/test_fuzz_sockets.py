@@ -1,4 +1,7 @@
-"""Random messages in every dialect: answered or closed, no error in the log, nothing left."""
+"""G5: random messages and frames of sockets: answered or closed, no error in the log, nothing left.
+
+The control is a dialect that fails for what it does not expect.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from figures import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_tts import Plan, ScriptedSpeech
@@ -17,8 +21,15 @@ from talking import OMNI, audio, talking, wait_until
 from websockets.exceptions import ConnectionClosed
 
 from vivace.serve.settings import ServeSettings
+from vivace.serve.sockets import session as session_module
 
-NUM_EXAMPLES = 20
+FEW, MANY = 20, 2_000  # connections, of up to 12 messages or 6 frames
+EXAMPLES = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+SIZES = pytest.mark.parametrize(
+    "num_examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"]
+)
 TYPES = {
     OMNI: ["session.config", "input.text", "input.done", "input.cancel", "session.close"],
     "/v1/realtime": [
@@ -114,17 +125,19 @@ def read_all(talk: Any) -> None:
         pass
 
 
-@pytest.mark.parametrize("path", TYPES, ids=[path.rpartition("/")[2] for path in TYPES])
-def test_random_messages_do_no_harm(
-    server: Running, path: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    @settings(max_examples=NUM_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def attack_with_messages(server: Running, path: str, num_examples: int) -> int:
+    """Send random messages in so many connections; how many there were."""
+    num_messages = 0
+
+    @settings(EXAMPLES, max_examples=num_examples)
     @given(st.lists(messages(path), min_size=1, max_size=12))
     def attack(sent: list[str | bytes]) -> None:
+        nonlocal num_messages
         with talking(server, path) as talk:
             try:
                 for message in sent:
                     talk.socket.send(message)
+                    num_messages += 1
             except ConnectionClosed:
                 pass
             except UnicodeEncodeError:
@@ -132,11 +145,37 @@ def test_random_messages_do_no_harm(
             read_all(talk)
 
     attack()
+    return num_messages
+
+
+@SIZES
+@pytest.mark.parametrize("path", TYPES, ids=[path.rpartition("/")[2] for path in TYPES])
+def test_random_messages_do_no_harm(
+    server: Running, path: str, num_examples: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    num_messages = attack_with_messages(server, path, num_examples)
     check_afterwards(server, caplog)
+    if num_examples == MANY:
+        name = f"G5 messages, {path.rpartition('/')[2]}"
+        record(name, connections=num_examples, messages=num_messages, failures=0)
 
 
-def test_random_frames_do_no_harm(server: Running, caplog: pytest.LogCaptureFixture) -> None:
-    @settings(max_examples=NUM_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_dialect_that_does_not_expect_bad_input_is_found_out(
+    server: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "parse_object", json.loads)
+    attack_with_messages(server, OMNI, FEW)
+    with pytest.raises(AssertionError):
+        check_afterwards(server, caplog)
+
+
+@SIZES
+def test_random_frames_do_no_harm(
+    server: Running, num_examples: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    num_frames = 0
+
+    @settings(EXAMPLES, max_examples=num_examples)
     @given(
         st.lists(
             st.one_of(
@@ -152,13 +191,17 @@ def test_random_frames_do_no_harm(server: Running, caplog: pytest.LogCaptureFixt
         )
     )
     def attack(sent: list[bytes]) -> None:
+        nonlocal num_frames
         with talking(server, close_timeout=0.1) as talk:
             try:
                 for part in sent:
                     talk.socket.socket.sendall(part)
+                    num_frames += 1
             except OSError:
                 pass
             read_all(talk)
 
     attack()
     check_afterwards(server, caplog)
+    if num_examples == MANY:
+        record("G5 frames", connections=num_examples, frames=num_frames, failures=0)

@@ -1,0 +1,39 @@
+"""What a run by hand measured, kept as JSON where `VIVACE_RELIABILITY_JSON` names a file.
+
+VIVACE_RELIABILITY_JSON=benchmarks/results/reliability.json pytest -m slow tests/reliability
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from vivace.cli.bench.machine import machine
+
+Figure = int | float | str
+
+
+def record(goal: str, **figures: Figure) -> None:
+    """Add a goal's figures to the file, or replace them."""
+    if not (named := os.environ.get("VIVACE_RELIABILITY_JSON")):
+        return
+    path = Path(named)
+    report = json.loads(path.read_text()) if path.exists() else {"benchmark": "reliability"}
+    report["goals"] = {**report.get("goals", {}), goal: {**figures, "machine": machine()}}
+    path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, round(share * len(ordered)))]
+
+
+def memory_mib() -> float:
+    """Resident memory of this process; 0 where /proc does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

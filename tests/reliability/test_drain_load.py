@@ -1,0 +1,418 @@
+"""G10: a signal under load: whatever runs ends whole or visibly not, and the process is gone.
+
+The controls are a server that just exits, and clients that are told of a clean end too early.
+`tests/serve/test_drain.py` has one signal with the voice in the package, and the second signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from figures import record
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from talking import wait_until
+from visitors import TALKS
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+
+from vivace.serve.settings import ServeSettings
+
+SCRIPT = Path(__file__).parent / "scripted_serve.py"
+NUM_FRAMES, ENDLESS = 60, 7  # of scripted_serve.py
+NUM_BYTES = NUM_FRAMES * 1_920 * 2
+LIMIT_S = 120.0
+PATH = "/v1/audio/speech"
+BODY = {"input": "Hello there.", "response_format": "pcm"}
+WHOLE, MARKED, REFUSED, TRUNCATED = "whole", "marked incomplete", "refused", "TRUNCATED"
+
+
+# -- clients that say how a speech ended -----------------------------------------------------------
+
+
+def judge(num_bytes: int) -> str:
+    """Of what a client took for a success."""
+    return WHOLE if num_bytes == NUM_BYTES else TRUNCATED
+
+
+def hear_http(url: str, begun: threading.Event, **fields: Any) -> str:
+    received = 0
+    try:
+        with httpx.stream("POST", url + PATH, json={**BODY, **fields}, timeout=LIMIT_S) as answer:
+            if answer.status_code != 200:
+                answer.read()
+                return REFUSED if answer.json()["error"]["code"] in ("draining",) else answer.text
+            for part in answer.iter_raw():
+                received += len(part)
+                begun.set()
+    except httpx.TransportError:
+        return MARKED
+    return judge(received)
+
+
+def hear_whole(url: str, begun: threading.Event) -> str:
+    begun.set()
+    return hear_http(url, begun, stream=False)
+
+
+def hear_events(url: str, begun: threading.Event) -> str:
+    lines: list[str] = []
+    try:
+        body = {**BODY, "stream_format": "sse"}
+        with httpx.stream("POST", url + PATH, json=body, timeout=LIMIT_S) as answer:
+            if answer.status_code != 200:
+                return REFUSED if answer.status_code == 503 else str(answer.status_code)
+            for line in answer.iter_lines():
+                lines.append(line)
+                begun.set()
+    except httpx.TransportError:
+        return MARKED
+    return WHOLE if any("speech.audio.done" in line for line in lines) else TRUNCATED
+
+
+def hear_socket(url: str, begun: threading.Event) -> str:
+    talk, num_bytes = TALKS["omni"], 0
+    try:
+        with connect(f"ws{url[4:]}{talk.path}", proxy=None, max_size=None) as opened:
+            for words in (talk.config, talk.text, *talk.done):
+                opened.send(json.dumps(words))
+            while True:
+                message = opened.recv(LIMIT_S)
+                begun.set()
+                if isinstance(message, bytes):
+                    num_bytes += len(message)
+                elif json.loads(message)["type"] == "error":
+                    return MARKED
+                elif json.loads(message)["type"] == "session.done":
+                    return judge(num_bytes)
+    except (OSError, WebSocketException):
+        return MARKED
+
+
+def hear_endless(url: str, begun: threading.Event) -> str:
+    return hear_http(url, begun, seed=ENDLESS, max_new_tokens=1_000_000)
+
+
+Client = Callable[[str, threading.Event], str]
+CLIENTS: tuple[Client, ...] = (
+    *(hear_http, hear_http, hear_whole, hear_events, hear_socket, hear_socket),
+    *(hear_http, hear_whole, hear_endless),
+)
+
+
+@dataclass
+class Load:
+    """Clients of every kind at once."""
+
+    url: str
+    outcomes: list[str] = field(default_factory=list)
+    begun: list[threading.Event] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> None:
+        for client in CLIENTS:
+            begun = threading.Event()
+            self.begun.append(begun)
+            work = threading.Thread(target=self._work, args=(client, begun), daemon=True)
+            self.threads.append(work)
+            work.start()
+
+    def _work(self, client: Client, begun: threading.Event) -> None:
+        try:
+            self.outcomes.append(client(self.url, begun))
+        except BaseException as error:
+            self.outcomes.append(repr(error))
+
+    def wait_begun(self) -> None:
+        for begun in self.begun:
+            assert begun.wait(LIMIT_S)
+
+    def end(self) -> Counter[str]:
+        for thread in self.threads:
+            thread.join(LIMIT_S)
+        assert len(self.outcomes) == len(CLIENTS)
+        return Counter(self.outcomes)
+
+
+# -- servers in processes ------------------------------------------------------------------------
+
+
+class Servers:
+    """Forks one server after another."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self._hear() == "here"
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        self._lines += iter(self._process.stderr)
+
+    def _hear(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def start(self) -> tuple[int, str]:
+        """Its process and its URL."""
+        assert self._process.stdin is not None
+        del self._lines[:]
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        pid = int(self._hear().removeprefix("pid "))
+        wait_until(lambda: any(line.startswith("ready: ") for line in self._lines), LIMIT_S)
+        ready = next(line for line in self._lines if line.startswith("ready: "))
+        return pid, ready.removeprefix("ready: ").strip().rstrip("/")
+
+    def wait(self) -> int:
+        return int(self._hear().removeprefix("exit "))
+
+
+@contextmanager
+def forked(*flags: str) -> Iterator[Servers]:
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), *flags],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    with process:
+        try:
+            yield Servers(process)
+        finally:
+            process.kill()
+
+
+@dataclass(frozen=True)
+class End:
+    outcomes: Counter[str]
+    code: int
+    seconds: float
+    is_group_gone: bool
+    is_port_free: bool
+
+    @property
+    def is_good(self) -> bool:
+        is_told = set(self.outcomes) <= {WHOLE, MARKED, REFUSED} and self.outcomes[WHOLE] > 0
+        return is_told and self.code == 0 and self.is_group_gone and self.is_port_free
+
+
+def terminate_under_load(servers: Servers, delay_s: float | None = None) -> End:
+    """SIGTERM when every stream has begun, or after a delay."""
+    pid, url = servers.start()
+    load = Load(url)
+    load.start()
+    if delay_s is None:
+        load.wait_begun()
+    else:
+        time.sleep(delay_s)
+    began = time.monotonic()
+    os.kill(pid, signal.SIGTERM)
+    code = servers.wait()
+    seconds = time.monotonic() - began
+    return End(load.end(), code, seconds, is_gone(pid), is_free(int(url.rpartition(":")[2])))
+
+
+def is_gone(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return True
+    return False
+
+
+@pytest.mark.slow
+def test_100_signals_at_any_moment() -> None:
+    chance, outcomes, seconds = random.Random(5), Counter[str](), []
+    with forked("--drain-timeout=2") as servers:
+        for _ in range(100):
+            end = terminate_under_load(servers, chance.uniform(0, 1.5))
+            assert end.code == 0, end
+            assert end.is_group_gone, end
+            assert end.is_port_free, end
+            assert set(end.outcomes) <= {WHOLE, MARKED, REFUSED}, end
+            outcomes += end.outcomes
+            seconds.append(end.seconds)
+    record(
+        "G10 signals",
+        signals=len(seconds),
+        requests=outcomes.total(),
+        whole=outcomes[WHOLE],
+        marked_incomplete=outcomes[MARKED],
+        refused=outcomes[REFUSED],
+        truncated_as_success=outcomes[TRUNCATED],
+        drain_timeout_s=2,
+        exit_max_s=round(max(seconds), 2),
+    )
+    assert max(seconds) <= 2 + 2
+
+
+@pytest.mark.slow  # a process of its own takes seconds
+def test_a_server_that_just_exits_is_found_out() -> None:
+    with forked("--abort") as servers:
+        assert not terminate_under_load(servers).is_good
+
+
+def test_an_early_end_that_looks_clean_is_found_out() -> None:
+    assert judge(NUM_BYTES) == WHOLE
+    assert judge(NUM_BYTES - 3_840) == TRUNCATED
+    told = End(Counter({WHOLE: 5, TRUNCATED: 1}), 0, 1.0, True, True)
+    assert not told.is_good
+
+
+# -- in this process -----------------------------------------------------------------------------
+
+
+def test_a_drain_under_load_lets_all_end_and_cuts_what_does_not(tmp_path: Path) -> None:
+    """Speech that ends has as long as it needs; that without an end is cut at the second signal."""
+    backend = ScriptedSpeech(
+        default=Plan(NUM_FRAMES), plans={ENDLESS: Plan(1_000_000)}, step_s=0.02, max_streams=16
+    )
+    settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=LIMIT_S)
+    with running(settings, backend.load) as server:
+        load = Load(server.url)
+        load.start()
+        wait_until(lambda: backend.num_admitted >= 1 + len(CLIENTS))  # one was the probe
+        server.loop.call_soon_threadsafe(server.server.stop)
+        for thread in load.threads[:-1]:
+            thread.join(LIMIT_S)
+        wait_until(lambda: server.context.streams.num_active == 1)
+        server.loop.call_soon_threadsafe(server.server.stop)
+        outcomes = load.end()
+    assert outcomes == {WHOLE: len(CLIENTS) - 1, MARKED: 1}
+
+
+def test_who_has_no_answer_when_the_drain_ends_is_told_why(tmp_path: Path) -> None:
+    backend = ScriptedSpeech(default=Plan(1_000_000), step_s=0.05)
+    settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=0.3)
+    answers: list[httpx.Response] = []
+
+    def ask(server: Running) -> None:
+        body = {**BODY, "stream": False, "seed": 1, "max_new_tokens": 1_000_000}
+        answers.append(httpx.post(server.url + PATH, json=body, timeout=LIMIT_S))
+
+    with running(settings, backend.load) as server:
+        thread = threading.Thread(target=ask, args=(server,))
+        thread.start()
+        wait_until(lambda: bool(backend.lives))
+        server.loop.call_soon_threadsafe(server.server.stop)
+        thread.join(LIMIT_S)
+    assert answers[0].status_code == 503
+    assert answers[0].json()["error"]["code"] == "draining"
+    assert answers[0].headers["retry-after"]
+
+
+# -- two replicas --------------------------------------------------------------------------------
+
+
+class Replica:
+    """A server that can be started again on its port."""
+
+    def __init__(self, folder: Path, port: int, drain_timeout_s: float, step_s: float) -> None:
+        self.settings = ServeSettings(port=port, voices=folder, drain_timeout_s=drain_timeout_s)
+        self.backend = ScriptedSpeech(default=Plan(NUM_FRAMES), step_s=step_s)
+        self.stack = contextlib.ExitStack()
+        self.url = f"http://127.0.0.1:{port}"
+
+    def start(self) -> None:
+        self.stack.enter_context(running(self.settings, self.backend.load))
+
+    def stop(self) -> None:
+        self.stack.close()
+
+
+def ask_any(urls: list[str], begun: threading.Event) -> str:
+    """As a router does: another replica is asked only where none of its bytes came."""
+    outcome = REFUSED
+    for url in urls * 4:  # the other may have come back meanwhile
+        tried = threading.Event()
+
+        class Both(threading.Event):
+            def set(self, tried: threading.Event = tried) -> None:
+                tried.set()
+                begun.set()
+
+        outcome = hear_http(url, Both())
+        if outcome == WHOLE or tried.is_set():
+            return outcome
+    return outcome
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def restart_both(tmp_path: Path, drain_timeout_s: float, step_s: float) -> Counter[str]:
+    """Outcomes of clients that never stop asking while one replica after the other restarts."""
+    replicas = [Replica(tmp_path, free_port(), drain_timeout_s, step_s) for _ in range(2)]
+    outcomes: Counter[str] = Counter()
+    is_over = threading.Event()
+    urls = [replica.url for replica in replicas]
+
+    def keep_asking(number: int) -> None:
+        while not is_over.is_set():
+            outcomes[ask_any(urls[number:] + urls[:number], threading.Event())] += 1
+
+    threads = [threading.Thread(target=keep_asking, args=(n % 2,)) for n in range(4)]
+    try:
+        for replica in replicas:
+            replica.start()
+        for thread in threads:
+            thread.start()
+        for replica in replicas:
+            wait_until(lambda replica=replica: replica.backend.num_made >= 5, LIMIT_S)  # type: ignore[misc]
+            replica.stop()
+            replica.start()
+    finally:
+        is_over.set()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(LIMIT_S)
+        for replica in replicas:
+            replica.stop()
+    return outcomes
+
+
+def test_a_rolling_restart_of_two_replicas_fails_no_request(tmp_path: Path) -> None:
+    outcomes = restart_both(tmp_path, drain_timeout_s=60.0, step_s=0.1)
+    record("G10 rolling restart", replicas=2, requests=outcomes.total(), whole=outcomes[WHOLE])
+    assert set(outcomes) == {WHOLE}, outcomes
+    assert outcomes[WHOLE] >= 4
+
+
+@pytest.mark.slow
+def test_replicas_that_do_not_drain_are_found_out(tmp_path: Path) -> None:
+    outcomes = restart_both(tmp_path, drain_timeout_s=0.0, step_s=0.5)
+    assert set(outcomes) - {WHOLE}, outcomes

@@ -1,0 +1,282 @@
+"""G12: wherever a speech breaks off and whatever reads it, nobody takes a part for the whole.
+
+The controls are servers that end a broken speech as if it were whole: every reader has to fall for
+that, so that what it says of ours means something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from figures import record
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from visitors import TALKS
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from vivace.errors import NumericError
+from vivace.serve import speech as speech_module
+from vivace.serve.body import Outlet
+from vivace.serve.settings import ServeSettings
+from vivace.serve.sockets.speech import Speaker
+from vivace.serve.speech import Ending, SpeechAnswer
+
+NUM_FRAMES = 40
+FRAME_BYTES = 1_920 * 2
+FEW = (1, 8, 40)  # frames after which the speech fails
+MANY = tuple(range(1, 41, 2))
+LIMIT_S = 60.0
+
+
+class Broken(Exception):
+    """The client says that something went wrong."""
+
+
+@pytest.fixture(scope="module")
+def backend() -> ScriptedSpeech:
+    plans = {100 + at: Plan(NUM_FRAMES, fails_at=at) for at in range(1, NUM_FRAMES + 1)}
+    return ScriptedSpeech(plans=plans, default=Plan(NUM_FRAMES))
+
+
+@pytest.fixture(scope="module")
+def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    settings = ServeSettings(port=0, voices=tmp_path_factory.mktemp("voices"))
+    with running(settings, backend.load) as server:
+        yield server
+
+
+# -- readers of HTTP -----------------------------------------------------------------------------
+
+
+def read_httpx(url: str, body: dict[str, Any]) -> bytes:
+    try:
+        return httpx.post(url, json=body, verify=False, timeout=LIMIT_S).content
+    except httpx.HTTPError as error:
+        raise Broken from error
+
+
+def read_openai(url: str, body: dict[str, Any]) -> bytes:
+    client = openai.OpenAI(
+        api_key="none", base_url=url.removesuffix("/audio/speech"), max_retries=0
+    )
+    body = {"model": "tts-1", "voice": "alloy", **body}
+    extra = {name: body.pop(name) for name in ("seed",) if name in body}
+    try:
+        with client.audio.speech.with_streaming_response.create(**body, extra_body=extra) as answer:
+            return b"".join(answer.iter_bytes())
+    except Exception as error:  # of the library that it brings
+        raise Broken from error
+
+
+def read_urllib(url: str, body: dict[str, Any]) -> bytes:
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as response:
+            return bytes(response.read())
+    except (http.client.HTTPException, OSError) as error:
+        raise Broken from error
+
+
+def read_requests(url: str, body: dict[str, Any]) -> bytes:
+    requests = pytest.importorskip("requests")
+    try:
+        return bytes(requests.post(url, json=body, timeout=LIMIT_S).content)
+    except requests.RequestException as error:
+        raise Broken from error
+
+
+def read_aiohttp(url: str, body: dict[str, Any]) -> bytes:
+    aiohttp = pytest.importorskip("aiohttp")
+
+    async def read() -> bytes:
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as response:
+            return bytes(await response.read())
+
+    try:
+        return asyncio.run(read())
+    except aiohttp.ClientError as error:
+        raise Broken from error
+
+
+def read_curl(url: str, body: dict[str, Any], *options: str) -> bytes:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is needed")
+    headers = ("-H", "content-type: application/json", "-d", json.dumps(body))
+    done = subprocess.run(
+        ["curl", "-sS", *options, *headers, url], capture_output=True, check=False
+    )
+    if done.returncode:
+        raise Broken(done.stderr.decode())
+    return done.stdout
+
+
+def read_curl_1_0(url: str, body: dict[str, Any]) -> bytes:
+    return read_curl(url, body, "--http1.0")
+
+
+def read_ffmpeg(url: str, body: dict[str, Any]) -> bytes:
+    """curl into ffmpeg, as the guides have it: the pipe fails with curl."""
+    ffmpeg = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
+    if shutil.which("curl") is None or body.get("stream_format") == "sse":
+        pytest.skip("curl and audio are needed")
+    script = (
+        'set -o pipefail; curl -sS -H "content-type: application/json" -d "$1" "$2" | '
+        '"$0" -v error -f s16le -ar 24000 -i - -f s16le -'
+    )
+    command = ["bash", "-c", script, ffmpeg, json.dumps(body), url]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        raise Broken(done.stderr.decode())
+    return done.stdout
+
+
+Reader = Callable[[str, dict[str, Any]], bytes]
+READERS: tuple[Reader, ...] = (
+    *(read_httpx, read_openai, read_urllib, read_requests, read_aiohttp),
+    *(read_curl, read_curl_1_0, read_ffmpeg),
+)
+
+
+def count_taken(server: Running, read: Reader, fields: dict[str, Any], at: tuple[int, ...]) -> int:
+    """How many broken speeches the client takes for whole ones."""
+    url, num_taken = f"{server.url}/v1/audio/speech", 0
+    body = {"input": "Hello.", "response_format": "pcm", **fields}
+    whole = read(url, body)
+    assert len(whole) > NUM_FRAMES * 100  # a whole one is read, in any format
+    for position in at:
+        try:
+            read(url, {**body, "seed": 100 + position})
+            num_taken += 1
+        except Broken:
+            pass
+    return num_taken
+
+
+@pytest.mark.parametrize("stream_format", ["audio", "sse"])
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+def test_no_client_takes_a_part_for_the_whole(
+    server: Running, read: Reader, stream_format: str
+) -> None:
+    assert count_taken(server, read, {"stream_format": stream_format}, FEW) == 0
+
+
+@pytest.mark.parametrize("format", ["mp3", "opus", "aac", "flac", "wav"])
+def test_no_format_ends_well_in_the_middle(server: Running, format: str) -> None:
+    assert count_taken(server, read_httpx, {"response_format": format}, FEW) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream_format", ["audio", "sse"])
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+def test_no_client_takes_any_part_for_the_whole(
+    server: Running, read: Reader, stream_format: str
+) -> None:
+    num_taken = count_taken(server, read, {"stream_format": stream_format}, MANY)
+    name = f"G12 {read.__name__.removeprefix('read_')} {stream_format}"
+    record(name, positions=len(MANY), taken_for_whole=num_taken)
+    assert num_taken == 0
+
+
+# -- readers of sockets --------------------------------------------------------------------------
+
+
+def takes_for_whole(server: Running, dialect: str) -> bool:
+    """Whether a client of that dialect hears of a success: a last word without an error before."""
+    talk = TALKS[dialect]
+    words, num_bytes = [], 0
+    try:
+        with connect(f"ws{server.url[4:]}{talk.path}", proxy=None, max_size=None) as opened:
+            for message in (talk.config, talk.text, *talk.done):
+                opened.send(json.dumps(message))
+            while not words or talk.last not in words[-1]:
+                message = opened.recv(LIMIT_S)
+                num_bytes += len(message)
+                if isinstance(message, str):
+                    words.append(message.replace(" ", ""))
+    except ConnectionClosed as closed:
+        return closed.rcvd is not None and closed.rcvd.code == 1000
+    told = [json.loads(each) for each in words]
+    is_refused = any(each.get("type") == "error" or each.get("error") for each in told)
+    is_failed = told[-1].get("response", {}).get("status") == "failed"
+    assert num_bytes > FRAME_BYTES or is_refused or is_failed
+    return not (is_refused or is_failed)
+
+
+SOCKETS = ("omni", "elevenlabs", "realtime")
+
+
+@pytest.mark.parametrize("dialect", SOCKETS)
+@pytest.mark.parametrize(
+    "positions", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_no_socket_ends_well_in_the_middle(
+    server: Running,
+    backend: ScriptedSpeech,
+    monkeypatch: pytest.MonkeyPatch,
+    dialect: str,
+    positions: tuple[int, ...],
+) -> None:
+    assert takes_for_whole(server, dialect)  # a whole one is taken for one
+    num_taken = 0
+    for position in positions:
+        monkeypatch.setattr(backend, "default", Plan(NUM_FRAMES, fails_at=position))
+        num_taken += takes_for_whole(server, dialect)
+    if positions is MANY:
+        record(f"G12 {dialect}", positions=len(positions), taken_for_whole=num_taken)
+    assert num_taken == 0
+
+
+# -- the controls --------------------------------------------------------------------------------
+
+
+CONTROLS = [
+    read if read is read_httpx else pytest.param(read, marks=pytest.mark.slow) for read in READERS
+]
+
+
+async def end_cleanly(answer: SpeechAnswer, outlet: Outlet) -> None:
+    """As a framework does whose iterator just stops."""
+    with contextlib.suppress(NumericError):
+        await answer._send_chunks(outlet)
+    await outlet.end(b"data: [DONE]\n\n" if answer._is_sse else b"")
+
+
+async def send_whole_cleanly(speaker: Speaker, text: Any, send: Any, **options: Any) -> Ending:
+    try:
+        return await speak_as_it_is(speaker, text, send, **options)
+    except NumericError:
+        return Ending(NUM_FRAMES, "stop")
+
+
+speak_as_it_is = Speaker.speak
+
+
+@pytest.mark.parametrize("stream_format", ["audio", "sse"])
+@pytest.mark.parametrize("read", CONTROLS, ids=lambda read: read.__name__)
+def test_every_client_falls_for_a_clean_end(
+    server: Running, monkeypatch: pytest.MonkeyPatch, read: Reader, stream_format: str
+) -> None:
+    monkeypatch.setattr(speech_module.SpeechAnswer, "_send_stream", end_cleanly)
+    assert count_taken(server, read, {"stream_format": stream_format}, (8, 16)) == 2
+
+
+@pytest.mark.parametrize("dialect", SOCKETS)
+def test_every_socket_falls_for_a_clean_end(
+    server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch, dialect: str
+) -> None:
+    monkeypatch.setattr(Speaker, "speak", send_whole_cleanly)
+    monkeypatch.setattr(backend, "default", Plan(NUM_FRAMES, fails_at=16))
+    assert takes_for_whole(server, dialect)

@@ -1,0 +1,179 @@
+"""G3: more than can be served is refused at once, and those who were taken do not notice.
+
+The control is a server that takes everybody: it refuses nobody, and who comes late waits long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from figures import memory_mib, percentile, record
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from talking import wait_until
+
+from vivace.engine.engine import Load
+from vivace.serve.settings import ServeSettings
+
+NUM_SLOTS, MAX_QUEUE = 4, 4
+NUM_FRAMES = 25
+NUM_BYTES = NUM_FRAMES * 1_920 * 2
+BODY = {"input": "Hello there.", "response_format": "pcm"}
+CLIENT = Path(__file__).parent / "load_client.py"
+
+
+@contextmanager
+def opened(tmp_path: Path, step_s: float = 0.0) -> Iterator[tuple[Running, ScriptedSpeech]]:
+    backend = ScriptedSpeech(
+        default=Plan(NUM_FRAMES), step_s=step_s, max_streams=NUM_SLOTS, max_queue=MAX_QUEUE
+    )
+    settings = ServeSettings(port=0, voices=tmp_path, max_queue=MAX_QUEUE)
+    with running(settings, backend.load) as server:
+        yield server, backend
+
+
+# -- without a clock: nobody is served meanwhile, so nobody's refusal waits for anybody ------------
+
+
+@dataclass
+class Crowd:
+    """Outcomes of requests that came while every slot was held."""
+
+    statuses: list[int]
+    told_when: int  # refusals that say when to come back
+    whole: int  # speeches that were whole afterwards
+
+    def is_fair(self) -> bool:
+        num_taken, num_refused = NUM_SLOTS + MAX_QUEUE, self.statuses.count(429)
+        is_bounded = self.statuses.count(200) == num_taken == self.whole
+        return is_bounded and num_refused == len(self.statuses) - num_taken == self.told_when
+
+
+def crowd(server: Running, backend: ScriptedSpeech, num_requests: int, max_taken: int) -> Crowd:
+    async def ask(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post(f"{server.url}/v1/audio/speech", json=BODY)
+
+    async def ask_all() -> Crowd:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=60.0, limits=limits, verify=False) as client:
+            tasks = [asyncio.create_task(ask(client)) for _ in range(num_requests)]
+            while sum(task.done() for task in tasks) < num_requests - max_taken:
+                await asyncio.sleep(0.005)
+            assert not any(task.result().status_code == 200 for task in tasks if task.done())
+            backend.is_open.set()
+            answers = await asyncio.gather(*tasks)
+        return Crowd(
+            [answer.status_code for answer in answers],
+            sum("retry-after" in a.headers and "retry-after-ms" in a.headers for a in answers),
+            sum(a.status_code == 200 and len(a.content) == NUM_BYTES for a in answers),
+        )
+
+    backend.is_open.clear()
+    return asyncio.run(ask_all())
+
+
+def test_ten_times_too_many_are_refused_while_nobody_is_served(tmp_path: Path) -> None:
+    with opened(tmp_path) as (server, backend):
+        assert crowd(server, backend, 10 * (NUM_SLOTS + MAX_QUEUE), NUM_SLOTS + MAX_QUEUE).is_fair()
+        assert httpx.post(f"{server.url}/v1/audio/speech", json=BODY).status_code == 200
+        wait_until(lambda: not backend.lives and not server.context.streams.num_active)
+
+
+def test_a_server_that_takes_everybody_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Load, "is_full", property(lambda load: False))
+    with opened(tmp_path) as (server, backend):
+        num_requests = 10 * (NUM_SLOTS + MAX_QUEUE)
+        assert not crowd(server, backend, num_requests, num_requests).is_fair()
+
+
+# -- with a clock, by hand -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Offered:
+    """What became of requests that came for so many seconds."""
+
+    outcomes: list[dict[str, Any]]
+    seconds: float
+
+    @property
+    def taken(self) -> list[dict[str, Any]]:
+        return [each for each in self.outcomes if each["status"] == 200]
+
+    @property
+    def refused(self) -> list[dict[str, Any]]:
+        return [each for each in self.outcomes if each["status"] == 429]
+
+    @property
+    def per_s(self) -> float:
+        """Speeches that were whole, a second from the first's arrival to the last's end."""
+        whole = [each for each in self.taken if each["num_bytes"] == NUM_BYTES]
+        first, last = min(e["due"] for e in whole), max(e["ended"] for e in whole)
+        return len(whole) / max(self.seconds, last - first)
+
+    def p99_ms(self, outcomes: list[dict[str, Any]]) -> float:
+        return 1e3 * percentile([each["answered_s"] for each in outcomes], 0.99)
+
+
+def offer(server: Running, seconds: float, *load: str) -> Offered:
+    command = [sys.executable, str(CLIENT), str(server.port), json.dumps(BODY), str(seconds), *load]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    outcomes = json.loads(done.stdout)
+    assert {each["status"] for each in outcomes} <= {200, 429}
+    return Offered(outcomes, seconds)
+
+
+@pytest.mark.slow  # on a machine with nothing else to do
+def test_those_who_are_taken_do_not_notice_those_who_are_refused(tmp_path: Path) -> None:
+    seconds = 15.0
+    with opened(tmp_path, step_s=0.1) as (server, _):
+        offer(server, 2.0, "--at-once", str(NUM_SLOTS))
+        full = offer(server, seconds, "--at-once", str(NUM_SLOTS + MAX_QUEUE))
+        assert not full.refused
+        before_mib, at_capacity_ms = memory_mib(), full.p99_ms(full.taken)
+        for times in (2, 10):
+            offered = offer(server, seconds, "--rate", str(times * full.per_s))
+            again = offer(server, 2.0, "--at-once", "1")  # 5 s later at most
+            record(
+                f"G3 {times} times the ceiling",
+                ceiling_per_s=round(full.per_s, 2),
+                requests=len(offered.outcomes),
+                refused=len(offered.refused),
+                refused_p99_ms=round(offered.p99_ms(offered.refused), 1),
+                first_audio_p99_ms=round(offered.p99_ms(offered.taken), 1),
+                first_audio_p99_ms_at_capacity=round(at_capacity_ms, 1),
+                goodput=round(offered.per_s / full.per_s, 3),
+                memory_growth_mib=round(memory_mib() - before_mib, 1),
+            )
+            assert all(each["retry"] for each in offered.refused)
+            assert {each["num_bytes"] for each in offered.taken} == {NUM_BYTES}
+            assert offered.p99_ms(offered.refused) <= 100.0
+            assert offered.p99_ms(offered.taken) <= 1.5 * at_capacity_ms
+            assert offered.per_s >= 0.95 * full.per_s
+            assert memory_mib() - before_mib <= 64
+            assert again.outcomes
+            assert not again.refused
+
+
+@pytest.mark.slow  # the control
+def test_a_server_that_takes_everybody_lets_them_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, step_s=0.1) as (server, _):
+        full = offer(server, 6.0, "--at-once", str(NUM_SLOTS + MAX_QUEUE))
+        monkeypatch.setattr(Load, "is_full", property(lambda load: False))
+        offered = offer(server, 6.0, "--rate", str(10 * full.per_s))
+        assert not offered.refused
+        assert offered.p99_ms(offered.taken) > 1.5 * full.p99_ms(full.taken)

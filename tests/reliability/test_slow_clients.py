@@ -1,0 +1,164 @@
+"""G4: clients that trickle or do not read are cut in time, and nobody else waits for them.
+
+The control is a server without deadlines: the same check finds all of them still there.
+`tests/serve/test_deadlines.py` has each deadline by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from figures import memory_mib, percentile, record
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from talking import wait_until
+
+from vivace.serve.settings import ServeSettings
+
+CLIENT = Path(__file__).parent / "slow_client.py"
+NEVER_S = 10_000.0
+LIMIT_S = 120.0  # generous: on a busy machine
+
+
+@dataclass(frozen=True)
+class Size:
+    headers: int
+    bodies: int
+    readers: int
+
+
+@dataclass
+class Attack:
+    process: subprocess.Popen[str]
+
+    def kept(self) -> dict[str, list[float | None]]:
+        """For how long each was kept; None: for ever."""
+        assert self.process.stdout is not None
+        kept: dict[str, list[float | None]] = json.loads(self.process.stdout.readline())
+        return kept
+
+
+@contextmanager
+def attacked(server: Running, size: Size, give_up_s: float) -> Iterator[Attack]:
+    counts = [str(each) for each in (size.headers, size.bodies, size.readers)]
+    process = subprocess.Popen(
+        [sys.executable, str(CLIENT), str(server.port), *counts, str(give_up_s)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+            yield Attack(process)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def opened(tmp_path: Path, **deadlines: float) -> Iterator[tuple[Running, ScriptedSpeech]]:
+    backend = ScriptedSpeech(default=Plan(5), plans={7: Plan(1_000_000)})
+    with running(ServeSettings(port=0, voices=tmp_path, **deadlines), backend.load) as server:  # type: ignore[arg-type]
+        yield server, backend
+
+
+def first_byte_ms(client: httpx.Client, server: Running) -> float:
+    body = {"input": "Hello.", "response_format": "pcm"}
+    began = time.monotonic()
+    with client.stream("POST", f"{server.url}/v1/audio/speech", json=body) as answer:
+        assert answer.status_code == 200
+        next(answer.iter_raw())
+        return 1e3 * (time.monotonic() - began)
+
+
+def health_ms(client: httpx.Client, server: Running) -> float:
+    began = time.monotonic()
+    assert client.get(f"{server.url}/health/live").status_code == 200
+    return 1e3 * (time.monotonic() - began)
+
+
+def test_all_are_cut_and_somebody_else_is_served_meanwhile(tmp_path: Path) -> None:
+    size = Size(headers=30, bodies=10, readers=8)
+    deadlines = {"header_timeout_s": 2.0, "body_timeout_s": 2.5, "send_timeout_s": 2.0}
+    with (
+        opened(tmp_path, **deadlines) as (server, backend),
+        httpx.Client(timeout=LIMIT_S) as client,
+    ):
+        num_before = backend.num_admitted
+        with attacked(server, size, LIMIT_S) as attack:
+            wait_until(lambda: backend.num_admitted >= num_before + size.readers)
+            assert first_byte_ms(client, server)
+            assert health_ms(client, server)
+            kept = attack.kept()
+            assert (len(kept["headers"]), len(kept["bodies"])) == (30, 10)
+            assert None not in (*kept["headers"], *kept["bodies"])
+            wait_until(lambda: server.context.streams.num_active == 0)  # the readers were cut
+        wait_until(lambda: not backend.lives)
+
+
+def test_a_server_without_deadlines_is_found_out(tmp_path: Path) -> None:
+    deadlines = dict.fromkeys(("header_timeout_s", "body_timeout_s", "send_timeout_s"), NEVER_S)
+    with (
+        opened(tmp_path, drain_timeout_s=0.5, **deadlines) as (server, _),
+        attacked(server, Size(headers=3, bodies=3, readers=3), give_up_s=3.0) as attack,
+    ):
+        wait_until(lambda: server.context.streams.num_active == 3)
+        assert attack.kept() == {"headers": [None] * 3, "bodies": [None] * 3}
+        assert server.context.streams.num_active == 3
+
+
+@pytest.mark.slow  # on a machine with nothing else to do
+def test_464_slow_clients_are_cut_in_time_and_nobody_notices(tmp_path: Path) -> None:
+    size = Size(headers=300, bodies=100, readers=64)
+    with opened(tmp_path) as (server, backend), httpx.Client(timeout=LIMIT_S) as client:
+        settings = server.context.settings
+        alone = [first_byte_ms(client, server) for _ in range(100)]
+        before_mib, during, health = memory_mib(), [], []
+        with attacked(server, size, LIMIT_S) as attack:
+            began = time.monotonic()
+            wait_until(lambda: server.context.streams.num_active >= size.readers)
+            while server.context.streams.num_active:
+                during.append(first_byte_ms(client, server))
+                health.append(health_ms(client, server))
+                assert time.monotonic() < began + LIMIT_S
+            readers_s = time.monotonic() - began
+            growth_mib = memory_mib() - before_mib
+            kept = attack.kept()
+        wait_until(lambda: not backend.lives)
+    headers_s, bodies_s = max(map(_number, kept["headers"])), max(map(_number, kept["bodies"]))
+    alone_ms, during_ms = percentile(alone, 0.99), percentile(during, 0.99)
+    record(
+        "G4 slow clients",
+        headers=size.headers,
+        bodies=size.bodies,
+        readers=size.readers,
+        headers_cut_after_s=round(headers_s, 2),
+        bodies_cut_after_s=round(bodies_s, 2),
+        readers_cut_after_s=round(readers_s, 2),
+        others_served=len(during),
+        first_byte_p99_ms_alone=round(alone_ms, 1),
+        first_byte_p99_ms=round(during_ms, 1),
+        health_max_ms=round(max(health), 1),
+        memory_growth_mib=round(growth_mib, 1),
+    )
+    assert headers_s <= settings.header_timeout_s + 2
+    assert bodies_s <= settings.body_timeout_s + 2
+    assert readers_s <= settings.send_timeout_s + 2
+    assert during_ms <= 2 * alone_ms
+    assert max(health) <= 200
+    assert growth_mib <= 32
+
+
+def _number(seconds: float | None) -> float:
+    assert seconds is not None, "a slow client was never cut"
+    return seconds

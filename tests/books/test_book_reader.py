@@ -160,6 +160,15 @@ def test_a_silent_passage_is_a_silence(tmp_path: Path) -> None:
     )
 
 
+def test_two_do_not_make_the_same_book(tmp_path: Path, tts: TTS) -> None:
+    pieces = cut_book(make_book(1, 1))
+    first, second = (open_work(tmp_path / "b.m4b", tts, pieces) for _ in range(2))
+    with first.locked(), pytest.raises(RequestError, match="another process"), second.locked():
+        pass
+    with second.locked():
+        pass
+
+
 def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "b.m4b.parts").mkdir()
     (tmp_path / "b.m4b.parts" / "mine.txt").write_text("keep")

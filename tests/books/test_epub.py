@@ -85,6 +85,19 @@ def test_epub_3_is_read_by_its_contents(tmp_path: Path) -> None:
     ]
 
 
+def test_contents_are_found_however_they_are_written(tmp_path: Path) -> None:
+    single = NAV.replace('epub:type="toc"', "id='x' epub:type='bodymatter toc' class=\"c\"")
+    book = open_book(write_epub(tmp_path, {"OPS/nav.xhtml": single}))
+    assert [each.title for each in book.chapters] == ["First one", "Second", "Third"]
+
+
+def test_what_is_silent_may_be_nested_or_never_end(tmp_path: Path) -> None:
+    page = "<p>One</p><svg><svg><text>no</text></svg>no</svg><p>Two<script>no<p>no</p></script></p>"
+    book = open_book(write_epub(tmp_path, {"OPS/text/c.xhtml": f"{page}<p>Three</p><style>no"}))
+    words = [each.text for each in book.chapters[-1].paragraphs]
+    assert words[-3:] == ["One", "Two", "Three"]
+
+
 def test_epub_2_is_read_by_its_ncx(tmp_path: Path) -> None:
     changes = {"OPS/book.opf": PACKAGE.format(nav=""), "OPS/nav.xhtml": "<html/>"}
     book = open_book(write_epub(tmp_path, changes))

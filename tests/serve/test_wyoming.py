@@ -224,7 +224,9 @@ def test_the_command_speaks_and_ends_at_a_signal(tmp_path: Path) -> None:
             assert process.stderr is not None
             told = ""
             while not (found := re.search(r"wyoming: tcp://127\.0\.0\.1:(\d+)", told)):
-                told += process.stderr.readline()
+                line = process.stderr.readline()
+                assert line, told
+                told += line
 
             async def ask() -> int:
                 async with AsyncTcpClient("127.0.0.1", int(found[1])) as client:

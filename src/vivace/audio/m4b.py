@@ -49,7 +49,7 @@ def write_m4b(
     except ImportError as error:
         raise AudioError('writing m4b needs PyAV: pip install "vivace[av]"') from error
     if not hasattr(av.container.OutputContainer, "set_chapters"):
-        raise AudioError(f"writing m4b needs PyAV 18, and {av.__version__} is installed")
+        raise AudioError(f"writing m4b needs PyAV 17, and {av.__version__} is installed")
     try:
         with av.open(file, "w", format="mp4", options={"brand": "M4B "}) as container:
             container.metadata.update({**tags, "media_type": AUDIOBOOK})

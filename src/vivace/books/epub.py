@@ -7,6 +7,7 @@ archive. Sizes are bounded while they are read, entities are refused, and so is 
 from __future__ import annotations
 
 import posixpath
+import re
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ FONTS = {  # scrambled fonts are no DRM of the words
     "http://www.idpf.org/2008/embedding",
     "http://ns.adobe.com/pdf/enc#RC",
 }
+NAV = re.compile(r"<nav\b[^>]*\btype\s*=\s*([\"'])([^\"'>]*)\1[^>]*>", re.IGNORECASE)
 Xml = ElementTree.Element
 Target = tuple[str, str]  # a page and an anchor in it, or ""
 
@@ -200,11 +202,11 @@ class _Epub:
 
 def _toc_part(text: str) -> str:
     """The `nav` of the contents alone: others list pages and landmarks."""
-    start = text.find('epub:type="toc"')
-    if start < 0:
-        return text
-    end = text.find("</nav>", start)
-    return text[text.rfind("<nav", 0, start) : end if end > 0 else len(text)]
+    for start in NAV.finditer(text):
+        if "toc" in start[2].split():
+            end = text.find("</nav>", start.end())
+            return text[start.end() : end if end > 0 else len(text)]
+    return text
 
 
 def _target(base: str, href: str) -> Target:

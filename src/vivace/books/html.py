@@ -27,7 +27,8 @@ class Page(HTMLParser):
         self.anchors: dict[str, int] = {}  # ids, by the paragraph that comes next
         self.links: list[tuple[str, str]] = []  # of a table of contents: address and words
         self._words: list[str] = []
-        self._silent: list[str] = []  # open tags, the first of which is not read
+        self._silent = ""  # the open tag whose content is not read
+        self._depth = 0  # of tags of that name inside each other
         self._is_heading = False
         self._address: str | None = None
         self._link_words: list[str] = []
@@ -47,16 +48,16 @@ class Page(HTMLParser):
             if name:
                 self.anchors.setdefault(name, len(self.paragraphs))
         kinds = {*fields.get("epub:type", "").split(), *fields.get("role", "").split()}
-        if tag not in VOID and (self._silent or tag in SILENT or kinds & NOTES):
-            self._silent.append(tag)
+        is_silent = tag not in VOID and bool(tag in SILENT or kinds & NOTES)
+        if tag == self._silent or (is_silent and not self._silent):
+            self._silent, self._depth = tag, self._depth + 1
         if tag == "a" and "href" in fields:
             self._address, self._link_words = fields["href"], []
 
     def handle_endtag(self, tag: str) -> None:
         if self._silent:
-            if tag in self._silent:
-                while self._silent.pop() != tag:
-                    pass
+            self._depth -= tag == self._silent
+            self._silent = self._silent if self._depth else ""
             return
         if tag == "a" and self._address is not None:
             self.links.append((self._address, " ".join("".join(self._link_words).split())))

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.books.pieces import Passage, Piece
-from vivace.disk import sweep, write_whole
+from vivace.disk import AtomicFile, sweep, write_whole
 from vivace.errors import BatchError, RequestError, RunawayError
 from vivace.text.emoji import drop_emoji
 from vivace.text.letters import is_speakable
@@ -65,6 +66,18 @@ class WorkFolder:
         except OSError as error:
             raise RequestError(f"cannot write to {path}: {error.strerror or error}") from error
         return folder
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Two processes would make the same pieces; the second is refused."""
+        try:
+            claim = AtomicFile(self.path / "lock", replace=False)
+        except FileExistsError as error:
+            raise RequestError(f"another process is at work in {self.path}") from error
+        try:
+            yield
+        finally:
+            claim.discard()
 
     def file(self, piece: Piece) -> Path:
         return self.path / f"{piece.key(self.identity)}.pcm"

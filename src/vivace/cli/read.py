@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,16 +45,19 @@ def read(arguments: argparse.Namespace) -> int:
 
     path = Path(arguments.output or f"{Path(arguments.book).stem}.m4b")
     output, pieces = _output(path, book, arguments), cut_book(book)
-    with load_model(arguments, max_streams=None) as tts:
+    with ExitStack() as stack:
+        tts = stack.enter_context(load_model(arguments, max_streams=None))
         options["voice"] = pick_voice(tts, arguments)
         options |= {"speed": arguments.speed, "seed": options.get("seed", SEED)}
         options["clean"] = options["clean"] or book.is_markdown
         reader = _open_reader(tts, path, options, pieces, arguments)
+        stack.enter_context(reader.work.locked())
         _make(reader, book, pieces, arguments)
-    gain_db = output.write(book, pieces, reader.work)
-    audio_s = sum(map(reader.work.num_samples, pieces)) / reader.work.sample_rate
-    if not arguments.keep_parts:
-        reader.work.remove()
+        tts.close()  # its memory is for others while the file is written
+        gain_db = output.write(book, pieces, reader.work)
+        audio_s = sum(map(reader.work.num_samples, pieces)) / reader.work.sample_rate
+        if not arguments.keep_parts:
+            reader.work.remove()
     _report(path, output, audio_s, gain_db, arguments)
     return 0
 

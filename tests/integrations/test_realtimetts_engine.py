@@ -1,7 +1,6 @@
 """`VivaceEngine` in RealtimeTTS' own `TextToAudioStream`, with a loudspeaker that only listens.
 
-`pip install -e ".[test,integrations-test]"`, then `pip install --no-deps realtimetts==0.8.10`.
-Without RealtimeTTS these tests are skipped.
+`pip install -e ".[test,integrations-test]"`; without RealtimeTTS these tests are skipped.
 """
 
 from __future__ import annotations

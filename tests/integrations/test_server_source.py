@@ -99,6 +99,22 @@ def test_speech_that_is_left_is_cancelled_and_its_connection_kept(at_hand: Voice
     run(test)
 
 
+def test_a_source_that_is_closed_ends_what_it_speaks(at_hand: VoiceAtHand) -> None:
+    at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
+
+    async def test() -> None:
+        source, heard = ServerSource(str(at_hand.voice)), bytearray()
+        reading = asyncio.ensure_future(hear(source, words(), heard))
+        while not heard:
+            await asyncio.sleep(0.002)
+        await source.aclose()
+        with pytest.raises(ServerError, match="ended before the speech did"):
+            await reading
+        await at_hand.wait_free()
+
+    run(test)
+
+
 def test_a_connection_that_was_closed_meanwhile_is_replaced(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         source = ServerSource(str(at_hand.voice))

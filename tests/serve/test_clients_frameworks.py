@@ -1,9 +1,8 @@
 """What voice agents are built with, each in the version of the extra `integrations-test`.
 
 `pip install -e ".[test,integrations-test]"`, then `pytest -m slow` with this file.
-speech-to-speech pins another `openai` and RealtimeTTS needs a loudspeaker's library, so these two
-are tested where they were installed without their dependencies: `pip install scipy nltk` and
-`pip install --no-deps speech-to-speech==1.1.0 realtimetts==0.8.10`.
+speech-to-speech pins another `openai`, so it is tested where it was installed without its
+dependencies: `pip install --no-deps speech-to-speech==1.1.0`.
 """
 
 from __future__ import annotations

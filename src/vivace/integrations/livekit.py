@@ -36,7 +36,7 @@ class TTS(tts.TTS):
         max_text_chars: int = MAX_TEXT_CHARS,
         **options: Any,
     ) -> None:
-        self._source = open_source(source, api_key)
+        self._source, self._is_ours = open_source(source, api_key), isinstance(source, str)
         self._options = given(**options)
         has_timings = bool(options.get("timings"))
         check_timings(self._source, has_timings)
@@ -79,7 +79,8 @@ class TTS(tts.TTS):
         if self._preparing is not None:
             self._preparing.cancel()
             await asyncio.gather(self._preparing, return_exceptions=True)
-        await self._source.aclose()
+        if self._is_ours:
+            await self._source.aclose()
 
     async def speak(self, text: AsyncIterator[str] | str, emitter: tts.AudioEmitter) -> None:
         """Push the audio of a text; whatever fails is an APIError, as the agent expects."""

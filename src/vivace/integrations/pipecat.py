@@ -74,7 +74,7 @@ class VivaceTTSService(TTSService):
         options: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._source = open_source(source, api_key)
+        self._source, self._is_ours = open_source(source, api_key), isinstance(source, str)
         check_timings(self._source, word_timestamps)
         stored = VivaceTTSSettings(
             model=self._source.model, voice=None, language=None, instruct=None, speed=None
@@ -123,7 +123,8 @@ class VivaceTTSService(TTSService):
     async def cleanup(self) -> None:
         await self._drop_all()
         await super().cleanup()
-        await self._source.aclose()
+        if self._is_ours:
+            await self._source.aclose()
 
     @traced_tts
     async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:

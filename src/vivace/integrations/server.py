@@ -45,6 +45,7 @@ class ServerSource:
         self.url, self.sample_rate = socket_url(url), sample_rate
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._idle: list[ClientConnection] = []
+        self._busy: set[ClientConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # that end cancelled speech
 
     async def prepare(self) -> None:
@@ -56,6 +57,7 @@ class ServerSource:
     ) -> AsyncIterator[Sound]:
         config = config_message(sample_rate, options)
         connection = await self._take()
+        self._busy.add(connection)
         writer = asyncio.ensure_future(write(connection, config, text))
         is_over = False
         try:
@@ -69,6 +71,7 @@ class ServerSource:
                 f"the connection to {self.url} ended before the speech did: {error}"
             ) from error
         finally:
+            self._busy.discard(connection)
             if is_over:
                 self._idle.append(connection)
             else:
@@ -78,8 +81,9 @@ class ServerSource:
         """Close all connections; speech that is read on ends with a ServerError."""
         if self._tasks:
             await asyncio.gather(*self._tasks)
-        while self._idle:
-            await self._idle.pop().close()
+        connections = [*self._idle, *self._busy]
+        self._idle.clear()
+        await asyncio.gather(*(connection.close() for connection in connections))
 
     async def _take(self) -> ClientConnection:
         while self._idle:

@@ -34,7 +34,8 @@ class Source(Protocol):
 
     async def prepare(self) -> None: ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """By whoever made it: many services may share one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,7 @@ class LocalSource:
 
     async def prepare(self) -> None: ...
 
-    async def aclose(self) -> None:
-        """The TTS was given, so whoever gave it closes it."""
+    async def aclose(self) -> None: ...
 
 
 def open_source(source: TTS | str | Source, api_key: str | None = None) -> Source:

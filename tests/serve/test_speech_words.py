@@ -12,6 +12,7 @@ from serving import Running
 from talking import audio, talking
 
 from vivace import TTS, Word
+from vivace.serve.elevenlabs import align_characters
 
 TEXT = "Good evening, Dr. Lee."
 BODY = {"input": TEXT, "seed": 7, "response_format": "pcm", "stream_format": "sse"}
@@ -95,3 +96,34 @@ def test_the_socket_refuses_what_cannot_carry_words(
     assert isinstance(answer, dict)
     assert answer["type"] == "error"
     assert answer["param"] == "word_timestamps"
+
+
+def test_elevenlabs_with_timestamps_times_every_character(
+    client: httpx.Client, words: list[Word]
+) -> None:
+    url = "/v1/text-to-speech/alloy/with-timestamps?output_format=pcm_24000"
+    answer = client.post(url, json={"text": TEXT, "seed": 7}).json()
+    seconds = len(base64.b64decode(answer["audio_base64"])) / 48_000
+    aligned = answer["alignment"]
+    starts = aligned["character_start_times_seconds"]
+    ends = aligned["character_end_times_seconds"]
+    assert "".join(aligned["characters"]) == TEXT
+    assert starts == sorted(starts)
+    assert all(start <= end for start, end in zip(starts, ends, strict=True))
+    assert ends[-1] <= seconds
+    for word in words:
+        assert starts[word.start_char] == pytest.approx(word.start_s, abs=0.012)
+        assert ends[word.end_char - 1] == pytest.approx(word.end_s, abs=0.012)
+
+
+def test_characters_outside_of_words_have_times_too() -> None:
+    words = [
+        Word(text="b", start_s=1.0, end_s=2.0, start_char=2, end_char=3),
+        Word(text="cd", start_s=2.0, end_s=4.0, start_char=3, end_char=5),
+    ]
+    assert align_characters("  bcd e", words) == {
+        "characters": list("  bcd e"),
+        "character_start_times_seconds": [0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 4.0],
+        "character_end_times_seconds": [0.5, 1.0, 2.0, 3.0, 4.0, 4.0, 4.0],
+    }
+    assert align_characters("ab", [])["character_end_times_seconds"] == [0.0, 0.0]

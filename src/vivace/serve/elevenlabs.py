@@ -7,7 +7,10 @@ Its requests become those of `POST /v1/audio/speech`; what Qwen3-TTS has no coun
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import base64
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -22,6 +25,7 @@ from vivace.serve.lists import find_voices
 from vivace.serve.request import SpeechRequest
 from vivace.serve.speech import Clones, answer_speech
 from vivace.serve.voices import Listed
+from vivace.speech import Word
 
 DEFAULT_OUTPUT = "mp3_44100_128"
 RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
@@ -44,19 +48,28 @@ def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
     encoders, clones = Encoders(), Clones()
 
-    async def answer(http: Request, voice_id: str, *, is_stream: bool) -> Response:
+    async def answer(
+        http: Request, voice_id: str, *, is_stream: bool, is_timed: bool = False
+    ) -> Response:
         body = await read_json(http)
         text = body.get("text")
         if not isinstance(text, str):
             raise RefusedError("text is missing, or no string", param="text", code="missing_field")
         fields = {**speech_fields(voice_id, http.query_params, body), "input": text}
-        request = SpeechRequest.parse({**fields, "stream": is_stream}, context.settings)
-        return await answer_speech(context, encoders, clones, request)
+        fields |= {"stream": is_stream, "word_timestamps": is_timed}
+        request = SpeechRequest.parse(fields, context.settings)
+        as_json = partial(timed_speech, text) if is_timed else None
+        return await answer_speech(context, encoders, clones, request, as_json=as_json)
 
     @router.post("/v1/text-to-speech/{voice_id}", response_class=Response)
     async def convert(http: Request, voice_id: str) -> Response:
         """The whole speech at once."""
         return await answer(http, voice_id, is_stream=False)
+
+    @router.post("/v1/text-to-speech/{voice_id}/with-timestamps")
+    async def convert_timed(http: Request, voice_id: str) -> Response:
+        """The whole speech in JSON, with the times of every character."""
+        return await answer(http, voice_id, is_stream=False, is_timed=True)
 
     @router.post("/v1/text-to-speech/{voice_id}/stream", response_class=Response)
     async def stream(http: Request, voice_id: str) -> Response:
@@ -113,6 +126,36 @@ def speech_fields(
         "bit_rate": bit_rate,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def timed_speech(
+    text: str, audio: bytes, words: Sequence[Word] | None
+) -> dict[str, str | dict[str, list[Any]] | None]:
+    """The text is aligned as it was sent; null where the model gives no timings."""
+    aligned = None if words is None else align_characters(text, words)
+    encoded = base64.b64encode(audio).decode("ascii")
+    return {"audio_base64": encoded, "alignment": aligned, "normalized_alignment": aligned}
+
+
+def align_characters(text: str, words: Sequence[Word]) -> dict[str, list[Any]]:
+    """The time of a word, and that between words, shared out among their characters."""
+    times, end_s = list[tuple[float, float]](), 0.0
+    for word in words:
+        times += _share(end_s, word.start_s, word.start_char - len(times))
+        times += _share(word.start_s, word.end_s, word.end_char - word.start_char)
+        end_s = word.end_s
+    times += _share(end_s, end_s, len(text) - len(times))
+    return {
+        "characters": list(text),
+        "character_start_times_seconds": [start_s for start_s, _ in times],
+        "character_end_times_seconds": [end_s for _, end_s in times],
+    }
+
+
+def _share(start_s: float, end_s: float, count: int) -> list[tuple[float, float]]:
+    """So many equal parts."""
+    edges = [round(start_s + (end_s - start_s) * n / max(1, count), 3) for n in range(count + 1)]
+    return list(itertools.pairwise(edges))
 
 
 def read_seed(seed: object) -> object:

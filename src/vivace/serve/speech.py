@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
@@ -43,6 +44,7 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
     503: {"description": "The server is loading or shutting down."},
 }
 
+AsJson = Callable[[bytes, tuple[Word, ...] | None], dict[str, Any]]
 OpenSpeech = Callable[[], AbstractAsyncContextManager[AsyncIterator[AudioChunk]]]
 
 
@@ -73,9 +75,14 @@ def routes(context: ServeContext) -> APIRouter:
 
 
 async def answer_speech(
-    context: ServeContext, encoders: Encoders, clones: Clones, request: SpeechRequest
+    context: ServeContext,
+    encoders: Encoders,
+    clones: Clones,
+    request: SpeechRequest,
+    *,
+    as_json: AsJson | None = None,
 ) -> Response:
-    """The answer to a request that was read."""
+    """The answer to a request that was read; `as_json` is what becomes of a whole speech."""
 
     async def answer(outlet: Outlet) -> None:
         recording = request.recording(context.settings)
@@ -92,6 +99,7 @@ async def answer_speech(
             open_speech=partial(context.streams.open, model, request.input, **options),
             count_tokens=lambda: len(model.tts.tokenizer.encode(request.input)),
             headers={IGNORED: ", ".join(ignored)} if ignored else {},
+            as_json=as_json,
         )
         await speech.send(outlet)
 
@@ -188,7 +196,9 @@ class SpeechAnswer:
         open_speech: OpenSpeech,
         count_tokens: Callable[[], int],
         headers: dict[str, str],
+        as_json: AsJson | None = None,
     ) -> None:
+        self._as_json = as_json
         self._request, self._encoder = request, encoder
         self._open_speech, self._count_tokens = open_speech, count_tokens
         self._is_sse = request.stream_format == "sse"
@@ -252,8 +262,12 @@ class SpeechAnswer:
 
     async def _send_whole(self, outlet: Outlet) -> None:
         chunks, ending = await self._collect()
-        content = self._wrap(await self._encoder.encode_whole(chunks))
-        if self._request.word_timestamps:
+        content = await self._encoder.encode_whole(chunks)
+        if self._as_json is not None:
+            content = json.dumps(self._as_json(content, ending.words)).encode("ascii")
+            self._fields["content-type"] = "application/json"
+        content = self._wrap(content)
+        if self._is_sse and self._request.word_timestamps:
             content += sse.words(ending.words)
         content += await self._done(ending)
         await outlet.start({**self._fields, "content-length": str(len(content))})

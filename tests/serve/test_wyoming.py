@@ -178,8 +178,9 @@ def test_a_language_is_a_code_and_data_may_be_in_the_first_line(server: Running)
 
 def test_wyoming_has_no_keys_so_an_open_address_needs_permission() -> None:
     assert ServeSettings(wyoming_port=1, host="127.0.0.1").wyoming_port == 1
-    with pytest.raises(RequestError, match=r"Wyoming has no keys.*--allow-anonymous"):
-        ServeSettings(wyoming_port=1, host="0.0.0.0", api_keys=("key",))
+    for keys in ((), ("key",)):
+        with pytest.raises(RequestError, match=r"Wyoming has no keys.*--allow-anonymous"):
+            ServeSettings(wyoming_port=1, host="0.0.0.0", api_keys=keys)
     assert ServeSettings(wyoming_port=1, host="0.0.0.0", api_keys=("k",), allow_anonymous=True)
     with pytest.raises(RequestError, match="0 to 65535, not 65536"):
         ServeSettings(wyoming_port=65_536)

@@ -111,15 +111,15 @@ class ServeSettings:
             raise RequestError(
                 f"a root path begins with / and ends without, not {self.root_path!r}"
             )
+        if self.wyoming_port is not None and not (self.is_loopback or self.allow_anonymous):
+            raise RequestError(
+                f"{self.host} can be reached from outside and Wyoming has no keys: let everybody "
+                "in at its port with --allow-anonymous; HTTP still asks for a key where one is set"
+            )
         if not (self.is_loopback or self.api_keys or self.allow_anonymous):
             raise RequestError(
                 f"{self.host} can be reached from outside: set a key in {self.api_key_env}, "
                 "or let everybody in with --allow-anonymous"
-            )
-        if self.wyoming_port is not None and not (self.is_loopback or self.allow_anonymous):
-            raise RequestError(
-                f"{self.host} can be reached from outside and Wyoming has no keys: let everybody "
-                "in at its port with --allow-anonymous; HTTP still asks for the key"
             )
         if self.zeroconf and (self.wyoming_port is None or self.is_loopback):
             raise RequestError(

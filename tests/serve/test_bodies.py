@@ -162,6 +162,28 @@ def test_what_is_no_http_is_a_400_in_openais_shape(
     assert client.get("/v1/models").status_code == 200
 
 
+UPGRADE = b"Host: 127.0.0.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+KEY = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+
+
+@pytest.mark.parametrize(
+    "handshake",
+    [
+        b"GET /v1/realtime HTTP/1.1\r\n" + UPGRADE + KEY + b"Content-Length: 2\r\n\r\n{}",
+        b"POST /v1/realtime HTTP/1.1\r\n" + UPGRADE + KEY + b"Content-Length: 2\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + UPGRADE + KEY + b"Transfer-Encoding: chunked\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + UPGRADE + KEY + b"X: y\r\n" * 200 + b"\r\n",
+        b"GET /v1/realtime HTTP/1.1\r\n" + UPGRADE + b"\r\n",
+    ],
+)
+def test_a_handshake_that_is_none_is_answered_and_closed(
+    server: Running, client: httpx.Client, handshake: bytes
+) -> None:
+    answer = talk(server.port, handshake)
+    assert answer[:10] == b"HTTP/1.1 4"
+    assert client.get("/v1/models").status_code == 200
+
+
 def test_a_client_that_leaves_within_its_body_is_no_error(
     server: Running, client: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -153,14 +154,8 @@ def http_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
             if is_answered:
                 self.transport.abort()
                 return
-            body = json.dumps(failure.body).encode()
-            request_id = new_request_id({"headers": []}).encode()
-            head = (
-                b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-                b"x-request-id: %b\r\nconnection: close\r\n\r\n"
-            )
             if not self.transport.is_closing():
-                self.transport.write(head % (failure.status, len(body), request_id) + body)
+                self.transport.write(_answer(failure))
                 self.transport.close()
                 self.loop.call_later(CLOSING_S, self.transport.abort)
 
@@ -189,8 +184,11 @@ def socket_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
             return response
 
         def data_received(self, data: bytes) -> None:
-            if not self.is_refused:
-                super().data_received(data)
+            if self.is_refused:
+                return
+            super().data_received(data)
+            if self.conn.handshake_exc is not None and not self.handshake_initiated:
+                self._refuse_request()
 
         def handle_events(self) -> None:
             for event in self.conn.events_received():
@@ -215,6 +213,12 @@ def socket_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
             if self.transport.get_write_buffer_size() < MAX_PONG_BYTES:  # somebody reads them
                 self.transport.write(b"".join(pongs))
 
+        def _refuse_request(self) -> None:
+            """Such as one with a body; uvicorn would neither answer it nor close."""
+            failure = Failure(400, "the request is no valid WebSocket handshake", "invalid_http")
+            self.transport.write(_answer(failure))
+            self._end(self.transport.abort)
+
         def _refuse(self, code: int, reason: str) -> None:
             self.frames = []
             self.conn.send_close(code, reason)
@@ -226,13 +230,27 @@ def socket_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
             code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
             self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
             self.transport.write(b"".join(self.conn.data_to_send()))
+            self._end(self.transport.close)
+
+        def _end(self, close: Callable[[], None]) -> None:
             self.close_sent = self.is_refused = True
             self.transport.resume_reading()
             if self.transport.can_write_eof():
                 self.transport.write_eof()
-            self.close_timer = self.loop.call_later(CLOSING_S, self.transport.close)
+            self.close_timer = self.loop.call_later(CLOSING_S, close)
 
     return TimedWebSocket
+
+
+def _answer(failure: Failure) -> bytes:
+    """An answer where there is no application to give it."""
+    body = json.dumps(failure.body).encode()
+    request_id = new_request_id({"headers": []}).encode()
+    head = (
+        b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+        b"x-request-id: %b\r\nconnection: close\r\n\r\n"
+    )
+    return head % (failure.status, len(body), request_id) + body
 
 
 def _is_utf8(content: bytes) -> bool:

@@ -26,6 +26,7 @@ WORDS = {
     "cat": "kat",
     "don": "dawn",
     "t": "tee",
+    "ll": "el el",
     "s": "ess",
     "avion": "ah-vee-ON",
     "C++": "see plus plus",
@@ -66,6 +67,9 @@ def say(text: str, words: dict[str, Any] | None = None, language: str = "english
         ("vivace.io, www.vivace.io, vivace. vivace...", "vivace.io, www.vivace.io, {0}. {0}..."),
         ("U.K. U.K., U.K.A. aU.K.", "You kay You kay, U.K.A. aU.K."),
         ("O'Brien O’Brien’s", "Oh bryan Oh bryan’s"),
+        ("we'll cat'sup cat's, ll", "we'll cat'sup kat's, el el"),
+        ("cafe\u0301cat", "cafe\u0301cat"),
+        ("vivace [spell: ab", "vee-VAH-chay [spell: ab"),
         (
             "5 and 5. And 5.5, 1,5, 5:30, 55",
             "five of them and five of them. And 5.5, 1,5, 5:30, 55",
@@ -126,6 +130,7 @@ def test_a_cycle_is_applied_once() -> None:
         ("[digits: Room 12b]", "Room 1 2 b", "Room one two b"),
         ("[spell: e\u0301ß你]", "E\u0301 ß 你", "E\u0301 ß 你"),
         ("[spell: 5L]", "5 L", "five L"),
+        ("[digits: b12]", "b 1 2", "b one two"),
         ("[spell check] [spell:] [spell: ] [digits]",) * 3,
         ("[spell: a\nb] [spell: [x]]",) * 3,
     ],
@@ -187,6 +192,7 @@ def cut(text: str, places: list[int]) -> list[str]:
 @example("cat's cat'", [3, 4, 9], True)
 @example("vivace \n", [6, 7], False)
 @example("5.", [1], True)
+@example("a [spell: ab] [digits: 12] [x]", [9], False)
 def test_any_pieces_are_respelled_alike(text: str, places: list[int], is_english: bool) -> None:
     tries = Lexicon.of(WORDS).tries("english")
     whole = respell(text, tries, is_english=is_english)
@@ -255,6 +261,12 @@ def test_a_file_of_either_form_is_read(name: str, content: str, start: str, tmp_
             "Vee-VAH-chay node jay ess Jif"
         )
         assert respell("GIF", lexicon.tries("french")) == "GIF"
+
+
+def test_only_the_first_line_is_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("Word,Respelling\nword,respelling\n")
+    assert respell("word Word", Lexicon.load(path).tries("")) == "respelling Respelling"
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 import vivace
 from vivace import TTS, Audio, Word
 
-TEXT = "Dr. Lee paid $25, then he left. [pause 0.5s] Nobody saw him."
-WORDS = ["Dr.", "Lee", "paid", "$25,", "then", "he", "left.", "Nobody", "saw", "him."]
+TEXT = "Dr. Lee paid $5 today. [pause 0.5s] Yes."
+WORDS = ["Dr.", "Lee", "paid", "$5", "today.", "Yes."]
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +68,8 @@ def test_timings_change_nothing_of_the_sound(embedded: TTS, whole: Audio) -> Non
     assert all(chunk.words is None for chunk in embedded.stream("Hello.", seed=2))
 
 
-@pytest.mark.parametrize("chunk_frames", [1, 7])
-def test_a_stream_gives_the_words_of_the_whole(
-    embedded: TTS, whole: Audio, chunk_frames: int
-) -> None:
-    chunks = list(embedded.stream(TEXT, seed=3, timings=True, chunk_frames=chunk_frames))
+def test_a_stream_gives_the_words_of_the_whole(embedded: TTS, whole: Audio) -> None:
+    chunks = list(embedded.stream(TEXT, seed=3, timings=True, chunk_frames=3))
     assert all(chunk.words is not None for chunk in chunks)
     words = [word for chunk in chunks for word in chunk.words or ()]
     assert near(words, whole.words or (), 0.011)
@@ -89,15 +86,11 @@ def test_the_first_chunk_does_not_wait_for_words(embedded: TTS) -> None:
 
 
 def test_speed_and_a_pause_move_the_words(embedded: TTS, whole: Audio) -> None:
-    text = "[pause 1s]" + TEXT
-    fast = embedded.speak(text, seed=3, timings=True, trim=False, speed=2.0)
-    assert_fits(fast.words, text, fast.duration_s)
-    assert whole.words
-    for one, other in zip(fast.words or (), whole.words, strict=True):
-        assert one.start_s == pytest.approx((1 + other.start_s) / 2, abs=1e-6)
-    streamed = embedded.stream(text, seed=3, timings=True, speed=2.0)
+    streamed = embedded.stream("[pause 1s]" + TEXT, seed=3, timings=True, speed=2.0)
     words = [word for chunk in streamed for word in chunk.words or ()]
-    assert near(words, fast.words or (), 0.011)
+    for one, other in zip(words, whole.words or (), strict=True):
+        assert one.start_s == pytest.approx((1 + other.start_s) / 2, abs=0.011)
+        assert one.start_char == other.start_char + len("[pause 1s]")
 
 
 def test_trim_takes_what_it_cuts_off_the_times(embedded: TTS, whole: Audio) -> None:
@@ -115,7 +108,7 @@ def test_live_text_has_words_too(embedded: TTS) -> None:
     last = chunks[-1]
     end_s = last.start_s + len(last.samples) / last.sample_rate
     assert_fits(words, "".join(pieces), end_s)
-    assert [word.text for word in words][:6] == WORDS[:6]
+    assert [word.text for word in words][:4] == WORDS[:4]
 
 
 def test_astream_has_words(embedded: TTS, whole: Audio) -> None:
@@ -149,12 +142,11 @@ def test_a_head_is_found_where_the_config_names_none(whole: Audio, tmp_path: Pat
     assert config.pop("timing_config")
     (folder / "config.json").write_text(json.dumps(config))
     with TTS.load(folder, device="cpu") as tts:
-        for _ in range(2):  # at the end of the first utterance, then as it is spoken
-            found = tts.speak(TEXT, seed=3, timings=True, trim=False)
-            assert near(found.words or (), whole.words or (), 0.011)
+        found = tts.speak(TEXT, seed=3, timings=True, trim=False)
+    assert near(found.words or (), whole.words or (), 0.011)
 
 
-@pytest.mark.parametrize("name", ["custom_voice", "base"])
+@pytest.mark.parametrize("name", ["custom_voice", pytest.param("base", marks=pytest.mark.slow)])
 def test_a_checkpoint_that_gives_no_timings_says_so(
     tiny_folder: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -185,7 +177,7 @@ def test_a_pass_that_fails_costs_the_words_and_not_the_sound(
 
 
 def test_a_stream_that_is_closed_while_its_words_are_found_frees_its_slot(embedded: TTS) -> None:
-    for num_chunks in (1, 2, 3):
+    for num_chunks in (1, 2):
         with embedded.stream(TEXT, seed=3, timings=True, chunk_frames=4) as stream:
             for _ in range(num_chunks):
                 next(stream)

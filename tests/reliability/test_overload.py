@@ -137,7 +137,7 @@ def offer(server: Running, seconds: float, *load: str) -> Offered:
 
 @pytest.mark.slow  # on a machine with nothing else to do
 def test_those_who_are_taken_do_not_notice_those_who_are_refused(tmp_path: Path) -> None:
-    seconds = 15.0
+    seconds, missed = 15.0, list[str]()
     with opened(tmp_path, step_s=0.1) as (server, _):
         offer(server, 2.0, "--at-once", str(NUM_SLOTS))
         full = offer(server, seconds, "--at-once", str(NUM_SLOTS + MAX_QUEUE))
@@ -146,25 +146,28 @@ def test_those_who_are_taken_do_not_notice_those_who_are_refused(tmp_path: Path)
         for times in (2, 10):
             offered = offer(server, seconds, "--rate", str(times * full.per_s))
             again = offer(server, 2.0, "--at-once", "1")  # 5 s later at most
+            refused_ms, taken_ms = offered.p99_ms(offered.refused), offered.p99_ms(offered.taken)
+            goodput, growth_mib = offered.per_s / full.per_s, memory_mib() - before_mib
             record(
                 f"G3 {times} times the ceiling",
                 ceiling_per_s=round(full.per_s, 2),
                 requests=len(offered.outcomes),
                 refused=len(offered.refused),
-                refused_p99_ms=round(offered.p99_ms(offered.refused), 1),
-                first_audio_p99_ms=round(offered.p99_ms(offered.taken), 1),
+                refused_p99_ms=round(refused_ms, 1),
+                first_audio_p99_ms=round(taken_ms, 1),
                 first_audio_p99_ms_at_capacity=round(at_capacity_ms, 1),
-                goodput=round(offered.per_s / full.per_s, 3),
-                memory_growth_mib=round(memory_mib() - before_mib, 1),
+                goodput=round(goodput, 3),
+                memory_growth_mib=round(growth_mib, 1),
             )
             assert all(each["retry"] for each in offered.refused)
             assert {each["num_bytes"] for each in offered.taken} == {NUM_BYTES}
-            assert offered.p99_ms(offered.refused) <= 100.0
-            assert offered.p99_ms(offered.taken) <= 1.5 * at_capacity_ms
-            assert offered.per_s >= 0.95 * full.per_s
-            assert memory_mib() - before_mib <= 64
             assert again.outcomes
             assert not again.refused
+            missed += [] if refused_ms <= 100.0 else [f"refusals at {times}"]
+            missed += [] if taken_ms <= 1.5 * at_capacity_ms else [f"first audio at {times}"]
+            missed += [] if goodput >= 0.95 else [f"goodput at {times}"]
+            missed += [] if growth_mib <= 64 else [f"memory at {times}"]
+    assert missed == []
 
 
 @pytest.mark.slow  # the control

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -246,6 +247,18 @@ def test_a_peer_that_does_not_read_is_cut(strict: Running, endless: ScriptedSpee
         wait_until(lambda: endless.num_admitted > before)
         wait_until(lambda: strict.context.streams.num_active == 0)
         assert set(types(talk.until_closed())) <= {"audio-start", "audio-chunk"}
+
+
+def test_who_waits_for_speech_is_not_idle(strict: Running, endless: ScriptedSpeech) -> None:
+    endless.is_open.clear()  # the engine is busy with others for longer than a client may idle
+    try:
+        with talking(strict) as talk:
+            talk.send("synthesize", text="One.")
+            time.sleep(2 * IDLE_S)
+            endless.is_open.set()
+            assert types(talk.until("audio-stop"))[0] == "audio-start"
+    finally:
+        endless.is_open.set()
 
 
 def test_a_rate_holds_for_wyoming_too(tmp_path: Path) -> None:

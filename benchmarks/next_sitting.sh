@@ -10,11 +10,11 @@ stage() { echo "== $1"; }
 stage "the codec with a kernel per layer"
 timeout 150 python3 benchmarks/layered_codec_trial.py --sweep-s 70 \
   --json "$out/layered-codec-h200.json" 2>&1 | tail -60 | cut -c1-400
-stage "exit without an abort"
+stage "word timings, and an exit without an abort"
 timeout 60 python3 -c "
 from vivace.tts import TTS
 tts = TTS.load(device='cuda')
-print(len(tts.speak('Good evening.', seed=1).samples))"
+print(tts.speak('Good evening, and good night.', seed=1, timings=True).words)"
 echo "rc $?"
 stage "GPU tests"
 timeout 170 python3 -m pytest -q -m gpu -p no:cacheprovider --tb=short tests/gpu 2>&1 |

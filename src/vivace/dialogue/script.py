@@ -19,6 +19,7 @@ from typing import Any
 
 from vivace.errors import RequestError
 from vivace.speech import shown
+from vivace.text.files import decode_utf8, read_utf8
 from vivace.text.markup import MAX_PAUSE_S, Pause, parse_pauses
 
 MAX_SCRIPT_BYTES = 4_000_000
@@ -70,24 +71,11 @@ class DialogueScript:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DialogueScript:
         """Read a script file; a RequestError names the file, the line and the reason."""
-        try:
-            with open(path, "rb") as file:
-                content = file.read(MAX_SCRIPT_BYTES + 1)
-        except (OSError, ValueError) as error:  # a null byte in the name
-            reason = getattr(error, "strerror", None) or error
-            raise RequestError(f"{path}: cannot be read: {reason}") from error
-        return cls.parse(content, Path(path).name)
+        return _parse(read_utf8(path, MAX_SCRIPT_BYTES, RequestError), Path(path).name)
 
     @classmethod
     def parse(cls, content: bytes, name: str) -> DialogueScript:
-        if len(content) > MAX_SCRIPT_BYTES:
-            raise RequestError(f"{name}: larger than {MAX_SCRIPT_BYTES:,} bytes")
-        try:
-            text = content.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = content[: error.start].count(b"\n") + 1
-            raise RequestError(f"{name}, line {line}: not UTF-8: {error.reason}") from error
-        return _parse(text, name)
+        return _parse(decode_utf8(content, name, MAX_SCRIPT_BYTES, RequestError), name)
 
     @classmethod
     def of(

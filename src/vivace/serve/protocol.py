@@ -41,7 +41,7 @@ CLOSING_S = 2.0  # for a peer to take its last answer
 class SendDeadline(Mixed):
     """Aborts a connection whose peer takes no byte for `send_timeout_s` while some wait for it."""
 
-    send_timeout_s: float
+    settings: ServeSettings
     transport: asyncio.Transport
     _send_timer: asyncio.TimerHandle | None = None
 
@@ -60,7 +60,7 @@ class SendDeadline(Mixed):
     def _watch_sending(self, num_left: int) -> None:
         self._stop_watching()
         loop = asyncio.get_running_loop()
-        self._send_timer = loop.call_later(self.send_timeout_s, self._check_sent, num_left)
+        self._send_timer = loop.call_later(self.settings.send_timeout_s, self._check_sent, num_left)
 
     def _check_sent(self, num_before: int) -> None:
         num_left = self.transport.get_write_buffer_size()
@@ -75,171 +75,166 @@ class SendDeadline(Mixed):
             self._send_timer = None
 
 
+class TimedHTTP(SendDeadline, H11Protocol):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._awaited = ""  # "headers" or "body" while the deadline runs
+        self._until = 0.0  # the loop's time by which all of it has to be there
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        num_over = len(self.connections) - self.settings.max_connections
+        if num_over > HEALTH_CONNECTIONS:
+            transport.abort()
+        self.app_state = {**self.app_state, TRANSPORT: transport, CROWDED: num_over > 0}
+        self._arm("headers", self.settings.header_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.get_protocol() is self and not self.transport.is_closing():
+            self._settle_deadline()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._disarm()
+        super().handle_websocket_upgrade(event)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Failure(400, "the request is not valid HTTP", "invalid_http"))
+
+    def _settle_deadline(self) -> None:
+        state = self.conn.their_state
+        if state is h11.SEND_BODY:
+            self._arm("body", self.settings.body_timeout_s, STALL_S)
+        elif state is h11.IDLE:  # the first bytes of a next request
+            self._arm("headers", self.settings.header_timeout_s, STALL_S)
+        else:
+            self._disarm()
+
+    def _arm(self, awaited: str, seconds: float, stall_s: float = math.inf) -> None:
+        now = self.loop.time()
+        until = self._until if self._awaited == awaited else now + seconds
+        self._disarm()
+        self._awaited, self._until = awaited, until
+        self._deadline = self.loop.call_at(min(until, now + stall_s), self._expire)
+
+    def _disarm(self) -> None:
+        self._awaited = ""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _expire(self) -> None:
+        if self.flow.read_paused and self.loop.time() < self._until:
+            self._arm(self._awaited, 0.0, STALL_S)  # the application does not read just now
+            return
+        awaited = self._awaited
+        self._disarm()
+        message = f"the {awaited} of the request did not arrive in time"
+        self._refuse(Failure(408, message, "request_timeout"))
+
+    def _refuse(self, failure: Failure) -> None:
+        """Answer unless an answer has begun, and close; the application hears a disconnect."""
+        cycle = self.cycle
+        is_answered = cycle is not None and cycle.response_started and not cycle.response_complete
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if is_answered:
+            self.transport.abort()
+            return
+        if not self.transport.is_closing():
+            self.transport.write(_answer(failure))
+            self.transport.close()
+            self.loop.call_later(CLOSING_S, self.transport.abort)
+
+
 def http_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
     """uvicorn's HTTP/1.1 protocol, bound to these settings."""
+    return type("Bound", (TimedHTTP,), {"settings": settings})
 
-    class TimedHTTP(SendDeadline, H11Protocol):
-        send_timeout_s = settings.send_timeout_s
 
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self._deadline: asyncio.TimerHandle | None = None
-            self._awaited = ""  # "headers" or "body" while the deadline runs
-            self._until = 0.0  # the loop's time by which all of it has to be there
+class TimedWebSocket(SendDeadline, WebSocketsSansIOProtocol):
+    is_refused = False  # it sent what is no message; nothing more of it is looked at
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            num_over = len(self.connections) - settings.max_connections
-            if num_over > HEALTH_CONNECTIONS:
-                transport.abort()
-            self.app_state = {**self.app_state, TRANSPORT: transport, CROWDED: num_over > 0}
-            self._arm("headers", settings.header_timeout_s)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._reject = self.conn.reject
+        self.conn.reject = self._refuse_handshake  # type: ignore[method-assign]
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._disarm()
-            super().connection_lost(exc)
+    def _refuse_handshake(self, status: StatusLike, text: str) -> Response:
+        """Of websockets' own; a refusal of ours comes from the application."""
+        failure = Failure(int(status), " ".join(text.split()), "invalid_handshake")
+        response = self._reject(status, json.dumps(failure.body))
+        response.headers["x-request-id"] = new_request_id({"headers": []})
+        del response.headers["content-type"]
+        response.headers["content-type"] = "application/json"
+        return response
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.transport.get_protocol() is self and not self.transport.is_closing():
-                self._settle_deadline()
+    def data_received(self, data: bytes) -> None:
+        if self.is_refused:
+            return
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self._refuse_request()
 
-        def handle_websocket_upgrade(self, event: h11.Request) -> None:
-            self._disarm()
-            super().handle_websocket_upgrade(event)
+    def handle_events(self) -> None:
+        for event in self.conn.events_received():
+            if not self.is_refused:
+                self.conn.events = [event]  # uvicorn would go on after a refusal
+                super().handle_events()
 
-        def send_400_response(self, msg: str) -> None:
-            self._refuse(Failure(400, "the request is not valid HTTP", "invalid_http"))
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) >= MAX_FRAGMENTS:
+            self._refuse(TOO_BIG, f"a message has at most {MAX_FRAGMENTS:,} fragments")
+        else:
+            super().handle_cont(event)
 
-        def _settle_deadline(self) -> None:
-            state = self.conn.their_state
-            if state is h11.SEND_BODY:
-                self._arm("body", settings.body_timeout_s, STALL_S)
-            elif state is h11.IDLE:  # the first bytes of a next request
-                self._arm("headers", settings.header_timeout_s, STALL_S)
-            else:
-                self._disarm()
+    def send_receive_event_to_app(self) -> None:
+        if self.curr_msg_data_type == "text" and not _is_utf8(b"".join(self.frames)):
+            self._refuse(NOT_UTF8, "text must be UTF-8")  # uvicorn's way logs a traceback
+        else:
+            super().send_receive_event_to_app()
 
-        def _arm(self, awaited: str, seconds: float, stall_s: float = math.inf) -> None:
-            now = self.loop.time()
-            until = self._until if self._awaited == awaited else now + seconds
-            self._disarm()
-            self._awaited, self._until = awaited, until
-            self._deadline = self.loop.call_at(min(until, now + stall_s), self._expire)
+    def handle_ping(self) -> None:
+        pongs = self.conn.data_to_send()
+        if self.transport.get_write_buffer_size() < MAX_PONG_BYTES:  # somebody reads them
+            self.transport.write(b"".join(pongs))
 
-        def _disarm(self) -> None:
-            self._awaited = ""
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
+    def _refuse_request(self) -> None:
+        """Such as one with a body; uvicorn would neither answer it nor close."""
+        failure = Failure(400, "the request is no valid WebSocket handshake", "invalid_http")
+        self.transport.write(_answer(failure))
+        self._end(self.transport.abort)
 
-        def _expire(self) -> None:
-            if self.flow.read_paused and self.loop.time() < self._until:
-                self._arm(self._awaited, 0.0, STALL_S)  # the application does not read just now
-                return
-            awaited = self._awaited
-            self._disarm()
-            message = f"the {awaited} of the request did not arrive in time"
-            self._refuse(Failure(408, message, "request_timeout"))
+    def _refuse(self, code: int, reason: str) -> None:
+        self.frames = []
+        self.conn.send_close(code, reason)
+        self.handle_parser_exception()
 
-        def _refuse(self, failure: Failure) -> None:
-            """Answer unless an answer has begun, and close; the application hears a disconnect."""
-            cycle = self.cycle
-            is_answered = (
-                cycle is not None and cycle.response_started and not cycle.response_complete
-            )
-            if cycle is not None and not cycle.response_complete:
-                cycle.disconnected = True
-                cycle.message_event.set()
-            if is_answered:
-                self.transport.abort()
-                return
-            if not self.transport.is_closing():
-                self.transport.write(_answer(failure))
-                self.transport.close()
-                self.loop.call_later(CLOSING_S, self.transport.abort)
+    def handle_parser_exception(self) -> None:
+        """uvicorn would close with bytes unread: a reset, which overtakes the close frame."""
+        assert self.conn.close_sent is not None
+        code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self._end(self.transport.close)
 
-    return TimedHTTP
+    def _end(self, close: Callable[[], None]) -> None:
+        self.close_sent = self.is_refused = True
+        self.transport.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.close_timer = self.loop.call_later(CLOSING_S, close)
 
 
 def socket_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
     """uvicorn's WebSocket protocol, bound to these settings."""
-
-    class TimedWebSocket(SendDeadline, WebSocketsSansIOProtocol):
-        send_timeout_s = settings.send_timeout_s
-        is_refused = False  # it sent what is no message; nothing more of it is looked at
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self._reject = self.conn.reject
-            self.conn.reject = self._refuse_handshake  # type: ignore[method-assign]
-
-        def _refuse_handshake(self, status: StatusLike, text: str) -> Response:
-            """Of websockets' own; a refusal of ours comes from the application."""
-            failure = Failure(int(status), " ".join(text.split()), "invalid_handshake")
-            response = self._reject(status, json.dumps(failure.body))
-            response.headers["x-request-id"] = new_request_id({"headers": []})
-            del response.headers["content-type"]
-            response.headers["content-type"] = "application/json"
-            return response
-
-        def data_received(self, data: bytes) -> None:
-            if self.is_refused:
-                return
-            super().data_received(data)
-            if self.conn.handshake_exc is not None and not self.handshake_initiated:
-                self._refuse_request()
-
-        def handle_events(self) -> None:
-            for event in self.conn.events_received():
-                if not self.is_refused:
-                    self.conn.events = [event]  # uvicorn would go on after a refusal
-                    super().handle_events()
-
-        def handle_cont(self, event: Frame) -> None:
-            if len(self.frames) >= MAX_FRAGMENTS:
-                self._refuse(TOO_BIG, f"a message has at most {MAX_FRAGMENTS:,} fragments")
-            else:
-                super().handle_cont(event)
-
-        def send_receive_event_to_app(self) -> None:
-            if self.curr_msg_data_type == "text" and not _is_utf8(b"".join(self.frames)):
-                self._refuse(NOT_UTF8, "text must be UTF-8")  # uvicorn's way logs a traceback
-            else:
-                super().send_receive_event_to_app()
-
-        def handle_ping(self) -> None:
-            pongs = self.conn.data_to_send()
-            if self.transport.get_write_buffer_size() < MAX_PONG_BYTES:  # somebody reads them
-                self.transport.write(b"".join(pongs))
-
-        def _refuse_request(self) -> None:
-            """Such as one with a body; uvicorn would neither answer it nor close."""
-            failure = Failure(400, "the request is no valid WebSocket handshake", "invalid_http")
-            self.transport.write(_answer(failure))
-            self._end(self.transport.abort)
-
-        def _refuse(self, code: int, reason: str) -> None:
-            self.frames = []
-            self.conn.send_close(code, reason)
-            self.handle_parser_exception()
-
-        def handle_parser_exception(self) -> None:
-            """uvicorn would close with bytes unread: a reset, which overtakes the close frame."""
-            assert self.conn.close_sent is not None
-            code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
-            self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
-            self.transport.write(b"".join(self.conn.data_to_send()))
-            self._end(self.transport.close)
-
-        def _end(self, close: Callable[[], None]) -> None:
-            self.close_sent = self.is_refused = True
-            self.transport.resume_reading()
-            if self.transport.can_write_eof():
-                self.transport.write_eof()
-            self.close_timer = self.loop.call_later(CLOSING_S, close)
-
-    return TimedWebSocket
+    return type("Bound", (TimedWebSocket,), {"settings": settings})
 
 
 def _answer(failure: Failure) -> bytes:

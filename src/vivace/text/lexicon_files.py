@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vivace.errors import LexiconError
+from vivace.text.files import read_utf8
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,19 +48,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     suffix = path.suffix.lower()
     if suffix not in (".toml", ".csv"):
         raise LexiconError(f"{path}: a lexicon is a .toml or a .csv file, not {suffix or 'this'!r}")
-    try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:  # a null byte in the name
-        reason = getattr(error, "strerror", None) or error
-        raise LexiconError(f"{path}: cannot be read: {reason}") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise LexiconError(f"{path}: larger than {MAX_FILE_BYTES:,} bytes")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise LexiconError(f"{path}, line {line}: not UTF-8: {error.reason}") from error
+    text = read_utf8(path, MAX_FILE_BYTES, LexiconError)
     return (_read_toml if suffix == ".toml" else _read_csv)(text, path)
 
 

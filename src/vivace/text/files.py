@@ -1,0 +1,28 @@
+"""Text files that people write: bounded, UTF-8, and errors that name the file and the line."""
+
+from __future__ import annotations
+
+import os
+
+from vivace.errors import TTSError
+
+
+def read_utf8(path: str | os.PathLike[str], max_bytes: int, error: type[TTSError]) -> str:
+    """A file's text; whatever is wrong with it is an `error`."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(max_bytes + 1)
+    except (OSError, ValueError) as fault:  # a null byte in the name
+        reason = getattr(fault, "strerror", None) or fault
+        raise error(f"{path}: cannot be read: {reason}") from fault
+    return decode_utf8(content, str(path), max_bytes, error)
+
+
+def decode_utf8(content: bytes, name: str, max_bytes: int, error: type[TTSError]) -> str:
+    if len(content) > max_bytes:
+        raise error(f"{name}: larger than {max_bytes:,} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        line = content[: fault.start].count(b"\n") + 1
+        raise error(f"{name}, line {line}: not UTF-8: {fault.reason}") from fault

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -36,6 +37,14 @@ def load(folder: Path, dtype: str) -> TTS:
     return TTS.load(
         folder / "custom_voice", device="cuda", dtype=dtype, backend="cuda_graph", max_streams=8
     )
+
+
+def wait_until_idle(tts: TTS) -> None:
+    """A stream that is closed gives its slot back after the turn under way."""
+    deadline = time.monotonic() + 30
+    while tts.engine.busy_since is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def length(num_frames: int) -> dict[str, Any]:
@@ -97,6 +106,7 @@ def test_a_thousand_joins_leaves_and_cancels_leave_no_slot_and_no_byte(tts: TTS)
             thread.start()
         for thread in threads:
             thread.join()
+        wait_until_idle(tts)
         gc.collect()
         torch.cuda.synchronize()
         return torch.cuda.memory_allocated()

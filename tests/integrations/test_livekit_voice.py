@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from scripted_tts import Plan
-from voices_at_hand import LIMIT_S, WAYS, VoiceAtHand, voice_at_hand
+from voices_at_hand import LIMIT_S, WAYS, VoiceAtHand, speaking, voice_at_hand
 
 pytest.importorskip("livekit.agents")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -27,8 +27,6 @@ with warnings.catch_warnings():
     from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
     from livekit.agents.voice.io import AudioOutput, AudioOutputCapabilities
 
-    from vivace import TTS as Engine
-    from vivace.errors import RequestError
     from vivace.integrations.livekit import TTS
 
 WORDS = ["Hel", "lo ", "there, ", "this ", "is ", "an ", "agent. ", "It ", "speaks", "."]
@@ -251,10 +249,11 @@ def test_an_agent_says_tokens_and_is_interrupted(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_words_come_with_the_sound_they_are_heard_in() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_words_come_with_the_sound_they_are_heard_in(way: str, tmp_path: Path) -> None:
     async def test() -> None:
-        with Engine.load("mini") as engine:
-            async with TTS(engine, timings=True, seed=7) as voice:
+        with speaking(way, tmp_path) as source:
+            async with TTS(source, timings=True, seed=7) as voice:
                 assert voice.capabilities.aligned_transcript
                 async with voice.stream() as stream:
                     for word in WORDS:
@@ -268,11 +267,6 @@ def test_words_come_with_the_sound_they_are_heard_in() -> None:
         assert 0.3 < words[-1].end_time <= seconds(events) + 0.1
 
     run(test)
-
-
-def test_words_of_a_server_are_refused_at_once() -> None:
-    with pytest.raises(RequestError, match="word timings come from a TTS of this process"):
-        TTS("http://127.0.0.1:9", timings=True)
 
 
 def test_a_server_that_leaves_is_a_connection_error(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from scripted_tts import Plan
-from voices_at_hand import LIMIT_S, WAYS, VoiceAtHand, voice_at_hand
+from voices_at_hand import LIMIT_S, WAYS, VoiceAtHand, speaking, voice_at_hand
 
 pytest.importorskip("pipecat")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -47,8 +47,6 @@ with warnings.catch_warnings():
     from pipecat.services.tts_service import TextAggregationMode
     from pipecat.workers.runner import WorkerRunner
 
-    from vivace import TTS
-    from vivace.errors import RequestError
     from vivace.integrations.pipecat import VivaceTTSService
 
 WORDS = ["Hel", "lo ", "there, ", "this ", "is ", "an ", "agent. ", "It ", "speaks", "."]
@@ -340,10 +338,11 @@ def test_interruptions_at_random_moments_leave_no_slot_taken(at_hand: VoiceAtHan
     run(test)
 
 
-def test_words_come_when_they_are_heard() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_words_come_when_they_are_heard(way: str, tmp_path: Path) -> None:
     async def test() -> None:
-        with TTS.load("mini") as tts:
-            service = VivaceTTSService(tts, word_timestamps=True, options={"seed": 7})
+        with speaking(way, tmp_path) as voice:
+            service = VivaceTTSService(voice, word_timestamps=True, options={"seed": 7})
             async with pipeline(service) as talk:
                 await talk.say(*WORDS)
                 heard = await talk.until(TTSStoppedFrame)
@@ -355,11 +354,6 @@ def test_words_come_when_they_are_heard() -> None:
                 assert len(set(times)) >= len(times) - 1
 
     run(test)
-
-
-def test_words_of_a_server_are_refused_at_once() -> None:
-    with pytest.raises(RequestError, match="word timings come from a TTS of this process"):
-        VivaceTTSService("http://127.0.0.1:9", word_timestamps=True)
 
 
 def test_a_server_that_leaves_is_an_error_frame(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from scripted_tts import Plan
-from voices_at_hand import LIMIT_S, VoiceAtHand, voice_at_hand
+from voices_at_hand import LIMIT_S, VoiceAtHand, speaking, voice_at_hand
 
 from vivace.errors import RequestError, ServerError
 from vivace.integrations.server import ServerSource, as_error, socket_url
@@ -218,3 +218,24 @@ def test_a_full_server_says_when_to_try_again() -> None:
     assert error.retry_s == 0.25
     assert isinstance(as_error({"message": "no", "code": "internal_error"}), ServerError)
     assert isinstance(as_error({"message": "no", "code": "invalid_request"}), RequestError)
+
+
+def test_words_come_with_the_audio_that_ends_them(tmp_path: Path) -> None:
+    async def test() -> None:
+        with speaking("over a socket", tmp_path) as url:
+            source = ServerSource(str(url))
+            sounds = [sound async for sound in source.speak(words(), 24_000, seed=7, timings=True)]
+            plain = [sound async for sound in source.speak(words(), 24_000, seed=7)]
+            await source.aclose()
+        assert b"".join(sound.pcm for sound in sounds) == b"".join(sound.pcm for sound in plain)
+        assert not any(sound.words for sound in plain)
+        found = [word for sound in sounds for word in sound.words]
+        assert [word.text for word in found] == TEXT.split()
+        assert [TEXT[word.start_char : word.end_char] for word in found] == TEXT.split()
+        assert len([sound for sound in sounds if sound.words]) > 1  # while it is made
+        made_s = 0.0
+        for sound in sounds:
+            made_s += len(sound.pcm) / 48_000
+            assert all(word.start_s < word.end_s <= made_s for word in sound.words)
+
+    run(test)

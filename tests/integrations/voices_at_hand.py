@@ -54,3 +54,14 @@ def voice_at_hand(way: str, folder: Path, **settings: object) -> Iterator[VoiceA
     told = ServeSettings(port=0, voices=folder, **settings)  # type: ignore[arg-type]
     with running(told, backend.load) as server:
         yield VoiceAtHand(server.url, backend, server)
+
+
+@contextmanager
+def speaking(way: str, folder: Path) -> Iterator[TTS | str]:
+    """The real embedded voice, which knows when its words are heard."""
+    if way == "in process":
+        with TTS.load("mini") as tts:
+            yield tts
+        return
+    with running(ServeSettings(port=0, voices=folder)) as server:
+        yield server.url

@@ -220,9 +220,37 @@ def test_a_bad_request_is_a_400_in_openais_shape(
     assert answer.json()["error"]["message"]
 
 
-def test_timestamps_are_not_pretended(server: Running) -> None:
-    url = f"{server.url}/v1/text-to-speech/alloy/stream/with-timestamps"
-    assert httpx.post(url, json={"text": "Hello."}, headers=KEY).status_code == 404
+def test_timestamps_are_not_pretended(eleven: ElevenLabs) -> None:
+    """The scripted voice has none."""
+    whole = eleven.text_to_speech.convert_with_timestamps("alloy", text="Hello.")
+    pieces = list(eleven.text_to_speech.stream_with_timestamps("alloy", text="Hello."))
+    assert [piece.alignment for piece in (whole, *pieces)] == [None] * (1 + len(pieces))
+    audio = b"".join(base64.b64decode(piece.audio_base_64) for piece in pieces)
+    for content in (audio, base64.b64decode(whole.audio_base_64)):
+        assert decode(content) == (44_100, pytest.approx(SECONDS, abs=0.1))
+
+
+def test_its_package_reads_the_times_of_characters(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    cert, key = certificate
+    settings = ServeSettings(port=0, voices=tmp_path, tls_cert=cert, tls_key=key)
+    context = ssl.create_default_context(cafile=str(cert))
+    text = "Good evening."
+    with running(settings) as server, httpx.Client(verify=context, timeout=60.0) as client:
+        speech = ElevenLabs(api_key="none", base_url=server.url, httpx_client=client).text_to_speech
+        told: dict[str, Any] = {"text": text, "seed": 7, "output_format": "pcm_24000"}
+        whole = speech.convert_with_timestamps("alloy", **told)
+        pieces = list(speech.stream_with_timestamps("alloy", **told))
+    audio = b"".join(base64.b64decode(piece.audio_base_64) for piece in pieces)
+    assert audio == base64.b64decode(whole.audio_base_64)
+    aligned = [piece.alignment for piece in pieces if piece.alignment]
+    assert whole.alignment is not None
+    assert whole.alignment.characters == [c for one in aligned for c in one.characters]
+    assert "".join(whole.alignment.characters) == text
+    starts = [time for one in aligned for time in one.character_start_times_seconds]
+    assert starts == pytest.approx(whole.alignment.character_start_times_seconds, abs=0.012)
+    assert 0 < starts[5] < whole.alignment.character_end_times_seconds[-1] <= len(audio) / 48_000
 
 
 # --- Message by message -----------------------------------------------------------------------

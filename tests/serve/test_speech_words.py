@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 from serving import Running
-from talking import audio, talking
+from talking import audio, talking, types
 
 from vivace import TTS, Word
-from vivace.serve.elevenlabs import align_characters
+from vivace.serve.alignment import Aligner, as_milliseconds, as_seconds
 
 TEXT = "Good evening, Dr. Lee."
 BODY = {"input": TEXT, "seed": 7, "response_format": "pcm", "stream_format": "sse"}
@@ -87,6 +87,32 @@ def test_the_socket_sends_audio_in_json_and_all_words_last(server: Running, embe
         assert one["end_ms"] == pytest.approx(1000 * word.end_s, abs=12)
 
 
+def test_word_events_come_between_the_audio(server: Running, embedded: TTS) -> None:
+    with talking(server) as talk:
+        talk.send("session.config", response_format="pcm", seed=7, word_events=True)
+        messages = talk.speak(TEXT)
+        talk.send("session.config", response_format="pcm", seed=7, word_events=False)
+        plain = talk.speak(TEXT)
+        talk.send("session.config", word_events="yes")
+        refused = talk.read()
+    assert audio(messages) == audio(plain)
+    assert "audio.words" not in types(plain)
+    assert types(messages)[:2] == ["audio.start", "bytes"]  # the first audio does not wait
+    told = [one["words"] for one in messages if isinstance(one, dict) and "words" in one]
+    rows = [row for some in told for row in some]
+    assert [row["word"] for row in rows] == TEXT.split()
+    assert len(told) > 1  # while it is made
+    assert types(messages)[-3:] == ["bytes", "audio.done", "session.done"]
+    stream = embedded.stream(iter([TEXT]), seed=7, timings=True)
+    expected = [word for chunk in stream for word in chunk.words or ()]
+    for row, word in zip(rows, expected, strict=True):
+        assert row["start"] == pytest.approx(word.start_s, abs=0.012)
+        assert row["end"] == pytest.approx(word.end_s, abs=0.012)
+        assert TEXT[row["start_char"] : row["end_char"]] == row["word"]
+    assert isinstance(refused, dict)
+    assert refused["param"] == "word_events"
+
+
 @pytest.mark.parametrize(
     "fields", [{"response_format": "wav"}, {"stream_audio": False}, {"word_timestamps": "yes"}]
 )
@@ -119,14 +145,106 @@ def test_elevenlabs_with_timestamps_times_every_character(
         assert ends[word.end_char - 1] == pytest.approx(word.end_s, abs=0.012)
 
 
+WORDS = [
+    Word(text="b", start_s=1.0, end_s=2.0, start_char=2, end_char=3),
+    Word(text="cd", start_s=2.0, end_s=4.0, start_char=3, end_char=5),
+    Word(text="f,", start_s=5.0, end_s=6.0, start_char=6, end_char=8),
+]
+
+
 def test_characters_outside_of_words_have_times_too() -> None:
-    words = [
-        Word(text="b", start_s=1.0, end_s=2.0, start_char=2, end_char=3),
-        Word(text="cd", start_s=2.0, end_s=4.0, start_char=3, end_char=5),
-    ]
-    assert align_characters("  bcd e", words) == {
+    assert as_seconds(*Aligner().take("  bcd e", WORDS[:2], is_last=True)) == {
         "characters": list("  bcd e"),
         "character_start_times_seconds": [0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 4.0],
         "character_end_times_seconds": [0.5, 1.0, 2.0, 3.0, 4.0, 4.0, 4.0],
     }
-    assert align_characters("ab", [])["character_end_times_seconds"] == [0.0, 0.0]
+    assert as_seconds(*Aligner().take("ab", [], is_last=True))["character_end_times_seconds"] == [
+        0.0,
+        0.0,
+    ]
+
+
+def test_characters_are_timed_as_words_become_known() -> None:
+    aligner = Aligner(10.0)
+    assert aligner.take("  b", WORDS[:1]) == ("  b", [10.0, 10.5, 11.0, 12.0])
+    # A space behind a word is known with it, and the time up to the next word is the space's.
+    assert aligner.take("  bcd f", WORDS[1:2]) == ("cd ", [12.0, 13.0, 14.0, 14.0])
+    assert aligner.take("  bcd f, g", WORDS[2:]) == ("f, ", [15.0, 15.5, 16.0, 16.0])
+    assert aligner.take("  bcd f, g", []) == ("", [16.0])
+    assert aligner.take("  bcd f, g", [], is_last=True) == ("g", [16.0, 16.0])
+
+
+def test_milliseconds_count_from_where_they_are_told() -> None:
+    assert as_milliseconds("ab", [1.0, 1.2504, 1.5], 1000) == {
+        "chars": ["a", "b"],
+        "charStartTimesMs": [0, 250],
+        "charDurationsMs": [250, 250],
+    }
+
+
+def test_elevenlabs_streams_lines_with_the_times_of_their_characters(
+    client: httpx.Client, words: list[Word]
+) -> None:
+    url = "/v1/text-to-speech/alloy/stream/with-timestamps?output_format=pcm_24000"
+    body = {"text": TEXT, "seed": 7}
+    lines = [json.loads(line) for line in client.post(url, json=body).text.splitlines()]
+    plain = client.post(url.replace("/with-timestamps", ""), json=body).content
+    assert b"".join(base64.b64decode(line["audio_base64"]) for line in lines) == plain
+    aligned = [line["alignment"] for line in lines if line["alignment"]]
+    assert len(aligned) > 1  # while it is made
+    assert "".join(char for one in aligned for char in one["characters"]) == TEXT
+    starts = [time for one in aligned for time in one["character_start_times_seconds"]]
+    ends = [time for one in aligned for time in one["character_end_times_seconds"]]
+    assert starts == sorted(starts)
+    for word in words:
+        assert starts[word.start_char] == pytest.approx(word.start_s, abs=0.012)
+        assert ends[word.end_char - 1] == pytest.approx(word.end_s, abs=0.012)
+
+
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_agents_get_alignments_of_every_context(
+    server: Running, embedded: TTS, is_synced: bool
+) -> None:
+    """Without sync_alignment times go on from the last alignment's end; with it they do not."""
+    query = "output_format=pcm_24000&seed=7" + "&sync_alignment=true" * is_synced
+    with talking(server, f"/v1/text-to-speech/alloy/multi-stream-input?{query}") as talk:
+        for text, flush in (("Good evening, ", False), ("Dr. Lee.", True), ("Come in. ", True)):
+            talk.send(text=text, flush=flush, context_id="a")
+        talk.send(close_context=True, context_id="a")
+        messages: list[dict[str, Any]] = []
+        while not messages or not messages[-1]["isFinal"]:
+            messages.append(talk.read())  # type: ignore[arg-type]
+    aligned = [one["alignment"] for one in messages if one.get("alignment")]
+    assert aligned == [one["normalizedAlignment"] for one in messages if one.get("alignment")]
+    assert "".join(char for one in aligned for char in one["chars"]) == f"{TEXT}Come in. "
+    starts, clock_ms = list[int](), 0
+    for one in aligned:
+        starts += [clock_ms + time for time in one["charStartTimesMs"]]
+        if not is_synced:
+            clock_ms += one["charStartTimesMs"][-1] + one["charDurationsMs"][-1]
+    assert starts == sorted(starts)
+    place, began_s = 0, 0.0
+    for pieces in (["Good evening, ", "Dr. Lee."], ["Come in. "]):
+        chunks = list(embedded.stream(iter(pieces), seed=7, timings=True))
+        for word in [word for chunk in chunks for word in chunk.words or ()]:
+            expected_ms = 1000 * (began_s + word.start_s)
+            assert starts[place + word.start_char] == pytest.approx(expected_ms, abs=12)
+        place += len("".join(pieces))
+        began_s += sum(len(chunk.samples) for chunk in chunks) / 24_000
+
+
+def test_stream_input_has_alignments_if_they_are_asked_for(server: Running) -> None:
+    path = "/v1/text-to-speech/alloy/stream-input?output_format=mp3_44100_128&seed=7"
+    for query, text in (("", ""), ("&sync_alignment=true", "Hi there.")):
+        with talking(server, path + query) as talk:
+            for piece in (" ", "Hi there.", ""):
+                talk.send(text=piece)
+            messages, code = talk.until_closed()
+        assert code == 1000
+        found = [one.get("alignment") for one in messages if isinstance(one, dict)]
+        assert "".join(char for one in found if one for char in one["chars"]) == text
+    with talking(server, f"{path}&sync_alignment=perhaps") as talk:
+        talk.send(text=TEXT)
+        messages, code = talk.until_closed()
+    assert code == 1008
+    assert "sync_alignment is true or false" in str(messages)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from vivace.errors import QueueFullError, RequestError, ServerError, TTSError
 from vivace.integrations.framework import framework
-from vivace.integrations.source import MAX_TEXT_CHARS, Source, check_timings, given, open_source
+from vivace.integrations.source import MAX_TEXT_CHARS, Source, given, open_source
 from vivace.live_text import LiveText
 from vivace.tts import TTS as Engine
 
@@ -24,8 +24,8 @@ FRAME_MS = 80  # of audio in a frame, after three shorter ones
 
 class TTS(tts.TTS):
     """`source` is a `vivace.TTS`, or the address of a `vivace serve` such as
-    `http://127.0.0.1:8000`; `options` are those of its `astream`. With `timings=True`, in process
-    only, transcripts are aligned with what is heard.
+    `http://127.0.0.1:8000`; `options` are those of its `astream`. With `timings=True`
+    transcripts are aligned with what is heard.
     """
 
     def __init__(
@@ -39,7 +39,6 @@ class TTS(tts.TTS):
         self._source, self._is_ours = open_source(source, api_key), isinstance(source, str)
         self._options = given(**options)
         has_timings = bool(options.get("timings"))
-        check_timings(self._source, has_timings)
         self.max_text_chars = max_text_chars
         self._preparing: asyncio.Task[None] | None = None
         super().__init__(

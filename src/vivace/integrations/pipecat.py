@@ -13,7 +13,7 @@ from typing import Any
 from vivace.errors import TTSError
 from vivace.integrations.framework import framework
 from vivace.integrations.sound import Sound
-from vivace.integrations.source import MAX_TEXT_CHARS, Source, check_timings, given, open_source
+from vivace.integrations.source import MAX_TEXT_CHARS, Source, given, open_source
 from vivace.live_text import LiveText
 from vivace.speech import language_name
 from vivace.tts import TTS
@@ -56,7 +56,7 @@ class VivaceTTSService(TTSService):
     """`source` is a `TTS`, or the address of a `vivace serve` such as `http://127.0.0.1:8000`.
 
     `options` are those of `TTS.astream` that settings do not name, such as `seed`. With
-    `word_timestamps` the context gets word by word what was heard; in process only.
+    `word_timestamps` the context gets word by word what was heard.
     """
 
     Settings = VivaceTTSSettings
@@ -75,7 +75,6 @@ class VivaceTTSService(TTSService):
         **kwargs: Any,
     ) -> None:
         self._source, self._is_ours = open_source(source, api_key), isinstance(source, str)
-        check_timings(self._source, word_timestamps)
         stored = VivaceTTSSettings(
             model=self._source.model, voice=None, language=None, instruct=None, speed=None
         )

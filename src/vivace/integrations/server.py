@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from vivace.errors import IntegrationError, RequestError, ServerError
 from vivace.integrations.sound import Sound
-from vivace.speech import SAMPLE_RATE
+from vivace.speech import SAMPLE_RATE, Word
 
 try:
     from websockets.asyncio.client import ClientConnection, connect
@@ -28,6 +28,7 @@ FIELDS = {  # of session.config, by the names of TTS
     **dict(zip(SAME, SAME, strict=True)),
     "repetition_penalty": "repetition_penalty",
     "instruct": "instructions",
+    "timings": "word_events",
 }
 FAULTS = ("runaway", "internal_error")  # codes of the server's own failures
 MAX_MESSAGE_BYTES = 1 << 24
@@ -61,8 +62,8 @@ class ServerSource:
         writer = asyncio.ensure_future(write(connection, config, text))
         is_over = False
         try:
-            async for pcm in read(connection):
-                yield Sound(pcm, sample_rate)
+            async for sound in read(connection, sample_rate):
+                yield sound
             is_over = writer.done()
             if is_over:
                 await writer  # an error of the text is raised after what it gave
@@ -139,15 +140,21 @@ async def write(
             await connection.send(json.dumps({"type": "input.done"}))
 
 
-async def read(connection: ClientConnection) -> AsyncIterator[bytes]:
-    """The audio of one text."""
+async def read(connection: ClientConnection, sample_rate: int) -> AsyncIterator[Sound]:
+    """The audio of one text; words come before the audio in which they are over."""
+    words: tuple[Word, ...] = ()
     while True:
         message = await connection.recv()
         if isinstance(message, bytes):
-            yield message
-        elif (event := json.loads(message))["type"] == "error":
+            yield Sound(message, sample_rate, words)
+            words = ()
+        elif (event := json.loads(message))["type"] == "audio.words":
+            words += tuple(map(as_word, event["words"] or ()))
+        elif event["type"] == "error":
             raise as_error(event)
         elif event["type"] == "session.done":
+            if words:
+                yield Sound(b"", sample_rate, words)
             return
 
 
@@ -168,6 +175,11 @@ def config_message(sample_rate: int, options: dict[str, Any]) -> dict[str, Any]:
     fields = {FIELDS[name]: value for name, value in options.items()}
     told = {"type": "session.config", "response_format": "pcm", "sample_rate": sample_rate}
     return {**told, **fields}
+
+
+def as_word(row: dict[str, Any]) -> Word:
+    place = {"start_char": row["start_char"], "end_char": row["end_char"]}
+    return Word(text=row["word"], start_s=row["start"], end_s=row["end"], **place)
 
 
 def as_error(event: dict[str, Any]) -> RequestError | ServerError:

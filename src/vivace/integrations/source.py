@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from vivace.audio.encode import to_pcm
 from vivace.audio.resample import StreamResampler
-from vivace.errors import RequestError
 from vivace.integrations.sound import Sound
 from vivace.speech import language_name
 from vivace.tts import TTS
@@ -85,11 +84,6 @@ def open_source(source: TTS | str | Source, api_key: str | None = None) -> Sourc
 def pcm_bytes(samples: NDArray[np.float32]) -> bytes:
     """16-bit little-endian samples."""
     return to_pcm(samples).astype("<i2").tobytes()
-
-
-def check_timings(source: Source, timings: bool) -> None:
-    if timings and not isinstance(source, LocalSource):
-        raise RequestError("word timings come from a TTS of this process, not from a server")
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import itertools
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from vivace.serve.alignment import Aligner, as_seconds
 from vivace.serve.bodies import read_json
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import Encoders
@@ -58,7 +57,7 @@ def routes(context: ServeContext) -> APIRouter:
         fields = {**speech_fields(voice_id, http.query_params, body), "input": text}
         fields |= {"stream": is_stream, "word_timestamps": is_timed}
         request = SpeechRequest.parse(fields, context.settings)
-        as_json = partial(timed_speech, text) if is_timed else None
+        as_json = TimedSpeech(text) if is_timed else None
         return await answer_speech(context, encoders, clones, request, as_json=as_json)
 
     @router.post("/v1/text-to-speech/{voice_id}", response_class=Response)
@@ -75,6 +74,11 @@ def routes(context: ServeContext) -> APIRouter:
     async def stream(http: Request, voice_id: str) -> Response:
         """The speech while it is made."""
         return await answer(http, voice_id, is_stream=True)
+
+    @router.post("/v1/text-to-speech/{voice_id}/stream/with-timestamps")
+    async def stream_timed(http: Request, voice_id: str) -> Response:
+        """The speech while it is made, a JSON object a line, with the times of characters."""
+        return await answer(http, voice_id, is_stream=True, is_timed=True)
 
     @router.get("/v1/voices")
     async def voices() -> Response:
@@ -128,34 +132,21 @@ def speech_fields(
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def timed_speech(
-    text: str, audio: bytes, words: Sequence[Word] | None
-) -> dict[str, str | dict[str, list[Any]] | None]:
-    """The text is aligned as it was sent; null where the model gives no timings."""
-    aligned = None if words is None else align_characters(text, words)
-    encoded = base64.b64encode(audio).decode("ascii")
-    return {"audio_base64": encoded, "alignment": aligned, "normalized_alignment": aligned}
+class TimedSpeech:
+    """Pieces of a speech as JSON; the text is aligned as it was sent."""
 
+    def __init__(self, text: str) -> None:
+        self._text, self._aligner = text, Aligner()
 
-def align_characters(text: str, words: Sequence[Word]) -> dict[str, list[Any]]:
-    """The time of a word, and that between words, shared out among their characters."""
-    times, end_s = list[tuple[float, float]](), 0.0
-    for word in words:
-        times += _share(end_s, word.start_s, word.start_char - len(times))
-        times += _share(word.start_s, word.end_s, word.end_char - word.start_char)
-        end_s = word.end_s
-    times += _share(end_s, end_s, len(text) - len(times))
-    return {
-        "characters": list(text),
-        "character_start_times_seconds": [start_s for start_s, _ in times],
-        "character_end_times_seconds": [end_s for _, end_s in times],
-    }
-
-
-def _share(start_s: float, end_s: float, count: int) -> list[tuple[float, float]]:
-    """So many equal parts."""
-    edges = [round(start_s + (end_s - start_s) * n / max(1, count), 3) for n in range(count + 1)]
-    return list(itertools.pairwise(edges))
+    def __call__(
+        self, audio: bytes, words: Sequence[Word] | None, is_last: bool
+    ) -> dict[str, str | dict[str, list[Any]] | None]:
+        """`words` is None where the model gives no timings, and null stands for them."""
+        aligned: dict[str, list[Any]] | None = None
+        if words or (is_last and words is not None):
+            aligned = as_seconds(*self._aligner.take(self._text, words, is_last=is_last))
+        encoded = base64.b64encode(audio).decode("ascii")
+        return {"audio_base64": encoded, "alignment": aligned, "normalized_alignment": aligned}
 
 
 def read_seed(seed: object) -> object:

@@ -44,7 +44,8 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
     503: {"description": "The server is loading or shutting down."},
 }
 
-AsJson = Callable[[bytes, tuple[Word, ...] | None], dict[str, Any]]
+AsJson = Callable[[bytes, tuple[Word, ...] | None, bool], dict[str, Any]]
+"""An object of some audio, its words, and whether it is the last."""
 OpenSpeech = Callable[[], AbstractAsyncContextManager[AsyncIterator[AudioChunk]]]
 
 
@@ -82,7 +83,7 @@ async def answer_speech(
     *,
     as_json: AsJson | None = None,
 ) -> Response:
-    """The answer to a request that was read; `as_json` is what becomes of a whole speech."""
+    """The answer to a request that was read; `as_json` makes objects of it, a line each."""
 
     async def answer(outlet: Outlet) -> None:
         recording = request.recording(context.settings)
@@ -169,9 +170,11 @@ class Ending:
     num_frames: int = 0
     reason: str | None = None
     words: tuple[Word, ...] | None = ()  # None: there are no timings
+    audio_s: float = 0.0
 
     def count(self, chunk: AudioChunk) -> None:
         self.num_frames += len(chunk.codes)
+        self.audio_s += len(chunk.samples) / chunk.sample_rate
         none = self.words is None or chunk.words is None
         self.words = None if none else (*(self.words or ()), *(chunk.words or ()))
         self.reason = chunk.finish_reason or self.reason
@@ -203,6 +206,7 @@ class SpeechAnswer:
         self._open_speech, self._count_tokens = open_speech, count_tokens
         self._is_sse = request.stream_format == "sse"
         kind = sse.CONTENT_TYPE if self._is_sse else encoder.content_type
+        kind = kind if as_json is None else "application/json"
         self._fields = {"content-type": kind, **UNBUFFERED, **headers}
 
     async def send(self, outlet: Outlet) -> None:
@@ -214,7 +218,8 @@ class SpeechAnswer:
         try:
             ending = await self._send_chunks(outlet)
             last = await self._encoder.finish()
-            await outlet.write(self._wrap(last))
+            nothing = None if ending.words is None else ()
+            await outlet.write(self._wrap(last, nothing, is_last=True))
             await outlet.end(await self._done(ending))
         except Exception as error:
             if not outlet.is_started:
@@ -230,12 +235,11 @@ class SpeechAnswer:
         async with self._open_speech() as chunks:
             async for chunk in chunks:
                 ending.count(chunk)
-                if len(chunk.samples):
-                    content = await self._encode(chunk.samples)
-                    if not outlet.is_started:
-                        await outlet.start(self._fields)
-                    await outlet.write(self._wrap(content))
-                if self._request.word_timestamps and (chunk.words or chunk.is_last):
+                content = await self._encode(chunk.samples) if len(chunk.samples) else b""
+                if len(chunk.samples) and not outlet.is_started:
+                    await outlet.start(self._fields)
+                await outlet.write(self._wrap(content, chunk.words))
+                if self._has_word_events and (chunk.words or chunk.is_last):
                     await outlet.write(sse.words(chunk.words))
             if not (ending.is_complete or self._request.is_pinned):
                 raise RunawayError(f"the speech did not end by itself ({ending.reason})")
@@ -249,8 +253,16 @@ class SpeechAnswer:
         except AudioError as error:  # of our own audio, not of the request's
             raise EngineError(f"the audio could not be encoded: {error}") from error
 
-    def _wrap(self, content: bytes) -> bytes:
+    def _wrap(
+        self, content: bytes, words: tuple[Word, ...] | None = (), *, is_last: bool = False
+    ) -> bytes:
+        if self._as_json is not None and (content or words or is_last):
+            return json.dumps(self._as_json(content, words, is_last)).encode("ascii") + b"\n"
         return sse.delta(content) if self._is_sse and content else content
+
+    @property
+    def _has_word_events(self) -> bool:
+        return self._is_sse and self._request.word_timestamps
 
     async def _done(self, ending: Ending) -> bytes:
         if not self._is_sse:
@@ -263,11 +275,8 @@ class SpeechAnswer:
     async def _send_whole(self, outlet: Outlet) -> None:
         chunks, ending = await self._collect()
         content = await self._encoder.encode_whole(chunks)
-        if self._as_json is not None:
-            content = json.dumps(self._as_json(content, ending.words)).encode("ascii")
-            self._fields["content-type"] = "application/json"
-        content = self._wrap(content)
-        if self._is_sse and self._request.word_timestamps:
+        content = self._wrap(content, ending.words, is_last=True)
+        if self._has_word_events:
             content += sse.words(ending.words)
         content += await self._done(ending)
         await outlet.start({**self._fields, "content-length": str(len(content))})

@@ -21,22 +21,19 @@ def delta(audio: bytes) -> bytes:
 
 
 def words(found: Sequence[Word] | None) -> bytes:
-    """Words that are over, in seconds of the whole; null: the model gives no timings."""
-    rows = (
-        None
-        if found is None
-        else [
-            {
-                "word": word.text,
-                "start": round(word.start_s, 3),
-                "end": round(word.end_s, 3),
-                "start_char": word.start_char,
-                "end_char": word.end_char,
-            }
-            for word in found
-        ]
-    )
-    return event("speech.audio.words", words=rows)
+    """Words that are over; null: the model gives no timings."""
+    return event("speech.audio.words", words=None if found is None else list(map(as_json, found)))
+
+
+def as_json(word: Word) -> dict[str, Any]:
+    """In seconds of the whole."""
+    return {
+        "word": word.text,
+        "start": round(word.start_s, 3),
+        "end": round(word.end_s, 3),
+        "start_char": word.start_char,
+        "end_char": word.end_char,
+    }
 
 
 def done(num_text_tokens: int, num_frames: int, finish_reason: str | None) -> bytes:

@@ -3,7 +3,7 @@
     client                                                server
     {"text": " ", "voice_settings": {…}}
     {"text": "Hello "} *                                  {"audio": base64, "isFinal": null} *
-    {"flush": true}: speak what is there, go on after
+    {"flush": true}: speak what is there, go on after     with "alignment", if it is asked for
     {"text": ""}: the end                                 {"isFinal": true}, closed with 1000
 
 With contexts, `context_id` names one, `close_context` ends it, `close_socket` ends all, and an
@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from vivace.live_text import LiveText
+from vivace.serve.alignment import Aligner, as_milliseconds
 from vivace.serve.elevenlabs import speech_fields
 from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.sockets.omni import read_context_id
 from vivace.serve.sockets.session import BROKEN, FULL, POLICY, Session
 from vivace.serve.sockets.speech import Speaker, Studio
+from vivace.serve.speech import Ending
+from vivace.speech import Word
 
 MAX_CONTEXTS = 8  # of one connection
 MAX_UTTERANCES = 64  # flushes that wait, of one context
@@ -37,11 +40,24 @@ class Context:
 
     id: str | None
     speaker: Speaker
+    is_synced: bool  # `sync_alignment`
     text: LiveText | None = None  # of the utterance that is being written
+    audio_s: float = 0.0  # of the utterances that were spoken
+    aligned_ms: int = 0  # the end of the last alignment
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     is_ended: bool = False
     is_failed: bool = False  # what is still written to it is passed over
+
+    def align(self, aligner: Aligner, text: str, words: Sequence[Word], **last: bool) -> Any:
+        """An alignment's times count from the end of the last one, as ElevenLabs describes them;
+        LiveKit, which asks for `sync_alignment`, takes them for those of the context."""
+        chars, edges = aligner.take(text, words, **last)
+        if not chars:
+            return None
+        aligned = as_milliseconds(chars, edges, 0 if self.is_synced else self.aligned_ms)
+        self.aligned_ms = round(1000 * edges[-1])
+        return aligned
 
     def tag(self, message: dict[str, Any]) -> dict[str, Any]:
         return message if self.id is None else {**message, "contextId": self.id}
@@ -124,7 +140,11 @@ class ElevenLabsSession(Session):
                 code="too_many_contexts",
             )  # fmt: skip
         fields = speech_fields(self._voice_id, self._query, message)
-        context = Context(key, await self._studio.choose(fields))
+        is_synced = read_flag(self._query, "sync_alignment")
+        # Agents need the words that were heard, whether they ask for them or not: pipecat's do.
+        is_timed = self._has_contexts if is_synced is None else is_synced
+        speaker = await self._studio.choose({**fields, "word_timestamps": is_timed})
+        context = Context(key, speaker, bool(is_synced))
         if seconds := self._query.get("inactivity_timeout", ""):
             self.idle_s = read_idle(seconds, self.context.settings.socket_idle_s)
         self._contexts[key] = context
@@ -166,15 +186,28 @@ class ElevenLabsSession(Session):
         task.add_done_callback(context.tasks.discard)
 
     async def _speak(self, context: Context, text: LiveText) -> None:
-        async def send(data: bytes) -> None:
-            audio = base64.b64encode(data).decode("ascii")
-            await self.send(context.tag({"audio": audio, "isFinal": None, "alignment": None}))
+        ending, num_words = Ending(), 0
+
+        async def send(data: bytes | None, **last: bool) -> None:
+            nonlocal num_words
+            aligned, words = None, (ending.words or ())[num_words:]
+            if words or (last and ending.words is not None):
+                num_words += len(words)
+                aligned = context.align(aligner, text.received, words, **last)
+            if data is None and aligned is None:
+                return
+            audio = None if data is None else base64.b64encode(data).decode("ascii")
+            times = {"alignment": aligned, "normalizedAlignment": aligned}
+            await self.send(context.tag({"audio": audio, "isFinal": None, **times}))
 
         async with context.turn:
             if context.is_failed:
                 return
+            aligner = Aligner(context.audio_s)
             try:
-                await context.speaker.speak(text, send)
+                await context.speaker.speak(text, send, ending=ending)
+                await send(None, is_last=True)
+                context.audio_s += ending.audio_s
             except WebSocketDisconnect:
                 raise
             except Exception as error:
@@ -198,6 +231,14 @@ class ElevenLabsSession(Session):
         context.is_failed = True
         context.text = None
         await self.send(context.tag(error_message(failure)))
+
+
+def read_flag(query: Mapping[str, str], name: str) -> bool | None:
+    """None: it was not given."""
+    value = query.get(name, "").lower()
+    if value not in ("", "true", "false"):
+        raise RefusedError(f"{name} is true or false, not {value[:20]!r}", param=name)
+    return value == "true" if value else None
 
 
 def error_message(failure: Failure) -> dict[str, Any]:

@@ -5,6 +5,7 @@ client                                        server
 {"type": "input.text", "text": …} *           {"type": "audio.start", "sample_rate": …}
 {"type": "input.done"}                        bytes *
                                               {"type": "audio.done"}, {"type": "session.done"}
+with word_events, between them:               {"type": "audio.words", "words": […]} *
 with word_timestamps, instead of bytes:       {"type": "audio.chunk", "audio_b64": …} *, words last
 {"type": "input.cancel"}                      {"type": "audio.cancelled"}
 {"type": "session.close"}                     the connection is closed
@@ -24,6 +25,9 @@ from vivace.live_text import LiveText
 from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.sockets.session import BROKEN, Session
 from vivace.serve.sockets.speech import Speaker, Studio
+from vivace.serve.speech import Ending
+from vivace.serve.sse import as_json
+from vivace.speech import Word
 
 MAX_UTTERANCES = 8  # spoken, waiting and being written, of one connection
 MAX_CONTEXT_CHARS = 128
@@ -39,10 +43,12 @@ class Utterance:
     context_id: str | None
     speaker: Speaker
     is_whole: bool  # one frame with the whole file
+    has_events: bool  # words in messages of their own, between the audio
     text: LiveText
     task: asyncio.Task[None] | None = None
     num_bytes: int = 0
     num_chunks: int = 0
+    num_words: int = 0  # that were told; -1: that there are none was told
 
     def tag(self, type: str, **fields: Any) -> dict[str, Any]:
         """A message about this utterance."""
@@ -55,7 +61,7 @@ class OmniSession(Session):
         super().__init__(websocket, studio.context)
         self._studio = studio
         self._speaker: Speaker | None = None
-        self._is_whole = False
+        self._is_whole = self._has_events = False
         self._utterances: list[Utterance] = []  # in the order of their first text
         self._num_utterances = 0
         self._turn = asyncio.Lock()  # first come, first spoken
@@ -101,8 +107,13 @@ class OmniSession(Session):
                 param="word_timestamps",
             )
         fields = {name: value for name, value in message.items() if value is not None}
+        has_events = fields.get("word_events", False)
+        if not isinstance(has_events, bool):
+            raise RefusedError("word_events is true or false", param="word_events")
+        if has_events:
+            fields["word_timestamps"] = True
         self._speaker = await self._studio.choose({"response_format": DEFAULT_FORMAT, **fields})
-        self._is_whole = is_whole
+        self._is_whole, self._has_events = is_whole, has_events
 
     def _add(self, message: dict[str, Any]) -> None:
         text, context_id = message.get("text"), read_context_id(message)
@@ -145,7 +156,8 @@ class OmniSession(Session):
                 code="too_many_utterances",
             )
         text = LiveText(self.context.settings.max_text_chars)
-        utterance = Utterance(self._num_utterances, context_id, self._speaker, self._is_whole, text)
+        how = self._is_whole, self._has_events
+        utterance = Utterance(self._num_utterances, context_id, self._speaker, *how, text)
         self._num_utterances += 1
         self._utterances.append(utterance)
         utterance.task = self.start(self._speak(utterance))
@@ -177,7 +189,7 @@ class OmniSession(Session):
             await self.send(utterance.tag("session.done", total_sentences=num_sentences))
 
     async def _send_audio(self, utterance: Utterance) -> None:
-        speaker = utterance.speaker
+        speaker, ending = utterance.speaker, Ending()
 
         async def send(data: bytes) -> None:
             if not utterance.num_bytes:
@@ -187,10 +199,13 @@ class OmniSession(Session):
                 start |= {"word_timestamps": True} if has_words else {}
                 await self.send({**start, "sentence_text": utterance.text.received})
             utterance.num_bytes += len(data)
+            await self._send_words(utterance, ending.words)
             await (self._send_chunk(utterance, data) if has_words else self.send(data))
 
-        has_words = speaker.request.word_timestamps
-        ending = await speaker.speak(utterance.text, send, is_whole=utterance.is_whole)
+        has_words = speaker.request.word_timestamps and not utterance.has_events
+        is_whole = utterance.is_whole
+        await speaker.speak(utterance.text, send, is_whole=is_whole, ending=ending)
+        await self._send_words(utterance, ending.words)
         if has_words:
             words = (
                 None
@@ -206,6 +221,15 @@ class OmniSession(Session):
             )
             await self._send_chunk(utterance, b"", words)
         await self.send(self._done(utterance, error=False, finish_reason=ending.reason))
+
+    async def _send_words(self, utterance: Utterance, words: Sequence[Word] | None) -> None:
+        """Those that the client was not told yet; null, once: the model gives no timings."""
+        new = None if words is None else words[utterance.num_words :]
+        if not utterance.has_events or new == () or utterance.num_words < 0:
+            return
+        utterance.num_words = -1 if words is None else len(words)
+        rows = None if new is None else list(map(as_json, new))
+        await self.send(utterance.tag("audio.words", words=rows))
 
     async def _send_chunk(
         self, utterance: Utterance, data: bytes, words: Sequence[dict[str, Any]] | None = None

@@ -48,13 +48,21 @@ class Speaker:
     sample_rate: int  # of the bytes
 
     async def speak(
-        self, text: AsyncIterable[str] | str, send: SendAudio, *, is_whole: bool = False
+        self,
+        text: AsyncIterable[str] | str,
+        send: SendAudio,
+        *,
+        is_whole: bool = False,
+        ending: Ending | None = None,
     ) -> Ending:
-        """Hand bytes to `send` as they are made; an error if the speech did not end by itself."""
+        """Hand bytes to `send` as they are made; an error if the speech did not end by itself.
+
+        An `ending` that is given knows the words of the bytes by the time `send` gets them.
+        """
         context = self.studio.context
         model = await context.models.get(self.model)
         encoder = open_encoder(self.studio.encoders, model, self.request)
-        ending, whole = Ending(), []
+        ending, whole = ending or Ending(), []
         async with context.streams.open(model, text, **self.options) as chunks:
             async for chunk in chunks:
                 ending.count(chunk)

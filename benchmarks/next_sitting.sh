@@ -7,9 +7,6 @@ export PYTHONUNBUFFERED=1 PYTHONPATH=src:carry/site
 out=${OUT:-build/gpu}
 mkdir -p "$out"
 stage() { echo "== $1"; }
-stage "the codec with a kernel per layer"
-timeout 150 python3 benchmarks/layered_codec_trial.py --sweep-s 70 \
-  --json "$out/layered-codec-h200.json" 2>&1 | tail -60 | cut -c1-400
 stage "word timings, and an exit without an abort"
 timeout 60 python3 -c "
 from vivace.tts import TTS

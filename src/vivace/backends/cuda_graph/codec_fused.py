@@ -1,171 +1,271 @@
-"""The codec's decoder through fused convolutions; activations are [batch, time, channels].
+"""The codec's decoder with a kernel per layer; activations are [batch, time, channels].
 
 Products run on tensor cores. `split` is 3xTF32 emulation of float32: each float32 is split into two
-TF32 numbers, and three of the four products are summed. On an H200 a convolution differs from
-cuDNN's in float32 by a relative 1e-6 and takes a quarter to a half of the time. `half` rounds
-weights and inputs to float16 and sums in float32; what layers add up stays float32.
+TF32 numbers, and three of the four products are summed. `half` rounds weights and inputs of the
+layers behind the transformer to float16, those of the transformer to TF32, and sums in float32;
+what layers add up stays float32.
+
+A layer is one kernel, and one more moves its history on. It reads the past of its input from the
+slot's history and writes what the next layer takes, activated and in that layer's dtype. Linear
+layers with nothing between them become one when the weights are packed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vivace.backends.cuda_graph import codec_kernels
-from vivace.backends.cuda_graph.codec_plain import SlotDecoder, SlotTails, transform
-from vivace.backends.cuda_graph.tiles import num_multiprocessors
+from vivace.backends.cuda_graph import codec_kernels as kernels
+from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
+from vivace.backends.cuda_graph.codec_layers import (
+    Activation,
+    CodeSum,
+    Histories,
+    Mix,
+    Past,
+    Product,
+    RingAttention,
+    TransformerLayer,
+)
+from vivace.backends.cuda_graph.codec_plain import SlotDecoder
 from vivace.model.codec import Codec
-from vivace.model.codec_decoder import ConvNeXt, ResidualUnit, SnakeBeta, UpsampleBlock
+from vivace.model.codec_decoder import (
+    CodecDecoder,
+    ConvNeXt,
+    PreTransformer,
+    ResidualUnit,
+    SnakeBeta,
+    UpsampleBlock,
+)
 from vivace.model.conv import CausalConv1d, CausalConvTranspose1d
-
-PRECISION = "tf32x3"  # Triton's name for 3xTF32
-
-
-class FusedTails(SlotTails):
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self._dtype = dtype  # of the convolutions' inputs
-
-    def join(
-        self, x: Tensor, width: int, snake: SnakeBeta | None, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        """Concatenate the slot's kept columns and x [B, T, C], activated; keep the last ones."""
-        if not self.is_allocated:
-            x = x if snake is None else snake(x.transpose(1, 2)).transpose(1, 2)
-            return self.extend(x, width, dim=-2) if width else x
-        batch, length, size = x.shape
-        tail = self.next_tail() if width else x
-        out = x.new_empty(batch, width + length, size, dtype=dtype or self._dtype)
-        block_t, block_c = (16, 64) if length + width > 8 else (8, 128)
-        grid = (-(-(width + length) // block_t), -(-size // block_c), batch)
-        codec_kernels.join_kernel[grid](
-            x, tail, self.rows,
-            None if snake is None else snake.frequency,
-            None if snake is None else snake.inverse_gain,
-            out, length, width, size, tail.stride(0),
-            HAS_SNAKE=snake is not None, BLOCK_T=block_t, BLOCK_C=block_c,
-        )  # fmt: skip
-        if width:
-            tail.index_copy_(0, self.rows, out[:, length:].float())
-        return out
-
-
-@dataclass(frozen=True, slots=True)
-class Convolution:
-    """A causal convolution; one that upsamples by `up` gives that many outputs per input."""
-
-    weight: Tensor  # [taps, up * out, in]
-    bias: Tensor  # [out]
-    dilation: int
-    up: int
-
-    @classmethod
-    def of(cls, layer: CausalConv1d | CausalConvTranspose1d, dtype: torch.dtype) -> Convolution:
-        assert layer.conv.bias is not None
-        weight, bias = layer.conv.weight, layer.conv.bias
-        if isinstance(layer, CausalConv1d):
-            taps = weight.detach().permute(2, 0, 1).contiguous()
-            layer.conv.weight = nn.Parameter(taps.permute(1, 2, 0), requires_grad=False)  # no copy
-            return cls(taps.to(dtype), bias, layer.conv.dilation[0], 1)
-        taps = weight.permute(2, 1, 0).unflatten(0, (-1, layer.stride))  # [taps, up, out, in]
-        return cls(taps.flip(0).flatten(1, 2).contiguous().to(dtype), bias, 1, layer.stride)
-
-    @property
-    def reach(self) -> int:
-        return (len(self.weight) - 1) * self.dilation
-
-    def run(self, x: Tensor, *, residual: Tensor | None = None, is_last: bool = False) -> Tensor:
-        """x [B, reach + T, in] to [B, T * up, out]."""
-        batch, x_length, in_size = x.shape
-        taps, out_size, _ = self.weight.shape
-        length = x_length - self.reach
-        out = x.new_empty(batch, length, out_size, dtype=torch.float32)
-        num_processors = num_multiprocessors(x.device)
-        block_m, block_n, num_warps = _tiles(batch * length, out_size, num_processors)
-        grid = (-(-batch * length // block_m), -(-out_size // block_n))
-        codec_kernels.convolve_kernel[grid](
-            x, self.weight, self.bias, residual, out,
-            batch * length, length, x_length, in_size, out_size, len(self.bias), self.dilation,
-            TAPS=taps, HAS_RESIDUAL=residual is not None, IS_CLAMPED=is_last,
-            PRECISION=PRECISION, BLOCK_M=block_m, BLOCK_N=block_n,
-            BLOCK_K=32 if self.weight.dtype == torch.float32 else 64,
-            num_warps=num_warps, num_stages=3,
-        )  # fmt: skip
-        return out.view(batch, length * self.up, -1)
+from vivace.model.layers import GatedMlp, RMSNorm, ScaledBlock
 
 
 class FusedDecoder(SlotDecoder):
-    tails: FusedTails
-
     def __init__(self, codec: Codec, num_rows: int, *, is_half: bool = False) -> None:
         self.name = f"fused kernels ({'float16' if is_half else '3xTF32'})"
-        dtype = torch.float16 if is_half else torch.float32
-        self._convolutions = {
-            id(layer): Convolution.of(layer, dtype)
-            for layer in codec.decoder.modules()
-            if isinstance(layer, (CausalConv1d, CausalConvTranspose1d)) and not _is_depthwise(layer)
-        }
-        super().__init__(codec, num_rows, FusedTails(dtype))
+        packer, decoder = Packer(is_half=is_half), codec.decoder
+        self._sum = packer.code_sum(decoder)
+        self._input = packer.input(decoder)
+        self._layers = packer.layers(decoder.pre_transformer)
+        self._stages = packer.stages(decoder)
+        self._first, self._blocks, self._last = packer.vocoder(decoder)
+        self._histories = packer.histories
+        super().__init__(self._histories.allocate(num_rows, codec.device))
 
-    def _run(self, codes: Tensor, num_seen: Tensor) -> Tensor:
-        decoder = self._decoder
-        x = decoder.quantizer(codes.transpose(1, 2)).transpose(1, 2).contiguous()
-        x = self._convolve(decoder.pre_conv, x)
-        x = transform(decoder.pre_transformer, x, self.tails, num_seen)
-        for stage in decoder.upsample:
-            upsample, mix = cast("nn.ModuleList", stage)
-            x = self._convolve(upsample, x)
-            x = self._mix(cast("ConvNeXt", mix), x)
-        first, *blocks, snake, last = decoder.decoder
-        x = self._convolve(first, x)
-        for block in blocks:
-            x = self._upsample(cast("UpsampleBlock", block), x)
-        x = self._convolve(last, x, snake=cast("SnakeBeta", snake), is_last=True)
-        return x.flatten(1)
+    def _run(self, slots: Tensor, codes: Tensor) -> Tensor:
+        past = Past(self._histories, slots, self._num_seen)
+        x = self._input.run(self._sum.run(codes), past)
+        for layer in self._layers:
+            x = layer.run(x, past)
+        for upsample, mix in self._stages:
+            x = upsample.run(x, past)
+            x = mix.run(x.view(len(x), -1, len(mix.bias)), past)
+        x = self._first.activate(x, past)
+        for block in self._blocks:
+            x = block.run(x, past)
+        return self._last.run(x, past).flatten(1)
 
-    def _convolve(
-        self,
-        layer: nn.Module,
-        x: Tensor,
-        *,
-        snake: SnakeBeta | None = None,
-        residual: Tensor | None = None,
-        is_last: bool = False,
-    ) -> Tensor:
-        convolution = self._convolutions[id(layer)]
-        if convolution.reach or snake is not None:
-            x = self.tails.join(x, convolution.reach, snake)
-        return convolution.run(x, residual=residual, is_last=is_last)
 
-    def _mix(self, layer: ConvNeXt, x: Tensor) -> Tensor:
-        conv = layer.dwconv.conv
-        joined = self.tails.join(x, layer.dwconv.reach, None, torch.float32).transpose(1, 2)
-        hidden = F.conv1d(joined, conv.weight, conv.bias, groups=conv.groups).transpose(1, 2)
-        hidden = layer.pwconv2(F.gelu(layer.pwconv1(layer.norm(hidden))))
-        return x + layer.gamma * hidden
+@dataclass(frozen=True, slots=True)
+class Unit:
+    first: Product
+    second: Product
 
-    def _upsample(self, block: UpsampleBlock, x: Tensor) -> Tensor:
-        snake, upsample, *units = block.block
-        x = self._convolve(upsample, x, snake=cast("SnakeBeta", snake))
+    def run(self, x: Tensor, active: Tensor, past: Past) -> tuple[Tensor, Tensor]:
+        return self.second.run_both(self.first.activate(active, past), past, residual=x)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    upsample: Product
+    num_channels: int
+    units: tuple[Unit, ...]
+
+    def run(self, active: Tensor, past: Past) -> Tensor:
+        """Activated input to the next layer's activated input."""
+        x, active = self.upsample.run_both(active, past)
+        x, active = (each.view(len(each), -1, self.num_channels) for each in (x, active))
+        *units, last = self.units
         for unit in units:
-            assert isinstance(unit, ResidualUnit)
-            hidden = self._convolve(unit.conv1, x, snake=unit.act1)
-            x = self._convolve(unit.conv2, hidden, snake=unit.act2, residual=x)
-        return x
+            x, active = unit.run(x, active, past)
+        return last.second.activate(last.first.activate(active, past), past, residual=x)
 
 
-def _is_depthwise(layer: CausalConv1d | CausalConvTranspose1d) -> bool:
-    return layer.conv.groups > 1
+class Packer:
+    """Packs the decoder's weights into layers, and reserves the history of each."""
+
+    def __init__(self, *, is_half: bool) -> None:
+        self.histories = Histories()
+        self._dtype = torch.float16 if is_half else torch.float32  # behind the transformer
+        self._precision = "tf32" if is_half else "tf32x3"  # of the transformer
+        self._linear = partial(Product, precision=self._precision)
+
+    def code_sum(self, decoder: CodecDecoder) -> CodeSum:
+        quantizer = decoder.quantizer
+        layers = (*quantizer.rvq_first.vq.layers, *quantizer.rvq_rest.vq.layers)
+        vectors = [layer._codebook.vectors() for layer in layers]
+        return CodeSum(torch.stack(vectors).float(), quantizer.num_semantic)
+
+    def input(self, decoder: CodecDecoder) -> Product:
+        """The quantizer's projections, the first convolution and the transformer's first layer."""
+        quantizer, conv = decoder.quantizer, decoder.pre_conv.conv
+        last = decoder.pre_transformer.input_proj
+        halves = (quantizer.rvq_first.output_proj.weight, quantizer.rvq_rest.output_proj.weight)
+        projection = torch.cat(halves, dim=1)[:, :, 0].double()  # [codebook_dim, 2 * width]
+        assert conv.bias is not None
+        taps = conv.weight.double().permute(2, 0, 1)  # [taps, latent, codebook_dim]
+        weight = last.weight.double() @ taps @ projection
+        bias = last.weight.double() @ conv.bias.double() + last.bias.double()
+        history = self.histories.add((len(taps) - 1) * weight.shape[2])
+        return self._linear(weight.float().contiguous(), bias.float(), history=history)
+
+    def layers(self, transformer: PreTransformer) -> list[TransformerLayer]:
+        rope = transformer.rope
+        exponents = torch.arange(0, rope.head_dim, 2).float() / rope.head_dim
+        frequencies = (1.0 / rope.theta**exponents).to(transformer.norm.weight.device)
+        return [
+            self._layer(cast("ScaledBlock", layer), transformer.window, frequencies)
+            for layer in transformer.layers
+        ]
+
+    def _layer(self, layer: ScaledBlock, window: int, frequencies: Tensor) -> TransformerLayer:
+        attention, mlp = layer.self_attn, cast("GatedMlp", layer.mlp)
+        ring_length = window - 1 + CODEC_FRAMES[0]
+        ring = self.histories.add(2 * attention.num_kv_heads * ring_length * attention.head_dim)
+        return TransformerLayer(
+            project=self._linear(
+                _fused(attention.qkv_weight)[None], norm=cast("RMSNorm", layer.input_layernorm)
+            ),
+            attention=RingAttention(
+                num_heads=attention.num_heads,
+                num_kv_heads=attention.num_kv_heads,
+                head_dim=attention.head_dim,
+                window=window,
+                ring_length=ring_length,
+                ring=ring,
+                frequencies=frequencies,
+                precision=self._precision,
+            ),
+            merge=self._linear(
+                attention.o_proj.weight[None], scale=layer.self_attn_layer_scale.scale
+            ),
+            gate_up=self._linear(
+                _fused(mlp.gate_up_weight)[None],
+                norm=cast("RMSNorm", layer.post_attention_layernorm),
+                is_gated=True,
+            ),
+            down=self._linear(mlp.down_proj.weight[None], scale=layer.mlp_layer_scale.scale),
+        )
+
+    def stages(self, decoder: CodecDecoder) -> list[tuple[Product, Mix]]:
+        stages = []
+        for index, stage in enumerate(decoder.upsample):
+            upsample, mix = cast("nn.ModuleList", stage)
+            upsample = cast("CausalConvTranspose1d", upsample)
+            first = self._output(decoder.pre_transformer, upsample) if index == 0 else None
+            stages.append((first or self._upsample(upsample), self._mix(cast("ConvNeXt", mix))))
+        return stages
+
+    def _output(self, transformer: PreTransformer, upsample: CausalConvTranspose1d) -> Product:
+        """The transformer's norm and last layer, and the first upsampling."""
+        (weight,), last = _taps(upsample).double(), transformer.output_proj  # [columns, latent]
+        assert upsample.conv.bias is not None
+        bias = weight @ last.bias.double() + upsample.conv.bias.double().repeat(upsample.stride)
+        weight = weight @ last.weight.double()
+        return self._linear(weight.float()[None], bias.float(), norm=transformer.norm)
+
+    def _mix(self, layer: ConvNeXt) -> Mix:
+        conv, dtype = layer.dwconv.conv, self._dtype
+        assert conv.bias is not None
+        weight = conv.weight[:, 0].T.contiguous()
+        expand, contract = layer.pwconv1, layer.pwconv2
+        return Mix(
+            weight=weight,
+            bias=conv.bias,
+            norm=layer.norm,
+            history=self.histories.add((len(weight) - 1) * weight.shape[1]),
+            expand=Product(
+                expand.weight[None].to(dtype),
+                expand.bias,
+                activation=Activation(dtype, kernels.GELU.value),
+            ),
+            contract=Product(
+                contract.weight[None].to(dtype),
+                contract.bias,
+                scale=layer.gamma,
+                activation=Activation(dtype),
+            ),
+        )
+
+    def vocoder(self, decoder: CodecDecoder) -> tuple[Product, list[Block], Product]:
+        first, *blocks, snake, last = decoder.decoder
+        parts = [cast("UpsampleBlock", block).block for block in blocks]
+        snakes = [*(part[0] for part in parts), snake]
+        opening = self._convolution(first, snakes[0])
+        packed = [self._block(part, after) for part, after in zip(parts, snakes[1:], strict=True)]
+        return opening, packed, self._convolution(last, is_clamped=True)
+
+    def _block(self, layers: nn.ModuleList, after: nn.Module) -> Block:
+        _, upsample, *rest = layers
+        units = [cast("ResidualUnit", unit) for unit in rest]
+        following = [*(unit.act1 for unit in units[1:]), after]
+        up = cast("CausalConvTranspose1d", upsample)
+        return Block(
+            self._upsample(up, units[0].act1),
+            up.conv.out_channels,
+            tuple(
+                Unit(
+                    self._convolution(unit.conv1, unit.act2),
+                    self._convolution(unit.conv2, snake),
+                )
+                for unit, snake in zip(units, following, strict=True)
+            ),
+        )
+
+    def _convolution(
+        self, layer: nn.Module, snake: nn.Module | None = None, *, is_clamped: bool = False
+    ) -> Product:
+        layer = cast("CausalConv1d", layer)
+        weight = layer.conv.weight.detach().permute(2, 0, 1).contiguous()
+        layer.conv.weight = nn.Parameter(weight.permute(1, 2, 0), requires_grad=False)  # no copy
+        return Product(
+            weight.to(self._dtype),
+            layer.conv.bias,
+            dilation=layer.conv.dilation[0],
+            history=self._history(layer.reach, layer.conv.in_channels),
+            is_clamped=is_clamped,
+            activation=self._snake(snake),
+        )
+
+    def _upsample(self, layer: CausalConvTranspose1d, snake: nn.Module | None = None) -> Product:
+        weight = _taps(layer).to(self._dtype)
+        history = self._history(len(weight) - 1, layer.conv.in_channels)
+        activation = self._snake(snake)
+        return Product(weight, layer.conv.bias, history=history, activation=activation)
+
+    def _history(self, reach: int, num_channels: int) -> int:
+        return self.histories.add(reach * num_channels, self._dtype) if reach else -1
+
+    def _snake(self, snake: nn.Module | None) -> Activation | None:
+        if snake is None:
+            return None
+        snake = cast("SnakeBeta", snake)
+        assert snake.frequency is not None, "the codec is not folded"
+        kind = kernels.SNAKE.value
+        return Activation(self._dtype, kind, snake.frequency, snake.inverse_gain)
 
 
-def _tiles(num_rows: int, num_columns: int, num_processors: int) -> tuple[int, int, int]:
-    """Rows, columns and warps: the largest tiles that give every multiprocessor a block."""
-    for rows, columns, num_warps in ((128, 128, 8), (128, 64, 4), (64, 64, 4), (128, 32, 4)):
-        num_blocks = (num_rows // rows) * (num_columns // columns)
-        if num_columns % columns == 0 and num_blocks >= num_processors:
-            return rows, columns, num_warps
-    return (64, 32, 4) if num_rows > 32 else (16, 32, 4)
+def _taps(layer: CausalConvTranspose1d) -> Tensor:
+    """[taps, stride * out, in]: an input's own outputs last, those of the one before it first."""
+    taps = layer.conv.weight.permute(2, 1, 0).unflatten(0, (-1, layer.stride))
+    return taps.flip(0).flatten(1, 2).contiguous()
+
+
+def _fused(weight: Tensor | None) -> Tensor:
+    assert weight is not None, "the codec is not folded"
+    return weight

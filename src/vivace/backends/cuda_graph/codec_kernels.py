@@ -1,72 +1,290 @@
 # mypy: ignore-errors
-"""Triton kernels of the codec's convolutions; activations are [batch, time, channels].
+"""Triton kernels of the codec's decoder; activations are [batch, time, channels].
 
 Channels are last so that every filter tap reads whole cache lines and the outputs of a transposed
-convolution are written in the order of time.
+convolution are written in the order of time. A causal layer reads what lies before its input from
+its slot's history, which `keep_kernel` moves on afterwards.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
+
+PLAIN, SNAKE, GELU = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
-@triton.jit(do_not_specialize=["length", "width"])
-def join_kernel(
-    x, tails, rows, frequency, inverse_gain, out,
-    length, width, size, tail_stride,
-    HAS_SNAKE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
+@triton.jit
+def sum_codes_kernel(
+    codes, tables, out, num_books, num_first, num_codes, width,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Concatenate a slot's last `width` columns and x, with SnakeBeta applied if given."""
-    batch = tl.program_id(2)
-    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)[:, None]
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
-    is_old, is_new = (t < width) & (c < size), (t >= width) & (t < width + length) & (c < size)
-    value = tl.load(x + (batch * length + t - width) * size + c, mask=is_new, other=0.0)
-    if HAS_SNAKE:
-        factor = tl.load(frequency + c, mask=c < size, other=0.0)
-        share = tl.load(inverse_gain + c, mask=c < size, other=0.0)
-        wave = libdevice.sin(value * factor)
-        value += share * (wave * wave)
-    if out.dtype.element_ty == tl.float16:
-        value = tl.minimum(tl.maximum(value, -65504.0), 65504.0)
-    at = out + (batch * (width + length) + t) * size + c
-    if width > 0:
-        tail = tails + tl.load(rows + batch) * tail_stride
-        past = tl.load(tail + t * size + c, mask=is_old, other=0.0)
-        tl.store(at, past, mask=is_old)
-    tl.store(at, value, mask=is_new)
+    """Sum the semantic codebooks' vectors, and the acoustic ones' beside them: [2 * width]."""
+    frame = tl.program_id(0).to(tl.int64)
+    is_rest = tl.program_id(1)
+    c = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for book in range(is_rest * num_first, num_first + is_rest * (num_books - num_first)):
+        code = tl.load(codes + frame * num_books + book)
+        total += tl.load(tables + (book * num_codes + code) * width + c, mask=c < width, other=0.0)
+    tl.store(out + (frame * 2 + is_rest) * width + c, total, mask=c < width)
 
 
-@triton.jit(do_not_specialize=["num_rows", "length", "x_length", "dilation"])
-def convolve_kernel(
-    x, weight, bias, residual, out,
-    num_rows, length, x_length, in_size, out_size, bias_size, dilation,
-    TAPS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, IS_CLAMPED: tl.constexpr,
-    PRECISION: tl.constexpr,
+@triton.jit
+def _sine(x):
+    """sin(x) up to its sign, for a square; exact to float32, without the slow path of tl.sin."""
+    turns = x * 0.3183098861837907  # 1 / pi
+    r = turns - tl.floor(turns + 0.5)
+    square = r * r
+    p = 0.07722016 * square - 0.59804517
+    p = p * square + 2.5500314
+    p = p * square - 5.167707
+    p = p * square + 3.1415925
+    return p * r
+
+
+@triton.jit(do_not_specialize=["num_rows", "length", "dilation", "reach"])
+def product_kernel(
+    x, history, slots, norm, weight, bias, scale, residual, out, active, frequency, inverse_gain,
+    num_rows, length, in_size, out_size, bias_size, dilation, reach, history_stride, eps,
+    TAPS: tl.constexpr, IS_GATED: tl.constexpr, ACTIVATION: tl.constexpr,
+    IS_CLAMPED: tl.constexpr, PRECISION: tl.constexpr,
+    PARTS: tl.constexpr,  # of a block of channels, among the warps; 1 with a norm or gate
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """out[m, n] = bias + sum over taps and channels of x[m + tap, c] * weight[tap, n, c]."""
+    """out[m, n] = bias + sum over taps and channels of x[m - reach + tap, c] * weight[tap, n, c].
+
+    One tap is a linear layer. Pointers may be None: `norm` is the weight of an RMSNorm before the
+    product, `scale` is per column, `residual` is added to the scaled sum, `active` is `out` after
+    the next layer's activation, in the type of that layer's input.
+    """
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     is_row, is_column = m < num_rows, n < out_size
-    start = (m // length * x_length + m % length).to(tl.int64) * in_size
+    batch, t = m // length, m % length
+    first = x + (m - t).to(tl.int64) * in_size
+    if TAPS > 1:
+        slot = tl.load(slots + batch, mask=is_row, other=0)
+        past = history + slot * history_stride
     num_blocks = tl.cdiv(in_size, BLOCK_K)
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    if PARTS > 1:
+        part: tl.constexpr = BLOCK_K // PARTS
+        within = tl.arange(0, PARTS)[:, None, None] * part + tl.arange(0, part)[None, None, :]
+        acc = tl.zeros((PARTS, BLOCK_M, BLOCK_N), tl.float32)
+    else:
+        within = tl.arange(0, BLOCK_K)[None, :]
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    if IS_GATED:
+        gated = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    if norm is not None:
+        squares = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
     for i in range(TAPS * num_blocks):
         tap = i // num_blocks
-        c = (i % num_blocks) * BLOCK_K + tl.arange(0, BLOCK_K)
-        x_at = x + start[:, None] + tap * dilation * in_size + c[None, :]
-        a = tl.load(x_at, mask=is_row[:, None] & (c < in_size)[None, :], other=0.0)
-        w_at = weight + (tap * out_size + n)[:, None] * in_size + c[None, :]
-        w = tl.load(w_at, mask=is_column[:, None] & (c < in_size)[None, :], other=0.0)
-        acc = tl.dot(a.to(w.dtype), tl.trans(w), acc, input_precision=PRECISION)
-    acc += tl.load(bias + n % bias_size, mask=is_column, other=0.0)[None, :]
-    at = m[:, None].to(tl.int64) * out_size + n[None, :]
+        c = (i % num_blocks) * BLOCK_K + within
+        row = first + t * in_size
+        if TAPS > 1:
+            at = t + tap * dilation - reach
+            row = tl.where(at >= 0, first + at * in_size, past + (at + reach) * in_size)
+        w_row = weight + (tap * out_size + n).to(tl.int64) * in_size
+        if PARTS > 1:
+            a_mask = is_row[None, :, None] & (c < in_size)
+            a = tl.load(row[None, :, None] + c, mask=a_mask, other=0.0)
+            w_mask = is_column[None, :, None] & (c < in_size)
+            w = tl.load(w_row[None, :, None] + c, mask=w_mask, other=0.0)
+            acc = tl.dot(a, tl.permute(w, (0, 2, 1)), acc, input_precision=PRECISION)
+        else:
+            a = tl.load(row[:, None] + c, mask=is_row[:, None] & (c < in_size), other=0.0)
+            w_mask = is_column[:, None] & (c < in_size)
+            w = tl.load(w_row[:, None] + c, mask=w_mask, other=0.0)
+            if norm is not None:
+                squares += a * a
+                a *= tl.load(norm + c, mask=c < in_size, other=0.0)
+            acc = tl.dot(a, tl.trans(w), acc, input_precision=PRECISION)
+            if IS_GATED:
+                up_row = w_row + out_size.to(tl.int64) * in_size
+                up = tl.load(up_row[:, None] + c, mask=w_mask, other=0.0)
+                gated = tl.dot(a, tl.trans(up), gated, input_precision=PRECISION)
+    if PARTS > 1:
+        acc = tl.sum(acc, axis=0)
+    if norm is not None:
+        inverse = tl.rsqrt(tl.sum(squares, axis=1) / in_size + eps)
+        acc *= inverse[:, None]
+        if IS_GATED:
+            gated *= inverse[:, None]
+    if IS_GATED:
+        acc = acc / (1.0 + tl.exp(-acc)) * gated
+    if bias is not None:
+        acc += tl.load(bias + n % bias_size, mask=is_column, other=0.0)[None, :]
+    at_out = m[:, None].to(tl.int64) * out_size + n[None, :]
     mask = is_row[:, None] & is_column[None, :]
-    if HAS_RESIDUAL:
-        acc += tl.load(residual + at, mask=mask, other=0.0)
+    if scale is not None:
+        acc *= tl.load(scale + n, mask=is_column, other=0.0)[None, :]
+    if residual is not None:
+        acc += tl.load(residual + at_out, mask=mask, other=0.0)
     if IS_CLAMPED:
         acc = tl.minimum(tl.maximum(acc, -1.0), 1.0)
-    tl.store(out + at, acc, mask=mask)
+    if out is not None:
+        tl.store(out + at_out, acc, mask=mask)
+    if active is not None:
+        if ACTIVATION == SNAKE:
+            factor = tl.load(frequency + n % bias_size, mask=is_column, other=0.0)
+            share = tl.load(inverse_gain + n % bias_size, mask=is_column, other=0.0)
+            wave = _sine(acc * factor[None, :])
+            acc += share[None, :] * (wave * wave)
+        if ACTIVATION == GELU:
+            acc = 0.5 * acc * (1.0 + tl.erf(acc * 0.7071067811865476))
+        if active.dtype.element_ty == tl.float16:
+            acc = tl.minimum(tl.maximum(acc, -65504.0), 65504.0)
+        tl.store(active + at_out, acc, mask=mask)
+
+
+@triton.jit(do_not_specialize=["length"])
+def row_kernel(
+    x, history, slots, norm, weight, bias, scale, residual, out,
+    length, in_size, out_size, bias_size, history_stride, eps,
+    TAPS: tl.constexpr, IS_GATED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """`product_kernel` for a few rows, one in a block, in plain float32 and without dilation."""
+    m = tl.program_id(0)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    is_column = n < out_size
+    t = m % length
+    first = x + (m - t).to(tl.int64) * in_size
+    if TAPS > 1:
+        past = history + tl.load(slots + m // length) * history_stride
+    c = tl.arange(0, BLOCK_K)
+    mask = is_column[:, None] & (c < in_size)[None, :]
+    total = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
+    if IS_GATED:
+        gated = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
+    inverse = 1.0
+    for tap in tl.static_range(TAPS):
+        at = t + tap - (TAPS - 1)
+        row = first + at * in_size
+        if TAPS > 1:
+            row = tl.where(at >= 0, row, past + (at + TAPS - 1) * in_size)
+        w_at = weight + (tap * out_size + n)[:, None].to(tl.int64) * in_size + c[None, :]
+        w = tl.load(w_at, mask=mask, other=0.0)
+        if IS_GATED:
+            up = tl.load(w_at + out_size.to(tl.int64) * in_size, mask=mask, other=0.0)
+        a = tl.load(row + c, mask=c < in_size, other=0.0)
+        if norm is not None:
+            inverse = tl.rsqrt(tl.sum(a * a, axis=0) / in_size + eps)
+            a *= tl.load(norm + c, mask=c < in_size, other=0.0)
+        total += w * a[None, :]
+        if IS_GATED:
+            gated += up * a[None, :]
+    acc = tl.sum(total, axis=1) * inverse
+    if IS_GATED:
+        acc = acc / (1.0 + tl.exp(-acc)) * (tl.sum(gated, axis=1) * inverse)
+    if bias is not None:
+        acc += tl.load(bias + n % bias_size, mask=is_column, other=0.0)
+    if scale is not None:
+        acc *= tl.load(scale + n, mask=is_column, other=0.0)
+    at_out = m.to(tl.int64) * out_size + n
+    if residual is not None:
+        acc += tl.load(residual + at_out, mask=is_column, other=0.0)
+    tl.store(out + at_out, acc, mask=is_column)
+
+
+@triton.jit(do_not_specialize=["length", "width"])
+def keep_kernel(
+    x, history, slots, length, width, size, history_stride,
+    BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Make the last `width` columns of history and x the slot's new history."""
+    batch = tl.program_id(1)
+    t = tl.arange(0, BLOCK_T)[:, None]
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    mask = (t < width) & (c < size)
+    past = history + tl.load(slots + batch) * history_stride
+    at = t + length - width
+    row = tl.where(
+        at >= 0, x + (batch.to(tl.int64) * length + at) * size, past + (at + width) * size
+    )
+    value = tl.load(row + c, mask=mask, other=0.0)
+    tl.debug_barrier()  # every thread has read before one writes
+    tl.store(past + t * size + c, value, mask=mask)
+
+
+@triton.jit(do_not_specialize=["length"])
+def mix_kernel(
+    x, history, slots, weight, bias, norm_weight, norm_bias, out,
+    length, size, history_stride, eps,
+    TAPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A depthwise convolution over time, then LayerNorm over channels; weight [taps, size]."""
+    m = tl.program_id(0)
+    batch, t = (m // length).to(tl.int64), m % length
+    c = tl.arange(0, BLOCK)
+    mask = c < size
+    past = history + tl.load(slots + batch) * history_stride
+    value = tl.load(bias + c, mask=mask, other=0.0)
+    for tap in tl.static_range(TAPS):
+        at = t + tap - (TAPS - 1)
+        row = tl.where(at >= 0, x + (batch * length + at) * size, past + (at + TAPS - 1) * size)
+        factor = tl.load(weight + tap * size + c, mask=mask, other=0.0)
+        value += tl.load(row + c, mask=mask, other=0.0) * factor
+    mean = tl.sum(tl.where(mask, value, 0.0), axis=0) / size
+    value = tl.where(mask, value - mean, 0.0)
+    scale = tl.rsqrt(tl.sum(value * value, axis=0) / size + eps)
+    value = value * scale * tl.load(norm_weight + c, mask=mask, other=0.0)
+    value += tl.load(norm_bias + c, mask=mask, other=0.0)
+    tl.store(out + m.to(tl.int64) * size + c, value, mask=mask)
+
+
+@triton.jit(do_not_specialize=["length"])
+def attend_kernel(
+    qkv, ring, slots, num_seen, frequencies, out,
+    length, slot_stride, softmax_scale,
+    NUM_HEADS: tl.constexpr, NUM_KV: tl.constexpr, D: tl.constexpr, WINDOW: tl.constexpr,
+    RING: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Rotate, store keys and values in the slot's ring, attend to its last WINDOW frames.
+
+    A ring is [2, NUM_KV, RING, D], keys before values; BLOCK_D is half of D or more.
+    """
+    batch, head = tl.program_id(0), tl.program_id(1)
+    kv_head = head // (NUM_HEADS // NUM_KV)
+    slot = tl.load(slots + batch)
+    seen = tl.load(num_seen + slot)
+    half = D // 2
+    t = tl.arange(0, BLOCK_T)
+    d = tl.arange(0, BLOCK_D)
+    is_new = (t < length)[:, None] & (d < half)[None, :]
+    row = qkv + (batch * length + t).to(tl.int64)[:, None] * ((NUM_HEADS + 2 * NUM_KV) * D)
+    angle = (seen + t).to(tl.float32)[:, None] * tl.load(frequencies + d, d < half, 0.0)[None, :]
+    cos, sin = tl.cos(angle), tl.sin(angle)
+    q_at = row + head * D + d[None, :]
+    q_low, q_high = tl.load(q_at, is_new, 0.0), tl.load(q_at + half, is_new, 0.0)
+    k_at = row + (NUM_HEADS + kv_head) * D + d[None, :]
+    k_low, k_high = tl.load(k_at, is_new, 0.0), tl.load(k_at + half, is_new, 0.0)
+    v_at = k_at + NUM_KV * D
+    v_low, v_high = tl.load(v_at, is_new, 0.0), tl.load(v_at + half, is_new, 0.0)
+    keys = ring + slot * slot_stride + kv_head * (RING * D)
+    values = keys + NUM_KV * RING * D
+    place = ((seen + t) % RING)[:, None] * D + d[None, :]
+    tl.store(keys + place, k_low * cos - k_high * sin, mask=is_new)
+    tl.store(keys + place + half, k_high * cos + k_low * sin, mask=is_new)
+    tl.store(values + place, v_low, mask=is_new)
+    tl.store(values + place + half, v_high, mask=is_new)
+    tl.debug_barrier()  # the new frames are read back below
+    j = tl.arange(0, BLOCK_K)
+    position = seen - (WINDOW - 1) + j
+    is_key = (position >= 0) & (j < WINDOW - 1 + length)
+    place = ((position + RING) % RING)[:, None] * D + d[None, :]
+    mask = is_key[:, None] & (d < half)[None, :]
+    k_low, k_high = tl.load(keys + place, mask, 0.0), tl.load(keys + place + half, mask, 0.0)
+    v_low, v_high = tl.load(values + place, mask, 0.0), tl.load(values + place + half, mask, 0.0)
+    scores = tl.dot(q_low * cos - q_high * sin, tl.trans(k_low), input_precision=PRECISION)
+    scores = tl.dot(q_high * cos + q_low * sin, tl.trans(k_high), scores, input_precision=PRECISION)
+    is_near = is_key[None, :] & (j[None, :] >= t[:, None]) & (j[None, :] < t[:, None] + WINDOW)
+    scores = tl.where(is_near, scores * softmax_scale, -float("inf"))
+    # A row past `length` may see no key at all.
+    peak = tl.maximum(tl.max(scores, axis=1), -1e30)
+    share = tl.exp(scores - peak[:, None])
+    share = share / tl.maximum(tl.sum(share, axis=1), 1e-30)[:, None]
+    at = out + (batch * length + t).to(tl.int64)[:, None] * (NUM_HEADS * D) + head * D + d[None, :]
+    tl.store(at, tl.dot(share, v_low, input_precision=PRECISION), mask=is_new)
+    tl.store(at + half, tl.dot(share, v_high, input_precision=PRECISION), mask=is_new)

@@ -30,36 +30,29 @@ class SlotTails:
         self._tails: list[Tensor] = []
         self.rows = torch.empty(0)  # slots of the current pass
         self._cursor = 0
-        self.table = torch.empty(0)  # [slots + 1, state of all layers]
 
     def begin(self, rows: Tensor) -> None:
         """Start a pass for these slots."""
         self.rows, self._cursor = rows, 0
 
-    def allocate(self, num_rows: int, device: torch.device) -> None:
+    def allocate(self, num_rows: int, device: torch.device) -> Tensor:
+        """The table: [slots, state of all layers]."""
         sizes = [int(np.prod(shape)) for shape in self._shapes]
-        self.table = torch.zeros(num_rows, sum(sizes), device=device)
-        parts = self.table.split(sizes, dim=1)
+        table = torch.zeros(num_rows, sum(sizes), device=device)
+        parts = table.split(sizes, dim=1)
         self._tails = [p.unflatten(1, s) for p, s in zip(parts, self._shapes, strict=True)]
-
-    @property
-    def is_allocated(self) -> bool:
-        return bool(self._tails)
+        return table
 
     def extend(self, x: Tensor, width: int, *, dim: int = -1) -> Tensor:
         """Prepend this layer's kept columns to `x`; keep the last `width` for the next call."""
-        if not self.is_allocated:
+        if not self._tails:
             return self._learn(x, width, dim)
-        tail = self.next_tail()
+        tail = self._tails[self._cursor]
+        self._cursor += 1
         joined = torch.cat((tail.index_select(0, self.rows), x), dim=dim)
         kept = joined.narrow(dim, joined.shape[dim] - width, width)
         tail.index_copy_(0, self.rows, kept)
         return joined
-
-    def next_tail(self) -> Tensor:
-        """The kept columns of the current layer, of all slots."""
-        self._cursor += 1
-        return self._tails[self._cursor - 1]
 
     def _learn(self, x: Tensor, width: int, dim: int) -> Tensor:
         shape = list(x.shape)
@@ -74,44 +67,36 @@ class SlotDecoder(ABC):
     name: str
     fallback: str | None = None  # why faster kernels are not used, if they were wanted
 
-    def __init__(self, codec: Codec, num_rows: int, tails: SlotTails) -> None:
-        self._decoder = codec.decoder
-        self.tails = tails
-        self._num_seen = torch.zeros(num_rows, dtype=torch.int64, device=codec.device)
-        row = torch.zeros(1, dtype=torch.int64, device=codec.device)
-        self.decode(row, row.expand(1, 1, codec.config.decoder_config.num_quantizers))
-        tails.allocate(num_rows, codec.device)
-        self.reset(row)
+    def __init__(self, table: Tensor) -> None:
+        self._table = table  # [slots, state of all layers]
+        self._num_seen = torch.zeros(len(table), dtype=torch.int64, device=table.device)
 
     @property
     def num_bytes(self) -> int:
-        return self.tails.table.nbytes
+        return self._table.nbytes
 
     def reset(self, rows: Tensor) -> None:
         """Clear the streaming state of these slots."""
-        self.tails.table.index_fill_(0, rows, 0)
+        self._table.index_fill_(0, rows, 0)
         self._num_seen.index_fill_(0, rows, 0)
 
     def copy_state(self, row: int) -> State:
         """The complete streaming state of a slot."""
-        return self.tails.table[row].clone(), self._num_seen[row].clone()
+        return self._table[row].clone(), self._num_seen[row].clone()
 
     def set_state(self, row: int, state: State) -> None:
-        for kept, value in zip((self.tails.table, self._num_seen), state, strict=True):
+        for kept, value in zip((self._table, self._num_seen), state, strict=True):
             kept[row].copy_(value)
 
     def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
         """Codes [B, T, codebooks] to samples [B, T * samples per frame]."""
-        self.tails.begin(rows)
-        num_seen = self._num_seen.index_select(0, rows)
-        with full_precision():
-            samples = self._run(codes, num_seen)
-        self._num_seen[rows] = num_seen + codes.shape[1]
+        samples = self._run(rows, codes)
+        self._num_seen[rows] = self._num_seen.index_select(0, rows) + codes.shape[1]
         return samples
 
     @abstractmethod
-    def _run(self, codes: Tensor, num_seen: Tensor) -> Tensor:
-        """Codes [B, T, codebooks] of slots that have decoded `num_seen` frames, to samples."""
+    def _run(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """`decode`, before the frames are counted."""
 
 
 class PlainDecoder(SlotDecoder):
@@ -120,16 +105,23 @@ class PlainDecoder(SlotDecoder):
     name = "plain PyTorch"
 
     def __init__(self, codec: Codec, num_rows: int, *, fallback: str | None = None) -> None:
-        super().__init__(codec, num_rows, SlotTails())
+        self._decoder, self._tails = codec.decoder, SlotTails()
+        row = torch.zeros(1, dtype=torch.int64, device=codec.device)
+        super().__init__(row[:, None])  # for one pass, which tells the size of the state
+        self.decode(row, row.expand(1, 1, codec.config.decoder_config.num_quantizers))
+        super().__init__(self._tails.allocate(num_rows, codec.device))
         self.fallback = fallback
 
-    def _run(self, codes: Tensor, num_seen: Tensor) -> Tensor:
-        decoder, tails = self._decoder, self.tails
-        x = decoder.pre_conv(decoder.quantizer(codes.transpose(1, 2)), tails).transpose(1, 2)
-        x = transform(decoder.pre_transformer, x, tails, num_seen).transpose(1, 2)
-        for stage in decoder.upsample:
-            x = stage(x, tails)
-        samples: Tensor = decoder.decoder(x, tails)[:, 0]
+    def _run(self, rows: Tensor, codes: Tensor) -> Tensor:
+        decoder, tails = self._decoder, self._tails
+        tails.begin(rows)
+        num_seen = self._num_seen.index_select(0, rows)
+        with full_precision():
+            x = decoder.pre_conv(decoder.quantizer(codes.transpose(1, 2)), tails).transpose(1, 2)
+            x = transform(decoder.pre_transformer, x, tails, num_seen).transpose(1, 2)
+            for stage in decoder.upsample:
+                x = stage(x, tails)
+            samples: Tensor = decoder.decoder(x, tails)[:, 0]
         return samples.clamp(-1.0, 1.0)
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from layered_codec import kernels
-from layered_codec.tiles import Tile, pick_tile
+from vivace.backends.cuda_graph import codec_kernels as kernels
+from vivace.backends.cuda_graph.codec_tiles import pick_tile
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import RMSNorm
 
-PRECISION = "tf32x3"  # Triton's name for 3xTF32; float16 inputs ignore it
 ALIGNMENT = 4  # float32 numbers: 16 bytes
+FEW_ROWS = 4  # up to which a float32 layer is computed row by row
 
 
 class Histories:
@@ -23,7 +23,6 @@ class Histories:
         self._sizes: list[int] = []
         self._dtypes: list[torch.dtype] = []
         self._views: list[Tensor] = []
-        self.table = torch.empty(0)  # [slots, history of all layers]
 
     def add(self, num_elements: int, dtype: torch.dtype = torch.float32) -> int:
         """Reserve this much for every slot; returns the number to `view` it by."""
@@ -32,10 +31,12 @@ class Histories:
         self._dtypes.append(dtype)
         return len(self._sizes) - 1
 
-    def allocate(self, num_slots: int, device: torch.device) -> None:
-        self.table = torch.zeros(num_slots, sum(self._sizes), device=device)
-        parts = self.table.split(self._sizes, dim=1)
+    def allocate(self, num_slots: int, device: torch.device) -> Tensor:
+        """The table: [slots, history of all layers]."""
+        table = torch.zeros(num_slots, sum(self._sizes), device=device)
+        parts = table.split(self._sizes, dim=1)
         self._views = [p.view(dtype) for p, dtype in zip(parts, self._dtypes, strict=True)]
+        return table
 
     def view(self, number: int) -> Tensor:
         """[slots, elements] in the layer's dtype, contiguous within a slot."""
@@ -97,7 +98,7 @@ class Product:
     is_gated: bool = False
     is_clamped: bool = False
     activation: Activation | None = None
-    tile: Tile | None = None  # instead of the one that `pick_tile` takes
+    precision: str = "tf32x3"  # of float32 on tensor cores: Triton's name for 3xTF32
 
     @property
     def reach(self) -> int:
@@ -106,7 +107,11 @@ class Product:
     def run(self, x: Tensor, past: Past, *, residual: Tensor | None = None) -> Tensor:
         """x [B, T, in] to float32 [B, T, columns], before the activation."""
         out = self._empty(x, torch.float32)
-        self._launch(x, past, residual, out, None)
+        is_plain = self.weight.dtype == torch.float32 and self.dilation == 1 and not self.is_clamped
+        if is_plain and out.shape[0] * out.shape[1] <= FEW_ROWS:
+            self._launch_rows(x, past, residual, out)
+        else:
+            self._launch(x, past, residual, out, None)
         return out
 
     def activate(self, x: Tensor, past: Past, *, residual: Tensor | None = None) -> Tensor:
@@ -144,7 +149,7 @@ class Product:
         taps, columns, num_rows = len(self.weight), self._num_columns, batch * length
         activation, norm = self.activation, self.norm
         history = past.histories.view(self.history) if self.reach else None
-        tile = self.tile or pick_tile(num_rows, columns, in_size, x.device, self.weight.dtype)
+        tile = pick_tile(num_rows, columns, in_size, x.device, self.weight.dtype)
         grid = (-(-num_rows // tile.rows), -(-columns // tile.columns))
         kernels.product_kernel[grid](
             x, history, past.slots, None if norm is None else norm.weight,
@@ -156,9 +161,24 @@ class Product:
             0.0 if norm is None else norm.eps,
             TAPS=taps, IS_GATED=self.is_gated, IS_CLAMPED=self.is_clamped,
             ACTIVATION=kernels.PLAIN.value if activation is None else activation.kind,
-            PRECISION=PRECISION,
+            PRECISION=self.precision, PARTS=1 if norm or self.is_gated else tile.parts,
             BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
             num_warps=tile.num_warps, num_stages=tile.num_stages,
+        )  # fmt: skip
+        if history is not None:
+            _keep(x, history, past.slots, self.reach)
+
+    def _launch_rows(self, x: Tensor, past: Past, residual: Tensor | None, out: Tensor) -> None:
+        batch, length, in_size = x.shape
+        columns, norm, block = self._num_columns, self.norm, 4
+        history = past.histories.view(self.history) if self.reach else None
+        kernels.row_kernel[(batch * length, -(-columns // block))](
+            x, history, past.slots, None if norm is None else norm.weight,
+            self.weight, self.bias, self.scale, residual, out,
+            length, in_size, columns, columns if self.bias is None else len(self.bias),
+            0 if history is None else history.stride(0), 0.0 if norm is None else norm.eps,
+            TAPS=len(self.weight), IS_GATED=self.is_gated,
+            BLOCK_N=block, BLOCK_K=power_of_two(in_size),
         )  # fmt: skip
         if history is not None:
             _keep(x, history, past.slots, self.reach)
@@ -200,6 +220,7 @@ class RingAttention:
     ring_length: int
     ring: int  # number of the history
     frequencies: Tensor  # [head_dim / 2]
+    precision: str
 
     def run(self, qkv: Tensor, past: Past) -> Tensor:
         """[B, T, (heads + 2 kv_heads) * head_dim] to [B, T, heads * head_dim]."""
@@ -212,7 +233,7 @@ class RingAttention:
             NUM_HEADS=self.num_heads, NUM_KV=self.num_kv_heads, D=self.head_dim,
             WINDOW=self.window, RING=self.ring_length, BLOCK_T=16,
             BLOCK_D=max(16, power_of_two(self.head_dim // 2)),
-            BLOCK_K=max(16, power_of_two(self.window - 1 + length)), PRECISION=PRECISION,
+            BLOCK_K=max(16, power_of_two(self.window - 1 + length)), PRECISION=self.precision,
         )  # fmt: skip
         return out
 

@@ -55,6 +55,7 @@ HOMES = {  # the only rooms that know a package
     "pydantic": {"serve"},
     "wyoming": {"serve"},
     "zeroconf": {"serve"},
+    "opentelemetry": {"serve"},
     "pipecat": {"integrations"},
     "livekit": {"integrations"},
     "RealtimeTTS": {"integrations"},

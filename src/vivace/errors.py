@@ -7,7 +7,9 @@ TTSError
 │   ├── UnsupportedRequestError      the loaded checkpoint is of another type or language
 │   ├── VoiceMismatchError           the voice was made for another model
 │   ├── VoiceFileError               a voice file that cannot be read or written
-│   ├── TextTooLongError
+│   ├── TextError                    the text itself cannot be spoken
+│   │   ├── TextTooLongError
+│   │   └── UnsupportedTextError     nor can the loaded checkpoint read its letters
 │   ├── LexiconError                 a lexicon that cannot be read
 │   └── RefusedError                 the server's, with an HTTP status (serve/errors.py)
 ├── CheckpointError                  the model's files are not what they should be
@@ -67,7 +69,15 @@ class VoiceFileError(RequestError):
     """A voice file is missing, damaged, of another format, or cannot be written."""
 
 
-class TextTooLongError(RequestError):
+class TextError(RequestError):
+    """The text itself cannot be spoken: it has no words, or what it has cannot be read."""
+
+
+class UnsupportedTextError(TextError, UnsupportedRequestError):
+    """The text has letters of a language that the loaded checkpoint does not read."""
+
+
+class TextTooLongError(TextError):
     """The text does not fit in one utterance."""
 
     def __init__(self, length: int, limit: int, unit: str) -> None:

@@ -131,7 +131,7 @@ def test_a_refused_request_is_tried_again_and_served(
     """The package honours `retry-after-ms` and `Retry-After` by itself."""
 
     def count_refused() -> int:
-        return server.context.metrics.render({}).count('route="/v1/audio/speech",status="429"')
+        return server.context.metrics.render().count('route="/v1/audio/speech",status="429"')
 
     backend.step_s = 0.01
     asked: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "response_format": "pcm"}

@@ -168,6 +168,7 @@ WYOMING_FLAGS = {  # the settings of `vivace serve` that `vivace wyoming` has to
     *("host", "zeroconf", "allow-anonymous", "max-streams", "max-queue", "profile", "unload-after"),
     *("device", "dtype", "backend", "threads", "revision", "offline", "max-text-chars"),
     *("max-message-bytes", "max-connections", "max-requests-per-minute", "body-timeout"),
+    *("max-connections-per-address", "log-format", "otel", "turn-timeout"),
     *("send-timeout", "socket-idle", "drain-timeout"),
 }
 
@@ -201,6 +202,7 @@ def add_server(parser: argparse.ArgumentParser, only: set[str] | None = None) ->
             ("profile", text, "latency, balanced or throughput; default: balanced"),
             ("unload-after", seconds, "idle seconds, after which a model's memory is given back"),
             ("turn-timeout", seconds, "after which a model has hung; default: 60 s; 0: never"),
+            ("full-timeout", seconds, "a queue full for so long is not ready; default: 30 s"),
             ("device", text, "auto, cpu, cuda, cuda:0, mps"),
             ("dtype", text, "auto, bfloat16, float32"),
             ("backend", text, "see vivace doctor; default: auto"),
@@ -214,6 +216,7 @@ def add_server(parser: argparse.ArgumentParser, only: set[str] | None = None) ->
             ("max-audio-bytes", number, "of one recording; default: 10 MiB"),
             ("max-message-bytes", number, "of one message over a socket; default: 256 KiB"),
             ("max-connections", number, "at once; default: 1,024"),
+            ("max-connections-per-address", number, "at once; default: 512"),
             ("max-voices", number, "kept over the network; default: 1,000"),
             ("max-requests-per-minute", number, "of one key or address; default: no limit"),
             ("header-timeout", seconds, "for a request's headers; default: 10 s"),
@@ -222,6 +225,10 @@ def add_server(parser: argparse.ArgumentParser, only: set[str] | None = None) ->
             ("keep-alive", seconds, "of an idle connection; default: 30 s"),
             ("socket-idle", seconds, "of a WebSocket without a message; default: 300 s"),
             ("drain-timeout", seconds, "from SIGTERM until streams are cut; default: 30 s"),
+        )),
+        ("observability", (
+            ("log-format", text, "text or json, a line each; default: text"),
+            ("otel", switch, "send traces by OTLP, as the OTEL_* variables say"),
         )),
     ):  # fmt: skip
         group = parser.add_argument_group(title)

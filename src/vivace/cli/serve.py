@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 import os
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,12 +50,13 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
     for name, value in settings.describe().items():
         if has_http or name.replace("_", "-") in SHOWN_ALONE:
             tell(f"{name:<24} {plain(value)}")
-    _log_to_stderr()
     if all(spec.source is None for spec in settings.models) and settings.device in ("auto", "cpu"):
         import_torch()
     from vivace.serve.context import ServeContext
+    from vivace.serve.logs import log_to_stderr
     from vivace.serve.server import Server
 
+    log_to_stderr(settings.log_format)
     _allow_files(settings.max_connections * (has_http + (settings.wyoming_port is not None)))
     tell(f"loading {', '.join(plain(spec.name) for spec in settings.models)}")
     server = Server(ServeContext.create(settings), has_http=has_http)
@@ -130,14 +129,3 @@ def _allow_files(num_connections: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _log_to_stderr() -> None:
-    """One line a request; uvicorn's own lines would repeat paths and tracebacks."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logger = logging.getLogger("vivace")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    for name in ("uvicorn.error", "uvicorn.access"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)

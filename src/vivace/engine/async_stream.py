@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from vivace.audio.clip import AudioChunk
 from vivace.engine.stream import Stream, Wait, Wake
+from vivace.engine.utterance import Turn
 from vivace.errors import StreamClosedError
 from vivace.script.request import Pieces
 from vivace.speech import FinishReason, Usage
@@ -27,6 +28,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
         self._open_stream, self._is_slow = open_stream, is_slow
         self._pieces = pieces  # of a live text
         self._rest = ""  # of a long piece
+        self.on_turn: Callable[[Turn], None] | None = None  # set it before the first chunk
         self._stream: Stream | None = None
         self._is_closed = False
         self._event = asyncio.Event()  # the engine or a close has news
@@ -88,6 +90,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
                     self._stream.close()
             else:
                 self._stream = self._open_stream(wake)
+            self._stream.on_turn = self.on_turn
         elif self._stream.finish_reason in (None, "cancelled"):
             self._stream.check_open()
         return self._stream

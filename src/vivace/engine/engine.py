@@ -27,7 +27,7 @@ from vivace.backends.base import Backend
 from vivace.device import is_context_lost, use_threads
 from vivace.engine.pipeline import Pipeline, Spent, describe
 from vivace.engine.scheduler import EngineLimits, Plan, Scheduler
-from vivace.engine.utterance import Utterance
+from vivace.engine.utterance import Turn, Utterance
 from vivace.errors import EngineError, QueueFullError
 
 log = logging.getLogger(__name__)
@@ -38,16 +38,6 @@ LINGER_S = 0.5  # the thread waits for more work
 UNREAD_S = 2.0  # a stream that is not read for so long may be garbage
 COLLECT_EVERY_S = 10.0
 MAX_FAULTS = 3  # turns that fail in a row before the backend is rebuilt
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What a turn did, for metrics."""
-
-    num_admitted: int
-    num_stepped: int
-    num_frames: int  # for each of them
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,16 +304,21 @@ class Engine:
         for one in self._utterances():
             if one.num_wanted and one.is_ready:
                 one.wake()
-        self._report(plan, time.perf_counter() - began)
+        self._report(plan, began)
         return True
 
-    def _report(self, plan: Plan, seconds: float) -> None:
-        if self.on_turn is None:
+    def _report(self, plan: Plan, began: float) -> None:
+        given = {self.on_turn, *(one.on_turn for one in plan.stepped)}
+        if not (hooks := [hook for hook in given if hook is not None]):
             return
-        try:
-            self.on_turn(Turn(len(plan.admitted), len(plan.stepped), plan.num_frames, seconds))
-        except Exception:
-            log.warning("the hook for turns failed", exc_info=True)
+        waits_s = tuple(one.waited_s for one in plan.admitted if one.waited_s)
+        seconds = time.perf_counter() - began
+        turn = Turn(waits_s, len(plan.stepped), plan.num_frames, began, seconds)
+        for hook in hooks:
+            try:
+                hook(turn)
+            except Exception:
+                log.warning("the hook for turns failed", exc_info=True)
 
     def _sweep(self) -> None:
         """Free the slots of utterances that are over, and wake their readers."""

@@ -18,7 +18,7 @@ from vivace.audio.clip import Audio, AudioChunk
 from vivace.engine.assemble import Assembler
 from vivace.engine.engine import Engine
 from vivace.engine.timings import StreamTimings, UtteranceTimings, join_words
-from vivace.engine.utterance import Piece, Utterance, join
+from vivace.engine.utterance import Piece, Turn, Utterance, join
 from vivace.errors import EngineError, RequestError, StreamClosedError
 from vivace.model.config import CodecConfig
 from vivace.prompt import SpokenReference
@@ -97,6 +97,7 @@ class Stream(Iterator[AudioChunk]):
         self._is_cut = False  # by a limit, before the end of the text
         self._reason: FinishReason = "stop"
         self.finish_reason: FinishReason | None = None
+        self.on_turn: Callable[[Turn], None] | None = None  # of each utterance from here on
         self.num_utterances = 0
         self.is_runaway = False  # some speech was stopped because it did not end by itself
         self.admit_ms = 0.0  # how long the first prompt took to read
@@ -331,6 +332,7 @@ class Stream(Iterator[AudioChunk]):
             is_text_complete=line.is_complete,
             is_guarded=settings.is_guarded,
             has_budget=settings.is_guarded and not settings.is_limited,
+            on_turn=self.on_turn,
         )
         if self._is_cancelled:  # it may be set at any time, and is never unset
             utterance.cancel()

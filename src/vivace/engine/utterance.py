@@ -67,6 +67,21 @@ def join(pieces: list[Piece]) -> Piece:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a turn did, for metrics and traces."""
+
+    waits_s: tuple[float, ...]  # for a slot, of those that were admitted
+    num_stepped: int
+    num_frames: int  # for each of them
+    began: float  # of time.perf_counter
+    seconds: float
+
+    @property
+    def num_admitted(self) -> int:
+        return len(self.waits_s)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Utterance:
     """The engine's thread writes it; its reader sets `num_wanted` and takes frames.
@@ -81,9 +96,11 @@ class Utterance:
     is_text_complete: bool = True
     is_guarded: bool = True  # against stalls
     has_budget: bool = True  # of frames, by the length of the text
+    on_turn: Callable[[Turn], None] | None = None  # called by the engine's thread after its turns
     # -- the engine's
     slot: Slot | None = None
     since: float = 0.0  # when it was queued, then when it was admitted
+    waited_s: float = 0.0  # for its slot
     admit_ms: float = 0.0
     num_made: int = 0  # frames, including those being rendered
     num_rendered: int = 0
@@ -155,6 +172,7 @@ class Utterance:
     # -- the engine's thread -----------------------------------------------------------------
 
     def admit(self, slot: Slot, now: float) -> None:
+        self.waited_s = now - self.since
         self.slot, self.since, self._state = slot, now, State.RUNNING
 
     def extend(self, num_ids: int, is_last: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from vivace.errors import RequestError
+from vivace.errors import RequestError, TextError
 from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
 from vivace.script.script import SILENT_S, Line, seam
@@ -65,7 +65,7 @@ class LiveScript:
         if self._error is not None:
             raise self._error
         if self.is_over and not self._has_lines:
-            raise RequestError("the text has no words in it; there is nothing to say")
+            raise TextError("the text has no words in it; there is nothing to say")
 
     def next_part(self) -> Line | Pause | None:
         if self._line is not None and not self._line.skip():

@@ -13,6 +13,7 @@ from vivace.errors import (
     TextTooLongError,
     UnknownLanguageError,
     UnsupportedRequestError,
+    UnsupportedTextError,
 )
 from vivace.model.config import ModelConfig
 from vivace.prompt import (
@@ -233,7 +234,7 @@ class PromptWriter:
             message += "; no released checkpoint reads it"
         elif not RELEASED_LANGUAGES.issubset(languages):
             message += f"; load {SERVED_BY['custom_voice']}"
-        return UnsupportedRequestError(message)
+        return UnsupportedTextError(message)
 
     @property
     def default_voice(self) -> str | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from vivace.errors import RequestError, TextTooLongError
+from vivace.errors import TextError, TextTooLongError
 from vivace.script.prompts import MAX_TEXT_CHARS, PromptWriter
 from vivace.script.request import Request
 from vivace.text.emoji import drop_emoji
@@ -86,7 +86,7 @@ class KnownScript:
     """A text known in full; it is fed nothing."""
 
     def __init__(self, writer: PromptWriter, request: Request, trace: Trace | None = None) -> None:
-        """A RequestError if nothing of the text can be spoken, or some letters cannot."""
+        """A TextError if nothing of the text can be spoken, or some letters cannot."""
         assert isinstance(request.text, str)
         self._encode = writer.tokenizer.encode
         if trace is not None:
@@ -95,7 +95,7 @@ class KnownScript:
         self._num_taken = self._num_spoken = 0
         self._num_chars = sum(len(part) for part in self._parts if isinstance(part, str))
         if not self._num_chars:
-            raise RequestError("the text has no words in it; there is nothing to say")
+            raise TextError("the text has no words in it; there is nothing to say")
         for part in self._parts:
             if isinstance(part, str):
                 writer.check_letters(part)  # after cleaning, which removes links

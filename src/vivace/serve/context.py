@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from vivace.serve.metrics import Metrics
 from vivace.serve.models import Models
+from vivace.serve.otel import Traces
 from vivace.serve.settings import ServeSettings
 from vivace.serve.streams import Streams
 
@@ -36,4 +37,5 @@ class ServeContext:
         """With models that are not loaded yet: `await context.models.start()` loads them."""
         metrics = Metrics()
         models = Models(settings, metrics)
-        return cls(settings, models, metrics, Streams(models, metrics))
+        streams = Streams(models, metrics, Traces.open() if settings.otel else None)
+        return cls(settings, models, metrics, streams)

@@ -45,7 +45,7 @@ OUTPUTS |= {
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
-    encoders, clones = Encoders(), Clones()
+    encoders, clones = Encoders(context.metrics), Clones(context.metrics)
 
     async def answer(
         http: Request, voice_id: str, *, is_stream: bool, is_timed: bool = False

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from vivace.audio.encode import FORMATS, open_encoder
 from vivace.audio.resample import StreamResampler
 from vivace.errors import AudioError
+from vivace.serve.gauges import CountedThreads
+from vivace.serve.metrics import Metrics
 from vivace.serve.request import SpeechRequest
 
 SPEECH_FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")  # OpenAI's
@@ -26,8 +28,8 @@ CHEAP = ("flac", "wav", "pcm")  # encoded where they are: a thread would cost mo
 class Encoders:
     """Opens encoders that share a few threads."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(os.cpu_count() or 1, "vivace-encode")
+    def __init__(self, metrics: Metrics | None = None) -> None:
+        self._threads = CountedThreads(os.cpu_count() or 1, "encode", metrics)
 
     def warm_up(self) -> list[str]:
         """Import what the formats need, which takes a while; names those that cannot be written."""

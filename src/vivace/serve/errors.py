@@ -20,6 +20,8 @@ from vivace.errors import (
     RequestError,
     RunawayError,
     StreamClosedError,
+    TextError,
+    TextTooLongError,
     TTSError,
     UnknownLanguageError,
     UnknownVoiceError,
@@ -94,6 +96,9 @@ def describe(error: BaseException) -> Failure:
         return Failure(400, message, "voice_not_found", "voice")
     if isinstance(error, UnknownLanguageError):
         return Failure(400, message, "language_not_found", "language")
+    if isinstance(error, TextError):
+        is_long = isinstance(error, TextTooLongError)
+        return Failure(400, message, "text_too_long" if is_long else "invalid_request", "input")
     if isinstance(error, AudioError):
         return Failure(400, message, "invalid_audio")
     if isinstance(error, RequestError):

@@ -25,11 +25,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vivace.serve.access import Access, route_path
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.logs import FIELDS
+from vivace.serve.otel import RequestTrace
 from vivace.serve.streams import shutting_down
 
 log = logging.getLogger(__name__)
 
-CROWDED = "vivace_crowded"  # of a connection's state: there are too many
+CROWDED = "vivace_crowded"  # of a connection's state: there are too many, or of its address
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 SUBPROTOCOLS = ("vivace", "realtime")  # that may be accepted; a key never is
 EXPOSED = "x-request-id, retry-after, retry-after-ms, content-type, x-vivace-ignored"
@@ -51,7 +53,15 @@ class Guard:
             await self._app(scope, receive, send)
             return
         scope = self._settled(scope)
-        visit = Visit(self._context, scope, send, read_headers(scope))
+        headers, traces = read_headers(scope), self._context.streams.traces
+        if traces is None:
+            await self._attend(Visit(self._context, scope, send, headers), scope, receive)
+            return
+        with traces.request(scope.get("method", "WS")[:8], headers) as trace:
+            visit = Visit(self._context, scope, send, headers, trace)
+            await self._attend(visit, scope, receive)
+
+    async def _attend(self, visit: Visit, scope: Scope, receive: Receive) -> None:
         try:
             self._check_frame(scope, visit.headers)
             visit.origin = self._access.check_origin(visit.headers)
@@ -126,9 +136,14 @@ class Visit:
     """One request or socket on its way through: its id, its answer, its line in the log."""
 
     def __init__(
-        self, context: ServeContext, scope: Scope, send: Send, headers: Mapping[str, str]
+        self,
+        context: ServeContext,
+        scope: Scope,
+        send: Send,
+        headers: Mapping[str, str],
+        trace: RequestTrace | None = None,
     ) -> None:
-        self._context, self._scope, self._send = context, scope, send
+        self._context, self._scope, self._send, self._trace = context, scope, send, trace
         self.headers = headers
         self.origin: str | None = None  # of an allowed page elsewhere, which hears so
         self.request_id = new_request_id(scope)
@@ -176,11 +191,16 @@ class Visit:
         """One line a request, without anything that was said."""
         route = getattr(self._scope.get("route"), "path", "-")
         status = self._status or LEFT
-        self._context.metrics.count_request(route, status)
         seconds = time.perf_counter() - self._began
+        self._context.metrics.count_request(route, status, seconds)
         level = logging.DEBUG if route.startswith("/health") else logging.INFO
         method = self._scope.get("method", "WS")[:8]
-        log.log(level, "%s %s %s %d %.3fs", self.request_id, method, route, status, seconds)
+        fields = {"request_id": self.request_id, "method": method, "route": route}
+        fields |= {"status": status, "seconds": round(seconds, 6)}
+        line = (self.request_id, method, route, status, seconds)
+        log.log(level, "%s %s %s %d %.3fs", *line, extra={FIELDS: fields})
+        if self._trace is not None:
+            self._trace.end(route, status, self.request_id)
 
     def _own_headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"x-request-id", self.request_id.encode())]

@@ -19,8 +19,9 @@ import torch
 from vivace.errors import EngineError, TTSError
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
+from vivace.serve.gauges import watch_models
 from vivace.serve.metrics import Metrics
-from vivace.serve.pulse import HANG_TICKS, Pulse
+from vivace.serve.pulse import FULL_TICKS, HANG_TICKS, Fullness, Pulse
 from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.serve.voices import Voices, voice_key
 from vivace.tts import TTS
@@ -53,6 +54,7 @@ class Entry:
     is_broken: bool = False
     is_suspect: bool = False  # it is being probed after a failure
     is_hung: bool = False  # a turn did not end; until it is loaded again
+    is_full: bool = False  # requests were refused for long
     num_users: int = 0  # streams and enrolments
     last_used: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -77,6 +79,7 @@ class Models:
         self._tasks: set[asyncio.Task[None]] = set()
         self.created = int(time.time())
         self.on_lost: Callable[[TTSError], None] | None = None  # a broken model cannot be loaded
+        watch_models(metrics, self)
 
     @property
     def names(self) -> list[str]:
@@ -98,6 +101,11 @@ class Models:
         """Whether no model hangs in its backend."""
         return not any(entry.is_hung for entry in self._entries.values())
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a model's queue has been full for long."""
+        return any(entry.is_full for entry in self._entries.values())
+
     def cards(self) -> list[Card]:
         return [entry.card for entry in self._entries.values() if entry.card is not None]
 
@@ -117,6 +125,8 @@ class Models:
             self._start(self._unload_idle(self._settings.unload_after_s))
         if self._settings.turn_timeout_s:
             self._start(self._find_hung(self._settings.turn_timeout_s))
+        if self._settings.full_timeout_s:
+            self._start(self._find_full(self._settings.full_timeout_s))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -266,6 +276,14 @@ class Models:
                 has_stopped = pulses[model.name].has_stopped(model.tts.engine.busy_since)
                 if has_stopped and not self._entries[model.name].is_hung:
                     self._give_up(model, f"a turn did not end within {limit_s:g} s; ask again")
+
+    async def _find_full(self, limit_s: float) -> None:
+        seen = {name: Fullness() for name in self._entries}
+        while True:
+            await asyncio.sleep(limit_s / FULL_TICKS)
+            for name, entry in self._entries.items():
+                load = None if entry.model is None else entry.model.tts.engine.capacity()
+                entry.is_full = seen[name].has_lasted(load is not None and load.is_full)
 
     def _give_up(self, model: Model, reason: str) -> None:
         log.error("%s hangs: %s", model.name, reason)

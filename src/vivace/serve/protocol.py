@@ -11,6 +11,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 else:
     Mixed = object
 
-HEALTH_CONNECTIONS = 64  # besides `max_connections`
+HEALTH_CONNECTIONS = 64  # besides what is allowed, of all and of one address
 NOT_UTF8, TOO_BIG = 1007, 1009  # of a close frame
 MAX_FRAGMENTS = 1_024  # of one message
 MAX_PONG_BYTES = 256 * 1024  # unsent, above which pings are not answered
@@ -84,11 +85,20 @@ class TimedHTTP(SendDeadline, H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        num_over = len(self.connections) - self.settings.max_connections
+        num_over = max(
+            len(self.connections) - self.settings.max_connections,
+            self._num_of_address() - self.settings.max_connections_per_address,
+        )
         if num_over > HEALTH_CONNECTIONS:
             transport.abort()
         self.app_state = {**self.app_state, TRANSPORT: transport, CROWDED: num_over > 0}
         self._arm("headers", self.settings.header_timeout_s)
+
+    def _num_of_address(self) -> int:
+        """Connections of the peer's address, sockets among them."""
+        address = self.client and self.client[0]
+        others = (getattr(one, "client", None) for one in self.connections)
+        return sum(other is not None and other[0] == address for other in others)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
@@ -242,10 +252,11 @@ def _answer(failure: Failure) -> bytes:
     body = json.dumps(failure.body).encode()
     request_id = new_request_id({"headers": []}).encode()
     head = (
-        b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+        b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
         b"x-request-id: %b\r\nconnection: close\r\n\r\n"
     )
-    return head % (failure.status, len(body), request_id) + body
+    phrase = HTTPStatus(failure.status).phrase.encode()
+    return head % (failure.status, phrase, len(body), request_id) + body
 
 
 def _is_utf8(content: bytes) -> bool:

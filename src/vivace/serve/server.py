@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from vivace.errors import RequestError, TTSError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
+from vivace.serve.gauges import CountedThreads, watch_process
 from vivace.serve.protocol import http_protocol, socket_protocol
 
 if TYPE_CHECKING:
@@ -43,8 +46,19 @@ class Server:
         self._stopping: asyncio.Task[None] | None = None
         self._loss: TTSError | None = None
         context.models.on_lost = self._give_up
+        watch_process(context.metrics)
+        context.metrics.watch("connections", "Open connections.", self._connections, "kind")
+        limit = float(context.settings.max_connections)
+        context.metrics.watch("max_connections", "That may be open.", lambda: {"": limit})
         if has_http:
             self._build_http(context)
+
+    def _connections(self) -> dict[str, float]:
+        opened = list(self._uvicorn.server_state.connections) if self._has_http else []
+        num_sockets = sum(isinstance(one, WebSocketsSansIOProtocol) for one in opened)
+        counted = {"http": float(len(opened) - num_sockets), "websocket": float(num_sockets)}
+        num_wyoming = 0 if self.wyoming is None else self.wyoming.num_connections
+        return {**counted, "wyoming": float(num_wyoming)}
 
     def _build_http(self, context: ServeContext) -> None:
         settings = context.settings
@@ -79,7 +93,12 @@ class Server:
         An error of the address, of a model, or of one that broke and cannot be loaded again, is
         raised: a supervisor starts the process again.
         """
+        num_threads = min(32, (os.cpu_count() or 1) + 4)  # as asyncio's own
+        threads = CountedThreads(num_threads, "work", self.context.metrics)
+        asyncio.get_running_loop().set_default_executor(threads)
         async with contextlib.AsyncExitStack() as stack:
+            if self.context.streams.traces is not None:
+                stack.callback(self.context.streams.traces.close)
             stack.push_async_callback(self.context.models.close)
             http, wyoming = self._bind(stack)
             self._handle_signals()

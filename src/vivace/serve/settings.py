@@ -20,6 +20,9 @@ EMBEDDED = "vivace"  # the name that the voice inside the package is served by
 MIB = 2**20
 UNPRINTED = ("api_keys", "api_key_env")
 PROFILES = ("latency", "balanced", "throughput")
+LOG_FORMATS = ("text", "json")
+OPTIONAL = {"max_queue", "max_voices", "drain_timeout_s", "unload_after_s", "turn_timeout_s"}
+OPTIONAL |= {"full_timeout_s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class ServeSettings:
     revision: str | None = None
     offline: bool = False
     turn_timeout_s: float = 60.0  # after a turn of so long the model has hung; 0: never
+    full_timeout_s: float = 30.0  # a queue that was full for so long is not ready; 0: it is
     unload_after_s: float | None = None  # idle so long, a model gives its memory back
     # limits
     max_text_chars: int = 65_536  # of one request, and of one utterance over a socket
@@ -82,6 +86,7 @@ class ServeSettings:
     max_audio_bytes: int = 10 * MIB  # of a recording, decoded from base64
     max_message_bytes: int = 256 * 1024  # of one message over a socket
     max_connections: int = 1_024  # 64 more are answered on /health only
+    max_connections_per_address: int = 512  # as many more, likewise; a proxy is one address
     max_voices: int = 1_000  # in the library, created over the network
     max_requests_per_minute: int | None = None  # of one key, or of one address without keys
     header_timeout_s: float = 10.0  # from the connection to the end of the headers
@@ -90,6 +95,9 @@ class ServeSettings:
     keep_alive_s: float = 30.0  # an idle connection
     socket_idle_s: float = 300.0  # a WebSocket without a message and without speech
     drain_timeout_s: float = 30.0  # from SIGTERM until running streams are cut
+    # what can be seen
+    log_format: Literal["text", "json"] = "text"
+    otel: bool = False  # send traces; the OTEL_* variables say where to
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -99,6 +107,8 @@ class ServeSettings:
             raise RequestError(f"two models are named {twice[0]!r}; write NAME=SOURCE for one")
         if self.profile not in PROFILES:
             raise RequestError(f"profile is one of {', '.join(PROFILES)}, not {self.profile!r}")
+        if self.log_format not in LOG_FORMATS:
+            raise RequestError(f"log_format is text or json, not {self.log_format!r}")
         for port in (self.port, self.wyoming_port or 0):
             if not 0 <= port <= 65_535:
                 raise RequestError(f"a port is 0 to 65535, not {port}")
@@ -176,8 +186,7 @@ def field_names() -> list[str]:
 
 def _is_limit(name: str) -> bool:
     """Of what there has to be some; no queue, no voices made and no wait at a drain are fine."""
-    is_optional = name in ("max_queue", "max_voices", "drain_timeout_s", "unload_after_s")
-    return not is_optional and (name.startswith("max_") or name.endswith("_s"))
+    return name not in OPTIONAL and (name.startswith("max_") or name.endswith("_s"))
 
 
 def public_name(field_name: str) -> str:
@@ -259,6 +268,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "str": str,
     "Literal['latency', 'balanced', 'throughput']": str,
     'Literal["latency", "balanced", "throughput"]': str,
+    "Literal['text', 'json']": str,
+    'Literal["text", "json"]': str,
     "int": _above_0(int),
     "float": _above_0(float),
     "bool": _truth,

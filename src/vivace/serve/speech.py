@@ -27,6 +27,7 @@ from vivace.serve.body import Outlet, WhileConnected
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import Encoders, SpeechEncoder
 from vivace.serve.errors import RefusedError, describe
+from vivace.serve.metrics import Metrics
 from vivace.serve.models import Model
 from vivace.serve.request import SpeechRequest
 from vivace.speech import Word
@@ -51,7 +52,7 @@ OpenSpeech = Callable[[], AbstractAsyncContextManager[AsyncIterator[AudioChunk]]
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
-    encoders, clones = Encoders(), Clones()
+    encoders, clones = Encoders(context.metrics), Clones(context.metrics)
     if missing := encoders.warm_up():
         log.warning("cannot be written here: %s", ", ".join(missing))
     schema = {"application/json": {"schema": SpeechRequest.model_json_schema()}}
@@ -147,20 +148,27 @@ class Clones:
     A client that sends a recording with every sentence has it cloned once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics | None = None) -> None:
+        self._num_asked = 0  # and not yet answered
+        if metrics is not None:
+            metrics.watch_pool("clone", lambda: (self._num_asked, 1))
         self._voices: OrderedDict[tuple[str, bytes, str | None], Voice] = OrderedDict()
         self._lock = asyncio.Lock()  # one after another: they share the processor with speech
 
     async def get(self, model: Model, recording: bytes, transcript: str | None) -> Voice:
         key = (model.name, hashlib.sha256(recording).digest(), transcript)
-        async with self._lock:
-            voice = self._voices.pop(key, None)
-            if voice is None:
-                voice = await asyncio.to_thread(model.tts.clone, recording, transcript)
-            self._voices[key] = voice  # the last used is the last
-            if len(self._voices) > MAX_CLONES:
-                self._voices.popitem(last=False)
-            return voice
+        self._num_asked += 1
+        try:
+            async with self._lock:
+                voice = self._voices.pop(key, None)
+                if voice is None:
+                    voice = await asyncio.to_thread(model.tts.clone, recording, transcript)
+                self._voices[key] = voice  # the last used is the last
+                if len(self._voices) > MAX_CLONES:
+                    self._voices.popitem(last=False)
+                return voice
+        finally:
+            self._num_asked -= 1
 
 
 @dataclass(slots=True)
@@ -225,7 +233,8 @@ class SpeechAnswer:
             if not outlet.is_started:
                 raise
             failure = describe(error)
-            log.warning("a speech broke off: %s", failure.message)
+            known = failure.message if failure.status >= 500 else failure.code  # no text
+            log.warning("a speech broke off: %s", known)
             if self._is_sse:
                 await outlet.write(sse.error(failure))
             outlet.abort()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 from starlette.websockets import WebSocketDisconnect
@@ -22,6 +22,7 @@ from vivace.errors import BackendError, EngineError, NumericError, QueueFullErro
 from vivace.serve.errors import RefusedError, describe
 from vivace.serve.metrics import Metrics
 from vivace.serve.models import Model, Models
+from vivace.serve.otel import SpeechTrace, Traces
 
 DRAINING_RETRY_S = 5.0
 
@@ -29,12 +30,15 @@ DRAINING_RETRY_S = 5.0
 class Streams:
     """The active streams: how many, whether new ones are taken, and when the last is over."""
 
-    def __init__(self, models: Models, metrics: Metrics) -> None:
+    def __init__(self, models: Models, metrics: Metrics, traces: Traces | None = None) -> None:
         self._models, self._metrics = models, metrics
+        self.traces = traces
         self._num_active = self._num_held = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self.draining = asyncio.Event()  # set: the server is about to stop
+        active = "Streams that are open, running or waiting."
+        metrics.watch("active_streams", active, lambda: {"": self._num_active})
 
     @property
     def num_active(self) -> int:
@@ -78,13 +82,16 @@ class Streams:
         self._num_active += 1
         stream: Any = None
         try:
-            with self._models.in_use(model):
+            with self._models.in_use(model), self._traced(model) as trace:
                 stream = model.tts.astream(text, **options)
-                yield self._count(stream, model)
+                if trace is not None:
+                    stream.on_turn = trace.note
+                yield self._count(stream, model, trace)
         except (WebSocketDisconnect, ConnectionError):  # the client's end, not a failure
             raise
         except Exception as error:
-            self._metrics.count_failure(describe(error).status)
+            failure = describe(error)
+            self._metrics.count_failure(failure.status, failure.code)
             if _is_suspect(error):
                 self._models.suspect(model)
             raise
@@ -95,14 +102,23 @@ class Streams:
             finally:
                 self._num_active -= 1
 
-    async def _count(self, stream: Any, model: Model) -> AsyncIterator[AudioChunk]:
+    def _traced(self, model: Model) -> AbstractContextManager[SpeechTrace | None]:
+        return nullcontext() if self.traces is None else self.traces.speech(model.name)
+
+    async def _count(
+        self, stream: Any, model: Model, trace: SpeechTrace | None
+    ) -> AsyncIterator[AudioChunk]:
         began = time.perf_counter()
-        is_first = True
+        first_s: float | None = None
         async for chunk in stream:
-            if is_first:
-                self._metrics.observe_first_audio(model.name, time.perf_counter() - began)
-                is_first = False
-            self._metrics.count_audio(model.name, len(chunk.samples) / chunk.sample_rate)
+            if first_s is None:
+                first_s = time.perf_counter() - began
+                self._metrics.observe_first_audio(model.name, first_s)
+            seconds = len(chunk.samples) / chunk.sample_rate
+            self._metrics.count_audio(model.name, seconds)
+            if trace is not None:
+                trace.first_audio_s, trace.finish_reason = first_s, chunk.finish_reason
+                trace.audio_s += seconds
             yield chunk
         self._metrics.count_stream(model.name)
 

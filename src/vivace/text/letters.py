@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
-from vivace.errors import RequestError
+from vivace.errors import TextError
 from vivace.text.emoji import EMOJI
 
 _LATIN = ("LATIN",)
@@ -34,12 +34,12 @@ def is_blank(text: str) -> bool:
 
 
 def check_speakable(text: str, *, with_emoji: bool = False) -> None:
-    """A RequestError for a text of which nothing can be said; needs no model."""
+    """A TextError for a text of which nothing can be said; needs no model."""
     if not is_speakable(text, with_emoji=with_emoji):
         what = (
             "is empty or blank" if is_blank(text) else f"has no words in it: {text.strip()[:40]!r}"
         )
-        raise RequestError(f"the text {what}; there is nothing to say")
+        raise TextError(f"the text {what}; there is nothing to say")
 
 
 @lru_cache(maxsize=4096)

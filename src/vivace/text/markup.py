@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vivace.errors import RequestError
+from vivace.errors import RequestError, TextError
 from vivace.text.spelling import MARK_PATTERN
 from vivace.text.trie import Trie
 
@@ -34,7 +34,7 @@ class Pause:
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds <= MAX_PAUSE_S:
-            raise RequestError(
+            raise TextError(
                 f"a pause lasts more than 0 and at most {MAX_PAUSE_S:g} seconds, "
                 f"not {self.seconds:g}; write [pause 0.5s] or [pause 500ms]"
             )

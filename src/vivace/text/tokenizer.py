@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from vivace.checkpoint_files import read_json, read_text
-from vivace.errors import CheckpointError, RequestError
+from vivace.errors import CheckpointError, RequestError, TextError
 
 Role = Literal["assistant", "user"]
 
@@ -86,7 +86,7 @@ class TextTokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             found = f"U+{ord(text[error.start]):04X}"
-            raise RequestError(
+            raise TextError(
                 f"character {error.start} of the text is half of a surrogate pair ({found}) "
                 "and cannot be encoded; send valid Unicode"
             ) from None

@@ -21,7 +21,7 @@ ELEVENLABS = "/v1/text-to-speech/{voice_id}"
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
-    studio = Studio(context, Encoders(), Clones())
+    studio = Studio(context, Encoders(context.metrics), Clones(context.metrics))
 
     @router.websocket(OMNI)
     async def omni(websocket: WebSocket) -> None:

@@ -29,9 +29,10 @@ class WyomingServer:
 
     def __init__(self, context: ServeContext) -> None:
         self._context = context
-        self._studio = Studio(context, Encoders(), Clones())
+        self._studio = Studio(context, Encoders(context.metrics), Clones(context.metrics))
         self._access = Access(context.settings)
         self._sessions: dict[Session, asyncio.Task[None]] = {}
+        self._addresses: dict[Session, object] = {}
 
     @property
     def num_connections(self) -> int:
@@ -60,17 +61,22 @@ class WyomingServer:
             session.drain()
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._sessions) >= self._context.settings.max_connections:
+        peer = writer.get_extra_info("peername")
+        if self._is_crowded(peer and peer[0]):
             with suppress(OSError):
                 writer.write(encode_event(Error(CROWDED.message, CROWDED.code).event()))
                 writer.close()
             return
-        peer = writer.get_extra_info("peername")
         session = Session(reader, writer, self._studio)
         task = asyncio.current_task()
         assert task is not None
-        self._sessions[session] = task
+        self._sessions[session], self._addresses[session] = task, peer and peer[0]
         try:
             await session.run(partial(self._access.check_rate, peer[0] if peer else "-"))
         finally:
-            del self._sessions[session]
+            del self._sessions[session], self._addresses[session]
+
+    def _is_crowded(self, address: object) -> bool:
+        settings, addresses = self._context.settings, list(self._addresses.values())
+        has_many = addresses.count(address) >= settings.max_connections_per_address
+        return has_many or len(self._sessions) >= settings.max_connections

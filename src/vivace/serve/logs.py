@@ -1,0 +1,58 @@
+"""One line for each event on stderr, as text or as JSON.
+
+JSON lines have fields that programs can rely on, and nothing that was said: of an exception its
+type and where it was raised, because its message may quote the text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+from typing import Any
+
+from vivace.serve.otel import trace_id
+
+FIELDS = "vivace_fields"  # of a record: what it says, for programs
+PLAIN = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+MAX_STACK = 12  # innermost frames
+
+
+def log_to_stderr(log_format: str) -> None:
+    """One line a request; uvicorn's own lines would repeat paths and tracebacks."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(PLAIN))
+    logger = logging.getLogger("vivace")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    for name in ("uvicorn.error", "uvicorn.access"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {
+            "time": _time(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if (current := trace_id()) is not None:
+            told["trace_id"] = current
+        told |= getattr(record, FIELDS, {})
+        if record.exc_info and record.exc_info[1] is not None:
+            told |= _describe(record.exc_info[1])
+        return json.dumps(told, ensure_ascii=False)
+
+
+def _time(seconds: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    frames = traceback.extract_tb(error.__traceback__)[-MAX_STACK:]
+    stack = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    return {"error": type(error).__name__, "stack": stack}

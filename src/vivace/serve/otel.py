@@ -1,0 +1,166 @@
+"""OpenTelemetry traces: a request, its speeches, and of each its wait for a slot and its turns.
+
+Off unless `--otel` asks for it; the package is the extra `otel`. Where spans are sent, how many are
+kept and what the service is called, the standard OTEL_* variables say. Nothing that was said is in
+a span.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from vivace._version import __version__
+from vivace.errors import RequestError
+from vivace.serve.metrics import Turn
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+    from opentelemetry.trace import Span, Tracer
+
+MAX_TURNS = 64  # of one speech that become spans; the rest is counted
+NANOSECONDS = 1_000_000_000
+SERVER_FAULT = 500
+
+
+class Traces:
+    """Makes the spans of one server; `close` sends what is left."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer: Tracer = provider.get_tracer("vivace", __version__)
+
+    @classmethod
+    def open(cls, processor: SpanProcessor | None = None) -> Traces:
+        """With an exporter over OTLP and HTTP, unless tests give a processor of their own."""
+        try:
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+
+            processor = processor or _otlp_processor()
+        except ImportError as error:
+            raise RequestError(
+                f"traces need OpenTelemetry: pip install 'vivace[otel]' brings it ({error})"
+            ) from error
+        named = Resource.create({"service.version": __version__})
+        if str(named.attributes.get("service.name", "")).startswith("unknown_service"):
+            named = named.merge(Resource({"service.name": "vivace"}))
+        provider = TracerProvider(resource=named)
+        provider.add_span_processor(processor)
+        return cls(provider)
+
+    def close(self) -> None:
+        self._provider.shutdown()
+
+    @contextmanager
+    def request(self, method: str, headers: Mapping[str, str]) -> Iterator[RequestTrace]:
+        """A span that continues the client's, and is the current one inside the block."""
+        from opentelemetry.propagate import extract
+        from opentelemetry.trace import SpanKind
+
+        attributes = {"http.request.method": method}
+        with self._tracer.start_as_current_span(
+            method,
+            context=extract(headers),
+            kind=SpanKind.SERVER,
+            attributes=attributes,
+            record_exception=False,  # its message may quote the text
+            set_status_on_exception=False,
+        ) as span:
+            yield RequestTrace(span, method)
+
+    @contextmanager
+    def speech(self, model: str) -> Iterator[SpeechTrace]:
+        """A span inside the current one; its children are written when it ends."""
+        from opentelemetry.trace import StatusCode
+
+        span = self._tracer.start_span("speech", attributes={"vivace.model": model})
+        trace = SpeechTrace(span)
+        try:
+            yield trace
+        except BaseException as error:
+            span.set_status(StatusCode.ERROR, type(error).__name__)
+            span.set_attribute("error.type", type(error).__name__)
+            raise
+        finally:
+            if span.is_recording():
+                trace.write(self._tracer)
+            span.end()
+
+
+class RequestTrace:
+    def __init__(self, span: Span, method: str) -> None:
+        self._span, self._method = span, method
+
+    def end(self, route: str, status: int, request_id: str) -> None:
+        from opentelemetry.trace import StatusCode
+
+        self._span.update_name(f"{self._method} {route}")
+        self._span.set_attribute("http.route", route)
+        self._span.set_attribute("http.response.status_code", status)
+        self._span.set_attribute("vivace.request_id", request_id)
+        if status >= SERVER_FAULT:
+            self._span.set_status(StatusCode.ERROR)
+
+
+class SpeechTrace:
+    """What is known of a speech; turns are noted by the engine's thread and become spans later."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        self._began = time.perf_counter()
+        self._epoch_ns = time.time_ns() - int(self._began * NANOSECONDS)
+        self._turns: list[Turn] = []
+        self._num_turns = 0
+        self.first_audio_s: float | None = None
+        self.audio_s = 0.0
+        self.finish_reason: str | None = None
+
+    def note(self, turn: Turn) -> None:
+        """Called by the engine's thread."""
+        self._num_turns += 1
+        if len(self._turns) < MAX_TURNS:
+            self._turns.append(turn)
+
+    def write(self, tracer: Tracer) -> None:
+        from opentelemetry.trace import set_span_in_context
+
+        known: dict[str, Any] = {
+            "vivace.turns": self._num_turns,
+            "vivace.audio_seconds": round(self.audio_s, 3),
+            "vivace.first_audio_seconds": self.first_audio_s,
+            "vivace.finish_reason": self.finish_reason,
+        }
+        self._span.set_attributes({name: v for name, v in known.items() if v is not None})
+        inside = set_span_in_context(self._span)
+        if self._turns:
+            waiting = tracer.start_span("wait for a slot", inside, start_time=self._ns(self._began))
+            waiting.end(self._ns(max(self._began, self._turns[0].began)))
+        for turn in list(self._turns):
+            attributes = {"vivace.streams": turn.num_stepped, "vivace.frames": turn.num_frames}
+            span = tracer.start_span(
+                "turn", inside, attributes=attributes, start_time=self._ns(turn.began)
+            )
+            span.end(self._ns(turn.began + turn.seconds))
+
+    def _ns(self, seconds: float) -> int:
+        return self._epoch_ns + int(seconds * NANOSECONDS)
+
+
+def trace_id() -> str | None:
+    """Of the current span; None where there is none, or nothing that could have made one."""
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        return None
+    found = api.get_current_span().get_span_context()
+    return f"{found.trace_id:032x}" if found.is_valid else None
+
+
+def _otlp_processor() -> SpanProcessor:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    return BatchSpanProcessor(OTLPSpanExporter())

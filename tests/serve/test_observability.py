@@ -1,0 +1,315 @@
+"""What can be seen of a running server: metrics, the dashboard over them, logs and traces."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from websockets.sync.client import connect
+
+from vivace.serve.gauges import CountedThreads
+from vivace.serve.logs import JsonFormatter
+from vivace.serve.metrics import Metrics
+from vivace.serve.otel import MAX_TURNS, Traces
+from vivace.serve.settings import ServeSettings
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 60.0
+SECRET = "The password of the vault is marmalade."
+SPEECH = {"model": "tts-1", "input": SECRET, "voice": "alloy", "response_format": "pcm"}
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.fixture(scope="module")
+def backend() -> ScriptedSpeech:
+    plans = {5: Plan(fails_at=9), 6: Plan(is_refused=True), 7: Plan(1_200)}
+    return ScriptedSpeech(plans=plans, max_streams=1, max_queue=4)
+
+
+@pytest.fixture(scope="module")
+def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    settings = ServeSettings(port=0, voices=tmp_path_factory.mktemp("voices"))
+    with running(settings, backend.load) as opened:
+        yield opened
+
+
+def speak(url: str, **fields: object) -> httpx.Response:
+    headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "x-request-id": "mine"}
+    return httpx.post(
+        f"{url}/v1/audio/speech", json=SPEECH | fields, headers=headers, timeout=LIMIT_S
+    )
+
+
+def sample_names(text: str) -> set[str]:
+    rows = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {re.split(r"[{ ]", row)[0] for row in rows}
+
+
+def families(text: str) -> set[str]:
+    return set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+
+
+# --- metrics ----------------------------------------------------------------------------------
+
+
+def test_every_metric_of_the_dashboard_is_one_that_the_server_has(server: Running) -> None:
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "vivace.json").read_text("utf-8"))
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked += [one["query"]["query"] for one in dashboard["templating"]["list"][1:]]
+    named = {name for one in asked for name in re.findall(r"\b(?:vivace|process)_\w+", one)}
+    assert speak(server.url).status_code == 200
+    assert speak(server.url, seed=6).status_code == 500
+    wait_for(server, 'vivace_http_requests_total{route="/v1/audio/speech",status="500"}')
+    text = httpx.get(f"{server.url}/metrics").text
+    unseen = {"vivace_rebuilds_total", "vivace_device_memory_bytes"} & families(text)
+    assert named - sample_names(text) - unseen == set()
+    assert {"vivace_waiting_streams", "vivace_pool_tasks", "vivace_connections"} <= named
+
+
+def test_every_metric_is_documented(server: Running) -> None:
+    page = (ROOT / "docs" / "observability.md").read_text("utf-8")
+    named = families(httpx.get(f"{server.url}/metrics").text)
+    missing = {name for name in named if f"`{name}`" not in page}
+    assert len(named) > 20
+    assert not missing
+
+
+def test_queues_and_pools_show_what_waits(server: Running, backend: ScriptedSpeech) -> None:
+    name = 'vivace_slot_wait_seconds_count{model="vivace"}'
+    before = level(server, name)
+    backend.is_open.clear()
+    asked = [threading.Thread(target=speak, args=(server.url,)) for _ in range(3)]
+    for one in asked:
+        one.start()
+    try:
+        wait_for(server, 'vivace_waiting_streams{model="vivace"} 2')
+        assert level(server, 'vivace_running_streams{model="vivace"}') == 1
+        assert level(server, 'vivace_connections{kind="http"}') >= 4
+        assert level(server, 'vivace_pool_workers{pool="work"}') >= 5
+    finally:
+        backend.is_open.set()
+    for one in asked:
+        one.join(LIMIT_S)
+    assert level(server, name) == before + 3
+    name = 'vivace_request_seconds_count{route="/v1/audio/speech"}'
+    wait_until(lambda: level(server, name) >= 3)
+
+
+def test_a_socket_is_counted_as_one(server: Running) -> None:
+    url = f"{server.url.replace('http', 'ws')}/v1/audio/speech/stream"
+    with connect(url, proxy=None):
+        wait_for(server, 'vivace_connections{kind="websocket"} 1')
+    wait_for(server, 'vivace_connections{kind="websocket"} 0')
+
+
+def level(server: Running, name: str) -> float:
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)
+
+
+def wait_for(server: Running, line: str) -> None:
+    wait_until(lambda: line in httpx.get(f"{server.url}/metrics").text)
+
+
+def test_a_pool_counts_tasks_that_run_and_wait() -> None:
+    metrics, may_end = Metrics(), threading.Event()
+    with CountedThreads(1, "few", metrics) as pool:
+        tasks = [pool.submit(may_end.wait, LIMIT_S) for _ in range(3)]
+        assert 'vivace_pool_tasks{pool="few"} 3' in metrics.render()
+        assert 'vivace_pool_workers{pool="few"} 1' in metrics.render()
+        may_end.set()
+        assert all(task.result() for task in tasks)
+    assert 'vivace_pool_tasks{pool="few"} 0' in metrics.render()
+
+
+# --- logs -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def json_lines() -> Iterator[io.StringIO]:
+    logger, written = logging.getLogger("vivace"), io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(JsonFormatter())
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield written
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+def test_json_lines_have_fields_and_nothing_that_was_said(server: Running) -> None:
+    with json_lines() as written:
+        assert speak(server.url).status_code == 200
+        assert speak(server.url, seed=6).status_code == 500
+        assert speak(server.url, speed="marmalade").status_code == 400
+        assert speak(server.url, input="!!!").status_code == 400
+        with pytest.raises(httpx.RemoteProtocolError):
+            speak(server.url, seed=5)
+        wait_until(lambda: written.getvalue().count('"route": "/v1/audio/speech"') == 5)
+    lines = [json.loads(line) for line in written.getvalue().splitlines()]
+    asked = [line for line in lines if line.get("route") == "/v1/audio/speech"]
+    assert [line["status"] for line in asked] == [200, 500, 400, 400, 200]
+    assert all(line["request_id"] == "mine" and line["seconds"] >= 0 for line in asked)
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    assert "marmalade" not in written.getvalue()
+    assert "!!!" not in written.getvalue()
+
+
+def test_an_exception_in_json_has_its_type_and_place_but_not_its_message() -> None:
+    with json_lines() as written:
+        try:
+            raise ValueError(SECRET)
+        except ValueError:
+            logging.getLogger("vivace.test").exception("it failed")
+    line = json.loads(written.getvalue())
+    assert (line["error"], line["message"]) == ("ValueError", "it failed")
+    assert Path(__file__).name in line["stack"][-1]
+    assert "marmalade" not in written.getvalue()
+
+
+# --- traces -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def traced(server: Running) -> Iterator[InMemorySpanExporter]:
+    """The request's span ends after its answer, so they are waited for."""
+    exporter = InMemorySpanExporter()
+    server.context.streams.traces = traces = Traces.open(SimpleSpanProcessor(exporter))
+    try:
+        yield exporter
+        wait_until(lambda: any(span.name.endswith("/v1/audio/speech") for span in seen(exporter)))
+    finally:
+        server.context.streams.traces = None
+        traces.close()
+
+
+def seen(exporter: InMemorySpanExporter) -> tuple[ReadableSpan, ...]:
+    return tuple(exporter.get_finished_spans())
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    for _ in range(6_000):
+        if is_so():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it did not come")
+
+
+def by_name(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in exporter.get_finished_spans() if span.name == name]
+
+
+def parent_of(span: ReadableSpan) -> int:
+    assert span.parent is not None
+    return span.parent.span_id
+
+
+def test_a_trace_goes_from_the_clients_span_to_the_turns(server: Running) -> None:
+    with traced(server) as exporter:
+        assert speak(server.url).status_code == 200
+    (request,) = by_name(exporter, "POST /v1/audio/speech")
+    (speech,) = by_name(exporter, "speech")
+    (waiting,) = by_name(exporter, "wait for a slot")
+    turns = by_name(exporter, "turn")
+    assert parent_of(request) == int(PARENT, 16)
+    assert {span.context.trace_id for span in exporter.get_finished_spans()} == {int(TRACE, 16)}
+    assert parent_of(speech) == request.context.span_id
+    assert parent_of(waiting) == speech.context.span_id
+    assert {parent_of(turn) for turn in turns} == {speech.context.span_id}
+    assert sum(turn.attributes["vivace.frames"] for turn in turns) >= 25
+    assert speech.attributes["vivace.audio_seconds"] == 2.0
+    assert speech.attributes["vivace.turns"] == len(turns)
+    assert speech.attributes["vivace.finish_reason"] == "stop"
+    assert request.attributes["http.response.status_code"] == 200
+    for span in (waiting, *turns):
+        assert speech.start_time - 1_000_000 <= span.start_time <= span.end_time
+    assert "marmalade" not in "".join(span.to_json() for span in exporter.get_finished_spans())
+
+
+def test_a_long_speech_has_so_many_turns_in_its_trace_and_no_more(server: Running) -> None:
+    with traced(server) as exporter:
+        assert speak(server.url, seed=7, max_new_tokens=1_200).status_code == 200
+    (speech,) = by_name(exporter, "speech")
+    assert len(by_name(exporter, "turn")) == MAX_TURNS < speech.attributes["vivace.turns"]
+
+
+def test_a_speech_over_a_socket_and_one_that_fails_are_traced(server: Running) -> None:
+    url = f"{server.url.replace('http', 'ws')}/v1/audio/speech/stream"
+    with traced(server) as exporter:
+        assert speak(server.url, seed=6).status_code == 500
+        (failed,) = by_name(exporter, "speech")
+        with connect(url, proxy=None) as opened:
+            for message in (
+                {"type": "session.config", "response_format": "pcm"},
+                {"type": "input.text", "text": SECRET},
+                {"type": "input.done"},
+            ):
+                opened.send(json.dumps(message))
+            while b"session.done" not in _bytes(opened.recv(timeout=LIMIT_S)):
+                pass
+        wait_until(lambda: bool(by_name(exporter, "WS /v1/audio/speech/stream")))
+    assert (failed.status.status_code.name, failed.status.description) == ("ERROR", "EngineError")
+    assert not failed.events  # an exception's message may quote the text
+    spoken = by_name(exporter, "speech")[1]
+    (socket,) = by_name(exporter, "WS /v1/audio/speech/stream")
+    assert parent_of(spoken) == socket.context.span_id
+
+
+def _bytes(message: str | bytes) -> bytes:
+    return message if isinstance(message, bytes) else message.encode()
+
+
+def test_traces_are_sent_by_otlp(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace_service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    sent: list[bytes] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            sent.append(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as collector:
+        thread = threading.Thread(target=collector.serve_forever)
+        thread.start()
+        endpoint = f"http://127.0.0.1:{collector.server_port}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+        server.context.streams.traces = traces = Traces.open()
+        try:
+            assert speak(server.url).status_code == 200
+            wait_until(lambda: not server.context.streams.num_active)
+            traces.close()
+        finally:
+            server.context.streams.traces = None
+            collector.shutdown()
+            thread.join(LIMIT_S)
+    spans, services = [], set()
+    for body in sent:
+        request = trace_service.ExportTraceServiceRequest.FromString(body)
+        for resource in request.resource_spans:
+            attributes = {one.key: one.value.string_value for one in resource.resource.attributes}
+            services.add(attributes["service.name"])
+            spans += [span.name for scope in resource.scope_spans for span in scope.spans]
+    assert services == {"vivace"}
+    assert {"speech", "wait for a slot", "turn"} <= set(spans)

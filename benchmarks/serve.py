@@ -4,10 +4,13 @@
     PYTHONPATH=src python benchmarks/serve.py 1.7B-CustomVoice --frames 100 --streams 1 64
 
 Without a name it is the embedded voice; a released model's name has its true shape and random
-weights; anything else is loaded. Every stream is an utterance of `--frames` at most. First come
+weights, with `:half` after it for a codec in half precision; anything else is loaded. Every stream is an utterance of `--frames` at most. First come
 `tts.astream`s in one process, then as many connections from another process to a server in this
-one, over loopback. The clients are plain asyncio. Wyoming needs its extra and has no limit of
-frames, so its utterances are whole; random weights do not end them and are not measured with it.
+one, over loopback. At first all streams begin at the same instant; `--rounds` adds a second figure,
+`steady`: as many clients, each with so many utterances one after another, of half to one and a half
+times the frames; what they wait for their first one is not counted. The clients are plain asyncio.
+Wyoming needs its extra and has no limit of frames, so its utterances are whole; random weights do
+not end them and are not measured with it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -41,8 +45,8 @@ class Run:
 
 def main() -> None:
     if sys.argv[1:2] == ["--client"]:
-        url, num_streams, body = sys.argv[2:]
-        run = asyncio.run(ask_all(url, int(num_streams), body.encode()))
+        url, num_streams, num_rounds, body = sys.argv[2:]
+        run = asyncio.run(ask_all(url, int(num_streams), int(num_rounds), json.loads(body)))
         print(json.dumps(asdict(run)))
         return
     arguments = parse_arguments()
@@ -59,11 +63,16 @@ def main() -> None:
             }
             direct, served, wyoming = [], [], []
             for _ in rounds(arguments):  # by turns: the machine may have other work
-                direct.append(asyncio.run(speak_all(tts, num_streams, options)))
-                served.append(ask_from_outside(url, num_streams, body))
+                direct.append(asyncio.run(speak_all(tts, num_streams, 1, options)))
+                served.append(ask_from_outside(url, num_streams, 1, body))
                 if wyoming_url is not None:
-                    wyoming.append(ask_from_outside(wyoming_url, num_streams, {"text": TEXT}))
+                    wyoming.append(ask_from_outside(wyoming_url, num_streams, 1, {"text": TEXT}))
             results.append(compare(num_streams, direct[1:], served[1:], wyoming[1:]))
+            if arguments.rounds:
+                size = (num_streams, arguments.rounds)
+                alone = asyncio.run(speak_all(tts, *size, options))
+                asked = ask_from_outside(url, *size, body)
+                results[-1]["steady"] = compare(num_streams, [alone], [asked], [])
             print_row(results[-1])
     if arguments.json:
         from vivace.cli.bench.machine import machine
@@ -80,6 +89,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 64], help="at once")
     parser.add_argument("--frames", type=int, default=50, help="of one utterance, 80 ms each")
     parser.add_argument("--repeats", type=int, default=3, help="rounds that count, after one more")
+    parser.add_argument("--rounds", type=int, default=0, help="utterances of a client, `steady`")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--backend", default="auto")
@@ -98,7 +108,8 @@ def load(arguments: argparse.Namespace) -> Any:
         from engine import random_tts
 
         arguments.rates = []
-        return random_tts(arguments.model, arguments)
+        name, _, precision = arguments.model.partition(":")
+        return random_tts(name, arguments, precision or "auto")
     source = None if arguments.model == "embedded" else arguments.model
     most = max(arguments.streams)
     return TTS.load(
@@ -113,7 +124,7 @@ def load(arguments: argparse.Namespace) -> Any:
 def is_random(model: str) -> bool:
     from released import RELEASED_MODELS
 
-    return model in RELEASED_MODELS
+    return model.partition(":")[0] in RELEASED_MODELS
 
 
 @contextmanager
@@ -155,11 +166,28 @@ def serving(tts: Any, arguments: argparse.Namespace) -> Iterator[tuple[str, str 
 # -- the engine alone -----------------------------------------------------------------------------
 
 
-async def speak_all(tts: Any, num_streams: int, options: dict[str, Any]) -> Run:
+def lengths(most: int, stream: int, num_rounds: int) -> list[int]:
+    """Frames of a client's utterances: always the same one, or of any length around it."""
+    if num_rounds == 1:
+        return [most]
+    chance = random.Random(stream)
+    return [chance.randint(most // 2, most * 3 // 2) for _ in range(num_rounds)]
+
+
+async def speak_all(tts: Any, num_streams: int, num_rounds: int, options: dict[str, Any]) -> Run:
+    async def listen(stream: int) -> list[tuple[float, float]]:
+        sizes = lengths(options["max_frames"], stream, num_rounds)
+        return [await speak(tts, {**options, "max_frames": size}) for size in sizes]
+
     began = time.perf_counter()
-    spoken = await asyncio.gather(*(speak(tts, options) for _ in range(num_streams)))
-    wall_s = time.perf_counter() - began
-    return Run([first for first, _ in spoken], sum(audio for _, audio in spoken), wall_s)
+    heard = await asyncio.gather(*map(listen, range(num_streams)))
+    return as_run(heard, time.perf_counter() - began)
+
+
+def as_run(heard: list[list[tuple[float, float]]], wall_s: float) -> Run:
+    """The first of several utterances of a client does not count as a wait."""
+    first_ms = [ms for one in heard for ms, _ in one[min(1, len(one) - 1) :]]
+    return Run(first_ms, sum(audio_s for one in heard for _, audio_s in one), wall_s)
 
 
 async def speak(tts: Any, options: dict[str, Any]) -> tuple[float, float]:
@@ -173,22 +201,31 @@ async def speak(tts: Any, options: dict[str, Any]) -> tuple[float, float]:
 # -- over HTTP ------------------------------------------------------------------------------------
 
 
-def ask_from_outside(url: str, num_streams: int, body: dict[str, Any]) -> Run:
-    command = [sys.executable, __file__, "--client", url, str(num_streams), json.dumps(body)]
+def ask_from_outside(url: str, num_streams: int, num_rounds: int, body: dict[str, Any]) -> Run:
+    sizes = [str(num_streams), str(num_rounds)]
+    command = [sys.executable, __file__, "--client", url, *sizes, json.dumps(body)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return Run(**json.loads(done.stdout))
 
 
-async def ask_all(url: str, num_streams: int, body: bytes) -> Run:
+async def ask_all(url: str, num_streams: int, num_rounds: int, body: dict[str, Any]) -> Run:
     scheme, _, where = url.partition("://")
     host, _, port = where.rpartition(":")
     ask = ask_http if scheme == "http" else ask_wyoming
     pairs = [await asyncio.open_connection(host, int(port)) for _ in range(num_streams)]
+
+    async def listen(stream: int) -> list[tuple[float, float]]:
+        answers = []
+        for size in lengths(body.get("max_new_tokens", 0), stream, num_rounds):
+            sent = body | {"max_new_tokens": size} if scheme == "http" else body
+            first_ms, num_bytes = await ask(*pairs[stream], host, json.dumps(sent).encode())
+            answers.append((first_ms, num_bytes / BYTES_PER_SECOND))
+        pairs[stream][1].close()
+        return answers
+
     began = time.perf_counter()
-    answers = await asyncio.gather(*(ask(*pair, host, body) for pair in pairs))
-    wall_s = time.perf_counter() - began
-    num_bytes = sum(count for _, count in answers)
-    return Run([first for first, _ in answers], num_bytes / BYTES_PER_SECOND, wall_s)
+    heard = await asyncio.gather(*map(listen, range(num_streams)))
+    return as_run(heard, time.perf_counter() - began)
 
 
 async def ask_http(
@@ -208,7 +245,7 @@ async def ask_http(
         await reader.readexactly(num_bytes + 2)
         first_ms = first_ms or 1000 * (time.perf_counter() - began)
         total += num_bytes
-    writer.close()
+    await reader.readline()  # the end of the last chunk
     return first_ms, total
 
 
@@ -225,7 +262,6 @@ async def ask_wyoming(
         if num_bytes:
             first_ms = first_ms or 1000 * (time.perf_counter() - began)
             total += num_bytes
-    writer.close()
     return first_ms, total
 
 
@@ -265,6 +301,9 @@ def print_row(result: dict[str, Any]) -> None:
         f"over HTTP {http['audio_s_per_s']:.1f} ({result['kept']:.0%})",
         flush=True,
     )
+    if "steady" in result:
+        print("steady:", end="")
+        print_row(result["steady"])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from vivace.device import can_fork, pick_device, pick_dtype, pick_threads, use_t
 from vivace.dialogue.make import make_dialogue
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.talk import Dialogue, Timing
-from vivace.engine.async_stream import AsyncStream
+from vivace.engine.async_stream import AsyncStream, Bells
 from vivace.engine.batch import BatchReport, check_item, speak_batch, speak_once
 from vivace.engine.chunks import RAMP, TOGETHER, WHOLE, ChunkFrames, chunk_sizes
 from vivace.engine.engine import Engine
@@ -66,6 +66,7 @@ class TTS:
     _writer: PromptWriter
     _parts: tuple[Qwen3TTS, Codec, Engine] | None  # None: closed
     _timer: Timer | None  # of words, once they are asked for
+    _bells: Bells
 
     def __init__(self) -> None:
         raise RequestError("TTS() loads nothing; write TTS.load(), or TTS.load(a name or folder)")
@@ -85,7 +86,7 @@ class TTS:
         tts.lexicon = lexicon
         tts._writer = PromptWriter(checkpoint.config, tokenizer)
         tts._parts = (model, codec, engine)
-        tts._timer = None
+        tts._timer, tts._bells = None, Bells()
         return tts
 
     @classmethod
@@ -335,6 +336,7 @@ class TTS:
         return AsyncStream(
             partial(self._open_awake, source, **options),
             None if isinstance(source, str) else source,
+            self._bells,
             is_slow=not is_at_hand or (isinstance(text, str) and len(text) > LONG_TEXT),
         )
 
@@ -536,7 +538,6 @@ class TTS:
         return tuple(one for one in (own, self.lexicon) if one is not None)
 
     def _settle_sampling(self, changes: Mapping[str, Any]) -> SamplingParams:
-        params = self.sampling.replace(**changes)
-        if params.seed is not None:
-            return params
-        return params.replace(seed=secrets.randbelow(NUM_DRAWN_SEEDS))
+        if changes.get("seed", self.sampling.seed) is None:
+            changes = {**changes, "seed": secrets.randbelow(NUM_DRAWN_SEEDS)}
+        return self.sampling.replace(**changes)

@@ -20,7 +20,7 @@ from scripted import SpeakingBackend, wait_until, wait_until_empty
 
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
-from vivace.engine.async_stream import AsyncStream
+from vivace.engine.async_stream import AsyncStream, Bells
 from vivace.engine.engine import Turn
 from vivace.engine.scheduler import PACES
 from vivace.engine.stream import Stream, Wait
@@ -517,7 +517,7 @@ def test_a_long_piece_of_text_is_read_between_the_turns_of_other_tasks() -> None
         async def pieces() -> AsyncIterator[str]:
             yield text
 
-        stream = AsyncStream(lambda wake: cast("Stream", listener), pieces())
+        stream = AsyncStream(lambda wake: cast("Stream", listener), pieces(), Bells())
         watching = asyncio.create_task(watch())
         assert [chunk async for chunk in stream] == []
         await watching
@@ -526,3 +526,57 @@ def test_a_long_piece_of_text_is_read_between_the_turns_of_other_tasks() -> None
     assert "".join(map(str, listener.pieces)) == text
     assert len(listener.pieces) == -(-len(text) // 1_000)
     assert set(seen) >= set(range(1, len(listener.pieces)))
+
+
+def test_streams_of_one_turn_wake_their_loop_once() -> None:
+    async def listen() -> tuple[int, list[bool]]:
+        loop = asyncio.get_running_loop()
+        calls, events = [], [asyncio.Event() for _ in range(5)]
+        call_soon = loop.call_soon_threadsafe
+
+        def count(*arguments: Any) -> asyncio.Handle:
+            calls.append(arguments)
+            return call_soon(*arguments)
+
+        loop.call_soon_threadsafe = count  # type: ignore[method-assign]
+        bell = Bells().of(loop)
+        turn = threading.Thread(target=lambda: [bell.ring(event) for event in events])
+        turn.start()
+        turn.join()
+        await asyncio.gather(*(event.wait() for event in events))
+        bell.ring(events[0])  # and again after that
+        return len(calls), [event.is_set() for event in events]
+
+    num_calls, are_set = asyncio.run(asyncio.wait_for(listen(), 30))
+    assert num_calls == 2
+    assert all(are_set)
+
+
+def test_an_interrupted_ring_is_not_the_last() -> None:
+    async def listen() -> None:
+        loop = asyncio.get_running_loop()
+        first, second, call_soon = asyncio.Event(), asyncio.Event(), loop.call_soon_threadsafe
+        bell = Bells().of(loop)
+
+        def interrupt(*_: Any) -> asyncio.Handle:
+            raise KeyboardInterrupt
+
+        loop.call_soon_threadsafe = interrupt  # type: ignore[assignment,method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            bell.ring(first)
+        loop.call_soon_threadsafe = call_soon  # type: ignore[method-assign]
+        bell.ring(second)
+        await asyncio.gather(first.wait(), second.wait())
+
+    asyncio.run(asyncio.wait_for(listen(), 30))
+
+
+def test_the_bell_of_a_loop_that_is_gone_is_gone_too() -> None:
+    bells = Bells()
+
+    async def listen() -> None:
+        bells.of(asyncio.get_running_loop())
+
+    asyncio.run(listen())
+    gc.collect()
+    assert not bells._bells

@@ -210,7 +210,7 @@ def test_an_unknown_home_folder_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", nobody)
     with pytest.raises(VoiceFileError, match="set VIVACE_HOME"):
-        VoiceLibrary()
+        VoiceLibrary().names()
 
 
 # --- Names, links and strangers in the folder -------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from vivace.audio.clip import AudioChunk
@@ -19,13 +21,63 @@ T = TypeVar("T")
 MAX_PIECE = 1_000  # characters of a live text that are read at a time, between other tasks
 
 
+class Bell:
+    """Sets events of a loop from another thread, all that are due in one call.
+
+    A call of `call_soon_threadsafe` for every stream of a turn would let the loop take the GIL
+    from the engine's thread as often.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._due: deque[asyncio.Event] = deque()
+        self._is_rung = False
+
+    def ring(self, event: asyncio.Event) -> None:
+        self._due.append(event)
+        loop = self._loop()
+        if self._is_rung or loop is None:
+            return
+        self._is_rung = True
+        try:
+            loop.call_soon_threadsafe(self._answer)
+        except RuntimeError:
+            pass  # the loop is closed, so nobody waits
+        except BaseException:  # an interrupt
+            self._is_rung = False
+            raise
+
+    def _answer(self) -> None:
+        self._is_rung = False  # first: what is due after the last look is rung again
+        while self._due:
+            self._due.popleft().set()
+
+
+class Bells:
+    """The bell of every loop."""
+
+    def __init__(self) -> None:
+        self._bells = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Bell]()
+
+    def of(self, loop: asyncio.AbstractEventLoop) -> Bell:
+        bell = self._bells.get(loop)
+        if bell is None:
+            bell = self._bells[loop] = Bell(loop)
+        return bell
+
+
 class AsyncStream(AsyncIterator[AudioChunk]):
     """Audio chunks of a text for `async for`; leaving, closing or cancelling frees its slot."""
 
     def __init__(
-        self, open_stream: Callable[[Wake], Stream], pieces: Pieces | None, *, is_slow: bool = False
+        self,
+        open_stream: Callable[[Wake], Stream],
+        pieces: Pieces | None,
+        bells: Bells,
+        *,
+        is_slow: bool = False,
     ) -> None:
-        self._open_stream, self._is_slow = open_stream, is_slow
+        self._open_stream, self._is_slow, self._bells = open_stream, is_slow, bells
         self._pieces = pieces  # of a live text
         self._rest = ""  # of a long piece
         self.on_turn: Callable[[Turn], None] | None = None  # set it before the first chunk
@@ -83,7 +135,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
         if self._stream is None:
             if self._is_closed:
                 raise StreamClosedError("this stream was closed; ask for a new one")
-            wake = _waker(asyncio.get_running_loop(), self._event)
+            wake = partial(self._bells.of(asyncio.get_running_loop()).ring, self._event)
             if self._is_slow:  # opening it would block the loop
                 self._stream = await asyncio.to_thread(self._open_stream, wake)
                 if self._is_closed:
@@ -147,11 +199,3 @@ def _next_of(pieces: Iterator[str]) -> str:
         return next(pieces)
     except StopIteration:
         raise _EndOfText from None
-
-
-def _waker(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> Wake:
-    def wake() -> None:
-        with suppress(RuntimeError):  # the loop is closed, so nobody waits
-            loop.call_soon_threadsafe(event.set)
-
-    return wake

@@ -27,7 +27,14 @@ class VoiceLibrary:
     """Voices by name. The folder is made when the first voice is added."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = voices_folder() if folder is None else Path(folder)
+        self._folder = None if folder is None else Path(folder)
+
+    @property
+    def folder(self) -> Path:
+        """Not looked up before it is needed: every request makes a library."""
+        if self._folder is None:
+            self._folder = voices_folder()
+        return self._folder
 
     def __contains__(self, name: object) -> bool:
         """Whether the name is taken; the file may still be damaged."""

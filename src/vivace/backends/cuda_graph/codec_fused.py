@@ -2,8 +2,7 @@
 
 Products run on tensor cores. `split` is 3xTF32 emulation of float32: each float32 is split into two
 TF32 numbers, and three of the four products are summed. `half` rounds weights and inputs of the
-layers behind the transformer to float16, those of the transformer to TF32, and sums in float32;
-what layers add up stays float32.
+layers behind the transformer to float16 and sums in float32; what layers add up stays float32.
 
 A layer is one kernel, and one more moves its history on. It reads the past of its input from the
 slot's history and writes what the next layer takes, activated and in that layer's dtype. Linear
@@ -13,7 +12,6 @@ layers with nothing between them become one when the weights are packed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import cast
 
 import torch
@@ -102,8 +100,6 @@ class Packer:
     def __init__(self, *, is_half: bool) -> None:
         self.histories = Histories()
         self._dtype = torch.float16 if is_half else torch.float32  # behind the transformer
-        self._precision = "tf32" if is_half else "tf32x3"  # of the transformer
-        self._linear = partial(Product, precision=self._precision)
 
     def code_sum(self, decoder: CodecDecoder) -> CodeSum:
         quantizer = decoder.quantizer
@@ -122,7 +118,7 @@ class Packer:
         weight = last.weight.double() @ taps @ projection
         bias = last.weight.double() @ conv.bias.double() + last.bias.double()
         history = self.histories.add((len(taps) - 1) * weight.shape[2])
-        return self._linear(weight.float().contiguous(), bias.float(), history=history)
+        return Product(weight.float().contiguous(), bias.float(), history=history)
 
     def layers(self, transformer: PreTransformer) -> list[TransformerLayer]:
         rope = transformer.rope
@@ -138,7 +134,7 @@ class Packer:
         ring_length = window - 1 + CODEC_FRAMES[0]
         ring = self.histories.add(2 * attention.num_kv_heads * ring_length * attention.head_dim)
         return TransformerLayer(
-            project=self._linear(
+            project=Product(
                 _fused(attention.qkv_weight)[None], norm=cast("RMSNorm", layer.input_layernorm)
             ),
             attention=RingAttention(
@@ -149,17 +145,14 @@ class Packer:
                 ring_length=ring_length,
                 ring=ring,
                 frequencies=frequencies,
-                precision=self._precision,
             ),
-            merge=self._linear(
-                attention.o_proj.weight[None], scale=layer.self_attn_layer_scale.scale
-            ),
-            gate_up=self._linear(
+            merge=Product(attention.o_proj.weight[None], scale=layer.self_attn_layer_scale.scale),
+            gate_up=Product(
                 _fused(mlp.gate_up_weight)[None],
                 norm=cast("RMSNorm", layer.post_attention_layernorm),
                 is_gated=True,
             ),
-            down=self._linear(mlp.down_proj.weight[None], scale=layer.mlp_layer_scale.scale),
+            down=Product(mlp.down_proj.weight[None], scale=layer.mlp_layer_scale.scale),
         )
 
     def stages(self, decoder: CodecDecoder) -> list[tuple[Product, Mix]]:
@@ -177,7 +170,7 @@ class Packer:
         assert upsample.conv.bias is not None
         bias = weight @ last.bias.double() + upsample.conv.bias.double().repeat(upsample.stride)
         weight = weight @ last.weight.double()
-        return self._linear(weight.float()[None], bias.float(), norm=transformer.norm)
+        return Product(weight.float()[None], bias.float(), norm=transformer.norm)
 
     def _mix(self, layer: ConvNeXt) -> Mix:
         conv, dtype = layer.dwconv.conv, self._dtype

@@ -12,6 +12,7 @@ from vivace.backends.cuda_graph.codec_tiles import pick_tile
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import RMSNorm
 
+PRECISION = "tf32x3"  # Triton's name for 3xTF32; float16 inputs ignore it
 ALIGNMENT = 4  # float32 numbers: 16 bytes
 FEW_ROWS = 4  # up to which a float32 layer is computed row by row
 
@@ -98,7 +99,6 @@ class Product:
     is_gated: bool = False
     is_clamped: bool = False
     activation: Activation | None = None
-    precision: str = "tf32x3"  # of float32 on tensor cores: Triton's name for 3xTF32
 
     @property
     def reach(self) -> int:
@@ -161,7 +161,7 @@ class Product:
             0.0 if norm is None else norm.eps,
             TAPS=taps, IS_GATED=self.is_gated, IS_CLAMPED=self.is_clamped,
             ACTIVATION=kernels.PLAIN.value if activation is None else activation.kind,
-            PRECISION=self.precision, PARTS=1 if norm or self.is_gated else tile.parts,
+            PRECISION=PRECISION, PARTS=1 if norm or self.is_gated else tile.parts,
             BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
             num_warps=tile.num_warps, num_stages=tile.num_stages,
         )  # fmt: skip
@@ -220,7 +220,6 @@ class RingAttention:
     ring_length: int
     ring: int  # number of the history
     frequencies: Tensor  # [head_dim / 2]
-    precision: str
 
     def run(self, qkv: Tensor, past: Past) -> Tensor:
         """[B, T, (heads + 2 kv_heads) * head_dim] to [B, T, heads * head_dim]."""
@@ -233,7 +232,7 @@ class RingAttention:
             NUM_HEADS=self.num_heads, NUM_KV=self.num_kv_heads, D=self.head_dim,
             WINDOW=self.window, RING=self.ring_length, BLOCK_T=16,
             BLOCK_D=max(16, power_of_two(self.head_dim // 2)),
-            BLOCK_K=max(16, power_of_two(self.window - 1 + length)), PRECISION=self.precision,
+            BLOCK_K=max(16, power_of_two(self.window - 1 + length)), PRECISION=PRECISION,
         )  # fmt: skip
         return out
 

@@ -21,6 +21,7 @@ _NEVER_LAST = word_set("never_last")
 _NUMBERED = word_map("numbered")
 _PLAIN = word_map("plain_abbreviations")
 _DOTLESS = word_map("without_stop")
+WITHOUT_STOP = frozenset((*_PLAIN, *_DOTLESS, "Dr", "Prof"))  # read also without a full stop
 _INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:['’]s)?)")
 _BEFORE_INITIALS = frozenset(("Mr", "Mrs", "Ms", *_TITLES))
 _ONE_INITIAL = re.compile(r"[A-HJ-Z]")

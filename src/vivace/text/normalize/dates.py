@@ -13,6 +13,7 @@ MONTHS = word_list("months")
 _SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
 _DAYS = word_map("days")
 DAYS = frozenset(_DAYS.values())
+NAMES = frozenset((*MONTHS, *_SHORT, *_DAYS))  # words that may be part of a date
 _NUMERIC = re.compile(r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})")
 _MONTH_DAY = re.compile(r"(\d{1,2})/(\d{1,2})")
 _MONTH_YEAR = re.compile(r"(\d{1,2})/([12]\d{3})")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.abbreviations import read_abbreviation
+from vivace.text.normalize.abbreviations import WITHOUT_STOP, read_abbreviation
 from vivace.text.normalize.capitals import read_capitals
 from vivace.text.normalize.codes import read_code, read_compound
-from vivace.text.normalize.dates import read_date
+from vivace.text.normalize.dates import NAMES, read_date
 from vivace.text.normalize.money import read_money
 from vivace.text.normalize.phones import read_phone
 from vivace.text.normalize.ranges import read_fraction, read_range
@@ -43,6 +43,8 @@ _RULES: tuple[Rule, ...] = (
     read_compound,
 )
 _PLAIN_WORD = re.compile(r"[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+|")
+_NOT_SO_PLAIN = WITHOUT_STOP | NAMES  # words that may be read as something else
+_PLAIN_TRAILS = ("", ",", ";", "!", "?")
 _SPACES = re.compile(r"[^\S\n]{2,}")
 
 
@@ -84,6 +86,12 @@ class LiveNormalizer:
 
     def _say(self, token: Token) -> str:
         reader = self._reader
+        if _is_as_written(token):
+            reader.skip(1)
+            said = token.space + token.text
+            if self._trace is not None:
+                self._trace.say(said, said)
+            return said
         reading = _read_token(reader, token)
         last = reader.token(reading.num_tokens - 1)
         assert last is not None
@@ -97,6 +105,17 @@ class LiveNormalizer:
         if self._trace is not None:
             self._trace.say("".join(one.space + one.text for one in written), said)
         return said
+
+
+def _is_as_written(token: Token) -> bool:
+    """Whether no rule changes it: most words."""
+    return (
+        not token.lead
+        and token.trail in _PLAIN_TRAILS
+        and token.core != ""
+        and token.core not in _NOT_SO_PLAIN
+        and _PLAIN_WORD.fullmatch(token.core) is not None
+    )
 
 
 def _join(space: str, lead: str, text: str) -> str:

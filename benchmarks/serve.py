@@ -4,13 +4,13 @@
     PYTHONPATH=src python benchmarks/serve.py 1.7B-CustomVoice --frames 100 --streams 1 64
 
 Without a name it is the embedded voice; a released model's name has its true shape and random
-weights, with `:half` after it for a codec in half precision; anything else is loaded. Every stream is an utterance of `--frames` at most. First come
-`tts.astream`s in one process, then as many connections from another process to a server in this
-one, over loopback. At first all streams begin at the same instant; `--rounds` adds a second figure,
-`steady`: as many clients, each with so many utterances one after another, of half to one and a half
-times the frames; what they wait for their first one is not counted. The clients are plain asyncio.
-Wyoming needs its extra and has no limit of frames, so its utterances are whole; random weights do
-not end them and are not measured with it.
+weights, with `:half` after it for a codec in half precision; anything else is loaded. Every stream
+is an utterance of `--frames` at most. First come `tts.astream`s in one process, then as many
+connections from another process to a server in this one, over loopback. At first all streams begin
+at the same instant; `--rounds` adds a second figure, `steady`: as many clients, each with so many
+utterances one after another, of half to one and a half times the frames; what they wait for their
+first one is not counted. The clients are plain asyncio. Wyoming needs its extra and has no limit of
+frames, so its utterances are whole; random weights do not end them and are not measured with it.
 """
 
 from __future__ import annotations

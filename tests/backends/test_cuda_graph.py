@@ -68,7 +68,13 @@ def speak_and_render(
 # --- Codes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", TINY_NAMES)
+QUICK = ("custom_voice_projected", "base")  # between them every kind of prompt
+
+
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in TINY_NAMES],
+)
 def test_greedy_codes_are_the_official_ones_as_slots_join_and_leave(
     tiny: Callable[[str], Tiny], model: str
 ) -> None:

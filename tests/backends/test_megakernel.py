@@ -51,12 +51,18 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(str(error))
 
 
+QUICK = ("sm_80", "sm_90a")  # the oldest, and the one with instructions of its own
+
+
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("architecture", "size"),
     [
-        *((each, SMALL) for each in ARCHITECTURES),
-        *((each, SMALL_TALKER) for each in ARCHITECTURES),
+        *(
+            pytest.param(each, size, marks=() if each in QUICK else pytest.mark.slow)
+            for size in (SMALL, SMALL_TALKER)
+            for each in ARCHITECTURES
+        ),
         ("sm_90a", LARGE),
         ("sm_90a", LARGE_TALKER),
     ],

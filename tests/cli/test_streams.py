@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,10 +44,12 @@ def shell(redirections: str, *arguments: str | Path) -> subprocess.CompletedProc
 CLOSED = ["0<&-", "1>&-", "2>&-"]
 
 
-@pytest.mark.parametrize(
-    "closed",
-    [*CLOSED, " ".join(CLOSED)],
-)
+def slow(*values: object) -> Any:
+    """One more of the same kind: every process takes seconds."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("closed", [*map(slow, CLOSED), " ".join(CLOSED)])
 def test_with_streams_closed_the_file_is_written_all_the_same(
     model: Path, tmp_path: Path, closed: str
 ) -> None:
@@ -65,28 +68,35 @@ def test_with_stderr_closed_a_failure_is_told_by_the_exit_code(model: Path, tmp_
     assert not (tmp_path / "x.wav").exists()
 
 
-@pytest.mark.parametrize("arguments", [["-"], ["-", "--stream"]])
+@pytest.mark.parametrize("arguments", [["-"], slow(["-", "--stream"])])
 def test_a_closed_stdin_is_an_error(model: Path, arguments: list[str]) -> None:
     done = shell("0<&-", *arguments, "-o", "x.wav")
     assert done.returncode == 1
     assert done.stderr == b"vivace: stdin is closed; give the text as an argument\n"
 
 
+FULL, SHUT = (">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")
+TO_STDOUT, FACTS = ["Hello.", "-o", "-", *SHORT], ["Hello.", "-o", "x.wav", "--json", *SHORT]
+
+
 @pytest.mark.parametrize(
-    ("redirection", "reason"),
-    [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")],
-)
-@pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "redirection", "reason"),
     [
-        ["Hello.", "-o", "-", *SHORT],
-        ["Hello.", "-o", "x.wav", "--json", *SHORT],
-        ["--help"],
-        ["--version"],
-        ["say", "--help"],
-        ["speakers"],
-        ["speakers", "--json"],
-        ["voice", "list", "--json"],
+        (TO_STDOUT, *FULL),
+        slow(TO_STDOUT, *SHUT),
+        slow(FACTS, *FULL),
+        (FACTS, *SHUT),
+        (["speakers"], *FULL),
+        slow(["speakers"], *SHUT),
+        slow(["speakers", "--json"], *FULL),
+        slow(["speakers", "--json"], *SHUT),
+        *(
+            (arguments, *stdout)
+            for arguments in (["--help"], ["--version"], ["say", "--help"])
+            for stdout in (FULL, SHUT)
+        ),
+        (["voice", "list", "--json"], *FULL),
+        (["voice", "list", "--json"], *SHUT),
     ],
 )
 def test_a_stdout_that_takes_nothing_is_one_line(
@@ -106,7 +116,7 @@ def test_a_full_stderr_does_not_keep_the_file_back(model: Path, tmp_path: Path) 
     assert num_frames(tmp_path / "x.wav") == 3
 
 
-@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "-"])
+@pytest.mark.parametrize("name", ["/dev/stdout", slow("/dev/fd/1"), slow("-")])
 def test_stdout_may_be_named_as_a_path(model: Path, tmp_path: Path, name: str) -> None:
     done = shell(">x.wav", "Hello.", "-o", name, "--format=wav", *SHORT)
     assert done.returncode == 0, done.stderr
@@ -119,7 +129,7 @@ def test_a_named_pipe_gets_the_audio_as_it_comes(model: Path, tmp_path: Path) ->
         assert shell("", "Hello.", "-o", "pipe", "--format=pcm", *SHORT).returncode == 0
         assert reader.stdout is not None
         assert len(reader.stdout.read()) == 3 * 1920 * 2
-    assert shell("", "Hello.", "-o", "/dev/null", *SHORT).returncode == 0
+    assert run_here("Hello.", "-o", "/dev/null", *SHORT) == 0
 
 
 # --- For programs -----------------------------------------------------------------------------

@@ -52,21 +52,21 @@ def begin(*arguments: str | Path) -> subprocess.Popen[bytes]:
 # --- Beside each other ------------------------------------------------------------------------
 
 
-def test_four_processes_in_one_folder_lose_nothing(model: Path, tmp_path: Path) -> None:
+def test_three_processes_in_one_folder_lose_nothing(model: Path, tmp_path: Path) -> None:
     processes = [
-        begin("Hello.", "--json", f"--seed={seed}", "--model", model, *SHORT) for seed in range(4)
+        begin("Hello.", "--json", f"--seed={seed}", "--model", model, *SHORT) for seed in range(3)
     ]
     facts = []
     for process in processes:
         output, error = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, error
         facts.append(json.loads(output))
-    assert len({told["output"] for told in facts}) == 4
-    assert run_here("Hello.", "-o", "again.wav", "--seed=3", *SHORT) == 0
-    [last] = [told["output"] for told in facts if told["seed"] == 3]
+    assert len({told["output"] for told in facts}) == 3
+    assert run_here("Hello.", "-o", "again.wav", "--seed=2", *SHORT) == 0
+    [last] = [told["output"] for told in facts if told["seed"] == 2]
     first, again = (read_audio(tmp_path / name).samples for name in (last, "again.wav"))
     assert np.allclose(first, again, rtol=0, atol=1e-4)  # two processes may round differently
-    assert len(list(tmp_path.glob("speech*.wav"))) == 4
+    assert len(list(tmp_path.glob("speech*.wav"))) == 3
     assert hidden(tmp_path) == []
 
 
@@ -116,8 +116,8 @@ def test_an_overwritten_file_keeps_its_mode(model: Path, tmp_path: Path) -> None
     ("number", "code", "options"),
     [
         (signal.SIGTERM, 143, ["--stream"]),
-        (signal.SIGHUP, 129, ["--stream"]),
-        (signal.SIGINT, 130, []),
+        pytest.param(signal.SIGHUP, 129, ["--stream"], marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 130, [], marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_leaves_a_finished_file_and_tells(

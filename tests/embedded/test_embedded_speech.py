@@ -44,14 +44,23 @@ SENTENCES = [
 ]
 STORY = (
     "The old man had lived by the sea for most of his life. Every morning he went down to the "
-    "harbour to look at the boats. Nobody knew what he was waiting for, and nobody asked. "
+    "harbour to look at the boats. "
     "One day a letter came."
 )
 SHORT = "Cut it anywhere."
 Recogniser = Callable[[np.ndarray, int], str]
 
 
-@pytest.mark.parametrize("index", range(len(SENTENCES)))
+NUM_SPOKEN = 8  # of them; the others take as long again, and are slow
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        *range(NUM_SPOKEN),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in range(NUM_SPOKEN, len(SENTENCES))),
+    ],
+)
 def test_speech_comes_to_its_own_end(embedded: TTS, index: int) -> None:
     text = SENTENCES[index]
     audio = embedded.speak(text, seed=index)
@@ -79,7 +88,7 @@ def whole(embedded: TTS) -> list[Audio]:
     seeds=st.lists(st.integers(0, 2), min_size=1, max_size=3),
     order=st.randoms(use_true_random=False),
 )
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=4)
 def test_streamed_audio_is_offline_audio_in_any_company(
     embedded: TTS, whole: list[Audio], ramp: list[int], seeds: list[int], order: Random
 ) -> None:
@@ -91,9 +100,9 @@ def test_streamed_audio_is_offline_audio_in_any_company(
 
 def test_decoding_25_frames_of_context_again_is_heard(embedded: TTS) -> None:
     """The control: what others do at chunk seams is no rounding."""
-    audio = embedded.speak(STORY[:130], seed=5, trim=False, split=False)
+    audio = embedded.speak(STORY[:54], seed=5, trim=False, split=False)
     codec = embedded._open_parts()[1]
-    assert len(audio.codes) > 40
+    assert len(audio.codes) > 34
     start = len(audio.codes) - 33
     again = codec.decode(torch.from_numpy(audio.codes[start:]))[25 * 1920 :].numpy()
     assert not np.allclose(again, audio.samples[-8 * 1920 :], rtol=0, atol=1e-5)

@@ -294,12 +294,31 @@ def _add_served(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_doctor(commands: Commands) -> None:
-    doctor = _add(commands, "doctor", "show what this machine can run, and why", "[OPTIONS]")
+    doctor = _add(
+        commands,
+        "doctor",
+        "show what this machine can run, and why; or check a server",
+        "[--url URL] [OPTIONS]",
+        "server_check:doctor",
+    )
     doctor.description = (
         "Show what is installed, which devices there are and which backends can run. With --model, "
-        "load it, make its backend ready and show how it runs."
+        "load it, make its backend ready and show how it runs. With --url, ask a running server "
+        "what a client would ask; the exit code is 1 if a check fails."
     )
     doctor.add_argument("--json", action="store_true", help="for programs")
+    group = doctor.add_argument_group("a running server")
+    group.add_argument("--url", metavar="URL", help="such as http://127.0.0.1:8000")
+    group.add_argument("--voice", metavar="NAME", help="to speak with; default: the server's own")
+    group.add_argument(
+        "--api-key-env",
+        default="VIVACE_API_KEY",
+        metavar="NAME",
+        help="the variable that holds the key; default: VIVACE_API_KEY",
+    )
+    group.add_argument(
+        "--timeout", type=_number(float), default=30.0, metavar="X", help="seconds of one check"
+    )
     options.add_model(doctor)
     options.add_machine(doctor)
 

@@ -59,7 +59,8 @@ HOMES = {  # the only rooms that know a package
     "pipecat": {"integrations"},
     "livekit": {"integrations"},
     "RealtimeTTS": {"integrations"},
-    "ray": {"integrations"},
+    "ray": {"serve"},
+    "fsspec": {"voices"},
 }
 GROUND_FLOOR_STRANGERS = {"torch", "numpy"}
 BANNED_PACKAGES = {"transformers", "torchaudio", "librosa", "einops", "accelerate"}

@@ -13,6 +13,7 @@ TTSError
 │   ├── LexiconError                 a lexicon that cannot be read
 │   └── RefusedError                 the server's, with an HTTP status (serve/errors.py)
 ├── CheckpointError                  the model's files are not what they should be
+├── VoiceStoreError (RuntimeError)   the store of a shared voice library does not answer
 ├── AudioError (ValueError)          reference audio that cannot be used
 ├── BackendError (RuntimeError)      the machinery failed
 │   ├── BackendUnavailableError      this backend cannot run here
@@ -92,6 +93,10 @@ class LexiconError(RequestError):
 
 class CheckpointError(TTSError):
     """The model's files are missing, damaged or of another kind."""
+
+
+class VoiceStoreError(TTSError, RuntimeError):
+    """The store of a shared voice library cannot be read or written just now."""
 
 
 class AudioError(TTSError, ValueError):

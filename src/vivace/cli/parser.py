@@ -287,7 +287,9 @@ def _add_served(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME=]SOURCE",
         help="a hub id or a checkpoint folder, by NAME; repeatable; default: the embedded voice",
     )
-    parser.add_argument("--voices", metavar="DIR", help="the voice library; default: your own")
+    parser.add_argument(
+        "--voices", metavar="DIR", help="the voice library, or a store's URL; default: your own"
+    )
     parser.add_argument(
         "--config", metavar="FILE", help="settings as TOML, named as here: port = 1"
     )

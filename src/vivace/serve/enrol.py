@@ -257,9 +257,8 @@ async def _design(context: ServeContext, wanted: Wanted) -> Listed:
         with context.models.in_use(designer), context.models.in_use(base):
             if await asyncio.to_thread(_speak_and_enrol, designer, base, wanted):
                 speaker = base
-    folder = designer.voices.library.folder
     words = (wanted.name, wanted.prompt, wanted.language)
-    await asyncio.to_thread(write_description, folder, *words)
+    await asyncio.to_thread(write_description, designer.voices.library, *words)
     return Listed(wanted.name, "prompt", speaker.name, wanted.language, prompt=wanted.prompt)
 
 

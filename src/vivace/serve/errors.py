@@ -25,6 +25,7 @@ from vivace.errors import (
     TTSError,
     UnknownLanguageError,
     UnknownVoiceError,
+    VoiceStoreError,
 )
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,8 @@ def describe(error: BaseException) -> Failure:
         return Failure(429, message, "queue_full", retry_s=error.retry_s)
     if isinstance(error, (ClosedError, StreamClosedError)):
         return Failure(503, "the model is being loaded again; try again", "loading", retry_s=2.0)
+    if isinstance(error, VoiceStoreError):
+        return Failure(503, message, "voice_store", retry_s=2.0)
     if isinstance(error, RunawayError):
         return Failure(500, message, "runaway")
     if isinstance(error, TTSError):

@@ -25,6 +25,7 @@ from vivace.serve.pulse import FULL_TICKS, HANG_TICKS, Fullness, Pulse
 from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.serve.voices import Voices, voice_key
 from vivace.tts import TTS
+from vivace.voices.shared import open_library
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Models:
         self._settings, self._metrics = settings, metrics
         self._load = load or self._load_tts
         self._entries = {spec.name: Entry(spec) for spec in settings.models}
+        self._library = open_library(settings.voices)
         self._lexicon: Any = settings.lexicon  # a path; from the first load on what it holds
         self._tasks: set[asyncio.Task[None]] = set()
         self.created = int(time.time())
@@ -115,7 +117,7 @@ class Models:
     def voices(self, name: str) -> Voices | None:
         """The voices of a served model, loaded or not."""
         entry = self._entries.get(name)
-        return Voices(entry.card, self._settings.voices) if entry and entry.card else None
+        return Voices(entry.card, self._library) if entry and entry.card else None
 
     async def start(self) -> None:
         """Load, warm up and probe every model; an error of any is raised."""
@@ -221,7 +223,7 @@ class Models:
                 tts = await asyncio.to_thread(self._load_and_probe, entry.spec)
                 entry.card = Card.of(entry.spec.name, tts)
                 tts.engine.on_turn = partial(self._metrics.count_turn, entry.spec.name)
-                voices = Voices(entry.card, self._settings.voices)
+                voices = Voices(entry.card, self._library)
                 entry.model = Model(entry.spec.name, tts, voices, entry.card)
                 entry.is_broken = entry.is_hung = False
                 entry.last_used = time.monotonic()

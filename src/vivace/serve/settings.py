@@ -51,7 +51,7 @@ class ServeSettings:
     """What `vivace serve` was told; an impossible combination is a RequestError."""
 
     models: tuple[ModelSpec, ...] = (ModelSpec(EMBEDDED, None),)  # the first is the default
-    voices: Path | None = None  # the folder of the voice library; None: the user's own
+    voices: Path | str | None = None  # a folder, or a store's URL; None: the user's own folder
     host: str = "127.0.0.1"
     port: int = 8000
     wyoming_port: int | None = None  # Home Assistant's protocol, on the same host
@@ -207,12 +207,16 @@ def _toml(path: Path) -> dict[str, Any]:
         raise RequestError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise RequestError(f"{path}: not valid TOML: {error}") from error
+    return by_field(told, str(path))
+
+
+def by_field(told: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The settings of a TOML file, or of Ray's arguments, by the fields' own names."""
     fields = {public_name(name): name for name in field_names() if name != "api_keys"}
-    allowed = set(fields)
-    if unknown := sorted(set(told) - allowed):
+    if unknown := sorted(set(told) - set(fields)):
         hint = "; a key is read from the variable that api_key_env names"
         raise RequestError(
-            f"{path}: no setting named {unknown[0]!r}; try one of: {', '.join(sorted(allowed))}"
+            f"{where}: no setting named {unknown[0]!r}; try one of: {', '.join(sorted(fields))}"
             f"{hint if 'key' in unknown[0] else ''}"
         )
     return {fields[name]: value for name, value in told.items()}
@@ -265,6 +269,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "tuple[ModelSpec, ...]": lambda value: tuple(map(ModelSpec.parse, _words(value))),
     "tuple[str, ...]": _words,
     "Path": Path,
+    "Path | str": lambda value: value if "://" in str(value) else Path(value),
     "str": str,
     "Literal['latency', 'balanced', 'throughput']": str,
     'Literal["latency", "balanced", "throughput"]': str,

@@ -8,7 +8,6 @@ speakers, are served by an alias wherever the model lacks the name itself.
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -18,11 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from vivace.disk import write_whole
 from vivace.errors import RequestError, UnknownVoiceError, VoiceFileError
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
-from vivace.voices.folders import make_private
 from vivace.voices.library import SUFFIX, VoiceLibrary
 from vivace.voices.voice import NAME_PATTERN, Voice
 
@@ -82,9 +79,8 @@ class Listed:
 class Voices:
     """The voices of one model."""
 
-    def __init__(self, card: Card, folder: Path | None) -> None:
-        self.card = card
-        self.library = VoiceLibrary(folder)
+    def __init__(self, card: Card, library: VoiceLibrary) -> None:
+        self.card, self.library = card, library
 
     def choose(self, name: object = None) -> Chosen:
         """What a request's `voice` stands for: a string, `{"id": …}`, or None for the default.
@@ -110,7 +106,7 @@ class Voices:
                 return Chosen(speaker)
         if self.card.can_clone and key in self.library:
             return Chosen(self.library.get(key))
-        if self.card.can_design and (described := read_description(self.library.folder, key)):
+        if self.card.can_design and (described := read_description(self.library, key)):
             return Chosen(None, described.prompt)
         return None
 
@@ -130,13 +126,16 @@ class Voices:
     def listed(self, *, with_aliases: bool = False) -> list[Listed]:
         """Every voice that the model can speak with; reads the library, so call it in a thread."""
         name, card = self.card.name, self.card
+        described = descriptions(self.library) if self.is_on_disk else {}
         found = [Listed(speaker, "preset", name) for speaker in card.speakers]
         if card.can_clone:
-            found += map(self._listed_clone, self._clones())
+            found += [
+                self._listed_clone(voice, described.get(voice.name)) for voice in self._clones()
+            ]
         if card.can_design:
             found += [
                 Listed(each, "prompt", name, told.language, _created(told.path), told.prompt)
-                for each, told in descriptions(self.library.folder).items()
+                for each, told in described.items()
             ]
         if with_aliases and (found or card.can_design):
             taken = {listed.id.lower() for listed in found}
@@ -149,19 +148,17 @@ class Voices:
         key = voice_key(name) or ""
         if key in {speaker.lower() for speaker in self.card.speakers}:
             raise RequestError(f"{key!r} is a voice of the model itself and cannot be deleted")
-        was_described = delete_description(self.library.folder, key)
+        was_described = delete_description(self.library, key)
         if not was_described or key in self.library:
             self.library.remove(key)
 
     def _clones(self) -> Iterator[Voice]:
         return (voice for voice in self.library if voice.width == self.card.width)
 
-    def _listed_clone(self, voice: Voice) -> Listed:
+    def _listed_clone(self, voice: Voice, told: Description | None) -> Listed:
         """A clone of a recording; or of a description, which is then kept beside it."""
-        folder = self.library.folder
-        told = read_description(folder, voice.name)
         kind, prompt = ("prompt", told.prompt) if told else ("audio_sample", None)
-        created = _created(folder / f"{voice.name}{SUFFIX}")
+        created = _created(self.library.folder / f"{voice.name}{SUFFIX}")
         return Listed(voice.name, kind, self.card.name, voice.language, created, prompt)
 
     def _first_clone(self) -> Voice | None:
@@ -237,10 +234,11 @@ class Description:
     language: str | None
 
 
-def read_description(folder: Path, name: str) -> Description | None:
-    if not NAME_PATTERN.fullmatch(name):
+def read_description(library: VoiceLibrary, name: str) -> Description | None:
+    file_name = f"{name}{DESCRIPTION_SUFFIX}"
+    if not NAME_PATTERN.fullmatch(name) or not library.has_file(file_name):
         return None
-    path = folder / f"{name}{DESCRIPTION_SUFFIX}"
+    path = library.folder / file_name
     try:
         stored = json.loads(path.read_text("utf-8"))
         prompt, language = str(stored["prompt"])[:MAX_DESCRIPTION_CHARS], stored.get("language")
@@ -249,20 +247,20 @@ def read_description(folder: Path, name: str) -> Description | None:
         return None
 
 
-def descriptions(folder: Path) -> dict[str, Description]:
+def descriptions(library: VoiceLibrary) -> dict[str, Description]:
     try:
-        names = sorted(os.listdir(folder))
-    except OSError:
+        keys = list(library.entries(DESCRIPTION_SUFFIX))
+    except VoiceFileError:
         return {}
-    keys = [name.removesuffix(DESCRIPTION_SUFFIX) for name in names if DESCRIPTION_SUFFIX in name]
-    return {key: told for key in keys if (told := read_description(folder, key))}
+    return {key: told for key in keys if (told := read_description(library, key))}
 
 
-def write_description(folder: Path, name: str, prompt: str, language: str | None = None) -> None:
+def write_description(
+    library: VoiceLibrary, name: str, prompt: str, language: str | None = None
+) -> None:
     content = json.dumps({"name": name, "prompt": prompt, "language": language}).encode()
     try:
-        make_private(folder)
-        write_whole(folder / f"{name}{DESCRIPTION_SUFFIX}", content, replace=False)
+        library.write_file(f"{name}{DESCRIPTION_SUFFIX}", content, replace=False)
     except FileExistsError as error:
         raise VoiceFileError(f"there is a voice named {name!r} already; delete it first") from error
     except OSError as error:
@@ -271,11 +269,12 @@ def write_description(folder: Path, name: str, prompt: str, language: str | None
         ) from error
 
 
-def delete_description(folder: Path, name: str) -> bool:
-    if not NAME_PATTERN.fullmatch(name):
-        return False
+def delete_description(library: VoiceLibrary, name: str) -> bool:
+    file_name = f"{name}{DESCRIPTION_SUFFIX}"
     try:
-        (folder / f"{name}{DESCRIPTION_SUFFIX}").unlink()
+        if not NAME_PATTERN.fullmatch(name) or not library.has_file(file_name):
+            return False
+        library.remove_file(file_name)
     except OSError:
         return False
     return True

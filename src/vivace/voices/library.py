@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vivace.disk import sweep, write_whole
@@ -41,7 +41,7 @@ class VoiceLibrary:
         return (
             isinstance(name, str)
             and NAME_PATTERN.fullmatch(name) is not None
-            and os.path.lexists(self._entry(name))
+            and self.has_file(f"{name}{SUFFIX}")
         )
 
     def names(self) -> list[str]:
@@ -53,14 +53,7 @@ class VoiceLibrary:
 
     def __iter__(self) -> Iterator[Voice]:
         """As `voices`, one file after another."""
-        try:
-            entries = sorted(self.folder.iterdir())
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self._refusal("be listed", error) from error
-        names = [entry.name.removesuffix(SUFFIX) for entry in entries if entry.suffix == SUFFIX]
-        found = (self._load_if_sound(name) for name in names if NAME_PATTERN.fullmatch(name))
+        found = (self._load_if_sound(name) for name in self.entries(SUFFIX))
         yield from (voice for voice in found if voice is not None)
 
     def get(self, name: str) -> Voice:
@@ -88,9 +81,7 @@ class VoiceLibrary:
         self.check_free(voice.name, replace=replace)
         entry = self._entry(voice.name)
         try:
-            make_private(self.folder)
-            sweep(self.folder)
-            write_whole(entry, voice.to_bytes(), replace=replace)
+            self.write_file(entry.name, voice.to_bytes(), replace=replace)
         except FileExistsError as error:
             if not os.path.isdir(self.folder):
                 raise self._refusal("hold voices", error) from error
@@ -104,11 +95,36 @@ class VoiceLibrary:
         if name not in self:
             raise UnknownVoiceError(str(name)[:80], self.names())
         try:
-            self._entry(name).unlink()
+            self.remove_file(f"{name}{SUFFIX}")
         except FileNotFoundError as error:  # another process was quicker
             raise UnknownVoiceError(name, self.names()) from error
         except OSError as error:
             raise self._refusal(f"remove the voice {name!r}", error) from error
+
+    # -- the files, which `shared.py` keeps elsewhere too ------------------------------------
+
+    def entries(self, suffix: str) -> Iterator[str]:
+        """The names of all files with this ending, sorted, each readable when it is given out."""
+        try:
+            found = sorted(entry.name for entry in self.folder.iterdir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._refusal("be listed", error) from error
+        yield from names_in(found, suffix)
+
+    def has_file(self, file_name: str) -> bool:
+        """Whether it is there; from then on it is readable in the folder."""
+        return os.path.lexists(self.folder / file_name)
+
+    def write_file(self, file_name: str, content: bytes, *, replace: bool) -> None:
+        """Atomically; a name that is taken is a FileExistsError, other trouble an OSError."""
+        make_private(self.folder)
+        sweep(self.folder)
+        write_whole(self.folder / file_name, content, replace=replace)
+
+    def remove_file(self, file_name: str) -> None:
+        (self.folder / file_name).unlink()
 
     def _entry(self, name: str) -> Path:
         return self.folder / f"{name}{SUFFIX}"
@@ -139,6 +155,12 @@ class VoiceLibrary:
     def _refusal(self, what: str, error: OSError) -> VoiceFileError:
         reason = error.strerror or error
         return VoiceFileError(f"the voice library {self.folder} cannot {what}: {reason}")
+
+
+def names_in(file_names: Iterable[str], suffix: str) -> list[str]:
+    """Of the files that can be a voice's."""
+    names = [each.removesuffix(suffix) for each in file_names if each.endswith(suffix)]
+    return [name for name in names if NAME_PATTERN.fullmatch(name)]
 
 
 def _taken(name: str) -> VoiceFileError:

@@ -1,0 +1,182 @@
+"""A library in a store: what one server adds, replaces or removes is so for every other."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+from vivace.errors import (
+    IntegrationError,
+    RequestError,
+    TTSError,
+    UnknownVoiceError,
+    VoiceFileError,
+    VoiceStoreError,
+)
+from vivace.voices.library import VoiceLibrary
+from vivace.voices.shared import SharedLibrary, open_library
+from vivace.voices.voice import MAX_FILE_BYTES, Voice
+
+NUMBERS = itertools.count()
+
+
+def make_voice(name: str = "ada", value: float = 1.0) -> Voice:
+    return Voice(name=name, speaker=np.full(32, value, np.float32))
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "file":
+        return f"file://{tmp_path / 'shared' / 'voices'}"
+    return f"memory://shared-{next(NUMBERS)}/voices"
+
+
+@pytest.fixture
+def pair(url: str) -> tuple[VoiceLibrary, VoiceLibrary]:
+    return open_library(url), open_library(url)
+
+
+Pair = tuple[VoiceLibrary, VoiceLibrary]
+
+
+def test_a_url_is_a_store_and_anything_else_a_folder(tmp_path: Path) -> None:
+    assert isinstance(open_library("memory://x"), SharedLibrary)
+    for folder in (tmp_path, str(tmp_path)):
+        assert type(open_library(folder)) is VoiceLibrary
+        assert open_library(folder).folder == tmp_path
+    assert open_library(None).folder == VoiceLibrary().folder
+
+
+def test_a_voice_that_one_adds_is_the_others_too(pair: Pair) -> None:
+    first, second = pair
+    assert second.names() == []
+    assert "ada" not in second
+    first.add(make_voice(value=3.0))
+    assert "ada" in second
+    assert second.get("ada").speaker[0] == 3.0
+    assert second.names() == first.names() == ["ada"]
+
+
+def test_two_folders_of_their_own_share_nothing(tmp_path: Path) -> None:
+    """The control: the test above could fail."""
+    first, second = VoiceLibrary(tmp_path / "one"), VoiceLibrary(tmp_path / "two")
+    first.add(make_voice())
+    assert "ada" not in second
+
+
+def test_a_replaced_voice_is_never_spoken_from_an_old_copy(pair: Pair) -> None:
+    first, second = pair
+    for value in (1.0, 2.0, 3.0):  # of the same size, and within one tick of a clock
+        first.add(make_voice(value=value), replace=True)
+        assert second.get("ada").speaker[0] == value
+        assert [voice.speaker[0] for voice in second] == [value]
+
+
+def test_a_removed_voice_is_gone_everywhere_and_can_be_made_again(pair: Pair) -> None:
+    first, second = pair
+    first.add(make_voice(value=1.0))
+    assert second.get("ada").speaker[0] == 1.0
+    second.remove("ada")
+    assert "ada" not in first
+    assert first.names() == second.names() == []
+    assert not list(second.folder.iterdir()), "a copy of somebody's voice stayed"
+    with pytest.raises(UnknownVoiceError):
+        first.remove("ada")
+    second.add(make_voice(value=2.0))
+    assert first.get("ada").speaker[0] == 2.0
+
+
+def test_a_name_belongs_to_whoever_is_first(pair: Pair) -> None:
+    first, second = pair
+    first.add(make_voice(value=1.0))
+    with pytest.raises(VoiceFileError, match="already"):
+        second.add(make_voice(value=2.0))
+    with pytest.raises(FileExistsError):  # also where both have found it free before
+        second.write_file("ada.safetensors", b"other", replace=False)
+    assert second.get("ada").speaker[0] == 1.0
+
+
+def test_a_file_is_copied_once_and_not_at_every_look(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pair
+    first.add(make_voice())
+    assert second.get("ada").name == second.names()[0] == "ada"
+    assert isinstance(second, SharedLibrary)
+    monkeypatch.setattr(second._store, "cat_file", None)
+    for _ in range(3):
+        assert second.get("ada").name == "ada"
+        assert second.names() == ["ada"]
+
+
+def test_strange_files_in_the_store_are_left_there(url: str, tmp_path: Path) -> None:
+    store, root = fsspec.core.url_to_fs(url)
+    store.makedirs(root, exist_ok=True)
+    store.pipe_file(f"{root}/../outside.safetensors", b"x")
+    store.pipe_file(f"{root}/notes.txt", b"x")
+    store.pipe_file(f"{root}/.hidden.safetensors", b"x")
+    store.pipe_file(f"{root}/torn.safetensors", b"x")
+    store.pipe_file(f"{root}/huge.safetensors", b"x" * (MAX_FILE_BYTES + 1))
+    store.makedirs(f"{root}/folder.safetensors", exist_ok=True)
+    library = open_library(url)
+    library.add(make_voice())
+    assert library.names() == ["ada"]
+    copied = {path.name for path in library.folder.iterdir()}
+    assert copied == {"ada.safetensors", "torn.safetensors"}
+    with pytest.raises(VoiceFileError):
+        library.get("torn")
+    for name in ("huge", "../outside", "folder"):
+        assert name not in library
+        with pytest.raises(UnknownVoiceError):
+            library.get(name)
+    with pytest.raises(RequestError):
+        library.add(Voice(name="../x", speaker=np.ones(32, np.float32)))
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    raise TimeoutError("the store is away")
+
+
+def test_without_the_store_known_voices_are_spoken_and_others_are_an_error(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = pair
+    first.add(make_voice("ada"))
+    first.add(make_voice("bob"))
+    assert "ada" in second
+    assert isinstance(second, SharedLibrary)
+    for name in ("info", "ls", "cat_file", "pipe_file", "rm_file"):
+        monkeypatch.setattr(second._store, name, refuse)
+    with caplog.at_level(logging.WARNING):
+        assert second.get("ada").name == "ada"
+        assert second.names() == ["ada"]
+    assert "the store is away" in caplog.text
+    for call in (lambda: second.get("bob"), lambda: second.add(make_voice("eve"))):
+        with pytest.raises(VoiceStoreError, match="try again") as found:
+            call()
+        assert "://" not in str(found.value)  # a client hears it
+    with pytest.raises(VoiceStoreError):
+        second.remove("ada")
+    assert issubclass(VoiceStoreError, TTSError)
+    assert not issubclass(VoiceStoreError, RequestError)
+
+
+def test_a_store_of_an_unknown_kind_is_one_clear_error() -> None:
+    with pytest.raises(IntegrationError, match="nowhere://x"):
+        open_library("nowhere://x/voices")
+
+
+def test_the_copies_go_with_the_library(url: str) -> None:
+    library = open_library(url)
+    library.add(make_voice())
+    assert library.get("ada").name == "ada"
+    folder = library.folder
+    assert folder.stat().st_mode & 0o077 == 0
+    del library
+    assert not folder.exists()

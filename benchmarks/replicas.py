@@ -104,7 +104,8 @@ class Drill:
 
     async def settled(self, num_wanted: int) -> int:
         for _ in range(60):
-            if len(found := find(self.arguments.title)) >= num_wanted:
+            found = find(self.arguments.title)
+            if len(found) >= num_wanted and all([await is_ready(u) for u in self.arguments.check]):
                 return len(found)
             await asyncio.sleep(1)
         return len(find(self.arguments.title))
@@ -201,7 +202,7 @@ class Drill:
             if self.is_over or time.monotonic() - began > arguments.seconds - 5:
                 return
             found = find(arguments.title)
-            if len(found) < 2:
+            if len(found) < 2 or not all([await is_ready(url) for url in arguments.check]):
                 self.num_skipped += 1
                 continue
             os.kill(random.choice(found), signal.SIGKILL)
@@ -240,6 +241,7 @@ class Drill:
                 "whole_once": sum(logged[one.id] == 1 for one in whole),
                 "failed_on_a_living_server": sum(logged[one.id] > 0 for one in failed),
             },
+            "new_requests_over_1_s": sum(one.first_s > 1 for one in probes if one.first_s),
             "first_audio_s": {
                 "all": spread([one.first_s for one in whole if one.first_s is not None]),
                 "new_requests": spread([one.first_s for one in probes if one.first_s]),
@@ -254,6 +256,18 @@ class Drill:
 
     def is_after_a_kill(self, one: Asked) -> bool:
         return any(0 <= one.began - kill <= AFTER_S for kill in self.kills)
+
+
+async def is_ready(url: str) -> bool:
+    where = urlsplit(url)
+    try:
+        reader, writer = await asyncio.open_connection(where.hostname, where.port)
+        writer.write(f"GET {where.path} HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n".encode())
+        answer = await reader.read(64)
+        writer.close()
+    except OSError:
+        return False
+    return b" 200 " in answer
 
 
 def find(title: str) -> list[int]:
@@ -312,6 +326,7 @@ def main() -> None:
     parser.add_argument("--kill-every", type=float, default=0.0)
     parser.add_argument("--restart", help="a command")
     parser.add_argument("--title", required=True, help="of a ready server's process")
+    parser.add_argument("--check", nargs="*", default=[], help="URLs that are 200 when all serve")
     parser.add_argument("--logs", type=Path, help="a folder of replica*.log")
     parser.add_argument("--note", default="", help="what ran behind the address")
     parser.add_argument("--json", type=Path)

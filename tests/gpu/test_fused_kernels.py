@@ -144,6 +144,7 @@ def test_fused_layers_are_no_further_from_float32_than_plain_ones(
     talker, predictor = {}, {}
     for name, backend in three_ways(part):
         backend.admit(prompt, SamplingParams(seed=1))
+        torch.cuda.synchronize()  # prompts are read on a stream of their own
         talker[name] = random_talker_logits(backend, len(prompt), 300)
         predictor[name] = random_predictor_logits(backend)
     for logits in (talker, predictor):
@@ -163,6 +164,7 @@ def test_fused_prompts_are_no_further_from_float32_than_plain_ones(
     found = {}
     for name, backend in three_ways(part):
         row = backend._slots[backend.admit(prompt, SamplingParams(seed=1))].row
+        torch.cuda.synchronize()  # prompts are read on a stream of their own
         table = backend._table
         caches = (each[:, row, :, : len(prompt)] for each in (table.keys, table.values))
         found[name] = [*caches, table.hidden[row]]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -163,7 +164,7 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         self.now += seconds
 
 
@@ -176,13 +177,13 @@ class ScriptedTTS:
         self.clock, self.chunks, self.errors = clock, chunks, errors
         self.seeds: list[int] = []
 
-    def stream(self, text: str, *, seed: int, **options: Any) -> Iterator[AudioChunk]:
+    async def astream(self, text: str, *, seed: int, **options: Any) -> AsyncIterator[AudioChunk]:
         assert options["min_frames"] == options["max_frames"] == 5
         self.seeds.append(seed)
         if seed in self.errors:
             raise self.errors[seed]
         for delay, seconds in self.chunks:
-            self.clock.sleep(delay)
+            await self.clock.sleep(delay)
             samples = np.zeros(round(1000 * seconds), np.float32)
             yield AudioChunk(
                 samples=samples,
@@ -201,6 +202,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ScriptedTTS
     ) -> tuple[ScriptedTTS, Subject]:
         clock = Clock()
         monkeypatch.setattr(load, "time", clock)
+        monkeypatch.setattr(asyncio, "sleep", clock.sleep)
         tts = ScriptedTTS(clock, chunks, errors or {})
         return tts, Subject(cast("TTS", tts), {})
 
@@ -224,7 +226,7 @@ def test_a_stream_is_measured_as_real_time_playback_would_hear_it(
     num_underruns: int,
 ) -> None:
     _, subject = scripted(chunks)
-    heard = load.listen(subject, 5, seed=1)
+    heard = asyncio.run(load.listen(subject, 5, seed=1))
     assert heard.first_audio_ms == pytest.approx(200)
     assert heard.audio_s == pytest.approx(sum(seconds for _, seconds in chunks))
     assert heard.num_underruns == num_underruns
@@ -258,6 +260,14 @@ def test_arrivals_count_refused_and_failed_requests_apart(
     _, subject = scripted([(0.0, 0.1)])
     row = load.measure_arrivals(subject, 10.0, seconds=3.0, num_frames=5)
     assert (row["refused"], row["failed"], row["first_failure"]) == (0, 0, None)
+
+
+def test_a_request_that_the_loop_began_late_has_waited_since_it_was_due(
+    scripted: Callable[..., tuple[ScriptedTTS, Subject]],
+) -> None:
+    tts, subject = scripted([(0.25, 0.1)])
+    heard = asyncio.run(load.listen(subject, 5, seed=1, began=tts.clock.now - 3))
+    assert heard.first_audio_ms == pytest.approx(3_250)
 
 
 def test_a_failed_request_is_shown_and_gives_exit_code_1(

@@ -1,13 +1,15 @@
-"""Many streams: throughput at a fixed concurrency, and latency at a given request rate."""
+"""Many streams: throughput at a fixed concurrency, and latency at a given request rate.
+
+One event loop reads them all, as in the server: a thread for each would mostly wait for the GIL.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Thread
 from typing import Any
 
 from vivace.cli.bench.latency import TEXT, Subject
@@ -23,12 +25,15 @@ class Heard:
     num_underruns: int  # chunks that arrived after all earlier audio had been played
 
 
-def listen(subject: Subject, num_frames: int, seed: int) -> Heard:
-    """Read a stream as fast as it comes; count the underruns that real-time playback would have."""
-    began = time.perf_counter()
+async def listen(subject: Subject, num_frames: int, seed: int, began: float | None = None) -> Heard:
+    """Read a stream as fast as it comes; count the underruns that real-time playback would have.
+
+    It waits from `began` on, so that a busy loop is not flattered.
+    """
+    began = time.perf_counter() if began is None else began
     played_until: float | None = None
     first_ms, audio_s, num_underruns = 0.0, 0.0, 0
-    for chunk in subject.tts.stream(TEXT, seed=seed, **subject.length(num_frames)):
+    async for chunk in subject.tts.astream(TEXT, seed=seed, **subject.length(num_frames)):
         now = time.perf_counter()
         seconds = len(chunk.samples) / chunk.sample_rate
         if played_until is None:
@@ -47,13 +52,15 @@ def measure_throughput(
     """`num_streams` clients, each starting its next stream when the last one ends."""
     heard: list[Heard] = []
 
-    def listen_again(listener: int) -> None:
+    async def listen_again(listener: int) -> None:
         for number in range(rounds):
-            heard.append(listen(subject, num_frames, 1000 * listener + number))
+            heard.append(await listen(subject, num_frames, 1000 * listener + number))
+
+    async def listen_all() -> None:
+        await asyncio.gather(*map(listen_again, range(num_streams)))  # raises the first error
 
     began = time.perf_counter()
-    with ThreadPoolExecutor(num_streams) as pool:
-        list(pool.map(listen_again, range(num_streams)))  # raises the first error
+    asyncio.run(listen_all())
     seconds = time.perf_counter() - began
     firsts = [one.first_audio_ms for one in heard]
     return {
@@ -73,25 +80,26 @@ def measure_arrivals(
     heard: list[Heard] = []
     errors: list[Exception] = []
 
-    def answer(seed: int) -> None:
+    async def answer(seed: int, began: float) -> None:
         try:
-            heard.append(listen(subject, num_frames, seed))
+            heard.append(await listen(subject, num_frames, seed, began))
         except Exception as error:  # counted below
             errors.append(error)
 
-    generator = random.Random(7)
-    threads: list[Thread] = []
-    began, due = time.perf_counter(), 0.0
-    while (due := due + generator.expovariate(rate)) < seconds:
-        time.sleep(max(0.0, began + due - time.perf_counter()))
-        threads.append(Thread(target=answer, args=(len(threads),)))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
+    async def arrive() -> int:
+        generator, tasks = random.Random(7), list[asyncio.Task[None]]()
+        began, due = time.perf_counter(), 0.0
+        while (due := due + generator.expovariate(rate)) < seconds:
+            await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
+            tasks.append(asyncio.create_task(answer(len(tasks), began + due)))
+        await asyncio.gather(*tasks)
+        return len(tasks)
+
+    num_requests = asyncio.run(arrive())
     failures = [error for error in errors if not isinstance(error, QueueFullError)]
     return {
         "requests_per_s": rate,
-        "requests": len(threads),
+        "requests": num_requests,
         "refused": len(errors) - len(failures),
         "failed": len(failures),
         "first_failure": repr(failures[0]) if failures else None,

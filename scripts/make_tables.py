@@ -17,8 +17,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/mini-voice.md", "docs/performance.md", "docs/integrations/README.md")
 PACKAGES = (
-    *("cli", "compat", "serve", "integrations", "engine", "script", "backends", "voices", "model"),
-    *("timing", "dialogue", "books", "audio", "text", ""),
+    *("cli", "compat", "serve", "integrations", "plan", "engine", "script", "backends", "voices"),
+    *("model", "timing", "dialogue", "books", "audio", "text", ""),
 )
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(\n<!-- end of table -->)", re.DOTALL)
 

@@ -24,7 +24,7 @@ FLOORS = {
     "prompt": 3, "dialogue": 3,
     "backends": 4, "script": 4, "timing": 4,
     "engine": 5,
-    "tts": 6,
+    "tts": 6, "plan": 6,
     "compat": 7, "serve": 7, "integrations": 7, "books": 7,
     "cli": 8,
     "__main__": 9,

@@ -72,6 +72,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     _add_serve(commands)
     _add_wyoming(commands)
     _add_bench(commands)
+    _add_plan(commands)
     _add_doctor(commands)
     return parser, list(commands.choices)
 
@@ -323,6 +324,37 @@ def _add_doctor(commands: Commands) -> None:
     )
     options.add_model(doctor)
     options.add_machine(doctor)
+
+
+def _add_plan(commands: Commands) -> None:
+    plan = _add(
+        commands,
+        "plan",
+        "how many GPUs a number of calls needs, and what it costs",
+        "--calls N [OPTIONS]",
+    )
+    plan.description = (
+        "Simulate calls on measured GPUs, turn by turn: how many are needed, with which "
+        "concurrency and first audio, also after the loss of one, and what an hour of audio costs."
+    )
+    count, number = _number(int), _number(float)
+    plan.add_argument("--calls", type=count, required=True, metavar="N", help="at once")
+    plan.add_argument("--gpu", default="h200", help="default: h200, the one that was measured")
+    plan.add_argument("--model", default="1.7B", help="0.6B or 1.7B; default: 1.7B")
+    plan.add_argument("--price", type=number, metavar="X", help="of a GPU, for an hour")
+    plan.add_argument(
+        "--first-audio", type=number, default=200.0, metavar="MS", help="p95; default: 200 ms"
+    )
+    plan.add_argument(
+        "--utterance", type=number, default=5.0, metavar="S", help="mean length; default: 5 s"
+    )
+    plan.add_argument(
+        "--pause", type=number, default=7.0, metavar="S", help="mean, between two; default: 7 s"
+    )
+    plan.add_argument(
+        "--losses", type=int, default=1, metavar="N", help="GPUs that may be lost; default: 1"
+    )
+    plan.add_argument("--json", action="store_true", help="for programs")
 
 
 def _add_bench(commands: Commands) -> None:

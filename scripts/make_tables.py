@@ -145,17 +145,18 @@ SIZES = ("0.6B", "1.7B")
 
 def gpu() -> str:
     """One stream and many, both sizes side by side, with the backends that `auto` takes."""
-    reports = [read(f"engine-{size}-h200") for size in SIZES]
     latency = [read(f"engine-{size}-megakernel-h200")["latency"] for size in SIZES]
+    split = {each["streams"]: each for each in read("engine-0.6B-split-h200")["throughput"]}
+    (half,) = read("serve-1.7B-h200")["results"]
     rows: list[list[object]] = [
         ["talker and predictor, ms per frame", *_parts(latency, "model_ms_per_frame")],
         ["first audio, ms", *(f"{one['first_audio_ms']:.1f}" for one in latency)],
         ["times real time, whole call", *(f"{one['times_real_time']:.1f}" for one in latency)],
     ]
-    for number in range(1, len(reports[0]["throughput"])):
-        many = [report["throughput"][number] for report in reports]
-        what = f"{many[0]['streams']} streams, seconds of audio a second"
-        rows.append([what, *(f"{one['audio_s_per_s']:.0f}" for one in many)])
+    what = "streams, seconds of audio a second"
+    rows += [[f"{n} {what}", f"{split[n]['audio_s_per_s']:.0f}", "–"] for n in (8, 64)]
+    speed = f"{half['engine']['audio_s_per_s']:.0f}"
+    rows.append([f"{half['streams']} {what}, codec in half precision", "–", speed])
     return table("| | 0.6B | 1.7B |", rows)
 
 
@@ -164,7 +165,7 @@ def _parts(latency: list[dict[str, Any]], name: str) -> list[str]:
 
 
 def chunks() -> str:
-    reports = [read(f"engine-{size}-h200")["latency"]["chunks"] for size in SIZES]
+    reports = [read(f"engine-{size}-megakernel-h200")["latency"]["chunks"] for size in SIZES]
     rows: list[list[object]] = [
         [
             one["chunk_frames"],
@@ -226,7 +227,7 @@ def megakernel_calls() -> str:
     names = {"0.6B, cuda_graph, codec in half precision": "engine-0.6B-half-h200"}
     for size in ("0.6B", "1.7B"):
         names[f"{size}, megakernel"] = f"engine-{size}-megakernel-h200"
-        names[f"{size}, cuda_graph"] = f"engine-{size}-h200"
+        names[f"{size}, cuda_graph"] = f"engine-{'0.6B-split' if size == '0.6B' else size}-h200"
     for what, name in sorted(names.items()):
         latency, many = read(name)["latency"], read(name)["throughput"]
         figures = {each["streams"]: each["audio_s_per_s"] for each in many}
@@ -241,19 +242,31 @@ def megakernel_calls() -> str:
 
 def codec_precisions() -> str:
     rows: list[list[object]] = []
-    for result in read("codec-h200")["results"]:
+    for result in read("codec-fused-h200")["results"]:
         times = [f"{ms:.1f}" for ms in result["ms"].values()]
         rows.append([f"`{result['precision']}`", result["db_from_float32"], *times])
-    sizes = " | ".join(read("codec-h200")["results"][0]["ms"])
+    sizes = " | ".join(read("codec-fused-h200")["results"][0]["ms"])
     return table(f"| | dB from float32 | {sizes} |", rows)
 
 
 def half_streams() -> str:
     rows: list[list[object]] = []
-    for what, name in (("`split`", "engine-0.6B-h200"), ("`half`", "engine-0.6B-half-h200")):
+    for what, name in (("`split`", "engine-0.6B-split-h200"), ("`half`", "engine-0.6B-half-h200")):
         figures = {each["streams"]: each["audio_s_per_s"] for each in read(name)["throughput"]}
         rows.append([what, *(f"{figures[n]:.0f}" for n in (1, 8, 64))])
     return table("| 0.6B, seconds of audio a second | 1 stream | 8 | 64 |", rows)
+
+
+def served() -> str:
+    """64 streams over HTTP beside the engine alone: at the same instant, and one after another."""
+    (result,) = read("serve-1.7B-h200")["results"]
+    rows: list[list[object]] = []
+    for what, row in (("all at the same instant", result), ("steady", result["steady"])):
+        times = [f"{row[way]['first_ms_p50']:.0f}" for way in ("engine", "http")]
+        speeds = [f"{row[way]['audio_s_per_s']:.0f}" for way in ("engine", "http")]
+        rows.append([what, *times, *speeds, f"{100 * row['kept']:.0f} %"])
+    head = "| 64 streams of 1.7B | first audio p50, ms | over HTTP | seconds of audio a second |"
+    return table(f"{head} over HTTP | kept |", rows)
 
 
 def integrations() -> str:
@@ -276,6 +289,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "megakernel-calls": megakernel_calls,
     "codec-precisions": codec_precisions,
     "half-streams": half_streams,
+    "served": served,
     "integrations": integrations,
 }
 

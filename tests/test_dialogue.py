@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,104 @@ def test_lines_are_made_together_and_do_not_depend_on_it(
     assert max(widths) == 3
     for line, other in zip(made.lines, expected.lines, strict=True):
         assert np.array_equal(line.audio.codes, other.audio.codes)
+
+
+# -- while it is made ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "lead"),
+    [
+        ({}, ""),
+        ({"gap_s": 0.0}, "[overlap 0.1s] "),
+        ({"overlap_s": 0.2}, "[pause 0.2s] "),
+        ({"overlap_s": 9.0}, ""),
+    ],
+)
+def test_chunks_of_a_dialogue_are_the_whole(tts: TTS, how: dict[str, Any], lead: str) -> None:
+    talk = [TALK[0], ("vivian", f"{lead}Hello! [pause 0.1s]"), TALK[2]]
+    whole = tts.dialogue(talk, **OPTIONS, **how)
+    with tts.stream_dialogue(talk, **OPTIONS, chunk_frames=1, **how) as stream:
+        chunks = list(stream)
+    samples = np.concatenate([chunk.samples for chunk in chunks])
+    together = np.clip(np.sum(list(whole.tracks.values()), axis=0), -1, 1)
+    assert np.allclose(samples, together, rtol=0, atol=5e-5)
+    assert np.array_equal(np.concatenate([chunk.codes for chunk in chunks]), whole.codes)
+    assert [chunk.is_last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert chunks[-1].finish_reason == stream.finish_reason == whole.finish_reason
+    lengths = [len(chunk.samples) / RATE for chunk in chunks]
+    starts = [0.0, *itertools.accumulate(lengths)][:-1]
+    assert [chunk.start_s for chunk in chunks] == pytest.approx(starts)
+    speakers = [speaker for speaker, _ in itertools.groupby(chunk.speaker for chunk in chunks)]
+    assert speakers == ["ryan", "vivian", "ryan"]
+    assert {(chunk.line, chunk.speaker) for chunk in chunks} == {
+        (0, "ryan"), (1, "vivian"), (2, "ryan")
+    }  # fmt: skip
+    assert stream.usage.frames == whole.usage.frames
+    assert stream.usage.text_tokens == whole.usage.text_tokens
+    assert stream.usage.audio_s == pytest.approx(whole.usage.audio_s)
+
+
+def wait_until_idle(tts: TTS) -> None:
+    deadline = time.monotonic() + 60
+    while (load := tts.engine.capacity()).num_running + load.num_waiting:
+        assert time.monotonic() < deadline, "a slot is still taken"
+        time.sleep(0.01)
+
+
+def test_the_first_chunk_does_not_wait_for_the_line(tts: TTS) -> None:
+    options = {**OPTIONS, "min_frames": 20, "max_frames": 20}
+    with tts.stream_dialogue(TALK, **options, chunk_frames=2) as stream:
+        first = next(chunk for chunk in stream if len(chunk.samples))
+        assert first.line == 0
+        assert stream.usage.frames < 10
+    assert stream.finish_reason == "cancelled"
+    wait_until_idle(tts)
+    with pytest.raises(StopIteration):
+        next(stream)
+
+
+def test_the_next_line_is_made_beside_the_one_that_is_spoken(
+    tts: TTS, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**OPTIONS, "min_frames": 20, "max_frames": 20}
+    expected = [chunk.codes for chunk in tts.stream_dialogue(TALK, **options)]
+    monkeypatch.setattr(
+        "vivace.tts.build_backend",
+        lambda name, model, codec, room: EagerBackend(model, codec, max_streams=3, pass_rows=4),
+    )
+    with TTS.load(tiny_folder / "custom_voice", device="cpu") as together:
+        stream = together.stream_dialogue(TALK, **options)
+        codes = [next(stream).codes]
+        load = together.engine.capacity()
+        assert load.num_running + load.num_waiting == 2
+        codes += [chunk.codes for chunk in stream]
+        left = together.stream_dialogue(TALK, **options)
+        next(left)
+        left.close()
+        wait_until_idle(together)
+    assert np.array_equal(np.concatenate(codes), np.concatenate(expected))
+
+
+def test_what_is_wrong_with_a_dialogue_is_told_before_its_first_chunk(tts: TTS) -> None:
+    with pytest.raises(UnknownVoiceError, match="no voices named 'bob', 'zoe'"):
+        tts.stream_dialogue([("ryan", "Hi."), ("bob", "Hello."), ("zoe", "Hey.")])
+    with pytest.raises(RequestError, match="line 2 of the dialogue: the text is empty"):
+        tts.stream_dialogue([("ryan", "Hi."), ("vivian", "")])
+    with pytest.raises(RequestError, match="leave voice out"):
+        tts.stream_dialogue(TALK, voice="ryan")
+
+
+def test_streamed_words_are_those_of_the_whole(embedded: TTS) -> None:
+    talk = [("heart", "Come in."), ("heart", "Good evening, Lee.")]
+    whole = embedded.dialogue(talk, seed=7, timings=True)
+    chunks = list(embedded.stream_dialogue(talk, seed=7, timings=True))
+    words = [word for chunk in chunks for word in chunk.words or ()]
+    assert whole.words is not None
+    assert [word.text for word in words] == [word.text for word in whole.words]
+    for word, expected in zip(words, whole.words, strict=True):
+        assert word.start_s == pytest.approx(expected.start_s, abs=0.012)
+        assert word.end_s == pytest.approx(expected.end_s, abs=0.012)
 
 
 def test_names_stand_for_voices_and_the_script_says_whose(tts: TTS) -> None:
@@ -319,6 +419,20 @@ def test_a_command_speaks_a_script_to_a_file_and_tracks(
         "talk-ryan.wav",
         "talk.wav",
     ]
+
+
+def test_a_command_writes_a_dialogue_while_it_is_made(
+    tts: TTS, tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "talk.txt").write_text("ryan: Hi there.\nvivian: Hello!\n")
+    out = tmp_path / "talk.wav"
+    script = ("--dialogue", tmp_path / "talk.txt", "-o", out, "--stream")
+    assert say(tiny_folder, *script, "--chunk-frames", "2", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    made = tts.dialogue([("ryan", "Hi there."), ("vivian", "Hello!")], **OPTIONS)
+    assert np.allclose(read_audio(out).samples, made.samples, atol=1e-4)
+    assert facts["frames"] == made.usage.frames
+    assert facts["first_audio_ms"] < 1000 * facts["wall_s"]
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ from vivace.backends import Capacity, build_backend
 from vivace.backends.base import CodecPrecision
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import can_fork, pick_device, pick_dtype, pick_threads, use_threads
-from vivace.dialogue.make import make_dialogue
+from vivace.dialogue.make import cast_lines, make_dialogue
 from vivace.dialogue.script import DialogueScript
+from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue, Timing
 from vivace.engine.async_stream import AsyncStream, Bells
 from vivace.engine.batch import BatchReport, check_item, speak_batch, speak_once
@@ -33,7 +34,7 @@ from vivace.engine.options import SpeakOptions, StreamOptions, check_names
 from vivace.engine.progress import show_batch, show_progress
 from vivace.engine.scheduler import EngineLimits, Profile
 from vivace.engine.stream import Stream, StreamSettings, Wake
-from vivace.errors import ClosedError, RequestError, UnsupportedRequestError
+from vivace.errors import ClosedError, RequestError, TTSError, UnsupportedRequestError
 from vivace.model.codec import Codec
 from vivace.model.config import ModelType
 from vivace.model.talker import Qwen3TTS
@@ -291,11 +292,7 @@ class TTS:
 
         The result is an `Audio` with `lines`, `tracks` by speaker and `save_tracks`.
         """
-        if self.model_type == "voice_design":
-            raise UnsupportedRequestError(
-                "a voice_design checkpoint has no voice that two lines could share; load "
-                f"{SERVED_BY['custom_voice']}, or clone voices with {SERVED_BY['base']}"
-            )
+        self._check_dialogue()
         report = show_batch if options.pop("progress", False) else None
         settled: dict[str, Any] = {"trim": True, "chunk_frames": WHOLE, **options}
         return make_dialogue(
@@ -306,6 +303,54 @@ class TTS:
             get_voice=self.voice,
             speak=lambda texts, name: self._speak_together(texts, settled, report, name),
         )
+
+    def stream_dialogue(
+        self,
+        lines: DialogueScript | Iterable[tuple[VoiceSource, str]],
+        *,
+        voices: Mapping[str, VoiceSource] | None = None,
+        gap_s: float | None = None,
+        overlap_s: float = 0.0,
+        **options: Unpack[StreamOptions],
+    ) -> DialogueStream:
+        """`dialogue` while it is made: an iterator of `DialogueChunk`, the first from the first
+        line's first sound on. The same samples, but for lines that are too loud together: those
+        are clipped. Voices and texts are checked before anything is spoken.
+        """
+        self._check_dialogue()
+        script, timing = (
+            DialogueScript.of(lines, voices or {}),
+            Timing(gap_s=gap_s, overlap_s=overlap_s),
+        )
+        settled: dict[str, Any] = {"trim": True, **options}
+        if settled.get("lexicon") is not None:
+            settled["lexicon"] = Lexicon.of(settled["lexicon"])  # a file is read once
+        speakers, texts = cast_lines(script, settled, self.speakers, self.voice)
+
+        def open_line(number: int) -> Stream:
+            try:
+                return self._open(texts[number][0], **texts[number][1])
+            except TTSError as error:
+                error.args = (f"{script.lines[number].where}: {error}",)
+                raise
+
+        for number in range(len(texts)):
+            open_line(number).close()
+        return DialogueStream(
+            script.lines,
+            speakers,
+            timing,
+            open_line,
+            sample_rate=self.sample_rate,
+            looks_ahead=self._open_parts()[2].num_together > 1,
+        )
+
+    def _check_dialogue(self) -> None:
+        if self.model_type == "voice_design":
+            raise UnsupportedRequestError(
+                "a voice_design checkpoint has no voice that two lines could share; load "
+                f"{SERVED_BY['custom_voice']}, or clone voices with {SERVED_BY['base']}"
+            )
 
     def stream(self, text: str | Iterable[str], **options: Unpack[StreamOptions]) -> Stream:
         """Say `text` and hand out audio while it is made; the same samples as `speak` without trim.

@@ -48,11 +48,17 @@ class StartTrimmer:
 
 def sound_span(samples: Samples, sample_rate: int) -> tuple[int, int]:
     """Where sound begins and ends, to `WINDOW_S`; all of what has none."""
+    found, _ = find_sound(samples, sample_rate)
+    return found or (0, len(samples))
+
+
+def find_sound(samples: Samples, sample_rate: int) -> tuple[tuple[int, int] | None, int]:
+    """Where sound begins and ends, or None; and how many samples, in windows, were searched."""
     window = round(WINDOW_S * sample_rate)
-    heard = _audible(samples[: len(samples) // window * window], window)
-    if not len(heard):
-        return 0, len(samples)
-    return int(heard[0]) * window, (int(heard[-1]) + 1) * window
+    num_searched = len(samples) // window * window
+    heard = _audible(samples[:num_searched], window)
+    span = (int(heard[0]) * window, (int(heard[-1]) + 1) * window) if len(heard) else None
+    return span, num_searched
 
 
 def _audible(samples: Samples, window: int) -> NDArray[np.intp]:

@@ -4,46 +4,80 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from vivace.audio.subtitles import write_subtitles
 from vivace.cli.messages import Report, print_report
 from vivace.cli.output import Target, choose_target, subtitle_path
 from vivace.cli.request import load_model
+from vivace.cli.streams import STDOUT
 from vivace.cli.text import STDIN, read_stdin
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.talk import Timing, track_paths
 from vivace.errors import AudioError
+from vivace.speech import FinishReason, Usage, Word
 
 if TYPE_CHECKING:
-    from vivace.dialogue.talk import Dialogue
+    from vivace.tts import TTS
 
 
 def say_dialogue(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
-    if arguments.text is not None or arguments.batch or arguments.voice or arguments.stream:
-        arguments.fail("--dialogue FILE takes no TEXT, --batch, --voice and --stream")
-    options.pop("chunk_frames", None)
+    if arguments.text is not None or arguments.batch or arguments.voice:
+        arguments.fail("--dialogue FILE takes no TEXT, --batch and --voice")
+    if arguments.stream and arguments.tracks:
+        arguments.fail("--tracks needs the whole dialogue; leave --stream out")
     timing = Timing(gap_s=arguments.gap, overlap_s=arguments.overlap or 0.0)
     script = _read(arguments.dialogue)
     with choose_target(arguments) as target:
         _check_tracks(script, target, arguments)
         subtitles = subtitle_path(arguments, target.output)
+        is_heard_at_once = target.loudspeaker is not None or target.output == STDOUT
+        is_streamed = (arguments.stream or is_heard_at_once) and not arguments.tracks
+        options |= {"gap_s": timing.gap_s, "overlap_s": timing.overlap_s, "speed": arguments.speed}
         with load_model(arguments, max_streams=None) as tts:
-            made = tts.dialogue(
-                script,
-                gap_s=timing.gap_s,
-                overlap_s=timing.overlap_s,
-                speed=arguments.speed,
-                **options,
-            )
-        with target.open(made.sample_rate) as sinks:
-            for sink in sinks:
-                sink.write(made.samples)
+            speak = _stream if is_streamed else _speak_whole
+            usage, reason, words = speak(tts, script, options, target, arguments)
     if subtitles is not None:
-        write_subtitles(subtitles, made.words, force=arguments.force)
+        write_subtitles(subtitles, words, force=arguments.force)
+    return _report(usage, reason, target, arguments)
+
+
+Made = tuple[Usage, FinishReason, Sequence[Word] | None]
+
+
+def _speak_whole(
+    tts: TTS,
+    script: DialogueScript,
+    options: dict[str, Any],
+    target: Target,
+    arguments: argparse.Namespace,
+) -> Made:
+    options.pop("chunk_frames", None)
+    made = tts.dialogue(script, **options)
+    with target.open(made.sample_rate) as sinks:
+        for sink in sinks:
+            sink.write(made.samples)
     if arguments.tracks:
         made.save_tracks(str(target.output), force=arguments.force)
-    return _report(made, target, arguments)
+    return made.usage, made.finish_reason, made.words
+
+
+def _stream(
+    tts: TTS,
+    script: DialogueScript,
+    options: dict[str, Any],
+    target: Target,
+    arguments: argparse.Namespace,
+) -> Made:
+    """Written and heard while it is made."""
+    words: list[Word] | None = []
+    with tts.stream_dialogue(script, **options) as stream, target.open(tts.sample_rate) as sinks:
+        for chunk in stream:
+            words = None if words is None or chunk.words is None else [*words, *chunk.words]
+            for sink in sinks:
+                sink.write(chunk.samples)
+    return stream.usage, stream.finish_reason or "cancelled", words
 
 
 def _read(name: str) -> DialogueScript:
@@ -64,12 +98,14 @@ def _check_tracks(script: DialogueScript, target: Target, arguments: argparse.Na
             raise AudioError(f"{path} exists; choose another name, or overwrite it with --force")
 
 
-def _report(made: Dialogue, target: Target, arguments: argparse.Namespace) -> int:
+def _report(
+    usage: Usage, reason: FinishReason, target: Target, arguments: argparse.Namespace
+) -> int:
     report = Report(
         output=target.output,
         is_played=target.loudspeaker is not None,
-        usage=made.usage,
-        finish_reason=made.finish_reason,
+        usage=usage,
+        finish_reason=reason,
         max_frames=arguments.max_frames,
     )
     print_report(report, is_json=arguments.json, is_quiet=arguments.quiet)

@@ -30,18 +30,28 @@ def make_dialogue(
     get_voice: Callable[[VoiceSource], str | Voice],
     speak: SpeakTogether,
 ) -> Dialogue:
-    if options.get("voice") is not None:
-        raise RequestError("each line of a dialogue has its own voice; leave voice out")
     began = time.perf_counter()
-    cast, speakers = find_cast(script, presets)
-    voices = {name: get_voice(source) for name, source in cast.items()}
-    texts = [
-        (line.text, _line_options(options, number, voices[speaker]))
-        for number, (line, speaker) in enumerate(zip(script.lines, speakers, strict=True))
-    ]
+    speakers, texts = cast_lines(script, options, presets, get_voice)
     audios = speak(texts, lambda number: script.lines[number].where)
     wall_s = time.perf_counter() - began
     return arrange(script.lines, speakers, audios, timing, wall_s=wall_s)
+
+
+def cast_lines(
+    script: DialogueScript,
+    options: dict[str, Any],
+    presets: Collection[str],
+    get_voice: Callable[[VoiceSource], str | Voice],
+) -> tuple[list[str], list[tuple[str, dict[str, Any]]]]:
+    """The speaker of each line, and its text and options; every voice is known then."""
+    if options.get("voice") is not None:
+        raise RequestError("each line of a dialogue has its own voice; leave voice out")
+    cast, speakers = find_cast(script, presets)
+    voices = {name: get_voice(source) for name, source in cast.items()}
+    return speakers, [
+        (line.text, _line_options(options, number, voices[speaker]))
+        for number, (line, speaker) in enumerate(zip(script.lines, speakers, strict=True))
+    ]
 
 
 def _line_options(options: dict[str, Any], number: int, voice: str | Voice) -> dict[str, Any]:

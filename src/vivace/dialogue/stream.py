@@ -1,0 +1,258 @@
+"""A dialogue while it is made: samples are handed out as soon as no later line can change them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from vivace.audio.clip import AudioChunk
+from vivace.audio.trim import find_sound
+from vivace.dialogue.script import Line
+from vivace.dialogue.talk import KEPT_S, Samples, Timing
+from vivace.speech import FinishReason, Usage, Word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class DialogueChunk(AudioChunk):
+    """The next part of a dialogue; where two speak at once it has both."""
+
+    line: int  # whose codes and words these are, from 0
+    speaker: str
+
+
+class LineStream(Protocol):
+    """A line while it is made: a stream of the engine."""
+
+    @property
+    def usage(self) -> Usage: ...
+
+    def __iter__(self) -> Iterator[AudioChunk]: ...
+
+    def step(self) -> object:
+        """A chunk, or whatever says that there is none yet."""
+
+    def close(self) -> None: ...
+
+
+class DialogueStream(Iterator[DialogueChunk]):
+    """Chunks of a dialogue; closing or dropping it frees its slots."""
+
+    def __init__(
+        self,
+        lines: Sequence[Line],
+        speakers: Sequence[str],
+        timing: Timing,
+        open_line: Callable[[int], LineStream],
+        *,
+        sample_rate: int,
+        looks_ahead: bool,
+    ) -> None:
+        """`looks_ahead`: the next line begins beside the one that is spoken."""
+        self._lines, self._speakers, self._timing = lines, speakers, timing
+        self._open_line, self._rate, self._looks_ahead = open_line, sample_rate, looks_ahead
+        self._streams: dict[int, LineStream] = {}
+        self._early: dict[int, AudioChunk] = {}  # of lines that were begun
+        self._mix = _Mix()
+        self._usages: list[Usage] = []
+        self._began = time.perf_counter()
+        self._first_audio_ms: float | None = None
+        self._chunks = self._make()
+        self.finish_reason: FinishReason | None = None
+
+    def __next__(self) -> DialogueChunk:
+        return next(self._chunks)
+
+    def __enter__(self) -> DialogueStream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop; by the thread that reads it."""
+        self.finish_reason = self.finish_reason or "cancelled"
+        self._chunks.close()
+        for stream in self._streams.values():
+            stream.close()
+
+    @property
+    def usage(self) -> Usage:
+        """What was made so far and what it cost."""
+        usages = [*self._usages, *(stream.usage for stream in self._streams.values())]
+        return Usage(
+            text_tokens=sum(usage.text_tokens for usage in usages),
+            frames=sum(usage.frames for usage in usages),
+            audio_s=self._mix.num_taken / self._rate,
+            wall_s=time.perf_counter() - self._began,
+            seed=usages[0].seed if usages else 0,
+            first_audio_ms=self._first_audio_ms,
+        )
+
+    # -- lines -------------------------------------------------------------------------------
+
+    def _make(self) -> Generator[DialogueChunk, None, None]:
+        start = end = 0  # of the last line's sound, and of all sound so far
+        own_ends: dict[str, int] = {}
+        reasons: list[FinishReason] = []
+        for number, speaker in enumerate(self._speakers):
+            earliest = max(start, end + self._gap(number), own_ends.get(speaker, 0))
+            sound = _LineSound(self._lines[number], earliest, self._rate, self._mix)
+            is_last = number + 1 == len(self._lines)
+            for chunk in self._read(number):
+                sound.add(chunk)
+                if chunk.is_last:
+                    reasons.append(chunk.finish_reason or "stop")
+                final = [] if chunk.is_last else [sound.next]
+                if not is_last:
+                    next_start = max(sound.start, max(end, sound.end) + self._gap(number + 1))
+                    final.append(next_start - round(KEPT_S * self._rate))
+                elif chunk.is_last:
+                    self.finish_reason = next((one for one in reasons if one != "stop"), "stop")
+                yield self._chunk(chunk, sound.take_words(), number, min(final, default=None))
+            start, own_ends[speaker] = sound.start, sound.end
+            end = max(end, sound.end)
+
+    def _gap(self, number: int) -> int:
+        """From the end of the sound before a line to its own, in samples."""
+        if not 0 < number < len(self._lines):
+            return 0
+        is_same = self._speakers[number - 1] == self._speakers[number]
+        before, line = self._lines[number - 1 : number + 1]
+        return round(self._timing.gap_after(before, line, is_same=is_same) * self._rate)
+
+    def _chunk(
+        self, chunk: AudioChunk, words: tuple[Word, ...] | None, number: int, final: int | None
+    ) -> DialogueChunk:
+        start_s = self._mix.num_taken / self._rate
+        samples = self._mix.take(final)
+        if len(samples) and self._first_audio_ms is None:
+            self._first_audio_ms = 1000 * (time.perf_counter() - self._began)
+        return DialogueChunk(
+            samples=samples,
+            sample_rate=self._rate,
+            start_s=start_s,
+            is_last=self.finish_reason is not None,
+            finish_reason=self.finish_reason,
+            codes=chunk.codes,
+            words=words,
+            line=number,
+            speaker=self._speakers[number],
+        )
+
+    def _read(self, number: int) -> Iterator[AudioChunk]:
+        """The chunks of a line; with its first, the next line is begun."""
+        stream = self._begin(number)
+        try:
+            if number in self._early:
+                yield self._early.pop(number)
+            for chunk in stream:
+                if self._looks_ahead and number + 1 < len(self._lines):
+                    self._begin_early(number + 1)
+                yield chunk
+        finally:
+            self._usages.append(stream.usage)
+            self._streams.pop(number).close()
+
+    def _begin(self, number: int) -> LineStream:
+        if number not in self._streams:
+            self._streams[number] = self._open_line(number)
+        return self._streams[number]
+
+    def _begin_early(self, number: int) -> None:
+        if number not in self._streams:
+            step = self._begin(number).step()  # hands its first utterance to the engine
+            if isinstance(step, AudioChunk):
+                self._early[number] = step
+
+
+class _Mix:
+    """The sum of lines, each at its place; what was taken can no longer be added to."""
+
+    def __init__(self) -> None:
+        self._samples = np.empty(0, np.float32)
+        self.num_taken = 0
+
+    def add(self, start: int, samples: Samples) -> None:
+        begin = start - self.num_taken
+        assert begin >= 0 or not len(samples)
+        missing = begin + len(samples) - len(self._samples)
+        if missing > 0:
+            self._samples = np.concatenate((self._samples, np.zeros(missing, np.float32)))
+        self._samples[begin : begin + len(samples)] += samples
+
+    def take(self, end: int | None) -> Samples:
+        """All before `end`; where two speak at once it may be too loud, and is clipped."""
+        count = len(self._samples) if end is None else max(0, end - self.num_taken)
+        taken, self._samples = self._samples[:count], self._samples[count:]
+        self.num_taken += len(taken)
+        return np.clip(taken, -1, 1)
+
+
+class _LineSound:
+    """A line laid into the mix as far as it is known where its sound begins and ends."""
+
+    def __init__(self, line: Line, earliest: int, rate: int, mix: _Mix) -> None:
+        self._earliest, self._rate, self._mix = earliest, rate, mix
+        self._margin = round(KEPT_S * rate)
+        begins_with_pause, self._ends_with_pause = line.has_pauses
+        self._samples = np.empty(0, np.float32)
+        self._first: int | None = 0 if begins_with_pause else None  # of its sound
+        self._last = self._num_laid = self._num_searched = 0
+        self._words: list[Word] | None = []
+        self._length_s: float | None = None  # once it is over
+
+    @property
+    def start(self) -> int:
+        """Of the sound, in the dialogue."""
+        return max(self._earliest, min(self._first or 0, self._margin))
+
+    @property
+    def end(self) -> int:
+        return self.start + self._last - (self._first or 0)
+
+    @property
+    def next(self) -> int:
+        """Where in the dialogue its next samples are laid, or later."""
+        if self._first is None:
+            return self._earliest - self._margin
+        return self.start - self._first + max(self._first - self._margin, 0, self._num_laid)
+
+    def add(self, chunk: AudioChunk) -> None:
+        self._samples = np.concatenate((self._samples, chunk.samples))
+        self._search(chunk.is_last)
+        self._words = None if chunk.words is None or self._words is None else [
+            *self._words, *chunk.words
+        ]  # fmt: skip
+        if self._first is None:
+            return
+        begin = max(0, self._first - self._margin)
+        end = self._last + (self._margin if chunk.is_last else 0)
+        new = self._samples[max(begin, self._num_laid) : end]
+        self._mix.add(self.start - self._first + max(begin, self._num_laid), new)
+        self._num_laid = max(begin, self._num_laid) + len(new)
+        if chunk.is_last:
+            self._length_s = (self._num_laid - begin) / self._rate
+
+    def take_words(self) -> tuple[Word, ...] | None:
+        """New ones, in seconds of the dialogue."""
+        if self._words is None or self._first is None:
+            return None if self._words is None else ()
+        words, self._words = self._words, []
+        begin = max(0, self._first - self._margin)
+        own = [word.moved(-begin / self._rate, self._length_s) for word in words]
+        return tuple(word.moved((self.start - self._first + begin) / self._rate) for word in own)
+
+    def _search(self, is_last: bool) -> None:
+        """As `sound_span` searches the whole, but only what is new."""
+        found, num_searched = find_sound(self._samples[self._num_searched :], self._rate)
+        if found is not None:
+            first, last = (self._num_searched + edge for edge in found)
+            self._first = first if self._first is None else self._first
+            self._last = last
+        self._num_searched += num_searched
+        if self._ends_with_pause or (is_last and self._first is None):
+            self._first, self._last = self._first or 0, len(self._samples)

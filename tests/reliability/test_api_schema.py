@@ -31,7 +31,7 @@ FEW = settings(
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-MANY = settings(FEW, max_examples=300)
+MANY = settings(FEW, max_examples=450)
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 
 

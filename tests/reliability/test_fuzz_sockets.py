@@ -23,7 +23,7 @@ from websockets.exceptions import ConnectionClosed
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import session as session_module
 
-FEW, MANY = 20, 2_000  # connections, of up to 12 messages or 6 frames
+FEW, MANY = 20, 2_500  # connections, of up to 12 messages or 6 frames
 EXAMPLES = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )

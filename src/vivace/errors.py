@@ -21,6 +21,7 @@ TTSError
 ├── IntegrationError (ImportError)   a framework is missing, or of a version that was not tested
 └── EngineError (RuntimeError)       the engine refused or stopped a request
     ├── ClosedError                  the TTS was closed
+    ├── EngineLostError              a server's model cannot be had again in this process
     ├── QueueFullError               too many requests wait already
     ├── StreamClosedError            the stream was closed before its end
     ├── ServerError                  a server that speaks for us failed, or cannot be reached
@@ -121,6 +122,14 @@ class IntegrationError(TTSError, ImportError):
 
 class EngineError(TTSError, RuntimeError):
     """The engine refused or stopped a request."""
+
+
+class EngineLostError(EngineError):
+    """A server gives a model up; `needs_process`: a new process may do better."""
+
+    def __init__(self, message: str, *, needs_process: bool = False) -> None:
+        super().__init__(message)
+        self.needs_process = needs_process
 
 
 class ClosedError(EngineError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from vivace.serve.context import ServeContext
@@ -78,7 +78,8 @@ def running(
         yield Running(found[0], context, server, loop)
     finally:
         if thread.is_alive():
-            loop.call_soon_threadsafe(server.stop)
+            with suppress(RuntimeError):  # it has ended by itself and closed its loop
+                loop.call_soon_threadsafe(server.stop)
             thread.join(START_LIMIT_S)
     if failed:
         raise failed[0]

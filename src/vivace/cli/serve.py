@@ -6,20 +6,24 @@ import argparse
 import asyncio
 import json
 import os
+import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vivace.cli.light import import_torch
 from vivace.cli.options import WYOMING_FLAGS
 from vivace.cli.streams import plain, tell
-from vivace.errors import RequestError
+from vivace.errors import EngineLostError, RequestError
 from vivace.serve.settings import ServeSettings, field_names, public_name, resolve_settings
 
 if TYPE_CHECKING:
     from vivace.serve.context import ServeContext
 
 SPARE_FILES = 512  # besides connections
+GAVE_UP = 70  # exit code: the engine died too often
+LAST_LIFE = "VIVACE_LAST_LIFE"  # what the process before this one knew of deaths
 PACKAGES = ("fastapi", "uvicorn", "websockets", "python_multipart")
 WYOMING_PORT = 10_200
 SHOWN_ALONE = {*WYOMING_FLAGS, "model", "voices", "wyoming-port"}
@@ -52,6 +56,7 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
             tell(f"{name:<24} {plain(value)}")
     if all(spec.source is None for spec in settings.models) and settings.device in ("auto", "cpu"):
         import_torch()
+    from vivace.serve import deaths
     from vivace.serve.context import ServeContext
     from vivace.serve.logs import log_to_stderr
     from vivace.serve.server import Server
@@ -59,7 +64,10 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
     log_to_stderr(settings.log_format)
     _allow_files(settings.max_connections * (has_http + (settings.wyoming_port is not None)))
     tell(f"loading {', '.join(plain(spec.name) for spec in settings.models)}")
-    server = Server(ServeContext.create(settings), has_http=has_http)
+    context = ServeContext.create(settings)
+    if told := os.environ.pop(LAST_LIFE, ""):
+        deaths.load(told, context.models.deaths, context.models.quarantine)
+    server = Server(context, has_http=has_http)
 
     def on_ready(url: str) -> None:
         if server.wyoming_url is not None:
@@ -72,10 +80,26 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
     loop = asyncio.new_event_loop()
     try:
         loop.run_until_complete(server.serve(on_ready))
+    except EngineLostError as loss:
+        if not loss.needs_process:
+            tell(f"vivace: {plain(str(loss))}")
+            return GAVE_UP
+        models = context.models
+        start_again(models.deaths.pause_s, deaths.dump(models.deaths, models.quarantine))
     finally:
         loop.close()  # without waiting for a model that is still being loaded
     tell("stopped")
     return 0
+
+
+def start_again(pause_s: float, last_life: str) -> NoReturn:
+    """Become a new process with the same command and id: this one has lost its device."""
+    tell(f"starting again in {pause_s:g} s")
+    time.sleep(pause_s)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = [sys.executable, *sys.orig_argv[1:]]
+    os.execve(sys.executable, command, {**os.environ, LAST_LIFE: last_life})
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, Any]:

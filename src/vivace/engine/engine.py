@@ -82,6 +82,8 @@ class Engine:
         self.busy_since: float | None = None  # when the turn under way began; None: idle
         self._linger_s = LINGER_S
         self._num_faults = 0  # in a row
+        self.num_rebuilds = 0  # of the backend
+        self.has_lost_device = False  # for this process
         self._collected_at = 0.0
         self._failure: EngineError | None = None  # nothing runs after it
 
@@ -175,6 +177,11 @@ class Engine:
         return Load(
             self._scheduler.num_slots, self.num_running, self.num_waiting, self.limits.max_queue
         )
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether every request is refused until the model is loaded again."""
+        return self._failure is not None
 
     @property
     def num_running(self) -> int:
@@ -366,6 +373,7 @@ class Engine:
         """
         self._num_faults += 1
         if is_context_lost():
+            self.has_lost_device = True
             reason = f"the backend broke ({describe(fault)}); start the process again to go on"
             self._break(fault, reason)
             return
@@ -379,6 +387,7 @@ class Engine:
     def _replace_backend(self) -> None:
         assert self._rebuild is not None
         log.warning("the backend failed %d times in a row and is rebuilt", self._num_faults)
+        self.num_rebuilds += 1
         for one in self._utterances():
             one.slot = None
         try:

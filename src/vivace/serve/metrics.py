@@ -29,6 +29,7 @@ COUNTERS = {
     "turns_total": "Turns of the engine.",
     "frames_total": "Frames of 80 ms that were asked of the backend.",
     "rebuilds_total": "Models loaded again after a failure.",
+    "engine_deaths_total": "Engines that died.",
 }
 HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "first_audio_seconds": ("From the request to its first audio.", FIRST_AUDIO_BOUNDS_S),
@@ -111,6 +112,9 @@ class Metrics:
 
     def count_rebuild(self, model: str) -> None:
         self._count("rebuilds_total", model=model)
+
+    def count_death(self, model: str) -> None:
+        self._count("engine_deaths_total", model=model)
 
     def count_turn(self, model: str, turn: Turn) -> None:
         """Called by the engine's thread."""

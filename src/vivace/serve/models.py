@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from vivace.errors import EngineError, TTSError
+from vivace.errors import EngineError, EngineLostError, TTSError
 from vivace.serve.card import Card
+from vivace.serve.deaths import MAX_DEATHS, WINDOW_S, Deaths, Quarantine
 from vivace.serve.errors import RefusedError
 from vivace.serve.gauges import watch_models
 from vivace.serve.metrics import Metrics
@@ -56,6 +57,8 @@ class Entry:
     is_suspect: bool = False  # it is being probed after a failure
     is_hung: bool = False  # a turn did not end; until it is loaded again
     is_full: bool = False  # requests were refused for long
+    num_rebuilds: int = 0  # of its engine's backend, that are known
+    suspects: set[str] = field(default_factory=set)  # digests of requests that failed with it
     num_users: int = 0  # streams and enrolments
     last_used: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -81,6 +84,7 @@ class Models:
         self._tasks: set[asyncio.Task[None]] = set()
         self.created = int(time.time())
         self.on_lost: Callable[[TTSError], None] | None = None  # a broken model cannot be loaded
+        self.deaths, self.quarantine = Deaths(), Quarantine()
         watch_models(metrics, self)
 
     @property
@@ -95,7 +99,10 @@ class Models:
     def is_ready(self) -> bool:
         """Whether every model was loaded and probed, and none is broken just now."""
         entries = self._entries.values()
-        is_whole = self.is_live and not any(entry.is_broken for entry in entries)
+        is_whole = self.is_live and not any(
+            entry.is_broken or (entry.model is not None and entry.model.tts.engine.is_broken)
+            for entry in entries
+        )
         return is_whole and all(entry.card is not None for entry in entries)
 
     @property
@@ -176,10 +183,14 @@ class Models:
             entry.num_users -= 1
             entry.last_used = time.monotonic()
 
-    def suspect(self, model: Model) -> None:
+    def suspect(self, model: Model, digest: str | None = None) -> None:
         """A stream of this model failed: probe it, and load it again if it stays broken."""
         entry = self._entries[model.name]
-        if entry.is_suspect or entry.model is not model:
+        if entry.model is not model:
+            return
+        if digest is not None:
+            entry.suspects.add(digest)
+        if entry.is_suspect:
             return
         entry.is_suspect = True
         self._start(self._examine(model))
@@ -226,6 +237,7 @@ class Models:
                 voices = Voices(entry.card, self._library)
                 entry.model = Model(entry.spec.name, tts, voices, entry.card)
                 entry.is_broken = entry.is_hung = False
+                entry.num_rebuilds = tts.engine.num_rebuilds
                 entry.last_used = time.monotonic()
                 log.info("%s is ready after %.1f s", entry.spec.name, time.perf_counter() - began)
             return entry.model
@@ -301,14 +313,48 @@ class Models:
                 return
             try:
                 await asyncio.to_thread(probe, model.tts)
+                if model.tts.engine.num_rebuilds != entry.num_rebuilds:
+                    entry.num_rebuilds = model.tts.engine.num_rebuilds
+                    self._metrics.count_rebuild(model.name)
+                    self._bury(entry, "its backend was rebuilt")
+                entry.suspects.clear()
                 return
             except Exception as error:
                 log.error("%s is broken and is loaded again: %s", model.name, error)
+                reason = str(error)
             finally:
                 entry.is_suspect = False
             entry.is_broken = True
+            needs_process = model.tts.engine.has_lost_device
             _close(entry)
-        await self._rebuild(entry)
+        if self._bury(entry, reason, needs_process=needs_process):
+            await asyncio.sleep(self.deaths.pause_s)
+            await self._rebuild(entry)
+
+    def _bury(self, entry: Entry, reason: str, *, needs_process: bool = False) -> bool:
+        """Count a death, and blame what was there; False: this process makes no engine any more."""
+        self.deaths.add()
+        self._metrics.count_death(entry.spec.name)
+        blamed = entry.suspects | self.quarantine.now_running(entry.spec.name)
+        entry.suspects = set()
+        if refused := self.quarantine.strike(blamed):
+            log.error("%d requests that were there twice are refused", len(refused))
+        if self.deaths.are_too_many:
+            loss = EngineLostError(
+                f"{entry.spec.name} died {MAX_DEATHS} times in {WINDOW_S / 60:g} minutes, the last "
+                f"time because: {reason}; look at the device and at the requests"
+            )
+        elif needs_process:
+            loss = EngineLostError(
+                f"{entry.spec.name} lost the device ({reason}); a new process is needed",
+                needs_process=True,
+            )
+        else:
+            return True
+        log.error("%s", loss)
+        if self.on_lost is not None:
+            self.on_lost(loss)
+        return False
 
     async def _rebuild(self, entry: Entry) -> None:
         """Try until it loads; after the last try it is lost, and a new process may do better."""
@@ -325,7 +371,7 @@ class Models:
                 await asyncio.sleep(pause_s)
         log.error("%s", reason)
         if self.on_lost is not None:
-            self.on_lost(EngineError(reason))
+            self.on_lost(EngineLostError(reason, needs_process=True))
 
 
 def probe(tts: TTS) -> None:
@@ -350,4 +396,5 @@ def _close(entry: Entry) -> None:
     del tts
     gc.collect()
     if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+        with contextlib.suppress(RuntimeError):  # the device may be lost
+            torch.cuda.empty_cache()

@@ -19,6 +19,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from vivace.audio.clip import AudioChunk
 from vivace.errors import BackendError, EngineError, NumericError, QueueFullError, RunawayError
+from vivace.serve.deaths import digest_of
 from vivace.serve.errors import RefusedError, describe
 from vivace.serve.metrics import Metrics
 from vivace.serve.models import Model, Models
@@ -81,19 +82,23 @@ class Streams:
     ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
         self._num_active += 1
         stream: Any = None
+        digest = digest_of(model.name, text, options)
         try:
-            with self._models.in_use(model), self._traced(model) as trace:
-                stream = model.tts.astream(text, **options)
-                if trace is not None:
-                    stream.on_turn = trace.note
-                yield self._count(stream, model, trace)
+            async with self._models.quarantine.running(model.name, digest):
+                with self._models.in_use(model), self._traced(model) as trace:
+                    stream = model.tts.astream(text, **options)
+                    if trace is not None:
+                        stream.on_turn = trace.note
+                    yield self._count(stream, model, trace)
+                if stream.finish_reason not in (None, "cancelled"):
+                    self._models.quarantine.absolve(digest)
         except (WebSocketDisconnect, ConnectionError):  # the client's end, not a failure
             raise
         except Exception as error:
             failure = describe(error)
             self._metrics.count_failure(failure.status, failure.code)
             if _is_suspect(error):
-                self._models.suspect(model)
+                self._models.suspect(model, digest)
             raise
         finally:
             try:

@@ -128,16 +128,16 @@ def test_it_saves_what_was_heard(server: Running, page: Driver) -> None:
     page.check()
 
 
-def test_samples_may_be_cut_anywhere_on_their_way(server: Running, page: Driver) -> None:
+def test_samples_come_in_pieces_of_any_length(server: Running, page: Driver) -> None:
     page.open(server.url)
     samples, peaks = page.tab.evaluate("""async () => {
       const { Track } = await import("/page/audio.js");
-      const track = new Track(100), bytes = new Uint8Array(Int16Array.from({ length: 5000 }, (_, i) => i).buffer);
-      for (let at = 0, size = 1; at < bytes.length; at += size, size = 1 + (size * 7) % 613) {
-        track.addBytes(bytes.slice(at, at + size));
+      const track = new Track(100), all = Int16Array.from({ length: 5000 }, (_, i) => i);
+      for (let at = 0, size = 1; at < all.length; at += size, size = 1 + (size * 7) % 613) {
+        track.add(all.slice(at, at + size));
       }
       return [[...track.samples.slice(0, track.length)], track.peaks.length];
-    }""")  # noqa: E501
+    }""")
     assert samples == list(range(5_000))
     assert peaks == 2_500  # one every 20 ms
 

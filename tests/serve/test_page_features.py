@@ -81,7 +81,8 @@ def test_settings_reach_the_server(server: Running, page: Driver) -> None:
         page.say("Hello.")
     assert json.loads(asked.value.post_data) == {
         "model": "vivace", "voice": "heart", "language": "english", "seed": 3, "speed": 1.5,
-        "input": "Hello.", "response_format": "pcm",
+        "input": "Hello.", "response_format": "pcm", "stream_format": "sse",
+        "word_timestamps": True,
     }  # fmt: skip
 
 
@@ -268,7 +269,7 @@ def test_a_file_can_be_dropped_and_nonsense_is_told(server: Running, page: Drive
     page.tab.evaluate(drop, ["voice.wav", list(make_wav(1.5, 0.5))])
     page.wait(lambda: "voice.wav, 1.5 s" in str(page.tab.text_content("#sample-line")))
     page.tab.evaluate(drop, ["notes.txt", list(b"not audio at all")])
-    page.wait(lambda: "notes.txt is not audio" in page.error)
+    page.wait(lambda: "notes.txt cannot be read here" in page.error)
     page.check()
 
 

@@ -140,3 +140,23 @@ def test_what_was_on_its_way_at_a_stop_is_not_heard(server: Running, page: Drive
       return heard;
     }""")  # noqa: E501
     assert heard == ["start", "audio", "cancelled", "start", "audio"]
+
+
+SEEN = """() => {
+  window.seen = [];
+  const mark = document.querySelector("#said mark");
+  new MutationObserver(() => seen.push(mark.parentElement.textContent)).observe(mark, { childList: true });
+}"""
+
+
+def test_the_word_that_is_heard_is_shown_in_its_text(server: Running, page: Driver) -> None:
+    text = "😀 Remarkable weather, everybody agreed."
+    page.open(f"{server.url}/#seed=7")
+    page.tab.evaluate(SEEN)
+    page.say(text)
+    page.wait(lambda: page.status.startswith("Spoken"))
+    page.wait(lambda: page.tab.text_content("#said") == "", "it is shown no longer")
+    seen = [shown for shown in page.tab.evaluate("seen") if shown]
+    assert seen
+    assert set(seen) == {text}  # its characters are counted as Python counts them
+    page.check()

@@ -1,4 +1,4 @@
-// What the server offers, over relative addresses: the page may live under any sub-path.
+// The server, over relative addresses: the page may live under any path.
 const base = new URL("../v1/", import.meta.url);
 
 let key = "";
@@ -51,12 +51,12 @@ export async function makeVoice(fields) {
 	return (await call("audio/voices", { method: "POST", body: form })).json();
 }
 
-// Hands out the sample rate once, then bytes as they come.
+// Hands out events as they come: audio, and the words that are over.
 export async function* speak(request, signal) {
-	const answer = await post("audio/speech", { ...request, response_format: "pcm" }, signal);
-	const rate = /rate=(\d+)/.exec(answer.headers.get("Content-Type") ?? "")?.[1];
-	yield Number(rate ?? 24000);
-	const reader = answer.body.getReader();
+	const how = { response_format: "pcm", stream_format: "sse", word_timestamps: true };
+	const answer = await post("audio/speech", { ...request, ...how }, signal);
+	const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+	let text = "";
 	for (;;) {
 		let part;
 		try {
@@ -66,7 +66,13 @@ export async function* speak(request, signal) {
 			throw new ApiError("The speech broke off: the server ended the stream early.");
 		}
 		if (part.done) return;
-		yield part.value;
+		const events = (text + part.value).split("\n\n");
+		text = events.pop();
+		for (const event of events) {
+			const { audio, words, error } = JSON.parse(event.slice(event.indexOf("{")));
+			if (error) throw new ApiError(error.message);
+			yield { words, bytes: audio && Uint8Array.from(atob(audio), (char) => char.charCodeAt()) };
+		}
 	}
 }
 
@@ -79,6 +85,6 @@ export function openSocket() {
 	return socket;
 }
 
-// Subprotocols are tokens: base64url has only letters that they may have.
+// Subprotocols are tokens, and base64url is one.
 const encodeKey = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text)))
 	.replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");

@@ -8,19 +8,18 @@ import { titled, Voices } from "./voices.js";
 import { Wave } from "./wave.js";
 
 const { $ } = settings;
-const PREVIEW = "Hello. This is how I sound, and this is how I read a sentence to you.";
+const PREVIEW = "Hello. This is how I sound when I read a sentence to you.";
 
 const player = new Player();
 const wave = new Wave($("wave"), player);
 let models = [];
-let heard = null; // what is on the stage: {track, text, settings, began, lastAt, firstAudio, seconds}
+let heard = null; // on the stage: {track, text, words, settings}
 let running = null; // the AbortController of the request that is being answered
 
 const model = () => models.find(({ id }) => id === $("model").value);
-const openSound = () => player.open(model()?.sample_rate ?? 24000).catch(fail);
+const rate = () => model()?.sample_rate ?? 24000;
+const openSound = () => player.open(rate()).catch(fail);
 const isBusy = () => Boolean(running || player.isPlaying || live.isBusy);
-
-// -- saying things
 
 const say = (text) => { if ($("status").textContent !== text) $("status").textContent = text; };
 
@@ -43,8 +42,6 @@ function askKey(isAsked) {
 	if (isAsked) $("key").focus();
 }
 
-// -- one utterance
-
 function begin(item) {
 	heard = { settings: settings.values(), ...item };
 	wave.show(heard.track);
@@ -54,7 +51,7 @@ function begin(item) {
 }
 
 function grow(item, bytes) {
-	item.track.addBytes(bytes);
+	item.track.add(new Int16Array(bytes.buffer ?? bytes));
 	item.lastAt = performance.now();
 	player.feed();
 	wave.draw();
@@ -83,9 +80,10 @@ async function speak(text, isKept = true) {
 	settle();
 	openSound(); // now, in the user's gesture
 	try {
-		for await (const part of api.speak({ ...settings.request(), input: text }, control.signal)) {
-			if (item) grow(item, part);
-			else item = begin({ track: new Track(part), text, began }); // first comes the rate
+		for await (const { bytes, words } of api.speak({ ...settings.request(), input: text }, control.signal)) {
+			item ??= begin({ track: new Track(rate()), text, began, chars: [...text], words: [] });
+			item.words.push(...(words ?? []));
+			if (bytes) grow(item, bytes);
 		}
 	} catch (error) {
 		if (!item?.track.length) player.stop();
@@ -125,8 +123,6 @@ player.addEventListener("done", () => {
 	settle();
 });
 
-// -- what is shown
-
 function settle() {
 	$("stop").disabled = !isBusy();
 	$("download").disabled = $("replay").disabled = !heard?.track.length;
@@ -142,9 +138,18 @@ function showFigures() {
 	$("real-time").textContent = times ? `${times.toFixed(1)}×` : isLive ? "live" : "–";
 	$("buffer").textContent = isPlaying ? (isWaiting ? "waiting" : `${(track.seconds - at).toFixed(1)} s`)
 		: gaps && !isLive ? `${gaps} gap${gaps > 1 ? "s" : ""}` : "no gaps"; // in live mode a pause is the typist's
+	showWord(isPlaying && heard.words?.findLast(({ start }) => start <= at));
 	$("clock").textContent = `${clockTime(at).replace(" s", "")} / ${clockTime(track.seconds)}`;
 	Object.assign($("wave"), { ariaValueMax: track.seconds.toFixed(1), ariaValueNow: at.toFixed(1),
 		ariaValueText: `${at.toFixed()} of ${track.seconds.toFixed()} seconds` });
+}
+
+// The word that is heard, between its neighbours.
+function showWord(word) {
+	const { start_char: from, end_char: to } = word || {};
+	[[Math.max(0, from - 60), from], [from, to], [to, to + 60]].forEach((span, i) => {
+		$("said").children[i].textContent = word ? heard.chars.slice(...span).join("") : "";
+	});
 }
 
 setInterval(() => { if (isBusy()) showFigures(); }, 100);
@@ -153,11 +158,9 @@ function changed() {
 	const { length } = $("text").value;
 	$("speed-value").textContent = `${Number($("speed").value)}×`;
 	$("count").textContent = `${length.toLocaleString("en")} characters`;
-	clearTimeout(changed.timer); // browsers limit how often the address may change
+	clearTimeout(changed.timer); // browsers limit how often it may change
 	changed.timer = setTimeout(() => history.replaceState(null, "", settings.address()), 300);
 }
-
-// -- live mode
 
 const live = new Live({
 	// Utterances that follow each other are one track, as long as it plays.
@@ -200,8 +203,6 @@ function switchLive() {
 	}
 	changed();
 }
-
-// -- controls
 
 function act() {
 	if (live.isOpen) return live.finish();
@@ -262,8 +263,6 @@ $("key-form").onsubmit = (event) => {
 	live.close();
 	load();
 };
-
-// -- loading
 
 const voices = new Voices({
 	fail, say, changed,

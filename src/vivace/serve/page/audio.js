@@ -14,22 +14,9 @@ export class Track {
 		this.length = 0;
 		this.peaks = [];
 		this.isEnded = false;
-		this.odd = null; // half a sample: a chunk may end anywhere
 	}
 
 	get seconds() { return this.length / this.rate; }
-
-	addBytes(bytes) {
-		if (this.odd !== null) {
-			const joined = new Uint8Array(bytes.length + 1);
-			joined[0] = this.odd;
-			joined.set(bytes, 1);
-			bytes = joined;
-		}
-		this.odd = bytes.length % 2 ? bytes[bytes.length - 1] : null;
-		const even = bytes.slice(0, bytes.length & ~1);
-		this.add(new Int16Array(even.buffer));
-	}
 
 	add(samples) {
 		if (this.length + samples.length > this.samples.length) {
@@ -171,8 +158,7 @@ export function whyNoRecording() {
 	return navigator.mediaDevices && window.AudioWorkletNode ? "" : "This browser cannot record.";
 }
 
-// Records mono PCM at the microphone's own rate; browsers' own recorder makes WebM, which no
-// server should have to decode.
+// Mono PCM at the microphone's own rate; no server should have to decode browsers' own WebM.
 export async function record(maxSeconds, onGrow) {
 	const audio = { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: false };
 	const stream = await navigator.mediaDevices.getUserMedia({ audio });

@@ -90,7 +90,7 @@ export class Live {
 
 	take(data) {
 		if (typeof data !== "string") {
-			if (!this.isMuted) this.page.grow(new Uint8Array(data));
+			if (!this.isMuted) this.page.grow(data);
 			return;
 		}
 		const { type, message, sample_rate: rate } = JSON.parse(data);

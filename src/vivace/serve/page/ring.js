@@ -1,5 +1,5 @@
-// A ring of samples between the network and the sound card. It plays once enough is queued, and
-// after a gap it waits for thrice as much, so that a slow server is heard in few pieces.
+// Samples between the network and the sound card. It plays once enough is queued, and after a gap
+// it waits for thrice as much.
 const FIRST_WAIT_S = 0.08, LONGEST_WAIT_S = 3;
 const FADE = 128; // samples that a stop takes: a cut would click
 

@@ -1,4 +1,4 @@
-// The settings: in the form, and in the address after the #, which is never sent to the server.
+// The settings: in the form, and in the address after the #, which is never sent.
 export const $ = (id) => document.getElementById(id);
 
 const FIELDS = ["model", "language", "instruct", "seed", "speed"];

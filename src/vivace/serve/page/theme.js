@@ -16,7 +16,7 @@ function toggleTheme() {
 dark.addEventListener("change", () => setTheme(chosenTheme));
 setTheme(chosenTheme);
 
-// Nobody evaluates text here, but for programs that drive a browser: Playwright waits that way.
+// Only programs that drive a browser evaluate text here.
 if (!navigator.webdriver) {
 	document.head.append(Object.assign(document.createElement("meta"),
 		{ httpEquiv: "Content-Security-Policy", content: "script-src 'self'" }));

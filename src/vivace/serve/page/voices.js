@@ -101,7 +101,7 @@ export class Voices {
 			this.take(await decode(file, MAX_SAMPLE_S), file.name);
 			$("clone-name").value ||= file.name.replace(/\.[^.]*$/, "").slice(0, 60);
 		} catch {
-			this.page.fail(new Error(`${file.name} is not audio that this browser can read. Try wav, mp3, flac or ogg.`));
+			this.page.fail(new Error(`${file.name} cannot be read here. Try wav, mp3, flac or ogg.`));
 		}
 	}
 

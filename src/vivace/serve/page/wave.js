@@ -1,5 +1,4 @@
-// The waveform on a stave, a bar line every few seconds. What was heard is in the accent colour and
-// what is made and still to be heard in ink: the picture is the buffer. A double bar is the end.
+// The waveform on a stave: what was heard in the accent colour, what is still to be heard in ink.
 import { PEAK_S } from "./audio.js";
 
 const BAR = 4, PITCH = 7, SHORTEST_S = 6, STAVE = 22, END = 16;

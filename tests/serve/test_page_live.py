@@ -145,7 +145,8 @@ def test_what_was_on_its_way_at_a_stop_is_not_heard(server: Running, page: Drive
 SEEN = """() => {
   window.seen = [];
   const mark = document.querySelector("#said mark");
-  new MutationObserver(() => seen.push(mark.parentElement.textContent)).observe(mark, { childList: true });
+  const watch = new MutationObserver(() => seen.push(mark.parentElement.textContent));
+  watch.observe(mark, { childList: true });
 }"""
 
 

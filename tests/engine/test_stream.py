@@ -52,7 +52,7 @@ def offline(tts: TTS) -> list[Audio]:
 
 
 @given(ramp=st.lists(st.integers(1, 9), min_size=1, max_size=4), seed=st.integers(0, 2))
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=5)
 def test_streamed_audio_is_offline_audio(
     tts: TTS, offline: list[Audio], ramp: list[int], seed: int
 ) -> None:
@@ -173,7 +173,7 @@ def streamed_layout(tts: TTS) -> Audio:
 
 
 @given(cuts=st.lists(st.integers(1, len(TEXT) - 1), max_size=8, unique=True))
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=4)
 def test_live_text_gives_what_the_whole_text_gives(
     tts: TTS, streamed_layout: Audio, cuts: list[int]
 ) -> None:
@@ -347,7 +347,7 @@ def test_a_stall_is_stopped_and_trimmed(tts: TTS, monkeypatch: pytest.MonkeyPatc
     ramp=st.lists(st.integers(1, 7), min_size=1, max_size=3),
     order=st.randoms(use_true_random=False),
 )
-@settings(deadline=None, max_examples=4)
+@settings(deadline=None, max_examples=3)
 def test_companions_that_come_and_go_change_nothing(
     tts: TTS, seeds: list[int], ramp: list[int], order: Random
 ) -> None:

@@ -18,7 +18,7 @@ from vivace.plan.traffic import Call, arrivals, calls, together
 
 ROOT = Path(__file__).parents[2]
 WITHIN = 0.25  # of what was measured
-SEEDS = range(8)
+SEEDS = range(4)
 ROWS = [
     (model, row["requests_per_s"])
     for model in models_of("h200")

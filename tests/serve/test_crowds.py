@@ -32,6 +32,7 @@ def backend() -> ScriptedSpeech:
 def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     settings = ServeSettings(
         port=0,
+        wyoming_port=0,
         voices=tmp_path_factory.mktemp("voices"),
         full_timeout_s=0.2,
         max_connections_per_address=PER_ADDRESS,
@@ -132,6 +133,35 @@ def test_one_address_may_have_so_many_connections_and_leaves_room_for_others(
         for one in crowd:
             one.close()
     wait_until(lambda: ask(server, "/v1/models", "127.0.0.2").startswith(b"HTTP/1.1 200 "))
+
+
+def test_so_many_connections_of_an_address_over_wyoming_too(server: Running) -> None:
+    assert server.server.wyoming_url is not None
+    where = ("127.0.0.1", int(server.server.wyoming_url.rpartition(":")[2]))
+
+    def ping(opened: socket.socket) -> bytes:
+        opened.sendall(b'{"type": "ping"}\n')
+        answer = b""
+        while b"\n" not in answer and (part := opened.recv(65_536)):
+            answer += part
+        return answer
+
+    def is_served(source: str) -> bool:
+        with socket.create_connection(where, LIMIT_S, (source, 0)) as opened:
+            try:
+                return b"pong" in ping(opened)
+            except ConnectionError:  # it was closed before it was read
+                return False
+
+    crowd = [socket.create_connection(where, LIMIT_S, ("127.0.0.4", 0)) for _ in range(PER_ADDRESS)]
+    try:
+        assert all(b"pong" in ping(one) for one in crowd)
+        assert not is_served("127.0.0.4")
+        assert is_served("127.0.0.5")
+    finally:
+        for one in crowd:
+            one.close()
+    wait_until(lambda: is_served("127.0.0.4"))
 
 
 # --- what an error says -----------------------------------------------------------------------

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
 from websockets.sync.client import connect
 
+from vivace.errors import RequestError
+from vivace.serve.context import ServeContext
 from vivace.serve.gauges import CountedThreads
 from vivace.serve.logs import JsonFormatter
 from vivace.serve.metrics import Metrics
@@ -314,3 +317,13 @@ def test_traces_are_sent_by_otlp(server: Running, monkeypatch: pytest.MonkeyPatc
             spans += [span.name for scope in resource.scope_spans for span in scope.spans]
     assert services == {"vivace"}
     assert {"speech", "wait for a slot", "turn"} <= set(spans)
+
+
+def test_traces_are_made_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ServeContext.create(ServeSettings()).streams.traces is None
+    traces = ServeContext.create(ServeSettings(otel=True)).streams.traces
+    assert traces is not None
+    traces.close()
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(RequestError, match=r"vivace\[otel\]"):
+        ServeContext.create(ServeSettings(otel=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,28 @@ def make_voice(name: str = "ada", value: float = 1.0) -> Voice:
     return Voice(name=name, speaker=np.full(32, value, np.float32))
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """Of an S3 of moto's, by hand: `pip install s3fs 'moto[server]'`."""
+    pytest.importorskip("s3fs", reason="no s3fs")
+    moto = pytest.importorskip("moto.server", reason="no moto")
+    server = moto.ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(fsspec.config.conf, "s3", {"endpoint_url": f"http://{host}:{port}"})
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        fsspec.filesystem("s3").mkdir("voices-bucket")
+        yield "s3://voices-bucket"
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "file", pytest.param("s3", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "s3":
+        return f"{request.getfixturevalue('bucket')}/shared-{next(NUMBERS)}/voices"
     if request.param == "file":
         return f"file://{tmp_path / 'shared' / 'voices'}"
     return f"memory://shared-{next(NUMBERS)}/voices"

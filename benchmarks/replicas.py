@@ -128,8 +128,9 @@ class Drill:
             await asyncio.gather(self.ask("probe", TEXTS[0]), asyncio.sleep(1))
 
     async def ask(self, kind: str, text: str, *, is_counted: bool = True) -> Asked:
-        number = len(self.asked)
-        one = Asked(f"drill-{os.getpid()}-{kind}-{number}", kind, text, time.monotonic())
+        name = kind if is_counted else "reference"
+        request_id = f"drill-{os.getpid()}-{name}-{len(self.asked)}"
+        one = Asked(request_id, kind, text, time.monotonic())
         if is_counted:
             self.asked.append(one)
         way = self.over_socket if kind == "socket" else self.over_http

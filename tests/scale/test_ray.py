@@ -84,12 +84,12 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def cluster(folder: Path, **arguments: Any) -> Iterator[None]:
-    """`serve run` of the example file, with another port and what else is told."""
+def serve_run(folder: Path, host: str, arguments: dict[str, Any]) -> Iterator[Path]:
+    """`serve run` of the example file, with what is told; its log."""
     import yaml  # of Ray
 
     config = yaml.safe_load(EXAMPLE.read_text())
-    config["http_options"]["port"] = PORT
+    config["http_options"] = {"host": host, "port": PORT}
     config["applications"][0]["args"] |= arguments
     path = folder / "serve.yaml"
     path.write_text(yaml.safe_dump(config))
@@ -100,14 +100,19 @@ def cluster(folder: Path, **arguments: Any) -> Iterator[None]:
             command, env=environment(folder), stdout=output, stderr=output, cwd=folder
         )
     try:
-        until(lambda: is_ready() or process.poll() is not None, "not ready")
-        assert process.poll() is None, log.read_text()
-        until(lambda: len(replicas()) == 2, "not two replicas")
-        yield
+        yield log
     finally:
         process.terminate()
         process.wait(LIMIT_S)
         until(lambda: not replicas(), "replicas are left")
+
+
+@contextmanager
+def cluster(folder: Path, **arguments: Any) -> Iterator[None]:
+    with serve_run(folder, "127.0.0.1", arguments):
+        until(is_ready, "not ready")
+        until(lambda: len(replicas()) == 2, "not two replicas")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +126,14 @@ def body(text: str = "Hello.", **fields: Any) -> dict[str, Any]:
     return {"input": text, "voice": "alloy", "response_format": "pcm", "seed": 7, **fields}
 
 
-# First, while the others' cluster is not up yet.
+# These two first, while the others' cluster is not up yet.
+def test_without_a_key_nothing_is_served_where_others_can_reach_it(tmp_path: Path) -> None:
+    with serve_run(tmp_path, "0.0.0.0", {"replicas": 1}) as log:
+        message = "0.0.0.0 can be reached from outside: set a key in VIVACE_API_KEY"
+        until(lambda: message in log.read_text(), "no word of it")
+        assert not is_ready()
+
+
 def test_a_voice_made_on_one_replica_is_spoken_by_all(tiny_folder: Path, tmp_path: Path) -> None:
     noise = np.random.default_rng(1).normal(0, 0.1, 36_000).astype(np.float32)
     wav = io.BytesIO()

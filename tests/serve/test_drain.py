@@ -18,6 +18,8 @@ import httpx
 import pytest
 from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from vivace.cli.main import main
 from vivace.serve.settings import ServeSettings
@@ -138,6 +140,24 @@ def test_a_stream_that_does_not_end_is_cut_visibly_after_the_timeout(endless: Ru
                 pass
         assert 0.4 < time.monotonic() - began < LIMIT_S / 2
     assert endless.context.streams.num_active == 0
+
+
+def test_a_socket_is_refused_at_its_handshake_while_the_server_drains(tmp_path: Path) -> None:
+    """So that a proxy asks another server, instead of the client hearing 1012."""
+    settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=LIMIT_S)
+    with running(settings, ScriptedSpeech().load) as server:
+        url = f"ws://127.0.0.1:{server.port}/v1/audio/speech/stream"
+        with connect(url):
+            pass  # the control: before the drain it is taken
+        held = server.context.streams.hold()
+        held.__enter__()
+        server.loop.call_soon_threadsafe(server.server.stop)
+        wait_for_status(server.url, 503)
+        with pytest.raises(InvalidStatus) as refused:
+            connect(url)
+        assert refused.value.response.status_code == 503
+        assert refused.value.response.headers["retry-after"]
+        server.loop.call_soon_threadsafe(held.__exit__, None, None, None)
 
 
 def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ class Session(ABC):
 
     async def run(self) -> None:
         """Serve the connection until either side ends it; nothing of it is left afterwards."""
+        self.context.streams.check_open()  # a 503 to the handshake: a proxy asks another server
         draining = asyncio.ensure_future(self.context.streams.draining.wait())
         try:
             await self._websocket.accept()

@@ -289,12 +289,14 @@ def read_title(entry: Path) -> str:
 
 
 def count_in_logs(ids: list[str], folder: Path | None) -> dict[str, int]:
-    """How often each request is in the servers' logs; a line is written when it ends."""
+    """How often each request was served, by the servers' logs; a line is written when it ends."""
     counts = dict.fromkeys(ids, 0)
     if folder is None:
         return {}
     for path in folder.glob("replica*.log"):
         for line in path.read_text(errors="replace").splitlines():
+            if " 503 " in line:  # refused while it drained, and sent to another by the proxy
+                continue
             for word in line.split():
                 if word in counts:
                     counts[word] += 1

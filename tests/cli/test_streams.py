@@ -138,7 +138,7 @@ def test_a_named_pipe_gets_the_audio_as_it_comes(model: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "code", "kind", "message"),
     [
-        (["", "--json"], 1, "RequestError", "text is empty"),
+        (["", "--json"], 1, "TextError", "text is empty"),
         (["Hello.", "--json", "--voice=nobody"], 1, "UnknownVoiceError", "no voice named"),
         (["Hello.", "--json", "-o", "x.xyz"], 1, "AudioError", "cannot write 'x.xyz'"),
         (["Hello.", "--json", "--seed=one"], 2, "UsageError", "invalid int value"),

@@ -21,8 +21,8 @@ class Tile:
     num_stages: int = 3
 
 
-# From large to small. On an H200, 128 x 64 was the best or next to it in the layers with 768 channels
-# and fewer, which take most of the time; before those 128 x 128 was as fast or a little faster.
+# From large to small. On an H200, 128 x 64 was the best or next to it in the layers with 768
+# channels and fewer, which take most of the time; in those before, 128 x 128 was as fast or faster.
 LARGE = (Tile(128, 64, 64), Tile(64, 64, 64), Tile(64, 32, 64))
 SMALL = (Tile(32, 32, 64, 2), Tile(32, 16, 128, 4), Tile(16, 32, 128, 4), Tile(16, 16, 128, 4))
 SHORTEST_PART = 32

@@ -5,6 +5,7 @@ A module of routes exposes `routes(context) -> APIRouter` and is added to `ROUTE
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -34,6 +35,9 @@ ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
     sockets.routes,
     page.routes,
 )
+# FastAPI sets the process's warning filters for a moment while it reads a route's parameters.
+# Two threads doing so would leave them changed, and let through the warning that it hides.
+READING_ROUTES = threading.Lock()
 
 
 def create_app(context: ServeContext) -> FastAPI:
@@ -45,8 +49,9 @@ def create_app(context: ServeContext) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # to a scheme and host that a proxy may have changed; see guard.py
     )
-    for routes in ROUTES:
-        app.include_router(routes(context))
+    with READING_ROUTES:
+        for routes in ROUTES:  # `include_router` would read them again at the first request
+            app.router.routes.extend(routes(context).routes)
     app.add_exception_handler(TTSError, _answer)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)

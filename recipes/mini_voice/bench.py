@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import torch
 
-from recipes.mini_voice import encode, train_codec, train_gan, train_talker
+from recipes.mini_voice import encode, talker_files, train_codec, train_gan, train_talker
 from recipes.mini_voice.common import Step, begin_stage, load_half
 from recipes.mini_voice.rows import build_examples
 from recipes.mini_voice.settings import load_settings, parser
@@ -110,7 +110,7 @@ def bench_talker(fresh: Callable[[], SimpleNamespace]) -> None:
     tokenizer = TextTokenizer.from_folder(Path(settings.tokenizer.folder))
     found = encode.read(Path(settings.train_talker.codes))
     begin_stage()
-    talker = train_talker.build(settings, tokenizer)
+    talker = talker_files.build(settings, tokenizer)
     examples = build_examples(
         found, tokenizer, talker.config, settings, range(found.num_dev, len(found.lines))
     )

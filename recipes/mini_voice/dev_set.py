@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recipes.mini_voice import encode, train_talker
+from recipes.mini_voice import encode, talker_files
 from recipes.mini_voice.common import DEVICE, load_half
 from recipes.mini_voice.settings import decoder_config, load_settings, parser
 from recipes.mini_voice.speak import speak
@@ -42,8 +42,8 @@ def main() -> None:
     if args.talker is not None:
         lines = Path(settings.data.lines).read_text().splitlines()
         tokenizer = TextTokenizer.from_folder(Path(settings.tokenizer.folder))
-        talker = train_talker.build(settings, tokenizer)
-        train_talker.load(talker, args.talker)
+        talker = talker_files.build(settings, tokenizer)
+        talker_files.load(talker, args.talker)
         torch.manual_seed(1)
         spoken = speak(
             talker, tokenizer, [lines[line] for line in chosen], is_streaming=False,

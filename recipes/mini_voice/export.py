@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from recipes.mini_voice import train_talker
+from recipes.mini_voice import talker_files
 from recipes.mini_voice.common import initialise, load_half
 from recipes.mini_voice.settings import decoder_config, load_settings, parser
 from vivace.model.codec import Codec
@@ -163,8 +163,8 @@ def export(settings: SimpleNamespace, codec_from: Path, talker_from: Path, out: 
     for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
         shutil.copy(tokens / name, out / name)
     tokenizer = TextTokenizer.from_folder(tokens)
-    talker = train_talker.build(settings, tokenizer)
-    train_talker.load(talker, talker_from)
+    talker = talker_files.build(settings, tokenizer)
+    talker_files.load(talker, talker_from)
     config = model_config(settings, tokenizer, talker.config.text_vocab_size)
     parsed = parse_model_config(config).talker_config
     assert parsed == talker.config, "what is run must be what was trained"

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from recipes.mini_voice.common import save_half
-from recipes.mini_voice.train_talker import save_state
+from recipes.mini_voice.talker_files import save_state
 
 ROOT = Path(__file__).parents[2]
 ASSET = ROOT / "src" / "vivace" / "assets" / "mini"

@@ -1,23 +1,27 @@
-"""The teacher reads the lines that have no codes yet, and they are encoded as they come: CPUs do.
+"""The teacher reads the lines that have no codes yet, and they are encoded as they come.
 
 No audio is kept. Reads the codes of `--resume` and its encoder; writes all codes to `--out`.
+Workers read, this process encodes, on a GPU if there is one. With `--seconds` it stops after as
+many, and another call, with that as `--resume`, goes on.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+import queue
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
 
 from recipes.mini_voice import encode
 from recipes.mini_voice.codec_model import CodecTrainer
+from recipes.mini_voice.common import DEVICE
 from recipes.mini_voice.encode import Codes
 from recipes.mini_voice.lines import all_lines
 from recipes.mini_voice.settings import FRAME, SAMPLE_RATE, load_settings, parser
@@ -25,6 +29,8 @@ from recipes.mini_voice.synthesize import Teacher, read_lines
 from recipes.mini_voice.train_codec import build, restore
 
 PER_PASS = 16  # utterances encoded together
+Lines = list[tuple[int, str]]
+Spoken = list[tuple[int, np.ndarray, np.ndarray]]
 
 
 @torch.inference_mode()
@@ -37,13 +43,13 @@ def encode_waves(trainer: CodecTrainer, waves: Sequence[np.ndarray]) -> list[np.
         samples = torch.zeros(len(chosen), len(waves[chosen[-1]]))
         for row, i in enumerate(chosen):
             samples[row, : len(waves[i])] = torch.from_numpy(waves[i]).float() / 32768
-        codes = trainer.encode(samples).to(torch.int16).numpy()
+        codes = trainer.encode(samples.to(DEVICE)).to(torch.int16).cpu().numpy()
         found |= {i: codes[row, : len(waves[i]) // FRAME] for row, i in enumerate(chosen)}
     return [found[i] for i in range(len(waves))]
 
 
-def codes_of(teacher: Teacher, trainer: CodecTrainer, lines: list[tuple[int, str]]) -> Codes:
-    kept, waves, labels = zip(*read_lines(teacher, lines), strict=True)
+def codes_of(trainer: CodecTrainer, spoken: Spoken) -> Codes:
+    kept, waves, labels = zip(*spoken, strict=True)
     codes = encode_waves(trainer, waves)
     return Codes(
         np.concatenate(codes),
@@ -54,23 +60,60 @@ def codes_of(teacher: Teacher, trainer: CodecTrainer, lines: list[tuple[int, str
     )
 
 
-def work(settings: SimpleNamespace, folder: Path, lines: list[tuple[int, str]]) -> Codes:
-    """One worker's share."""
-    torch.set_num_threads(1)
-    teacher, trainer = Teacher(settings.data), build(settings).eval()
-    restore(trainer, folder)
-    size, parts = settings.data.lines_per_shard, []
-    for begin in range(0, len(lines), size):
-        parts.append(codes_of(teacher, trainer, lines[begin : begin + size]))
-        print(f"{min(begin + size, len(lines))} of {len(lines)}", flush=True)
-    return join(parts)
+def _read(data: SimpleNamespace, jobs: Any, results: Any) -> None:
+    """One worker."""
+    teacher = Teacher(data)
+    while True:
+        results.put(list(read_lines(teacher, jobs.get())))
+
+
+def spoken_lines(data: SimpleNamespace, lines: Lines, seconds: float | None) -> Iterator[Spoken]:
+    """What the workers read, in the order in which they are done, within the time."""
+    until = time.monotonic() + (seconds or float("inf"))
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the workers
+    context = multiprocessing.get_context("spawn")
+    jobs, results = context.Queue(), context.Queue()
+    starts = range(0, len(lines), data.lines_per_shard)
+    for begin in starts:
+        jobs.put(lines[begin : begin + data.lines_per_shard])
+    workers = [
+        context.Process(target=_read, args=(data, jobs, results), daemon=True)
+        for _ in range(data.num_workers)
+    ]
+    for worker in workers:
+        worker.start()
+    for number in range(1, len(starts) + 1):
+        if spoken := _wait(results, workers):
+            yield spoken
+        if number % 10 == 0:
+            print(f"{number} of {len(starts)} parts", flush=True)
+        if time.monotonic() > until:
+            break
+    for worker in workers:
+        worker.terminate()
+    jobs.cancel_join_thread()  # what nobody will read need not be sent
+
+
+def _wait(results: Any, workers: list[Any]) -> Spoken:
+    while True:
+        try:
+            return results.get(timeout=2)  # type: ignore[no-any-return]
+        except queue.Empty:
+            if not all(worker.is_alive() for worker in workers):
+                raise SystemExit("a worker ended; what it said is above") from None
 
 
 def join(parts: list[Codes]) -> Codes:
-    """One after another; the first brings the held-out utterances."""
-    names = ("codes", "labels", "lines", "frames")
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return Codes(**arrays, num_dev=parts[0].num_dev)
+    """One after another, without leads; the first brings the held-out utterances."""
+    sizes = [int(part.frames.sum()) for part in parts]
+    pairs = list(zip(parts, sizes, strict=True))
+    return Codes(
+        np.concatenate([part.codes[:size] for part, size in pairs]),
+        np.concatenate([part.labels[: 2 * size] for part, size in pairs]),
+        np.concatenate([part.lines for part in parts]),
+        np.concatenate([part.frames for part in parts]),
+        parts[0].num_dev,
+    )
 
 
 def main() -> None:
@@ -80,10 +123,10 @@ def main() -> None:
     settings = load_settings(args.smoke, args.set)
     data, known = settings.data, encode.read(args.resume)
     lines = list(enumerate(all_lines(data)))[known.lines.max() + 1 :][: data.max_lines or None]
-    os.environ["OMP_NUM_THREADS"] = "1"
-    shares = [lines[i :: data.num_workers] for i in range(min(data.num_workers, len(lines)))]
-    with ProcessPoolExecutor(data.num_workers, multiprocessing.get_context("spawn")) as pool:
-        found = join([known, *pool.map(partial(work, settings, args.resume), shares)])
+    trainer = build(settings).eval()
+    restore(trainer, args.resume)
+    parts = [codes_of(trainer, spoken) for spoken in spoken_lines(data, lines, args.seconds)]
+    found = join([known, *parts])
     encode.write(found, args.out)
     hours = (found.frames.sum() - known.frames.sum()) * FRAME / SAMPLE_RATE / 3600
     print(f"{len(found.lines)} utterances, {hours:.1f} hours of them new")

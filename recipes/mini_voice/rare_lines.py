@@ -1,7 +1,8 @@
-"""Lines of rare words and names, for the talker.
+"""Lines of rare words and names, hard lines, long sentences and paragraphs, for the talker.
 
 The words are those that the teacher's lexicons can say: how a word of English is spelled and how it
-sounds is most of what the talker has to learn, and ordinary sentences show it few words.
+sounds is most of what the talker has to learn, and ordinary sentences show it few words. All lines
+are normalized, as the front end does it: the teacher reads what the talker will see.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from recipes.mini_voice.hard_lines import HardLines
 from recipes.mini_voice.settings import load_settings, parser
-from recipes.mini_voice.templates import template_lines
+from recipes.mini_voice.templates import JOINS, template_lines
+from vivace.text.normalize import normalize_text
 
 WORD = re.compile(r"[A-Za-z]{5,}")
+LONGEST = 300  # characters of a paragraph
 ENDS = (".", ".", ".", ".", "!", "?")
 
 
@@ -37,7 +41,7 @@ class Deck:
 
 
 class Writer:
-    def __init__(self, teacher: Path, sentences: Sequence[str], seed: int = 13) -> None:
+    def __init__(self, teacher: Path, sentences: Sequence[str], seed: int) -> None:
         assets = teacher / "hibari" / "assets"
         gold, silver = (
             json.loads(gzip.decompress((assets / f"lexicon_us_{name}.json.gz").read_bytes()))
@@ -49,16 +53,42 @@ class Writer:
         common = Deck([w for w in gold if w.isalpha() and w.islower() and len(w) > 2], rng)
         rare = Deck([w for w in silver if w.isalpha() and w.islower() and len(w) > 3], rng)
         self._word = lambda: (rare if rng.random() < 0.15 else common).draw()
+        self._hard = HardLines([w for w in gold if w.isalpha() and w.islower()], rng)
 
     def lines(self, count: int) -> list[str]:
         makers: list[tuple[Callable[[], str], int]] = [
-            (self._sentence, 50), (self._list, 17), (self._few, 15), (self._named, 18),
+            (self._sentence, 26), (self._list, 7), (self._few, 10), (self._named, 10),
+            (self._paragraph, 15), (self._joined, 7), (self._hard.line, 25),
         ]  # fmt: skip
         functions, weights = zip(*makers, strict=True)
         found: dict[str, None] = {}
         while len(found) < count:
-            found[self._rng.choices(functions, weights)[0]()] = None
+            line = normalize_text(self._rng.choices(functions, weights)[0]())
+            if line.isascii() and any(letter.isalpha() for letter in line):
+                found[line] = None
         return list(found)
+
+    def _plain_or_other(self) -> str:
+        return self._sentence() if self._rng.random() < 0.4 else self._rng.choice(self._sentences)
+
+    def _paragraph(self) -> str:
+        """Two to four sentences, with the pauses that the teacher makes between them."""
+        text = self._plain_or_other()
+        for _ in range(self._rng.choice((1, 1, 2, 2, 3))):
+            sentence = self._plain_or_other()
+            if len(text) + len(sentence) < LONGEST:
+                text += " " + sentence
+        return text
+
+    def _joined(self) -> str:
+        """One long sentence of two to four, up to about 60 words."""
+        parts = [self._plain_or_other() for _ in range(self._rng.choice((2, 2, 3, 4)))]
+        text = parts[0].rstrip('.!?"')
+        for part in parts[1:]:
+            if len(text) + len(part) < LONGEST:
+                part = part.rstrip('.!?"')
+                text += self._rng.choice(JOINS) + (part[:1].lower() + part[1:])
+        return text + "."
 
     def _sentence(self) -> str:
         """A sentence of the corpus in which other words stand where long ones stood."""
@@ -113,8 +143,9 @@ def main() -> None:
     args = parser(__doc__).parse_args()
     data = load_settings(args.smoke, args.set).data
     lines = Path(data.lines).read_text().splitlines()
-    made = Writer(Path(data.teacher), lines[data.num_dev :]).lines(data.num_rare)
-    made += template_lines(data.num_more_templates, seed=17)
+    made = Writer(Path(data.teacher), lines[data.num_dev :], data.rare_seed).lines(data.num_rare)
+    templates = template_lines(data.num_more_templates, seed=data.rare_seed + 4)
+    made += [normalize_text(line) for line in templates]
     random.Random(19).shuffle(made)
     known = set(lines)
     rare = [line for line in made if line not in known]

@@ -15,6 +15,7 @@ from recipes.mini_voice.encode import Codes
 from recipes.mini_voice.lines import all_lines
 from recipes.mini_voice.rows import Ids, prompt_rows
 from recipes.mini_voice.settings import FRAME, decoder_config
+from recipes.mini_voice.talker_files import embed
 from vivace.model.cache import attend_causally
 from vivace.model.config import NO_CODE
 from vivace.model.conv import CausalState
@@ -37,8 +38,6 @@ def speak(
     temperature: float, top_k: int, frames_per_token: float = 4.0,
 ) -> list[Tensor]:  # fmt: skip
     """Codes [T, books] of each text."""
-    from recipes.mini_voice.train_talker import embed
-
     config, ids = talker.config, Ids.of(tokenizer)
     prompts = [
         prompt_rows(tokenizer.encode(t), config, ids, is_streaming=is_streaming, is_auto=False)

@@ -1,6 +1,8 @@
 """Talker and predictor together, from the codes of `encode`; writes talker_{a,b}.safetensors.
 
 Fixed shapes: examples go into buckets by their number of rows, one captured step per bucket.
+`--take-over FOLDER` goes on from a run that still trains there: when all is ready here, that run is
+asked to stop, so that the GPU never waits for examples to be built.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from recipes.mini_voice import encode
@@ -27,19 +28,20 @@ from recipes.mini_voice.common import (
     autocast,
     begin_stage,
     cosine,
-    initialise,
     optimizer,
-    save_half,
     set_lr,
 )  # fmt: skip
 from recipes.mini_voice.rows import END, Examples, build_examples
-from recipes.mini_voice.settings import NUM_PHONEMES, load_settings, parser, talker_config
+from recipes.mini_voice.settings import NUM_PHONEMES, load_settings, parser
 from recipes.mini_voice.speak import write_speech
+from recipes.mini_voice.talker_files import build, embed, load, save
 from vivace.model.cache import attend_causally
 from vivace.model.talker import Talker
 from vivace.text.tokenizer import TextTokenizer
 
 IGNORED = -100
+STOP = "stop"  # a file in a run's folder that asks it to end
+DONE = "done"  # one that says that its weights are written
 
 
 class Dropout:
@@ -218,43 +220,17 @@ class Stage:
         return {name: float(torch.stack([f[name] for f in found]).mean()) for name in found[0]}
 
 
-def embed(talker: Talker, text: Tensor, codes: Tensor) -> Tensor:
-    """Rows of text ids [B, T] and codes [B, T, books], NO_CODE where none."""
-    return (talker.text_vectors(text) + talker.code_vectors(codes)).float()
-
-
-def save(talker: Talker, out: Path) -> None:
-    save_state(talker.state_dict(), out)
-
-
-def save_state(state: dict[str, Tensor], out: Path) -> None:
-    """Two files of about the same size."""
-    names = sorted(state)
-    total, middle, size = sum(state[n].numel() for n in names), 0, 0
-    while size < total / 2:
-        size += state[names[middle]].numel()
-        middle += 1
-    save_half(out / "talker_a.safetensors", {n: state[n] for n in names[:middle]})
-    save_half(out / "talker_b.safetensors", {n: state[n] for n in names[middle:]})
-
-
-def load(talker: Talker, folder: Path) -> None:
-    state: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("talker_?.safetensors")):
-        state |= {name: tensor.float() for name, tensor in load_file(path).items()}
-    talker.load_state_dict(state)
-
-
-def build(settings: SimpleNamespace, tokenizer: TextTokenizer) -> Talker:
-    size = -(-tokenizer.vocab_size // 16) * 16
-    talker = Talker(talker_config(settings, size))
-    initialise(talker)
-    return talker.to(DEVICE)
+def stop(folder: Path) -> None:
+    """Ask the run that trains there to end, and wait for its weights."""
+    (folder / STOP).touch()
+    while not (folder / DONE).exists():
+        time.sleep(0.1)
 
 
 def run(
     settings: SimpleNamespace, log: Log, out: Path, *, seconds: float | None = None,
     until: float | None = None, use_graph: bool = True, resume: Path | None = None,
+    is_take_over: bool = False,
 ) -> None:  # fmt: skip
     begin_stage()
     random.seed(9)
@@ -262,8 +238,6 @@ def run(
     tokenizer = TextTokenizer.from_folder(Path(settings.tokenizer.folder))
     codes = encode.read(Path(config.codes))
     talker = build(settings, tokenizer)
-    if resume is not None:
-        load(talker, resume)
     begun = time.perf_counter()
     dev = build_examples(
         codes, tokenizer, talker.config, settings, range(codes.num_dev), variants=1
@@ -271,6 +245,10 @@ def run(
     train = build_examples(
         codes, tokenizer, talker.config, settings, range(codes.num_dev, len(codes.lines))
     )
+    if is_take_over and resume is not None:
+        stop(resume)
+    if resume is not None:
+        load(talker, resume)
     stage = Stage(settings, talker, codes)
     data, dev_data, buckets = stage.load(train), stage.load(dev), stage.buckets(train)
     count = {
@@ -295,7 +273,7 @@ def run(
     ][::-1]  # fmt: skip
     weights = [bucket.count / bucket.batch for bucket in buckets]
     number, marked, mark, evaluated = 0, 0, box.elapsed, 0.0
-    while (progress := box.progress) < 1:
+    while (progress := box.progress) < 1 and not (out / STOP).exists():
         set_lr(
             stage.optimizer,
             config.lr * cosine(progress, number, config.warmup_steps, config.final_lr),
@@ -311,6 +289,7 @@ def run(
             evaluated = progress
             log("talker dev", step=number, **stage.evaluate(dev_data, dev))
     save(talker, out)
+    (out / DONE).touch()
     log("talker dev", steps=number, **stage.evaluate(dev_data, dev))
     stage.dropout.is_on = False
     if config.num_samples:
@@ -320,11 +299,13 @@ def run(
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--until", type=float, help="seconds after which training must end")
+    options.add_argument("--take-over", type=Path, metavar="FOLDER")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     run(
         settings, Log(args.out / "log.jsonl"), args.out, seconds=args.seconds, until=args.until,
-        use_graph=not args.no_graph, resume=args.resume,
+        use_graph=not args.no_graph, resume=args.take_over or args.resume,
+        is_take_over=args.take_over is not None,
     )  # fmt: skip
 
 

@@ -1,0 +1,114 @@
+"""The goals G1 to G15, the tests that hold each, and the controls: tests of a broken server.
+
+A selector is a test file, or `file::test` where the file holds other things too. `test_goals.py`
+checks that everything named here is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HERE = "tests/reliability"
+SERVE = "tests/serve"
+
+
+@dataclass(frozen=True)
+class Goal:
+    id: str
+    name: str
+    tests: tuple[str, ...]  # selectors of all, controls too
+    controls: tuple[str, ...]  # names of tests
+
+    @property
+    def number(self) -> int:
+        return int(self.id[1:])
+
+
+GOALS = (
+    Goal(
+        "G1",
+        "leaving",
+        (f"{HERE}/test_disconnect.py",),
+        (
+            "test_a_server_that_does_not_notice_is_found_out",
+            "test_an_engine_that_frees_no_slot_is_found_out",
+        ),
+    ),
+    Goal(
+        "G2",
+        "load",
+        (f"{SERVE}/test_speech_load.py",),
+        ("test_a_stream_that_pauses_is_found_dry",),
+    ),
+    Goal(
+        "G3",
+        "overload",
+        (f"{HERE}/test_overload.py",),
+        (
+            "test_a_server_that_takes_everybody_is_found_out",
+            "test_a_server_that_takes_everybody_lets_them_wait",
+        ),
+    ),
+    Goal(
+        "G4",
+        "slow clients",
+        (f"{HERE}/test_slow_clients.py",),
+        ("test_a_server_without_deadlines_is_found_out",),
+    ),
+    Goal(
+        "G5",
+        "bad input",
+        (
+            f"{HERE}/test_fuzz_http.py",
+            f"{HERE}/test_fuzz_sockets.py",
+            f"{HERE}/test_api_schema.py",
+            f"{SERVE}/test_speech_bad_input.py",
+            f"{SERVE}/test_bodies.py",
+            f"{SERVE}/test_sockets_limits.py",
+            f"{SERVE}/test_wyoming_limits.py",
+        ),
+        (
+            "test_a_server_that_fails_or_hangs_is_found_out",
+            "test_a_dialect_that_does_not_expect_bad_input_is_found_out",
+            "test_a_server_that_does_not_expect_bad_input_is_found_out",
+        ),
+    ),
+    Goal(
+        "G9",
+        "soak",
+        (f"{HERE}/test_soak.py",),
+        (
+            "test_a_leak_is_found_out",
+            "test_a_leaky_server_is_found_out",
+            "test_a_leaky_process_is_found_out",
+        ),
+    ),
+    Goal(
+        "G10",
+        "the end",
+        (f"{HERE}/test_drain_load.py",),
+        (
+            "test_an_early_end_that_looks_clean_is_found_out",
+            "test_replicas_that_do_not_drain_are_found_out",
+        ),
+    ),
+    Goal(
+        "G12",
+        "truncation",
+        (f"{HERE}/test_midstream_error.py",),
+        (
+            "test_every_client_falls_for_a_clean_end",
+            "test_every_socket_falls_for_a_clean_end",
+        ),
+    ),
+    Goal(
+        "G13",
+        "surface",
+        (f"{HERE}/test_surface.py",),
+        (
+            "test_a_server_without_the_guard_is_found_out",
+            "test_a_guard_with_a_door_is_found_out",
+            "test_a_server_that_believes_the_host_is_found_out",
+        ),
+    ),
+)

@@ -1,0 +1,236 @@
+"""The soak: a server in a process of its own under mixed traffic, measured while it rests.
+
+Every `interval_s` the traffic stops, and when all conversations are over the server's memory, open
+files, threads, tasks and children are read. `soak_fit` says whether they grow.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import runpy
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from soak_fit import Growth, Sample, measure_growth
+from soak_traffic import LIMIT_S, Remote, converse
+
+SERVER = Path(__file__).parent / "soak_serve.py"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+START_S = 180.0
+NUM_CLIENTS = 8
+SETTLE_S = 20.0  # at most, for connections that the server has yet to close
+
+
+@dataclass(frozen=True)
+class Told:
+    """How long a soak is: the first of its two ends counts."""
+
+    seconds: float = float("inf")
+    requests: int = sys.maxsize
+    interval_s: float = 60.0
+    interval_requests: int = sys.maxsize
+    cpu: float | None = None  # cores that server and clients may use together
+    seed: int = 0
+
+
+@dataclass
+class Soak:
+    """Clients and what they saw."""
+
+    served: Served
+    told: Told
+    kinds: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    num_asked: int = 0
+    began: float = field(default_factory=time.monotonic)
+    cpu_before_s: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self) -> None:
+        self.cpu_before_s = self.cpu_s
+        while True:
+            self.take_sample()
+            if self.is_over or not self.served.is_alive:
+                break
+            until_s = time.monotonic() + self.told.interval_s
+            until = min(self.num_asked + self.told.interval_requests, self.told.requests)
+            works = [
+                threading.Thread(target=self._work, args=(n, until, until_s), daemon=True)
+                for n in range(NUM_CLIENTS)
+            ]
+            for work in works:
+                work.start()
+            for work in works:
+                work.join()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def is_over(self) -> bool:
+        return self.seconds >= self.told.seconds or self.num_asked >= self.told.requests
+
+    @property
+    def cpu_s(self) -> float:
+        return self.served.cpu_s + time.process_time()
+
+    def _work(self, number: int, until: int, until_s: float) -> None:
+        chance = random.Random(f"{self.told.seed}/{len(self.samples)}/{number}")
+        while time.monotonic() < until_s and self.served.is_alive:
+            if self.told.cpu is not None and self.is_ahead:
+                time.sleep(0.05)
+                continue
+            with self._lock:
+                if self.num_asked >= until:
+                    return
+                self.num_asked += 1
+            kind, fault = converse(self.served.remote, chance)
+            with self._lock:
+                self.kinds[kind] += 1
+                if fault is not None:
+                    self.faults.append(f"{round(self.seconds)} s: {fault}")
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether more of the processor was used than was told."""
+        assert self.told.cpu is not None
+        return self.cpu_s - self.cpu_before_s > self.told.cpu * self.seconds
+
+    def take_sample(self) -> None:
+        """When nothing is asked for; what the server closes by itself has time to go."""
+        deadline, before = time.monotonic() + SETTLE_S, None
+        while True:
+            time.sleep(1.0)
+            sample = self.served.sample(self.seconds, self.num_asked)
+            counts = (sample.files, sample.threads, sample.tasks)
+            if counts == before or time.monotonic() > deadline:
+                break
+            before = counts
+        self.samples.append(sample)
+
+    def report(self, most_mib: float) -> dict[str, Any]:
+        growth: Growth = measure_growth(self.samples)
+        return {
+            "seconds": round(self.seconds),
+            "requests": self.num_asked,
+            "kinds": dict(self.kinds),
+            "faults": len(self.faults),
+            "first_faults": self.faults[:5],
+            "cores_used": round((self.cpu_s - self.cpu_before_s) / self.seconds, 2),
+            "after_warm_up": growth.rounded(),
+            "leaks": growth.leaks(most_mib),
+            "samples": [asdict(each) for each in self.samples],
+        }
+
+
+# -- the server ----------------------------------------------------------------------------------
+
+
+class Served:
+    """A server in a process of its own, which tells what it holds."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path, can_clone: bool) -> None:
+        self._process = process
+        self._log = log
+        ports = self._wait_ready()
+        self.remote = Remote(ports["ready"], ports["wyoming"], can_clone)
+
+    def _wait_ready(self) -> dict[str, int]:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and self.is_alive:
+            lines = [line.split(": ", 1) for line in self._log.read_text().splitlines()]
+            told = {words[0]: words[1] for words in lines if len(words) == 2}
+            if "ready" in told:
+                return {
+                    name: int(told[name].strip().rstrip("/").rpartition(":")[2])
+                    for name in ("ready", "wyoming")
+                }
+            time.sleep(0.1)
+        raise RuntimeError(f"the server did not start: {self._log.read_text()[-2_000:]}")
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def _folder(self) -> Path:
+        return Path("/proc") / str(self._process.pid)
+
+    @property
+    def cpu_s(self) -> float:
+        with suppress(OSError):
+            fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
+            return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # and of its children
+        return 0.0
+
+    def sample(self, seconds: float, requests: int) -> Sample:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        num_tasks = int(self._process.stdout.readline())
+        pages = int((self._folder / "statm").read_text().split()[1])
+        children = (self._folder / "task").glob("*/children")
+        return Sample(
+            seconds=round(seconds, 1),
+            requests=requests,
+            memory_kib=pages * os.sysconf("SC_PAGE_SIZE") // 1024,
+            files=len(os.listdir(self._folder / "fd")),
+            threads=len(os.listdir(self._folder / "task")),
+            tasks=num_tasks,
+            children=sum(len(each.read_text().split()) for each in children),
+        )
+
+    def stop(self) -> int:
+        self._process.terminate()
+        return self._process.wait(LIMIT_S)
+
+
+def make_tiny(folder: Path) -> list[str]:
+    """A model that clones, beside the embedded voice: recordings are decoded by child processes."""
+    script = runpy.run_path(str(SCRIPTS / "make_tiny_checkpoints.py"))
+    script["make_checkpoint"](folder / "base")
+    return ["--model=vivace", f"--model=tiny={folder / 'base'}"]
+
+
+@contextmanager
+def served(*flags: str) -> Iterator[Served]:
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w") as log:
+        models = [] if "--scripted" in flags else make_tiny(Path(folder))
+        process = subprocess.Popen(
+            [
+                *(sys.executable, str(SERVER), *flags, *models),
+                *("--port=0", "--wyoming-port=0", f"--voices={folder}/voices"),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "VIVACE_HOME": folder},
+        )
+        with process:
+            try:
+                yield Served(process, Path(log.name), can_clone=bool(models))
+            finally:
+                process.kill()
+
+
+def soak(told: Told, *flags: str, most_mib: float) -> dict[str, Any]:
+    """What the server held over the run, and what it leaked; `flags` are those of soak_serve.py."""
+    with served(*flags) as server:
+        work = Soak(server, told)
+        work.run()
+        report = work.report(most_mib)
+        return {**report, "exit_code": server.stop()}

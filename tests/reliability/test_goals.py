@@ -1,0 +1,72 @@
+"""The table of goals is whole: what it names is there, and every goal has a control."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+from goals import GOALS, Goal
+from nightly import Result, count_cases, read_report, tabulate
+
+ROOT = Path(__file__).parents[2]
+DOCS = (ROOT / "docs" / "reliability.md").read_text()
+
+
+def names_in(selector: str) -> set[str]:
+    path, _, name = selector.partition("::")
+    tree = ast.parse((ROOT / path).read_text())
+    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    found = {each for each in names if each.startswith("test_")}
+    return found & {name} if name else found
+
+
+@pytest.mark.parametrize("goal", GOALS, ids=lambda goal: goal.id)
+def test_a_goal_has_tests_and_a_control(goal: Goal) -> None:
+    by_selector = {selector: names_in(selector) for selector in goal.tests}
+    assert all(by_selector.values()), by_selector
+    there = set[str]().union(*by_selector.values())
+    assert goal.controls
+    assert set(goal.controls) <= there
+    assert there - set(goal.controls)
+    assert f"({goal.id})" in DOCS
+
+
+REPORT = """<testsuites><testsuite>
+<testcase name="test_a"/><testcase name="test_b[x]"><failure message="no"/></testcase>
+<testcase name="test_c[1]"/><testcase name="test_c[2]"><error message="odd"/></testcase>
+<testcase name="test_d"><skipped message="no HAProxy"/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_a_report_is_read_and_a_control_that_finds_nothing_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "report.xml"
+    path.write_text(REPORT)
+    result = Result("G0", "trial")
+    read_report(path, Goal("G0", "trial", ("x",), ("test_c",)), result)
+    assert (result.passed, result.controls) == (1, 1)
+    assert result.failed == ["test_b[x]: no"]
+    assert result.controls_failed == ["test_c[2]: odd"]
+    assert result.skipped == ["test_d: no HAProxy"]
+    assert not result.is_held
+    row = list(tabulate([result]))[-1]
+    assert "test_b[x]: no" in row
+    assert "NOT found out: test_c[2]" in row
+
+
+def test_a_goal_is_held_by_tests_that_ran_and_controls_that_were_found_out() -> None:
+    assert not Result("G0", "trial").is_held
+    assert Result("G0", "trial", passed=1, controls=1).is_held
+    assert not Result("G0", "trial", passed=1, controls_failed=["c"]).is_held
+    assert not Result("G0", "trial", passed=1, failed=["t"]).is_held
+
+
+def test_cases_are_what_the_figures_count() -> None:
+    figures = {"G0 a": {"requests": 900, "signals": 100}, "G0 b": {"cases": 50, "p99_ms": 3.0}}
+    assert count_cases(Result("G0", "trial", passed=2, figures=figures)) == 950
+    assert count_cases(Result("G0", "trial", passed=2)) == 2
+    first, second = (Result("G0", "trial", passed=1, cases=n, rounds=1) for n in (3, 4))
+    first.add(second)
+    assert (first.cases, first.rounds, first.passed) == (7, 2, 2)
+    assert json.loads(json.dumps(first.as_json()))["is_held"] is True

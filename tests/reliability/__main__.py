@@ -18,6 +18,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def run_soak(minutes: float, cpu: float, seed: int) -> Result:
     return result
 
 
-def run_others(goals: list[Goal], ends: float, repeats: bool) -> dict[str, Result]:
+def run_others(
+    goals: list[Goal], ends: float, repeats: bool, keep: Callable[[list[Result]], None]
+) -> dict[str, Result]:
     results: dict[str, Result] = {}
     for number in range(1_000):
         for goal in goals:
@@ -75,6 +78,7 @@ def run_others(goals: list[Goal], ends: float, repeats: bool) -> dict[str, Resul
             else:
                 results[goal.id] = result
             say(list(tabulate([result]))[-1])
+            keep([results[goal.id]])
         if not repeats:
             break
     return results
@@ -96,7 +100,12 @@ def run(arguments: argparse.Namespace) -> int:
     if soaking is not None:
         soaking.start()
     others = [goal for goal in GOALS if goal.id in wanted - {SOAK}]
-    results = run_others(others, began + 60 * arguments.minutes, arguments.repeat)
+
+    def keep(results: list[Result]) -> None:
+        if arguments.json:
+            write(arguments.json, results, time.monotonic() - began, load)
+
+    results = run_others(others, began + 60 * arguments.minutes, arguments.repeat, keep)
     if soaking is not None:
         soaking.join()
         if not soaked:
@@ -104,8 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
     all_results = [*results.values(), *soaked]
     table = list(tabulate(all_results))
     say("\n".join(table))
-    if arguments.json:
-        write(arguments.json, all_results, time.monotonic() - began, load)
+    say(", ".join(f"{count} {how}" for how, count in summarize(all_results).items()))
+    keep(all_results)
     return 0 if all(each.is_held for each in all_results) else 1
 
 
@@ -123,7 +132,6 @@ def write(path: Path, results: list[Result], seconds: float, load: float) -> Non
     path.write_text(
         json.dumps({"benchmark": "reliability-nightly", "goals": ordered}, indent=1) + "\n"
     )
-    say(f"{path}: {dict(summarize(results))}")
 
 
 def main() -> int:

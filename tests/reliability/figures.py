@@ -25,6 +25,11 @@ def record(goal: str, **figures: Figure) -> None:
     path.write_text(json.dumps(report, indent=1) + "\n")
 
 
+def seed_of_round() -> int:
+    """0; `python -m tests.reliability --repeat` counts its rounds, for other examples in each."""
+    return int(os.environ.get("VIVACE_RELIABILITY_ROUND", "0"))
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, round(share * len(ordered)))]

@@ -74,6 +74,34 @@ GOALS = (
         ),
     ),
     Goal(
+        "G6",
+        "audio intake",
+        (
+            f"{HERE}/test_audio_intake.py",
+            "tests/audio/test_sandbox.py",
+            "tests/audio/test_confine.py",
+        ),
+        (
+            "test_a_reader_without_limits_is_found_out",
+            "test_a_reader_that_fails_otherwise_is_found_out",
+        ),
+    ),
+    Goal(
+        "G7",
+        "isolation",
+        (
+            f"{HERE}/test_needle.py",
+            "tests/backends/test_backends.py",
+            "tests/backends/test_prefill.py",
+            "tests/engine/test_stream.py::test_companions_that_come_and_go_change_nothing",
+        ),
+        (
+            "test_draws_from_a_shared_generator_are_found_out",
+            "test_a_cache_by_name_is_found_out",
+            "test_the_seed_test_fails_with_a_shared_random_generator",
+        ),
+    ),
+    Goal(
         "G9",
         "soak",
         (f"{HERE}/test_soak.py",),

@@ -21,13 +21,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from soak_fit import Growth, Sample, measure_growth
-from soak_traffic import LIMIT_S, Remote, converse
+from soak_fit import MIN_SAMPLES, Growth, Sample, measure_growth
+from soak_traffic import KINDS, LIMIT_S, Remote, converse, converse_as
 
 SERVER = Path(__file__).parent / "soak_serve.py"
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 START_S = 180.0
 NUM_CLIENTS = 8
+WARM_ROUNDS = 4  # every kind so often before the first sample
 SETTLE_S = 20.0  # at most, for connections that the server has yet to close
 
 
@@ -59,12 +60,15 @@ class Soak:
 
     def run(self) -> None:
         self.cpu_before_s = self.cpu_s
+        for kind in sorted(set(KINDS) - {"trickle"}) * WARM_ROUNDS:
+            self._note(kind, converse_as(kind, self.served.remote, random.Random(self.num_asked)))
+            self.num_asked += 1
         while True:
             self.take_sample()
             if self.is_over or not self.served.is_alive:
                 break
             until_s = time.monotonic() + self.told.interval_s
-            until = min(self.num_asked + self.told.interval_requests, self.told.requests)
+            until = self.num_asked + self.told.interval_requests
             works = [
                 threading.Thread(target=self._work, args=(n, until, until_s), daemon=True)
                 for n in range(NUM_CLIENTS)
@@ -80,7 +84,8 @@ class Soak:
 
     @property
     def is_over(self) -> bool:
-        return self.seconds >= self.told.seconds or self.num_asked >= self.told.requests
+        is_late = self.seconds >= self.told.seconds or self.num_asked >= self.told.requests
+        return is_late and len(self.samples) >= MIN_SAMPLES
 
     @property
     def cpu_s(self) -> float:
@@ -96,11 +101,13 @@ class Soak:
                 if self.num_asked >= until:
                     return
                 self.num_asked += 1
-            kind, fault = converse(self.served.remote, chance)
-            with self._lock:
-                self.kinds[kind] += 1
-                if fault is not None:
-                    self.faults.append(f"{round(self.seconds)} s: {fault}")
+            self._note(*converse(self.served.remote, chance))
+
+    def _note(self, kind: str, fault: str | None) -> None:
+        with self._lock:
+            self.kinds[kind] += 1
+            if fault is not None:
+                self.faults.append(f"{round(self.seconds)} s: {fault}")
 
     @property
     def is_ahead(self) -> bool:

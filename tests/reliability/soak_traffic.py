@@ -66,7 +66,7 @@ def ask(
 
 
 def some_speech(chance: random.Random, **fields: Any) -> dict[str, Any]:
-    most = chance.choice((2, 4, 8, None))
+    most = chance.choice((1, 2, 4, 8, None))
     limit = {} if most is None else {"max_new_tokens": most}
     return {"input": chance.choice(TEXTS), "voice": "alloy", **limit, **fields}
 
@@ -204,9 +204,9 @@ def trickle(remote: Remote, chance: random.Random) -> str | None:
 KINDS: dict[str, tuple[Kind, float]] = {  # with their shares
     "speak": (speak, 0.22),
     "events": (speak_events, 0.10),
-    "talk": (talk, 0.06),
+    "talk": (talk, 0.03),
     "leave": (leave, 0.30),
-    "look": (look, 0.11),
+    "look": (look, 0.14),
     "voice": (make_voice, 0.03),
     "bad": (send_bad, 0.07),
     "noise": (send_noise, 0.05),

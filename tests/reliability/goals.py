@@ -102,6 +102,21 @@ GOALS = (
         ),
     ),
     Goal(
+        "G8",
+        "faults",
+        (
+            f"{HERE}/test_server_faults.py",
+            f"{HERE}/test_hung_backend.py",
+            f"{SERVE}/test_deaths.py",
+            "tests/engine/test_faults.py",
+        ),
+        (
+            "test_a_broken_speech_that_ends_well_is_found_out",
+            "test_a_fault_that_stays_is_found_out",
+            "test_without_the_watch_nothing_that_waits_would_end",
+        ),
+    ),
+    Goal(
         "G9",
         "soak",
         (f"{HERE}/test_soak.py",),
@@ -121,6 +136,12 @@ GOALS = (
         ),
     ),
     Goal(
+        "G11",
+        "runaway",
+        (f"{HERE}/test_runaway.py", "tests/engine/test_guard.py"),
+        ("test_a_server_without_the_guard_is_found_out", "test_a_tight_budget_is_found_out"),
+    ),
+    Goal(
         "G12",
         "truncation",
         (f"{HERE}/test_midstream_error.py",),
@@ -138,5 +159,15 @@ GOALS = (
             "test_a_guard_with_a_door_is_found_out",
             "test_a_server_that_believes_the_host_is_found_out",
         ),
+    ),
+    Goal(
+        "G14",
+        "static rules",
+        (
+            f"{HERE}/test_static_rules.py",
+            "tests/test_package.py::test_no_module_runs_code_out_of_a_file",
+            "tests/test_package.py::test_a_dangerous_call_is_caught",
+        ),
+        ("test_a_line_that_breaks_a_rule_is_found_out", "test_a_dangerous_call_is_caught"),
     ),
 )

@@ -6,6 +6,7 @@ and `retry-after-ms`.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from vivace.errors import (
     TTSError,
     UnknownLanguageError,
     UnknownVoiceError,
+    VoiceFileError,
     VoiceStoreError,
 )
 
@@ -32,6 +34,9 @@ log = logging.getLogger(__name__)
 
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 KINDS |= {429: "rate_limit_error"}
+# Faults of the disk that holds the voices, which are none of the client's.
+DISK = {errno.ENOSPC: 507, errno.EDQUOT: 507, errno.EROFS: 500, errno.EACCES: 500, errno.EIO: 500}
+DISK |= {errno.EMFILE: 503, errno.ENFILE: 503}
 
 
 class RefusedError(RequestError):
@@ -102,6 +107,11 @@ def describe(error: BaseException) -> Failure:
         return Failure(400, message, "text_too_long" if is_long else "invalid_request", "input")
     if isinstance(error, AudioError):
         return Failure(400, message, "invalid_audio")
+    cause = error.__cause__
+    if isinstance(error, VoiceFileError) and isinstance(cause, OSError) and cause.errno in DISK:
+        log.error("the voice library: %s", message)
+        words = f"the server's voice library failed: {cause.strerror}"
+        return Failure(DISK[cause.errno], words, "voice_library")
     if isinstance(error, RequestError):
         return Failure(400, message, "invalid_request")
     if isinstance(error, QueueFullError):

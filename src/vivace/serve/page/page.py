@@ -63,7 +63,7 @@ def routes(context: ServeContext) -> APIRouter:
     @router.api_route("/favicon.ico", methods=["GET", "HEAD"])
     @router.api_route("/page/{name}", methods=["GET", "HEAD"])
     async def show(request: Request) -> Response:
-        is_icon = request.url.path.endswith(".ico")  # for /docs, and answers shown in a tab
+        is_icon = request.scope["path"].endswith(".ico")  # for /docs, and answers shown in a tab
         name = request.path_params.get("name", "icon.svg" if is_icon else "index.html")
         found = served.get(name)
         if found is None:

@@ -1,0 +1,330 @@
+"""G8: a fault of the backend, of the disk or of a process: who is hurt is told, and all goes on.
+
+Each fault strikes once: with nobody else there, and among five others who speak. A fault of one
+row hurts that row alone; one of a whole call hurts those in it, visibly. Afterwards the server is
+ready, speaks, and holds nothing. The controls end a broken speech as if it were whole, or never
+recover.
+
+Elsewhere: a backend that hangs (`test_hung_backend.py`), an engine or device that is lost, five
+deaths, a request that kills (`tests/serve/test_deaths.py`), calls of the backend one by one
+(`tests/engine/test_faults.py`), a decoder that is killed, hangs or lies
+(`tests/audio/test_sandbox.py`), SIGTERM (`test_drain_load.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import httpx
+import numpy as np
+import pytest
+import soundfile
+import torch
+from census import Census, find_leaks
+from figures import record
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from talking import wait_until
+from test_drain_load import (
+    BODY,
+    MARKED,
+    NUM_FRAMES,
+    PATH,
+    TRUNCATED,
+    WHOLE,
+    Load,
+    forked,
+    hear_http,
+    is_free,
+    is_gone,
+    judge,
+)
+
+from vivace.backends.base import Frames, Samples, Slot, SlotStatus
+from vivace.prompt import Prompt
+from vivace.serve.settings import ModelSpec, ServeSettings
+from vivace.speech import SamplingParams
+
+LIMIT_S = 60.0
+VICTIM = 66  # a seed
+NUM_PEERS = 5
+RAISED = (
+    RuntimeError("CUDA error: device-side assert triggered"),
+    torch.OutOfMemoryError("CUDA out of memory"),
+    MemoryError("no memory"),
+    AssertionError("a slot that is not there"),
+)
+BAD_NUMBERS = (float("nan"), float("inf"), float("-inf"))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to the victim in a call of the backend, once, after so many of its frames."""
+
+    stage: str  # admit, step, render
+    what: BaseException | float | str  # raised; in its samples; or "failed": not finite logits
+    after: int = 0
+
+    @property
+    def is_of_a_row(self) -> bool:
+        return self.stage == "admit" or not isinstance(self.what, BaseException)
+
+    def __str__(self) -> str:
+        what = type(self.what).__name__ if isinstance(self.what, BaseException) else self.what
+        return f"{self.stage} {what} after {self.after}"
+
+
+FAULTS = (
+    *(Fault("admit", error) for error in RAISED),
+    *(Fault("step", error, after) for error in RAISED for after in (0, 20)),
+    *(Fault("render", error, after) for error in RAISED for after in (0, 20)),
+    *(Fault("step", "failed", after) for after in (0, 20, NUM_FRAMES - 1)),
+    *(Fault("render", number, after) for number in BAD_NUMBERS for after in (0, 20)),
+)
+
+
+QUICK = FAULTS[:2] + FAULTS[4:6] + FAULTS[13:15] + FAULTS[21:22] + FAULTS[24:25]
+
+
+@dataclass
+class FaultySpeech(ScriptedSpeech):
+    fault: Fault | None = None
+    victim: Slot | None = None
+
+    def _strikes(self, stage: str, slots: Sequence[Slot]) -> Fault | None:
+        """The fault, if its moment has come; it is over then."""
+        fault = self.fault
+        if fault is None or fault.stage != stage or self.victim not in slots:
+            return None
+        if stage != "admit" and self.lives[self.victim].num_made < fault.after:
+            return None
+        assert self.is_open.wait(LIMIT_S)  # all are there
+        self.fault = None
+        if isinstance(fault.what, BaseException):
+            raise fault.what
+        return fault
+
+    def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
+        if sampling.seed == VICTIM:
+            self.victim = -1
+            self._strikes("admit", (-1,))
+        slot = super().admit(prompt, sampling)
+        if sampling.seed == VICTIM:
+            self.victim = slot
+        return slot
+
+    def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
+        struck = self._strikes("step", slots)
+        frames = super().step(slots, num_frames)
+        if struck is None:
+            return frames
+        status: list[SlotStatus] = [
+            "failed" if slot == self.victim else told
+            for slot, told in zip(slots, frames.status, strict=True)
+        ]
+        return Frames(frames.codes, frames.lengths, tuple(status))
+
+    def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
+        struck = self._strikes("render", slots)
+        samples = super().render(slots, frames)
+        if struck is not None:
+            row = list(slots).index(self.victim or 0)
+            samples[row] = np.full_like(samples[row], struck.what)
+        return samples
+
+
+def hear(url: str, begun: threading.Event, **fields: object) -> str:
+    """As `hear_http`, at a tenth of its cost."""
+    connection = HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=LIMIT_S)
+    try:
+        body = json.dumps({**BODY, **fields})
+        connection.request("POST", PATH, body, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        audio = answer.read()
+    except (HTTPException, ConnectionError):
+        return MARKED
+    finally:
+        connection.close()
+    return judge(len(audio)) if answer.status == 200 else audio.decode()
+
+
+@dataclass(frozen=True)
+class House:
+    server: Running
+    backend: FaultySpeech
+
+    @property
+    def is_ready(self) -> bool:
+        url = f"{self.server.url}/health/ready"
+        with contextlib.suppress(HTTPError), urlopen(url, timeout=LIMIT_S) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def strike(self, fault: Fault, num_peers: int) -> tuple[str, list[str]]:
+        """How the victim's speech ended, and how those of its peers."""
+        backend, streams = self.backend, self.server.context.streams
+        backend.fault, backend.victim = fault, None
+        backend.is_open.clear()  # until all are there
+        peers = Load(self.server.url, (hear,) * num_peers)
+        told: list[str] = []
+
+        def suffer() -> None:
+            told.append(hear(self.server.url, threading.Event(), seed=VICTIM))
+
+        thread = threading.Thread(target=suffer)
+        try:
+            peers.start()
+            thread.start()
+            wait_until(lambda: streams.num_active == num_peers + 1, LIMIT_S)
+        finally:
+            backend.is_open.set()
+        thread.join(LIMIT_S)
+        return told[0], list(peers.end().elements())
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    backend = FaultySpeech(default=Plan(NUM_FRAMES))
+    folder = tmp_path_factory.mktemp("voices")
+    settings = ServeSettings(port=0, voices=folder, drain_timeout_s=0.5)
+    with running(settings, backend.load) as server:
+        yield House(server, backend)
+
+
+def check_afterwards(house: House, before: Census) -> None:
+    wait_until(lambda: house.is_ready, LIMIT_S)
+    assert hear(house.server.url, threading.Event()) == WHOLE
+    assert find_leaks(house.server, house.backend, before) == {}
+
+
+@pytest.mark.parametrize("num_peers", [0, NUM_PEERS], ids=["idle", "loaded"])
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in FAULTS],
+    ids=str,
+)
+def test_a_fault_hurts_whom_it_must_and_is_told(house: House, fault: Fault, num_peers: int) -> None:
+    assert hear(house.server.url, threading.Event()) == WHOLE
+    before = Census.of(house.server, house.backend)
+    victim, peers = house.strike(fault, num_peers)
+    assert house.backend.fault is None, "it did not strike"
+    assert victim not in (WHOLE, TRUNCATED)
+    assert len(peers) == num_peers
+    assert TRUNCATED not in peers
+    if fault.is_of_a_row:
+        assert set(peers) <= {WHOLE}, peers
+    check_afterwards(house, before)
+
+
+# -- the controls --------------------------------------------------------------------------------
+
+
+def test_a_broken_speech_that_ends_well_is_found_out(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backend that says `stop` where its numbers have failed."""
+    step = FaultySpeech.step
+
+    def hush(backend: FaultySpeech, slots: Sequence[Slot], num_frames: int) -> Frames:
+        frames = step(backend, slots, num_frames)
+        told: list[SlotStatus] = ["stop" if each == "failed" else each for each in frames.status]
+        return Frames(frames.codes, frames.lengths, tuple(told))
+
+    monkeypatch.setattr(FaultySpeech, "step", hush)
+    victim, _ = house.strike(Fault("step", "failed", 20), 0)
+    assert victim == TRUNCATED
+
+
+def test_a_fault_that_stays_is_found_out(tmp_path: Path) -> None:
+    """It is loaded again for ever, and never ready."""
+    backend = FaultySpeech(default=Plan(NUM_FRAMES))
+    settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=0.5)
+    with running(settings, backend.load) as server:
+        broken = House(server, backend)
+        assert broken.is_ready
+        backend.broken = RuntimeError("it is gone")
+        assert hear(server.url, threading.Event()) not in (WHOLE, TRUNCATED)
+        wait_until(lambda: not broken.is_ready, LIMIT_S)
+
+
+# -- the disk ------------------------------------------------------------------------------------
+
+
+def recording() -> bytes:
+    noise = np.random.default_rng(1).normal(0, 0.1, 30_000).astype(np.float32)
+    buffer = io.BytesIO()
+    soundfile.write(buffer, noise, 24_000, format="WAV")
+    return buffer.getvalue()
+
+
+def test_a_full_disk_is_no_fault_of_the_client(tiny_folder: Path, tmp_path: Path) -> None:
+    models = (ModelSpec("base", str(tiny_folder / "base")),)
+    settings = ServeSettings(port=0, models=models, voices=tmp_path, device="cpu")
+    files = {"audio_sample": ("me.wav", recording(), "audio/wav")}
+
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    with running(settings) as server:
+        url = f"{server.url}/v1/audio/voices"
+        for code, status in ((errno.ENOSPC, 507), (errno.EROFS, 500)):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(os, "fsync", refuse)
+                answer = httpx.post(url, files=files, data={"name": "me"}, timeout=LIMIT_S)
+            assert answer.status_code == status, answer.text
+            assert os.strerror(code) in answer.json()["error"]["message"]
+            assert str(tmp_path) not in answer.text
+            assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+        answer = httpx.post(url, files=files, data={"name": "me"}, timeout=LIMIT_S)
+        assert answer.status_code == 200
+
+
+# -- processes, by hand --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_kills", [20])
+def test_a_killed_server_leaves_nothing_and_can_be_started_again(num_kills: int) -> None:
+    outcomes: list[str] = []
+    with forked("--drain-timeout=2") as servers:
+        for _ in range(num_kills):
+            pid, url = servers.start()
+            load = Load(url, (hear_http,) * 4)
+            load.start()
+            load.wait_begun()
+            os.kill(pid, signal.SIGKILL)
+            assert servers.wait() == -signal.SIGKILL
+            told = load.end()
+            assert set(told) == {MARKED}, told
+            outcomes += told.elements()
+            wait_until(lambda pid=pid: is_gone(pid), 2.0)  # type: ignore[misc]
+            assert is_free(int(url.rpartition(":")[2]))
+    record("G8 kills of the server", cases=num_kills, streams=len(outcomes), taken_for_whole=0)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_stopped_for_a_while_goes_on() -> None:
+    with forked("--drain-timeout=30") as servers:
+        pid, url = servers.start()
+        load = Load(url, (hear_http,) * 4)
+        load.start()
+        load.wait_begun()
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(3.0)
+        os.kill(pid, signal.SIGCONT)
+        assert set(load.end()) == {WHOLE}
+        os.kill(pid, signal.SIGTERM)
+        assert servers.wait() == 0

@@ -1,0 +1,146 @@
+"""G14: what no source of ours may do, by its syntax tree; each rule has lines that trip it.
+
+`tests/test_package.py` has the rule against pickles, `torch.load`, `eval` and the like, with its
+own controls.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")])
+QUEUES = ("Queue", "LifoQueue", "PriorityQueue", "JoinableQueue")
+# Bells and mail of our own threads: their senders wait for answers, so few are ever in them.
+SIMPLE_QUEUES = (
+    *("vivace/engine/stream.py", "vivace/engine/batch.py", "vivace/engine/engine.py"),
+    "vivace/audio/writer.py",
+)
+Rule = Callable[[ast.AST, str], bool]
+
+
+def called(node: ast.AST) -> str:
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+
+
+def is_true(node: ast.AST, *names: str) -> bool:
+    """A keyword of that name that is not plainly false."""
+    if not isinstance(node, ast.keyword) or node.arg not in names:
+        return False
+    return not (isinstance(node.value, ast.Constant) and not node.value.value)
+
+
+def runs_a_shell(node: ast.AST, path: str) -> bool:
+    words = ("os.system", "os.popen", "subprocess.getoutput", "create_subprocess_shell")
+    return is_true(node, "shell") or called(node).endswith(words)
+
+
+def trusts_code(node: ast.AST, path: str) -> bool:
+    is_loader = called(node).endswith(("yaml.load", "yaml.unsafe_load", "yaml.full_load"))
+    return is_true(node, "trust_remote_code", "allow_pickle") or is_loader
+
+
+def queues_without_end(node: ast.AST, path: str) -> bool:
+    """`Queue()`, `Queue(0)` and `SimpleQueue()`; an annotation is no call."""
+    name = called(node).rpartition(".")[2].partition("[")[0]
+    if name == "SimpleQueue":
+        return not path.endswith(SIMPLE_QUEUES)
+    if name not in QUEUES or not isinstance(node, ast.Call):
+        return False
+    sizes = [*node.args, *(word.value for word in node.keywords if word.arg == "maxsize")]
+    return not sizes or (isinstance(sizes[0], ast.Constant) and sizes[0].value <= 0)
+
+
+def believes_the_host(node: ast.AST, path: str) -> bool:
+    """`request.url` is made of the Host header: what decides reads `scope["path"]`."""
+    is_part = isinstance(node, ast.Attribute) and node.attr in ("path", "hostname", "netloc")
+    return is_part and isinstance(node.value, ast.Attribute) and node.value.attr == "url"
+
+
+def skips_certificates(node: ast.AST, path: str) -> bool:
+    off = isinstance(node, ast.keyword) and node.arg == "verify"
+    is_false = off and isinstance(node.value, ast.Constant) and node.value.value is False
+    return is_false or called(node).endswith("_create_unverified_context")
+
+
+def races_for_a_name(node: ast.AST, path: str) -> bool:
+    return called(node) in ("tempfile.mktemp", "mktemp")
+
+
+def unpacks_blindly(node: ast.AST, path: str) -> bool:
+    return called(node).endswith((".extractall", "shutil.unpack_archive"))
+
+
+RULES: dict[Rule, tuple[str, ...]] = {  # with what trips each
+    runs_a_shell: (
+        "subprocess.run('ls', shell=True)",
+        "subprocess.run(command, shell=is_windows)",
+        "os.system('ls')",
+        "await asyncio.create_subprocess_shell('ls')",
+    ),
+    trusts_code: (
+        "AutoModel.from_pretrained(name, trust_remote_code=True)",
+        "np.load(path, allow_pickle=True)",
+        "yaml.load(text)",
+    ),
+    queues_without_end: (
+        "waiting = queue.Queue()",
+        "waiting: Queue[int] = asyncio.Queue()",
+        "Queue(maxsize=0)",
+        "Queue[bytes]()",
+        "SimpleQueue()",
+    ),
+    believes_the_host: (
+        "if request.url.path.startswith('/v1'): pass",
+        "websocket.url.hostname",
+    ),
+    skips_certificates: (
+        "httpx.get(url, verify=False)",
+        "ssl._create_unverified_context()",
+    ),
+    races_for_a_name: ("tempfile.mktemp()",),
+    unpacks_blindly: ("tarfile.open(path).extractall(folder)",),
+}
+ALLOWED = """
+subprocess.run(["ls"], shell=False)
+waiting = queue.Queue(8)
+waiting = asyncio.Queue(maxsize=MOST)
+load(path, trust_remote_code=False)
+urlsplit(text).path
+request.scope["path"]
+httpx.get(url)
+tempfile.mkstemp()
+"""
+
+
+def find_breaches(source: str, path: str = "vivace/serve/x.py") -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        for rule in RULES:
+            if rule(node, path):
+                yield f"{path}:{getattr(node, 'lineno', '?')} {rule.__name__}"
+
+
+def test_no_source_breaks_a_rule() -> None:
+    assert len(SOURCES) > 150
+    found = [
+        breach
+        for path in SOURCES
+        for breach in find_breaches(path.read_text(), path.relative_to(ROOT).as_posix())
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"), [(rule.__name__, each) for rule in RULES for each in RULES[rule]]
+)
+def test_a_line_that_breaks_a_rule_is_found_out(rule: str, source: str) -> None:
+    body = source if not source.startswith("await") else f"async def f():\n    {source}"
+    assert [breach.split()[1] for breach in find_breaches(body)] == [rule]
+
+
+def test_what_is_allowed_breaks_no_rule() -> None:
+    assert list(find_breaches(ALLOWED)) == []

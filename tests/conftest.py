@@ -20,6 +20,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import warm
 from vivace import TTS
 from vivace.audio.sandbox import SANDBOX
 from vivace.backends.eager import EagerBackend
@@ -87,10 +88,14 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def find_children() -> set[int]:
-    """Processes that this one started and has not waited for; none where /proc does not tell."""
+def pytest_unconfigure() -> None:
+    warm.end()
+
+
+def find_children(parent: int | str = "self") -> set[int]:
+    """Processes that it started and has not waited for; none where /proc does not tell."""
     children: set[int] = set()
-    for tasks in Path("/proc/self/task").glob("*/children"):
+    for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has just ended
             children.update(map(int, tasks.read_text().split()))
     return children
@@ -101,12 +106,12 @@ def end_children() -> Iterator[None]:
     """A test that fails leaves no process behind."""
     before = find_children()
     yield
-    kill_children(before | {child.process.pid for child in SANDBOX._idle})
+    kill_children(before | {child.process.pid for child in SANDBOX._idle} | warm.pids())
 
 
 def kill_children(kept: Container[int]) -> None:
     """With their process groups, where they lead one."""
-    for pid in find_children():
+    for pid in find_children().union(*map(find_children, warm.pids())):
         if pid in kept:
             continue
         with contextlib.suppress(OSError):

@@ -17,6 +17,7 @@ import pytest
 import soundfile
 
 import vivace
+import warm
 from vivace.cli.main import main
 
 RUN = """
@@ -63,28 +64,29 @@ def environment(players: Path | None = None) -> dict[str, str]:
 
 
 def run(
-    arguments: Sequence[str | Path], *, players: Path | None = None, **options: Any
+    arguments: Sequence[str | Path],
+    *,
+    players: Path | None = None,
+    input: bytes | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        command_line(arguments),
-        capture_output=True,
-        timeout=LIMIT_S,
-        check=False,
-        env=environment(players),
-        **options,
-    )
+    streams = {"stdout": subprocess.PIPE} | ({} if input is None else {"stdin": subprocess.PIPE})
+    process = start(arguments, players=players, cwd=cwd, **streams)
+    output, error = process.communicate(input, timeout=LIMIT_S)
+    assert process.returncode is not None
+    return subprocess.CompletedProcess([], process.returncode, output, error)
 
 
 def start(
     arguments: Sequence[str | Path], *, players: Path | None = None, **options: Any
-) -> subprocess.Popen[bytes]:
+) -> warm.Process:
     """In a group of its own, as a shell starts a job; `end_children` ends what a test leaves."""
-    return subprocess.Popen(
-        command_line(arguments),
-        stderr=subprocess.PIPE,
+    return warm.server().start(
+        RUN,
+        [str(argument) for argument in arguments],
         env=environment(players),
         start_new_session=True,
-        **options,
+        **{"stderr": subprocess.PIPE} | options,
     )
 
 

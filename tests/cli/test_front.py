@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ from harness import (
     LIMIT_S,
     Captured,
     assert_refused,
-    command_line,
-    environment,
     make_player,
     num_frames,
     played,
     run,
     run_here,
+    start,
 )
 
 from vivace import TTS
@@ -345,23 +344,14 @@ def test_chunks_are_of_the_size_that_was_asked_for(
 def test_a_reader_that_leaves_early_is_no_error(
     tiny_folder: Path, tmp_path: Path, reader: str
 ) -> None:
-    code = (
-        "import subprocess, sys\n"
-        "speaker = subprocess.Popen(sys.argv[1:], stdout=-1, stderr=-1)\n"
-        "speaker.stdout.close()\n"
-        "print(speaker.stderr.read().decode(), speaker.wait())"
-    )
-    output = ["-o", "-"] if reader == "audio" else ["-o", str(tmp_path / "x.wav"), "--json"]
-    model = str(tiny_folder / "custom_voice")
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command_line(["Hello.", *output, *SHORT, "--model", model])],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=True,
-        env=environment(),
-    )
-    assert done.stdout.split() == ["141"]
+    reads, writes = os.pipe()
+    os.close(reads)
+    output = ["-o", "-"] if reader == "audio" else ["-o", tmp_path / "x.wav", "--json"]
+    arguments = ["Hello.", *output, *SHORT, "--model", tiny_folder / "custom_voice"]
+    process = start(arguments, stdout=writes)
+    os.close(writes)
+    _, error = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, error) == (141, b"")
 
 
 def test_audio_is_not_written_to_a_terminal(

@@ -18,8 +18,6 @@ from harness import (
     LONG_TEXT,
     Captured,
     assert_refused,
-    command_line,
-    environment,
     make_player,
     num_frames,
     played,
@@ -124,7 +122,7 @@ def test_ctrl_c_stops_the_line_and_then_the_next_is_spoken(
     wait_until(lambda: any(p.stat().st_size > 50_000 for p in tmp_path.glob(".*.tmp")), "audio")
     process.send_signal(signal.SIGINT)
     wait_until((tmp_path / "speech.wav").exists, "the first file")
-    _, error = process.communicate(b"Two.\n", timeout=LIMIT_S)
+    _, error = process.communicate(b"Hello there.\n", timeout=LIMIT_S)
     first, second, *_ = error.decode().splitlines()
     assert first.startswith("speech.wav: ")
     assert first.endswith("cancelled")
@@ -135,15 +133,7 @@ def test_ctrl_c_stops_the_line_and_then_the_next_is_spoken(
 def test_a_person_at_a_terminal_sees_a_prompt(tiny_folder: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     arguments = ["repl", "--model", tiny_folder / "custom_voice", *SHORT]
-    process = subprocess.Popen(
-        command_line(arguments),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment(),
-        cwd=tmp_path,
-        start_new_session=True,
-    )
+    process = start(arguments, stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path)
     os.close(theirs)
     seen = read_until(ours, b"vivace> ")
     wait_until_it_waits(process.pid)  # the prompt is shown a moment before Python listens

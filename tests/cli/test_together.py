@@ -40,22 +40,12 @@ def hidden(folder: Path) -> list[Path]:
     return list(folder.glob(".vivace-*"))
 
 
-def begin(*arguments: str | Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command_line(arguments),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )
-
-
 # --- Beside each other ------------------------------------------------------------------------
 
 
 def test_three_processes_in_one_folder_lose_nothing(model: Path, tmp_path: Path) -> None:
-    processes = [
-        begin("Hello.", "--json", f"--seed={seed}", "--model", model, *SHORT) for seed in range(3)
-    ]
+    arguments = ["Hello.", "--json", "--model", model, *SHORT]
+    processes = [start([*arguments, f"--seed={seed}"], stdout=subprocess.PIPE) for seed in range(3)]
     facts = []
     for process in processes:
         output, error = process.communicate(timeout=LIMIT_S)
@@ -73,7 +63,7 @@ def test_three_processes_in_one_folder_lose_nothing(model: Path, tmp_path: Path)
 def test_a_second_process_with_the_same_file_fails_before_it_loads(
     model: Path, tmp_path: Path, capsys: Captured
 ) -> None:
-    first = start(["-", "--stream", "-o", tmp_path / "x.wav", "--model", model], stdin=-1)
+    first = start(["-", "--stream", "-o", tmp_path / "x.wav", "--model", model, *SHORT], stdin=-1)
     wait_until(lambda: bool(hidden(tmp_path)), "the claim")
     assert run_here("Hello.", "-o", "x.wav", "--model=not-looked-at") == 1
     assert "cannot write x.wav: another process is writing it" in capsys.readouterr().err
@@ -86,7 +76,7 @@ def test_a_second_process_with_the_same_file_fails_before_it_loads(
 
 
 def test_a_file_that_appears_meanwhile_costs_no_audio(model: Path, tmp_path: Path) -> None:
-    first = start(["-", "--stream", "-o", tmp_path / "x.wav", "--model", model], stdin=-1)
+    first = start(["-", "--stream", "-o", tmp_path / "x.wav", "--model", model, *SHORT], stdin=-1)
     wait_until(lambda: bool(hidden(tmp_path)), "the claim")
     (tmp_path / "x.wav").write_bytes(b"theirs")
     _, error = first.communicate(b"Hello there.", timeout=LIMIT_S)
@@ -159,7 +149,7 @@ def test_what_a_kill_leaves_is_swept_by_the_next_command(model: Path, tmp_path: 
 
 
 def test_an_ignored_sighup_stays_ignored(model: Path, tmp_path: Path) -> None:
-    command = command_line(["-", "--stream", "--model", model, "-o", tmp_path / "x.wav"])
+    command = command_line(["-", "--stream", "--model", model, "-o", tmp_path / "x.wav", *SHORT])
     ignore = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
     command[2] = ignore + command[2].replace("signal.signal(signal.SIGHUP", "(signal.SIGHUP")
     process = subprocess.Popen(

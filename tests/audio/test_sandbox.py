@@ -263,7 +263,7 @@ def test_a_child_that_does_not_get_ready_is_an_audio_error(
 
 
 def test_the_clock_of_a_recording_begins_when_the_child_is_ready() -> None:
-    pool = Sandbox(command=child_that("time.sleep(1)\ns.serve()"), limit_s=0.5)
+    pool = Sandbox(command=child_that("time.sleep(3)\ns.serve()"), limit_s=2)
     assert pool.confinement()
     pool.close()
 

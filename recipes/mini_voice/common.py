@@ -42,12 +42,12 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a")
+        self._path = path
 
     def __call__(self, stage: str, **values: Any) -> None:
         row = {"stage": stage, "t": round(time.perf_counter() - BEGUN, 1), **values}
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        with self._path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
         shown = " ".join(
             f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()
         )

@@ -46,8 +46,13 @@ def model_config(settings: SimpleNamespace, tokenizer: TextTokenizer, text_size:
         "talker_config": talker_config(settings, text_size),
         # What it was trained on: short lines of plain words. seam_s makes a seam as long as the
         # voice's own silence between sentences.
-        "reading_config": {"normalize": True, "max_utterance_chars": 120, "seam_s": 0.5},
-        "timing_config": {"layer": 2, "head": 1},  # of the shipped talker: docs/timings.md
+        "reading_config": {
+            "normalize": True,
+            "max_utterance_chars": 120,
+            "seam_s": 0.5,
+            "live": "sentence",
+        },
+        "timing_config": dict(vars(settings.timing)),
         "transformers_version": "4.57.3",
     }
 

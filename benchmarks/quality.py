@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import sys
 import time
 import wave
@@ -50,6 +51,7 @@ def parse_arguments() -> argparse.Namespace:
     command.add_argument("--voice")
     command.add_argument("--device", default="auto")
     command.add_argument("--layout", choices=("whole", "streamed"), help="default: the model's own")
+    command.add_argument("--live", choices=("word", "sentence"), help="the text comes in words")
     command.add_argument("--temperature", type=float, help="default: the model's own")
     command.add_argument("--teacher", type=Path, help="an unpacked hibari-tts wheel speaks instead")
     command.add_argument("--limit", type=int, help="only the first so many lines")
@@ -100,7 +102,13 @@ def check_voice(arguments: argparse.Namespace) -> None:
     endings = (".safetensors", ".onnx")
     weights = sorted(path for path in folder.rglob("*") if path.suffix in endings)
     voice = {
-        "settings": [str(folder), arguments.voice, arguments.layout, arguments.temperature],
+        "settings": [
+            str(folder),
+            arguments.voice,
+            arguments.layout,
+            arguments.live,
+            arguments.temperature,
+        ],
         "weights": [hashlib.sha256(path.read_bytes()).hexdigest() for path in weights],
     }
     path = arguments.out / VOICE
@@ -119,11 +127,14 @@ def model_voice(arguments: argparse.Namespace) -> Callable[[str, int], tuple[Sam
     tts = TTS.load(arguments.model, device=arguments.device)
     assert tts.sample_rate == SAMPLE_RATE
     options: dict[str, Any] = {"voice": arguments.voice, "text_layout": arguments.layout}
+    if arguments.live:
+        options["live"] = arguments.live
     if arguments.temperature is not None:
         options["temperature"] = arguments.temperature
 
     def say(text: str, line: int) -> tuple[Samples, str]:
-        audio = tts.speak(text, seed=line, **options)
+        written = iter(re.findall(r"\S+\s*", text)) if arguments.live else text
+        audio = tts.speak(written, seed=line, **options)
         return audio.samples, audio.finish_reason
 
     return say

@@ -15,6 +15,9 @@ from typing import Any, Literal, TypedDict
 from vivace.errors import RequestError
 
 FinishReason = Literal["stop", "length", "stall", "cancelled"]
+LiveMode = Literal["word", "sentence"]
+"""How a text that is still being written is taken: each word as it comes, or whole sentences."""
+LIVE_MODES: tuple[LiveMode, ...] = ("word", "sentence")
 """`stop`: the end of speech was drawn. `stall`: nothing new was said any more, or nothing ever."""
 
 SAMPLE_RATE = 24_000  # every released checkpoint speaks at this rate

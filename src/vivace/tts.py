@@ -41,7 +41,7 @@ from vivace.model.talker import Qwen3TTS
 from vivace.prompt import AUTO_LANGUAGE, TextLayout
 from vivace.script.prompts import SERVED_BY, PromptWriter
 from vivace.script.request import Request, as_pieces
-from vivace.speech import NUM_DRAWN_SEEDS, SamplingParams
+from vivace.speech import NUM_DRAWN_SEEDS, LiveMode, SamplingParams
 from vivace.text.lexicon import Lexicon, LexiconSource
 from vivace.text.tokenizer import TextTokenizer
 from vivace.timing.timer import Timer
@@ -247,6 +247,8 @@ class TTS:
         `trim`: take off silence at the start, a stall at the end, and the end of a cloned voice's
         recording where it is said again.
         `text_layout`: None is the official choice, `streamed` for cloned voices, else `whole`.
+        `live`: of a text in pieces, `word` speaks each as it comes, `sentence` when a sentence is
+        written; None is what the checkpoint wants: `sentence` for the embedded voice.
         `timings`: give start and end of every word, as `Audio.words` (docs/timings.md).
         `progress`: show a bar on stderr.
 
@@ -397,6 +399,7 @@ class TTS:
         language: str = AUTO_LANGUAGE,
         instruct: str | None = None,
         text_layout: TextLayout | None = None,
+        live: LiveMode | None = None,
         split: bool = True,
         clean: bool = False,
         keep_emoji: bool = False,
@@ -418,6 +421,7 @@ class TTS:
                 language=language,
                 instruct=self._writer.check_follows(instruct),
                 layout=text_layout,
+                live=live,
                 split=split,
                 clean=clean,
                 keep_emoji=keep_emoji,

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from conftest import ROOT, load_script
 from engine_watch import assert_same_audio, interleave
 from vivace import TTS, Audio
+from vivace.prompt import TextLayout
 from vivace.script.request import Request
 from vivace.script.script import plan_utterances
+from vivace.speech import LiveMode
 from vivace.text.markup import Pause
 
 SENTENCES = [
@@ -108,10 +110,15 @@ def test_decoding_25_frames_of_context_again_is_heard(embedded: TTS) -> None:
     assert not np.allclose(again, audio.samples[-8 * 1920 :], rtol=0, atol=1e-5)
 
 
-def test_live_text_sounds_as_if_it_had_been_there(embedded: TTS) -> None:
+@pytest.mark.parametrize(
+    ("mode", "layout"), [("word", "streamed"), ("sentence", "whole"), (None, "whole")]
+)
+def test_live_text_sounds_as_if_it_had_been_there(
+    embedded: TTS, mode: LiveMode | None, layout: TextLayout
+) -> None:
     text = "Words that are still being written are spoken all the same."
-    whole = embedded.speak(text, seed=4, text_layout="streamed", trim=False)
-    live = embedded.speak(iter(re.findall(r"\s*\S{1,3}", text)), seed=4, trim=False)
+    whole = embedded.speak(text, seed=4, text_layout=layout, trim=False)
+    live = embedded.speak(iter(re.findall(r"\s*\S{1,3}", text)), live=mode, seed=4, trim=False)
     assert np.array_equal(live.codes, whole.codes)
     assert live.finish_reason == "stop"
 

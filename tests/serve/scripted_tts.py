@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 from unittest.mock import patch
 
@@ -14,7 +14,7 @@ from vivace import TTS
 from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotStatus
 from vivace.prompt import Prompt
 from vivace.serve.settings import ModelSpec
-from vivace.speech import SamplingParams
+from vivace.speech import LiveMode, SamplingParams
 
 SAMPLES_PER_FRAME = 1_920
 NUM_CODEBOOKS = 16
@@ -60,6 +60,7 @@ class ScriptedSpeech(Immediate):
     shares_work: bool = True
     max_streams: int = 256
     max_queue: int = 64
+    live: LiveMode = "word"  # as a released checkpoint
     step_s: float = 0.0  # a turn takes so long
     plans: dict[int, Plan] = field(default_factory=dict)  # by seed
     default: Plan = field(default_factory=Plan)
@@ -83,7 +84,10 @@ class ScriptedSpeech(Immediate):
     def load(self, spec: ModelSpec) -> TTS:
         """For `serving.running`: the embedded voice's words, spoken by this backend."""
         with patch("vivace.tts.build_backend", lambda *_: self):
-            return TTS.load(device="cpu", max_streams=self.max_streams, max_queue=self.max_queue)
+            tts = TTS.load(device="cpu", max_streams=self.max_streams, max_queue=self.max_queue)
+        reading = replace(tts._writer._config.reading_config, live=self.live)
+        tts._writer._config = replace(tts._writer._config, reading_config=reading)
+        return tts
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
         plan = self.plans.get(sampling.seed or 0, self.default)

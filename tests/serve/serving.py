@@ -38,7 +38,8 @@ def build_context(
 ) -> ServeContext:
     metrics = Metrics()
     models = Models(settings, metrics, load)
-    return ServeContext(settings, models, metrics, Streams(models, metrics))
+    streams = Streams(models, metrics, live=settings.live)
+    return ServeContext(settings, models, metrics, streams)
 
 
 @contextmanager

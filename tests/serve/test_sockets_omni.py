@@ -9,6 +9,7 @@ import io
 import time
 import wave
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import av
@@ -78,7 +79,7 @@ def test_the_audio_is_what_the_engine_makes_of_live_text(server: Running, embedd
 
 def test_speech_begins_before_the_text_ends(server: Running) -> None:
     with talking(server) as talk:
-        configure(talk)
+        configure(talk, live="word")
         for piece in PIECES[:3]:
             talk.send("input.text", text=piece)
         first = talk.until("audio.start")
@@ -89,6 +90,30 @@ def test_speech_begins_before_the_text_ends(server: Running) -> None:
         rest = talk.until("session.done")
     assert types([*first, early, *rest])[-2:] == ["audio.done", "session.done"]
     assert len(audio(rest)) > len(early)
+
+
+def test_a_session_says_whether_its_text_is_taken_by_words_or_by_sentences(
+    scripted: Running,
+) -> None:
+    with talking(scripted) as talk:
+        num_bytes = {}
+        for mode in ("word", "sentence"):
+            configure(talk, live=mode)
+            num_bytes[mode] = len(audio(talk.speak("One. ", "Two.")))
+        configure(talk, live="letter")
+        [error] = talk.until("error")
+    assert num_bytes["word"] == NUM_BYTES
+    assert num_bytes["sentence"] > 2 * NUM_BYTES  # two utterances and the seam
+    assert isinstance(error, dict)
+    assert error["param"] == "live"
+
+
+def test_the_server_may_say_it_for_all_sessions(tmp_path: Path) -> None:
+    backend = ScriptedSpeech(default=Plan(NUM_FRAMES))
+    settings = ServeSettings(port=0, voices=tmp_path, live="sentence")
+    with running(settings, backend.load) as server, talking(server) as talk:
+        configure(talk)
+        assert len(audio(talk.speak("One. ", "Two."))) > 2 * NUM_BYTES
 
 
 def test_a_connection_speaks_many_utterances(scripted: Running) -> None:

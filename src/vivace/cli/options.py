@@ -43,6 +43,12 @@ def add_speech(parser: argparse.ArgumentParser, *, instruct: str) -> None:
     )
     group.add_argument("--keep-emoji", action="store_true", help="speak emoji; else they are not")
     group.add_argument(
+        "--live",
+        choices=("word", "sentence"),
+        help="a text that is still being written: as it comes, or by sentences; default: the "
+        "model's",
+    )
+    group.add_argument(
         "--text-layout", choices=("whole", "streamed"), help="default: the official one"
     )
 
@@ -166,6 +172,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 WYOMING_FLAGS = {  # the settings of `vivace serve` that `vivace wyoming` has too
     *("host", "zeroconf", "allow-anonymous", "max-streams", "max-queue", "profile", "unload-after"),
+    "live",
     *("device", "dtype", "backend", "threads", "revision", "offline", "max-text-chars"),
     *("max-message-bytes", "max-connections", "max-requests-per-minute", "body-timeout"),
     *("max-connections-per-address", "log-format", "otel", "turn-timeout"),
@@ -200,6 +207,7 @@ def add_server(parser: argparse.ArgumentParser, only: set[str] | None = None) ->
             ("max-queue", number, "requests that wait for a slot; default: 64"),
             ("lexicon", text, "a .toml or .csv file: how words are read, by all models"),
             ("profile", text, "latency, balanced or throughput; default: balanced"),
+            ("live", text, "word or sentence: how a session's text is taken; default: the model's"),
             ("unload-after", seconds, "idle seconds, after which a model's memory is given back"),
             ("turn-timeout", seconds, "after which a model has hung; default: 60 s; 0: never"),
             ("full-timeout", seconds, "a queue full for so long is not ready; default: 30 s"),

@@ -32,6 +32,7 @@ def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "language": arguments.language,
         "instruct": arguments.instruct,
         "text_layout": arguments.text_layout,
+        "live": arguments.live,
         "clean": arguments.clean,
         "keep_emoji": arguments.keep_emoji,
         "normalize": arguments.normalize,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from vivace.audio.clip import AudioChunk
 from vivace.engine.stream import Stream, Wait, Wake
@@ -17,8 +17,8 @@ from vivace.errors import StreamClosedError
 from vivace.script.request import Pieces
 from vivace.speech import FinishReason, Usage
 
-T = TypeVar("T")
 MAX_PIECE = 1_000  # characters of a live text that are read at a time, between other tasks
+SETTLE_S = 0.25  # a writer who gives nothing for so long pauses: tokens come faster than this
 
 
 class Bell:
@@ -80,6 +80,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
         self._open_stream, self._is_slow, self._bells = open_stream, is_slow, bells
         self._pieces = pieces  # of a live text
         self._rest = ""  # of a long piece
+        self._coming: asyncio.Task[str] | None = None  # a piece that was not there yet
         self.on_turn: Callable[[Turn], None] | None = None  # set it before the first chunk
         self._stream: Stream | None = None
         self._is_closed = False
@@ -117,6 +118,9 @@ class AsyncStream(AsyncIterator[AudioChunk]):
         if self._stream is not None:
             self._stream.close()
         self._event.set()
+        if (coming := self._coming) is not None:
+            self._coming = None
+            await _drop(coming)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -148,11 +152,11 @@ class AsyncStream(AsyncIterator[AudioChunk]):
         return self._stream
 
     async def _pull(self, stream: Stream) -> None:
-        """The next piece of a live text, unless the stream is closed first."""
+        """The next piece of a live text, unless the stream is closed or has more to say first."""
         try:
             if self._rest:
                 await asyncio.sleep(0)
-            piece = self._rest or await self._unless_closed(self._next_piece())
+            piece = self._rest or await self._wait_for_piece(stream)
         except (StopAsyncIteration, _EndOfText):
             stream.finish_text()
         except Exception as error:
@@ -160,34 +164,54 @@ class AsyncStream(AsyncIterator[AudioChunk]):
         else:
             if isinstance(piece, str):
                 piece, self._rest = piece[:MAX_PIECE], piece[MAX_PIECE:]
-            if not self._is_closed:
+            if piece is not None and not self._is_closed:
                 stream.feed(piece)
 
-    async def _next_piece(self) -> str:
-        if isinstance(self._pieces, AsyncIterator):
-            return await self._pieces.__anext__()
+    def _next_piece(self) -> Coroutine[Any, Any, str]:
         assert self._pieces is not None
-        # Its own thread: in a shared pool, iterators could wait for one that has no thread.
-        self._threads = self._threads or ThreadPoolExecutor(1, "vivace-text")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, _next_of, self._pieces)
+        if self._threads is None and not isinstance(self._pieces, AsyncIterator):
+            # Its own thread: in a shared pool, iterators could wait for one that has no thread.
+            self._threads = ThreadPoolExecutor(1, "vivace-text")
+        return _read_piece(self._pieces, self._threads)
 
-    async def _unless_closed(self, pending: Coroutine[Any, Any, T]) -> T | None:
-        task = asyncio.ensure_future(pending)
+    async def _wait_for_piece(self, stream: Stream) -> str | None:
+        """None: the stream is closed, or the writer pauses after what can be said meanwhile."""
+        coming, self._coming = self._coming or asyncio.ensure_future(self._next_piece()), None
         closing = asyncio.ensure_future(self._wait_for_close())
         try:
-            await asyncio.wait({task, closing}, return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else None
+            for timeout_s in (SETTLE_S, None):
+                await asyncio.wait(
+                    (coming, closing), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if coming.done():
+                    return coming.result()
+                if not closing.done() and stream.settle_text():
+                    self._coming = coming
+                if closing.done() or self._coming:
+                    break
+            return None
         finally:
             closing.cancel()
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            if not coming.done() and self._coming is None:
+                await _drop(coming)
 
     async def _wait_for_close(self) -> None:
         while not self._is_closed:
             self._event.clear()
             await self._event.wait()
+
+
+async def _read_piece(pieces: Pieces, threads: ThreadPoolExecutor | None) -> str:
+    """Without the stream, which may be dropped meanwhile."""
+    if isinstance(pieces, AsyncIterator):
+        return await pieces.__anext__()
+    return await asyncio.get_running_loop().run_in_executor(threads, _next_of, pieces)
+
+
+async def _drop(task: asyncio.Task[str]) -> None:
+    task.cancel()
+    if task is not asyncio.current_task():  # a text may close its own stream
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class _EndOfText(Exception):

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from vivace.engine.chunks import ChunkFrames
 from vivace.errors import RequestError
 from vivace.prompt import TextLayout
-from vivace.speech import SamplingOptions
+from vivace.speech import LiveMode, SamplingOptions
 from vivace.text.lexicon import LexiconSource
 from vivace.voices.find import VoiceSource
 
@@ -20,6 +20,7 @@ class SpeechOptions(SamplingOptions, total=False):
     language: str
     instruct: str | None
     text_layout: TextLayout | None
+    live: LiveMode | None
     split: bool
     clean: bool
     keep_emoji: bool

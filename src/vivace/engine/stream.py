@@ -150,6 +150,10 @@ class Stream(Iterator[AudioChunk]):
         """A live text ended, or its iterator raised."""
         self._script.finish(error)
 
+    def settle_text(self) -> bool:
+        """The writer of a live text pauses; whether something can be said without more of it."""
+        return isinstance(self._script, LiveScript) and self._script.settle()
+
     def _pull(self) -> None:
         pieces = self._request.text
         assert isinstance(pieces, Iterator)

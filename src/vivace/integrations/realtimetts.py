@@ -15,6 +15,7 @@ from vivace.errors import (
 )
 from vivace.integrations.framework import framework
 from vivace.integrations.source import MAX_TEXT_CHARS, given, pcm_bytes
+from vivace.speech import LiveMode
 from vivace.tts import TTS
 
 with framework("realtimetts", tested="0.8.10", extra="realtimetts"):
@@ -26,14 +27,21 @@ INT16 = 8  # pyaudio.paInt16, which only a loudspeaker needs
 class VivaceEngine(BaseEngine):
     """For `TextToAudioStream`; `options` are those of `TTS.stream`.
 
-    `live` takes the text as it comes. Without it RealtimeTTS cuts sentences itself, which its
-    fallback engines, voice tags and callbacks for each sentence need.
+    `live` takes the text as it comes, `word` by word or a `sentence` at a time, or as the voice
+    wants it. False lets RealtimeTTS cut sentences itself, which its fallback engines, voice tags
+    and callbacks for each sentence need.
     """
 
     def __init__(
-        self, tts: TTS, *, live: bool = True, max_text_chars: int = MAX_TEXT_CHARS, **options: Any
+        self,
+        tts: TTS,
+        *,
+        live: bool | LiveMode = True,
+        max_text_chars: int = MAX_TEXT_CHARS,
+        **options: Any,
     ) -> None:
-        self._tts, self._live, self._options = tts, live, given(**options)
+        mode = live if isinstance(live, str) else None
+        self._tts, self._live, self._options = tts, bool(live), given(live=mode, **options)
         self._max_text_chars = max_text_chars
         self._lock = Lock()
         self._close: Callable[[], object] = bool  # nothing is spoken

@@ -23,7 +23,7 @@ except ImportError as error:
 
 PATH = "/v1/audio/speech/stream"
 SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
-SAME = ("voice", "model", "language", "speed", "seed", "temperature", "top_k", "top_p")
+SAME = ("voice", "model", "language", "speed", "seed", "temperature", "top_k", "top_p", "live")
 FIELDS = {  # of session.config, by the names of TTS
     **dict(zip(SAME, SAME, strict=True)),
     "repetition_penalty": "repetition_penalty",

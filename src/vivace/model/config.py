@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from vivace.checkpoint_files import read_json
 from vivace.errors import CheckpointError
+from vivace.speech import LIVE_MODES, LiveMode
 
 ModelType = Literal["base", "custom_voice", "voice_design"]
 MODEL_TYPES: tuple[ModelType, ...] = ("base", "custom_voice", "voice_design")
@@ -117,10 +118,13 @@ class ReadingConfig:
     normalize: bool = False  # English numbers, dates, capitals and signs as words
     max_utterance_chars: int = 300
     seam_s: float = 0.15  # silence added between utterances
+    live: LiveMode = "word"  # how a text that is still being written is taken
 
     def __post_init__(self) -> None:
         if not 0 < self.seam_s <= 10:
             raise CheckpointError(f"seam_s must be above 0 and at most 10 s, not {self.seam_s}")
+        if self.live not in LIVE_MODES:
+            raise CheckpointError(f"live must be one of {LIVE_MODES}, not {self.live!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A live text as a sequence of utterances and pauses, with ids as soon as they are certain."""
+"""A live text as utterances and pauses: word by word as ids are certain, or by sentences."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class LiveScript:
 
     @property
     def is_over(self) -> bool:
-        return self._is_written and not self._events and not self._beginning
+        is_said = all(isinstance(event, Cut) for event in self._events)
+        return self._is_written and is_said and not self._beginning
 
     def feed(self, piece: object) -> None:
         if isinstance(piece, str):
@@ -60,6 +61,13 @@ class LiveScript:
             self._is_written = True
             self._fail(error)
             self._take_in(self._reader.finish())
+
+    def settle(self) -> bool:
+        """The writer pauses; whether there is more to say now. Words need no such help."""
+        if not self._options.by_sentence or self._is_written:
+            return False
+        self._take_in(self._reader.settle())
+        return bool(self._events)
 
     def raise_error(self) -> None:
         if self._error is not None:
@@ -92,7 +100,8 @@ class LiveScript:
             self._needs_seam = False
             return seam(self._options, is_inside=self._last_cut.is_inside)
         self._needs_seam = self._has_lines = True
-        self._line = LiveLine(self, LiveTokenizer(self._writer.tokenizer))
+        tokenizer = LiveTokenizer(self._writer.tokenizer)
+        self._line = LiveLine(self, tokenizer, is_whole=self._options.by_sentence)
         return self._line
 
     def _end_beginning(self) -> Pause | None:
@@ -159,8 +168,9 @@ class _Beginning:
 
 
 class LiveLine:
-    def __init__(self, script: LiveScript, tokenizer: LiveTokenizer) -> None:
+    def __init__(self, script: LiveScript, tokenizer: LiveTokenizer, *, is_whole: bool) -> None:
         self._script, self._tokenizer = script, tokenizer
+        self._is_whole = is_whole  # it is taken with all its ids
         self._ids: list[int] = []  # known and not yet taken
         self._is_read = False
         self.text = ""
@@ -170,7 +180,7 @@ class LiveLine:
         return self._is_read and not self._ids
 
     def has(self, num_ids: int) -> bool:
-        while len(self._ids) < num_ids and not self._is_read:
+        while (self._is_whole or len(self._ids) < num_ids) and not self._is_read:
             if (text := self._script.take_text()) is not None:
                 self.text += text
                 self._ids += self._tokenizer.feed(text)

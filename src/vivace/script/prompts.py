@@ -26,6 +26,7 @@ from vivace.prompt import (
     preset_id,
 )
 from vivace.script.request import Request
+from vivace.speech import LIVE_MODES
 from vivace.text.letters import Letters, check_speakable
 from vivace.text.markup import ScriptOptions
 from vivace.text.tokenizer import TextTokenizer
@@ -70,8 +71,13 @@ class PromptWriter:
                 check_speakable(request.text, with_emoji=request.keep_emoji)
             if len(request.text) > MAX_TEXT_CHARS:
                 raise TextTooLongError(len(request.text), MAX_TEXT_CHARS, "characters")
-        elif request.layout == "whole":
-            raise RequestError("live text cannot be laid out whole; leave text_layout out")
+        elif request.layout == "whole" and not self.is_by_sentence(request):
+            raise RequestError(
+                "live text cannot be laid out whole word by word; leave text_layout out, or give "
+                "live='sentence'"
+            )
+        if request.live is not None and request.live not in LIVE_MODES:
+            raise RequestError(f"live must be one of {LIVE_MODES}, not {request.live!r}")
         if not isinstance(request.language, str):
             kind = type(request.language).__name__
             raise RequestError(f"language must be a string, not {kind}")
@@ -98,7 +104,12 @@ class PromptWriter:
                 for trie in lexicon.tries(self._language(request.language))
             ),
             seam_s=reading.seam_s,
+            by_sentence=self.is_by_sentence(request),
         )
+
+    def is_by_sentence(self, request: Request) -> bool:
+        """Whether a live text is held until a sentence of it is known."""
+        return (request.live or self._config.reading_config.live) == "sentence"
 
     def _normalizes(self, request: Request) -> bool:
         """Whether the text is English that is to be written out."""
@@ -145,7 +156,8 @@ class PromptWriter:
     ) -> tuple[Prompt, SpokenReference | None]:
         """The prompt of an utterance, and the reference whose end must not be heard again."""
         is_live = not isinstance(request.text, str)
-        default: TextLayout = "streamed" if self.continues or is_live else "whole"
+        is_streamed = self.continues or (is_live and not self.is_by_sentence(request))
+        default: TextLayout = "streamed" if is_streamed else "whole"
         reference, transcript = self._reference(request, previous)
         prompt = self._write(request, text_ids, request.layout or default, is_complete, reference)
         may_leak = request.trim and not is_live and not shares_words(transcript, text)

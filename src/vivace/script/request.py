@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vivace.errors import RequestError
 from vivace.prompt import TextLayout
+from vivace.speech import LiveMode
 from vivace.text.lexicon import Lexicon
 from vivace.voices.voice import Voice
 
@@ -23,6 +24,7 @@ class Request:
     language: str
     instruct: str | None
     layout: TextLayout | None  # None: the official choice
+    live: LiveMode | None = None  # how a text in pieces is taken; None: the checkpoint's default
     split: bool = True  # a long text into utterances
     clean: bool = False  # remove markdown, emoji and links first
     keep_emoji: bool = False

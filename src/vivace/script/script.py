@@ -6,7 +6,6 @@ the model speaks well; the first is one sentence, so that first audio does not c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -18,13 +17,12 @@ from vivace.text.letters import is_speakable
 from vivace.text.markup import Pause, ScriptOptions, clean_text, parse_pauses
 from vivace.text.normalize import normalize_text
 from vivace.text.respell import respell
-from vivace.text.split import split_sentences
+from vivace.text.split import goes_on, split_sentences
 from vivace.text.tidy import tidy_text
 from vivace.text.trace import Trace
 
 MAX_INSIDE_SEAM_S = 0.15  # where a sentence goes on
 SILENT_S = 0.6  # for an utterance of nothing that can be said, such as "..." or "* * *"
-_SENTENCE_END = re.compile(r"[.!?…。！？｡．][\"'”’“‘)\]}»«›‹」』）】〉》〕*_\s]*\Z")
 
 
 class Line(Protocol):
@@ -154,7 +152,7 @@ def plan_utterances(
                 plan.append(Pause(SILENT_S))
                 continue
             if plan and isinstance(before := plan[-1], str):
-                plan.append(seam(options, is_inside=_is_inside(before, gap)))
+                plan.append(seam(options, is_inside=goes_on(before, gap)))
             plan.append(utterance)
     return plan
 
@@ -162,11 +160,6 @@ def plan_utterances(
 def seam(options: ScriptOptions, *, is_inside: bool) -> Pause:
     """The silence between two utterances, shorter inside a sentence."""
     return Pause(min(options.seam_s, MAX_INSIDE_SEAM_S) if is_inside else options.seam_s)
-
-
-def _is_inside(before: str, gap: str) -> bool:
-    """Whether a sentence goes on after this utterance and the white space that follows it."""
-    return "\n" not in gap and _SENTENCE_END.search(before) is None
 
 
 def _utterances(text: str, max_chars: int) -> Iterator[tuple[str, str]]:

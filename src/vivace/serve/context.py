@@ -37,5 +37,6 @@ class ServeContext:
         """With models that are not loaded yet: `await context.models.start()` loads them."""
         metrics = Metrics()
         models = Models(settings, metrics)
-        streams = Streams(models, metrics, Traces.open() if settings.otel else None)
+        traces = Traces.open() if settings.otel else None
+        streams = Streams(models, metrics, traces, live=settings.live)
         return cls(settings, models, metrics, streams)

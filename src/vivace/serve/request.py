@@ -20,7 +20,7 @@ from vivace.serve.bodies import decode_audio
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
-from vivace.speech import MAX_SEED, MAX_TOP_K, language_name, shown
+from vivace.speech import MAX_SEED, MAX_TOP_K, LiveMode, language_name, shown
 
 TASKS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
 MAX_FRAMES = 2**31 - 1
@@ -69,6 +69,9 @@ class SpeechRequest(BaseModel):
         None, ge=8_000, le=320_000, description="Of mp3, opus and aac, in bits a second."
     )
     language: str = Field("auto", description="A name or a code: `English`, `en`, `auto`.")
+    live: LiveMode | None = Field(
+        None, description="A session's text: `word` by word, or a `sentence` at a time."
+    )
     lexicon: dict[Word, Respelling] | None = Field(
         None, max_length=MAX_LEXICON, description="Words and how they are read: `word: respelling`."
     )
@@ -148,7 +151,7 @@ class SpeechRequest(BaseModel):
 
     def options(self) -> dict[str, Any]:
         """For `TTS.astream`; the voice and what is said about it apart."""
-        given = {name: getattr(self, name) for name in (*SAMPLING, "lexicon")}
+        given = {name: getattr(self, name) for name in (*SAMPLING, "lexicon", "live")}
         options = {name: value for name, value in given.items() if value is not None}
         if self.max_new_tokens is not None:
             options["max_frames"] = self.max_new_tokens

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from vivace.errors import RequestError
+from vivace.speech import LIVE_MODES, LiveMode
 
 EMBEDDED = "vivace"  # the name that the voice inside the package is served by
 MIB = 2**20
@@ -71,6 +72,7 @@ class ServeSettings:
     max_queue: int = 64  # requests that wait for a slot, a model
     profile: Literal["latency", "balanced", "throughput"] = "balanced"
     lexicon: Path | None = None  # how words are read, by all models
+    live: LiveMode | None = None  # how a session's text is taken; None: as each model wants
     device: str = "auto"
     dtype: str = "auto"
     backend: str = "auto"
@@ -107,6 +109,8 @@ class ServeSettings:
             raise RequestError(f"two models are named {twice[0]!r}; write NAME=SOURCE for one")
         if self.profile not in PROFILES:
             raise RequestError(f"profile is one of {', '.join(PROFILES)}, not {self.profile!r}")
+        if self.live not in (None, *LIVE_MODES):
+            raise RequestError(f"live is one of {', '.join(LIVE_MODES)}, not {self.live!r}")
         if self.log_format not in LOG_FORMATS:
             raise RequestError(f"log_format is text or json, not {self.log_format!r}")
         for port in (self.port, self.wyoming_port or 0):
@@ -271,6 +275,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "Path": Path,
     "Path | str": lambda value: value if "://" in str(value) else Path(value),
     "str": str,
+    "LiveMode": str,
     "Literal['latency', 'balanced', 'throughput']": str,
     'Literal["latency", "balanced", "throughput"]': str,
     "Literal['text', 'json']": str,

@@ -24,6 +24,7 @@ from vivace.serve.errors import RefusedError, describe
 from vivace.serve.metrics import Metrics
 from vivace.serve.models import Model, Models
 from vivace.serve.otel import SpeechTrace, Traces
+from vivace.speech import LiveMode
 
 DRAINING_RETRY_S = 5.0
 
@@ -31,8 +32,15 @@ DRAINING_RETRY_S = 5.0
 class Streams:
     """The active streams: how many, whether new ones are taken, and when the last is over."""
 
-    def __init__(self, models: Models, metrics: Metrics, traces: Traces | None = None) -> None:
-        self._models, self._metrics = models, metrics
+    def __init__(
+        self,
+        models: Models,
+        metrics: Metrics,
+        traces: Traces | None = None,
+        *,
+        live: LiveMode | None = None,  # of texts that do not say it themselves
+    ) -> None:
+        self._models, self._metrics, self._live = models, metrics, live
         self.traces = traces
         self._num_active = self._num_held = 0
         self._is_idle = asyncio.Event()
@@ -82,6 +90,7 @@ class Streams:
     ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
         self._num_active += 1
         stream: Any = None
+        options = options if self._live is None else {"live": self._live, **options}
         digest = digest_of(model.name, text, options)
         try:
             async with self._models.quarantine.running(model.name, digest):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from vivace.text.split import SentenceSplitter
+from vivace.text.split import SentenceSplitter, goes_on
 
 # Where an utterance whose sentence does not end may be cut, at so many times its wanted length.
 _FORCED_CUTS = (
@@ -13,6 +13,7 @@ _FORCED_CUTS = (
     (3, re.compile(r"\S(?=\s)")),
     (4, re.compile(r".(?=[^\u200d\ufe0f\u0300-\u036f])", re.DOTALL)),
 )
+_SPACES = re.compile(r"\s*")
 _ENDLESS = 1 << 30
 _SLICE = 256  # characters read at a time, so that a cut goes back over no more than these
 
@@ -31,6 +32,35 @@ class _Place:
     end: int  # of the utterance
     next_start: int
     is_inside: bool = False
+
+
+class SentenceCutter:
+    """Passes on whole sentences, with a cut after each; one longer than `max_chars` in parts.
+
+    A sentence comes when the next one begins; the result does not depend on the pieces.
+    """
+
+    def __init__(self, max_chars: int | None) -> None:
+        self._splitter = SentenceSplitter(max_chars or _ENDLESS)
+        self._text = ""  # after the last sentence
+
+    def feed(self, piece: str) -> list[str | Cut]:
+        self._text += piece
+        return self._give(self._splitter.feed(piece))
+
+    def finish(self) -> list[str | Cut]:
+        return self._give(self._splitter.finish())
+
+    def _give(self, sentences: list[str]) -> list[str | Cut]:
+        events: list[str | Cut] = []
+        end = 0
+        for sentence in sentences:
+            end = self._text.index(sentence, end) + len(sentence)
+            gap = _SPACES.match(self._text, end)
+            assert gap is not None
+            events += [sentence, Cut(goes_on(sentence, gap[0]))]
+        self._text = self._text[end:]
+        return events
 
 
 class Cutter:

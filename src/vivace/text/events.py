@@ -7,16 +7,18 @@ of the lexicon, a number, or a full stop that may end an utterance.
 from __future__ import annotations
 
 from vivace.errors import RequestError
-from vivace.text.cutter import Cut, Cutter
+from vivace.text.cutter import Cut, Cutter, SentenceCutter
 from vivace.text.emoji import EmojiDropper
 from vivace.text.live_clean import LiveCleaner
 from vivace.text.markup import OPEN_MARK, Pause, ScriptOptions, parse_pauses
 from vivace.text.normalize import open_normalizer
 from vivace.text.respell import Respeller
+from vivace.text.split import ends_sentence
 from vivace.text.tidy import Tidier
 from vivace.text.trace import Trace
 
 Event = str | Pause | Cut
+MAX_TAIL = 256  # characters that are looked at for the end of a sentence
 
 
 class EventReader:
@@ -27,6 +29,7 @@ class EventReader:
         self._tidier = Tidier()
         self._cleaner = LiveCleaner() if options.clean else None
         self._held = ""  # what may be the beginning of a pause mark
+        self._tail = ""  # of the text, which says whether a sentence has ended
         self._reader = _Reader(options, trace)
         self._refused: list[RequestError] = []
 
@@ -38,7 +41,20 @@ class EventReader:
     def feed(self, piece: str) -> list[Event]:
         """What has become certain."""
         piece = self._tidier.feed(piece)
+        self._tail = (self._tail + piece)[-MAX_TAIL:]
         return self._read(self._cleaner.feed(piece) if self._cleaner else piece, is_final=False)
+
+    def settle(self) -> list[Event]:
+        """The writer pauses: a sentence that has surely ended need not wait for the next."""
+        if self._held or not ends_sentence(self._tail):
+            return []
+        rest = self._cleaner.settle() if self._cleaner else ""
+        if rest is None:
+            return []
+        self._tail = ""
+        found: list[Event] = [*self._reader.feed(rest), *self._reader.finish()]
+        self._reader = _Reader(self._options, self._trace)
+        return found
 
     def finish(self) -> list[Event]:
         """The rest."""
@@ -67,7 +83,8 @@ class _Reader:
         english = options.normalize
         self._respeller = Respeller(options.lexicon, is_english=english, trace=trace)
         self._normalizer = open_normalizer(trace) if english else None
-        self._cutter = Cutter(options.max_chars)
+        cutter = SentenceCutter if options.by_sentence else Cutter
+        self._cutter: SentenceCutter | Cutter = cutter(options.max_chars)
         self._trace = trace
         if trace is not None:
             trace.break_word()

@@ -68,6 +68,12 @@ class LiveCleaner:
         self._hold("")
         return self._end_line(rest)
 
+    def settle(self) -> str | None:
+        """All words so far, in the middle of a line; None if markup in it may go on."""
+        if self._open or (self._is_line_start and _SET_APART.match(self._held)):
+            return None
+        return self._say_up_to(len(self._held)) if self._held.strip() else ""
+
     def _hold(self, text: str) -> None:
         """Go on with other text in which nothing is open yet."""
         self._held, self._num_read, self._open = text, 0, _OpenMarkup()

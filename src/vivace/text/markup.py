@@ -50,6 +50,7 @@ class ScriptOptions:
     normalize: bool = False  # English numbers, dates, capitals and signs as words
     lexicon: tuple[Trie, ...] = ()  # words that are read otherwise; the first has precedence
     seam_s: float = 0.15  # silence added between utterances
+    by_sentence: bool = False  # a live text: nothing of a sentence is given before all of it
 
 
 def parse_pauses(text: str, refused: list[RequestError] | None = None) -> list[str | Pause]:

@@ -58,6 +58,8 @@ _AROUND_STOP = re.compile(
     r"(?P<next>.?)",
     re.DOTALL,
 )
+_SENTENCE_END = re.compile(r"[.!?…。！？｡．]+[\"'”’“‘)\]}»«›‹」』）】〉》〕*_\s]*\Z")
+_ENOUGH, _NEXT = 200, "Next"  # characters that decide, and the beginning of a sentence after them
 _WIDE_CLOSERS = re.compile(r"[”’）」』】〉》〕)\]]{0,8}")
 _WORD_BEFORE = re.compile(r"(?:\b\w\.[ \xa0\u202f]|\b\w{1,4}\.)*\w+\Z")
 _NUMBER_BEFORE = re.compile(r"\d[ \xa0\u202f]?\Z")
@@ -257,6 +259,19 @@ class SentenceSplitter:
         assert spaces is not None
         self._start = spaces.end()
         self._scan = max(self._scan, self._start)
+
+
+def goes_on(sentence: str, gap: str) -> bool:
+    """Whether a sentence goes on after this part of it and the white space that follows."""
+    return "\n" not in gap and _SENTENCE_END.search(sentence) is None
+
+
+def ends_sentence(text: str) -> bool:
+    """Whether a text that goes on later has surely ended a sentence: not with "3." or "Dr."."""
+    text = text[-_ENOUGH:].rstrip()
+    if (stops := _SENTENCE_END.search(text)) is None or text[: stops.start()][-1:].isdigit():
+        return False
+    return split_sentences(f"{text} {_NEXT}", 2 * _ENOUGH)[-1] == _NEXT
 
 
 def _is_break(spaces: str) -> bool:

@@ -1,0 +1,163 @@
+"""`live`: word by word as a text comes, or by sentences, each laid out whole."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import SpeakingBackend, wait_until_empty
+
+from engine_watch import stop_after
+from vivace import TTS
+from vivace.errors import CheckpointError, RequestError
+from vivace.model.config import ReadingConfig
+
+SOON_S = 60  # ample on a busy machine
+SENTENCES = ["It is 3.14, Dr. Smith.", "“Is it?” he said.", "Yes!"]
+TEXT = " ".join(SENTENCES)
+NO_GUARD: dict[str, Any] = {"seed": 5, "max_frames": 9, "guard": False, "chunk_frames": 3}
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_folder: Path) -> Iterator[TTS]:
+    with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
+        yield tts
+
+
+def test_sentences_are_spoken_as_whole_texts_are(
+    tiny: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = stop_after(tiny, monkeypatch, 3)
+    tiny.speak(iter(TEXT), live="sentence", seed=1, guard=False)
+    for sentence in SENTENCES:
+        tiny.speak(sentence, seed=1, guard=False)
+    assert said.texts(tiny) == SENTENCES * 2
+    live, whole = said.prompts[:3], said.prompts[3:]
+    assert [prompt.labels for prompt in live] == [prompt.labels for prompt in whole]
+    assert [prompt.text_ids for prompt in live] == [prompt.text_ids for prompt in whole]
+
+
+def test_words_of_one_utterance_are_streamed_unless_the_checkpoint_says_otherwise(
+    tiny: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = stop_after(tiny, monkeypatch, 3, once_text_is_in=True)
+    tiny.speak(iter("Yes! No."), seed=1, guard=False)
+    tiny.speak(iter("Yes! No."), live="word", seed=1, guard=False)
+    assert said.texts(tiny) == ["Yes! No."] * 2
+    assert said.prompts[0].labels == said.prompts[1].labels
+
+
+def test_nothing_is_spoken_before_a_sentence_is_known(tiny: TTS) -> None:
+    written: list[str] = []
+
+    def characters() -> Iterator[str]:
+        for character in TEXT:
+            written.append(character)
+            yield character
+
+    with tiny.stream(characters(), live="sentence", **NO_GUARD) as stream:
+        next(stream)
+    assert "".join(written) == f"{SENTENCES[0]} “I"
+    written.clear()
+    with tiny.stream(characters(), live="word", **NO_GUARD) as stream:
+        next(stream)
+    assert len(written) < 6
+
+
+@settings(max_examples=5, deadline=None)
+@given(places=st.lists(st.integers(0, len(TEXT)), max_size=12))
+def test_the_same_seed_gives_the_same_audio_however_the_text_is_cut(
+    tiny: TTS, places: list[int]
+) -> None:
+    def codes(pieces: list[str]) -> list[list[int]]:
+        stream = tiny.stream(iter(pieces), live="sentence", **NO_GUARD)
+        return np.concatenate([chunk.codes for chunk in stream]).tolist()
+
+    edges = [0, *sorted(places), len(TEXT)]
+    assert codes([TEXT[a:b] for a, b in itertools.pairwise(edges)]) == codes([TEXT])
+
+
+def test_a_writer_who_pauses_after_a_sentence_is_spoken_without_waiting_for_more() -> None:
+    """The text goes on only when it is heard: without the pause's rule this never ends."""
+    backend = SpeakingBackend()
+
+    async def run(tts: TTS) -> int:
+        is_heard = asyncio.Event()
+
+        async def text() -> AsyncIterator[str]:
+            yield "One moment, "
+            yield "please."
+            await is_heard.wait()
+            yield " Here it is."
+
+        heard = 0
+        async for chunk in tts.astream(text(), live="sentence", seed=1, guard=False):
+            is_heard.set()
+            heard += len(chunk.codes)
+        return heard
+
+    with backend.load() as tts:
+        assert asyncio.run(asyncio.wait_for(run(tts), SOON_S)) == 24  # two sentences
+        wait_until_empty(tts.engine, backend)
+
+
+def test_closing_ends_the_wait_for_text_that_goes_on_while_a_sentence_is_spoken() -> None:
+    backend = SpeakingBackend()
+
+    async def run(tts: TTS) -> None:
+        is_ended = asyncio.Event()
+
+        async def text() -> AsyncIterator[str]:
+            try:
+                yield "One moment, please."
+                await asyncio.Event().wait()
+            finally:
+                is_ended.set()
+
+        async with tts.astream(text(), live="sentence", seed=1, guard=False) as stream:
+            await anext(stream)
+            assert not is_ended.is_set()
+        assert is_ended.is_set()
+
+    with backend.load() as tts:
+        asyncio.run(asyncio.wait_for(run(tts), SOON_S))
+        wait_until_empty(tts.engine, backend)
+
+
+def test_a_text_may_close_its_own_stream_while_a_sentence_is_spoken() -> None:
+    backend = SpeakingBackend(num_frames=200)
+
+    async def run(tts: TTS) -> str | None:
+        is_heard = asyncio.Event()
+
+        async def text() -> AsyncIterator[str]:
+            yield "One moment, please."
+            await is_heard.wait()
+            await stream.aclose()
+            yield "never"
+
+        stream = tts.astream(text(), live="sentence", seed=1, guard=False)
+        async for _ in stream:
+            is_heard.set()
+        return stream.finish_reason
+
+    with backend.load() as tts:
+        assert asyncio.run(asyncio.wait_for(run(tts), SOON_S)) == "cancelled"
+        wait_until_empty(tts.engine, backend)
+
+
+def test_what_live_does_not_know_is_refused(tiny: TTS) -> None:
+    with pytest.raises(RequestError, match=r"live must be one of .*, not 'letter'"):
+        tiny.stream(iter(TEXT), live="letter")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="live='sentence'"):
+        tiny.stream(iter(TEXT), text_layout="whole")
+    tiny.stream(iter(TEXT), text_layout="whole", live="sentence").close()
+    with pytest.raises(CheckpointError, match="live must be one of"):
+        ReadingConfig(live="letter")  # type: ignore[arg-type]

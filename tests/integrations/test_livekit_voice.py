@@ -148,7 +148,10 @@ def test_a_text_that_never_ends_is_an_error(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_interruptions_at_random_moments_leave_no_slot_taken(at_hand: VoiceAtHand) -> None:
+def test_interruptions_at_random_moments_leave_no_slot_taken(
+    at_hand: VoiceAtHand, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("interruptions", NUM_INTERRUPTIONS)
     at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.0005
     chance = random.Random(15)
 

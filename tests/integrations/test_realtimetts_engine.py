@@ -9,7 +9,7 @@ import random
 import threading
 import time
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,10 @@ def test_words_are_told_when_they_are_spoken() -> None:
     assert told[-1].end_time <= len(PyAudio.heard) / 48_000 + 0.1
 
 
-def test_interruptions_at_random_moments_leave_no_slot_taken(at_hand: VoiceAtHand) -> None:
+def test_interruptions_at_random_moments_leave_no_slot_taken(
+    at_hand: VoiceAtHand, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("interruptions", NUM_INTERRUPTIONS)
     at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.0005
     stream, _ = open_stream(at_hand)
     chance = random.Random(15)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import Queue
 from threading import Event, Thread
 from typing import Any
@@ -154,8 +154,9 @@ def test_a_whole_pipeline_thread_speaks_turns_in_order(
 
 
 def test_interruptions_at_random_moments_leave_no_slot_taken(
-    scope: Any, scripted: ScriptedSpeech
+    scope: Any, scripted: ScriptedSpeech, record_property: Callable[[str, object], None]
 ) -> None:
+    record_property("interruptions", NUM_INTERRUPTIONS)
     handler = open_handler(scope)
     scripted.default, scripted.step_s = Plan(10_000), 0.0005
     chance = random.Random(15)

@@ -11,7 +11,7 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from scripted_tts import Plan, ScriptedSpeech
@@ -99,7 +99,10 @@ def write_some(talk: WyomingTalk, chance: random.Random) -> None:
         talk.until("audio-chunk")
 
 
-def test_leaving_at_any_moment_leaves_nothing(server: Running, backend: ScriptedSpeech) -> None:
+def test_leaving_at_any_moment_leaves_nothing(
+    server: Running, backend: ScriptedSpeech, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("interruptions", NUM_LEAVING)
     assert speaks(server)
     wait_until(lambda: held(server, backend)[2] == 0)
     before = held(server, backend)

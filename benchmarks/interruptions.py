@@ -1,0 +1,67 @@
+"""Speech broken off at random moments in every integration: is a slot left that stays taken?
+
+    python benchmarks/interruptions.py --json benchmarks/results/interruptions-cpu.json
+
+Runs the tests that do it, with the frameworks' own code (see benchmarks/integrations.py for what it
+needs); each of them fails if a slot or a request in the queue is left, or the next text is not
+spoken whole. A framework that is not installed is told and counts as a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TESTS = {
+    "tests/integrations/test_pipecat_service.py": "pipecat",
+    "tests/integrations/test_livekit_voice.py": "livekit-agents",
+    "tests/integrations/test_realtimetts_engine.py": "realtimetts",
+    "tests/integrations/test_speech_to_speech.py": "speech-to-speech",
+    "tests/serve/test_wyoming_leaving.py": "wyoming",
+    "tests/serve/test_sockets_leaving.py": "WebSocket",
+}
+NAMES = "leave_no_slot_taken or leaving_at_any_moment"
+
+
+class Results:
+    """A plugin of pytest: what each test counted."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.passed:
+            return
+        file, _, name = report.nodeid.partition("::")
+        counts = dict(report.user_properties)
+        way = name.partition("[")[2].rstrip("]")
+        row = {"integration": TESTS[file], "way": way, "outcome": report.outcome, **counts}
+        self.rows.append({**row, "seconds": round(report.duration, 1)})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(ROOT / "src"))
+    results = Results()
+    told = ["-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", "-m", "slow or not slow"]
+    code = pytest.main([*told, "-k", NAMES, *(str(ROOT / path) for path in TESTS)], [results])
+    missing = set(TESTS.values()) - {row["integration"] for row in results.rows}
+    if code or missing:
+        sys.exit(f"failed{': not installed: ' if missing else ''}{', '.join(sorted(missing))}")
+    if arguments.json:
+        from vivace.cli.bench.machine import machine
+
+        report = {"benchmark": "interruptions", "machine": machine(), "results": results.rows}
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Speeches over each WebSocket are broken off at random moments: no slot stays taken."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from talking import OMNI, Talk, talking, wait_until
+
+from vivace.serve.settings import ServeSettings
+
+NUM_FRAMES = 10
+TEXT = "One, two, three, and a few words more. "
+REALTIME = "/v1/realtime?model=mini"
+ELEVENLABS = "/v1/text-to-speech/heart/stream-input?output_format=pcm_24000"
+RESET = struct.pack("ii", 1, 0)
+
+
+@pytest.fixture
+def backend() -> ScriptedSpeech:
+    return ScriptedSpeech(default=Plan(5_000), step_s=0.0005, max_streams=2, max_queue=4)
+
+
+@pytest.fixture
+def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    settings = ServeSettings(port=0, voices=tmp_path_factory.mktemp("voices"))
+    with running(settings, backend.load) as server:
+        yield server
+
+
+def is_free(server: Running, backend: ScriptedSpeech) -> bool:
+    waiting = server.context.models.loaded()[0].tts.engine.num_waiting
+    return not (server.context.streams.num_active or backend.lives or waiting)
+
+
+def leave(talk: Talk, chance: random.Random) -> None:
+    if chance.random() < 0.5:
+        talk.socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    talk.socket.socket.shutdown(socket.SHUT_RDWR)
+
+
+def begin_omni(talk: Talk, chance: random.Random) -> bool:
+    talk.send("session.config", response_format="pcm")
+    num_pieces = chance.randrange(4)
+    for _ in range(num_pieces):
+        talk.send("input.text", text=TEXT)
+    if chance.random() < 0.3:
+        talk.send("input.done")
+    return num_pieces > 0
+
+
+def begin_realtime(talk: Talk, chance: random.Random) -> bool:
+    content = [{"type": "input_text", "text": TEXT}]
+    item = {"type": "message", "role": "user", "content": content}
+    talk.send("response.create", response={"input": [item], "output_modalities": ["audio"]})
+    return True
+
+
+def begin_elevenlabs(talk: Talk, chance: random.Random) -> bool:
+    talk.send(text=" ")
+    num_pieces = chance.randrange(4)
+    for _ in range(num_pieces):
+        talk.send(text=TEXT)
+    if chance.random() < 0.3:
+        talk.send(text="")
+    return num_pieces > 0
+
+
+def cancel_omni(talk: Talk) -> None:
+    talk.send("input.cancel")
+    talk.until("audio.cancelled")
+
+
+def cancel_realtime(talk: Talk) -> None:
+    talk.send("response.cancel")
+    talk.until("response.done")
+
+
+Begin = Callable[[Talk, random.Random], bool]  # whether audio is to come
+Cancel = Callable[[Talk], None]
+
+
+@pytest.mark.parametrize("num_interruptions", [40, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("path", "begin", "cancel"),
+    [
+        pytest.param(OMNI, begin_omni, cancel_omni, id="omni"),
+        pytest.param(REALTIME, begin_realtime, cancel_realtime, id="realtime"),
+        pytest.param(ELEVENLABS, begin_elevenlabs, None, id="elevenlabs"),
+    ],
+)
+def test_interruptions_at_random_moments_leave_no_slot_taken(
+    server: Running,
+    backend: ScriptedSpeech,
+    path: str,
+    begin: Begin,
+    cancel: Cancel | None,
+    num_interruptions: int,
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property("interruptions", num_interruptions)
+    chance = random.Random(15)
+    with ExitStack() as stack:
+        talk: Talk | None = None
+        for _ in range(num_interruptions):
+            if talk is None:
+                talk = stack.enter_context(talking(server, path))
+            is_heard = begin(talk, chance)
+            for _ in range(chance.randrange(5) if is_heard else 0):
+                talk.read()
+            if cancel is not None and chance.random() < 0.7:
+                cancel(talk)
+            else:
+                leave(talk, chance)
+                stack.close()
+                talk = None
+    wait_until(lambda: is_free(server, backend))
+    backend.default, backend.step_s = Plan(NUM_FRAMES), 0.0
+    before = backend.num_admitted
+    with talking(server) as last:
+        last.send("session.config", response_format="pcm")
+        messages = last.speak("Two.")
+    assert sum(len(each) for each in messages if isinstance(each, bytes)) == NUM_FRAMES * 3_840
+    assert backend.num_admitted == before + 1
+    assert before > num_interruptions / 4  # the control: most of them had a slot
+
+
+def test_the_count_notices_who_still_speaks(server: Running, backend: ScriptedSpeech) -> None:
+    with talking(server) as talk:
+        talk.send("session.config", response_format="pcm")
+        talk.send("input.text", text=TEXT)
+        talk.until("audio.start")
+        assert not is_free(server, backend)
+        talk.send("input.cancel")
+        talk.until("audio.cancelled")
+    wait_until(lambda: is_free(server, backend))

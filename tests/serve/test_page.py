@@ -22,6 +22,12 @@ def test_the_page_is_small() -> None:
     assert sum(len(each.body) for each in read_files().values()) < MAX_BYTES
 
 
+def test_indentation_and_comments_stay_here() -> None:
+    source = (files("vivace.serve.page") / "app.js").read_text(encoding="utf-8")
+    kept = [line.lstrip("\t") for line in source.split("\n")]
+    assert text_of("app.js") == "\n".join(line for line in kept if not line.startswith("//"))
+
+
 def test_every_file_of_the_folder_is_served_but_for_python() -> None:
     others = {entry.name for entry in files("vivace.serve.page").iterdir()} - set(NAMES)
     assert {name for name in others if not name.startswith("__")} == {"page.py"}

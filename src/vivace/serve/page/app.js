@@ -7,7 +7,7 @@ import * as settings from "./settings.js";
 import { titled, Voices } from "./voices.js";
 import { Wave } from "./wave.js";
 
-const { $ } = settings;
+const { $, put } = settings;
 const PREVIEW = "Hello. This is how I sound when I read a sentence to you.";
 
 const player = new Player();
@@ -21,13 +21,13 @@ const rate = () => model()?.sample_rate ?? 24000;
 const openSound = () => player.open(rate()).catch(fail);
 const isBusy = () => Boolean(running || player.isPlaying || live.isBusy);
 
-const say = (text) => { if ($("status").textContent !== text) $("status").textContent = text; };
+const say = (text) => { if ($("status").textContent !== text) put("status", text); };
 
 function fail(error) {
 	if (error.name === "AbortError") return;
 	const isKey = error.status === 401;
 	$("error").hidden = isKey && !api.hasKey();
-	$("error").textContent = isKey ? "The server does not accept this key." : error.message;
+	put("error", isKey ? "The server does not accept this key." : error.message);
 	if (isKey) askKey(true);
 	say(isKey ? "A key is needed." : "That did not work.");
 	settle();
@@ -76,7 +76,7 @@ async function speak(text, isKept = true) {
 	const began = performance.now(), control = running = new AbortController();
 	let item = null;
 	say("Waiting for the first sound");
-	$("first-audio").textContent = $("real-time").textContent = $("buffer").textContent = "–";
+	["first-audio", "real-time", "buffer"].forEach((id) => put(id, "–"));
 	settle();
 	openSound(); // now, in the user's gesture
 	try {
@@ -134,12 +134,12 @@ function showFigures() {
 	const { track, firstAudio, lastAt, began, isLive } = heard, at = player.position;
 	const { isWaiting, gaps } = player.state, { isPlaying } = player;
 	const times = lastAt && !isLive ? (1000 * track.seconds) / (lastAt - began) : 0;
-	$("first-audio").textContent = firstAudio ? `${Math.round(firstAudio)} ms` : "–";
-	$("real-time").textContent = times ? `${times.toFixed(1)}×` : isLive ? "live" : "–";
-	$("buffer").textContent = isPlaying ? (isWaiting ? "waiting" : `${(track.seconds - at).toFixed(1)} s`)
-		: gaps && !isLive ? `${gaps} gap${gaps > 1 ? "s" : ""}` : "no gaps"; // in live mode a pause is the typist's
+	put("first-audio", firstAudio ? `${Math.round(firstAudio)} ms` : "–");
+	put("real-time", times ? `${times.toFixed(1)}×` : isLive ? "live" : "–");
+	put("buffer", isPlaying ? (isWaiting ? "waiting" : `${(track.seconds - at).toFixed(1)} s`)
+		: gaps && !isLive ? `${gaps} gap${gaps > 1 ? "s" : ""}` : "no gaps"); // in live mode a pause is the typist's
 	showWord(isPlaying && heard.words?.findLast(({ start }) => start <= at));
-	$("clock").textContent = `${clockTime(at).replace(" s", "")} / ${clockTime(track.seconds)}`;
+	put("clock", `${clockTime(at).replace(" s", "")} / ${clockTime(track.seconds)}`);
 	Object.assign($("wave"), { ariaValueMax: track.seconds.toFixed(1), ariaValueNow: at.toFixed(1),
 		ariaValueText: `${at.toFixed()} of ${track.seconds.toFixed()} seconds` });
 }
@@ -155,9 +155,8 @@ function showWord(word) {
 setInterval(() => { if (isBusy()) showFigures(); }, 100);
 
 function changed() {
-	const { length } = $("text").value;
-	$("speed-value").textContent = `${Number($("speed").value)}×`;
-	$("count").textContent = `${length.toLocaleString("en")} characters`;
+	put("speed-value", `${Number($("speed").value)}×`);
+	put("count", `${$("text").value.length.toLocaleString("en")} characters`);
 	clearTimeout(changed.timer); // browsers limit how often it may change
 	changed.timer = setTimeout(() => history.replaceState(null, "", settings.address()), 300);
 }
@@ -219,7 +218,7 @@ $("preview").onclick = () => speak(PREVIEW, false);
 $("live").onchange = switchLive;
 $("text").oninput = () => { changed(); follow(); };
 $("settings").oninput = changed;
-$("settings").onsubmit = (event) => event.preventDefault();
+addEventListener("submit", (event) => event.preventDefault()); // of every form
 $("link").onclick = async () => {
 	const link = new URL(settings.address($("text").value), location.href).href;
 	try {
@@ -255,8 +254,7 @@ addEventListener("theme", () => {
 });
 
 $("key-toggle").onclick = () => askKey($("key-form").hidden);
-$("key-form").onsubmit = (event) => {
-	event.preventDefault();
+$("key-form").onsubmit = () => {
 	api.setKey($("key").value);
 	askKey(false);
 	clearError();
@@ -280,7 +278,7 @@ const past = new Past({
 
 async function showModel(wanted = settings.voice()) {
 	const { id, languages, device, sample_rate: rate } = model(), language = $("language").value;
-	$("model-line").textContent = [models.length < 2 && id !== "vivace" && id, device, `${rate / 1000} kHz`].filter(Boolean).join(" · ");
+	put("model-line", [models.length < 2 && id !== "vivace" && id, device, `${rate / 1000} kHz`].filter(Boolean).join(" · "));
 	$("language").replaceChildren(...languages.map((each) => new Option(titled(each), each)));
 	if (languages.includes(language)) $("language").value = language;
 	await voices.load(model(), models, wanted);

@@ -8,7 +8,7 @@ const here = (name) => new URL(name, import.meta.url);
 
 // 16-bit samples that grow, and one peak every 20 ms for the waveform.
 export class Track {
-	constructor(rate = 24000) {
+	constructor(rate) {
 		this.rate = rate;
 		this.samples = new Int16Array(rate * 16);
 		this.length = 0;
@@ -56,7 +56,7 @@ export class Player extends EventTarget {
 		this.track = null;
 		this.id = 0;
 		this.base = this.cursor = 0;
-		this.state = { played: 0, queued: 0, gaps: 0, isWaiting: true, isDone: true };
+		this.state = { played: 0, gaps: 0, isWaiting: true, isDone: true };
 	}
 
 	// To be called in a user's gesture, or the browser keeps the sound off.
@@ -100,7 +100,7 @@ export class Player extends EventTarget {
 
 	async play(track, from = 0) {
 		this.stop();
-		this.state = { played: 0, queued: 0, gaps: 0, isWaiting: true, isDone: false };
+		this.state = { played: 0, gaps: 0, isWaiting: true, isDone: false };
 		Object.assign(this, { track, hasEnded: false, hasStarted: false, isOpen: false });
 		this.base = this.cursor = Math.floor(from);
 		const id = ++this.id;

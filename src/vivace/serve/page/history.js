@@ -1,16 +1,14 @@
 // What was spoken. The words stay in this browser; the sound as long as the page is open.
-import { $ } from "./settings.js";
+import { $, make } from "./settings.js";
 import { drawStill } from "./wave.js";
 
 const MAX_ITEMS = 20, STORE = "vivace.history";
 
 export function download({ track, text }) {
-	const link = document.createElement("a");
 	const words = text.slice(0, 40).replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "");
-	link.href = URL.createObjectURL(track.toWav());
-	link.download = `${words || "speech"}.wav`;
-	link.click();
-	setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+	const href = URL.createObjectURL(track.toWav());
+	make("a", { href, download: `${words || "speech"}.wav` }).click();
+	setTimeout(() => URL.revokeObjectURL(href), 10000);
 }
 
 export const clockTime = (seconds) => (seconds < 60 ? `${seconds.toFixed(1)} s`
@@ -45,7 +43,6 @@ export class Past {
 	}
 
 	row(item) {
-		const make = (name, fields) => Object.assign(document.createElement(name), fields);
 		const words = make("p", { textContent: item.text.slice(0, 300) });
 		const button = (name, act) => make("button", {
 			textContent: name, className: "quiet", onclick: act, ariaDescription: words.textContent,

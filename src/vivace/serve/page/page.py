@@ -7,6 +7,7 @@ no secret, and asks for the key that the API wants.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -23,6 +24,7 @@ MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+INDENT_OR_COMMENT = re.compile(rb"(?m)^[ \t]*(?://.*\n)?")  # a twelfth of the page, for no browser
 # Browser automation polls by eval (Playwright's wait_for_function). No script here evaluates text,
 # and theme.js forbids it to every browser that is not driven by a program.
 POLICY = (
@@ -49,7 +51,7 @@ def read_files() -> dict[str, PageFile]:
     found = {}
     for entry in files("vivace.serve.page").iterdir():
         if media_type := MEDIA_TYPES.get(entry.name.rpartition(".")[2]):
-            body = entry.read_bytes()
+            body = INDENT_OR_COMMENT.sub(b"", entry.read_bytes())
             etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
             found[entry.name] = PageFile(body, media_type, etag)
     return found

@@ -64,6 +64,6 @@ export class Ring {
 
 	get state() {
 		const { id, queued, played, gaps, isEnded, isWaiting } = this;
-		return { id, queued, played, gaps, isWaiting, isDone: isEnded && isWaiting && !queued };
+		return { id, played, gaps, isWaiting, isDone: isEnded && isWaiting && !queued };
 	}
 }

@@ -1,5 +1,7 @@
 // The settings: in the form, and in the address after the #, which is never sent.
 export const $ = (id) => document.getElementById(id);
+export const put = (id, text) => { $(id).textContent = text; };
+export const make = (name, fields) => Object.assign(document.createElement(name), fields);
 
 const FIELDS = ["model", "language", "instruct", "seed", "speed"];
 const DEFAULTS = { language: "auto", speed: "1" };

@@ -1,7 +1,7 @@
 // Voices: the list, and two ways to make one. What the model cannot do says why.
 import { deleteVoice, getVoices, makeVoice } from "./api.js";
 import { decode, record, whyNoRecording } from "./audio.js";
-import { $, chooseVoice, voice } from "./settings.js";
+import { $, chooseVoice, make, put, voice } from "./settings.js";
 import { drawStill } from "./wave.js";
 
 const MAX_SAMPLE_S = 30, MIN_SAMPLE_S = 1, QUIET = 0.02;
@@ -15,24 +15,19 @@ export class Voices {
 		this.invitation = $("sample-line").textContent;
 		$("voices").onchange = () => this.chosen();
 		$("forget").onclick = () => this.forget();
-		$("design").onsubmit = (event) => {
-			event.preventDefault();
+		$("design").onsubmit = () =>
 			this.make("Designing the voice", $("design"), { type: "prompt", prompt: $("description").value });
-		};
 		this.connectClone();
 	}
 
 	async load(model, models, wanted) {
 		this.all = await getVoices(model.id);
 		$("voices").replaceChildren(...this.all.map(chip));
-		if (!this.all.length) {
-			$("voices").textContent = model.type === "base" ? "None yet: clone one below." : "Describe it in the instructions, or design one below.";
-		}
+		if (!this.all.length) put("voices", model.type === "base" ? "None yet: clone one below." : "Describe it in the instructions, or design one below.");
 		[this.all[0]?.id, model.default_voice, wanted].forEach(chooseVoice);
 		for (const deed of ["clone", "design", "instruct"]) {
 			const reason = whyNot(model, models, deed), box = $(deed).querySelector("fieldset") ?? $(deed);
-			box.disabled = Boolean(reason);
-			$(deed).classList.toggle("off", Boolean(reason));
+			$(deed).classList.toggle("off", box.disabled = Boolean(reason));
 			explain(deed, reason);
 		}
 		$("record").disabled = Boolean(whyNoRecording());
@@ -64,7 +59,7 @@ export class Voices {
 	}
 
 	async make(doing, form, fields) {
-		const box = form.querySelector("fieldset"), name = form.querySelector("[required][type=text]").value;
+		const box = form.querySelector("fieldset"), name = form.querySelector("input[required]").value;
 		this.page.say(doing);
 		box.disabled = true;
 		await this.attempt(async () => {
@@ -89,10 +84,8 @@ export class Voices {
 		$("file").onchange = () => this.read($("file").files[0]);
 		$("record").onclick = () => (this.stop ? this.stop() : this.listen());
 		$("sample-play").onclick = () => this.page.play(this.sample);
-		$("clone").onsubmit = (event) => {
-			event.preventDefault();
+		$("clone").onsubmit = () =>
 			this.make("Cloning the voice", $("clone"), { audio_sample: this.sample.toWav(), transcript: $("transcript").value });
-		};
 	}
 
 	async read(file) {
@@ -106,7 +99,7 @@ export class Voices {
 	}
 
 	async listen() {
-		$("record").textContent = "Stop recording";
+		put("record", "Stop recording");
 		this.stop = () => {};
 		await this.attempt(async () => {
 			this.take(await record(MAX_SAMPLE_S, (track, stop) => {
@@ -115,12 +108,12 @@ export class Voices {
 			}), "Your recording");
 		});
 		this.stop = null;
-		$("record").textContent = "Record";
+		put("record", "Record");
 	}
 
 	take(track, name) {
 		this.sample = track;
-		$("sample-play").hidden = $("sample-wave").hidden = !track;
+		$("sample-play").hidden = !track;
 		const fault = !track ? this.invitation
 			: track.seconds < MIN_SAMPLE_S ? "That is too short: a second at least."
 			: Math.max(...track.peaks) < QUIET ? "That is silent: check the microphone." : "";
@@ -132,14 +125,13 @@ export class Voices {
 		const canvas = $("sample-wave");
 		canvas.hidden = !track;
 		if (track) drawStill(canvas, track, "--accent");
-		$("sample-line").textContent = line;
+		put("sample-line", line);
 	}
 }
 
 function chip({ id, name }) {
-	const label = document.createElement("label"), radio = document.createElement("input");
-	Object.assign(radio, { type: "radio", name: "voice", value: id });
-	label.append(radio, Object.assign(document.createElement("span"), { textContent: titled(name) }));
+	const label = make("label");
+	label.append(make("input", { type: "radio", name: "voice", value: id }), make("span", { textContent: titled(name) }));
 	return label;
 }
 
@@ -151,5 +143,5 @@ function whyNot(model, models, deed) {
 
 function explain(id, reason) {
 	$(`${id}-why`).hidden = !reason;
-	$(`${id}-why`).textContent = reason;
+	put(`${id}-why`, reason);
 }

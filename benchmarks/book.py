@@ -152,8 +152,8 @@ class Reading:
         if time.monotonic() < self.due:
             return
         self.process.send_signal(signal.SIGKILL)
-        self.process.communicate()
-        self.killed.append({**row, "status": self.process.returncode})
+        with self.process:  # its pipe is closed too
+            self.killed.append({**row, "status": self.process.wait()})
         self.kept |= self.made() or made
         self.kills, self.due = self.kills[1:], None
         self.process = self._start()

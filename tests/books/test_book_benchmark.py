@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -35,6 +36,30 @@ def test_memory_is_that_of_a_process_as_long_as_it_runs(script: ModuleType) -> N
     pid = os.posix_spawnp("true", ["true"], os.environ)
     os.waitpid(pid, 0)
     assert script.memory_mib(pid) is None
+
+
+def test_a_reading_is_killed_at_its_share_and_begun_again(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(_: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr(script.Reading, "_start", sleep)
+    reading = script.Reading(tmp_path / "book.txt", tmp_path / "b.m4b", 4, [(0.5, 0.0)])
+    parts = tmp_path / "b.m4b.parts"
+    parts.mkdir()
+    with reading.process as first:
+        (parts / "one.pcm").touch()
+        assert not reading.poll()
+        assert not reading.killed
+        (parts / "two.pcm").touch()
+        assert not reading.poll()
+    assert first.returncode == -9
+    assert [(each["pieces"], each["status"]) for each in reading.killed] == [(2, -9)]
+    assert sorted(reading.kept) == ["one.pcm", "two.pcm"]
+    with reading.process as second:
+        assert not reading.poll()  # no other kill is planned
+        second.kill()
 
 
 @pytest.mark.slow

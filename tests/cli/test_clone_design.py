@@ -13,8 +13,8 @@ from harness import Captured, assert_refused, make_recording, num_frames, run_he
 
 from vivace import TTS, Voice
 from vivace.audio.files import read_audio
+from vivace.cli.command import UsageError
 from vivace.cli.main import main, parse
-from vivace.cli.parser import UsageError
 from vivace.voices.library import VoiceLibrary
 
 SHORT = ("--seed=1", "--max-frames=4")

@@ -16,7 +16,8 @@ from importlib import import_module
 from typing import NoReturn
 
 import vivace.cli.clock  # noqa: F401  it begins to count here
-from vivace.cli.parser import UsageError, build_parser
+from vivace.cli.command import UsageError
+from vivace.cli.parser import build_parser
 from vivace.cli.signals import Terminated, orderly_end
 from vivace.cli.streams import (
     STDOUT_PATHS,

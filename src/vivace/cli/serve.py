@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vivace.cli.light import import_torch
-from vivace.cli.options import WYOMING_FLAGS
+from vivace.cli.server_options import WYOMING_FLAGS
 from vivace.cli.streams import plain, tell
 from vivace.errors import EngineLostError, RequestError
 from vivace.serve.settings import ServeSettings, field_names, public_name, resolve_settings

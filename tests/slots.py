@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from conftest import Tiny
 from official_calls import official_items
 from vivace.backends.base import Backend
+from vivace.backends.cuda_graph.pages import PAGE
+from vivace.backends.cuda_graph.slot_table import SlotTable
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
 
@@ -35,6 +38,12 @@ def speak(backend: Backend, prompt: Prompt, sampling: SamplingParams) -> NDArray
     codes = backend.step([slot], sampling.max_frames).of(0)
     backend.release(slot)
     return codes
+
+
+def stored(table: SlotTable, cache: Tensor, row: int, length: int) -> Tensor:
+    """The first keys or values of a slot, out of its pages: [layers, heads, length, head_dim]."""
+    pages = table.pages[row, : -(-length // PAGE)]
+    return cache[:, pages].transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
 def assert_official_codes_in_a_batch(backend: Backend, part: Tiny, model: str) -> None:

@@ -17,6 +17,7 @@ TTSError
 ├── AudioError (ValueError)          reference audio that cannot be used
 ├── BackendError (RuntimeError)      the machinery failed
 │   ├── BackendUnavailableError      this backend cannot run here
+│   ├── BackendFullError             a prompt has to wait for memory that others hold
 │   └── NumericError                 a slot's numbers stopped being numbers
 ├── IntegrationError (ImportError)   a framework is missing, or of a version that was not tested
 └── EngineError (RuntimeError)       the engine refused or stopped a request
@@ -110,6 +111,16 @@ class BackendError(TTSError, RuntimeError):
 
 class BackendUnavailableError(BackendError):
     """This backend cannot run on this machine; the message says why."""
+
+
+class BackendFullError(BackendError):
+    """A prompt has to wait for memory that other slots hold; admit it when one was released."""
+
+    def __init__(self, num_pages: int, most: int, num_free: int, size: int) -> None:
+        super().__init__(
+            f"the prompt needs {num_pages} pages of keys, up to {most} later, and {num_free} of "
+            f"{size} are free; release a slot first"
+        )
 
 
 class NumericError(BackendError):

@@ -120,8 +120,9 @@ class TTS:
         which a busy machine slows least, and leaves PyTorch's own number to the others.
 
         `max_streams` run concurrently (None: 8 on an NVIDIA GPU, many elsewhere), and `max_queue`
-        wait for a slot. A GPU's memory is allocated for that many utterances of `max_frames` (None:
-        2,048 frames, 164 s) when the model is loaded. `profile` is `latency`, `balanced` or
+        wait for a slot. A GPU's memory is allocated when the model is loaded: for that many texts
+        of 300 characters and one utterance of `max_frames` (None: 2,048 frames, 164 s); when longer
+        ones fill it, requests wait for it as for a slot. `profile` is `latency`, `balanced` or
         `throughput`: how many frames a turn makes while no stream waits for its first audio.
 
         `codec_precision`, on an NVIDIA GPU: `split` is exact to float32, `half` rounds the inputs

@@ -31,7 +31,7 @@ from vivace.backends.cuda_graph.codec import pick_decoder
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder
 from vivace.backends.cuda_graph.frame import DrawKind
 from vivace.backends.cuda_graph.graphs import GraphPool
-from vivace.backends.cuda_graph.memory import fitting_streams
+from vivace.backends.cuda_graph.memory import pool_size
 from vivace.backends.cuda_graph.slot_table import Number
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.prompt import Prompt, build_prompt
@@ -368,9 +368,9 @@ def test_a_slot_needs_a_seed_and_enough_positions(part: Tiny) -> None:
 def test_memory_is_reported_and_out_of_memory_names_the_settings(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = graph_backend(part, max_streams=3).memory()
-    double = graph_backend(part, max_streams=6).memory()
-    assert double["keys and values"] == 2 * sizes["keys and values"]
+    few, many = graph_backend(part, max_streams=3), graph_backend(part, max_streams=6)
+    page_bytes = few.memory()["keys and values"] / (few._pool.size + 1)
+    assert many.memory()["keys and values"] == page_bytes * (many._pool.size + 1)
 
     def refuse(*_: object) -> None:
         raise torch.cuda.OutOfMemoryError("out of memory")
@@ -381,12 +381,15 @@ def test_memory_is_reported_and_out_of_memory_names_the_settings(
         graph_backend(part)
 
 
-def test_the_number_of_slots_is_what_fits_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = torch.device("cuda")
+def test_pages_are_for_ordinary_texts_and_one_of_the_longest_as_far_as_they_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpu, cuda, size = torch.device("cpu"), torch.device("cuda"), 7 * 2**20
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10 * 2**30, 80 * 2**30))
-    assert fitting_streams(2**30, cuda) == 6
-    assert fitting_streams(2**40, cuda) == 1
-    assert fitting_streams(2**20, cuda) == fitting_streams(2**40, torch.device("cpu")) == 8
+    assert [pool_size(n, 3072, size, cpu) for n in (1, 8, 256)] == [48, 128, 2608]
+    assert [pool_size(n, 3072, size, cuda) for n in (1, 8, 256)] == [48, 128, 1243]
+    assert pool_size(8, 3072, 2**40, cuda) == 48  # less would refuse some texts for ever
+    assert pool_size(8, 128, size, cpu) == 16  # all that slots can hold
 
 
 def test_warming_up_changes_no_slot(part: Tiny) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from conftest import Tiny
 from official_calls import official_items
-from slots import params, speak
+from slots import params, speak, stored
 from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph import codec as codec_module
 from vivace.backends.cuda_graph import layers as layers_module
@@ -80,8 +80,8 @@ def read(backend: CudaGraphBackend, prompts: list[Prompt]) -> list[list[Tensor]]
     found, table = [], backend._table
     for slot, prompt in zip(slots, prompts, strict=True):
         assert isinstance(slot, int)
-        row, length = backend._slots[slot].row, len(prompt)
-        caches = (cache[:, row, :, :length].clone() for cache in (table.keys, table.values))
+        row = backend._slots[slot].row
+        caches = (stored(table, cache, row, len(prompt)) for cache in (table.keys, table.values))
         found.append([table.hidden[row].clone(), *caches])
         backend.release(slot)
     return found
@@ -295,8 +295,9 @@ def test_kernels_with_the_right_results_are_used_and_leave_no_state(
     fused_module.FusedLayers = Faithful  # type: ignore[attr-defined]
     backend = graph_backend(part)
     assert backend.layers == "fused"
-    assert not backend._table.keys[..., :-1, :].any()
-    assert not backend._table.values[..., :-1, :].any()
+    assert not backend._table.keys[:, :-1].any()  # the last page is the padding's
+    assert not backend._table.values[:, :-1].any()
+    assert bool((backend._table.pages == backend._pool.size).all())
 
 
 @pytest.mark.parametrize("broken", [Distorted, Deaf])

@@ -17,10 +17,11 @@ from vivace.backends.cuda_graph import attention_kernels, launch, product_kernel
 
 pytestmark = pytest.mark.gpu
 
-UNALIGNED = ("num_rows", "first")  # numbers that a kernel is not compiled anew for
+UNALIGNED = ("num_rows", "first", "pages_stride")  # numbers that a kernel is not compiled anew for
 NUMBERS = {
     **dict.fromkeys(("first", "size", "x_stride", "num_rows", "n_size", "k_size"), "i32"),
-    **dict.fromkeys(("slot_stride", "head_stride", "num_positions"), "i32"),
+    **dict.fromkeys(("pages_stride", "page_stride", "head_stride", "num_positions"), "i32"),
+    "pages": "*i32",
     **dict.fromkeys(("eps", "softmax_scale"), "fp32"),
     **dict.fromkeys(("slots", "positions", "num_keys"), "*i64"),
     **dict.fromkeys(("part_out", "part_max", "part_sum"), "*fp32"),
@@ -33,7 +34,7 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
         {**ATTENTION, "NUM_NEW": 1, "NUM_POSITIONS": 16, "BLOCK": 16},
     ),
     (attention_kernels.attend_slots_kernel, {**ATTENTION, "CHUNK": 64, "NUM_CHUNKS": 4}),
-    (attention_kernels.store_keys_kernel, {**ATTENTION, "BLOCK": 8}),
+    (attention_kernels.store_keys_kernel, {**ATTENTION, "BLOCK": 8, "CHUNK": 64}),
     (attention_kernels.attend_prompts_kernel, {**ATTENTION, "ROWS": 8, "BLOCK": 16, "CHUNK": 64}),
     (product_kernels.rms_norm_kernel, {"BLOCK": 1024, "OVERLAPS": False}),
     (

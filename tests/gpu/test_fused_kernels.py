@@ -12,6 +12,7 @@ from torch import Tensor
 
 from conftest import Tiny
 from official_calls import official_items
+from slots import stored
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder
 from vivace.checkpoint import EMBEDDED, Checkpoint
@@ -166,7 +167,7 @@ def test_fused_prompts_are_no_further_from_float32_than_plain_ones(
         row = backend._slots[backend.admit(prompt, SamplingParams(seed=1))].row
         torch.cuda.synchronize()  # prompts are read on a stream of their own
         table = backend._table
-        caches = (each[:, row, :, : len(prompt)] for each in (table.keys, table.values))
+        caches = (stored(table, each, row, len(prompt)) for each in (table.keys, table.values))
         found[name] = [*caches, table.hidden[row]]
     for fused, plain, exact in zip(found["fused"], found["plain"], found["exact"], strict=True):
         assert distance(fused, exact) < 0.02

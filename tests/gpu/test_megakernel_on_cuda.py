@@ -19,6 +19,7 @@ from teacher_forced import distance, share_within
 
 from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes, Place
 from vivace.backends.cuda_graph.fused import FusedLayers
+from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.megakernel.backend import MegakernelBackend
@@ -58,9 +59,10 @@ def model(request: pytest.FixtureRequest) -> Qwen3TTS:
 @pytest.fixture(scope="module")
 def layers(model: Qwen3TTS) -> MegakernelLayers:
     with torch.inference_mode():
-        table = SlotTable(model.config.talker_config, 8, 700, 64, CUDA, torch.bfloat16)
+        table = SlotTable(model.config.talker_config, 8, 704, 64, CUDA, torch.bfloat16, 88)
         table.keys.normal_()
         table.values.normal_()
+        table.pages[:8, :11] = torch.randperm(88, device=CUDA).view(8, 11).int()
         return MegakernelLayers(model, table)
 
 
@@ -197,12 +199,13 @@ POSITIONS = (0, 1, 62, 63, 64, 127, 128, 640)
 def place_at(positions: Sequence[int], first_slot: int = 0) -> Place:
     position = torch.tensor(positions, device=CUDA)
     slots = torch.arange(first_slot, first_slot + len(positions), device=CUDA)
-    return Place(slots=slots, position=position, num_keys=position + 1, span=701)
+    return Place(slots=slots, position=position, num_keys=position + 1, span=704)
 
 
 def stored(table: SlotTable, place: Place) -> Tensor:
     """The new keys and values: [2, rows, layers, heads, head_dim]."""
-    kept = [tensor[:, place.slots, :, place.position] for tensor in (table.keys, table.values)]
+    pages = table.pages[place.slots, place.position // PAGE]
+    kept = [tensor[:, pages, :, place.position % PAGE] for tensor in (table.keys, table.values)]
     return torch.stack(kept)
 
 
@@ -246,22 +249,48 @@ def test_a_rows_state_and_keys_do_not_depend_on_its_batch(
 
 def test_rows_that_are_not_read_leave_the_slots_as_they_are(layers: MegakernelLayers) -> None:
     table = layers._table
-    before = table.keys[:, :, :, :-1].clone()
+    before = table.keys[:, :-1].clone()
     last = torch.full((2,), table.num_positions, device=CUDA)
     idle = Place(torch.zeros_like(last), last, torch.ones_like(last), 64)
     assert bool(layers.read(hidden_states(layers, 2), idle).isfinite().all())
-    assert torch.equal(table.keys[:, :, :, :-1], before)
+    assert torch.equal(table.keys[:, :-1], before)
 
 
 def test_stale_values_that_are_not_numbers_are_not_read(layers: MegakernelLayers) -> None:
     table, place = layers._table, place_at([70], 7)
     x = hidden_states(layers, 1)
     expected = layers.read(x, place)
+    pages = table.pages[7, 1:11].long()
     for tensor in (table.keys, table.values):
-        tensor[:, 7, :, 71:] = float("nan")
+        tensor[:, pages[0], :, 7:] = tensor[:, pages[1:]] = float("nan")
     assert torch.equal(layers.read(x, place), expected)
     for tensor in (table.keys, table.values):
-        tensor[:, 7, :, 71:] = 0.0
+        tensor[:, pages[0], :, 7:] = tensor[:, pages[1:]] = 0.0
+
+
+def test_the_same_keys_on_other_pages_give_the_same_state(layers: MegakernelLayers) -> None:
+    """Both in the one kernel and in the fused ones, of a frame and of a prompt."""
+    table, x, place = layers._table, hidden_states(layers, 8), place_at(POSITIONS)
+    slots = torch.tensor([3] * 16 + [5] * 16, device=CUDA)
+    positions = torch.cat([torch.arange(n, n + 16, device=CUDA) for n in (120, 56)])
+    rows = hidden_states(layers, 32)
+
+    def run() -> list[Tensor]:
+        states = [layers.read(x, place), FusedLayers.read(layers, x, place)]
+        return [*states, layers.read_prompts(rows, slots, positions), stored(table, place)]
+
+    kept = [tensor.clone() for tensor in (table.pages, table.keys, table.values)]
+    expected = run()
+    other = torch.randperm(88, device=CUDA)
+    for tensor, before in zip((table.keys, table.values), kept[1:], strict=True):
+        tensor.index_copy_(1, other, before[:, :-1])
+    table.pages[:8, :11] = other[kept[0][:8, :11].long()].int()
+    found = run()
+    for tensor, before in zip((table.pages, table.keys, table.values), kept, strict=True):
+        tensor.copy_(before)
+    for one, another in zip(found, expected, strict=True):
+        assert torch.equal(one, another)
+    assert not layers.num_faults
 
 
 def test_streams_of_the_backend_are_the_same_alone_and_together() -> None:

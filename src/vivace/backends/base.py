@@ -60,7 +60,8 @@ class Backend(Protocol):
     def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
         """Prefill prompts into free slots, in one batch; each gives its slot or its error.
 
-        Every `sampling.seed` must be set.
+        Every `sampling.seed` must be set. A BackendFullError asks to wait for a release; a backend
+        without slots in use gives none.
         """
 
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
@@ -69,6 +70,7 @@ class Backend(Protocol):
     def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
         """Begin up to `num_frames` frames for every slot; one that ends or waits makes fewer.
 
+        A `running` slot that made none waits for memory that another slot's release gives back.
         The call returned waits for them. A slot may be released before that.
         """
 

@@ -307,12 +307,18 @@ class Engine:
             self._num_faults = 0
         except BaseException as fault:
             self._settle(fault, pipeline.give_up())
+        self._wait_for_memory(*pipeline.take_waiting())
         self._sweep()
         for one in self._utterances():
             if one.num_wanted and one.is_ready:
                 one.wake()
         self._report(plan, began)
         return True
+
+    def _wait_for_memory(self, refused: Sequence[Utterance], starved: Sequence[Utterance]) -> None:
+        self._scheduler.wait_for_memory(refused, starved)
+        if refused and not self._scheduler.running:  # nobody will give any back
+            refused[0].fail(EngineError("the backend has lost its memory; load the model again"))
 
     def _report(self, plan: Plan, began: float) -> None:
         given = {self.on_turn, *(one.on_turn for one in plan.stepped)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from vivace.backends.base import Backend, Frames, Samples, Slot
 from vivace.engine.utterance import Utterance
-from vivace.errors import EngineError, TTSError
+from vivace.errors import BackendFullError, EngineError, TTSError
 
 
 @dataclass(slots=True)
@@ -44,6 +44,8 @@ class Pipeline:
         self._frames: FramesInFlight | None = None
         self._samples: SamplesInFlight | None = None
         self._at_risk: Sequence[Utterance] = ()  # in the backend call under way
+        self._refused: list[Utterance] = []  # for want of memory, by the last admission
+        self._starved: list[Utterance] = []  # frames of theirs need memory that others hold
         self.spent = Spent()
 
     @property
@@ -58,6 +60,12 @@ class Pipeline:
     @property
     def is_busy(self) -> bool:
         return self._frames is not None or self._samples is not None
+
+    def take_waiting(self) -> tuple[list[Utterance], list[Utterance]]:
+        """Those that the backend had no memory for: for their prompts, and for more frames."""
+        waiting = self._refused, self._starved
+        self._refused, self._starved = [], []
+        return waiting
 
     def run(
         self, admitted: Sequence[Utterance], stepped: Sequence[Utterance], num_frames: int
@@ -90,7 +98,7 @@ class Pipeline:
         self._at_risk = utterances
         began = time.perf_counter()
         try:
-            slots = self._backend.admit_many([(one.prompt, one.sampling) for one in utterances])
+            slots = self._backend.admit_many([one.admission for one in utterances])
         except Exception as error:
             if len(utterances) > 1:  # admitted one by one, only the faulty ones fail
                 for one in utterances:
@@ -100,7 +108,9 @@ class Pipeline:
         seconds = time.perf_counter() - began
         self.spent.admit_s += seconds
         for one, slot in zip(utterances, slots, strict=True):
-            if isinstance(slot, Exception):
+            if isinstance(slot, BackendFullError):
+                self._refused.append(one)
+            elif isinstance(slot, Exception):
                 one.fail(_as_refusal(slot))
             else:
                 one.admit(slot, began)
@@ -122,6 +132,8 @@ class Pipeline:
         utterances, frames = [flight.utterances[row] for row in rows], frames.take(rows)
         for one, count, status in zip(utterances, frames.lengths, frames.status, strict=True):
             one.make(count, status)
+            if not count and status == "running":
+                self._starved.append(one)
         if utterances:
             with self._clock("render_s"):
                 wait = self._backend.start_render(_slots(utterances), frames)

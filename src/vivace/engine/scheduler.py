@@ -70,13 +70,23 @@ class Scheduler:
     queue: deque[Utterance] = field(default_factory=deque)
     running: list[Utterance] = field(default_factory=list)
     _mean_held_s: float = 1.0  # moving average of how long a slot was held
+    _is_full: bool = False  # the next in the queue waits for memory, not for a slot
+    _starved: Sequence[Utterance] = ()  # running, and wait for memory too
 
     def remove(self, utterance: Utterance, held_s: float) -> None:
         if utterance in self.running:
             self.running.remove(utterance)
             self._mean_held_s += 0.2 * (held_s - self._mean_held_s)
+            self._is_full, self._starved = False, ()
         else:
             self.queue.remove(utterance)
+
+    def wait_for_memory(self, refused: Sequence[Utterance], starved: Sequence[Utterance]) -> None:
+        """Until another is removed: the refused go back to where they were in the queue."""
+        self.running = [one for one in self.running if one not in refused]
+        self.queue.extendleft(reversed(refused))
+        self._is_full = self._is_full or bool(refused)
+        self._starved = [*self._starved, *starved]
 
     def plan(self, *, is_rendering: bool = False) -> Plan:
         """The next turn; empty if no reader waits for frames that can be made.
@@ -96,12 +106,14 @@ class Scheduler:
 
     def _num_missing(self, utterance: Utterance) -> int:
         """Of one that is admitted in this turn, all that its reader wants."""
+        if utterance in self._starved:
+            return 0
         if utterance.state is State.QUEUED:
             return utterance.num_wanted
         return utterance.num_missing
 
     def _has_slot(self) -> bool:
-        return len(self.running) < self.num_slots
+        return len(self.running) < self.num_slots and not (self._is_full and self.running)
 
     def _num_frames(self, missing: Sequence[Utterance], batch: Sequence[Utterance]) -> int:
         """As many as delay no first audio and let no audio underrun."""
@@ -122,6 +134,7 @@ class Scheduler:
             for one in self.running
             if self._num_missing(one)
             or (one.num_made and one.state is State.RUNNING and one.num_ahead < max_ahead)
+            if one not in self._starved
         ]
         # First audio that is being rendered has the device to itself, unless a reader waits.
         return batch if any(self._num_missing(one) or one.num_rendered for one in batch) else []

@@ -11,7 +11,7 @@ from enum import Enum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.backends.base import Samples, Slot, SlotStatus
+from vivace.backends.base import Admission, Samples, Slot, SlotStatus
 from vivace.engine.guard import StallDetector, frame_budget, has_sound
 from vivace.errors import NumericError
 from vivace.prompt import Prompt
@@ -171,6 +171,16 @@ class Utterance:
 
     # -- the engine's thread -----------------------------------------------------------------
 
+    @property
+    def admission(self) -> Admission:
+        """What the backend gets: no more frames than the budget, so that it reserves no more."""
+        sampling = self.sampling
+        most = min(sampling.max_frames, self._num_left(0))
+        if most < sampling.max_frames:
+            fewest = min(sampling.min_frames, most)
+            sampling = sampling.replace(max_frames=most, min_frames=fewest)
+        return self.prompt, sampling
+
     def admit(self, slot: Slot, now: float) -> None:
         self.waited_s = now - self.since
         self.slot, self.since, self._state = slot, now, State.RUNNING
@@ -212,13 +222,15 @@ class Utterance:
         """How it ends after these frames, if it does: by itself, at a limit, or by its guard."""
         if status == "stop":
             return "stall" if self.is_guarded and not self._has_sound else "stop"
-        if status == "length" or status == "failed":
-            return "length" if status == "length" else None
+        if status == "failed":
+            return None
+        self.is_over_budget = self._num_left(self.num_rendered) <= 0
+        if status == "length":
+            return "length"
         if self.is_guarded and self.is_text_complete and len(codes):
             self._num_stalled = self._stall.observe(codes, samples)
         if self._num_stalled:
             return "stall"
-        self.is_over_budget = self._num_left(self.num_rendered) <= 0
         return "length" if self.is_over_budget else None
 
     def _publish(

@@ -2,7 +2,8 @@
 """Triton kernels of attention, with norm and RoPE of the new heads and the KV cache update.
 
 Keys are processed in chunks counted from a slot's first, so a row's result depends neither on the
-lengths of other slots nor on which rows of its prompt are in the same pass.
+lengths of other slots nor on which rows of its prompt are in the same pass. A chunk is one page of
+the KV cache, [pages, kv_heads, CHUNK, D]; `pages` has a slot's page of each chunk.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def _rotated(head, mask, weight, cos, sin, position, eps, D: tl.constexpr, dtype
 
 @triton.jit
 def attend_slots_kernel(
-    qkv, keys, values, q_weight, k_weight, cos, sin,
+    qkv, keys, values, pages, q_weight, k_weight, cos, sin,
     slots, positions, num_keys, part_out, part_max, part_sum,
-    slot_stride, head_stride, eps, softmax_scale,
+    pages_stride, page_stride, head_stride, eps, softmax_scale,
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
@@ -47,19 +48,22 @@ def attend_slots_kernel(
     if begin >= count:
         return
     position = tl.load(positions + row).to(tl.int32)
-    base = tl.load(slots + row) * slot_stride + head.to(tl.int64) * head_stride
+    slot_pages = pages + tl.load(slots + row) * pages_stride
+    base = tl.load(slot_pages + chunk).to(tl.int64) * page_stride + head * head_stride
     start = qkv + row * (GROUP + 2) * NUM_KV * D
     d = tl.arange(0, D)[None, :]
-    t = begin + tl.arange(0, CHUNK)
+    i = tl.arange(0, CHUNK)
+    t = begin + i
     is_old, is_new = (t < count) & (t != position), t == position
-    k = tl.load(keys + base + t[:, None] * D + d, mask=is_old[:, None], other=0.0)
-    v = tl.load(values + base + t[:, None] * D + d, mask=is_old[:, None], other=0.0)
+    k = tl.load(keys + base + i[:, None] * D + d, mask=is_old[:, None], other=0.0)
+    v = tl.load(values + base + i[:, None] * D + d, mask=is_old[:, None], other=0.0)
     one = tl.arange(0, 1)
     k_head = start + (GROUP * NUM_KV + head + one) * D
     new_k = _rotated(k_head, one == 0, k_weight, cos, sin, position + one, eps, D, dtype)
     new_v = tl.load(start + ((GROUP + 1) * NUM_KV + head) * D + d)
     if count <= begin + CHUNK:  # the last chunk stores the new token
-        at = base + position.to(tl.int64) * D + d
+        page = tl.load(slot_pages + position // CHUNK).to(tl.int64)
+        at = page * page_stride + head * head_stride + (position % CHUNK) * D + d
         tl.store(keys + at, new_k)
         tl.store(values + at, new_v)
     r = tl.arange(0, 16)  # query heads of this key head
@@ -111,9 +115,10 @@ def merge_chunks_kernel(
 
 @triton.jit
 def store_keys_kernel(
-    qkv, keys, values, k_weight, cos, sin, slots, positions, slot_stride, head_stride, eps,
+    qkv, keys, values, pages, k_weight, cos, sin, slots, positions,
+    pages_stride, page_stride, head_stride, eps,
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
-    BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
+    BLOCK: tl.constexpr, CHUNK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Store one row's keys, after norm and RoPE, and its values in its slot."""
     wait_for_last(OVERLAPS)
@@ -128,16 +133,16 @@ def store_keys_kernel(
     d = tl.arange(0, D)[None, :]
     v_at = start + ((GROUP + 1) * NUM_KV + head)[:, None] * D + d
     v = tl.load(v_at, mask=is_head[:, None], other=0.0)
-    base = tl.load(slots + row) * slot_stride + head.to(tl.int64) * head_stride
-    at = base[:, None] + position * D + d
+    page = tl.load(pages + tl.load(slots + row) * pages_stride + position // CHUNK).to(tl.int64)
+    at = page * page_stride + head[:, None] * head_stride + (position % CHUNK) * D + d
     tl.store(keys + at, k, mask=is_head[:, None])
     tl.store(values + at, v, mask=is_head[:, None])
 
 
 @triton.jit(do_not_specialize=["num_positions"])
 def attend_prompts_kernel(
-    qkv, keys, values, q_weight, cos, sin, slots, positions, out,
-    slot_stride, head_stride, num_positions, eps, softmax_scale,
+    qkv, keys, values, pages, q_weight, cos, sin, slots, positions, out,
+    pages_stride, page_stride, head_stride, num_positions, eps, softmax_scale,
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
@@ -149,7 +154,7 @@ def attend_prompts_kernel(
     wait_for_last(OVERLAPS)
     dtype: tl.constexpr = qkv.dtype.element_ty
     first, head = tl.program_id(0) * ROWS, tl.program_id(1)
-    base = tl.load(slots + first) * slot_stride + head.to(tl.int64) * head_stride
+    slot_pages = pages + tl.load(slots + first) * pages_stride
     r = tl.arange(0, BLOCK)  # row and query head
     row = first + r // GROUP
     is_query = r < ROWS * GROUP
@@ -162,9 +167,11 @@ def attend_prompts_kernel(
     top = tl.full((BLOCK,), -float("inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     acc = tl.zeros((BLOCK, D), tl.float32)
+    i = tl.arange(0, CHUNK)
     for begin in range(0, num_keys, CHUNK):
-        t = begin + tl.arange(0, CHUNK)
-        at = base + t[:, None] * D + d
+        t = begin + i
+        page = tl.load(slot_pages + begin // CHUNK).to(tl.int64)
+        at = page * page_stride + head * head_stride + i[:, None] * D + d
         k = tl.load(keys + at, mask=(t < num_keys)[:, None], other=0.0)
         v = tl.load(values + at, mask=(t < num_keys)[:, None], other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * softmax_scale

@@ -19,15 +19,17 @@ from vivace.backends.cuda_graph.codec import CodecGraphs
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.layers import AUTO_LAYERS, pick_layers
 from vivace.backends.cuda_graph.memory import (
+    DEFAULT_STREAMS,
     checked_allocation,
-    fitting_streams,
     format_sizes,
+    pool_size,
 )
+from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
 from vivace.backends.cuda_graph.prefill import Prefill, join_tables
-from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable, bytes_per_slot
+from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable, bytes_per_page
 from vivace.backends.cuda_graph.stepper import LiveSlot, Stepper, stack
 from vivace.backends.sizes import module_bytes
-from vivace.errors import BackendError
+from vivace.errors import BackendError, BackendFullError
 from vivace.model.codec import Codec
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
@@ -38,6 +40,11 @@ log = logging.getLogger(__name__)
 MAX_FRAMES = 2048  # of one slot: 164 s
 PROMPT_POSITIONS = 1024  # of a slot, besides those of its frames
 LOOKAHEAD = 4  # frames queued while the host waits for those before them
+# Of the most frames that a slot may make, so many are reserved when it is admitted: a frame budget
+# is half as much again as the slowest plausible reading, and who reads live text is given as much.
+FIRM = 2 / 3
+FRAMES_PER_TEXT = 8
+LEAST_TEXTS = 16  # of a live text, whose length is not known
 
 
 class CudaGraphBackend:
@@ -51,7 +58,7 @@ class CudaGraphBackend:
         model: Qwen3TTS,
         codec: Codec,
         *,
-        max_streams: int | None = None,  # None: 8, or fewer if memory is short
+        max_streams: int | None = None,  # None: 8
         max_frames: int = MAX_FRAMES,
         layers: str = AUTO_LAYERS,
         codec_precision: CodecPrecision = "auto",
@@ -62,10 +69,12 @@ class CudaGraphBackend:
         if device.type == "cuda":
             model.talker.fold_texts()
             torch.cuda.empty_cache()  # slots may use what the text embedding held
-        num_positions = min(max_frames + PROMPT_POSITIONS, config.max_position_embeddings)
-        slot_bytes = bytes_per_slot(config, num_positions, model.dtype)
-        self.max_streams = max_streams or fitting_streams(slot_bytes, device)
-        self.max_frames = max_frames
+        num_positions = PAGE * min(
+            num_pages(max_frames + PROMPT_POSITIONS), config.max_position_embeddings // PAGE
+        )
+        self.max_streams, self.max_frames = max_streams or DEFAULT_STREAMS, max_frames
+        page_bytes = bytes_per_page(config, model.dtype)
+        self._pool = PagePool(pool_size(self.max_streams, num_positions, page_bytes, device))
         self.graphs = GraphPool(device, is_capturing=is_capturing, is_urgent=True)
         self.codec_graphs = GraphPool(
             codec.device,
@@ -74,7 +83,13 @@ class CudaGraphBackend:
         )
         with checked_allocation(self.max_streams, max_frames, device):
             self._table = SlotTable(
-                config, self.max_streams, num_positions, max_frames, device, model.dtype
+                config,
+                self.max_streams,
+                num_positions,
+                max_frames,
+                device,
+                model.dtype,
+                self._pool.size,
             )
             vectors = join_tables(model.talker, self.max_streams)
             self._layers = pick_layers(layers, model, self._table)
@@ -101,14 +116,21 @@ class CudaGraphBackend:
 
     @torch.inference_mode()
     def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
-        """Prefill prompts in one batch; one that cannot be admitted gives its error instead."""
-        reserved = [self._reserve(*request) for request in requests]
+        """Prefill prompts in one batch; one that cannot be admitted gives its error instead.
+
+        Where pages run out, those that come later wait too: none overtakes another.
+        """
+        reserved: list[FreshSlot | BackendError] = []
+        for request in requests:
+            is_full = any(isinstance(each, BackendFullError) for each in reserved)
+            reserved.append(self._reserve(*request, is_full=is_full))
         pairs = zip(requests, reserved, strict=True)
         fresh = [(prompt, slot) for (prompt, _), slot in pairs if isinstance(slot, FreshSlot)]
         try:
             self._open(fresh)
         except BaseException:
-            self._free += [slot.row for _, slot in fresh]
+            for _, slot in fresh:
+                self._vacate(slot.row)
             raise
         return [self._enter(r) if isinstance(r, FreshSlot) else r for r in reserved]
 
@@ -120,6 +142,7 @@ class CudaGraphBackend:
         ids = [*text_ids, self.model.config.tts_eos_token_id] if is_last else text_ids
         with self.graphs.on_stream():
             live.num_texts = self._table.append_texts(live.row, live.num_texts, ids, is_last)
+            self._grow(live, FRAMES_PER_TEXT * live.num_texts)
         live.is_complete = is_last
 
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
@@ -153,6 +176,8 @@ class CudaGraphBackend:
     def _queue(self, live: Sequence[LiveSlot], num_frames: int) -> Callable[[], Frames]:
         size = BATCHES[-1]
         with self.graphs.on_stream():
+            for slot in live:
+                self._grow(slot, slot.num_frames + slot.num_queued + num_frames)
             waits = [
                 self._stepper.start(live[i : i + size], num_frames)
                 for i in range(0, len(live), size)
@@ -171,7 +196,7 @@ class CudaGraphBackend:
 
     def release(self, slot: Slot) -> None:
         live = self._live(slot)
-        self._free.append(live.row)
+        self._vacate(live.row)
         live.row = self._table.padding  # frames that are not queued yet run on padding
         del self._slots[slot]
 
@@ -203,6 +228,7 @@ class CudaGraphBackend:
         sizes = ", ".join(f"{name} {size / 2**20:.0f}" for name, size in self.memory().items())
         facts = {
             "layers": f"{self.layers}, {capacity}",
+            "keys": f"{self._pool.size} pages of {PAGE} positions, {self._pool.num_free} free",
             "codec": self._codec.description,
             "memory": f"{sizes} MiB",
         }
@@ -236,8 +262,10 @@ class CudaGraphBackend:
         except KeyError:
             raise BackendError(f"slot {slot} was released or never admitted") from None
 
-    def _reserve(self, prompt: Prompt, sampling: SamplingParams) -> FreshSlot | BackendError:
-        """A row for the prompt, or the error why it gets none."""
+    def _reserve(
+        self, prompt: Prompt, sampling: SamplingParams, *, is_full: bool
+    ) -> FreshSlot | BackendError:
+        """A row and pages for the prompt, or the error why it gets none."""
         try:
             max_frames = self._max_frames(prompt, sampling)
         except BackendError as error:
@@ -246,14 +274,38 @@ class CudaGraphBackend:
             return BackendError(
                 f"all {self.max_streams} slots are taken; release one or raise max_streams"
             )
+        num_firm = round(FIRM * max_frames)
+        if not prompt.is_complete:
+            num_firm = FRAMES_PER_TEXT * max(LEAST_TEXTS, len(prompt.trailing_ids))
+        most = num_pages(len(prompt) + max_frames)
+        count = min(most, num_pages(len(prompt) + num_firm))
+        pages = None if is_full else self._pool.open(self._free[-1], count, most)
+        if pages is None:
+            return BackendFullError(count, most, self._pool.num_free, self._pool.size)
         return FreshSlot(
             row=self._free.pop(),
             sampling=sampling,
             num_rows=len(prompt),
+            pages=pages,
             max_frames=max_frames,
             text_ids=prompt.trailing_ids[: self._table.num_texts],
             is_complete=prompt.is_complete,
         )
+
+    def _vacate(self, row: int) -> None:
+        self._pool.close(row)
+        self._free.append(row)
+
+    def _grow(self, slot: LiveSlot, num_frames: int) -> None:
+        """Pages for so many frames of the slot, as far as there are any for it now."""
+        if slot.is_over or slot.row == self._table.padding:
+            return
+        count = num_pages(slot.num_rows + min(num_frames, slot.max_frames))
+        if count > slot.num_pages and (more := self._pool.grow(slot.row, count)):
+            start = slot.num_pages
+            slot.num_pages += len(more)
+            num_reserved = min(slot.max_frames, PAGE * slot.num_pages - slot.num_rows)
+            self._table.append_pages(slot.row, start, more, num_reserved)
 
     def _open(self, fresh: Sequence[tuple[Prompt, FreshSlot]]) -> None:
         """Prefill each prompt into its slot and initialise the slot's codec state."""
@@ -262,8 +314,8 @@ class CudaGraphBackend:
         prompts, slots = zip(*fresh, strict=True)
         rows = [slot.row for slot in slots]
         with self.graphs.on_stream():
-            self._prefill.run(prompts, rows)
             self._table.reset(slots)
+            self._prefill.run(prompts, rows)
         self._codec.reset(rows)
         for prompt, row in zip(prompts, rows, strict=True):
             if prompt.reference is not None:  # a cloned voice's audio continues its reference's
@@ -276,6 +328,8 @@ class CudaGraphBackend:
             row=fresh.row,
             sampling=fresh.sampling,
             num_rows=fresh.num_rows,
+            num_pages=len(fresh.pages),
+            max_frames=fresh.max_frames,
             num_texts=len(fresh.text_ids),
             is_complete=fresh.is_complete,
         )

@@ -163,7 +163,7 @@ class FrameLoop:
         texts = self._layers.text_vectors(torch.where(has_text, ids, self._pad_id))
         position = numbers[Number.POSITION]
         place = Place(
-            slots=rows.clamp(max=table.num_slots - 1),
+            slots=rows,
             position=torch.where(is_read, position, table.num_positions),
             num_keys=torch.where(is_read, position + 1, 1),
             span=span,

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from vivace.backends.cuda_graph import launch
 from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes, Place
-from vivace.backends.cuda_graph.launch import Drawn, FirstCode, Heads, Knobs, Scratch, SlotKeys
+from vivace.backends.cuda_graph.launch import (
+    Drawn,
+    FirstCode,
+    Heads,
+    Knobs,
+    Pages,
+    Scratch,
+    SlotKeys,
+)
 from vivace.backends.cuda_graph.plain import shape_of
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.frame_maker import NUM_SPECIAL, bans
@@ -35,6 +43,7 @@ class FusedLayers:
         self._talker, self._predictor = model.talker, model.talker.code_predictor
         self._config = config
         self._table = table
+        self._pages = Pages(table.pages, table.num_positions)
         size = config.num_code_groups
         self._heads = _heads(config, model.talker.rope, table.num_positions + 1, table.hidden)
         self._frame_heads = _heads(self._predictor.config, self._predictor.rope, size, table.hidden)
@@ -58,7 +67,7 @@ class FusedLayers:
 
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
             return launch.attend_slots(
-                qkv, block, self._heads, cache,
+                qkv, block, self._heads, cache, self._pages,
                 place.slots, place.position, place.num_keys, scratch,
             )  # fmt: skip
 
@@ -66,7 +75,9 @@ class FusedLayers:
 
     def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
-            return launch.attend_prompts(qkv, block, self._heads, cache, slots, positions)
+            return launch.attend_prompts(
+                qkv, block, self._heads, cache, self._pages, slots, positions
+            )
 
         return self._run_talker(x, attend)
 

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from vivace.backends.cuda_graph import attention_kernels, draw_kernels, product_kernels
 from vivace.backends.cuda_graph.buckets import TILE
+from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.tiles import NUM_WARPS, Tiles, power_of_two, tiles
 from vivace.model.layers import Block, RMSNorm
 
 MAX_FUSED_NORM_ROWS = 2  # more rows get a norm kernel of their own instead of one in every block
-CHUNK = 64  # keys per attention block
+CHUNK = PAGE  # keys per attention block
 
 
 def rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
@@ -83,10 +84,22 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class SlotKeys:
-    """One layer's keys and values of all slots, [slots, kv_heads, positions, head_dim]."""
+    """One layer's keys and values of all slots.
+
+    The talker's are in pages, [pages, kv_heads, CHUNK, head_dim]; the predictor's, of one frame,
+    [B, kv_heads, positions, head_dim].
+    """
 
     keys: Tensor
     values: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Which page each chunk of a slot's keys is in, int32 [slots, pages]."""
+
+    table: Tensor
+    num_positions: int  # of a slot; the page of this position is the padding's
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,7 @@ def attend_slots(
     block: Block,
     heads: Heads,
     cache: SlotKeys,
+    pages: Pages,
     slots: Tensor,
     positions: Tensor,
     num_keys: Tensor,
@@ -122,9 +136,10 @@ def attend_slots(
     batch, num_chunks = len(qkv), scratch.peak.shape[2]
     out = torch.empty(batch, heads.width, dtype=qkv.dtype, device=qkv.device)
     attention_kernels.attend_slots_kernel[(batch, heads.num_kv_heads, num_chunks)](
-        qkv, cache.keys, cache.values, q_norm.weight, k_norm.weight, heads.cos, heads.sin,
+        qkv, cache.keys, cache.values, pages.table,
+        q_norm.weight, k_norm.weight, heads.cos, heads.sin,
         slots, positions, num_keys, scratch.out, scratch.peak, scratch.total,
-        cache.keys.stride(0), cache.keys.stride(1), q_norm.eps, heads.head_dim**-0.5,
+        *_strides(cache, pages), q_norm.eps, heads.head_dim**-0.5,
         NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
         CHUNK=CHUNK, NUM_CHUNKS=num_chunks, num_warps=4, **options(qkv, is_rotating=True),
     )  # fmt: skip
@@ -140,27 +155,32 @@ def attend_prompts(
     block: Block,
     heads: Heads,
     cache: SlotKeys,
+    pages: Pages,
     slots: Tensor,
     positions: Tensor,
 ) -> Tensor:
     """Causal attention of prompt rows, each `TILE` of one slot, to their slots' KV cache."""
     q_norm, k_norm = _norms(block)
-    keys, values, tables = cache.keys, cache.values, (heads.cos, heads.sin)
+    stored, tables = (cache.keys, cache.values, pages.table), (heads.cos, heads.sin)
     shape = {"NUM_KV": heads.num_kv_heads, "GROUP": heads.group, "D": heads.head_dim}
     attention_kernels.store_keys_kernel[(len(qkv),)](
-        qkv, keys, values, k_norm.weight, *tables, slots, positions,
-        keys.stride(0), keys.stride(1), k_norm.eps,
-        BLOCK=power_of_two(heads.num_kv_heads),
+        qkv, *stored, k_norm.weight, *tables, slots, positions,
+        *_strides(cache, pages), k_norm.eps,
+        BLOCK=power_of_two(heads.num_kv_heads), CHUNK=CHUNK,
         num_warps=4, **shape, **options(qkv, is_rotating=True),
     )  # fmt: skip
     out = torch.empty(len(qkv), heads.width, dtype=qkv.dtype, device=qkv.device)
     attention_kernels.attend_prompts_kernel[(len(qkv) // TILE, heads.num_kv_heads)](
-        qkv, keys, values, q_norm.weight, *tables, slots, positions, out,
-        keys.stride(0), keys.stride(1), keys.shape[2] - 1, q_norm.eps, heads.head_dim**-0.5,
+        qkv, *stored, q_norm.weight, *tables, slots, positions, out,
+        *_strides(cache, pages), pages.num_positions, q_norm.eps, heads.head_dim**-0.5,
         ROWS=TILE, BLOCK=max(16, power_of_two(TILE * heads.group)), CHUNK=CHUNK,
         num_warps=4, num_stages=3, **shape, **options(qkv, is_rotating=True),
     )  # fmt: skip
     return out
+
+
+def _strides(cache: SlotKeys, pages: Pages) -> tuple[int, int, int]:
+    return pages.table.stride(0), cache.keys.stride(0), cache.keys.stride(1)
 
 
 def attend_frame(

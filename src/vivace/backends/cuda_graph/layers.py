@@ -73,10 +73,13 @@ def _tried(layers: FusedLayers, model: Qwen3TTS, table: SlotTable) -> Layers:
     loop = FrameLoop(table, layers, model.config.tts_pad_token_id)
     padding = torch.full((1,), table.padding, device=model.device)
     loop.make(padding, spans(table.num_positions)[0], layers.kind([SamplingParams()]))
+    no_page = table.pages[0, 0].clone()
+    table.pages[0, 0] = 0
     expected = _talker_states(PlainLayers(model, table), model, table)
     found = _talker_states(layers, model, table)
+    table.pages[0, 0] = no_page
     for tensor in (table.keys, table.values):
-        tensor[:, 0, :, : len(expected)] = 0
+        tensor[:, 0] = 0
     pair = expected[None, -2:]  # stand for a hidden state and a code's embedding
     error = max(
         _distance(found, expected), _distance(layers.predict(pair, 1), _predict(model, pair))

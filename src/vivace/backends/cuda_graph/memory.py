@@ -1,4 +1,4 @@
-"""How many streams fit in the device's memory, and the error when they do not."""
+"""How many pages of keys are allocated, and the error when they do not fit in memory."""
 
 from __future__ import annotations
 
@@ -7,18 +7,28 @@ from contextlib import contextmanager
 
 import torch
 
+from vivace.backends.cuda_graph.pages import num_pages
 from vivace.errors import BackendError
 
 DEFAULT_STREAMS = 8  # few, since the GPU is often shared with a language model
-SHARE = 0.6  # of the free memory, for slots; the rest is left to graphs and other processes
+STREAM_POSITIONS = 640  # of a text of 300 characters, read as slowly as is plausible
+SHARE = 0.85  # of the free memory, for keys at most; the rest is left to graphs and codec state
 
 
-def fitting_streams(bytes_per_stream: int, device: torch.device) -> int:
-    """`DEFAULT_STREAMS`, or as many as fit in the device's free memory."""
-    if device.type != "cuda":
-        return DEFAULT_STREAMS
-    free, _ = torch.cuda.mem_get_info(device)
-    return max(1, min(DEFAULT_STREAMS, int(SHARE * free / bytes_per_stream)))
+def pool_size(
+    max_streams: int, num_positions: int, bytes_per_page: int, device: torch.device
+) -> int:
+    """Pages for `max_streams` ordinary texts and one of the longest, or as many as fit in memory.
+
+    The longest, of `num_positions`, always fits alone, and no more are allocated than all slots
+    could hold.
+    """
+    longest = num_pages(num_positions)
+    wanted = min(max_streams * num_pages(STREAM_POSITIONS) + longest, max_streams * longest)
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        wanted = min(wanted, int(SHARE * free / bytes_per_page))
+    return max(longest, wanted)
 
 
 @contextmanager

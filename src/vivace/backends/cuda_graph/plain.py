@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes, Place
+from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.frame_maker import bans, draw_residual_codes, noise_table
 from vivace.model.cache import KeyValueCache
@@ -97,31 +98,44 @@ class SlotAttention:
         self._table, self._place = table, place
         seen = torch.arange(place.span, device=place.num_keys.device) < place.num_keys[:, None]
         self._mask = seen[:, None, None]  # [B, 1, 1, span]
+        self._unseen = ~seen[:, None, :, None]
+        self._page, self._offset = _place(table, place.slots, place.position)
+        self._pages = table.pages[place.slots, : num_pages(place.span)]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Query heads of one KV head become its query positions: [B, kv_heads, group, head_dim]."""
-        slots, position = self._place.slots, self._place.position
         keys, values = self._table.keys[layer], self._table.values[layer]
-        keys[slots, :, position] = k[:, :, 0]
-        values[slots, :, position] = v[:, :, 0]
-        keys, values = (part[slots, :, : self._place.span] for part in (keys, values))
+        keys[self._page, :, self._offset] = k[:, :, 0]
+        values[self._page, :, self._offset] = v[:, :, 0]
+        keys, values = self._gather(keys), self._gather(values)
         grouped = q.unflatten(1, (k.shape[1], -1)).squeeze(3)
         out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=self._mask)
         return out.flatten(1, 2).unsqueeze(2)
+
+    def _gather(self, cache: Tensor) -> Tensor:
+        """[B, kv_heads, span, head_dim]; 0 where pages hold what other slots left, maybe NaN."""
+        found = cache[self._pages].transpose(1, 2).flatten(2, 3)[:, :, : self._place.span]
+        return found.masked_fill(self._unseen, 0)
 
 
 class StoringAttention:
     """Causal attention within a prompt; stores its keys and values in the slot's KV cache."""
 
     def __init__(self, table: SlotTable, slots: Tensor, positions: Tensor) -> None:
-        self._table, self._slots, self._positions = table, slots, positions
+        self._table = table
+        self._page, self._offset = _place(table, slots, positions)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self._table.keys[layer][self._slots, :, self._positions] = k[0].transpose(0, 1)
-        self._table.values[layer][self._slots, :, self._positions] = v[0].transpose(0, 1)
+        self._table.keys[layer][self._page, :, self._offset] = k[0].transpose(0, 1)
+        self._table.values[layer][self._page, :, self._offset] = v[0].transpose(0, 1)
         group = q.shape[1] // k.shape[1]
         k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _place(table: SlotTable, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's page, and its place in the page."""
+    return table.pages[slots, positions // PAGE], positions % PAGE
 
 
 def shape_of(draws: Draws, num_codes: int, *, is_predictor: bool) -> Shape:

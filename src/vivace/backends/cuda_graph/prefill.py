@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from vivace.backends.cuda_graph.buckets import PROMPT_ROWS, TILE, fit
 from vivace.backends.cuda_graph.frame import Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
+from vivace.backends.cuda_graph.pages import num_pages
 from vivace.backends.cuda_graph.slot_table import SlotTable
 from vivace.backends.cuda_graph.state_cache import StateCache
 from vivace.model.config import SPEAKER
@@ -68,7 +69,7 @@ class Prefill:
         return self._kept.num_bytes
 
     def run(self, prompts: Sequence[Prompt], slots: Sequence[int]) -> None:
-        """Prefill these prompts into these slots."""
+        """Prefill these prompts into these slots, whose pages the table has already."""
         self._write_speakers(prompts, slots)
         found = [self._recall(*each) for each in zip(prompts, slots, strict=True)]
         columns = [self._columns(*each) for each in zip(prompts, slots, found, strict=True)]
@@ -158,19 +159,21 @@ class Prefill:
         kept = self._kept.get(_shared_key(prompt)) if self._shares(prompt) else None
         if kept is None:
             return 0
-        keys, values = kept
-        length = keys.shape[2]
-        self._table.keys[:, slot, :, :length] = keys
-        self._table.values[:, slot, :, :length] = values
-        return length
+        pages = self._shared_pages(prompt, slot)
+        self._table.keys.index_copy_(1, pages, kept[0])
+        self._table.values.index_copy_(1, pages, kept[1])
+        return _num_shared(prompt)
 
     def _keep(self, prompt: Prompt, slot: int) -> None:
         if not self._shares(prompt) or _shared_key(prompt) in self._kept:
             return
-        length = _num_shared(prompt)
-        keys, values = self._table.keys[:, slot], self._table.values[:, slot]
-        state = (keys[:, :, :length].clone(), values[:, :, :length].clone())
+        pages = self._shared_pages(prompt, slot)
+        state = (self._table.keys.index_select(1, pages), self._table.values.index_select(1, pages))
         self._kept.put(_shared_key(prompt), state)
+
+    def _shared_pages(self, prompt: Prompt, slot: int) -> Tensor:
+        """The slot's pages that hold the prefix; what else the last holds is never attended to."""
+        return self._table.pages[slot, : num_pages(_num_shared(prompt))].long()
 
     def _shares(self, prompt: Prompt) -> bool:
         """Whether to cache the prefix; layers that do not pack need every prompt from row 0."""

@@ -1,6 +1,7 @@
 """The slots' state on the device, in tensors whose addresses never change, as graphs need.
 
 Each tensor has one column or row per slot, and a last one that is padding for incomplete batches.
+Keys and values are in pages (pages.py), and `pages` says which are a slot's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vivace.backends.base import SlotStatus
+from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.model.config import TalkerConfig
 from vivace.speech import SamplingParams
 
@@ -80,15 +82,20 @@ class FreshSlot:
     row: int
     sampling: SamplingParams
     num_rows: int  # of the prompt
-    max_frames: int
+    pages: Sequence[int]  # reserved so far
+    max_frames: int  # in the end
     text_ids: Sequence[int]  # to be fed, one per frame, at most `SlotTable.num_texts`
     is_complete: bool  # no more text will be appended
 
+    @property
+    def num_reserved(self) -> int:
+        """Frames that its pages hold."""
+        return min(self.max_frames, PAGE * len(self.pages) - self.num_rows)
 
-def bytes_per_slot(config: TalkerConfig, num_positions: int, dtype: torch.dtype) -> int:
-    """Size of a slot's KV cache; its other state is small in comparison."""
+
+def bytes_per_page(config: TalkerConfig, dtype: torch.dtype) -> int:
     width = config.num_key_value_heads * config.head_dim * dtype.itemsize
-    return 2 * config.num_hidden_layers * (num_positions + 1) * width
+    return 2 * config.num_hidden_layers * PAGE * width
 
 
 class SlotTable:
@@ -96,11 +103,13 @@ class SlotTable:
         self,
         config: TalkerConfig,
         num_slots: int,
-        num_positions: int,
+        num_positions: int,  # of a slot, at most: a multiple of PAGE
         num_texts: int,
         device: torch.device,
         dtype: torch.dtype,
+        pool_size: int,  # pages of all slots together
     ) -> None:
+        assert num_positions % PAGE == 0
         self._device = device
         self.config = config
         self.num_slots, self.num_positions, self.num_texts = num_slots, num_positions, num_texts
@@ -108,13 +117,16 @@ class SlotTable:
         self.padding = num_slots  # the row that belongs to no slot
         kv_shape = (
             config.num_hidden_layers,
-            num_slots,
+            pool_size + 1,  # padding writes to the last page
             config.num_key_value_heads,
-            num_positions + 1,  # padding writes to the last position
+            PAGE,
             config.head_dim,
         )
         self.keys = torch.zeros(kv_shape, dtype=dtype, device=device)
         self.values = torch.zeros(kv_shape, dtype=dtype, device=device)
+        # Where no page is reserved, and for the position `num_positions`, it is the padding's.
+        self._no_page, width = pool_size, num_pages(num_positions) + 1
+        self.pages = torch.full((rows, width), self._no_page, dtype=torch.int32, device=device)
         self.hidden = torch.zeros(rows, config.hidden_size, dtype=dtype, device=device)
         self.code_sum = torch.zeros_like(self.hidden)
         self.history = torch.zeros(rows, config.vocab_size, dtype=torch.bool, device=device)
@@ -128,7 +140,7 @@ class SlotTable:
 
     @property
     def num_bytes(self) -> dict[str, int]:
-        kept = (self.hidden, self.code_sum, self.history, self.text_ids, self.ring)
+        kept = (self.hidden, self.code_sum, self.history, self.text_ids, self.ring, self.pages)
         return {
             "keys and values": self.keys.nbytes + self.values.nbytes,
             "slots": sum(tensor.nbytes for tensor in kept),
@@ -147,8 +159,10 @@ class SlotTable:
         """Initialise the rows of these slots with a single host-to-device copy."""
         width = max(len(slot.text_ids) for slot in fresh)
         block = self.upload([self._line(slot, width) for slot in fresh], torch.int64)
-        row, numbers, scales, texts = block.split([1, len(NUMBERS), len(SCALES), width], dim=1)
+        sizes = [1, len(NUMBERS), len(SCALES), self.pages.shape[1], width]
+        row, numbers, scales, pages, texts = block.split(sizes, dim=1)
         rows = row[:, 0]
+        self.pages.index_copy_(0, rows, pages.int())
         self.history.index_fill_(0, rows, False)
         self.numbers.index_copy_(1, rows, numbers.T)
         self.scales.index_copy_(1, rows, scales.view(torch.float64).T.float())
@@ -156,7 +170,7 @@ class SlotTable:
             self.text_ids[:, :width].index_copy_(0, rows, texts.int())
 
     def _line(self, slot: FreshSlot, width: int) -> list[int]:
-        """Row, numbers, scales as the bits of float64, and text ids padded to `width`."""
+        """Row, numbers, scales as the bits of float64, pages, and text ids padded to `width`."""
         numbers, scales = self._numbers(slot), _scales(slot.sampling)
         bits = np.array([scales[name] for name in SCALES]).view(np.int64).tolist()
         padding = [0] * (width - len(slot.text_ids))
@@ -164,6 +178,8 @@ class SlotTable:
             slot.row,
             *(numbers.get(name, 0) for name in NUMBERS),
             *bits,
+            *slot.pages,
+            *[self._no_page] * (self.pages.shape[1] - len(slot.pages)),
             *slot.text_ids,
             *padding,
         ]
@@ -175,7 +191,7 @@ class SlotTable:
             Number.POSITION: slot.num_rows,
             Number.NUM_TEXTS: len(slot.text_ids),
             Number.IS_COMPLETE: int(slot.is_complete),
-            Number.MAX_FRAMES: slot.max_frames,
+            Number.MAX_FRAMES: slot.num_reserved,
             Number.MIN_FRAMES: min(sampling.min_frames, 2**62),
             Number.SEED: sampling.seed or 0,
             Number.IS_GREEDY: int(sampling.temperature == 0),
@@ -183,6 +199,15 @@ class SlotTable:
             Number.PREDICTOR_IS_GREEDY: int(sampling.residual_temperature == 0),
             Number.PREDICTOR_LAST: _last(sampling.predictor_top_k, predictor.vocab_size),
         }
+
+    def append_pages(self, row: int, start: int, pages: Sequence[int], num_reserved: int) -> None:
+        """Give a slot further pages; one that stopped at the end of its last page goes on."""
+        self.pages[row, start : start + len(pages)] = self.upload(pages, torch.int32)
+        numbers = self.numbers[:, row]
+        is_stopped = numbers[Number.STATUS] == LENGTH
+        goes_on = is_stopped & (numbers[Number.NUM_FRAMES] < num_reserved)
+        numbers[Number.STATUS].masked_fill_(goes_on, RUNNING)
+        numbers[Number.MAX_FRAMES].fill_(num_reserved)
 
     def append_texts(self, row: int, start: int, ids: Sequence[int], is_complete: bool) -> int:
         """Append text ids after the first `start`; returns their new number.

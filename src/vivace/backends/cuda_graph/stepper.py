@@ -29,6 +29,8 @@ class LiveSlot:
     row: int
     sampling: SamplingParams
     num_rows: int  # of the prompt
+    num_pages: int  # reserved so far
+    max_frames: int  # in the end
     num_texts: int
     is_complete: bool  # no more text will come
     num_frames: int = 0  # copied to the host
@@ -111,6 +113,8 @@ def _settle(
 ) -> tuple[Codes, SlotStatus]:
     """Take over a report: the frames after the first `num_before`, and the slot's new state."""
     status, num_frames = STATUSES[row[0]], int(row[1])  # as in REPORT
+    if status == "length" and num_frames < slot.max_frames:
+        status = "running"  # it waits for a page
     ring = row[len(REPORT) :].reshape(RING, -1)
     codes = ring[np.arange(num_before, num_frames) % RING].astype(np.int64)
     slot.status, slot.num_frames, slot.num_queued = status, num_frames, num_queued

@@ -1,7 +1,7 @@
 // One step of the talker for each row of a batch in one launch: all layers, with attention to the slots' keys.
 //
 // Attention is split into chunks of KEYS keys, counted from a slot's first, so a row's sums do not depend on its
-// batch. The copying warp brings keys and values through the ring like weights; the new token's are added in shared
+// batch. A chunk is one page of the KV cache. The copying warp brings keys and values through the ring like weights; the new token's are added in shared
 // memory. A block that attends to one of several chunks publishes its partial sums, and the block of the last chunk
 // merges them.
 //
@@ -23,16 +23,17 @@ struct KernelArguments {
     const Weights* weights;
     const u16* x;                 // [batch, HIDDEN]
     u16* hidden;                  // [batch, HIDDEN]: output, normalised
-    u16* keys;                    // [LAYERS, slots, KV_HEADS, positions, HEAD_DIM]
+    u16* keys;                    // [LAYERS, pages, KV_HEADS, KEYS, HEAD_DIM]
     u16* values;
+    const int* pages;             // [slots, pages_stride]: of each chunk of a slot's keys
     const s64* slots;             // [batch]
     const s64* position;          // where the new key is stored
     const s64* num_keys;          // that the row attends to, the new one included
     u64* partials;                // [batch, KV_HEADS, max_chunks, GROUP, PARTIAL]: a float and a tag each
     u32* exchange;                // two of Exchange
     u32* control;                 // launches, and blocks that gave up
-    s64 layer_stride, slot_stride, head_stride;  // of keys and values, in numbers
-    u32 batch, max_chunks, shared_bytes, padding;
+    s64 layer_stride, page_stride, head_stride;  // of keys and values, in numbers
+    u32 batch, max_chunks, shared_bytes, pages_stride;
 };
 
 // Results that blocks exchange; one half is cleared while the other is used.
@@ -74,8 +75,10 @@ struct Unit {
 
     DEVICE_MEMBER bool is_last() const { return chunk + 1 == num_chunks; }
 
-    DEVICE_MEMBER u64 base(const KernelArguments& r, const Shared& shared, u32 layer) const {
-        return layer * r.layer_stride + shared.slot[row] * r.slot_stride + head * r.head_stride;
+    // Where the keys or values of the page begin that a position is in.
+    DEVICE_MEMBER u64 page(const KernelArguments& r, const Shared& shared, u32 layer, u32 position) const {
+        const int page = __ldg(r.pages + (u64)shared.slot[row] * r.pages_stride + position / KEYS);
+        return layer * r.layer_stride + page * r.page_stride + head * r.head_stride;
     }
 
     DEVICE_MEMBER u64* partial(const KernelArguments& r, u32 chunk, u32 query) const {
@@ -106,7 +109,7 @@ DEVICE void fetch_attention(Ring& ring, const KernelArguments& r, const Shared& 
     for (u32 index = last_first(); index < shared.units[r.batch]; index += gridDim.x) {
         const Unit unit = find_unit(shared, index);
         const u32 begin = unit.chunk * KEYS, num_old = min(shared.num_keys[unit.row] - 1 - begin, (u32)KEYS);
-        const u64 at = unit.base(r, shared, layer) + begin * HEAD_DIM;
+        const u64 at = unit.page(r, shared, layer, begin);
         ring.fetch_heads(r.keys + at, num_old, lane);
         ring.fetch_heads(r.values + at, num_old, lane);
     }
@@ -160,8 +163,8 @@ DEVICE void prepare_heads(Block& b, const Unit& unit, u32 layer, u8* keys, u8* v
     }
     const u32 newest = b.shared.num_keys[unit.row] - 1 - unit.chunk * KEYS;
     store_eight((line == GROUP ? keys : values) + newest * HEAD_BYTES + 16 * i, turned);
-    u16* cache = (line == GROUP ? b.request.keys : b.request.values) + unit.base(b.request, b.shared, layer);
-    store_eight(reinterpret_cast<u8*>(cache + (u64)position * HEAD_DIM + 8 * i), turned);
+    u16* page = (line == GROUP ? b.request.keys : b.request.values) + unit.page(b.request, b.shared, layer, position);
+    store_eight(reinterpret_cast<u8*>(page + position % KEYS * HEAD_DIM + 8 * i), turned);
 }
 
 // Rows of values past the newest, which may hold anything, become 0.

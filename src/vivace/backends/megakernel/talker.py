@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph.frame import Place
+from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.slot_table import SlotTable
 from vivace.backends.megakernel.kernel import (
     MAX_BATCH,
@@ -25,7 +26,7 @@ from vivace.model.talker import Qwen3TTS
 if TYPE_CHECKING:
     from vivace.backends.cuda_graph.launch import Heads
 
-KEYS = 64  # of a chunk
+KEYS = PAGE  # of a chunk
 
 
 class KernelArguments(ctypes.Structure):
@@ -35,12 +36,12 @@ class KernelArguments(ctypes.Structure):
         *(
             (name, c_uint64)
             for name in (
-                "weights", "x", "hidden", "keys", "values", "slots", "position", "num_keys",
-                "partials", "exchange", "control",
+                "weights", "x", "hidden", "keys", "values", "pages", "slots", "position",
+                "num_keys", "partials", "exchange", "control",
             )
         ),
-        *((name, c_int64) for name in ("layer_stride", "slot_stride", "head_stride")),
-        *((name, c_uint32) for name in ("batch", "max_chunks", "shared_bytes", "padding")),
+        *((name, c_int64) for name in ("layer_stride", "page_stride", "head_stride")),
+        *((name, c_uint32) for name in ("batch", "max_chunks", "shared_bytes", "pages_stride")),
     )  # fmt: skip
 
 
@@ -107,7 +108,7 @@ class TalkerKernel:
         self._rope = [heads.cos.contiguous(), heads.sin.contiguous()]  # kept alive
         layers = [each for block in blocks(body.layers) for each in layer_tensors(block)]
         self._weights = self._kernel.pointers([*layers, body.norm.weight, *self._rope])
-        self._max_chunks = -(-table.keys.shape[3] // KEYS)
+        self._max_chunks = num_pages(table.num_positions)
         num_sums = MAX_BATCH * size.heads * self._max_chunks * (size.head_dim + 2)
         self._partials = torch.zeros(num_sums, dtype=torch.int64, device=model.device)
 
@@ -120,13 +121,15 @@ class TalkerKernel:
         batch, size = len(x), self._dimensions
         rows = batch * (2 * max(size.inter, size.mixed, size.hidden) + 16)
         self._kernel.check_shared(self._kernel.shared_bytes + -(-rows // 128) * 128, batch)
-        x, hidden, keys = x.contiguous(), torch.empty_like(x), self._table.keys
+        x, hidden = x.contiguous(), torch.empty_like(x)
+        keys, pages = self._table.keys, self._table.pages
         request = KernelArguments(
             weights=self._weights.data_ptr(),
             x=x.data_ptr(),
             hidden=hidden.data_ptr(),
             keys=keys.data_ptr(),
             values=self._table.values.data_ptr(),
+            pages=pages.data_ptr(),
             slots=place.slots.data_ptr(),
             position=place.position.data_ptr(),
             num_keys=place.num_keys.data_ptr(),
@@ -134,12 +137,12 @@ class TalkerKernel:
             exchange=self._kernel.exchange.data_ptr(),
             control=self._kernel.control.data_ptr(),
             layer_stride=keys.stride(0),
-            slot_stride=keys.stride(1),
+            page_stride=keys.stride(1),
             head_stride=keys.stride(2),
             batch=batch,
             max_chunks=self._max_chunks,
             shared_bytes=self._kernel.most_shared,
-            padding=0,
+            pages_stride=pages.stride(0),
         )
         self._kernel.launch(request)
         return hidden

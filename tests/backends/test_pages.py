@@ -1,0 +1,238 @@
+"""Keys in pages: whoever holds which, the same codes; nothing waits for ever, nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import Tiny
+from slots import make_prompt, params, speak
+from vivace.backends.cuda_graph import backend as backend_module
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.pages import PAGE, PagePool
+from vivace.errors import BackendFullError
+from vivace.prompt import Prompt, build_prompt
+from vivace.speech import SamplingParams
+
+TEXT = "The needle in the haystack."
+
+
+@pytest.fixture(scope="module")
+def part(tiny: Callable[[str], Tiny]) -> Tiny:
+    return tiny("custom_voice_projected")
+
+
+@pytest.fixture
+def backend_of(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int, int], CudaGraphBackend]:
+    """A backend with so many pages and slots."""
+
+    def build(size: int, max_streams: int = 8) -> CudaGraphBackend:
+        monkeypatch.setattr(backend_module, "pool_size", lambda *_: size)
+        return CudaGraphBackend(part.model, part.codec, max_streams=max_streams, max_frames=320)
+
+    return build
+
+
+def long(seed: int, num_frames: int) -> SamplingParams:
+    return params(seed, min_frames=num_frames, max_frames=num_frames)
+
+
+def prompt_of(part: Tiny, num_rows: int) -> Prompt:
+    def build(num_ids: int) -> Prompt:
+        ids = [5] * num_ids
+        return build_prompt(
+            part.checkpoint.config, ids, role_ids=[1, 2, 3], layout="whole", preset="ryan"
+        )
+
+    return build(num_rows - len(build(0)))
+
+
+# --- The pool ---------------------------------------------------------------------------------
+
+
+def test_pages_are_given_once_and_come_back() -> None:
+    pool = PagePool(10)
+    first, second = pool.open(0, 3, 4), pool.open(1, 5, 5)
+    assert first is not None
+    assert second is not None
+    assert sorted({*first, *second}) == sorted([*first, *second])
+    assert pool.num_free == 2
+    more = pool.grow(0, 4)
+    assert len(more) == 1
+    assert pool.grow(0, 9) == []  # it has its most
+    pool.close(0)
+    pool.close(1)
+    assert pool.num_free == 10
+
+
+def test_a_slot_waits_rather_than_block_those_that_may_need_more() -> None:
+    pool = PagePool(10)
+    assert pool.open(0, 2, 8) is not None
+    assert pool.open(1, 4, 4) is not None
+    assert pool.open(2, 1, 8) is not None  # the second ends, and there are 7 for the first's 6
+    assert pool.open(3, 3, 8) is None  # the second ends, and there are 4 for its 5
+    assert pool.open(3, 3, 3) is not None  # it gives them back
+    assert pool.grow(0, 8) == []
+    pool.close(1)
+    assert len(pool.grow(2, 8)) == 4
+    pool.close(3)
+    assert pool.grow(0, 8) == []  # three are free, and the third needs them to end
+    assert len(pool.grow(2, 8)) == 3
+    pool.close(2)
+    assert len(pool.grow(0, 8)) == 6
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_slots_that_ask_in_any_order_all_get_their_most_and_end(seed: int) -> None:
+    choice, pool = random.Random(seed), PagePool(20)
+    waiting = [(row, choice.randint(1, 20)) for row in range(40)]
+    held: dict[int, int] = {}
+    most: dict[int, int] = {}
+    while waiting or held:
+        has_moved = False
+        if waiting:
+            row, wanted = waiting[0]
+            pages = pool.open(row, choice.randint(1, wanted), wanted)
+            if pages is not None:
+                waiting.pop(0)
+                held[row], most[row], has_moved = len(pages), wanted, True
+        for row in choice.sample(list(held), len(held)):
+            num_more = len(pool.grow(row, held[row] + choice.randint(1, 5)))
+            held[row] += num_more
+            has_moved = has_moved or num_more > 0
+            if held[row] == most[row]:
+                pool.close(row)
+                del held[row]
+                has_moved = True
+        assert has_moved, "all of them wait for each other"
+    assert pool.num_free == 20
+
+
+# --- Codes ------------------------------------------------------------------------------------
+
+
+def test_a_slot_says_the_same_on_any_pages(
+    part: Tiny, backend_of: Callable[..., CudaGraphBackend]
+) -> None:
+    """Neighbours that come and go leave it pages in no order; its keys fill three."""
+    backend, prompt, short = backend_of(24), prompt_of(part, 120), make_prompt(part, "Hay.")
+    expected = speak(part.backend(), prompt, params(3))
+    others = [backend.admit(short, params(n)) for n in range(6)]
+    for other in (others[1], others[4], others[2]):
+        backend.release(other)
+    slot = backend.admit(prompt, params(3))
+    pages = backend._table.pages[backend._slots[slot].row, :3].tolist()
+    assert pages not in (sorted(pages), sorted(pages, reverse=True))
+    frames = [backend.step(slots, 8) for slots in ([slot], [slot, others[0]], [slot])]
+    assert np.array_equal(np.concatenate([step.of(0) for step in frames]), expected)
+    for each in (slot, others[0], others[3], others[5]):
+        backend.release(each)
+    assert backend._pool.num_free == 24
+
+
+def test_numbers_that_are_not_finite_stay_in_their_slot(
+    part: Tiny, backend_of: Callable[..., CudaGraphBackend]
+) -> None:
+    """What a failed slot leaves in its pages and in the padding's is never read."""
+    backend, prompt = backend_of(8), make_prompt(part, TEXT)
+    with torch.inference_mode():
+        for cache in (backend._table.keys, backend._table.values):
+            cache.fill_(torch.nan)
+    slots = [backend.admit(prompt, params(seed)) for seed in (3, 4, 5)]  # and one of padding
+    frames = backend.step(slots, 6)
+    assert frames.status == ("running",) * 3
+
+
+# --- Running out ------------------------------------------------------------------------------
+
+
+def test_a_prompt_without_pages_waits_and_is_not_overtaken(
+    part: Tiny, backend_of: Callable[..., CudaGraphBackend]
+) -> None:
+    backend, prompt = backend_of(6), make_prompt(part, TEXT)
+    first = backend.admit(prompt, long(1, 150))
+    requests = [(prompt, params(2)), (prompt, long(3, 300)), (prompt, params(4))]
+    small, large, last = backend.admit_many(requests)
+    assert isinstance(small, int)
+    assert isinstance(large, BackendFullError)
+    assert isinstance(last, BackendFullError)
+    assert "pages" in str(large)
+    for slot in (first, small):
+        backend.release(slot)
+    assert all(isinstance(slot, int) for slot in backend.admit_many(requests[1:]))
+
+
+def test_a_slot_takes_its_last_pages_when_it_gets_there_or_pauses_until_there_are_some(
+    part: Tiny, backend_of: Callable[..., CudaGraphBackend]
+) -> None:
+    """Two slots of a page each that will need two, and three pages."""
+    backend, prompt, eager = backend_of(3), prompt_of(part, PAGE - 18), part.backend()
+    requests = [(prompt, params(seed, min_frames=24)) for seed in (1, 2)]
+    slots = [backend.admit(*request) for request in requests]
+    assert backend._pool.num_free == 1
+    first, second = backend.step(slots[:1], 24), backend.step(slots[1:], 20)
+    assert (first.lengths, first.status) == ((24,), ("length",))
+    assert (second.lengths, second.status) == ((18,), ("running",))
+    paused = backend.step(slots[1:], 4)
+    assert (paused.lengths, paused.status) == ((0,), ("running",))
+    backend.release(slots[0])
+    rest = backend.step(slots[1:], 24)
+    assert (rest.lengths, rest.status) == ((6,), ("length",))
+    assert np.array_equal(first.of(0), speak(eager, *requests[0]))
+    assert np.array_equal(np.concatenate([second.of(0), rest.of(0)]), speak(eager, *requests[1]))
+    backend.release(slots[1])
+    assert backend._pool.num_free == 3
+
+
+def test_live_text_reserves_pages_as_it_comes(
+    part: Tiny, backend_of: Callable[..., CudaGraphBackend]
+) -> None:
+    backend, sampling = backend_of(12), params(9, max_frames=300, min_frames=300)
+    ids = part.tokenizer.encode(TEXT)
+    slot = backend.admit(make_prompt(part, TEXT[0], is_complete=False), sampling)
+    assert backend._pool.num_free == 12 - 3  # of 300 frames there would be five
+    first = backend.step([slot], 4)
+    backend.extend(slot, ids[1:], is_last=True)
+    assert backend._pool.num_free == 12 - 4
+    second = backend.step([slot], 20)
+    assert (first.status, second.status) == (("waiting",), ("running",))
+    whole = speak(part.backend(), make_prompt(part, TEXT), params(9, min_frames=24))
+    codes = np.concatenate([first.of(0), second.of(0)])
+    assert np.array_equal(codes, whole[: len(codes)])
+
+
+def test_a_thousand_joins_and_leaves_leave_no_page_behind(
+    part: Tiny, backend_of: Callable[..., CudaGraphBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, choice, prompt = backend_of(20, 16), random.Random(3), make_prompt(part, "Hay.")
+    live = make_prompt(part, "Hay.", is_complete=False)
+    monkeypatch.setattr(backend._prefill, "run", lambda *_: None)
+    monkeypatch.setattr(backend._codec, "reset", lambda *_: None)
+    slots, num_joined, num_refused = list[int](), 0, 0
+    while num_joined < 1000:
+        for _ in range(choice.randint(1, 4)):
+            try:
+                assert len(slots) < 16
+                sampling = long(num_joined, choice.randint(1, 320))
+                slots.append(backend.admit(choice.choice([prompt, live]), sampling))
+                num_joined += 1
+            except (BackendFullError, AssertionError):
+                num_refused += 1
+        for slot in choice.sample(slots, choice.randint(0, len(slots))):
+            if choice.random() < 0.5:
+                with torch.inference_mode():
+                    backend._grow(backend._slots[slot], choice.randint(1, 320))
+                continue
+            backend.release(slot)
+            slots.remove(slot)
+    assert num_refused > 50
+    for slot in slots:
+        backend.release(slot)
+    assert (backend._pool.num_free, len(backend._free)) == (20, 16)
+    assert sorted(backend._pool._free) == list(range(20))

@@ -1,0 +1,168 @@
+"""A backend that has slots left and no memory: its requests wait in order, and nothing spins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from scripted import ScriptedBackend, script, wait_until, wait_until_empty
+
+from vivace.backends.base import Admission, Frames, Slot
+from vivace.engine.engine import Engine
+from vivace.engine.guard import frame_budget
+from vivace.engine.utterance import Utterance
+from vivace.errors import BackendFullError, EngineError
+from vivace.prompt import Prompt
+from vivace.speech import SamplingParams
+
+
+@dataclass
+class PagedBackend(ScriptedBackend):
+    """Ten frames to a page; slots among `starved` make no frame while another slot is there."""
+
+    num_pages: int = 4
+    num_asked: int = 0
+    starved: tuple[int, ...] = ()  # seeds
+
+    def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
+        slots: list[Slot | Exception] = []
+        for prompt, sampling in requests:
+            is_full = any(isinstance(slot, BackendFullError) for slot in slots)
+            slots.append(self._full() if is_full else self._try(prompt, sampling))
+        return slots
+
+    def _try(self, prompt: Prompt, sampling: SamplingParams) -> Slot | Exception:
+        self.num_asked += 1
+        num_held = sum(life.length // 10 for life in self.lives.values())
+        if num_held + prompt.text_ids[0] // 10 > self.num_pages:
+            return self._full()
+        return self.admit(prompt, sampling)
+
+    def _full(self) -> BackendFullError:
+        return BackendFullError(1, 1, 0, self.num_pages)
+
+    def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
+        waits = [len(self.lives) > 1 and self.lives[slot].name in self.starved for slot in slots]
+        lengths = [self.lives[slot].length for slot in slots]
+        for slot, is_waiting in zip(slots, waits, strict=True):
+            if is_waiting:
+                self.lives[slot].length = self.lives[slot].made
+        frames = super().step(slots, num_frames)
+        for slot, length in zip(slots, lengths, strict=True):
+            self.lives[slot].length = length
+        pairs = zip(waits, frames.status, strict=True)
+        status = tuple("running" if is_waiting else each for is_waiting, each in pairs)
+        return Frames(frames.codes, frames.lengths, status)  # type: ignore[arg-type]
+
+
+def submit(engine: Engine, seed: int, num_frames: int, num_wanted: int = 1000) -> Utterance:
+    utterance = Utterance(
+        prompt=script(num_frames),
+        sampling=SamplingParams(seed=seed),
+        wake=lambda: None,
+        is_guarded=False,
+        has_budget=False,
+    )
+    engine.submit(utterance)
+    engine.request(utterance, num_wanted)
+    return utterance
+
+
+def hold(engine: Engine, seed: int, num_frames: int) -> Utterance:
+    """One that runs, and is not read any more."""
+    utterance = submit(engine, seed, num_frames, 1)
+    wait_until(lambda: utterance.is_ready)
+    utterance.num_wanted = 0
+    return utterance
+
+
+def settle(engine: Engine) -> None:
+    """Several turns, if there is anything to do in them."""
+    for _ in range(5):
+        engine.call(lambda: None)
+
+
+def test_a_request_without_memory_waits_and_is_not_overtaken() -> None:
+    backend = PagedBackend()
+    engine = Engine(backend)
+    given = [submit(engine, seed, length) for seed, length in ((1, 20), (2, 40), (3, 10), (4, 30))]
+    wait_until(lambda: all(one.is_over for one in given))
+    assert [one.error for one in given] == [None] * 4
+    assert backend.admitted == [1, 2, 3, 4]
+    wait_until_empty(engine, backend)
+
+
+def test_a_request_is_tried_again_only_when_another_has_left() -> None:
+    backend = PagedBackend()
+    engine = Engine(backend)
+    first = hold(engine, 1, 30)
+    second, third = submit(engine, 2, 20), submit(engine, 3, 10)
+    wait_until(lambda: backend.num_asked >= 2)
+    settle(engine)
+    assert (backend.num_asked, engine.num_waiting, engine.num_running) == (2, 2, 1)
+    engine.cancel(first)
+    wait_until(lambda: second.is_over and third.is_over)
+    assert (second.error, third.error, backend.admitted) == (None, None, [1, 2, 3])
+    wait_until_empty(engine, backend)
+
+
+def test_a_request_that_waits_for_memory_can_be_cancelled() -> None:
+    backend = PagedBackend()
+    engine = Engine(backend)
+    first = hold(engine, 1, 30)
+    second, third = submit(engine, 2, 40), submit(engine, 3, 30)
+    settle(engine)
+    engine.cancel(second)
+    engine.cancel(first)
+    wait_until(lambda: third.is_over)
+    assert (third.error, backend.admitted) == (None, [1, 3])
+    wait_until_empty(engine, backend)
+
+
+def test_a_stream_that_waits_for_memory_takes_no_turns_until_another_has_left() -> None:
+    backend = PagedBackend(num_pages=10, starved=(2,))
+    engine = Engine(backend)
+    first = hold(engine, 1, 30)
+    second = submit(engine, 2, 20)
+    wait_until(lambda: len(backend.admitted) == 2)
+    settle(engine)
+    num_steps = len(backend.steps)
+    settle(engine)
+    assert len(backend.steps) == num_steps
+    assert (second.is_over, second.num_made) == (False, 0)
+    engine.cancel(first)
+    wait_until(lambda: second.is_over)
+    assert (second.error, second.num_made) == (None, 20)
+    wait_until_empty(engine, backend)
+
+
+def test_a_backend_without_memory_for_anybody_is_told_and_not_waited_for() -> None:
+    backend = PagedBackend(num_pages=0)
+    engine = Engine(backend)
+    given = [submit(engine, seed, 10) for seed in (1, 2)]
+    wait_until(lambda: all(one.is_over for one in given))
+    for one in given:
+        assert isinstance(one.error, EngineError)
+        with pytest.raises(EngineError, match="memory"):
+            one.take(1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "max_frames", "min_frames"),
+    [
+        ({}, frame_budget(40), 2),
+        ({"sampling": SamplingParams(max_frames=30)}, 30, 2),
+        ({"sampling": SamplingParams(min_frames=1000)}, frame_budget(40), frame_budget(40)),
+        ({"has_budget": False}, SamplingParams().max_frames, 2),
+        ({"is_text_complete": False}, SamplingParams().max_frames, 2),
+    ],
+)
+def test_the_backend_is_asked_for_no_more_frames_than_the_budget(
+    changes: dict[str, object], max_frames: int, min_frames: int
+) -> None:
+    options = {"sampling": SamplingParams(), "num_text_ids": 40, **changes}
+    one = Utterance(prompt=script(1), wake=lambda: None, **options)  # type: ignore[arg-type]
+    prompt, sampling = one.admission
+    assert prompt is one.prompt
+    assert (sampling.max_frames, sampling.min_frames) == (max_frames, min_frames)

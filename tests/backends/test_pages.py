@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,8 @@ from slots import make_prompt, params, speak
 from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.pages import PAGE, PagePool
+from vivace.engine.engine import Engine
+from vivace.engine.utterance import Utterance
 from vivace.errors import BackendFullError
 from vivace.prompt import Prompt, build_prompt
 from vivace.speech import SamplingParams
@@ -205,6 +208,26 @@ def test_live_text_reserves_pages_as_it_comes(
     whole = speak(part.backend(), make_prompt(part, TEXT), params(9, min_frames=24))
     codes = np.concatenate([first.of(0), second.of(0)])
     assert np.array_equal(codes, whole[: len(codes)])
+
+
+def test_an_engine_speaks_more_than_its_pages_hold_one_after_another(
+    part: Tiny, backend_of: Callable[..., CudaGraphBackend]
+) -> None:
+    backend, prompt = backend_of(5), prompt_of(part, PAGE)
+    engine, samplings = Engine(backend), [params(seed, max_frames=8) for seed in range(4)]
+    given = [
+        Utterance(prompt=prompt, sampling=each, wake=lambda: None, has_budget=False)
+        for each in samplings
+    ]
+    for one in given:
+        engine.submit(one)
+        engine.request(one, 9)
+    while not all(one.is_over for one in given):
+        time.sleep(0.01)
+    eager = part.backend()
+    for one, sampling in zip(given, samplings, strict=True):
+        assert np.array_equal(one.take(8).codes, speak(eager, prompt, sampling))
+    assert engine.call(lambda: backend._pool.num_free) == 5
 
 
 def test_a_thousand_joins_and_leaves_leave_no_page_behind(

@@ -298,10 +298,14 @@ class CudaGraphBackend:
 
     def _grow(self, slot: LiveSlot, num_frames: int) -> None:
         """Pages for so many frames of the slot, as far as there are any for it now."""
-        if slot.is_over or slot.row == self._table.padding:
+        num_positions = slot.num_rows + min(num_frames, slot.max_frames)
+        if (
+            num_positions <= PAGE * slot.num_pages
+            or slot.is_over
+            or slot.row == self._table.padding
+        ):
             return
-        count = num_pages(slot.num_rows + min(num_frames, slot.max_frames))
-        if count > slot.num_pages and (more := self._pool.grow(slot.row, count)):
+        if more := self._pool.grow(slot.row, num_pages(num_positions)):
             start = slot.num_pages
             slot.num_pages += len(more)
             num_reserved = min(slot.max_frames, PAGE * slot.num_pages - slot.num_rows)

@@ -67,8 +67,8 @@ class PagePool:
     def _is_safe(self, row: int, num_more: int) -> bool:
         """Whether all slots can still get their most in some order if this one gets more now."""
         num_free = self.num_free - num_more
-        if num_free < 0:
-            return False
+        if num_free < 0 or all(each.num_missing <= num_free for each in self._leases.values()):
+            return num_free >= 0
         leases = [
             (lease.num_missing - num_more, len(lease.pages) + num_more)
             if each == row

@@ -11,6 +11,7 @@ from scripted import ScriptedBackend, script, wait_until, wait_until_empty
 from vivace.backends.base import Admission, Frames, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.guard import frame_budget
+from vivace.engine.scheduler import EngineLimits, Scheduler
 from vivace.engine.utterance import Utterance
 from vivace.errors import BackendFullError, EngineError
 from vivace.prompt import Prompt
@@ -56,14 +57,18 @@ class PagedBackend(ScriptedBackend):
         return Frames(frames.codes, frames.lengths, status)  # type: ignore[arg-type]
 
 
-def submit(engine: Engine, seed: int, num_frames: int, num_wanted: int = 1000) -> Utterance:
-    utterance = Utterance(
+def make_utterance(seed: int, num_frames: int) -> Utterance:
+    return Utterance(
         prompt=script(num_frames),
         sampling=SamplingParams(seed=seed),
         wake=lambda: None,
         is_guarded=False,
         has_budget=False,
     )
+
+
+def submit(engine: Engine, seed: int, num_frames: int, num_wanted: int = 1000) -> Utterance:
+    utterance = make_utterance(seed, num_frames)
     engine.submit(utterance)
     engine.request(utterance, num_wanted)
     return utterance
@@ -91,6 +96,37 @@ def test_a_request_without_memory_waits_and_is_not_overtaken() -> None:
     assert [one.error for one in given] == [None] * 4
     assert backend.admitted == [1, 2, 3, 4]
     wait_until_empty(engine, backend)
+
+
+def test_a_refused_request_keeps_its_place_before_those_that_came_later() -> None:
+    scheduler = Scheduler(EngineLimits(), 3)
+    given = [make_utterance(seed, 10) for seed in range(5)]
+    scheduler.queue.extend(given)
+    assert scheduler.plan().admitted == tuple(given[:3])
+    scheduler.wait_for_memory(given[1:3], [])
+    assert (scheduler.running, list(scheduler.queue)) == (given[:1], given[1:])
+    assert scheduler.plan().admitted == ()
+    scheduler.remove(given[4], 1.0)  # it only waited
+    assert scheduler.plan().admitted == ()
+    scheduler.remove(given[0], 1.0)
+    assert scheduler.plan().admitted == tuple(given[1:4])
+
+
+def test_a_starved_stream_is_neither_stepped_nor_made_ahead() -> None:
+    scheduler = Scheduler(EngineLimits(), 3)
+    given = [make_utterance(seed, 10) for seed in range(3)]
+    scheduler.running.extend(given)
+    for slot, one in enumerate(given):
+        one.admit(slot, 0.0)
+        one.make(4, "running")
+        one.num_rendered, one.num_wanted = 4, 8
+    scheduler.wait_for_memory([], given[:1])
+    scheduler.wait_for_memory([], given[1:2])
+    assert scheduler.plan().stepped == scheduler.plan(is_rendering=True).stepped == (given[2],)
+    given[0].num_wanted = given[1].num_wanted = 0
+    assert scheduler.plan(is_rendering=True).stepped == (given[2],)
+    scheduler.remove(given[2], 1.0)
+    assert scheduler.plan(is_rendering=True).stepped == tuple(given[:2])
 
 
 def test_a_request_is_tried_again_only_when_another_has_left() -> None:

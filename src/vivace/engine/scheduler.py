@@ -97,17 +97,16 @@ class Scheduler:
         while self.queue and self._has_slot():
             self.running.append(self.queue.popleft())
             admitted.append(self.running[-1])
-        missing = [one for one in self.running if self._num_missing(one)]
+        running = [one for one in self.running if one not in self._starved]
+        missing = [one for one in running if self._num_missing(one)]
         if not missing and not is_rendering:
             return Plan(tuple(admitted))
-        batch = self._batch()
+        batch = self._batch(running)
         num_frames = self._num_frames(missing, batch) if batch else 0
         return Plan(tuple(admitted), tuple(batch), num_frames)
 
     def _num_missing(self, utterance: Utterance) -> int:
         """Of one that is admitted in this turn, all that its reader wants."""
-        if utterance in self._starved:
-            return 0
         if utterance.state is State.QUEUED:
             return utterance.num_wanted
         return utterance.num_missing
@@ -126,15 +125,14 @@ class Scheduler:
         wanted = max(fewest, pace.min_frames if self.runs_ahead else 1)
         return min(wanted, most, pace.max_frames)
 
-    def _batch(self) -> list[Utterance]:
+    def _batch(self, running: Sequence[Utterance]) -> list[Utterance]:
         """Those whose readers wait, and those whose readers will be back soon."""
         max_ahead = PACES[self.limits.profile].max_ahead if self.runs_ahead else 0
         batch = [
             one
-            for one in self.running
+            for one in running
             if self._num_missing(one)
             or (one.num_made and one.state is State.RUNNING and one.num_ahead < max_ahead)
-            if one not in self._starved
         ]
         # First audio that is being rendered has the device to itself, unless a reader waits.
         return batch if any(self._num_missing(one) or one.num_rendered for one in batch) else []

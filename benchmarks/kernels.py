@@ -1,134 +1,208 @@
-"""Microseconds of the fused products by shape, rows and tile size; the basis of tiles.py.
+"""A roofline of the GPU kernels: time, bytes, FLOPs and share of the measured peaks, by batch.
 
-    python benchmarks/kernels.py --json benchmarks/results/x.json
+    python benchmarks/kernels.py 0.6B-CustomVoice 1.7B-CustomVoice --batches 1 8 64 256 \
+        --json benchmarks/results/kernels-h200.json
 
-Each product runs over enough copies of its weight that none stays in the cache, as one graph.
+One frame of talker and predictor (CUDA graph backend) and eight frames of the codec, random weights
+of true shape. A kernel's time is its own, launched alone; the frame's is that of its graph, where
+kernels overlap. Bytes count every operand once.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from persistent import CUDA, copy_bandwidth, default_draws, time_graph
+from shapes import load_configs, random_module
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from triton.runtime.jit import JITFunction
 
-from vivace.backends.cuda_graph import launch
-from vivace.backends.cuda_graph.tiles import Tiles
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.codec_fused import FusedDecoder
+from vivace.backends.cuda_graph.frame import Place
 from vivace.cli.bench.machine import machine
-from vivace.model.layers import RMSNorm
+from vivace.model.codec import Codec
+from vivace.model.config import parse_model_config
+from vivace.model.talker import Qwen3TTS
 
-CASES = {  # columns, depth, what is fused
-    "0.6B qkv": (4096, 1024, "norm"),
-    "0.6B o": (1024, 2048, "residual"),
-    "0.6B gate-up": (3072, 1024, "gated"),
-    "0.6B down": (1024, 3072, "residual"),
-    "1.7B qkv": (4096, 2048, "norm"),
-    "1.7B o": (2048, 2048, "residual"),
-    "1.7B gate-up": (6144, 2048, "gated"),
-    "1.7B down": (2048, 6144, "residual"),
-}
-ROWS = (1, 8, 32, 64, 128, 256, 512, 1024)
-LARGE = [
-    Tiles(32, 64, 256, 3),
-    Tiles(32, 128, 128, 3),
-    Tiles(64, 32, 128, 4),
-    Tiles(64, 64, 128, 4),
-    Tiles(64, 128, 64, 4),
-    Tiles(128, 128, 64, 3, num_warps=8),
-]
-LARGE_RESIDUAL = [  # of one depth, which the sum's order follows
-    Tiles(32, 16, 256, 3),
-    Tiles(32, 32, 256, 3),
-    Tiles(64, 32, 256, 2),
-    Tiles(64, 64, 256, 2),
-]
-BYTES = 200e6  # of weights in one graph: several times the cache
+NUM_POSITIONS = 200  # keys in every slot
+CODEC_FRAMES = 8
+TABLES = {"embedding", "tables", "keys", "values", "history", "cos", "sin", "ring"}  # read in part
+
+
+@dataclass(slots=True)
+class Kernel:
+    """All launches of one kernel with the same operands' shapes."""
+
+    name: str
+    shape: str
+    num_bytes: int
+    flops: int
+    times_us: list[float] = field(default_factory=list)
+
+    def report(self, peaks: dict[str, float]) -> dict[str, Any]:
+        us = sum(self.times_us) / max(1, len(self.times_us))
+        floor_us = 1e6 * max(
+            self.num_bytes / peaks["bytes_per_s"], self.flops / peaks[self._peak()]
+        )
+        return {
+            "kernel": self.name,
+            "shape": self.shape,
+            "launches": len(self.times_us),
+            "us": round(us, 2),
+            "total_us": round(sum(self.times_us), 1),
+            "bytes": self.num_bytes,
+            "flops": self.flops,
+            "share_of_peak": round(floor_us / us, 3) if us else None,
+        }
+
+    def _peak(self) -> str:
+        return "float16_flops_per_s"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="stop after")
+    parser.add_argument("shapes", nargs="+", help="names of released models")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64, 256])
+    parser.add_argument("--no-codec", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    deadline = time.monotonic() + arguments.seconds
-    results: list[dict[str, Any]] = []
     with torch.inference_mode():
-        for (name, case), rows in itertools.product(CASES.items(), ROWS):
-            found = measure(case, rows, deadline)
-            results.append({"case": name, "rows": rows, "us": found})
-            best = sorted(found.items(), key=lambda item: item[1])[:4]
-            floor = weight_bytes(case) / 4.3e6
-            print(f"{name:<14} rows {rows:<3} floor {floor:5.2f} us;", best, flush=True)
+        peaks = measure_peaks()
+        print(peaks, flush=True)
+        results = [
+            result
+            for shape in arguments.shapes
+            for result in measure_model(shape, arguments.batches, peaks)
+        ]
+        if not arguments.no_codec:
+            results += measure_codec(arguments.batches, peaks)
     if arguments.json:
-        report = {"benchmark": "kernels", "machine": machine(), "results": results}
+        report = {"benchmark": "kernels", "machine": machine(), "peaks": peaks, "results": results}
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def weight_bytes(case: tuple[int, int, str]) -> int:
-    columns, depth, fused = case
-    return 2 * columns * depth * (2 if fused == "gated" else 1)
+def measure_peaks() -> dict[str, float]:
+    a, b = (torch.randn(8192, 8192, device=CUDA, dtype=torch.float16) for _ in range(2))
+    product_ms = time_graph(lambda: a @ b, 10)
+    return {
+        "bytes_per_s": copy_bandwidth(),
+        "float16_flops_per_s": 2 * 8192**3 / (product_ms / 1000),
+    }
 
 
-def candidates(num_rows: int, depth: int, fused: str) -> list[Tiles]:
-    if num_rows > 64:
-        return LARGE_RESIDUAL if fused == "residual" else LARGE
-    rows = 16 if num_rows <= 16 else 32
-    columns = (8, 16, 32) if rows == 16 else (16, 32, 64)
-    cuts = itertools.product(columns, (128, 256, 512), (2, 4))
-    small = [Tiles(rows, n, k, stages) for n, k, stages in cuts if depth % k == 0]
-    return small if rows == 16 or fused == "residual" else [*small, *LARGE]
+def measure_model(
+    shape: str, batches: list[int], peaks: dict[str, float]
+) -> Iterator[dict[str, Any]]:
+    config, codec_config = load_configs(shape)
+    model = random_module(Qwen3TTS, parse_model_config(config), CUDA, torch.bfloat16)
+    codec = random_module(Codec, codec_config, CUDA, torch.float32)
+    codec.fold()
+    backend = CudaGraphBackend(
+        model, codec, max_streams=max(batches), max_frames=256, is_capturing=False
+    )
+    layers, width = backend._layers, backend.model.config.talker_config.hidden_size
+    for batch in batches:
+        x = torch.randn(batch, width, device=CUDA).bfloat16()
+        position = torch.full((batch,), NUM_POSITIONS, device=CUDA)
+        place = Place(torch.arange(batch, device=CUDA), position, position + 1, 256)
+        draws, rows = default_draws(batch), torch.arange(batch, device=CUDA)
+        kind = draws.kind
+        parts: dict[str, Callable[[], object]] = {
+            "talker": lambda x=x, place=place: layers.read(x, place),
+            "predictor": lambda x=x, draws=draws: layers.speak(x, draws),
+            "frame": lambda rows=rows, kind=kind: backend._stepper._loop.make(rows, 256, kind),
+        }
+        for part, work in parts.items():
+            yield show(f"{shape} {part}", batch, work, peaks)
 
 
-def measure(case: tuple[int, int, str], num_rows: int, deadline: float) -> dict[str, float]:
-    columns, depth, fused = case
-    count = max(8, int(BYTES / weight_bytes(case)))
-    height = 2 * columns if fused == "gated" else columns
-    weights = torch.randn(count, height, depth, device="cuda", dtype=torch.bfloat16)
-    x = torch.randn(num_rows, depth, device="cuda", dtype=torch.bfloat16)
-    residual = torch.randn(num_rows, columns, device="cuda", dtype=torch.bfloat16)
-    norm = RMSNorm(depth, 1e-6).to("cuda", torch.bfloat16)
-    norm.weight.data.fill_(1.0)
-    options: dict[str, Any] = {
-        "norm": {"norm": norm},
-        "gated": {"norm": norm, "is_gated": True},
-        "residual": {"residual": residual},
-    }[fused]
-    product = launch.residual_linear if fused == "residual" else launch.linear
-    found = {}
-    for cut in candidates(num_rows, depth, fused):
-        if time.monotonic() > deadline:
-            break
-        key = f"{cut.rows}x{cut.columns}x{cut.depth} {cut.num_stages} {cut.num_warps}"
-        try:
-            found[key] = time_products(lambda weight: product(x, weight, **options), weights, cut)
-        except RuntimeError as error:  # too much shared memory
-            found[key] = float("inf")
-            print(key, str(error).splitlines()[0])
-    return found
+def measure_codec(batches: list[int], peaks: dict[str, float]) -> Iterator[dict[str, Any]]:
+    _, config = load_configs("0.6B-CustomVoice")
+    codec = random_module(Codec, config, CUDA, torch.float32)
+    codec.fold()
+    decoder = FusedDecoder(codec, 65, is_half=True)
+    for batch in [batch for batch in batches if batch <= 64]:
+        rows = torch.arange(batch, device=CUDA)
+        codes = torch.randint(2048, (batch, CODEC_FRAMES, 16), device=CUDA)
+        work: Callable[[], object] = lambda rows=rows, codes=codes: decoder.decode(rows, codes)  # noqa: E731
+        yield show(f"codec, half, {CODEC_FRAMES} frames", batch, work, peaks)
 
 
-def time_products(product: Callable[[Tensor], Tensor], weights: Tensor, cut: Tiles) -> float:
-    """Microseconds of one product in a chain of them."""
-    launch.tiles = lambda *_, **__: cut
-    product(weights[0])
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for weight in weights:
-            product(weight)
-    graph.replay()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(5):
-        graph.replay()
-    end.record()
-    end.synchronize()
-    return round(1000 * start.elapsed_time(end) / 5 / len(weights), 3)
+def show(
+    name: str, batch: int, work: Callable[[], object], peaks: dict[str, float]
+) -> dict[str, Any]:
+    graph_ms = round(time_graph(work, 20), 3)
+    kernels = sorted(profiled(work), key=lambda each: -sum(each.times_us))
+    reports = [each.report(peaks) for each in kernels]
+    print(f"\n{name}, batch {batch}: {graph_ms} ms as a graph", flush=True)
+    for each in reports[:14]:
+        print(
+            f"  {each['total_us']:8.1f} us {each['launches']:4d} x {each['us']:7.2f} "
+            f"{each['share_of_peak']} {each['kernel']} {each['shape']}"
+        )
+    return {"part": name, "batch": batch, "graph_ms": graph_ms, "kernels": reports}
+
+
+def profiled(work: Callable[[], object]) -> list[Kernel]:
+    """The kernels of one run, with their times."""
+    work()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as run, recorded() as launches:
+        work()
+        torch.cuda.synchronize()
+    events = [e for e in run.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    kernels: dict[tuple[str, str], Kernel] = {}
+    left = {name: iter(calls) for name, calls in launches.items()}
+    for event in sorted(events, key=lambda e: e.time_range.start):
+        call = next(left.get(event.name, iter(())), None)
+        new = call or Kernel("PyTorch: " + event.name[:60], "", 0, 0)
+        kernel = kernels.setdefault((new.name, new.shape), new)
+        kernel.times_us.append(event.time_range.elapsed_us())
+    return list(kernels.values())
+
+
+@contextmanager
+def recorded() -> Iterator[dict[str, list[Kernel]]]:
+    """Launches of Triton kernels in their order, by name."""
+    launches: dict[str, list[Kernel]] = defaultdict(list)
+    run = JITFunction.run
+
+    def record(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(self.arg_names, args, strict=False))
+        launches[self.__name__].append(describe(self.__name__, given))
+        return run(self, *args, **kwargs)
+
+    JITFunction.run = record
+    try:
+        yield launches
+    finally:
+        JITFunction.run = run
+
+
+def describe(name: str, given: dict[str, Any]) -> Kernel:
+    tensors = {key: value for key, value in given.items() if isinstance(value, Tensor)}
+    whole = {key: tensor for key, tensor in tensors.items() if key not in TABLES}
+    num_bytes = sum(tensor.nbytes for tensor in whole.values())
+    if "num_keys" in tensors and "keys" in tensors:
+        keys = tensors["keys"]
+        num_bytes += 2 * len(tensors["num_keys"]) * NUM_POSITIONS * keys[0, :, 0].nbytes
+    flops, shape = 0, ""
+    if "weight" in tensors and tensors["weight"].dim() > 1:
+        x, weight = tensors["x"], tensors["weight"]
+        rows = x.numel() // x.shape[-1]
+        flops = 2 * rows * weight.numel()
+        shape = f"{rows} rows x {list(weight.shape)}"
+    return Kernel(name, shape, num_bytes, flops)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel
 
-from vivace.backends.cuda_graph import attention_kernels, launch, product_kernels, tiles
+from vivace.backends.cuda_graph import attention_kernels, product_kernels, products, tiles
 
 pytestmark = pytest.mark.gpu
 
@@ -24,7 +24,7 @@ NUMBERS = {
     "pages": "*i32",
     **dict.fromkeys(("eps", "softmax_scale"), "fp32"),
     **dict.fromkeys(("slots", "positions", "num_keys"), "*i64"),
-    **dict.fromkeys(("part_out", "part_max", "part_sum"), "*fp32"),
+    **dict.fromkeys(("part_out", "part_max", "part_sum", "parts"), "*fp32"),
 }
 ATTENTION = {"NUM_KV": 8, "GROUP": 2, "D": 128, "OVERLAPS": False}
 PRODUCT = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 64, "DEPTH": 1024, "IS_EVEN": True}
@@ -33,7 +33,7 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
         attention_kernels.attend_frame_kernel,
         {**ATTENTION, "NUM_NEW": 1, "NUM_POSITIONS": 16, "BLOCK": 16},
     ),
-    (attention_kernels.attend_slots_kernel, {**ATTENTION, "CHUNK": 64, "NUM_CHUNKS": 4}),
+    (attention_kernels.attend_slots_kernel, {**ATTENTION, "CHUNK": 64, "NUM_CHUNKS": 4, "SPAN": 4}),
     (attention_kernels.store_keys_kernel, {**ATTENTION, "BLOCK": 8, "CHUNK": 64}),
     (attention_kernels.attend_prompts_kernel, {**ATTENTION, "ROWS": 8, "BLOCK": 16, "CHUNK": 64}),
     (product_kernels.rms_norm_kernel, {"BLOCK": 1024, "OVERLAPS": False}),
@@ -41,7 +41,8 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
         product_kernels.linear_kernel,
         {**PRODUCT, "NORM_ROWS": 1, "HAS_BIAS": True, "IS_GATED": True, "OVERLAPS": False},
     ),
-    (product_kernels.residual_linear_kernel, {**PRODUCT, "PARTS": 4, "OVERLAPS": False}),
+    (product_kernels.residual_linear_kernel, {**PRODUCT, "OVERLAPS": False}),
+    (product_kernels.residual_norm_kernel, {"BLOCK": 1024, "OVERLAPS": False}),
 ]
 
 
@@ -65,7 +66,7 @@ def compiled(
 
 
 def has_fused_rounding(kernel: Any, constants: dict[str, Any], *, is_rotating: bool) -> bool:
-    fusion = launch.options(torch.empty(0), is_rotating=is_rotating)["enable_fp_fusion"]
+    fusion = products.options(torch.empty(0), is_rotating=is_rotating)["enable_fp_fusion"]
     code = compiled(kernel, constants, enable_fp_fusion=fusion).asm["ptx"]
     return re.search(r"fma\.rn\.\S*bf16", code) is not None
 
@@ -97,9 +98,7 @@ def test_products_fit_into_the_shared_memory_of_every_gpu(
         constants = {"BLOCK_M": cut.rows, "BLOCK_N": cut.columns, "BLOCK_K": cut.depth}
         constants |= {"DEPTH": tiles.power_of_two(depth), "IS_EVEN": True, "OVERLAPS": False}
         kernel: Any = product_kernels.residual_linear_kernel
-        if "has_residual" in shape:
-            constants |= {"PARTS": tiles.NUM_WARPS}
-        else:
+        if "has_residual" not in shape:
             kernel = product_kernels.linear_kernel
             constants |= {"NORM_ROWS": 0, "HAS_BIAS": False, "IS_GATED": "is_gated" in shape}
         options = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}

@@ -25,8 +25,9 @@ from vivace.speech import SamplingParams
 pytest.importorskip("triton")
 from teacher_forced import distance, predictor_logits, share_within, talker_states
 
-from vivace.backends.cuda_graph import launch
+from vivace.backends.cuda_graph import launch, products
 from vivace.backends.cuda_graph.codec_fused import FusedDecoder
+from vivace.backends.cuda_graph.products import Residual
 
 pytestmark = [
     pytest.mark.gpu,
@@ -53,7 +54,9 @@ def make_norm(size: int) -> RMSNorm:
     return norm
 
 
-@pytest.mark.parametrize(("depth", "columns"), [(1024, 4096), (3072, 1024), (96, 32), (64, 192)])
+@pytest.mark.parametrize(
+    ("depth", "columns"), [(1024, 4096), (3072, 1024), (6144, 2048), (96, 32), (64, 192)]
+)
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 32, 64, 128, 256, 1024])
 def test_products_round_as_the_reference_for_any_batch(
     depth: int, columns: int, num_rows: int
@@ -61,17 +64,22 @@ def test_products_round_as_the_reference_for_any_batch(
     x, residual = random_rows(num_rows, depth), random_rows(num_rows, columns)
     weight, norm = random_rows(columns, depth, scale=depth**-0.5), make_norm(depth)
     normed = ops.rms_norm(x, norm.weight, norm.eps)
-    found = launch.linear(x, weight, norm=norm)
+    found = Residual(x, norm).linear(weight)
     assert share_within(found, normed @ weight.T, 1) > 0.99
-    summed = launch.residual_linear(x, weight, residual)
-    assert share_within(summed, residual + x @ weight.T, 1) > 0.99
-    gated = launch.linear(x, weight, norm=norm, is_gated=True)
+    later = make_norm(columns)
+    summed = Residual(residual, norm).add_linear(x, weight, later)
+    assert share_within(summed.rows, residual + x @ weight.T, 1) > 0.99
+    assert torch.equal(summed.normalised(), products.rms_norm(summed.rows, later))
+    gated = Residual(x, norm).linear(weight, is_gated=True)
     gate, up = (normed @ weight.T).chunk(2, dim=-1)
     assert share_within(gated, ops.gated_mlp(gate, up), 2) > 0.99
     for some in (slice(-1, None), slice(-9, None), slice(-40, None)):
-        assert torch.equal(launch.linear(x[some], weight, norm=norm), found[some])
-        assert torch.equal(launch.linear(x[some], weight, norm=norm, is_gated=True), gated[some])
-        assert torch.equal(launch.residual_linear(x[some], weight, residual[some]), summed[some])
+        few = Residual(x[some], norm)
+        assert torch.equal(few.linear(weight), found[some])
+        assert torch.equal(few.linear(weight, is_gated=True), gated[some])
+        few_summed = Residual(residual[some], norm).add_linear(x[some], weight, later)
+        assert torch.equal(few_summed.rows, summed.rows[some])
+        assert torch.equal(few_summed.normalised(), summed.normalised()[some])
 
 
 def test_noise_is_that_of_the_reference_to_the_bit() -> None:

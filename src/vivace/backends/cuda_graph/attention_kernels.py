@@ -37,31 +37,27 @@ def attend_slots_kernel(
     slots, positions, num_keys, part_out, part_max, part_sum,
     pages_stride, page_stride, head_stride, eps, softmax_scale,
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
-    CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, OVERLAPS: tl.constexpr,
+    CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr,
+    SPAN: tl.constexpr,  # chunks of one block
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """Attention of one new token per row to one chunk of its slot's keys, for one KV head."""
+    """Attention of one new token per row to chunks of its slot's keys, for one KV head."""
     dtype: tl.constexpr = qkv.dtype.element_ty
-    row, head, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * SPAN
     wait_for_last(OVERLAPS)
     count = tl.load(num_keys + row).to(tl.int32)
-    begin = chunk * CHUNK
-    if begin >= count:
+    if first * CHUNK >= count:
         return
     position = tl.load(positions + row).to(tl.int32)
     slot_pages = pages + tl.load(slots + row) * pages_stride
-    base = tl.load(slot_pages + chunk).to(tl.int64) * page_stride + head * head_stride
     start = qkv + row * (GROUP + 2) * NUM_KV * D
     d = tl.arange(0, D)[None, :]
-    i = tl.arange(0, CHUNK)
-    t = begin + i
-    is_old, is_new = (t < count) & (t != position), t == position
-    k = tl.load(keys + base + i[:, None] * D + d, mask=is_old[:, None], other=0.0)
-    v = tl.load(values + base + i[:, None] * D + d, mask=is_old[:, None], other=0.0)
     one = tl.arange(0, 1)
     k_head = start + (GROUP * NUM_KV + head + one) * D
     new_k = _rotated(k_head, one == 0, k_weight, cos, sin, position + one, eps, D, dtype)
     new_v = tl.load(start + ((GROUP + 1) * NUM_KV + head) * D + d)
-    if count <= begin + CHUNK:  # the last chunk stores the new token
+    end = tl.minimum(first + SPAN, tl.cdiv(count, CHUNK))
+    if end * CHUNK >= count:  # the last chunk's block stores the new token
         page = tl.load(slot_pages + position // CHUNK).to(tl.int64)
         at = page * page_stride + head * head_stride + (position % CHUNK) * D + d
         tl.store(keys + at, new_k)
@@ -69,17 +65,24 @@ def attend_slots_kernel(
     r = tl.arange(0, 16)  # query heads of this key head
     q_head = start + (head * GROUP + r) * D
     q = _rotated(q_head, r < GROUP, q_weight, cos, sin, position + r * 0, eps, D, dtype)
-    k = tl.where(is_new[:, None], new_k, k)
-    v = tl.where(is_new[:, None], new_v, v)
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * softmax_scale
-    scores = tl.where((t < count)[None, :], scores, -float("inf"))
-    peak = tl.max(scores, 1)
-    p = tl.exp(scores - peak[:, None])
-    mixed = tl.dot(p.to(dtype), v, input_precision="ieee")
-    part = (row * NUM_KV * GROUP + head * GROUP + r) * NUM_CHUNKS + chunk
-    tl.store(part_out + part[:, None].to(tl.int64) * D + d, mixed, mask=(r < GROUP)[:, None])
-    tl.store(part_max + part, peak, mask=r < GROUP)
-    tl.store(part_sum + part, tl.sum(p, 1), mask=r < GROUP)
+    i = tl.arange(0, CHUNK)
+    for chunk in range(first, end):
+        t = chunk * CHUNK + i
+        is_old, is_new = (t < count) & (t != position), t == position
+        base = tl.load(slot_pages + chunk).to(tl.int64) * page_stride + head * head_stride
+        k = tl.load(keys + base + i[:, None] * D + d, mask=is_old[:, None], other=0.0)
+        v = tl.load(values + base + i[:, None] * D + d, mask=is_old[:, None], other=0.0)
+        k = tl.where(is_new[:, None], new_k, k)
+        v = tl.where(is_new[:, None], new_v, v)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * softmax_scale
+        scores = tl.where((t < count)[None, :], scores, -float("inf"))
+        peak = tl.max(scores, 1)
+        p = tl.exp(scores - peak[:, None])
+        mixed = tl.dot(p.to(dtype), v, input_precision="ieee")
+        part = (row * NUM_KV * GROUP + head * GROUP + r) * NUM_CHUNKS + chunk
+        tl.store(part_out + part[:, None].to(tl.int64) * D + d, mixed, mask=(r < GROUP)[:, None])
+        tl.store(part_max + part, peak, mask=r < GROUP)
+        tl.store(part_sum + part, tl.sum(p, 1), mask=r < GROUP)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from vivace.backends.cuda_graph import launch
+from vivace.backends.cuda_graph import launch, products
 from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes, Place
 from vivace.backends.cuda_graph.launch import (
     Drawn,
@@ -23,10 +23,11 @@ from vivace.backends.cuda_graph.launch import (
     SlotKeys,
 )
 from vivace.backends.cuda_graph.plain import shape_of
+from vivace.backends.cuda_graph.products import Residual
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.frame_maker import NUM_SPECIAL, bans
 from vivace.model.config import PredictorConfig, TalkerConfig
-from vivace.model.layers import Block, Linear, Rope
+from vivace.model.layers import Block, Linear, RMSNorm, Rope
 from vivace.model.talker import Qwen3TTS
 from vivace.sampling import shape_scores, talker_scores
 from vivace.speech import SamplingParams
@@ -83,9 +84,8 @@ class FusedLayers:
 
     def _run_talker(self, x: Tensor, attend: Attend) -> Tensor:
         body, table = self._talker.model, self._table
-        for block, keys, values in zip(_blocks(body.layers), table.keys, table.values, strict=True):
-            x = _run_block(block, x, SlotKeys(keys, values), attend)
-        return launch.rms_norm(x, body.norm)
+        caches = [SlotKeys(*each) for each in zip(table.keys, table.values, strict=True)]
+        return _run_blocks(_blocks(body.layers), x, body.norm, caches, attend).normalised()
 
     def speak(self, hidden: Tensor, draws: Draws) -> FrameCodes:
         batch, width = hidden.shape
@@ -98,7 +98,7 @@ class FusedLayers:
         noise = self._noise(draws)
         x = torch.empty(batch, 2, width, dtype=hidden.dtype, device=device)
         x[:, 0] = hidden
-        logits = launch.linear(hidden, self._talker.codec_head.weight)
+        logits = products.linear(hidden, self._talker.codec_head.weight)
         self._draw(logits, noise, draws, 0, x[:, 1], drawn)
         self._speak_rest(x, noise, draws, drawn)
         return FrameCodes(drawn.codes, drawn.code_sum.to(hidden.dtype), drawn.is_finite > 0)
@@ -116,18 +116,16 @@ class FusedLayers:
         predictor, rows = self._predictor, x.flatten(0, 1)
         if self._config.has_projection:
             projection = cast("Linear", predictor.small_to_mtp_projection)
-            rows = launch.linear(rows, projection.weight, bias=projection.bias)
+            rows = products.linear(rows, projection.weight, bias=projection.bias)
         first = book + 1 - num_new
 
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
             return launch.attend_frame(qkv, block, self._frame_heads, cache, first, num_new)
 
-        blocks = _blocks(predictor.model.layers)
-        for block, cache in zip(blocks, self._frame_cache(batch), strict=True):
-            rows = _run_block(block, rows, cache, attend)
-        last = rows.unflatten(0, (batch, num_new))[:, -1]
+        body, caches = predictor.model, self._frame_cache(batch)
+        stream = _run_blocks(_blocks(body.layers), rows, body.norm, caches, attend)
         head = cast("Linear", predictor.lm_head[book - 1])
-        return launch.linear(last, head.weight, norm=predictor.model.norm)
+        return stream.every(num_new).linear(head.weight)
 
     def _draw(
         self, logits: Tensor, noise: Tensor, draws: Draws, book: int, next_x: Tensor, drawn: Drawn
@@ -203,11 +201,21 @@ def _blocks(layers: nn.ModuleList) -> list[Block]:
     return [cast("Block", layer) for layer in layers]
 
 
-def _run_block(block: Block, x: Tensor, cache: SlotKeys, attend: Attend) -> Tensor:
-    """Rows [M, hidden] through attention and MLP, each with its residual connection."""
-    attention, mlp = block.self_attn, block.mlp
-    qkv = launch.linear(x, attention.qkv_weight, norm=block.input_layernorm)
-    attended = attend(qkv, block, cache)
-    x = launch.residual_linear(attended, attention.o_proj.weight, x)
-    inner = launch.linear(x, mlp.gate_up_weight, norm=block.post_attention_layernorm, is_gated=True)
-    return launch.residual_linear(inner, mlp.down_proj.weight, x)
+def _run_blocks(
+    blocks: Sequence[Block],
+    rows: Tensor,  # [M, hidden]
+    last_norm: RMSNorm,
+    caches: Sequence[SlotKeys],
+    attend: Attend,
+) -> Residual:
+    norms = [*(block.input_layernorm for block in blocks[1:]), last_norm]
+    stream = Residual(rows, blocks[0].input_layernorm)
+    for block, cache, next_norm in zip(blocks, caches, norms, strict=True):
+        attention, mlp = block.self_attn, block.mlp
+        attended = attend(stream.linear(attention.qkv_weight), block, cache)
+        stream = stream.add_linear(
+            attended, attention.o_proj.weight, block.post_attention_layernorm
+        )
+        inner = stream.linear(mlp.gate_up_weight, is_gated=True)
+        stream = stream.add_linear(inner, mlp.down_proj.weight, next_norm)
+    return stream

@@ -1,4 +1,4 @@
-"""Launches of the fused kernels: output allocation, grids and options."""
+"""Launches of the kernels of attention and draws: output allocation, grids and options."""
 
 from __future__ import annotations
 
@@ -7,60 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph import attention_kernels, draw_kernels, product_kernels
+from vivace.backends.cuda_graph import attention_kernels, draw_kernels
 from vivace.backends.cuda_graph.buckets import TILE
 from vivace.backends.cuda_graph.pages import PAGE
-from vivace.backends.cuda_graph.tiles import NUM_WARPS, Tiles, power_of_two, tiles
+from vivace.backends.cuda_graph.products import options
+from vivace.backends.cuda_graph.tiles import num_multiprocessors, power_of_two
 from vivace.model.layers import Block, RMSNorm
 
-MAX_FUSED_NORM_ROWS = 2  # more rows get a norm kernel of their own instead of one in every block
-CHUNK = PAGE  # keys per attention block
-
-
-def rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
-    """Rows [M, K], each contiguous."""
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    product_kernels.rms_norm_kernel[(len(x),)](
-        x, norm.weight, out, x.shape[1], x.stride(0), norm.eps,
-        BLOCK=power_of_two(x.shape[1]), num_warps=NUM_WARPS, **options(x),
-    )  # fmt: skip
-    return out
-
-
-def linear(
-    x: Tensor,
-    weight: Tensor,
-    *,
-    norm: RMSNorm | None = None,
-    bias: Tensor | None = None,
-    is_gated: bool = False,
-) -> Tensor:
-    """norm(x) [M, K] times weight [N, K]; `is_gated`: the weight is gate over up, [2N, K]."""
-    num_rows, depth = x.shape
-    if norm is not None and num_rows > MAX_FUSED_NORM_ROWS:
-        x, norm = rms_norm(x, norm), None
-    columns = weight.shape[0] // 2 if is_gated else weight.shape[0]
-    out = torch.empty(num_rows, columns, dtype=x.dtype, device=x.device)
-    cut = tiles(out, depth, is_gated=is_gated)
-    product_kernels.linear_kernel[_grid(out, cut)](
-        x, weight, bias, None if norm is None else norm.weight, out,
-        num_rows, columns, depth, x.stride(0), 0.0 if norm is None else norm.eps,
-        NORM_ROWS=0 if norm is None else num_rows, HAS_BIAS=bias is not None,
-        IS_GATED=is_gated, **_cut(cut, out, depth), **options(x),
-    )  # fmt: skip
-    return out
-
-
-def residual_linear(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
-    """residual [M, N] plus x [M, K] times weight [N, K]."""
-    num_rows, depth = x.shape
-    out = torch.empty_like(residual)
-    cut = tiles(out, depth, has_residual=True)
-    product_kernels.residual_linear_kernel[_grid(out, cut)](
-        x, weight, residual, out, num_rows, len(weight), depth, x.stride(0),
-        PARTS=NUM_WARPS, **_cut(cut, out, depth), **options(x),
-    )  # fmt: skip
-    return out
+CHUNK = PAGE  # keys of one step of attention
+MAX_SPAN = 4  # chunks of a block, where there are blocks enough
+SLOT_WARPS, MERGE_WARPS, FRAME_WARPS = 2, 1, 4  # the fastest on an H200, for all batch sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +91,21 @@ def attend_slots(
     q_norm, k_norm = _norms(block)
     batch, num_chunks = len(qkv), scratch.peak.shape[2]
     out = torch.empty(batch, heads.width, dtype=qkv.dtype, device=qkv.device)
-    attention_kernels.attend_slots_kernel[(batch, heads.num_kv_heads, num_chunks)](
+    span = MAX_SPAN if batch * heads.num_kv_heads >= 2 * num_multiprocessors(qkv.device) else 1
+    grid = (batch, heads.num_kv_heads, -(-num_chunks // span))
+    attention_kernels.attend_slots_kernel[grid](
         qkv, cache.keys, cache.values, pages.table,
         q_norm.weight, k_norm.weight, heads.cos, heads.sin,
         slots, positions, num_keys, scratch.out, scratch.peak, scratch.total,
         *_strides(cache, pages), q_norm.eps, heads.head_dim**-0.5,
         NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
-        CHUNK=CHUNK, NUM_CHUNKS=num_chunks, num_warps=4, **options(qkv, is_rotating=True),
+        CHUNK=CHUNK, NUM_CHUNKS=num_chunks, SPAN=span, num_warps=SLOT_WARPS,
+        num_stages=2, **options(qkv, is_rotating=True),
     )  # fmt: skip
     attention_kernels.merge_chunks_kernel[(batch, heads.num_heads)](
         scratch.out, scratch.peak, scratch.total, num_keys, out,
-        D=heads.head_dim, CHUNK=CHUNK, NUM_CHUNKS=num_chunks, num_warps=4, **options(qkv),
+        D=heads.head_dim, CHUNK=CHUNK, NUM_CHUNKS=num_chunks, num_warps=MERGE_WARPS,
+        **options(qkv),
     )  # fmt: skip
     return out
 
@@ -200,7 +160,8 @@ def attend_frame(
         first, q_norm.eps, heads.head_dim**-0.5,
         NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
         NUM_NEW=num_new, NUM_POSITIONS=num_positions,
-        BLOCK=max(16, power_of_two(num_positions)), num_warps=4, **options(qkv, is_rotating=True),
+        BLOCK=max(16, power_of_two(num_positions)), num_warps=FRAME_WARPS,
+        **options(qkv, is_rotating=True),
     )  # fmt: skip
     return out
 
@@ -275,34 +236,8 @@ def draw_code(
     )  # fmt: skip
 
 
-def _grid(out: Tensor, cut: Tiles) -> tuple[int, int]:
-    return -(-out.shape[0] // cut.rows), -(-out.shape[1] // cut.columns)
-
-
-def _cut(cut: Tiles, out: Tensor, depth: int) -> dict[str, int]:
-    return {
-        "BLOCK_M": cut.rows,
-        "BLOCK_N": cut.columns,
-        "BLOCK_K": cut.depth,
-        "DEPTH": power_of_two(depth),
-        "IS_EVEN": depth % cut.depth == 0 and out.shape[1] % cut.columns == 0,
-        "num_warps": cut.num_warps,
-        "num_stages": cut.num_stages,
-    }
-
-
 def _norms(block: Block) -> tuple[RMSNorm, RMSNorm]:
     q_norm, k_norm = block.self_attn.q_norm, block.self_attn.k_norm
     assert q_norm is not None
     assert k_norm is not None
     return q_norm, k_norm
-
-
-def options(tensor: Tensor, *, is_rotating: bool = False) -> dict[str, bool]:
-    """Launch options: programmatic dependent launch from Hopper on, and no FMA in RoPE.
-
-    With an FMA the rotation would round once where the reference rounds twice. Other kernels may
-    use FMA; the tests compare their exact bits.
-    """
-    can = tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0)
-    return {"OVERLAPS": can, "launch_pdl": can, "enable_fp_fusion": not is_rotating}

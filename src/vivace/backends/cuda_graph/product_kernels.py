@@ -2,7 +2,7 @@
 """Triton kernels of norms and matrix products, which round where the reference does (model/ops.py).
 
 They are batch-invariant: the order of every sum is independent of the batch size. Products
-accumulate along k in one sequence or in four, norms reduce one row each.
+accumulate along k in one sequence or in `PARTS`, norms reduce one row each.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 LINE = tl.constexpr(64)  # bfloat16 numbers per cache line
+PARTS = tl.constexpr(4)  # sums of a product before a residual: k in turns of GROUP // PARTS numbers
 
 
 @triton.jit
@@ -26,9 +27,9 @@ def wait_for_last(OVERLAPS: tl.constexpr):
 
 
 @triton.jit
-def _fetch_ahead(rows, size, LINES: tl.constexpr):
+def _fetch_ahead(rows, size, LINES: tl.constexpr, STRIDE: tl.constexpr = LINE):
     """Prefetch weight rows into L2 before the wait: they do not depend on earlier kernels."""
-    k = tl.minimum(tl.arange(0, LINES) * LINE, size - LINE)
+    k = tl.minimum(tl.arange(0, LINES) * STRIDE, size - LINE)
     at = (rows[:, None] + k[None, :]).to(tl.int64)
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at],
@@ -58,17 +59,23 @@ def _silu(x, dtype: tl.constexpr):
 
 
 @triton.jit
+def _normalise(x, weight, out, size, eps, BLOCK: tl.constexpr):
+    """The norm of one row."""
+    dtype: tl.constexpr = x.dtype.element_ty
+    scale = _row_scale(x, size, eps, BLOCK)
+    k = tl.arange(0, BLOCK)
+    value = tl.load(x + k, mask=k < size, other=0.0)
+    factor = tl.load(weight + k, mask=k < size, other=0.0)
+    tl.store(out + k, scaled(value, scale, factor, dtype), mask=k < size)
+
+
+@triton.jit
 def rms_norm_kernel(
     x, weight, out, size, x_stride, eps, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr
 ):
     wait_for_last(OVERLAPS)
     row = tl.program_id(0)
-    dtype: tl.constexpr = x.dtype.element_ty
-    scale = _row_scale(x + row * x_stride, size, eps, BLOCK)
-    k = tl.arange(0, BLOCK)
-    value = tl.load(x + row * x_stride + k, mask=k < size, other=0.0)
-    factor = tl.load(weight + k, mask=k < size, other=0.0)
-    tl.store(out + row * size + k, scaled(value, scale, factor, dtype), mask=k < size)
+    _normalise(x + row * x_stride, weight, out + row * size, size, eps, BLOCK)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -126,11 +133,19 @@ def linear_kernel(
     tl.store(out + at, y, mask=is_row[:, None] & (n < n_size)[None, :])
 
 
+@triton.jit
+def _sum_parts(acc):
+    """[PARTS, M, N] to [M, N], as (0 + 1) + (2 + 3)."""
+    pairs = tl.reshape(tl.permute(acc, (1, 2, 0)), (acc.shape[1], acc.shape[2], 2, 2))
+    even, odd = tl.split(pairs)
+    first, second = tl.split(even + odd)
+    return first + second
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def residual_linear_kernel(
     x, weight, residual, out,
     num_rows, n_size, k_size, x_stride,
-    PARTS: tl.constexpr,  # split of every block of k
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     DEPTH: tl.constexpr, IS_EVEN: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
@@ -154,8 +169,64 @@ def residual_linear_kernel(
         w_at = w_rows[None, :, None] + k
         w = tl.load(w_at) if IS_EVEN else tl.load(w_at, mask=w_mask, other=0.0)
         acc = tl.dot(a, tl.permute(w, (0, 2, 1)), acc, input_precision="ieee")
-    y = tl.sum(acc, 0).to(dtype).to(tl.float32)
+    y = _sum_parts(acc).to(dtype).to(tl.float32)
     at = m[:, None] * n_size + n[None, :]
     mask = is_row[:, None] & (n < n_size)[None, :]
     before = tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
     tl.store(out + at, (before + y).to(dtype), mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def split_linear_kernel(
+    x, weight, parts,
+    num_rows, n_size, k_size, x_stride,
+    GROUP: tl.constexpr,  # BLOCK_K of residual_linear_kernel
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    DEPTH: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """The sums of residual_linear_kernel, each by a block of its own: x W as [PARTS, M, N].
+
+    n_size is a multiple of BLOCK_N and k_size of PARTS * BLOCK_K.
+    """
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    part = tl.program_id(2)
+    size: tl.constexpr = GROUP // PARTS
+    j = tl.arange(0, BLOCK_K)
+    within = part * size + j // size * GROUP + j % size
+    w_rows = weight + n.to(tl.int64) * k_size
+    if OVERLAPS and size == LINE:
+        _fetch_ahead(w_rows + part * size, k_size, DEPTH // GROUP, GROUP)
+    wait_for_last(OVERLAPS)
+    is_row = (m < num_rows)[:, None]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, k_size, BLOCK_K * PARTS):
+        k = (start + within)[None, :]
+        a = tl.load(x + m[:, None] * x_stride + k, mask=is_row, other=0.0)
+        w = tl.load(w_rows[:, None] + k)
+        acc = tl.dot(a, tl.trans(w), acc, input_precision="ieee")
+    at = (part * num_rows + m)[:, None] * n_size + n[None, :]
+    tl.store(parts + at, acc, mask=is_row)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def residual_norm_kernel(
+    parts, residual, weight, out, normed, num_rows, size, eps,
+    BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """out = residual + the sum of the parts, and its norm."""
+    dtype: tl.constexpr = residual.dtype.element_ty
+    row = tl.program_id(0)
+    k = tl.arange(0, BLOCK)
+    is_number = k < size
+    wait_for_last(OVERLAPS)
+    at, step = parts + row * size + k, num_rows * size
+    first = tl.load(at, mask=is_number, other=0.0)
+    first += tl.load(at + step, mask=is_number, other=0.0)
+    second = tl.load(at + 2 * step, mask=is_number, other=0.0)
+    second += tl.load(at + 3 * step, mask=is_number, other=0.0)
+    y = (first + second).to(dtype).to(tl.float32)
+    before = tl.load(residual + row * size + k, mask=is_number, other=0.0).to(tl.float32)
+    tl.store(out + row * size + k, (before + y).to(dtype), mask=is_number)
+    tl.debug_barrier()  # read again: the order of a norm's sum follows the layout of its load
+    _normalise(out + row * size, weight, normed + row * size, size, eps, BLOCK)

@@ -12,6 +12,8 @@ NUM_WARPS = 4  # the same for all norms: the order of a reduction depends on it
 SMALLEST_SHARED = 99 * 2**10  # bytes per block; every GPU with bfloat16 has at least this
 RESERVE = 2**14  # bytes of shared memory that a kernel needs besides its pipeline stages
 MANY = 2**31  # rows
+NUM_PARTS = 4  # PARTS of product_kernels.py
+GROUP = 256  # numbers along k that the parts of a sum take turns in, if there are that many
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,17 @@ HOPPER = (
     (MANY, Tiles(128, 128, 64, 3, num_warps=8)),
 )
 RESIDUAL = (  # one depth for all, since the split of the sum depends on it
-    (16, Tiles(16, 16, 256, 4)),
-    (64, Tiles(32, 16, 256, 3)),
-    (256, Tiles(32, 32, 256, 3)),
-    (MANY, Tiles(64, 64, 256, 2)),
+    (16, Tiles(16, 16, GROUP, 4)),
+    (64, Tiles(32, 16, GROUP, 3)),
+    (256, Tiles(32, 32, GROUP, 3)),
+    (MANY, Tiles(64, 64, GROUP, 2)),
+)
+SPLIT = (  # a residual product whose parts are blocks of their own
+    (16, None),
+    (64, Tiles(64, 32, 64, 4)),
+    (128, Tiles(64, 64, 64, 4)),
+    (512, Tiles(128, 64, 64, 4)),
+    (MANY, None),
 )
 
 
@@ -52,6 +61,16 @@ def tiles(out: Tensor, depth: int, *, has_residual: bool = False, is_gated: bool
     stage_bytes = (cut.rows + columns * (1 + is_gated)) * block * out.element_size()
     num_stages = min(cut.num_stages, 1 + _shared_memory(out.device) // stage_bytes)
     return replace(cut, columns=columns, depth=block, num_stages=max(2, num_stages))
+
+
+def split_tiles(out: Tensor, depth: int) -> Tiles | None:
+    """The tiles of a residual product in parts; None where it is better made whole."""
+    num_rows, num_columns = out.shape
+    cut = next(cut for most, cut in SPLIT if num_rows <= most)
+    if cut is None or not _is_hopper(out.device):
+        return None
+    is_even = depth % (NUM_PARTS * cut.depth) == 0 and num_columns % cut.columns == 0
+    return cut if is_even else None
 
 
 @cache

@@ -1,0 +1,144 @@
+"""Launches of the kernels of norms and matrix products: output allocation, grids and options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vivace.backends.cuda_graph import product_kernels
+from vivace.backends.cuda_graph.tiles import (
+    GROUP,
+    NUM_PARTS,
+    NUM_WARPS,
+    Tiles,
+    power_of_two,
+    split_tiles,
+    tiles,
+)
+from vivace.model.layers import RMSNorm
+
+MAX_FUSED_NORM_ROWS = 2  # more rows are normalised once instead of in every block of a product
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """Rows of the residual stream, [M, K], and the norm that follows."""
+
+    rows: Tensor
+    norm: RMSNorm
+    known: Tensor | None = None  # the normalised rows, if they were made with the rows
+
+    def every(self, step: int) -> Residual:
+        """The last of each `step` rows."""
+        known = None if self.known is None else self.known[step - 1 :: step]
+        return Residual(self.rows[step - 1 :: step], self.norm, known)
+
+    def normalised(self) -> Tensor:
+        return rms_norm(self.rows, self.norm) if self.known is None else self.known
+
+    def linear(self, weight: Tensor, *, is_gated: bool = False) -> Tensor:
+        """The normalised rows times weight [N, K]."""
+        if len(self.rows) <= MAX_FUSED_NORM_ROWS:
+            return linear(self.rows, weight, norm=self.norm, is_gated=is_gated)
+        return linear(self.normalised(), weight, is_gated=is_gated)
+
+    def add_linear(self, x: Tensor, weight: Tensor, norm: RMSNorm) -> Residual:
+        """These rows plus x [M, D] times weight [K, D], with `norm` after them."""
+        cut = split_tiles(self.rows, x.shape[1])
+        if cut is None:
+            return Residual(residual_linear(x, weight, self.rows), norm)
+        return Residual(*split_linear(x, weight, self.rows, norm, cut))
+
+
+def rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
+    """Rows [M, K], each contiguous."""
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    product_kernels.rms_norm_kernel[(len(x),)](
+        x, norm.weight, out, x.shape[1], x.stride(0), norm.eps,
+        BLOCK=power_of_two(x.shape[1]), num_warps=NUM_WARPS, **options(x),
+    )  # fmt: skip
+    return out
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    norm: RMSNorm | None = None,  # for up to `MAX_FUSED_NORM_ROWS` rows
+    bias: Tensor | None = None,
+    is_gated: bool = False,
+) -> Tensor:
+    """norm(x) [M, K] times weight [N, K]; `is_gated`: the weight is gate over up, [2N, K]."""
+    num_rows, depth = x.shape
+    columns = weight.shape[0] // 2 if is_gated else weight.shape[0]
+    out = torch.empty(num_rows, columns, dtype=x.dtype, device=x.device)
+    cut = tiles(out, depth, is_gated=is_gated)
+    product_kernels.linear_kernel[_grid(out, cut)](
+        x, weight, bias, None if norm is None else norm.weight, out,
+        num_rows, columns, depth, x.stride(0), 0.0 if norm is None else norm.eps,
+        NORM_ROWS=0 if norm is None else num_rows, HAS_BIAS=bias is not None,
+        IS_GATED=is_gated, IS_EVEN=_is_even(cut, out, depth), **_cut(cut, depth), **options(x),
+    )  # fmt: skip
+    return out
+
+
+def residual_linear(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    """residual [M, N] plus x [M, K] times weight [N, K]."""
+    num_rows, depth = x.shape
+    out = torch.empty_like(residual)
+    cut = tiles(out, depth, has_residual=True)
+    product_kernels.residual_linear_kernel[_grid(out, cut)](
+        x, weight, residual, out, num_rows, len(weight), depth, x.stride(0),
+        IS_EVEN=_is_even(cut, out, depth), **_cut(cut, depth), **options(x),
+    )  # fmt: skip
+    return out
+
+
+def split_linear(
+    x: Tensor, weight: Tensor, residual: Tensor, norm: RMSNorm, cut: Tiles
+) -> tuple[Tensor, RMSNorm, Tensor]:
+    """What `residual_linear` gives, the norm, and the normalised rows; for many rows."""
+    (num_rows, depth), columns = x.shape, len(weight)
+    parts = torch.empty(NUM_PARTS, num_rows, columns, device=x.device)
+    grid = (*_grid(residual, cut), NUM_PARTS)
+    product_kernels.split_linear_kernel[grid](
+        x, weight, parts, num_rows, columns, depth, x.stride(0),
+        GROUP=GROUP, **_cut(cut, depth), **options(x),
+    )  # fmt: skip
+    out, normed = torch.empty_like(residual), torch.empty_like(residual)
+    product_kernels.residual_norm_kernel[(num_rows,)](
+        parts, residual, norm.weight, out, normed, num_rows, columns, norm.eps,
+        BLOCK=power_of_two(columns), num_warps=NUM_WARPS, **options(x),
+    )  # fmt: skip
+    return out, norm, normed
+
+
+def _grid(out: Tensor, cut: Tiles) -> tuple[int, int]:
+    return -(-out.shape[0] // cut.rows), -(-out.shape[1] // cut.columns)
+
+
+def _is_even(cut: Tiles, out: Tensor, depth: int) -> bool:
+    return depth % cut.depth == 0 and out.shape[1] % cut.columns == 0
+
+
+def _cut(cut: Tiles, depth: int) -> dict[str, int]:
+    return {
+        "BLOCK_M": cut.rows,
+        "BLOCK_N": cut.columns,
+        "BLOCK_K": cut.depth,
+        "DEPTH": power_of_two(depth),
+        "num_warps": cut.num_warps,
+        "num_stages": cut.num_stages,
+    }
+
+
+def options(tensor: Tensor, *, is_rotating: bool = False) -> dict[str, bool]:
+    """Launch options: programmatic dependent launch from Hopper on, and no FMA in RoPE.
+
+    With an FMA the rotation would round once where the reference rounds twice. Other kernels may
+    use FMA; the tests compare their exact bits.
+    """
+    can = tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0)
+    return {"OVERLAPS": can, "launch_pdl": can, "enable_fp_fusion": not is_rotating}

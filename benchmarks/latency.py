@@ -228,7 +228,7 @@ class Bench:
 
         def speak() -> None:
             step = self.backend.start_step(slots, chunk)
-            render: Callable[[], Any] = list
+            render: Callable[[], object] = list
             for index in range(self._frames // chunk):
                 frames = step()
                 if index + 1 < self._frames // chunk:

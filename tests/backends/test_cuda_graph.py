@@ -230,8 +230,8 @@ def test_every_span_reaches_all_keys_of_the_step(
 def test_more_slots_than_the_largest_graph_are_stepped_in_parts(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("stepper", "codec", "backend"):
-        monkeypatch.setattr(f"vivace.backends.cuda_graph.{name}.BATCHES", (1, 2))
+    for name in ("stepper.BATCHES", "codec.CODEC_BATCHES", "backend.BATCHES"):
+        monkeypatch.setattr(f"vivace.backends.cuda_graph.{name}", (1, 2))
     backend = graph_backend(part)
     prompt = make_prompt(part, "Many.")
     slots = [backend.admit(prompt, params(seed)) for seed in range(5)]

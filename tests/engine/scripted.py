@@ -12,7 +12,7 @@ import numpy as np
 
 from utterances import read_pieces
 from vivace import TTS
-from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotStatus
+from vivace.backends.base import Frames, Immediate, Rendered, Samples, Slot, SlotStatus
 from vivace.engine.chunks import ChunkFrames, chunk_sizes
 from vivace.engine.engine import Engine
 from vivace.engine.utterance import Piece
@@ -117,11 +117,11 @@ class BusyBackend(ScriptedBackend):
         frames = self.step(slots, num_frames)
         return lambda: self._arrive("frames there", frames)
 
-    def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], list[Samples]]:
+    def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], Rendered]:
         assert all(slot in self.lives for slot in slots), "samples for somebody who has left"
         self.events.append("samples started")
-        samples = self.render(slots, frames)
-        return lambda: self._arrive("samples there", samples)
+        sound = Rendered.of(self.render(slots, frames), frames.lengths)
+        return lambda: self._arrive("samples there", sound)
 
     def _arrive(self, event: str, result: T) -> T:
         time.sleep(self.step_s)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vivace.backends.base import frame_loudness
 from vivace.engine.guard import MIN_BUDGET, STALL_FRAMES, StallDetector, frame_budget
 
 LOUD = np.full(1920, 0.1, dtype=np.float32)
@@ -15,7 +16,7 @@ QUIET = np.full(1920, 1e-4, dtype=np.float32)
 
 def feed(detector: StallDetector, first_codes: list[int], sound: np.ndarray = LOUD) -> int:
     codes = np.array([[code, 7, 7] for code in first_codes])
-    return detector.observe(codes, np.tile(sound, len(first_codes)))
+    return detector.observe(codes, frame_loudness(np.tile(sound, len(codes)), len(codes)))
 
 
 def test_the_budget_grows_with_the_text_and_is_generous() -> None:

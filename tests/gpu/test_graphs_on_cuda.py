@@ -161,7 +161,9 @@ def test_steps_and_renders_can_overlap(tiny: Callable[[str], Tiny]) -> None:
         frames.append(backend.start_step(slots, 4))
         renders.append(backend.start_render(slots, frames.pop(0)()))
     renders.append(backend.start_render(slots, frames.pop()()))
-    samples = [np.concatenate(parts) for parts in zip(*(wait() for wait in renders), strict=True)]
+    samples = [
+        np.concatenate(parts) for parts in zip(*(wait().samples for wait in renders), strict=True)
+    ]
     eager = EagerBackend(backend.model, backend.codec)
     for seed, prompt in enumerate(prompts):
         slot = eager.admit(prompt, params(seed))

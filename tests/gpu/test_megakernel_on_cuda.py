@@ -50,6 +50,7 @@ def quietly() -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=["0.6B-CustomVoice", "1.7B-CustomVoice"])
 def model(request: pytest.FixtureRequest) -> Qwen3TTS:
+    torch.manual_seed(0)
     with torch.inference_mode():
         config = parse_model_config(load_configs(request.param)[0])
         made: Qwen3TTS = random_module(Qwen3TTS, config, CUDA, torch.bfloat16)
@@ -148,17 +149,27 @@ def test_the_drawn_codes_are_those_of_sampling_py(layers: MegakernelLayers) -> N
         spoken = layers.speak(hidden, draws)
         logits = layers.force(hidden, spoken.codes).float()
         noise = layers._noise(draws)[:, layers._noise_starts[1] :].view(batch, 15, -1)
-        # The sum that top-p cuts at has another order, so a code at the cut may be in or out.
-        shapes = [
-            Shape.of([(0.9, top_k, min(top_p * change, 1.0))] * batch, 2048, CUDA)
-            for change in (0.9999, 1.0, 1.0001)
-        ]
         for book in range(15):
             drawn = [
-                (shape_scores(logits[:, book], shape) + noise[:, book]).argmax(-1)
-                for shape in shapes
+                (scores + noise[:, book]).argmax(-1)
+                for scores in admissible_scores(logits[:, book], top_k, top_p)
             ]
             assert bool((torch.stack(drawn) == spoken.codes[:, book + 1]).any(0).all())
+
+
+def admissible_scores(logits: Tensor, top_k: int, top_p: float) -> Iterator[Tensor]:
+    """The scores of sampling.py; of codes at the cut of top-p, more or fewer may be kept.
+
+    The sum that decides has another order, and of equal logits a sort keeps any, the kernel all.
+    """
+    batch = len(logits)
+    every = shape_scores(logits, Shape.of([(0.9, top_k, 1.0)] * batch, 2048, CUDA))
+    for change in (0.9999, 1.0, 1.0001):
+        shape = Shape.of([(0.9, top_k, min(top_p * change, 1.0))] * batch, 2048, CUDA)
+        scores = shape_scores(logits, shape)
+        yield scores
+        lowest = scores.masked_fill(scores.isinf(), torch.inf).amin(-1, keepdim=True)
+        yield every.masked_fill(every < lowest, -torch.inf)
 
 
 def test_the_sum_of_embeddings_is_that_of_the_codes(layers: MegakernelLayers) -> None:

@@ -31,6 +31,9 @@ Samples = NDArray[np.float32]
 
 Admission = tuple[Prompt, SamplingParams]
 
+Loudness = NDArray[np.float32]
+"""The root mean square of each frame; not finite where a sample is not."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frames:
@@ -50,6 +53,28 @@ class Frames:
             return self
         lengths = tuple(self.lengths[row] for row in rows)
         return Frames(self.codes[list(rows)], lengths, tuple(self.status[row] for row in rows))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rendered:
+    """The sound of one render: a row per slot, in the order of the slots given."""
+
+    samples: list[Samples]
+    loudness: list[Loudness]
+
+    @classmethod
+    def of(cls, samples: list[Samples], lengths: Sequence[int]) -> Rendered:
+        pairs = zip(samples, lengths, strict=True)
+        return cls(samples, [frame_loudness(sound, length) for sound, length in pairs])
+
+
+def frame_loudness(samples: Samples, num_frames: int) -> Loudness:
+    """[..., samples] to [..., frames]; for many slots in one call, since it gives the GIL away."""
+    if not num_frames:
+        return np.zeros((*samples.shape[:-1], 0), np.float32)
+    frames = samples.reshape(*samples.shape[:-1], num_frames, -1)
+    power = np.einsum("...s,...s->...", frames, frames) / frames.shape[-1]
+    return np.sqrt(power).astype(np.float32, copy=False)
 
 
 class Backend(Protocol):
@@ -74,7 +99,7 @@ class Backend(Protocol):
         The call returned waits for them. A slot may be released before that.
         """
 
-    def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], list[Samples]]:
+    def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], Rendered]:
         """Begin the samples of these frames, continuing each slot's audio.
 
         The call returned waits for them. A slot may be released before that.
@@ -121,6 +146,6 @@ class Immediate(ABC):
         frames = self.step(slots, num_frames)
         return lambda: frames
 
-    def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], list[Samples]]:
-        samples = self.render(slots, frames)
-        return lambda: samples
+    def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], Rendered]:
+        rendered = Rendered.of(self.render(slots, frames), frames.lengths)
+        return lambda: rendered

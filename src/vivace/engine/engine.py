@@ -95,7 +95,7 @@ class Engine:
         utterance.since = utterance.read_at = time.perf_counter()
         with self._start_lock:
             self._check_failure()
-            if (load := self.capacity()).is_full:
+            if self._may_be_full() and (load := self.capacity()).is_full:
                 retry_s = self._scheduler.estimate_wait_s(load.num_waiting)
                 raise QueueFullError(load.num_waiting, retry_s)
             self._inbox.append(utterance)
@@ -172,6 +172,11 @@ class Engine:
         for one in left:
             one.fail(EngineError(reason))
             one.wake()
+
+    def _may_be_full(self) -> bool:
+        """Whether there are enough utterances for that, those that are over included."""
+        num_held = len(self._scheduler.running) + len(self._scheduler.queue) + len(self._inbox)
+        return num_held >= self._scheduler.num_slots + self.limits.max_queue
 
     def capacity(self) -> Load:
         return Load(

@@ -17,21 +17,12 @@ MIN_BUDGET = 192  # frames: short texts vary most
 
 STALL_FRAMES = 38  # three seconds; no pause inside speech is as long
 LONGEST_CYCLE = 4  # frames that repeat in turn
-SILENCE = 1e-3  # root mean square of a frame, -60 dBFS
+SILENCE = 1e-3  # loudness of a frame, -60 dBFS
 
 
 def frame_budget(num_text_ids: int) -> int:
     """The most frames a text of that length is given."""
     return max(MIN_BUDGET, round(PATIENCE * LONGEST_READING * num_text_ids))
-
-
-def has_sound(samples: NDArray[np.float32], num_frames: int) -> bool:
-    """Whether any of these frames is louder than silence."""
-    return bool(num_frames) and max(map(_loudness, samples.reshape(num_frames, -1))) >= SILENCE
-
-
-def _loudness(frame: NDArray[np.float32]) -> float:
-    return float(np.sqrt(np.mean(np.square(frame))))
 
 
 class StallDetector:
@@ -42,11 +33,11 @@ class StallDetector:
         self._num_repeated = [0] * LONGEST_CYCLE  # frames that repeat with period 1, 2, ...
         self._num_silent = 0
 
-    def observe(self, codes: NDArray[np.int64], samples: NDArray[np.float32]) -> int:
+    def observe(self, codes: NDArray[np.int64], loudness: NDArray[np.float32]) -> int:
         """How many of the last frames seen are a stall; 0 while speech goes on."""
-        for frame, sound in zip(codes, samples.reshape(len(codes), -1), strict=True):
-            self._count_repeats(int(frame[0]))
-            self._num_silent = self._num_silent + 1 if _loudness(sound) < SILENCE else 0
+        for code, level in zip(codes[:, 0].tolist(), loudness.tolist(), strict=True):
+            self._count_repeats(code)
+            self._num_silent = self._num_silent + 1 if level < SILENCE else 0
         stalled = max(self._num_silent, *self._num_repeated)
         return stalled if stalled >= STALL_FRAMES else 0
 

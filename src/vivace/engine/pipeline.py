@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from vivace.backends.base import Backend, Frames, Samples, Slot
+from vivace.backends.base import Backend, Frames, Rendered, Slot
 from vivace.engine.utterance import Utterance
 from vivace.errors import BackendFullError, EngineError, TTSError
 
@@ -35,7 +35,7 @@ class FramesInFlight:
 class SamplesInFlight:
     utterances: Sequence[Utterance]
     frames: Frames
-    wait: Callable[[], list[Samples]]
+    wait: Callable[[], Rendered]
 
 
 class Pipeline:
@@ -143,11 +143,11 @@ class Pipeline:
         """Wait for samples and hand them out."""
         self._at_risk = flight.utterances
         with self._clock("render_s"):
-            samples = flight.wait()
+            sound = flight.wait()
         self._samples = None
         frames = flight.frames
         for row, one in enumerate(flight.utterances):
-            one.receive(frames.of(row), samples[row], frames.status[row])
+            one.receive(frames.of(row), sound.samples[row], sound.loudness[row], frames.status[row])
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:

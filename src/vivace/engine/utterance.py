@@ -11,8 +11,8 @@ from enum import Enum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.backends.base import Admission, Samples, Slot, SlotStatus
-from vivace.engine.guard import StallDetector, frame_budget, has_sound
+from vivace.backends.base import Admission, Loudness, Samples, Slot, SlotStatus
+from vivace.engine.guard import SILENCE, StallDetector, frame_budget
 from vivace.errors import NumericError
 from vivace.prompt import Prompt
 from vivace.speech import FinishReason, SamplingParams
@@ -47,11 +47,19 @@ class Piece:
     finish_reason: FinishReason | None = None  # set on the last piece
     num_stalled: int = 0  # silent or repeated frames at the end of a stall
 
+    @property
+    def _frame_size(self) -> int:
+        return len(self.samples) // len(self.codes)
+
+    def first(self, num_frames: int) -> Piece:
+        """Its first frames, of more."""
+        return Piece(self.codes[:num_frames], self.samples[: num_frames * self._frame_size])
+
     def without(self, num_frames: int) -> Piece:
         """The piece without its first frames."""
         if not num_frames:
             return self
-        samples = self.samples[num_frames * (len(self.samples) // len(self.codes)) :]
+        samples = self.samples[num_frames * self._frame_size :]
         return dataclasses.replace(self, codes=self.codes[num_frames:], samples=samples)
 
 
@@ -59,7 +67,7 @@ NO_FRAMES = Piece(np.empty((0, 0), np.int64), np.empty(0, np.float32))
 
 
 def join(pieces: list[Piece]) -> Piece:
-    """Consecutive pieces as one."""
+    """Consecutive pieces as one, copied: theirs may be views of a whole batch's."""
     return dataclasses.replace(
         pieces[-1],
         codes=np.concatenate([piece.codes for piece in pieces]),
@@ -114,7 +122,8 @@ class Utterance:
     is_text_sent: bool = False  # and not yet given to its slot
     _state: State = State.QUEUED
     _is_cancelled: bool = False
-    _rendered: deque[Piece] = field(default_factory=deque)  # one frame each, not yet read
+    _rendered: deque[Piece] = field(default_factory=deque)  # not yet read
+    _num_given: int = 0  # frames, to the reader
     _stall: StallDetector = field(default_factory=StallDetector)
     _num_stalled: int = 0
     _has_sound: bool = False
@@ -148,7 +157,8 @@ class Utterance:
     @property
     def is_ready(self) -> bool:
         """Whether its reader has what it waits for, or need not wait for it."""
-        return len(self._rendered) >= self.num_wanted or self.is_over or self.needs_text
+        num_there = self._num_given - self.num_read
+        return num_there >= self.num_wanted or self.is_over or self.needs_text
 
     @property
     def has_frames(self) -> bool:
@@ -160,11 +170,17 @@ class Utterance:
         """Up to so many rendered frames, and the end if it follows; its error if there are none."""
         if self.error is not None and not self._rendered:
             raise self.error
-        taken = [NO_FRAMES]
-        while self._rendered and (len(taken) <= num_frames or not len(self._rendered[0].codes)):
-            taken.append(self._rendered.popleft())
-        self.num_read += sum(len(piece.codes) for piece in taken)
-        return join(taken[1:] or taken)
+        taken: list[Piece] = []
+        num_left = num_frames
+        while self._rendered and (num_left or not len(self._rendered[0].codes)):
+            piece = self._rendered.popleft()
+            if len(piece.codes) > num_left:
+                self._rendered.appendleft(piece.without(num_left))
+                piece = piece.first(num_left)
+            taken.append(piece)
+            num_left -= len(piece.codes)
+        self.num_read += num_frames - num_left
+        return join(taken or [NO_FRAMES])
 
     def cancel(self) -> None:
         self._is_cancelled = True
@@ -198,26 +214,28 @@ class Utterance:
         if self._state not in OVER:
             self._state = STATE_OF[status]
 
-    def receive(self, codes: NDArray[np.int64], samples: Samples, status: SlotStatus) -> None:
+    def receive(
+        self, codes: NDArray[np.int64], samples: Samples, loudness: Loudness, status: SlotStatus
+    ) -> None:
         """Rendered frames, and the slot's status after them; ignored after its end."""
         num_left = self._num_left(self.num_rendered)
         self.num_rendered += len(codes)
         if self.is_over:
             return
-        if not np.isfinite(samples).all():
+        if not np.isfinite(loudness).all():
             self.fail(self._numeric_error("samples", self.num_rendered - len(codes)))
             return
         is_cut = len(codes) > num_left
         if is_cut:
             samples = samples[: num_left * (len(samples) // len(codes))]
-            codes = codes[:num_left]
-        self._has_sound = self._has_sound or has_sound(samples, len(codes))
-        self._publish(codes, samples, self._end_of(codes, samples, status if not is_cut else None))
+            codes, loudness = codes[:num_left], loudness[:num_left]
+        self._has_sound = self._has_sound or bool((loudness >= SILENCE).any())
+        self._publish(codes, samples, self._end_of(codes, loudness, None if is_cut else status))
         if status == "failed":
             self.fail(self._numeric_error("numbers", self.num_rendered))
 
     def _end_of(
-        self, codes: NDArray[np.int64], samples: Samples, status: SlotStatus | None
+        self, codes: NDArray[np.int64], loudness: Loudness, status: SlotStatus | None
     ) -> FinishReason | None:
         """How it ends after these frames, if it does: by itself, at a limit, or by its guard."""
         if status == "stop":
@@ -228,7 +246,7 @@ class Utterance:
         if status == "length":
             return "length"
         if self.is_guarded and self.is_text_complete and len(codes):
-            self._num_stalled = self._stall.observe(codes, samples)
+            self._num_stalled = self._stall.observe(codes, loudness)
         if self._num_stalled:
             return "stall"
         return "length" if self.is_over_budget else None
@@ -237,15 +255,10 @@ class Utterance:
         self, codes: NDArray[np.int64], samples: Samples, reason: FinishReason | None
     ) -> None:
         """Hand frames to the reader in one operation, the end with the last of them."""
-        size = len(samples) // max(1, len(codes))
-        pieces = [
-            Piece(codes[n : n + 1], samples[n * size : (n + 1) * size]) for n in range(len(codes))
-        ]
-        if reason is not None:
-            last = pieces.pop() if pieces else Piece(codes, samples)
-            pieces.append(Piece(last.codes, last.samples, reason, self._num_stalled))
         self.finish_reason = reason
-        self._rendered.extend(pieces)
+        if len(codes) or reason is not None:
+            self._rendered.append(Piece(codes, samples, reason, self._num_stalled))
+            self._num_given += len(codes)
         if reason is not None:
             self._state = State.DONE
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from vivace.backends.base import Admission, CodecPrecision, Frames, Samples, Slot
-from vivace.backends.cuda_graph.buckets import BATCHES, PROMPT_ROWS
-from vivace.backends.cuda_graph.codec import CodecGraphs
+from vivace.backends.base import Admission, CodecPrecision, Frames, Rendered, Samples, Slot
+from vivace.backends.cuda_graph.buckets import BATCHES, CODEC_BATCHES, PROMPT_ROWS
+from vivace.backends.cuda_graph.codec import CodecGraphs, Sound, join_sounds
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.layers import AUTO_LAYERS, pick_layers
 from vivace.backends.cuda_graph.memory import (
@@ -100,6 +100,7 @@ class CudaGraphBackend:
         pad_id = model.config.tts_pad_token_id
         self._stepper = Stepper(self._table, self._layers, self.graphs, pad_id)
         self._slots: dict[Slot, LiveSlot] = {}
+        self._first_samples: dict[Slot, Callable[[], Sound]] = {}  # queued, not yet asked for
         self._free = list(reversed(range(self.max_streams)))
         self._next_slot = 0
         if device.type == "cuda":
@@ -151,13 +152,17 @@ class CudaGraphBackend:
     def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
         """Queue the first frames; the returned call waits for them and queues the others.
 
+        Behind a single frame of fresh slots the codec is queued too: somebody waits to hear it.
         `LOOKAHEAD` frames at a time, one such batch ahead of the host, so that few are computed
         past the end of speech. Wait for a slot's step before you start its next one.
         """
         live = [self._live(slot) for slot in slots]
+        is_first = num_frames == 1 and all(slot.is_fresh for slot in live)
         sizes = [min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD)]
         left = sizes[2:]
         waits = [self._queue(live, size) for size in sizes[:2]]
+        if is_first:
+            self._start_first(slots, live)
         made: list[Frames] = []
 
         def wait() -> Frames:  # after an interrupt it can be called again
@@ -186,16 +191,35 @@ class CudaGraphBackend:
         return lambda: stack([made for wait in waits for made in wait()], num_groups)
 
     def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
-        return self.start_render(slots, frames)()
+        return self.start_render(slots, frames)().samples
 
     @torch.inference_mode()
-    def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], list[Samples]]:
+    def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], Rendered]:
         """Queue the codec, concurrent with the next frames; the returned call waits for it."""
-        codes = [frames.of(row) for row in range(len(slots))]
-        return self._codec.start([self._live(slot).row for slot in slots], codes)
+        first = [self._first_samples.pop(slot, None) for slot in slots]
+        codes = [frames.of(row)[int(known is not None) :] for row, known in enumerate(first)]
+        wait = self._codec.start([self._live(slot).row for slot in slots], codes)
+
+        def wait_for_both() -> Rendered:
+            rest = wait()
+            for row, (known, length) in enumerate(zip(first, frames.lengths, strict=True)):
+                if known is not None and length:
+                    sounds = known(), (rest.samples[row], rest.loudness[row])
+                    rest.samples[row], rest.loudness[row] = join_sounds(sounds[: 2 - (length == 1)])
+            return rest
+
+        return wait_for_both
+
+    @torch.inference_mode()
+    def _start_first(self, slots: Sequence[Slot], live: Sequence[LiveSlot]) -> None:
+        """Queue the codec for the first frame of these slots, before the host has its codes."""
+        rows = [slot.row for slot in live]
+        reads = self._codec.start_first(rows, self._table.ring, self.graphs)
+        self._first_samples.update(zip(slots, reads, strict=True))
 
     def release(self, slot: Slot) -> None:
         live = self._live(slot)
+        self._first_samples.pop(slot, None)
         self._vacate(live.row)
         live.row = self._table.padding  # frames that are not queued yet run on padding
         del self._slots[slot]
@@ -220,7 +244,7 @@ class CudaGraphBackend:
             for batch in batches:
                 self._stepper.warm(batch, num_positions)
         for batch in batches:
-            for size in codec_frames:
+            for size in codec_frames if batch in CODEC_BATCHES else ():
                 self._codec.warm(batch, size)
 
     def facts(self) -> dict[str, str]:
@@ -318,8 +342,9 @@ class CudaGraphBackend:
         prompts, slots = zip(*fresh, strict=True)
         rows = [slot.row for slot in slots]
         with self.graphs.on_stream():
-            self._table.reset(slots)
+            self._table.lay_pages(slots)
             self._prefill.run(prompts, rows)
+            self._table.reset(slots)
         self._codec.reset(rows)
         for prompt, row in zip(prompts, rows, strict=True):
             if prompt.reference is not None:  # a cloned voice's audio continues its reference's

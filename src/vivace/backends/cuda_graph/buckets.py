@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-BATCHES = (1, 2, 4, 8, 16, 32, 64)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CODEC_BATCHES = BATCHES[:7]  # larger ones gain nothing and take memory
 PROMPT_ROWS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 TILE = 8  # rows per attention block; each prompt begins at a multiple of it
 CODEC_FRAMES = (16, 8, 4, 2, 1)

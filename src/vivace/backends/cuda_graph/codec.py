@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vivace.backends.base import CodecPrecision, Samples
-from vivace.backends.cuda_graph.buckets import BATCHES, CODEC_FRAMES, fit, split_frames
+from vivace.backends.base import CodecPrecision, Loudness, Rendered, Samples, frame_loudness
+from vivace.backends.cuda_graph.buckets import CODEC_BATCHES, CODEC_FRAMES, fit, split_frames
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.layers import triton_refusal
@@ -25,6 +25,9 @@ WORST_HALF_ERROR = 10 ** (-35 / 20)
 MAX_KEPT = 16  # voices in the cache of codec states
 
 log = logging.getLogger(__name__)
+
+Sound = tuple[Samples, Loudness]
+SILENCE: Sound = (np.empty(0, np.float32), np.empty(0, np.float32))
 
 
 def pick_decoder(precision: CodecPrecision, codec: Codec, num_rows: int) -> SlotDecoder:
@@ -80,8 +83,9 @@ class CodecGraphs:
         self._graphs = graphs
         self._padding = num_slots
         self._num_codebooks = codec.config.decoder_config.num_quantizers
+        self._num_codes = codec.config.decoder_config.codebook_size
         self._samples_per_frame = codec.config.decode_upsample_rate
-        batch, frames = fit(num_slots, BATCHES) or BATCHES[-1], CODEC_FRAMES[0]
+        batch, frames = fit(num_slots, CODEC_BATCHES) or CODEC_BATCHES[-1], CODEC_FRAMES[0]
         self._rows = torch.full((batch,), num_slots, device=self._device)
         self._codes = torch.zeros(
             batch * frames * self._num_codebooks, dtype=torch.int64, device=self._device
@@ -119,15 +123,15 @@ class CodecGraphs:
                 return
             start = 0
             for size in split_frames(len(codes)):
-                self._queue_pass([row], [codes[start : start + size]])
+                self._queue_pass([row], size, self._given([codes[start : start + size]]))
                 start += size
             self._kept.put(key, self._decoder.copy_state(row))
 
     def start(
         self, rows: Sequence[int], codes: Sequence[NDArray[np.int64]]
-    ) -> Callable[[], list[Samples]]:
+    ) -> Callable[[], Rendered]:
         """Queue these frames of these slots; the returned call waits for their samples."""
-        reads: list[list[Callable[[], Samples]]] = [[] for _ in rows]
+        reads: list[list[Callable[[], Sound]]] = [[] for _ in rows]
         for size, members in _passes([len(part) for part in codes]):
             for first in range(0, len(members), len(self._rows)):
                 batch = members[first : first + len(self._rows)]
@@ -135,27 +139,63 @@ class CodecGraphs:
                 found = self._start_pass([rows[i] for i, _ in batch], parts)
                 for row, (i, _) in enumerate(batch):
                     reads[i].append(_reader(found, row))
-        return lambda: [_join([read() for read in parts]) for parts in reads]
+
+        def wait() -> Rendered:
+            sounds = [join_sounds([read() for read in parts]) for parts in reads]
+            return Rendered([samples for samples, _ in sounds], [loud for _, loud in sounds])
+
+        return wait
+
+    def start_first(
+        self, rows: Sequence[int], ring: Tensor, frames: GraphPool
+    ) -> list[Callable[[], Sound]]:
+        """Queue these slots' first frame behind its making; `ring` [slots, frames, codebooks].
+
+        The host need not have seen its codes. A slot that makes none has ended, so whatever its
+        state becomes is never heard.
+        """
+        size, reads = len(self._rows), list[Callable[[], Sound]]()
+        for first in range(0, len(rows), size):
+            batch = rows[first : first + size]
+            found = self._start_first(batch, ring, frames)
+            reads += [_reader(found, row) for row in range(len(batch))]
+        return reads
+
+    def _start_first(
+        self, rows: Sequence[int], ring: Tensor, frames: GraphPool
+    ) -> Callable[[], Sound]:
+        def copy(block: Tensor) -> None:
+            codes = ring.index_select(0, self._rows[: len(rows)])[:, :1]
+            block.copy_(codes.clamp(max=self._num_codes - 1))  # the end of speech is not a code
+
+        with self._graphs.on_stream():
+            self._graphs.follow(frames)
+            return _measured(to_host(self._queue_pass(rows, 1, copy)), 1)
 
     def warm(self, batch: int, num_frames: int) -> None:
         self._graph(batch, num_frames)
 
     def _start_pass(
         self, rows: Sequence[int], codes: Sequence[NDArray[np.int64]]
-    ) -> Callable[[], NDArray[np.float32]]:
+    ) -> Callable[[], Sound]:
+        size = len(codes[0])
         with self._graphs.on_stream():
-            return to_host(self._queue_pass(rows, codes))
+            return _measured(to_host(self._queue_pass(rows, size, self._given(codes))), size)
 
-    def _queue_pass(self, rows: Sequence[int], codes: Sequence[NDArray[np.int64]]) -> Tensor:
-        """Run one graph, with the same number of frames for every slot."""
-        batch, frames = fit(len(rows), BATCHES) or len(rows), len(codes[0])
-        decode = self._graph(batch, frames)
+    def _given(self, codes: Sequence[NDArray[np.int64]]) -> Callable[[Tensor], object]:
+        return lambda block: block.copy_(self._upload(np.stack(codes)))
+
+    def _queue_pass(
+        self, rows: Sequence[int], num_frames: int, write: Callable[[Tensor], object]
+    ) -> Tensor:
+        """Run one graph on the codes that `write` puts into [slots, frames, codebooks]."""
+        batch = fit(len(rows), CODEC_BATCHES) or len(rows)
+        decode = self._graph(batch, num_frames)
         padding = batch - len(rows)
         self._rows[:batch].copy_(self._upload([*rows] + [self._padding] * padding))
-        block = self._shaped(self._codes, batch, frames)
-        block[: len(rows)].copy_(self._upload(np.stack(codes)))
+        write(self._shaped(self._codes, batch, num_frames)[: len(rows)])
         decode()
-        samples = self._samples[: batch * frames * self._samples_per_frame].view(batch, -1)
+        samples = self._samples[: batch * num_frames * self._samples_per_frame].view(batch, -1)
         return samples[: len(rows)]
 
     def _upload(self, values: object) -> Tensor:
@@ -192,9 +232,30 @@ def _passes(lengths: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
     return [(-size, members) for (size, _), members in sorted(passes.items())]
 
 
-def _reader(found: Callable[[], NDArray[np.float32]], row: int) -> Callable[[], Samples]:
-    return lambda: found()[row]
+def _measured(read: Callable[[], Samples], num_frames: int) -> Callable[[], Sound]:
+    """Samples [slots, samples] and their loudness, measured once for all slots."""
+    known: list[Sound] = []
+
+    def wait() -> Sound:
+        if not known:
+            samples = read()
+            known.append((samples, frame_loudness(samples, num_frames)))
+        return known[0]
+
+    return wait
 
 
-def _join(parts: list[Samples]) -> Samples:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)
+def _reader(found: Callable[[], Sound], row: int) -> Callable[[], Sound]:
+    def read() -> Sound:
+        samples, loudness = found()
+        return samples[row], loudness[row]
+
+    return read
+
+
+def join_sounds(parts: Sequence[Sound]) -> Sound:
+    """Consecutive sounds as one; a single one is not copied."""
+    if len(parts) <= 1:
+        return parts[0] if parts else SILENCE
+    samples, loudness = zip(*parts, strict=True)
+    return np.concatenate(samples), np.concatenate(loudness)

@@ -44,6 +44,11 @@ class GraphPool:
     def on_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
 
+    def follow(self, other: GraphPool) -> None:
+        """Begin what is queued from now on after all that is queued in `other`."""
+        if self.stream is not None and other.stream is not None:
+            self.stream.wait_stream(other.stream)
+
     def get(self, key: Hashable, work: Work, park: Work) -> Work:
         """A call that does `work`; `park` fills its inputs with padding for the warm-up run."""
         if key not in self._ready:

@@ -155,6 +155,15 @@ class SlotTable:
         """Copy to the device asynchronously."""
         return self.pinned(values, dtype).to(self._device, non_blocking=True)
 
+    def lay_pages(self, fresh: Sequence[FreshSlot]) -> None:
+        """The pages of these slots, all of the table that their prefill needs."""
+        width = self.pages.shape[1]
+        lines = [
+            [slot.row, *slot.pages, *[self._no_page] * (width - len(slot.pages))] for slot in fresh
+        ]
+        block = self.upload(lines, torch.int64)
+        self.pages.index_copy_(0, block[:, 0], block[:, 1:].int())
+
     def reset(self, fresh: Sequence[FreshSlot]) -> None:
         """Initialise the rows of these slots with a single host-to-device copy."""
         width = max(len(slot.text_ids) for slot in fresh)

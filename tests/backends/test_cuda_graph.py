@@ -246,6 +246,31 @@ def test_more_slots_than_the_largest_graph_are_stepped_in_parts(
         assert np.allclose(samples[row], alone, rtol=0, atol=5e-5)
 
 
+def test_a_first_frame_is_heard_once_however_it_is_rendered(part: Tiny) -> None:
+    """Its samples are begun with the frame itself, before anybody asks for them."""
+    backend, prompt = graph_backend(part), make_prompt(part, "First.")
+    expected = speak_and_render(part.backend(), prompt, params(5), [1, 3])
+    slots = [backend.admit(prompt, params(5)) for _ in range(2)]
+    steps = [backend.step(slots, 1), backend.step(slots, 3)]
+    apart = [backend.render(slots[:1], step.take([0]))[0] for step in steps]
+    both = Frames(np.concatenate([step.codes for step in steps], axis=1), (4, 4), steps[1].status)
+    together = backend.render(slots[1:], both.take([1]))[0]
+    assert np.allclose(np.concatenate(apart), expected, rtol=0, atol=5e-5)
+    assert np.allclose(together, expected, rtol=0, atol=5e-5)
+
+
+def test_a_slot_that_ends_with_its_first_frame_makes_no_sound(part: Tiny) -> None:
+    backend, prompt = graph_backend(part), make_prompt(part, "None.")
+    slot = backend.admit(prompt, params(5))
+    frames = backend.step([slot], 1)
+    ended = Frames(frames.codes[:, :0], (0,), ("stop",))
+    assert not len(backend.render([slot], ended)[0])
+    left = backend.admit(prompt, params(5))
+    backend.step([left], 1)
+    backend.release(left)
+    assert not backend._first_samples
+
+
 def test_a_prompt_longer_than_any_graph_is_prefilled_without_one(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:

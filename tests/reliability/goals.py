@@ -170,4 +170,10 @@ GOALS = (
         ),
         ("test_a_line_that_breaks_a_rule_is_found_out", "test_a_dangerous_call_is_caught"),
     ),
+    Goal(
+        "G15",
+        "replicas",
+        (f"{HERE}/test_cluster_chaos.py",),
+        ("test_a_proxy_without_checks_is_found_out",),
+    ),
 )

@@ -21,6 +21,7 @@ Outcome = dict[str, Any]
 async def ask(port: int, body: bytes, due: float) -> Outcome:
     await asyncio.sleep(max(0.0, due - time.perf_counter()))
     outcome: Outcome = {"status": 0, "num_bytes": 0, "retry": False, "due": due}
+    writer: asyncio.StreamWriter | None = None
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = "POST /v1/audio/speech HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
@@ -34,9 +35,11 @@ async def ask(port: int, body: bytes, due: float) -> Outcome:
             await reader.readexactly(size + 2)
             outcome["num_bytes"] += size
         outcome["ended"] = time.perf_counter()
-        writer.close()
     except (OSError, asyncio.IncompleteReadError, ValueError) as error:
         outcome["error"] = repr(error)
+    finally:
+        if writer is not None:
+            writer.close()
     return outcome
 
 

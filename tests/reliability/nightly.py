@@ -117,9 +117,9 @@ def read_report(report: Path, goal: Goal, result: Result) -> None:
 
 
 def count_cases(result: Result) -> int:
-    """Those that the figures count, or else the tests themselves."""
+    """Those that the figures count, or the tests themselves where these are more."""
     found = [each[key] for each in result.figures.values() for key in COUNTED if key in each]
-    return sum(found) or result.passed
+    return max(sum(found), result.passed)
 
 
 def tabulate(results: list[Result]) -> Iterator[str]:

@@ -27,8 +27,10 @@ ENDLESS = 7  # a seed
 
 
 def serve(flags: list[str]) -> int:
+    num_slots = int(os.environ.get("SCRIPTED_SLOTS", "8"))
+    plans = {ENDLESS: Plan(1_000_000)}
     backend = ScriptedSpeech(
-        default=Plan(NUM_FRAMES), plans={ENDLESS: Plan(1_000_000)}, step_s=0.05, max_streams=8
+        default=Plan(NUM_FRAMES), plans=plans, step_s=0.05, max_streams=num_slots
     )
     if flags[:1] == ["--abort"]:
         flags = flags[1:]

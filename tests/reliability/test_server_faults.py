@@ -91,7 +91,7 @@ FAULTS = (
     *(Fault("admit", error) for error in RAISED),
     *(Fault("step", error, after) for error in RAISED for after in (0, 20)),
     *(Fault("render", error, after) for error in RAISED for after in (0, 20)),
-    *(Fault("step", "failed", after) for after in (0, 20, NUM_FRAMES - 1)),
+    *(Fault("step", "failed", after) for after in (0, 20, 30)),
     *(Fault("render", number, after) for number in BAD_NUMBERS for after in (0, 20)),
 )
 

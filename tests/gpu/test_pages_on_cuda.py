@@ -126,7 +126,8 @@ def test_a_thousand_joins_and_leaves_leave_no_page_and_no_byte_behind(
 
 def test_256_streams_of_300_characters_fit_in_24_gb() -> None:
     """0.6B with the budget of 70 text ids, all at once; each says the same as alone."""
-    free = torch.cuda.mem_get_info()[0]
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
     raw, codec_config = load_configs("0.6B-CustomVoice")
     config = parse_model_config(raw)
     with torch.inference_mode():
@@ -154,7 +155,7 @@ def test_256_streams_of_300_characters_fit_in_24_gb() -> None:
     assert np.array_equal(frames.of(255), alone[1])
     backend.render(slots, frames)
     torch.cuda.synchronize()
-    used = free - torch.cuda.mem_get_info()[0]
+    used = torch.cuda.memory_reserved() - before  # others may use the device at the same time
     sys.stdout.write(f"256 streams: {used / 1e9:.1f} GB used, {backend.memory()}\n")
     assert used < 23 * 2**30  # CUDA's own context takes most of another
     for slot in slots:

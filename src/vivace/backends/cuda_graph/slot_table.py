@@ -168,10 +168,8 @@ class SlotTable:
         """Initialise the rows of these slots with a single host-to-device copy."""
         width = max(len(slot.text_ids) for slot in fresh)
         block = self.upload([self._line(slot, width) for slot in fresh], torch.int64)
-        sizes = [1, len(NUMBERS), len(SCALES), self.pages.shape[1], width]
-        row, numbers, scales, pages, texts = block.split(sizes, dim=1)
+        row, numbers, scales, texts = block.split([1, len(NUMBERS), len(SCALES), width], dim=1)
         rows = row[:, 0]
-        self.pages.index_copy_(0, rows, pages.int())
         self.history.index_fill_(0, rows, False)
         self.numbers.index_copy_(1, rows, numbers.T)
         self.scales.index_copy_(1, rows, scales.view(torch.float64).T.float())
@@ -179,7 +177,7 @@ class SlotTable:
             self.text_ids[:, :width].index_copy_(0, rows, texts.int())
 
     def _line(self, slot: FreshSlot, width: int) -> list[int]:
-        """Row, numbers, scales as the bits of float64, pages, and text ids padded to `width`."""
+        """Row, numbers, scales as the bits of float64, and text ids padded to `width`."""
         numbers, scales = self._numbers(slot), _scales(slot.sampling)
         bits = np.array([scales[name] for name in SCALES]).view(np.int64).tolist()
         padding = [0] * (width - len(slot.text_ids))
@@ -187,8 +185,6 @@ class SlotTable:
             slot.row,
             *(numbers.get(name, 0) for name in NUMBERS),
             *bits,
-            *slot.pages,
-            *[self._no_page] * (self.pages.shape[1] - len(slot.pages)),
             *slot.text_ids,
             *padding,
         ]

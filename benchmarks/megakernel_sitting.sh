@@ -15,6 +15,6 @@ measure 0.6B-CustomVoice --backend megakernel --streams 1,2,4,8 --repeats 3 --ro
   --json "$out/engine-0.6B-megakernel-h200.json"
 measure 0.6B-CustomVoice:half --backend cuda_graph --streams 1,2,4,8,64 --repeats 2 --rounds 2 \
   --json "$out/engine-0.6B-half-h200.json"
-timeout 40 python3 benchmarks/codec.py --json "$out/codec-h200.json" 2>&1 | tail -3
+timeout 40 python3 benchmarks/codec.py --json "$out/codec-fused-h200.json" 2>&1 | tail -3
 measure 1.7B-CustomVoice --backend megakernel --streams 1,2,4,8 --repeats 3 --rounds 2 \
   --json "$out/engine-1.7B-megakernel-h200.json"

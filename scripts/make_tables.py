@@ -146,17 +146,21 @@ SIZES = ("0.6B", "1.7B")
 def gpu() -> str:
     """One stream and many, both sizes side by side, with the backends that `auto` takes."""
     latency = [read(f"engine-{size}-megakernel-h200")["latency"] for size in SIZES]
-    split = {each["streams"]: each for each in read("engine-0.6B-split-h200")["throughput"]}
-    (half,) = read("serve-1.7B-h200")["results"]
+    many = [
+        {
+            each["streams"]: each["audio_s_per_s"]
+            for each in read(f"engine-{size}-half-h200")["throughput"]
+        }
+        for size in SIZES
+    ]
     rows: list[list[object]] = [
         ["talker and predictor, ms per frame", *_parts(latency, "model_ms_per_frame")],
         ["first audio, ms", *(f"{one['first_audio_ms']:.1f}" for one in latency)],
         ["times real time, whole call", *(f"{one['times_real_time']:.1f}" for one in latency)],
     ]
-    what = "streams, seconds of audio a second"
-    rows += [[f"{n} {what}", f"{split[n]['audio_s_per_s']:.0f}", "–"] for n in (8, 64)]
-    speed = f"{half['engine']['audio_s_per_s']:.0f}"
-    rows.append([f"{half['streams']} {what}, codec in half precision", "–", speed])
+    for count in (8, 32, 64, 256):
+        speeds = [f"{one[count]:,.0f}" for one in many]
+        rows.append([f"{count} streams, seconds of audio a second", *speeds])
     return table("| | 0.6B | 1.7B |", rows)
 
 
@@ -182,7 +186,7 @@ def load() -> str:
     """Requests that just come."""
     rows = []
     for size in SIZES:
-        for row in read(f"engine-{size}-h200")["arrivals"]:
+        for row in read(f"engine-{size}-half-h200")["arrivals"]:
             first = row["first_audio_ms"]
             rows.append(
                 [
@@ -224,10 +228,11 @@ def persistent() -> str:
 
 def megakernel_calls() -> str:
     rows: list[list[object]] = []
-    names = {"0.6B, cuda_graph, codec in half precision": "engine-0.6B-half-h200"}
-    for size in ("0.6B", "1.7B"):
-        names[f"{size}, megakernel"] = f"engine-{size}-megakernel-h200"
-        names[f"{size}, cuda_graph"] = f"engine-{'0.6B-split' if size == '0.6B' else size}-h200"
+    names = {
+        f"{size}, {backend}": f"engine-{size}-{name}-h200"
+        for size in SIZES
+        for backend, name in (("cuda_graph", "half"), ("megakernel", "megakernel"))
+    }
     for what, name in sorted(names.items()):
         latency, many = read(name)["latency"], read(name)["throughput"]
         figures = {each["streams"]: each["audio_s_per_s"] for each in many}
@@ -249,12 +254,23 @@ def codec_precisions() -> str:
     return table(f"| | dB from float32 | {sizes} |", rows)
 
 
-def half_streams() -> str:
+def roofline() -> str:
+    """The kernels that take most of the time of 64 streams, and how close they come to a roof."""
     rows: list[list[object]] = []
-    for what, name in (("`split`", "engine-0.6B-split-h200"), ("`half`", "engine-0.6B-half-h200")):
-        figures = {each["streams"]: each["audio_s_per_s"] for each in read(name)["throughput"]}
-        rows.append([what, *(f"{figures[n]:.0f}" for n in (1, 8, 64))])
-    return table("| 0.6B, seconds of audio a second | 1 stream | 8 | 64 |", rows)
+    parts = {
+        "0.6B-CustomVoice talker": 5,
+        "0.6B-CustomVoice predictor": 6,
+        "codec, half, 8 frames": 8,
+    }
+    for result in read("kernels-h200")["results"]:
+        if result["batch"] != 64 or result["part"] not in parts:
+            continue
+        part = result["part"].replace("-CustomVoice", "")
+        for kernel in result["kernels"][: parts[result["part"]]]:
+            name = f"`{kernel['kernel']}` {kernel['shape']}".strip()
+            share = f"{100 * kernel['share_of_peak']:.0f} %"
+            rows.append([part, name, kernel["launches"], f"{kernel['us']:.1f}", share])
+    return table("| 64 streams | kernel | launches | us each | share of the roof |", rows)
 
 
 def served() -> str:
@@ -288,8 +304,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "persistent": persistent,
     "megakernel-calls": megakernel_calls,
     "codec-precisions": codec_precisions,
-    "half-streams": half_streams,
     "served": served,
+    "roofline": roofline,
     "integrations": integrations,
 }
 

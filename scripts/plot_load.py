@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 def main() -> None:
     arrivals = {}
     for size in ("0.6B", "1.7B"):
-        path = ROOT / "benchmarks" / "results" / f"engine-{size}-h200.json"
+        path = ROOT / "benchmarks" / "results" / f"engine-{size}-half-h200.json"
         report = json.loads(path.read_text(encoding="utf-8"))
         arrivals[f"{size}, one {report['machine']['gpu']}"] = report["arrivals"]
     plot_arrivals(arrivals, ROOT / "docs" / "load.png")

@@ -80,7 +80,10 @@ def test_every_result_of_a_benchmark_is_used() -> None:
     users = [*PAGES, *(ROOT / "scripts").glob("*.py"), *(ROOT / "benchmarks").glob("*.*")]
     text = "".join(path.read_text(encoding="utf-8") for path in users)
     for size in ("0.6B", "1.7B"):  # named by their size
-        for name in ("engine-{size}-h200", "engine-{size}-megakernel-h200"):
+        for name in (
+            "engine-{size}-half-h200",
+            "engine-{size}-megakernel-h200",
+        ):
             text = text.replace(name, f"{name} {name.format(size=size)}")
     results = sorted((ROOT / "benchmarks" / "results").iterdir())
     assert results

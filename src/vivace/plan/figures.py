@@ -25,7 +25,6 @@ class Figures:
     model: str
     frame_ms: Mapping[int, float]  # talker and predictor
     codec_ms: Mapping[int, Sequence[float]]  # of 1 frame, and of 8
-    contention: Mapping[int, float]  # 0: codec and frames run beside each other; 1: in turn
     prompt_ms: float
     more_prompt: float  # what a second prompt of a turn costs, as a share of the first
     host_ms: float  # of a request, besides the device
@@ -48,10 +47,6 @@ class Figures:
 
     def admit(self, num_prompts: int) -> float:
         return self.prompt_ms * (1 + self.more_prompt * (num_prompts - 1))
-
-    def speed_beside(self, batch: int) -> float:
-        """How fast frames and codec run while both do."""
-        return 1 / (1 + interpolate(self.contention, batch))
 
     @property
     def most_audio(self) -> float:
@@ -89,7 +84,7 @@ def load_figures(gpu: str, model: str) -> Figures:
 
 def parse_figures(gpu: str, model: str, told: Mapping[str, Any]) -> Figures:
     fields: dict[str, Any] = {**told}
-    for name in ("frame_ms", "codec_ms", "contention"):
+    for name in ("frame_ms", "codec_ms"):
         fields[name] = {int(batch): value for batch, value in told[name].items()}
     for name in ("throughput", "arrivals"):
         fields[name] = tuple(told[name])

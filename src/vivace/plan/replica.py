@@ -92,7 +92,6 @@ class Replica:
         self._frames: tuple[Sequence[Talk], int] | None = None  # being made
         self._samples: tuple[Sequence[Talk], list[int]] | None = None  # being rendered
         self._step_ms = self._render_ms = 0.0  # of work that the device has left
-        self._width = 1  # streams in what it renders
 
     def at(self, time_ms: float, event: Event) -> None:
         heapq.heappush(self._events, (time_ms, next(self._order), event))
@@ -151,7 +150,7 @@ class Replica:
             self._pass()
         self._frames = None
         self._samples = talks, [talk.make(num_frames) for talk in talks]
-        self._render_ms, self._width = self.figures.render(len(talks), num_frames), len(talks)
+        self._render_ms = self.figures.render(len(talks), num_frames)
 
     def _deliver(self, talks: Sequence[Talk], counts: Sequence[int]) -> None:
         while self._render_ms > LITTLE:
@@ -164,10 +163,9 @@ class Replica:
                 self._hand(talk)
 
     def _pass(self) -> None:
-        """Until the first of what the device does is done."""
+        """Until the first of what the device does is done; frames and codec share it evenly."""
         left = [ms for ms in (self._step_ms, self._render_ms) if ms > LITTLE]
-        speed = self.figures.speed_beside(self._width) if len(left) > 1 else 1.0
-        self._wait(min(left) / speed, speed)
+        self._wait(min(left) * len(left), 1 / len(left))
 
     def _wait(self, ms: float, speed: float = 1.0) -> None:
         self.now += ms

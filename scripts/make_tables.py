@@ -287,7 +287,7 @@ def served() -> str:
 
 def integrations() -> str:
     rows: list[list[object]] = []
-    for result in read("integrations-cpu")["results"]:
+    for result in read("integrations-mini-cpu")["results"]:
         low, middle, high = (f"{ms:.1f}" for ms in result["overhead_quartiles_ms"])
         rows.append([result["framework"], result["way"], middle, f"{low} to {high}"])
     return table("| framework | | overhead, ms | middle half of the runs |", rows)

@@ -36,7 +36,7 @@ def serve(flags: list[str]) -> int:
         flags = flags[1:]
         Server.stop = lambda server: os._exit(0)  # type: ignore[method-assign]
     with patch("vivace.tts.build_backend", lambda *_: backend):
-        return main(["serve", "--port=0", *flags])
+        return main(["serve", "--port=0", "--live=word", *flags])
 
 
 def say(word: str) -> None:

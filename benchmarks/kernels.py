@@ -51,9 +51,8 @@ class Kernel:
 
     def report(self, peaks: dict[str, float]) -> dict[str, Any]:
         us = sum(self.times_us) / max(1, len(self.times_us))
-        floor_us = 1e6 * max(
-            self.num_bytes / peaks["bytes_per_s"], self.flops / peaks[self._peak()]
-        )
+        bytes_s = self.num_bytes / peaks["bytes_per_s"]
+        floor_us = 1e6 * max(bytes_s, self.flops / peaks["float16_flops_per_s"])
         return {
             "kernel": self.name,
             "shape": self.shape,
@@ -64,9 +63,6 @@ class Kernel:
             "flops": self.flops,
             "share_of_peak": round(floor_us / us, 3) if us else None,
         }
-
-    def _peak(self) -> str:
-        return "float16_flops_per_s"
 
 
 def main() -> None:

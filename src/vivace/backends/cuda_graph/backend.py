@@ -204,8 +204,10 @@ class CudaGraphBackend:
             rest = wait()
             for row, (known, length) in enumerate(zip(first, frames.lengths, strict=True)):
                 if known is not None and length:
-                    sounds = known(), (rest.samples[row], rest.loudness[row])
-                    rest.samples[row], rest.loudness[row] = join_sounds(sounds[: 2 - (length == 1)])
+                    parts = [known()]
+                    if length > 1:
+                        parts.append((rest.samples[row], rest.loudness[row]))
+                    rest.samples[row], rest.loudness[row] = join_sounds(parts)
             return rest
 
         return wait_for_both

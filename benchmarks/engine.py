@@ -31,6 +31,7 @@ from vivace.engine.engine import Engine
 from vivace.engine.scheduler import EngineLimits
 from vivace.model.codec import Codec
 from vivace.model.config import parse_model_config
+from vivace.model.fp8 import check_weights, round_weights
 from vivace.model.talker import Qwen3TTS
 from vivace.tts import TTS
 
@@ -39,12 +40,14 @@ def main() -> None:
     shape, *rest = sys.argv[1:] or ["--help"]
     arguments = build_parser()[0].parse_args(["bench", *rest] if shape[0] != "-" else [shape])
     check(arguments)
+    check_weights(arguments.weights)
     name, _, precision = shape.partition(":")
     began = time.perf_counter()
     with random_tts(name, arguments, precision or "auto") as tts:
         load_s = time.perf_counter() - began
         report = measure(Subject(tts, {"language": "english"}), load_s, arguments)
-    deliver(report | {"benchmark": "engine", "model": f"{shape}, random weights"}, arguments)
+    kind = "random weights" + (" in fp8" if arguments.weights == "fp8" else "")
+    deliver(report | {"benchmark": "engine", "model": f"{shape}, {kind}"}, arguments)
 
 
 def random_tts(shape: str, arguments: argparse.Namespace, precision: Any = "auto") -> TTS:
@@ -58,6 +61,8 @@ def random_tts(shape: str, arguments: argparse.Namespace, precision: Any = "auto
         checkpoint, config=parse_model_config(config), codec_config=codec_config
     )
     model = random_module(Qwen3TTS, checkpoint.config, device, dtype)
+    if arguments.weights == "fp8":
+        round_weights(model)
     codec = random_module(Codec, codec_config, device, torch.float32)
     codec.fold()
     most = num_slots(arguments)

@@ -27,6 +27,7 @@ from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
 from vivace.model.config import parse_model_config
+from vivace.model.fp8 import round_weights
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import build_prompt
 from vivace.speech import SamplingParams
@@ -40,13 +41,14 @@ def main() -> None:
     parser.add_argument("shapes", nargs="+", help="names of released models")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--positions", type=int, default=200)
+    parser.add_argument("--weights", choices=("full", "fp8"), default="full")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     results: list[dict[str, Any]] = []
     with torch.inference_mode():
         bandwidth = copy_bandwidth()
         for shape in arguments.shapes:
-            for result in measure(shape, arguments.batches, arguments.positions, bandwidth):
+            for result in measure(arguments, shape, bandwidth):
                 results.append(result)
                 print(" | ".join(f"{name} {value}" for name, value in result.items()), flush=True)
     if arguments.json:
@@ -61,11 +63,12 @@ def copy_bandwidth() -> float:
     return 2 * source.nbytes / (time_graph(lambda: torch.neg(source, out=target), 5) / 1000)
 
 
-def measure(
-    shape: str, batches: list[int], num_positions: int, bandwidth: float
-) -> list[dict[str, Any]]:
+def measure(arguments: argparse.Namespace, shape: str, bandwidth: float) -> list[dict[str, Any]]:
+    batches, num_positions = arguments.batches, arguments.positions
     config, codec_config = load_configs(shape)
     model = random_module(Qwen3TTS, parse_model_config(config), CUDA, torch.bfloat16)
+    if arguments.weights == "fp8":
+        round_weights(model)
     codec = random_module(Codec, codec_config, CUDA, torch.float32)
     codec.fold()
     results: list[dict[str, Any]] = []
@@ -75,6 +78,7 @@ def measure(
             results.append(
                 {
                     "shape": shape,
+                    "weights": arguments.weights,
                     "backend": backend.name,
                     "batch": batch,
                     "frame_ms": frame_ms(backend, batch),
@@ -83,11 +87,17 @@ def measure(
             )
         backend = None  # type: ignore[assignment]
         torch.cuda.empty_cache()
-    layers = model.talker.model.layers
-    talker_bytes = sum(p.nbytes for p in layers.parameters())
     for result in results:
-        result["talker_share"] = round(talker_bytes / bandwidth / result["talker_ms"] * 1000, 3)
+        is_fp8 = arguments.weights == "fp8" and result["backend"] == "megakernel"
+        num_bytes = talker_bytes(model, is_fp8)
+        result["talker_share"] = round(num_bytes / bandwidth / result["talker_ms"] * 1000, 3)
     return results
+
+
+def talker_bytes(model: Qwen3TTS, is_fp8: bool) -> int:
+    """What one step reads of the layers' weights."""
+    named = model.talker.model.layers.named_parameters()
+    return sum(p.nbytes // 2 if is_fp8 and ".mlp." in name else p.nbytes for name, p in named)
 
 
 def frame_ms(backend: CudaGraphBackend, batch: int, num_frames: int = 64) -> float:

@@ -29,6 +29,7 @@ from vivace.model.config import (
     load_model_config,
 )
 from vivace.model.dimensions import TensorShapes, check_codec, check_model
+from vivace.model.fp8 import Weights, round_weights
 from vivace.model.layers import fuse
 from vivace.model.talker import Qwen3TTS
 from vivace.speech import SamplingParams
@@ -83,7 +84,9 @@ class Checkpoint:
             )
         return tokenizer
 
-    def load_model(self, device: torch.device, dtype: torch.dtype) -> Qwen3TTS:
+    def load_model(
+        self, device: torch.device, dtype: torch.dtype, weights: Weights = "full"
+    ) -> Qwen3TTS:
         with open_tensors(self.folder, device) as tensors:
             check_model(self.config, tensors.shapes(), str(self.folder / "config.json"))
             model = _build_on_meta(Qwen3TTS, self.config, self.folder)
@@ -91,6 +94,8 @@ class Checkpoint:
             ignored = SPEAKER_ENCODER if model.speaker_encoder is None else None
             fill(model, tensors, dtype, ignored)
         fuse(model)
+        if weights == "fp8":
+            round_weights(model)
         return model
 
     def load_codec(self, device: torch.device) -> Codec:

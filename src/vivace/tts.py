@@ -37,6 +37,7 @@ from vivace.engine.stream import Stream, StreamSettings, Wake
 from vivace.errors import ClosedError, RequestError, TTSError, UnsupportedRequestError
 from vivace.model.codec import Codec
 from vivace.model.config import ModelType
+from vivace.model.fp8 import Weights, check_weights
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import AUTO_LANGUAGE, TextLayout
 from vivace.script.prompts import SERVED_BY, PromptWriter
@@ -97,6 +98,7 @@ class TTS:
         *,
         device: str = "auto",
         dtype: str | torch.dtype = "auto",
+        weights: Weights = "full",
         backend: str = "auto",
         threads: int | None = None,
         max_streams: int | None = None,
@@ -128,6 +130,10 @@ class TTS:
         `codec_precision`, on an NVIDIA GPU: `split` is exact to float32, `half` rounds the inputs
         of the codec's convolutions to float16 and is about twice as fast for many streams.
 
+        `weights="fp8"` rounds the predictor's matrices and the talker's MLPs to 4 significant bits:
+        the `megakernel` backend then reads half the bytes; others compute with the same numbers, no
+        faster.
+
         `split_camel_case` reads "YouTube" as "You" "Tube", as the official package does when it
         loads a local folder.
 
@@ -137,6 +143,7 @@ class TTS:
         words = None if lexicon is None else Lexicon.of(lexicon)
         limits = EngineLimits(max_streams, max_queue, profile=profile)
         capacity = Capacity(max_streams, max_frames, codec_precision)
+        check_weights(weights)
         pick_dtype(dtype, pick_device(device))  # what cannot be is refused before a download
         folder = find_folder(
             name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline
@@ -149,7 +156,7 @@ class TTS:
         precision = pick_dtype(dtype, where)
         threads = pick_threads(threads, where, checkpoint.num_bytes)
         with use_threads(threads):
-            model = checkpoint.load_model(where, precision)
+            model = checkpoint.load_model(where, precision, weights)
             codec = checkpoint.load_codec(where)
             build = partial(build_backend, backend, model, codec, capacity)
             first = build()
@@ -212,6 +219,8 @@ class TTS:
             return f"<TTS {name}, closed>"
         model, _, engine = self._parts
         dtype = str(model.dtype).removeprefix("torch.")
+        if model.weights == "fp8":
+            dtype += " with weights in fp8"
         return f"<TTS {name} on {model.device} in {dtype}, backend {engine.backend.name}>"
 
     # -- what it does ------------------------------------------------------------------------

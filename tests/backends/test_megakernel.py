@@ -17,7 +17,7 @@ from conftest import Tiny
 from vivace.backends import AUTO_BACKEND, BackendEntry, Capacity, build_backend
 from vivace.backends.megakernel import nvrtc, predictor, talker
 from vivace.backends.megakernel.backend import MegakernelBackend, unfit
-from vivace.backends.megakernel.kernel import CHUNK_BYTES, architecture_of, source
+from vivace.backends.megakernel.kernel import architecture_of, source
 from vivace.backends.megakernel.predictor import Dimensions
 from vivace.backends.megakernel.talker import TalkerDimensions
 from vivace.errors import BackendUnavailableError
@@ -31,14 +31,16 @@ SMALL_TALKER = TalkerDimensions(
     hidden=1024, inter=3072, heads=16, kv_heads=8, head_dim=128, layers=28, eps=1e-6
 )
 LARGE_TALKER = dataclasses.replace(SMALL_TALKER, hidden=2048, inter=6144)
+SMALL_FP8 = dataclasses.replace(SMALL, fp8_mlp=1, fp8_others=1)
+LARGE_FP8 = dataclasses.replace(LARGE, fp8_mlp=1, fp8_others=1)
+SMALL_TALKER_FP8 = dataclasses.replace(SMALL_TALKER, fp8_mlp=1)
+LARGE_TALKER_FP8 = dataclasses.replace(LARGE_TALKER, fp8_mlp=1)
 ARCHITECTURES = tuple(f"sm_{number}" for number in (80, 86, 89, "90a", 100, 120))
 
 
 def compile_kernel(architecture: str, size: Dimensions | TalkerDimensions) -> bytes:
-    name, slot_bytes = ("predictor", CHUNK_BYTES)
-    if isinstance(size, TalkerDimensions):
-        name, slot_bytes = "talker", size.slot_bytes
-    options = [*size.options, f"-DSLOT_BYTES={slot_bytes}"]
+    name = "talker" if isinstance(size, TalkerDimensions) else "predictor"
+    options = [*size.options, f"-DSLOT_BYTES={size.slot_bytes}"]
     return nvrtc.compile_source(source(f"{name}.cu"), architecture, options)
 
 
@@ -65,6 +67,13 @@ QUICK = ("sm_80", "sm_90a")  # the oldest, and the one with instructions of its 
         ),
         ("sm_90a", LARGE),
         ("sm_90a", LARGE_TALKER),
+        *(
+            pytest.param(each, size, marks=() if each == "sm_90a" else pytest.mark.slow)
+            for size in (SMALL_FP8, SMALL_TALKER_FP8)
+            for each in ARCHITECTURES
+        ),
+        pytest.param("sm_90a", LARGE_FP8, marks=pytest.mark.slow),
+        pytest.param("sm_90a", LARGE_TALKER_FP8, marks=pytest.mark.slow),
     ],
 )
 def test_the_kernels_compile_for_every_gpu_with_bfloat16(

@@ -28,6 +28,7 @@ from vivace.model.cache import KeyValueCache
 from vivace.model.code_predictor import CodePredictor
 from vivace.model.codec import Codec
 from vivace.model.config import parse_model_config
+from vivace.model.fp8 import round_weights
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import build_prompt
 from vivace.sampling import Shape, shape_scores
@@ -304,14 +305,68 @@ def test_the_same_keys_on_other_pages_give_the_same_state(layers: MegakernelLaye
     assert not layers.num_faults
 
 
-def test_streams_of_the_backend_are_the_same_alone_and_together() -> None:
+@pytest.fixture(scope="module")
+def fp8_pair(model: Qwen3TTS, layers: MegakernelLayers) -> Iterator[list[MegakernelLayers]]:
+    """Weights rounded to fp8, read in bfloat16 and in fp8, over the same keys."""
+    with torch.inference_mode():
+        rounded = copy.deepcopy(model)
+        round_weights(rounded)
+        pair = []
+        for weights in ("full", "fp8"):
+            rounded.weights = weights
+            pair.append(MegakernelLayers(rounded, layers._table))
+        yield pair
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4, 8])
+def test_fp8_weights_give_what_their_values_in_bfloat16_give(
+    fp8_pair: list[MegakernelLayers], batch: int
+) -> None:
+    """Bit by bit: logits, draws, talker's states and keys."""
+    wide, small = fp8_pair
+    hidden, codes = hidden_states(wide, batch), torch.randint(2048, (batch, 16), device=CUDA)
+    assert torch.equal(small.force(hidden, codes), wide.force(hidden, codes))
+    for frame in range(2):
+        draws = make_draws(batch, frame)
+        assert torch.equal(small.speak(hidden, draws).codes, wide.speak(hidden, draws).codes)
+    place = place_at(POSITIONS[-batch:])
+    states = []
+    for each in fp8_pair:
+        states.append((each.read(hidden, place), stored(each._table, place)))
+    for found, expected in zip(*states, strict=True):
+        assert bool(found.isfinite().all())
+        assert torch.equal(found, expected)
+    assert not small.num_faults
+    assert not wide.num_packed_bytes
+
+
+def test_fp8_weights_are_as_close_to_the_fused_kernels_as_full_ones(
+    layers: MegakernelLayers, fp8_pair: list[MegakernelLayers]
+) -> None:
+    """The fused kernels read the same rounded values in bfloat16."""
+    errors = [layers.trial(), fp8_pair[1].trial()]
+    sys.stdout.write(f"relative error against the fused kernels, full and fp8: {errors}\n")
+    assert errors[1] < 1.2 * errors[0]
+
+
+def test_ten_thousand_frames_with_fp8_weights_neither_hang_nor_drift(
+    fp8_pair: list[MegakernelLayers],
+) -> None:
+    test_ten_thousand_frames_neither_hang_nor_drift(fp8_pair[1])
+
+
+@pytest.mark.parametrize("weights", ["full", "fp8"])
+def test_streams_of_the_backend_are_the_same_alone_and_together(weights: str) -> None:
     raw, codec_config = load_configs("0.6B-CustomVoice")
     config = parse_model_config(raw)
     model = random_module(Qwen3TTS, config, CUDA, torch.bfloat16)
+    if weights == "fp8":
+        round_weights(model)
     codec = random_module(Codec, codec_config, CUDA, torch.float32)
     codec.fold()
     backend = MegakernelBackend(model, codec, max_streams=4, max_frames=64)
     assert backend.facts()["layers"].startswith("megakernel")
+    assert ("fp8 weights" in backend.memory()) == (weights == "fp8")
     params = [SamplingParams(seed=n, min_frames=20, max_frames=20) for n in range(4)]
     prompts = [
         build_prompt(

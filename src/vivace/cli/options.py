@@ -19,6 +19,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("machine")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:0, mps")
     group.add_argument("--dtype", default="auto", help="auto, bfloat16, float32")
+    group.add_argument("--weights", default="full", help="full, fp8; see docs/performance.md")
     group.add_argument("--backend", default="auto", help="see vivace doctor; default: auto")
     group.add_argument(
         "--threads", type=int, metavar="N", help="of the CPU; default: 1 for a small model"

@@ -68,6 +68,7 @@ def load_model(
             name,
             device=arguments.device,
             dtype=arguments.dtype,
+            weights=arguments.weights,
             backend=arguments.backend,
             threads=arguments.threads,
             max_streams=max_streams,

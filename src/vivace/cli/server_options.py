@@ -38,6 +38,7 @@ FLAGS = (
         ("full-timeout", SECONDS, "a queue full for so long is not ready; default: 30 s"),
         ("device", TEXT, "auto, cpu, cuda, cuda:0, mps"),
         ("dtype", TEXT, "auto, bfloat16, float32"),
+        ("weights", TEXT, "full, fp8; see docs/performance.md; default: full"),
         ("backend", TEXT, "see vivace doctor; default: auto"),
         ("threads", NUMBER, "of the CPU; default: 1 for a small model"),
         ("revision", TEXT, "of a hub id: a branch, tag or commit"),
@@ -67,7 +68,7 @@ FLAGS = (
 WYOMING_FLAGS = {  # the settings of `vivace serve` that `vivace wyoming` has too
     *("host", "zeroconf", "allow-anonymous", "max-streams", "max-queue", "profile", "unload-after"),
     "live",
-    *("device", "dtype", "backend", "threads", "revision", "offline", "max-text-chars"),
+    *("device", "dtype", "weights", "backend", "threads", "revision", "offline", "max-text-chars"),
     *("max-message-bytes", "max-connections", "max-requests-per-minute", "body-timeout"),
     *("max-connections-per-address", "log-format", "otel", "turn-timeout"),
     *("send-timeout", "socket-idle", "drain-timeout"),

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vivace.model.code_predictor import CodePredictor
 from vivace.model.config import SPEAKER, ModelConfig, TalkerConfig
+from vivace.model.fp8 import Weights
 from vivace.model.layers import (
     Attend,
     Block,
@@ -104,6 +105,7 @@ class Qwen3TTS(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.weights: Weights = "full"
         self.talker = Talker(config.talker_config)
         self.speaker_encoder = (
             SpeakerEncoder(config.speaker_encoder_config) if config.speaker_encoder_config else None

@@ -258,6 +258,7 @@ class Models:
             spec.source,
             device=settings.device,
             dtype=settings.dtype,
+            weights=settings.weights,
             backend=settings.backend,
             threads=settings.threads,
             max_streams=settings.max_streams,

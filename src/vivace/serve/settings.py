@@ -21,6 +21,7 @@ EMBEDDED = "vivace"  # the name that the voice inside the package is served by
 MIB = 2**20
 UNPRINTED = ("api_keys", "api_key_env")
 PROFILES = ("latency", "balanced", "throughput")
+WEIGHTS = ("full", "fp8")
 LOG_FORMATS = ("text", "json")
 OPTIONAL = {"max_queue", "max_voices", "drain_timeout_s", "unload_after_s", "turn_timeout_s"}
 OPTIONAL |= {"full_timeout_s"}
@@ -75,6 +76,7 @@ class ServeSettings:
     live: LiveMode | None = None  # how a session's text is taken; None: as each model wants
     device: str = "auto"
     dtype: str = "auto"
+    weights: Literal["full", "fp8"] = "full"
     backend: str = "auto"
     threads: int | None = None
     revision: str | None = None
@@ -109,6 +111,8 @@ class ServeSettings:
             raise RequestError(f"two models are named {twice[0]!r}; write NAME=SOURCE for one")
         if self.profile not in PROFILES:
             raise RequestError(f"profile is one of {', '.join(PROFILES)}, not {self.profile!r}")
+        if self.weights not in WEIGHTS:
+            raise RequestError(f"weights is one of {', '.join(WEIGHTS)}, not {self.weights!r}")
         if self.live not in (None, *LIVE_MODES):
             raise RequestError(f"live is one of {', '.join(LIVE_MODES)}, not {self.live!r}")
         if self.log_format not in LOG_FORMATS:

@@ -48,6 +48,10 @@ class MegakernelBackend(CudaGraphBackend):
             is_capturing=is_capturing,
         )
 
+    def memory(self) -> dict[str, int]:
+        packed = getattr(self._layers, "num_packed_bytes", 0)
+        return super().memory() | ({"fp8 weights": packed} if packed else {})
+
 
 def unfit(model: Qwen3TTS, max_streams: int | None) -> str | None:
     """Why it cannot run this model with `max_streams` streams, or None."""

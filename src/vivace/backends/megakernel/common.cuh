@@ -5,7 +5,8 @@
 // to end. A stage publishes its results in global memory as 32-bit words: a bfloat16 number and the tag of its
 // stage. Readers poll until every tag is right, so there is no barrier over the grid.
 //
-// Defined by the compiler's command line: HEAD_DIM, and SLOT_BYTES, the size of a slot of the ring buffer.
+// Defined by the compiler's command line: HEAD_DIM; SLOT_BYTES, the size of a slot of the ring buffer; FP8_MLP and
+// FP8_OTHERS, whether the matrices of the MLPs and all others are in e4m3.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -27,6 +28,9 @@ constexpr int ROWS = 8;                     // weight rows of a unit: the n of o
 constexpr int DEPTH = 1024;                 // numbers of a weight row in one chunk
 constexpr int ROW_BYTES = 2 * DEPTH + 16;   // padded, so that eight rows fall into different banks
 constexpr int CHUNK_BYTES = ROWS * ROW_BYTES;
+constexpr int FP8_ROW_BYTES = DEPTH + 16;   // the numbers of a row in e4m3, then its scale; fp8.py packs them
+constexpr int FP8_CHUNK_BYTES = ROWS * FP8_ROW_BYTES;
+constexpr int FP8_SCALE_AT = DEPTH;         // of a row
 constexpr int HEAD_BYTES = 2 * HEAD_DIM + 16;  // of a head's vector in shared memory, padded likewise
 constexpr int SLICE = DEPTH / WARPS;         // numbers of a chunk's depth that a warp sums
 constexpr int UNITS_AT_ONCE = 8;
@@ -80,6 +84,15 @@ DEVICE u32 scaled(float x, float scale, u32 weight) {
 
 DEVICE u32 pack(u32 low, u32 high) { return (low & 0xffffu) | (high << 16); }
 
+// Bytes 0 and 2, then 1 and 3, from e4m3 to pairs of bfloat16. Its bits at their place in a bfloat16 are a number 2^-120
+// as large, subnormal ones included; `scale` is the row's, a power of two, times 2^120, twice. All of it is exact.
+DEVICE void widen(u32& even, u32& odd, u32 bytes, u32 scale) {
+    const u32 low = (bytes << 8 & 0x80008000u) | (bytes << 4 & 0x07f007f0u);
+    const u32 high = (bytes & 0x80008000u) | (bytes >> 4 & 0x07f007f0u);
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(even) : "r"(low), "r"(scale), "r"(0x80008000u));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(odd) : "r"(high), "r"(scale), "r"(0x80008000u));
+}
+
 // -- shared memory and barriers of a block ----------------------------------------------------------------
 
 DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
@@ -94,6 +107,12 @@ DEVICE void load_matrices(u32 (&out)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                  : "r"(address) : "memory");
+}
+
+DEVICE u32 load_word(u32 address) {
+    u32 word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    return word;
 }
 
 DEVICE void load_transposed(u32 (&out)[4], u32 address) {
@@ -189,6 +208,27 @@ struct Ring {
                          ::"r"(target + row * ROW_BYTES + 16 * within), "l"(weight + row * pitch + 8 * within)
                          : "memory");
         }
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ready) : "memory");
+#endif
+        advance(1);
+    }
+
+    // Likewise: a chunk in e4m3, which lies in one piece.
+    DEVICE_MEMBER void fetch_fp8(const u8* chunk, u32 lane, u64 policy) {
+        if (turn > 0) barrier_wait(empty + 8 * slot, (turn - 1) & 1);
+        const u32 target = address(slot), ready = full + 8 * slot;
+#if __CUDA_ARCH__ >= 900
+        if (lane == 0) {
+            asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }"
+                         ::"r"(ready), "r"(FP8_CHUNK_BYTES) : "memory");
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                         "[%0], [%1], %2, [%3], %4;"
+                         ::"r"(target), "l"(chunk), "r"(FP8_CHUNK_BYTES), "r"(ready), "l"(policy) : "memory");
+        }
+        __syncwarp();
+#else
+        for (u32 at = 16 * lane; at < FP8_CHUNK_BYTES; at += 16 * 32)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target + at), "l"(chunk + at) : "memory");
         asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ready) : "memory");
 #endif
         advance(1);
@@ -335,12 +375,29 @@ struct Slices {
 struct Chunk {
     u32 w[SLICE / 32][4];
 
-    DEVICE_MEMBER void load(const Ring& ring, u32 index, u32 lane, u32 warp) {
+    DEVICE_MEMBER void load(const Ring& ring, u32 index, bool is_fp8, u32 lane, u32 warp) {
         const u32 slot = ring.wait(index);
-        const u32 at = ring.address(slot) + (lane & 7) * ROW_BYTES + (lane >> 3) * 16 + 2 * SLICE * warp;
+        if (is_fp8) {
+            load_fp8(ring.address(slot), lane, warp);
+        } else {
+            const u32 at = ring.address(slot) + (lane & 7) * ROW_BYTES + (lane >> 3) * 16 + 2 * SLICE * warp;
 #pragma unroll
-        for (int i = 0; i < SLICE / 32; ++i) load_matrices(w[i], at + 64 * i);
+            for (int i = 0; i < SLICE / 32; ++i) load_matrices(w[i], at + 64 * i);
+        }
         ring.release(slot, lane);
+    }
+
+    DEVICE_MEMBER void load_fp8(u32 chunk, u32 lane, u32 warp) {
+        const u32 at = chunk + (lane & 7) * FP8_ROW_BYTES + (lane >> 3) * 16 + SLICE * warp;
+        const u32 scale = load_word(chunk + (lane >> 2) * FP8_ROW_BYTES + FP8_SCALE_AT);
+#pragma unroll
+        for (int i = 0; i < SLICE / 64; ++i) {
+            u32 bytes[4];
+            load_matrices(bytes, at + 64 * i);
+#pragma unroll
+            for (int n = 0; n < 4; ++n)
+                widen(w[2 * i + n / 2][n % 2 * 2], w[2 * i + n / 2][n % 2 * 2 + 1], bytes[n], scale);
+        }
     }
 
     // Each half of a slice is a sum of its own.
@@ -369,14 +426,32 @@ struct PairChunk {
     u32 w[SLICE / 16][4];
 
     // `near` and `far` are indices of the ring.
-    DEVICE_MEMBER void load(const Ring& ring, u32 near, u32 far, bool has_second, u32 lane, u32 warp) {
+    DEVICE_MEMBER void load(const Ring& ring, u32 near, u32 far, bool has_second, bool is_fp8, u32 lane, u32 warp) {
         const u32 near_slot = ring.wait(near), far_slot = has_second ? ring.wait(far) : near_slot;
-        const u32 at = ring.address(lane & 8 ? far_slot : near_slot) + (lane & 7) * ROW_BYTES + (lane >> 4) * 16 +
-                       2 * SLICE * warp;
+        if (is_fp8) {
+            load_fp8(ring.address(near_slot), ring.address(far_slot), lane, warp);
+        } else {
+            const u32 at = ring.address(lane & 8 ? far_slot : near_slot) + (lane & 7) * ROW_BYTES + (lane >> 4) * 16 +
+                           2 * SLICE * warp;
 #pragma unroll
-        for (int i = 0; i < SLICE / 16; ++i) load_matrices(w[i], at + 32 * i);
+            for (int i = 0; i < SLICE / 16; ++i) load_matrices(w[i], at + 32 * i);
+        }
         ring.release(near_slot, lane);
         if (has_second) ring.release(far_slot, lane);
+    }
+
+    DEVICE_MEMBER void load_fp8(u32 near, u32 far, u32 lane, u32 warp) {
+        const u32 at = (lane & 8 ? far : near) + (lane & 7) * FP8_ROW_BYTES + (lane >> 4) * 16 + SLICE * warp;
+        const u32 scale_at = (lane >> 2) * FP8_ROW_BYTES + FP8_SCALE_AT;
+        const u32 scales[2] = {load_word(near + scale_at), load_word(far + scale_at)};
+#pragma unroll
+        for (int i = 0; i < SLICE / 32; ++i) {
+            u32 bytes[4];
+            load_matrices(bytes, at + 32 * i);
+#pragma unroll
+            for (int n = 0; n < 4; ++n)
+                widen(w[2 * i + n / 2][n % 2], w[2 * i + n / 2][n % 2 + 2], bytes[n], scales[n % 2]);
+        }
     }
 
     DEVICE_MEMBER void multiply_by(float (&c)[2][4], const u32 (&rows)[SLICE / 32][4]) const {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -37,15 +37,23 @@ def head_bytes(head_dim: int) -> int:
     return 2 * head_dim + 16
 
 
-def layer_tensors(block: Block) -> list[Tensor]:
-    """In the order of `Layer` in stages.cuh."""
+Pack = Callable[[Tensor], Tensor]
+
+
+def as_it_is(weight: Tensor) -> Tensor:
+    return weight
+
+
+def layer_tensors(block: Block, mlp: Pack = as_it_is, others: Pack = as_it_is) -> list[Tensor]:
+    """In the order of `Layer` in stages.cuh, its matrices packed."""
     attention = block.self_attn
     assert attention.q_norm is not None
     assert attention.k_norm is not None
     return [
-        block.input_layernorm.weight, attention.qkv_weight, attention.q_norm.weight,
-        attention.k_norm.weight, attention.o_proj.weight, block.post_attention_layernorm.weight,
-        block.mlp.gate_up_weight, block.mlp.down_proj.weight,
+        block.input_layernorm.weight, others(attention.qkv_weight), attention.q_norm.weight,
+        attention.k_norm.weight, others(attention.o_proj.weight),
+        block.post_attention_layernorm.weight,
+        mlp(block.mlp.gate_up_weight), mlp(block.mlp.down_proj.weight),
     ]  # fmt: skip
 
 
@@ -75,11 +83,16 @@ class Kernel:
         """The weights' addresses, as the kernel's struct Weights."""
         for tensor in tensors:
             assert tensor.is_contiguous()
-            assert tensor.dtype == torch.bfloat16
+            assert tensor.dtype in (torch.bfloat16, torch.uint8)
         assert len(tensors) * 8 == self._weights_bytes
         self._kept = tensors  # the addresses stay valid
         addresses = [tensor.data_ptr() for tensor in tensors]
         return torch.tensor(addresses, dtype=torch.int64, device=self._device)
+
+    @property
+    def num_packed_bytes(self) -> int:
+        """Of weights that are copies of the model's."""
+        return sum(tensor.nbytes for tensor in self._kept if tensor.dtype == torch.uint8)
 
     @property
     def num_faults(self) -> int:

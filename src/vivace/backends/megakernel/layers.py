@@ -23,6 +23,11 @@ class MegakernelLayers(FusedLayers):
         self.talker = TalkerKernel(model, table, self._heads)
 
     @property
+    def num_packed_bytes(self) -> int:
+        """Of weights in fp8, besides the model's own."""
+        return self.kernel.num_packed_bytes + self.talker.num_packed_bytes
+
+    @property
     def num_faults(self) -> int:
         """How many blocks timed out waiting for another, in all launches."""
         return self.kernel.num_faults + self.talker.num_faults

@@ -82,17 +82,17 @@ struct Block {
 DEVICE void fetch_all(Ring ring, const Weights& weights, u32 first_sweep, u32 lane) {
     const u64 keep = keep_policy(), stream = stream_policy();
     for (u32 sweep = first_sweep; sweep < BOOKS; ++sweep) {
-        if (PROJECTS) fetch_units(ring, weights.projection, HIDDEN / ROWS, WIDTH, lane, keep);
+        if (PROJECTS) fetch_units(ring, weights.projection, HIDDEN / ROWS, WIDTH, FP8_OTHERS, lane, keep);
         for (u32 layer = 0; layer < LAYERS; ++layer) {
             const Layer& w = weights.layers[layer];
             const u64 policy = layer < KEPT_LAYERS ? keep : stream;
-            fetch_units(ring, w.qkv, QKV / ROWS, HIDDEN, lane, policy);
+            fetch_units(ring, w.qkv, QKV / ROWS, HIDDEN, FP8_OTHERS, lane, policy);
             if (sweep == 0 && layer == LAYERS - 1) break;
-            fetch_units(ring, w.o, HIDDEN / ROWS, MIXED, lane, policy);
+            fetch_units(ring, w.o, HIDDEN / ROWS, MIXED, FP8_OTHERS, lane, policy);
             fetch_gated(ring, w.gate_up, lane, policy);
-            fetch_units(ring, w.down, HIDDEN / ROWS, INTER, lane, policy);
+            fetch_units(ring, w.down, HIDDEN / ROWS, INTER, FP8_MLP, lane, policy);
         }
-        if (sweep > 0) fetch_units(ring, weights.heads[sweep - 1], VOCAB / ROWS, HIDDEN, lane, stream);
+        if (sweep > 0) fetch_units(ring, weights.heads[sweep - 1], VOCAB / ROWS, HIDDEN, FP8_OTHERS, lane, stream);
     }
 }
 
@@ -111,13 +111,13 @@ template <typename Gather>
 DEVICE void run_projection(Block& b, u32 tag, Gather gather) {
     const u16* bias = b.request.weights->projection_bias;
     Chunk ahead[CHUNKS_AHEAD] = {};
-    load_ahead(ahead, b.ring, WIDTH / DEPTH, b.lane, b.warp);
+    load_ahead(ahead, b.ring, WIDTH / DEPTH, FP8_OTHERS, b.lane, b.warp);
     gather();
     const u32 rows = b.wide_rows.lane_address(b.lane, b.warp, b.rows);
     run_units(
         b, b.rows, WIDTH / DEPTH, units_here(HIDDEN / ROWS), 1,
-        [&](u32) { multiply_first<WIDTH / DEPTH>(b, rows, ahead); },
-        [&](u32 start, u32 from, u32 here) { multiply_deep<WIDTH / DEPTH>(b, rows, start, from, here); },
+        [&](u32) { multiply_first<WIDTH / DEPTH>(b, rows, ahead, FP8_OTHERS); },
+        [&](u32 start, u32 from, u32 here) { multiply_deep<WIDTH / DEPTH>(b, rows, FP8_OTHERS, start, from, here); },
         [&](u32 unit, u32 i, u32 at) {
             const u32 column = column_of(unit, i), x = narrow(__fadd_rn(whole(b, at, i), wide(bias[column])));
             b.shared.own[unit][i] = x;

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Tensor
 
+from vivace.backends.megakernel.fp8 import FP8_CHUNK_BYTES, pack_fp8
 from vivace.backends.megakernel.kernel import (
     CHUNK_BYTES,
     MAX_BATCH,
     Kernel,
+    as_it_is,
     blocks,
     head_bytes,
     layer_tensors,
 )
 from vivace.model.config import TalkerConfig
+from vivace.model.fp8 import Weights
 from vivace.model.layers import Linear
 from vivace.model.talker import Qwen3TTS
 
@@ -57,9 +60,11 @@ class Dimensions:
     width: int  # the talker's hidden size
     eps: float
     kept_layers: int = 1  # number of layers whose weights should stay in the L2 cache
+    fp8_mlp: int = 0  # whether these are in e4m3
+    fp8_others: int = 0
 
     @classmethod
-    def of(cls, talker: TalkerConfig) -> Dimensions:
+    def of(cls, talker: TalkerConfig, weights: Weights = "full") -> Dimensions:
         config = talker.code_predictor_config
         return cls(
             hidden=config.hidden_size,
@@ -72,6 +77,8 @@ class Dimensions:
             vocab=config.vocab_size,
             width=talker.hidden_size,
             eps=config.rms_norm_eps,
+            fp8_mlp=int(weights == "fp8"),
+            fp8_others=int(weights == "fp8"),
         )
 
     @property
@@ -98,11 +105,17 @@ class Dimensions:
         numbers["projects"] = int(self.width != self.hidden)
         return [f"-D{name.upper()}={value}" for name, value in numbers.items()]
 
+    @property
+    def slot_bytes(self) -> int:
+        """Of the ring buffer: a chunk of weights."""
+        return FP8_CHUNK_BYTES if self.fp8_others else CHUNK_BYTES
+
 
 class PredictorKernel:
     def __init__(self, model: Qwen3TTS) -> None:
-        self._dimensions = Dimensions.of(model.config.talker_config)
-        self._kernel = Kernel("predictor", self._dimensions.options, CHUNK_BYTES, model.device)
+        size = Dimensions.of(model.config.talker_config, model.weights)
+        self._dimensions = size
+        self._kernel = Kernel("predictor", size.options, size.slot_bytes, model.device)
         rope = model.talker.code_predictor.rope
         tables = rope.span(0, self._dimensions.books, model.talker.codec_head.weight)
         self._rope = [part.contiguous() for part in tables]  # kept alive
@@ -111,16 +124,25 @@ class PredictorKernel:
     def _tensors(self, model: Qwen3TTS) -> list[Tensor]:
         """In the order of predictor.cu's Weights."""
         predictor = model.talker.code_predictor
+        pack = pack_fp8 if self._dimensions.fp8_others else as_it_is
         norm = predictor.model.norm.weight
-        layers = [each for block in blocks(predictor.model.layers) for each in layer_tensors(block)]
+        layers = [
+            each
+            for block in blocks(predictor.model.layers)
+            for each in layer_tensors(block, mlp=pack, others=pack)
+        ]
         projection = predictor.small_to_mtp_projection
         if isinstance(projection, Linear):
-            projections = [projection.weight, cast("Tensor", projection.bias)]
+            projections = [pack(projection.weight), cast("Tensor", projection.bias)]
         else:
             projections = [norm, norm]  # not read
-        heads = [cast("Linear", head).weight for head in predictor.lm_head]
+        heads = [pack(cast("Linear", head).weight) for head in predictor.lm_head]
         embeddings = [table.weight for table in model.talker.code_tables[1:]]
         return [*layers, norm, *self._rope, *projections, *heads, *embeddings]
+
+    @property
+    def num_packed_bytes(self) -> int:
+        return self._kernel.num_packed_bytes
 
     @property
     def num_faults(self) -> int:

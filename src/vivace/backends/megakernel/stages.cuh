@@ -19,16 +19,24 @@ static_assert(MIXED % DEPTH == 0 && INTER % DEPTH == 0, "depths come in chunks")
 static_assert(HEAD_DIM == 16 * WARPS && GROUP <= 8, "a warp mixes sixteen numbers of a head");
 static_assert(COMPUTING == 4 * MAX_BATCH * ROWS, "four units are added up at once");
 
-struct Layer {
+struct Layer {  // what is in e4m3 is cast
     const u16 *input_norm, *qkv, *q_norm, *k_norm, *o, *post_norm, *gate_up, *down;
 };
 
 // -- the warp that copies weights --------------------------------------------------------------------
 
-DEVICE void fetch_units(Ring& ring, const u16* weight, u32 units, u32 depth, u32 lane, u64 policy) {
+// Numbers k and up of the eight rows from `row` on, which have `depth` of them.
+DEVICE void fetch_chunk(Ring& ring, const u16* weight, u64 row, u32 k, u32 depth, bool is_fp8, u32 lane, u64 policy) {
+    if (is_fp8)
+        ring.fetch_fp8(reinterpret_cast<const u8*>(weight) + (row * depth / ROWS + k) / DEPTH * FP8_CHUNK_BYTES, lane,
+                       policy);
+    else ring.fetch(weight + row * depth + k, depth, lane, policy);
+}
+
+DEVICE void fetch_units(Ring& ring, const u16* weight, u32 units, u32 depth, bool is_fp8, u32 lane, u64 policy) {
     for (u32 unit = blockIdx.x; unit < units; unit += gridDim.x)
         for (u32 k = 0; k < depth; k += DEPTH)
-            ring.fetch(weight + (u64)unit * ROWS * depth + k, depth, lane, policy);
+            fetch_chunk(ring, weight, (u64)unit * ROWS, k, depth, is_fp8, lane, policy);
 }
 
 // A unit of gates, then the unit of the values that they open.
@@ -36,7 +44,7 @@ DEVICE void fetch_gated(Ring& ring, const u16* weight, u32 lane, u64 policy) {
     for (u32 unit = blockIdx.x; unit < INTER / ROWS; unit += gridDim.x)
         for (u32 half = 0; half < 2; ++half)
             for (u32 k = 0; k < HIDDEN; k += DEPTH)
-                ring.fetch(weight + ((u64)half * INTER + unit * ROWS) * HIDDEN + k, HIDDEN, lane, policy);
+                fetch_chunk(ring, weight, (u64)half * INTER + unit * ROWS, k, HIDDEN, FP8_MLP, lane, policy);
 }
 
 // -- inputs of a stage -------------------------------------------------------------------------------
@@ -165,27 +173,28 @@ DEVICE void run_units(Block& b, u32 num_rows, u32 num_chunks, u32 count, u32 num
 }
 
 // The first chunks of the block's first unit of a deep product, read before its rows are there.
-DEVICE void load_ahead(Chunk (&ahead)[CHUNKS_AHEAD], const Ring& ring, u32 num_chunks, u32 lane, u32 warp) {
+DEVICE void load_ahead(Chunk (&ahead)[CHUNKS_AHEAD], const Ring& ring, u32 num_chunks, bool is_fp8, u32 lane,
+                       u32 warp) {
 #pragma unroll
     for (int n = 0; n < CHUNKS_AHEAD; ++n)
-        if (n < num_chunks) ahead[n].load(ring, n, lane, warp);
+        if (n < num_chunks) ahead[n].load(ring, n, is_fp8, lane, warp);
 }
 
 // That unit's product; other chunks are read while the ones before them are multiplied.
 template <int C, typename Block>
-DEVICE void multiply_first(Block& b, u32 rows, const Chunk (&ahead)[CHUNKS_AHEAD]) {
+DEVICE void multiply_first(Block& b, u32 rows, const Chunk (&ahead)[CHUNKS_AHEAD], bool is_fp8) {
     Slices<C> x;
     x.load(rows);
     float c[2][4] = {};
     Chunk others[2] = {};
-    if (C > CHUNKS_AHEAD) others[CHUNKS_AHEAD % 2].load(b.ring, CHUNKS_AHEAD, b.lane, b.warp);
+    if (C > CHUNKS_AHEAD) others[CHUNKS_AHEAD % 2].load(b.ring, CHUNKS_AHEAD, is_fp8, b.lane, b.warp);
 #pragma unroll
     for (int chunk = 0; chunk < C; ++chunk) {
         if (chunk < CHUNKS_AHEAD) {
             ahead[chunk < CHUNKS_AHEAD ? chunk : 0].multiply_by(c, x.x[chunk]);
             continue;
         }
-        if (chunk + 1 < C) others[(chunk + 1) % 2].load(b.ring, chunk + 1, b.lane, b.warp);
+        if (chunk + 1 < C) others[(chunk + 1) % 2].load(b.ring, chunk + 1, is_fp8, b.lane, b.warp);
         others[chunk % 2].multiply_by(c, x.x[chunk]);
     }
     store_parts(b.shared.parts[0], c, b.lane, b.warp);
@@ -193,7 +202,7 @@ DEVICE void multiply_first(Block& b, u32 rows, const Chunk (&ahead)[CHUNKS_AHEAD
 
 // Units `from` to `here`, likewise.
 template <int C, typename Block>
-DEVICE void multiply_deep(Block& b, u32 rows, u32 start, u32 from, u32 here) {
+DEVICE void multiply_deep(Block& b, u32 rows, bool is_fp8, u32 start, u32 from, u32 here) {
     Slices<C> x;
     x.load(rows);
 #pragma unroll 1
@@ -201,10 +210,10 @@ DEVICE void multiply_deep(Block& b, u32 rows, u32 start, u32 from, u32 here) {
         const u32 first = (start + j) * C;
         float c[2][4] = {};
         Chunk chunks[2] = {};
-        chunks[0].load(b.ring, first, b.lane, b.warp);
+        chunks[0].load(b.ring, first, is_fp8, b.lane, b.warp);
 #pragma unroll
         for (int chunk = 0; chunk < C; ++chunk) {
-            if (chunk + 1 < C) chunks[(chunk + 1) % 2].load(b.ring, first + chunk + 1, b.lane, b.warp);
+            if (chunk + 1 < C) chunks[(chunk + 1) % 2].load(b.ring, first + chunk + 1, is_fp8, b.lane, b.warp);
             chunks[chunk % 2].multiply_by(c, x.x[chunk]);
         }
         store_parts(b.shared.parts[j], c, b.lane, b.warp);
@@ -214,20 +223,21 @@ DEVICE void multiply_deep(Block& b, u32 rows, u32 start, u32 from, u32 here) {
 // Of products from normalised rows, two units at a time; if they have several chunks, one is read while the one before
 // it is multiplied.
 template <int C, typename Block>
-DEVICE void multiply_pairs(Block& b, const Slices<C>& x, u32 num_rows, u32 start, u32 from, u32 here) {
+DEVICE void multiply_pairs(Block& b, const Slices<C>& x, u32 num_rows, bool is_fp8, u32 start, u32 from, u32 here) {
     PairChunk w[2] = {};
-    if (C > 1) w[0].load(b.ring, (start + from) * C, (start + from + 1) * C, from + 1 < here, b.lane, b.warp);
+    if (C > 1) w[0].load(b.ring, (start + from) * C, (start + from + 1) * C, from + 1 < here, is_fp8, b.lane, b.warp);
 #pragma unroll 1
     for (u32 j = from; j < here; j += 2) {
         const u32 first = (start + j) * C;
         float c[2][4] = {};
 #pragma unroll
         for (int chunk = 0; chunk < C; ++chunk) {
-            if (C == 1) w[0].load(b.ring, first, first + 1, j + 1 < here, b.lane, b.warp);
+            if (C == 1) w[0].load(b.ring, first, first + 1, j + 1 < here, is_fp8, b.lane, b.warp);
             else if (chunk + 1 < C)
-                w[(chunk + 1) % 2].load(b.ring, first + chunk + 1, first + C + chunk + 1, j + 1 < here, b.lane, b.warp);
+                w[(chunk + 1) % 2].load(b.ring, first + chunk + 1, first + C + chunk + 1, j + 1 < here, is_fp8, b.lane,
+                                        b.warp);
             else if (j + 2 < here)
-                w[0].load(b.ring, first + 2 * C, first + 3 * C, j + 3 < here, b.lane, b.warp);
+                w[0].load(b.ring, first + 2 * C, first + 3 * C, j + 3 < here, is_fp8, b.lane, b.warp);
             w[chunk % 2].multiply_by(c, x.x[chunk]);
         }
         store_pair(b.shared.parts + j, c, num_rows, b.lane, b.warp);
@@ -256,6 +266,7 @@ DEVICE u32 open_gate(float gate, float up) {
 template <typename Block, typename Gather>
 DEVICE void run_linear(Block& b, u32 num_rows, u32* target, u32 columns, bool is_gated, u32 tag, Gather gather) {
     const u32 per_emit = is_gated ? 2 : 1, count = per_emit * units_here(columns / ROWS);
+    const bool is_fp8 = is_gated ? FP8_MLP : FP8_OTHERS;
     constexpr int C = HIDDEN / DEPTH;
     PairChunk ahead[PAIRS_AHEAD][C] = {};  // set in any case, so that the registers are free before
 #pragma unroll
@@ -263,8 +274,8 @@ DEVICE void run_linear(Block& b, u32 num_rows, u32* target, u32 columns, bool is
         if (2 * n < count)
 #pragma unroll
             for (int chunk = 0; chunk < C; ++chunk)
-                ahead[n][chunk].load(b.ring, 2 * n * C + chunk, (2 * n + 1) * C + chunk, 2 * n + 1 < count, b.lane,
-                                     b.warp);
+                ahead[n][chunk].load(b.ring, 2 * n * C + chunk, (2 * n + 1) * C + chunk, 2 * n + 1 < count, is_fp8,
+                                     b.lane, b.warp);
     gather();
     Slices<C> x;
     x.load(b.narrow_rows.lane_address(b.lane, b.warp, num_rows));
@@ -280,7 +291,7 @@ DEVICE void run_linear(Block& b, u32 num_rows, u32* target, u32 columns, bool is
                     store_pair(b.shared.parts + 2 * n, c, num_rows, b.lane, b.warp);
                 }
         },
-        [&](u32 start, u32 from, u32 here) { multiply_pairs<C>(b, x, num_rows, start, from, here); },
+        [&](u32 start, u32 from, u32 here) { multiply_pairs<C>(b, x, num_rows, is_fp8, start, from, here); },
         [&](u32 unit, u32 i, u32 at) {
             if (is_gated && at % 2) return;
             const float sum = whole(b, at, i);
@@ -294,18 +305,18 @@ template <typename Block, typename Gather>
 DEVICE void run_residual(Block& b, bool is_mlp, u32* target, u32 tag, Gather gather) {
     const u32 num_chunks = (is_mlp ? INTER : MIXED) / DEPTH;
     Chunk ahead[CHUNKS_AHEAD] = {};
-    load_ahead(ahead, b.ring, num_chunks, b.lane, b.warp);
+    load_ahead(ahead, b.ring, num_chunks, is_mlp ? FP8_MLP : FP8_OTHERS, b.lane, b.warp);
     gather();
     const u32 rows = b.wide_rows.lane_address(b.lane, b.warp, b.rows);
     run_units(
         b, b.rows, num_chunks, units_here(HIDDEN / ROWS), 1,
         [&](u32) {
-            if (is_mlp) multiply_first<INTER / DEPTH>(b, rows, ahead);
-            else multiply_first<MIXED / DEPTH>(b, rows, ahead);
+            if (is_mlp) multiply_first<INTER / DEPTH>(b, rows, ahead, FP8_MLP);
+            else multiply_first<MIXED / DEPTH>(b, rows, ahead, FP8_OTHERS);
         },
         [&](u32 start, u32 from, u32 here) {
-            if (is_mlp) multiply_deep<INTER / DEPTH>(b, rows, start, from, here);
-            else multiply_deep<MIXED / DEPTH>(b, rows, start, from, here);
+            if (is_mlp) multiply_deep<INTER / DEPTH>(b, rows, FP8_MLP, start, from, here);
+            else multiply_deep<MIXED / DEPTH>(b, rows, FP8_OTHERS, start, from, here);
         },
         [&](u32 unit, u32 i, u32 at) {
             u16& own = b.shared.own[unit][i];

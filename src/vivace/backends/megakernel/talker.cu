@@ -120,11 +120,11 @@ DEVICE void fetch_all(Ring ring, const KernelArguments& request, const Shared& s
     const u64 policy = stream_policy();
     for (u32 layer = 0; layer < LAYERS; ++layer) {
         const Layer& w = request.weights->layers[layer];
-        fetch_units(ring, w.qkv, QKV / ROWS, HIDDEN, lane, policy);
+        fetch_units(ring, w.qkv, QKV / ROWS, HIDDEN, FP8_OTHERS, lane, policy);
         fetch_attention(ring, request, shared, layer, lane);
-        fetch_units(ring, w.o, HIDDEN / ROWS, MIXED, lane, policy);
+        fetch_units(ring, w.o, HIDDEN / ROWS, MIXED, FP8_OTHERS, lane, policy);
         fetch_gated(ring, w.gate_up, lane, policy);
-        fetch_units(ring, w.down, HIDDEN / ROWS, INTER, lane, policy);
+        fetch_units(ring, w.down, HIDDEN / ROWS, INTER, FP8_MLP, lane, policy);
     }
 }
 

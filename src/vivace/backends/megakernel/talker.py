@@ -13,14 +13,17 @@ from torch import Tensor
 from vivace.backends.cuda_graph.frame import Place
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.megakernel.fp8 import pack_fp8
 from vivace.backends.megakernel.kernel import (
     MAX_BATCH,
     Kernel,
+    as_it_is,
     blocks,
     head_bytes,
     layer_tensors,
 )
 from vivace.model.config import TalkerConfig
+from vivace.model.fp8 import Weights
 from vivace.model.talker import Qwen3TTS
 
 if TYPE_CHECKING:
@@ -56,9 +59,11 @@ class TalkerDimensions:
     head_dim: int
     layers: int
     eps: float
+    fp8_mlp: int = 0  # whether these are in e4m3
+    fp8_others: int = 0
 
     @classmethod
-    def of(cls, config: TalkerConfig) -> TalkerDimensions:
+    def of(cls, config: TalkerConfig, weights: Weights = "full") -> TalkerDimensions:
         return cls(
             hidden=config.hidden_size,
             inter=config.intermediate_size,
@@ -67,6 +72,7 @@ class TalkerDimensions:
             head_dim=config.head_dim,
             layers=config.num_hidden_layers,
             eps=config.rms_norm_eps,
+            fp8_mlp=int(weights == "fp8"),
         )
 
     @property
@@ -101,16 +107,21 @@ class TalkerDimensions:
 
 class TalkerKernel:
     def __init__(self, model: Qwen3TTS, table: SlotTable, heads: Heads) -> None:
-        size = TalkerDimensions.of(model.config.talker_config)
+        size = TalkerDimensions.of(model.config.talker_config, model.weights)
         self._kernel = Kernel("talker", size.options, size.slot_bytes, model.device)
         self._dimensions, self._table = size, table
         body = model.talker.model
         self._rope = [heads.cos.contiguous(), heads.sin.contiguous()]  # kept alive
-        layers = [each for block in blocks(body.layers) for each in layer_tensors(block)]
+        mlp = pack_fp8 if size.fp8_mlp else as_it_is
+        layers = [each for block in blocks(body.layers) for each in layer_tensors(block, mlp)]
         self._weights = self._kernel.pointers([*layers, body.norm.weight, *self._rope])
         self._max_chunks = num_pages(table.num_positions)
         num_sums = MAX_BATCH * size.heads * self._max_chunks * (size.head_dim + 2)
         self._partials = torch.zeros(num_sums, dtype=torch.int64, device=model.device)
+
+    @property
+    def num_packed_bytes(self) -> int:
+        return self._kernel.num_packed_bytes
 
     @property
     def num_faults(self) -> int:

@@ -48,6 +48,7 @@ def parse_arguments() -> argparse.Namespace:
     command.add_argument("texts", type=Path, help="a text a line")
     command.add_argument("--out", type=Path, required=True)
     command.add_argument("--model", help="a folder or hub id; default: the embedded voice")
+    command.add_argument("--weights", default="full", help="full, fp8")
     command.add_argument("--voice")
     command.add_argument("--device", default="auto")
     command.add_argument("--layout", choices=("whole", "streamed"), help="default: the model's own")
@@ -108,6 +109,7 @@ def check_voice(arguments: argparse.Namespace) -> None:
             arguments.layout,
             arguments.live,
             arguments.temperature,
+            *([] if arguments.weights == "full" else [arguments.weights]),
         ],
         "weights": [hashlib.sha256(path.read_bytes()).hexdigest() for path in weights],
     }
@@ -124,7 +126,7 @@ def model_voice(arguments: argparse.Namespace) -> Callable[[str, int], tuple[Sam
     """Speech with the line's number as its seed, so that a run can be repeated."""
     from vivace import TTS
 
-    tts = TTS.load(arguments.model, device=arguments.device)
+    tts = TTS.load(arguments.model, device=arguments.device, weights=arguments.weights)
     assert tts.sample_rate == SAMPLE_RATE
     options: dict[str, Any] = {"voice": arguments.voice, "text_layout": arguments.layout}
     if arguments.live:

@@ -28,7 +28,7 @@ def test_speaking_goes_on_where_it_was_stopped(quality: ModuleType, tmp_path: Pa
     texts.write_text("Yes.\nNo.\n")
     options = {"texts": texts, "out": tmp_path / "out", "model": None, "voice": None}
     options |= {"device": "cpu", "layout": None, "temperature": None, "teacher": None}
-    options |= {"live": None}
+    options |= {"live": None, "weights": "full"}
     quality.speak(argparse.Namespace(**options, limit=1))
     first = (tmp_path / "out" / "0000.wav").stat().st_mtime_ns
     manifest = tmp_path / "out" / quality.MANIFEST

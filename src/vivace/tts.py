@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FP8_BACKEND = "megakernel"  # the one that reads them in their own format
 LONG_TEXT = 2_000  # characters that are not split and normalized in an event loop's thread
 
 
@@ -160,6 +161,8 @@ class TTS:
             codec = checkpoint.load_codec(where)
             build = partial(build_backend, backend, model, codec, capacity)
             first = build()
+        if weights == "fp8" and first.name != FP8_BACKEND:
+            log.warning("backend %s reads fp8 weights no faster; %s does", first.name, FP8_BACKEND)
         can_be_forked = can_fork(where, threads)
         engine = Engine(first, limits, threads=threads, can_fork=can_be_forked, rebuild=build)
         tts = cls._put_together(checkpoint, tokenizer, model, codec, engine, words)

@@ -218,6 +218,7 @@ def test_say_refuses_a_voice_of_another_width(
         (["Hello.", "--seed=-1"], "seed must be from 0 to"),
         (["Hello.", "--instruct=Whisper."], "load Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice"),
         (["Hello.", "--dtype=float16"], "float16 is refused: the talker's logits overflow"),
+        (["Hello.", "--weights=fp4"], "weights must be one of full, fp8, not 'fp4'"),
         (["Hello.", "--device=gpu"], "no device named 'gpu'"),
         (["Hello.", "--backend=warp"], "no backend named 'warp'"),
         (["Hello.", "--model=nowhere"], "no folder 'nowhere'"),

@@ -147,11 +147,16 @@ def test_the_option_is_checked_before_anything_is_loaded() -> None:
         TTS.load("no/such-model", weights="fp4", offline=True)  # type: ignore[arg-type]
 
 
-def test_a_loaded_model_says_so_and_speaks(tiny: Callable[[str], Tiny]) -> None:
+def test_a_loaded_model_says_so_and_speaks(
+    tiny: Callable[[str], Tiny], caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tiny("custom_voice").checkpoint.folder
     with TTS.load(folder, weights="fp8") as tts, TTS.load(folder) as full:
         assert "weights in fp8" in repr(tts)
         assert "fp8" not in repr(full)
+        assert [record.getMessage() for record in caplog.records if "fp8" in record.message] == [
+            "backend eager reads fp8 weights no faster; megakernel does"
+        ]
         codes = [each.speak("Hello.", seed=1, max_frames=6).codes for each in (tts, tts, full)]
     assert (codes[0] == codes[1]).all()
     assert codes[0].shape != codes[2].shape or (codes[0] != codes[2]).any()

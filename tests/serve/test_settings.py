@@ -91,6 +91,7 @@ def test_no_secret_is_printed() -> None:
         ({}, {"VIVACE_PORT": "many"}, "VIVACE_PORT: port cannot be 'many'"),
         ({}, {"VIVACE_OFFLINE": "perhaps"}, "true or false"),
         ({"profile": "fast"}, {}, "latency, balanced, throughput"),
+        ({"weights": "fp4"}, {}, "full, fp8, not 'fp4'"),
         ({"live": "letter"}, {}, "word, sentence, not 'letter'"),
         ({"api_key_env": "MINE"}, {}, "the variable MINE holds no key"),
         ({"tls_cert": "a.pem"}, {}, "both a certificate and its key"),

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from vivace.errors import RequestError
 from vivace.speech import LIVE_MODES, LiveMode
@@ -21,7 +21,8 @@ EMBEDDED = "vivace"  # the name that the voice inside the package is served by
 MIB = 2**20
 UNPRINTED = ("api_keys", "api_key_env")
 PROFILES = ("latency", "balanced", "throughput")
-WEIGHTS = ("full", "fp8")
+Weights = Literal["full", "fp8"]
+WEIGHTS = get_args(Weights)
 LOG_FORMATS = ("text", "json")
 OPTIONAL = {"max_queue", "max_voices", "drain_timeout_s", "unload_after_s", "turn_timeout_s"}
 OPTIONAL |= {"full_timeout_s"}
@@ -76,7 +77,7 @@ class ServeSettings:
     live: LiveMode | None = None  # how a session's text is taken; None: as each model wants
     device: str = "auto"
     dtype: str = "auto"
-    weights: Literal["full", "fp8"] = "full"
+    weights: Weights = "full"
     backend: str = "auto"
     threads: int | None = None
     revision: str | None = None
@@ -280,6 +281,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "Path | str": lambda value: value if "://" in str(value) else Path(value),
     "str": str,
     "LiveMode": str,
+    "Weights": str,
     "Literal['latency', 'balanced', 'throughput']": str,
     'Literal["latency", "balanced", "throughput"]': str,
     "Literal['text', 'json']": str,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from conftest import ROOT
 from vivace.cli.parser import build_parser
 from vivace.errors import RequestError
+from vivace.serve.metrics import Metrics
+from vivace.serve.models import Models
 from vivace.serve.settings import (
     ModelSpec,
     ServeSettings,
@@ -134,3 +137,17 @@ def test_every_setting_is_a_flag_and_in_the_docs() -> None:
     for name in set(field_names()) - {"api_keys"}:
         assert public_name(name) in flags
         assert f"`--{public_name(name).replace('_', '-')}`" in page
+
+
+def test_the_weights_setting_reaches_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def load(*_: object, weights: str, **__: object) -> SimpleNamespace:
+        seen.append(weights)
+        return SimpleNamespace(lexicon=None)
+
+    monkeypatch.setattr("vivace.serve.models.TTS.load", load)
+    for environment in ({}, {"VIVACE_WEIGHTS": "fp8"}):
+        settings = resolve_settings({}, environment)
+        Models(settings, Metrics())._load_tts(settings.models[0])
+    assert seen == ["full", "fp8"]

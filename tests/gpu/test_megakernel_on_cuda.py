@@ -29,6 +29,7 @@ from vivace.model.code_predictor import CodePredictor
 from vivace.model.codec import Codec
 from vivace.model.config import parse_model_config
 from vivace.model.fp8 import round_weights
+from vivace.model.layers import fuse
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import build_prompt
 from vivace.sampling import Shape, shape_scores
@@ -310,6 +311,7 @@ def fp8_pair(model: Qwen3TTS, layers: MegakernelLayers) -> Iterator[list[Megaker
     """Weights rounded to fp8, read in bfloat16 and in fp8, over the same keys."""
     with torch.inference_mode():
         rounded = copy.deepcopy(model)
+        fuse(rounded)  # a copy's fused weights are no longer shared
         round_weights(rounded)
         pair = []
         for weights in ("full", "fp8"):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from vivace.backends.base import Admission, CodecPrecision, Frames, Rendered, Samples, Slot
-from vivace.backends.cuda_graph.buckets import BATCHES, CODEC_BATCHES, PROMPT_ROWS
+from vivace.backends.cuda_graph.buckets import BATCHES, PROMPT_ROWS, largest_batch
 from vivace.backends.cuda_graph.codec import CodecGraphs, Sound, join_sounds
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.layers import AUTO_LAYERS, pick_layers
@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 MAX_FRAMES = 2048  # of one slot: 164 s
 PROMPT_POSITIONS = 1024  # of a slot, besides those of its frames
 LOOKAHEAD = 4  # frames queued while the host waits for those before them
-# Of the most frames that a slot may make, so many are reserved when it is admitted: a frame budget
-# is half as much again as the slowest plausible reading, and who reads live text is given as much.
-FIRM = 2 / 3
-FRAMES_PER_TEXT = 8
+# Of the most frames that a slot may make, so many are reserved when it is admitted. A frame budget
+# has 12 for each text id and ordinary speech takes 3 to 4; who reads live text is given as much.
+FIRM = 1 / 2
+FRAMES_PER_TEXT = 6
 LEAST_TEXTS = 16  # of a live text, whose length is not known
 
 
@@ -237,17 +237,25 @@ class CudaGraphBackend:
         prompt_rows: Sequence[int] = PROMPT_ROWS,
         codec_frames: Sequence[int] = (1, 2, 4, 8, 16),
     ) -> None:
-        """Capture the graphs of these batch sizes, or of all up to `max_streams`."""
+        """Capture the graphs of these batch sizes, or of all up to `max_streams`.
+
+        The largest come first, so that the others find room in what those have allocated.
+        """
         if batches is None:
             batches = [size for size in BATCHES if size < 2 * self.max_streams]
         with self.graphs.on_stream():
-            for size in prompt_rows:
+            for size in sorted(prompt_rows, reverse=True):
                 self._prefill.warm(size)
-            for batch in batches:
+            for batch in sorted(batches, reverse=True):
                 self._stepper.warm(batch, num_positions)
-        for batch in batches:
-            for size in codec_frames if batch in CODEC_BATCHES else ():
-                self._codec.warm(batch, size)
+        sizes = [
+            (batch, size)
+            for size in codec_frames
+            for batch in batches
+            if batch <= largest_batch(size)
+        ]
+        for batch, size in sorted(sizes, key=lambda each: each[0] * each[1], reverse=True):
+            self._codec.warm(batch, size)
 
     def facts(self) -> dict[str, str]:
         capacity = f"up to {self.max_streams} streams of {self.max_frames} frames"

@@ -41,7 +41,7 @@ reading=$!
 # with the old lines alone.
 {
   timeout "$(left 0)" "$python" -m recipes.mini_voice.train_talker "${train[@]}" \
-    --set "train_talker.codes=\"$work/known\"" --set train_talker.lr=6e-4 \
+    --set "train_talker.codes=\"$work/known\"" --set train_talker.lr=3e-4 \
     --set train_talker.final_lr=1.0 --resume "$work/known" --out "$work/first" \
     --until "$(left 60)" || cp "$work"/known/talker_?.safetensors "$work/first/"
   touch "$work/first/done"

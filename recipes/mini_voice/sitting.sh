@@ -6,7 +6,8 @@
 #
 # CARRY holds hibari/ (the teacher), lines.txt.gz, rare.txt.gz, encoder.safetensors, leads.npy,
 # codes_a.npy, codes_b.npy and utterances.npz. Writes talker_a.safetensors, talker_b.safetensors and
-# the logs to $OUT. SECONDS is the whole time; new lines are read for 40 % of it.
+# the logs to $OUT; begins from the talker in $TALKER, if that is set. SECONDS is the whole time;
+# new lines are read for 40 % of it.
 set -euo pipefail
 carry=$1 seconds=$2 smoke=${3:-}
 out=${OUT:-build/sitting/out} work=${WORK:-/tmp/mini_voice_sitting}
@@ -25,6 +26,7 @@ for name in lines rare; do gunzip -c "$carry/$name.txt.gz" > "$work/$name.txt"; 
 from pathlib import Path
 from recipes.mini_voice.import_asset import ASSET, import_asset
 import_asset(ASSET, Path('$work/known'))"
+[ -n "${TALKER:-}" ] && cp "$TALKER"/talker_?.safetensors "$work/known/"
 
 common=(--set "data.lines=\"$work/lines.txt\"" --set "data.rare=\"$work/rare.txt\""
   --set "data.teacher=\"$carry/hibari\""

@@ -286,7 +286,53 @@ def test_a_slot_that_ends_with_its_first_frame_makes_no_sound(part: Tiny) -> Non
     left = backend.admit(prompt, params(5))
     backend.step([left], 1)
     backend.release(left)
-    assert not backend._first_samples
+    assert not backend._ahead
+
+
+def test_the_codec_of_a_short_step_is_begun_behind_its_frames(part: Tiny) -> None:
+    """And the sound is the same, however many frames the steps have."""
+    prompt = make_prompt(part, "Ahead of the host.")
+    for sizes in ([1, 2, 4, 4], [4, 3, 4], [8, 2, 1]):
+        backend, sounds = graph_backend(part), []
+        slots = [backend.admit(prompt, params(seed)) for seed in (5, 6)]
+        for size in sizes:
+            frames = backend.step(slots, size)
+            assert bool(backend._ahead) == (size in (1, 2, 4))
+            sounds.append(backend.render(slots, frames))
+        for row, seed in enumerate((5, 6)):
+            expected = speak_and_render(part.backend(), prompt, params(seed), [sum(sizes)])
+            made = np.concatenate([sound[row] for sound in sounds])
+            assert np.allclose(made, expected, rtol=0, atol=5e-5)
+
+
+def test_a_slot_that_ends_within_a_step_is_heard_to_its_end(part: Tiny) -> None:
+    prompt, short = make_prompt(part, "Short."), params(5, max_frames=6, min_frames=1)
+    expected = speak_and_render(part.backend(), prompt, short, [6])
+    backend = graph_backend(part)
+    slots = [backend.admit(prompt, short), backend.admit(prompt, params(6))]
+    sounds = [backend.render(slots, backend.step(slots, 4)) for _ in range(2)]
+    made = np.concatenate([sound[0] for sound in sounds])
+    assert len(made) == len(expected)
+    assert np.allclose(made, expected, rtol=0, atol=5e-5)
+
+
+def test_the_codec_waits_for_a_slot_that_may_pause(part: Tiny) -> None:
+    """A live text that runs dry in the middle of a step, beside one that does not."""
+    backend, ids = graph_backend(part), part.tokenizer.encode("abcd")
+    slot = backend.admit(make_prompt(part, "a", is_complete=False), params(9))
+    other = backend.admit(make_prompt(part, "Hay."), params(1))
+    sounds, made = [], []
+    for text in (None, ids[1:2], ids[2:], None):
+        if text is not None:
+            backend.extend(slot, text, is_last=len(text) > 1)
+        frames = backend.step([slot, other], 4)
+        made.append(frames.of(0))
+        sounds.append(backend.render([slot, other], frames)[0])
+    codes = np.concatenate(made)
+    whole = params(9, max_frames=len(codes))
+    expected = speak_and_render(part.backend(), make_prompt(part, "abcd"), whole, [len(codes)])
+    assert [len(part) for part in made[:2]] == [1, 1]
+    assert np.allclose(np.concatenate(sounds), expected, rtol=0, atol=5e-5)
 
 
 def test_a_prompt_longer_than_any_graph_is_prefilled_without_one(

@@ -155,31 +155,38 @@ class CodecGraphs:
 
         return wait
 
-    def start_first(
-        self, rows: Sequence[int], ring: Tensor, frames: GraphPool
+    def start_ahead(
+        self,
+        places: Sequence[tuple[int, int]],  # slot, and first frame
+        num_frames: int,
+        ring: Tensor,  # [slots, frames, codebooks]
+        frames: GraphPool,
     ) -> list[Callable[[], Sound]]:
-        """Queue these slots' first frame behind its making; `ring` [slots, frames, codebooks].
-
-        The host need not have seen its codes. A slot that makes none has ended, so whatever its
-        state becomes is never heard.
-        """
-        size, reads = len(self._rows), list[Callable[[], Sound]]()
-        for first in range(0, len(rows), size):
-            batch = rows[first : first + size]
-            found = self._start_first(batch, ring, frames)
+        """Queue so many frames behind their making: the host need not have seen their codes."""
+        size, reads = min(len(self._rows), largest_batch(num_frames)), list[Callable[[], Sound]]()
+        for first in range(0, len(places), size):
+            batch = places[first : first + size]
+            found = self._start_ahead(batch, num_frames, ring, frames)
             reads += [_reader(found, row) for row in range(len(batch))]
         return reads
 
-    def _start_first(
-        self, rows: Sequence[int], ring: Tensor, frames: GraphPool
+    def _start_ahead(
+        self, places: Sequence[tuple[int, int]], num_frames: int, ring: Tensor, frames: GraphPool
     ) -> Callable[[], Sound]:
+        rows, starts = np.array(places).T
+        at = (
+            rows[:, None] * ring.shape[1]
+            + (starts[:, None] + np.arange(num_frames)) % ring.shape[1]
+        )
+
         def copy(block: Tensor) -> None:
-            codes = ring.index_select(0, self._rows[: len(rows)])[:, :1]
-            block.copy_(codes.clamp(max=self._num_codes - 1))  # the end of speech is not a code
+            codes = ring.flatten(0, 1).index_select(0, self._upload(at.ravel()))
+            # The end of speech, and what a slot has after it, are no codes.
+            block.copy_(codes.view(block.shape).clamp(max=self._num_codes - 1))
 
         with self._graphs.on_stream():
             self._graphs.follow(frames)
-            return _measured(to_host(self._queue_pass(rows, 1, copy)), 1)
+            return _measured(to_host(self._queue_pass(rows.tolist(), num_frames, copy)), num_frames)
 
     def warm(self, batch: int, num_frames: int) -> None:
         self._graph(batch, num_frames)

@@ -213,7 +213,8 @@ def _draw(given: Given) -> Iterator[Pair]:
         is_closed = (ids != given["eos"]) | (given["is_early"][:, None] != 0)
         is_banned = (ids >= given["first_special"]) & is_closed
         penalty = given["penalty"][:, None]
-        scores = talker_scores(logits, given["history"], penalty, is_banned, shape)
+        history = given["history"][:, :num_codes]
+        scores = talker_scores(logits, history, penalty, is_banned, shape)
     else:
         scores = shape_scores(logits, shape)
     noise = shape.quieten(given["noise"][:, None, :num_codes])[:, 0]

@@ -22,7 +22,8 @@ from shapes import load_configs, random_module
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.frame import DrawKind, Draws, Place
-from vivace.backends.cuda_graph.slot_table import Number, Scale
+from vivace.backends.cuda_graph.pages import num_pages
+from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
@@ -121,6 +122,7 @@ def frame_ms(backend: CudaGraphBackend, batch: int, num_frames: int = 64) -> flo
 
 def parts_ms(backend: CudaGraphBackend, batch: int, num_positions: int) -> dict[str, float]:
     layers, width = backend._layers, backend.model.config.talker_config.hidden_size
+    give_pages(backend._table, batch, num_positions + 1)
     x = torch.randn(batch, width, device=CUDA).bfloat16()
     position = torch.full((batch,), num_positions, device=CUDA)
     place = Place(torch.arange(batch, device=CUDA), position, position + 1, num_positions + 1)
@@ -130,6 +132,15 @@ def parts_ms(backend: CudaGraphBackend, batch: int, num_positions: int) -> dict[
             "talker_ms": round(time_graph(lambda: layers.read(x, place)), 4),
             "speak_ms": round(time_graph(lambda: layers.speak(x, draws)), 4),
         }
+
+
+def give_pages(table: SlotTable, num_slots: int, num_positions: int) -> None:
+    """Each slot pages of its own with random keys and values, as if it had read so much."""
+    count = num_pages(num_positions)
+    pages = torch.arange(num_slots * count, device=CUDA)
+    table.pages[:num_slots, :count] = pages.view(num_slots, count).int()
+    for tensor in (table.keys, table.values):
+        tensor[:, : len(pages)].normal_()
 
 
 def default_draws(batch: int) -> Draws:

@@ -59,3 +59,28 @@ def test_what_a_voice_does_not_hold_comes_from_the_shared_folder(
     assert {path.name: path.read_text() for path in out.iterdir()} == {
         name: name for name in recipe.SHARED_FILES
     }
+
+
+def test_training_drops_out_inside_the_layers_and_judging_does_not(recipe: ModuleType) -> None:
+    """The layers call no hooks, so that a hook would never run."""
+    import torch
+    from recipes.mini_voice.settings import load_settings
+    from recipes.mini_voice.talker_files import build
+    from recipes.mini_voice.train_talker import Dropout
+
+    from vivace.model.cache import attend_causally
+    from vivace.text.tokenizer import TextTokenizer
+
+    settings = load_settings(True, [])
+    talker = build(settings, TextTokenizer.from_folder(Path(settings.tokenizer.folder)))
+    x = torch.ones(1, 4, settings.talker.hidden_size)
+
+    def hidden() -> torch.Tensor:
+        with torch.no_grad():
+            return talker(x, talker.rope.span(0, 4, x), attend_causally)
+
+    plain, dropout = hidden(), Dropout(talker, 0.5)
+    torch.manual_seed(1)
+    assert not hidden().equal(plain)
+    dropout.is_on = False
+    assert hidden().equal(plain)

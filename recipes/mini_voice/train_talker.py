@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,16 +46,16 @@ DONE = "done"  # one that says that its weights are written
 
 
 class Dropout:
-    """Dropout after every attention and MLP, by hooks: the model code has none."""
+    """Dropout after every attention and MLP: the model code has none, and calls no hooks."""
 
     def __init__(self, model: nn.Module, probability: float) -> None:
         self.probability, self.is_on = probability, True
         for name, module in model.named_modules():
             if name.endswith((".self_attn", ".mlp")):
-                module.register_forward_hook(self._after)
+                module.forward = self._after(module.forward)  # type: ignore[method-assign]
 
-    def _after(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor | None:
-        return self(output) if self.is_on else None
+    def _after(self, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *inputs: self(forward(*inputs))
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.probability) if self.is_on else x
@@ -239,9 +240,8 @@ def run(
     codes = encode.read(Path(config.codes))
     talker = build(settings, tokenizer)
     begun = time.perf_counter()
-    dev = build_examples(
-        codes, tokenizer, talker.config, settings, range(codes.num_dev), variants=1
-    )
+    held_out = range(min(codes.num_dev, config.num_dev))
+    dev = build_examples(codes, tokenizer, talker.config, settings, held_out, variants=1)
     train = build_examples(
         codes, tokenizer, talker.config, settings, range(codes.num_dev, len(codes.lines))
     )
@@ -288,6 +288,7 @@ def run(
         if progress > evaluated + 0.1:
             evaluated = progress
             log("talker dev", step=number, **stage.evaluate(dev_data, dev))
+            save(talker, out)
     save(talker, out)
     (out / DONE).touch()
     log("talker dev", steps=number, **stage.evaluate(dev_data, dev))

@@ -6,9 +6,7 @@ The standard library only; no torch, no numpy, no files.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict
 
@@ -33,6 +31,7 @@ WHOLE_NUMBERS = {  # the least and the most, if there is one
     "max_frames": (1, None),
     "seed": (0, MAX_SEED),
 }
+PROBABILITIES = {"top_p", "predictor_top_p"}
 LANGUAGES = {
     "zh": "chinese", "en": "english", "fr": "french", "de": "german", "it": "italian",
     "ja": "japanese", "ko": "korean", "pt": "portuguese", "ru": "russian", "es": "spanish",
@@ -62,12 +61,11 @@ class SamplingParams:
     seed: int | None = None  # None draws a fresh one
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "predictor_temperature", "repetition_penalty"):
-            self._settle(name, _as_number)
-        for name in ("top_p", "predictor_top_p"):
-            self._settle(name, _as_probability)
-        for name, (low, high) in WHOLE_NUMBERS.items():
-            self._settle(name, partial(_as_integer, low=low, high=high))
+        for name in self.__slots__:
+            self._settle(name, getattr(self, name))
+        self._check()
+
+    def _check(self) -> None:
         if not self.repetition_penalty:
             raise RequestError("repetition_penalty must be above 0; 1 is none")
         if self.min_frames > self.max_frames:
@@ -75,11 +73,11 @@ class SamplingParams:
                 raise _too_few_frames(self.min_frames, self.max_frames)
             object.__setattr__(self, "min_frames", self.max_frames)
 
-    def _settle(self, name: str, convert: Callable[[str, object], float]) -> None:
-        """Convert any kind of number to Python's own."""
-        value = getattr(self, name)
+    def _settle(self, name: str, value: object) -> None:
+        """Set it, as Python's own kind of number."""
         if value is not None or name not in OPTIONAL:
-            object.__setattr__(self, name, convert(name, value))
+            value = _convert(name, value)
+        object.__setattr__(self, name, value)
 
     @property
     def residual_temperature(self) -> float:
@@ -90,18 +88,22 @@ class SamplingParams:
 
     def replace(self, **changes: Any) -> SamplingParams:
         """A copy with these fields changed; a name that does not exist is a RequestError."""
-        known = {field.name for field in dataclasses.fields(self)}
-        if unknown := sorted(set(changes) - known):
+        if unknown := sorted(changes.keys() - set(self.__slots__)):
             raise RequestError(
                 f"no sampling argument named {', '.join(unknown)}; "
-                f"try one of: {', '.join(sorted(known))}"
+                f"try one of: {', '.join(sorted(self.__slots__))}"
             )
-        params = dataclasses.replace(self, **changes)
+        params = object.__new__(SamplingParams)
+        for name in self.__slots__:  # those of `self` are settled: every request comes here thrice
+            if name in changes:
+                params._settle(name, changes[name])
+            else:
+                object.__setattr__(params, name, getattr(self, name))
+        if params.temperature == 0 and "temperature" in changes:
+            params._settle("predictor_temperature", changes.get("predictor_temperature", 0.0))
+        params._check()
         if changes.get("min_frames", 0) > params.max_frames:
             raise _too_few_frames(changes["min_frames"], params.max_frames)
-        if "temperature" in changes and params.temperature == 0:
-            residual = changes.get("predictor_temperature", 0.0)
-            return dataclasses.replace(params, predictor_temperature=residual)
         return params
 
 
@@ -125,6 +127,13 @@ def as_whole_number(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise RequestError(f"{name} must be a whole number, not {shown(value)}")
     return int(value)
+
+
+def _convert(name: str, value: object) -> float:
+    if name in WHOLE_NUMBERS:
+        low, high = WHOLE_NUMBERS[name]
+        return _as_integer(name, value, low=low, high=high)
+    return _as_probability(name, value) if name in PROBABILITIES else _as_number(name, value)
 
 
 def _as_number(name: str, value: object) -> float:

@@ -37,6 +37,11 @@ def test_the_tile_suits_the_product(
     assert pick_tile(num_rows, num_columns, depth, CPU, dtype) == tile
 
 
+def test_a_tile_has_no_more_rows_than_its_registers_allow() -> None:
+    assert pick_tile(512, 3_072, 512, CPU, SINGLE) == Tile(128, 64, 32)
+    assert pick_tile(512, 3_072, 512, CPU, SINGLE, max_rows=64) == Tile(64, 64, 32)
+
+
 @pytest.mark.parametrize("dtype", [HALF, SINGLE])
 @pytest.mark.parametrize("depth", [32, 96, 192, 384, 512, 768, 1_024, 1_536])
 @pytest.mark.parametrize("num_rows", [1, 16, 64, 320, 4_096, 100_000])

@@ -246,6 +246,24 @@ def test_more_slots_than_the_largest_graph_are_stepped_in_parts(
         assert np.allclose(samples[row], alone, rtol=0, atol=5e-5)
 
 
+def test_the_codec_computes_no_more_frames_at_once_than_its_memory_is_for(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five slots with six frames each: no pass has more than four, and the sound is the same."""
+    for name in ("buckets.CODEC_PASS", "codec.CODEC_PASS"):
+        monkeypatch.setattr(f"vivace.backends.cuda_graph.{name}", 4)
+    backend, prompt = graph_backend(part), make_prompt(part, "Many.")
+    slots = [backend.admit(prompt, params(seed)) for seed in range(5)]
+    frames = backend.step(slots, 6)
+    samples = backend.render(slots, frames)
+    passes = {key[1:] for key in backend.codec_graphs._ready}
+    assert passes == {(1, 4), (2, 2), (1, 2)}
+    eager = part.backend()
+    for row in range(5):
+        alone = speak_and_render(eager, prompt, params(row), [6])
+        assert np.allclose(samples[row], alone, rtol=0, atol=5e-5)
+
+
 def test_a_first_frame_is_heard_once_however_it_is_rendered(part: Tiny) -> None:
     """Its samples are begun with the frame itself, before anybody asks for them."""
     backend, prompt = graph_backend(part), make_prompt(part, "First.")
@@ -268,7 +286,53 @@ def test_a_slot_that_ends_with_its_first_frame_makes_no_sound(part: Tiny) -> Non
     left = backend.admit(prompt, params(5))
     backend.step([left], 1)
     backend.release(left)
-    assert not backend._first_samples
+    assert not backend._ahead
+
+
+def test_the_codec_of_a_short_step_is_begun_behind_its_frames(part: Tiny) -> None:
+    """And the sound is the same, however many frames the steps have."""
+    prompt = make_prompt(part, "Ahead of the host.")
+    for sizes in ([1, 2, 4, 4], [4, 3, 4], [8, 2, 1]):
+        backend, sounds = graph_backend(part), []
+        slots = [backend.admit(prompt, params(seed)) for seed in (5, 6)]
+        for size in sizes:
+            frames = backend.step(slots, size)
+            assert bool(backend._ahead) == (size in (1, 2, 4))
+            sounds.append(backend.render(slots, frames))
+        for row, seed in enumerate((5, 6)):
+            expected = speak_and_render(part.backend(), prompt, params(seed), [sum(sizes)])
+            made = np.concatenate([sound[row] for sound in sounds])
+            assert np.allclose(made, expected, rtol=0, atol=5e-5)
+
+
+def test_a_slot_that_ends_within_a_step_is_heard_to_its_end(part: Tiny) -> None:
+    prompt, short = make_prompt(part, "Short."), params(5, max_frames=6, min_frames=1)
+    expected = speak_and_render(part.backend(), prompt, short, [6])
+    backend = graph_backend(part)
+    slots = [backend.admit(prompt, short), backend.admit(prompt, params(6))]
+    sounds = [backend.render(slots, backend.step(slots, 4)) for _ in range(2)]
+    made = np.concatenate([sound[0] for sound in sounds])
+    assert len(made) == len(expected)
+    assert np.allclose(made, expected, rtol=0, atol=5e-5)
+
+
+def test_the_codec_waits_for_a_slot_that_may_pause(part: Tiny) -> None:
+    """A live text that runs dry in the middle of a step, beside one that does not."""
+    backend, ids = graph_backend(part), part.tokenizer.encode("abcd")
+    slot = backend.admit(make_prompt(part, "a", is_complete=False), params(9))
+    other = backend.admit(make_prompt(part, "Hay."), params(1))
+    sounds, made = [], []
+    for text in (None, ids[1:2], ids[2:], None):
+        if text is not None:
+            backend.extend(slot, text, is_last=len(text) > 1)
+        frames = backend.step([slot, other], 4)
+        made.append(frames.of(0))
+        sounds.append(backend.render([slot, other], frames)[0])
+    codes = np.concatenate(made)
+    whole = params(9, max_frames=len(codes))
+    expected = speak_and_render(part.backend(), make_prompt(part, "abcd"), whole, [len(codes)])
+    assert [len(part) for part in made[:2]] == [1, 1]
+    assert np.allclose(np.concatenate(sounds), expected, rtol=0, atol=5e-5)
 
 
 def test_a_prompt_longer_than_any_graph_is_prefilled_without_one(
@@ -411,8 +475,8 @@ def test_pages_are_for_ordinary_texts_and_one_of_the_longest_as_far_as_they_fit(
 ) -> None:
     cpu, cuda, size = torch.device("cpu"), torch.device("cuda"), 7 * 2**20
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10 * 2**30, 80 * 2**30))
-    assert [pool_size(n, 3072, size, cpu) for n in (1, 8, 256)] == [48, 128, 2608]
-    assert [pool_size(n, 3072, size, cuda) for n in (1, 8, 256)] == [48, 128, 1243]
+    assert [pool_size(n, 3072, size, cpu) for n in (1, 8, 256)] == [48, 112, 2096]
+    assert [pool_size(n, 3072, size, cuda) for n in (1, 8, 256)] == [48, 112, 1243]
     assert pool_size(8, 3072, 2**40, cuda) == 48  # less would refuse some texts for ever
     assert pool_size(8, 128, size, cpu) == 16  # all that slots can hold
 
@@ -425,6 +489,16 @@ def test_warming_up_changes_no_slot(part: Tiny) -> None:
     after = backend.step([slot], 18).of(0)
     expected = speak(part.backend(), prompt, params(1))
     assert np.array_equal(np.concatenate([before, after]), expected)
+
+
+def test_warmup_captures_the_largest_first(part: Tiny) -> None:
+    backend = graph_backend(part)
+    backend.warmup((1, 2, 4, 8), codec_frames=(1, 16))
+    codec = [batch * frames for _, batch, frames in backend.codec_graphs._ready]
+    assert codec == sorted(codec, reverse=True)
+    for kind in ("prefill", "frame"):
+        sizes = [key[1] for key in backend.graphs._ready if key[0] == kind]
+        assert sizes == sorted(sizes, reverse=True)
 
 
 def test_work_that_cannot_be_captured_runs_without_a_graph_and_warns_once(

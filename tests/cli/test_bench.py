@@ -16,6 +16,7 @@ from harness import assert_refused, run_here
 
 from vivace.audio.clip import AudioChunk
 from vivace.cli.bench import load
+from vivace.cli.bench.backends import measure_backends
 from vivace.cli.bench.latency import Subject
 from vivace.cli.bench.load import percentiles
 from vivace.cli.bench.report import plot_arrivals
@@ -52,6 +53,36 @@ def test_everything_is_measured_and_written_with_its_machine(
     assert report["arrivals"][0]["requests"] > 0
     assert f"{latency['first_audio_ms']:.1f} ms" in shown
     assert "2 streams" in shown
+
+
+def test_every_backend_is_compared_and_one_that_cannot_run_says_why(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bench.json"
+    model = ("--model", tiny_folder / "custom_voice", "--streams", "1", "--batches", "1,3")
+    assert run_here("bench", *model, "--json", path, *SHORT) == 0
+    rows = json.loads(path.read_text())["backends"]
+    refused = [row["backend"] for row in rows if "refused" in row]
+    assert refused == ["megakernel", "cuda_graph"]
+    measured = [row for row in rows if row["backend"] == "eager"]
+    assert [row["streams"] for row in measured] == [1, 3]
+    for row in measured:
+        assert all(row[f"{part}_ms"] > 0 for part in ("model", "codec", "prompts"))
+        whole_ms = sum(row[f"{part}_ms"] for part in ("model", "codec", "host", "prompts"))
+        assert row["audio_s_per_s"] > 0.99 * 80 * row["streams"] / whole_ms  # which is all the time
+    shown = capsys.readouterr().out
+    assert "eager, 3 streams" in shown
+    assert "it needs an NVIDIA GPU" in shown
+
+
+def test_a_backend_that_is_too_slow_is_not_tried_with_more_streams(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivace.cli.bench.backends.PATIENCE_S", 0.0)
+    with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
+        *_, first, second = measure_backends(Subject(tts, {}), [1, 2], num_frames=2)
+    assert first["model_ms"] > 0
+    assert "it would take about" in second["refused"]
 
 
 class FakePeer:

@@ -125,8 +125,12 @@ def test_a_thousand_joins_and_leaves_leave_no_page_and_no_byte_behind(
 
 
 def test_256_streams_of_300_characters_fit_in_24_gb() -> None:
-    """0.6B with the budget of 70 text ids, all at once; each says the same as alone."""
+    """0.6B with the budget of 70 text ids, all at once; each says the same as alone.
+
+    With the largest graphs, as after a warm-up; others find room in what those have allocated.
+    """
     torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_reserved()
     raw, codec_config = load_configs("0.6B-CustomVoice")
     config = parse_model_config(raw)
@@ -135,6 +139,7 @@ def test_256_streams_of_300_characters_fit_in_24_gb() -> None:
         codec = random_module(Codec, codec_config, CUDA, torch.float32)
         codec.fold()
     backend = CudaGraphBackend(model, codec, max_streams=256)
+    backend.warmup((64, 256), prompt_rows=(1024,))
     prompt = build_prompt(
         config, list(range(50, 120)), role_ids=[1, 2, 3], layout="whole", preset="ryan"
     )
@@ -156,8 +161,10 @@ def test_256_streams_of_300_characters_fit_in_24_gb() -> None:
     backend.render(slots, frames)
     torch.cuda.synchronize()
     used = torch.cuda.memory_reserved() - before  # others may use the device at the same time
-    sys.stdout.write(f"256 streams: {used / 1e9:.1f} GB used, {backend.memory()}\n")
-    assert used < 23 * 2**30  # CUDA's own context takes most of another
+    peak = torch.cuda.max_memory_allocated() / 1e9
+    sizes = {name: round(size / 1e9, 2) for name, size in backend.memory().items()}
+    sys.stdout.write(f"256 streams: {used / 1e9:.1f} GB used, peak {peak:.1f}, {sizes}\n")
+    assert used < 22 * 2**30  # CUDA's own context takes most of another, and 24 GB are 22.5 GiB
     for slot in slots:
         backend.release(slot)
     assert backend._pool.num_free == backend._pool.size

@@ -25,7 +25,7 @@ SlotStatus = Literal["running", "waiting", "stop", "length", "failed"]
 
 CodecPrecision = Literal["auto", "float32", "split", "half"]
 """`split`: convolutions in 3xTF32 emulation of float32 on tensor cores, about as exact;
-`half`: float16 inputs and float32 sums; `auto`: `split` where it runs."""
+`half`: float16 inputs (TF32 in its transformer) and float32 sums; `auto`: `split` where it runs."""
 
 Samples = NDArray[np.float32]
 

@@ -64,6 +64,12 @@ def add_bench(commands: Commands) -> None:
         help="numbers of streams at once; default: 1,4",
     )
     group.add_argument(
+        "--batches",
+        type=all_above_zero(int),
+        metavar="N,N",
+        help="streams at once with every backend that runs here; default: 1,8,64,256 on a GPU",
+    )
+    group.add_argument(
         "--rates",
         type=all_above_zero(float),
         default=[],

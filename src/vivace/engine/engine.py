@@ -104,6 +104,7 @@ class Engine:
     def request(self, utterance: Utterance, num_frames: int) -> None:
         """Its reader waits until it is ready with so many frames."""
         utterance.read_at, utterance.num_wanted = time.perf_counter(), num_frames
+        utterance.num_asked += 1
         if not utterance.is_ready:
             self._mail.put(None)
 
@@ -315,8 +316,7 @@ class Engine:
         self._wait_for_memory(*pipeline.take_waiting())
         self._sweep()
         for one in self._utterances():
-            if one.num_wanted and one.is_ready:
-                one.wake()
+            one.wake_if_ready()
         self._report(plan, began)
         return True
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from vivace.engine.guard import SILENCE, StallDetector, frame_budget
 from vivace.errors import NumericError
 from vivace.prompt import Prompt
 from vivace.speech import FinishReason, SamplingParams
+
+T = TypeVar("T", bound=np.generic)
 
 
 class State(Enum):
@@ -35,7 +38,7 @@ STATE_OF: dict[SlotStatus, State] = {
     "length": State.ENDING,
     "failed": State.ENDING,
 }
-OVER = {State.DONE, State.FAILED, State.CANCELLED}
+OVER = (State.DONE, State.FAILED, State.CANCELLED)  # not a set: hashing an Enum is slow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,13 +69,22 @@ class Piece:
 NO_FRAMES = Piece(np.empty((0, 0), np.int64), np.empty(0, np.float32))
 
 
-def join(pieces: list[Piece]) -> Piece:
+def join(pieces: Sequence[Piece]) -> Piece:
     """Consecutive pieces as one, copied: theirs may be views of a whole batch's."""
-    return dataclasses.replace(
-        pieces[-1],
-        codes=np.concatenate([piece.codes for piece in pieces]),
-        samples=np.concatenate([piece.samples for piece in pieces]),
+    last = pieces[-1]
+    codes = _copied([piece.codes for piece in pieces])
+    return Piece(
+        codes.reshape(sum(len(piece.codes) for piece in pieces), last.codes.shape[1]),
+        _copied([piece.samples for piece in pieces]),
+        last.finish_reason,
+        last.num_stalled,
     )
+
+
+def _copied(arrays: Sequence[NDArray[T]]) -> NDArray[T]:
+    """All of their numbers in a row. NumPy would give the GIL away, and wait to get it back."""
+    parts = (np.ascontiguousarray(array).data for array in arrays)
+    return np.frombuffer(bytearray().join(parts), arrays[0].dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +129,11 @@ class Utterance:
     is_over_budget: bool = False
     # -- the reader's
     num_wanted: int = 0  # frames that its reader waits for; 0 if it does not wait
+    num_asked: int = 0  # how often its reader has asked for frames
     read_at: float = 0.0  # when its reader last asked for frames
     num_read: int = 0
     is_text_sent: bool = False  # and not yet given to its slot
+    _num_answered: int = 0  # requests of its reader that it was woken for
     _state: State = State.QUEUED
     _is_cancelled: bool = False
     _rendered: deque[Piece] = field(default_factory=deque)  # not yet read
@@ -186,6 +200,13 @@ class Utterance:
         self._is_cancelled = True
 
     # -- the engine's thread -----------------------------------------------------------------
+
+    def wake_if_ready(self) -> None:
+        """Once for each request of its reader, however many turns it takes to come."""
+        num_asked = self.num_asked
+        if num_asked != self._num_answered and self.num_wanted and self.is_ready:
+            self._num_answered = num_asked
+            self.wake()
 
     @property
     def admission(self) -> Admission:

@@ -205,21 +205,22 @@ def attend_frame_kernel(
     slot, head = tl.program_id(0), tl.program_id(1)
     width: tl.constexpr = (GROUP + 2) * NUM_KV * D
     start = qkv + slot * NUM_NEW * width
-    d = tl.arange(0, D)
+    d = tl.arange(0, D)[None, :]
     t = tl.arange(0, BLOCK)
-    is_old, is_new = t < first, (t >= first) & (t < first + NUM_NEW)
-    at = (((slot * NUM_KV + head) * NUM_POSITIONS + t) * D)[:, None] + d[None, :]
-    new = start + (t - first) * width
-    new_k_at = new + (GROUP * NUM_KV + head) * D
-    new_k = _rotated(new_k_at, is_new, k_weight, cos, sin, t, eps, D, dtype)
-    new_v_at = (new + ((GROUP + 1) * NUM_KV + head) * D)[:, None] + d[None, :]
-    new_v = tl.load(new_v_at, mask=is_new[:, None], other=0.0)
-    tl.store(keys + at, new_k, mask=is_new[:, None])
-    tl.store(values + at, new_v, mask=is_new[:, None])
-    k = tl.load(keys + at, mask=is_old[:, None], other=0.0)
-    v = tl.load(values + at, mask=is_old[:, None], other=0.0)
-    k = tl.where(is_new[:, None], new_k, k)
-    v = tl.where(is_new[:, None], new_v, v)
+    first_at = (slot * NUM_KV + head) * NUM_POSITIONS * D
+    at = first_at + t[:, None] * D + d
+    k = tl.load(keys + at, mask=(t < first)[:, None], other=0.0)
+    v = tl.load(values + at, mask=(t < first)[:, None], other=0.0)
+    one = tl.arange(0, 1)
+    for i in tl.static_range(NUM_NEW):
+        k_head = start + i * width + (GROUP * NUM_KV + head + one) * D
+        new_k = _rotated(k_head, one == 0, k_weight, cos, sin, first + i + one, eps, D, dtype)
+        new_v = tl.load(start + i * width + ((GROUP + 1) * NUM_KV + head) * D + d)
+        tl.store(keys + first_at + (first + i) * D + d, new_k)
+        tl.store(values + first_at + (first + i) * D + d, new_v)
+        is_new = (t == first + i)[:, None]
+        k = tl.where(is_new, new_k, k)
+        v = tl.where(is_new, new_v, v)
     r = tl.arange(0, 16)  # token and query head
     token = r // GROUP
     is_query = r < NUM_NEW * GROUP
@@ -232,4 +233,4 @@ def attend_frame_kernel(
     mixed = tl.dot(p.to(dtype), v, input_precision="ieee") / total[:, None]
     row = slot * NUM_NEW + token
     out_at = ((row * NUM_KV + head) * GROUP + r % GROUP) * D
-    tl.store(out + out_at[:, None] + d[None, :], mixed.to(dtype), mask=is_query[:, None])
+    tl.store(out + out_at[:, None] + d, mixed.to(dtype), mask=is_query[:, None])

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from vivace.backends.base import Admission, CodecPrecision, Frames, Rendered, Samples, Slot
-from vivace.backends.cuda_graph.buckets import BATCHES, CODEC_BATCHES, PROMPT_ROWS
+from vivace.backends.cuda_graph.buckets import (
+    BATCHES,
+    CODEC_FRAMES,
+    PROMPT_ROWS,
+    largest_batch,
+)
 from vivace.backends.cuda_graph.codec import CodecGraphs, Sound, join_sounds
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.layers import AUTO_LAYERS, pick_layers
@@ -40,11 +46,19 @@ log = logging.getLogger(__name__)
 MAX_FRAMES = 2048  # of one slot: 164 s
 PROMPT_POSITIONS = 1024  # of a slot, besides those of its frames
 LOOKAHEAD = 4  # frames queued while the host waits for those before them
-# Of the most frames that a slot may make, so many are reserved when it is admitted: a frame budget
-# is half as much again as the slowest plausible reading, and who reads live text is given as much.
-FIRM = 2 / 3
-FRAMES_PER_TEXT = 8
+# Of the most frames that a slot may make, so many are reserved when it is admitted. A frame budget
+# has 12 for each text id and ordinary speech takes 3 to 4; who reads live text is given as much.
+FIRM = 1 / 2
+FRAMES_PER_TEXT = 6
 LEAST_TEXTS = 16  # of a live text, whose length is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The sound of a slot's next frames, which is queued behind them."""
+
+    num_frames: int
+    read: Callable[[], Sound]  # waits for it
 
 
 class CudaGraphBackend:
@@ -100,7 +114,7 @@ class CudaGraphBackend:
         pad_id = model.config.tts_pad_token_id
         self._stepper = Stepper(self._table, self._layers, self.graphs, pad_id)
         self._slots: dict[Slot, LiveSlot] = {}
-        self._first_samples: dict[Slot, Callable[[], Sound]] = {}  # queued, not yet asked for
+        self._ahead: dict[Slot, Ahead] = {}  # not yet asked for
         self._free = list(reversed(range(self.max_streams)))
         self._next_slot = 0
         if device.type == "cuda":
@@ -152,17 +166,15 @@ class CudaGraphBackend:
     def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
         """Queue the first frames; the returned call waits for them and queues the others.
 
-        Behind a single frame of fresh slots the codec is queued too: somebody waits to hear it.
         `LOOKAHEAD` frames at a time, one such batch ahead of the host, so that few are computed
         past the end of speech. Wait for a slot's step before you start its next one.
         """
         live = [self._live(slot) for slot in slots]
-        is_first = num_frames == 1 and all(slot.is_fresh for slot in live)
         sizes = [min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD)]
         left = sizes[2:]
         waits = [self._queue(live, size) for size in sizes[:2]]
-        if is_first:
-            self._start_first(slots, live)
+        if len(sizes) == 1:
+            self._render_ahead(slots, live, num_frames)
         made: list[Frames] = []
 
         def wait() -> Frames:  # after an interrupt it can be called again
@@ -195,33 +207,56 @@ class CudaGraphBackend:
 
     @torch.inference_mode()
     def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], Rendered]:
-        """Queue the codec, concurrent with the next frames; the returned call waits for it."""
-        first = [self._first_samples.pop(slot, None) for slot in slots]
-        codes = [frames.of(row)[int(known is not None) :] for row, known in enumerate(first)]
-        wait = self._codec.start([self._live(slot).row for slot in slots], codes)
+        """Queue the codec for what `start_step` did not; the returned call waits for all of it."""
+        live, ahead = (
+            [self._live(slot) for slot in slots],
+            [self._ahead.pop(s, None) for s in slots],
+        )
+        rest = [
+            frames.of(row)[known.num_frames if known else 0 :] for row, known in enumerate(ahead)
+        ]
+        for slot, codes in zip(live, rest, strict=True):
+            slot.num_coded += len(codes)
+        wait = self._codec.start([slot.row for slot in live], rest)
 
-        def wait_for_both() -> Rendered:
-            rest = wait()
-            for row, (known, length) in enumerate(zip(first, frames.lengths, strict=True)):
-                if known is not None and length:
-                    parts = [known()]
-                    if length > 1:
-                        parts.append((rest.samples[row], rest.loudness[row]))
-                    rest.samples[row], rest.loudness[row] = join_sounds(parts)
-            return rest
+        def wait_for_all() -> Rendered:
+            sound = wait()
+            for row, (known, length) in enumerate(zip(ahead, frames.lengths, strict=True)):
+                if known is not None:
+                    more = [(sound.samples[row], sound.loudness[row])] if len(rest[row]) else []
+                    samples, loudness = join_sounds([known.read(), *more])
+                    size = length * (len(samples) // len(loudness))
+                    sound.samples[row], sound.loudness[row] = samples[:size], loudness[:length]
+            return sound
 
-        return wait_for_both
+        return wait_for_all
 
     @torch.inference_mode()
-    def _start_first(self, slots: Sequence[Slot], live: Sequence[LiveSlot]) -> None:
-        """Queue the codec for the first frame of these slots, before the host has its codes."""
-        rows = [slot.row for slot in live]
-        reads = self._codec.start_first(rows, self._table.ring, self.graphs)
-        self._first_samples.update(zip(slots, reads, strict=True))
+    def _render_ahead(
+        self, slots: Sequence[Slot], live: Sequence[LiveSlot], num_frames: int
+    ) -> None:
+        """Queue the codec behind these frames, so that the device need not wait for the host.
+
+        Not if one of the slots may pause before them: its codec would go on with frames that are
+        none. One that ends before them is not heard any more.
+        """
+        is_next = all(s.num_coded + num_frames == s.num_frames + s.num_queued for s in live)
+        is_sure = is_next and all(slot.is_sure for slot in live)
+        if (
+            not is_sure
+            or num_frames not in CODEC_FRAMES
+            or not self._ahead.keys().isdisjoint(slots)
+        ):
+            return
+        places = [(slot.row, slot.num_coded) for slot in live]
+        reads = self._codec.start_ahead(places, num_frames, self._table.ring, self.graphs)
+        for slot, one, read in zip(slots, live, reads, strict=True):
+            self._ahead[slot] = Ahead(num_frames, read)
+            one.num_coded += num_frames
 
     def release(self, slot: Slot) -> None:
         live = self._live(slot)
-        self._first_samples.pop(slot, None)
+        self._ahead.pop(slot, None)
         self._vacate(live.row)
         live.row = self._table.padding  # frames that are not queued yet run on padding
         del self._slots[slot]
@@ -237,17 +272,25 @@ class CudaGraphBackend:
         prompt_rows: Sequence[int] = PROMPT_ROWS,
         codec_frames: Sequence[int] = (1, 2, 4, 8, 16),
     ) -> None:
-        """Capture the graphs of these batch sizes, or of all up to `max_streams`."""
+        """Capture the graphs of these batch sizes, or of all up to `max_streams`.
+
+        The largest come first, so that the others find room in what those have allocated.
+        """
         if batches is None:
             batches = [size for size in BATCHES if size < 2 * self.max_streams]
         with self.graphs.on_stream():
-            for size in prompt_rows:
+            for size in sorted(prompt_rows, reverse=True):
                 self._prefill.warm(size)
-            for batch in batches:
+            for batch in sorted(batches, reverse=True):
                 self._stepper.warm(batch, num_positions)
-        for batch in batches:
-            for size in codec_frames if batch in CODEC_BATCHES else ():
-                self._codec.warm(batch, size)
+        sizes = [
+            (batch, size)
+            for size in codec_frames
+            for batch in batches
+            if batch <= largest_batch(size)
+        ]
+        for batch, size in sorted(sizes, key=lambda each: each[0] * each[1], reverse=True):
+            self._codec.warm(batch, size)
 
     def facts(self) -> dict[str, str]:
         capacity = f"up to {self.max_streams} streams of {self.max_frames} frames"

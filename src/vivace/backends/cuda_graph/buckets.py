@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CODEC_BATCHES = BATCHES[:7]  # larger ones gain nothing and take memory
+CODEC_PASS = 512  # frames of all slots in one pass: twice as many take twice the memory
 PROMPT_ROWS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 TILE = 8  # rows per attention block; each prompt begins at a multiple of it
 CODEC_FRAMES = (16, 8, 4, 2, 1)
@@ -25,6 +26,11 @@ def spans(num_positions: int) -> tuple[int, ...]:
         sizes.append(size)
         size *= 4
     return (*sizes, num_positions)
+
+
+def largest_batch(num_frames: int) -> int:
+    """The most slots of a codec pass with so many frames of each."""
+    return min(CODEC_BATCHES[-1], CODEC_PASS // num_frames)
 
 
 def split_frames(num_frames: int) -> list[int]:

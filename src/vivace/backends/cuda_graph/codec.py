@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vivace.backends.base import CodecPrecision, Loudness, Rendered, Samples, frame_loudness
-from vivace.backends.cuda_graph.buckets import CODEC_BATCHES, CODEC_FRAMES, fit, split_frames
+from vivace.backends.cuda_graph.buckets import (
+    CODEC_BATCHES,
+    CODEC_FRAMES,
+    CODEC_PASS,
+    fit,
+    largest_batch,
+    split_frames,
+)
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.layers import triton_refusal
@@ -85,12 +92,13 @@ class CodecGraphs:
         self._num_codebooks = codec.config.decoder_config.num_quantizers
         self._num_codes = codec.config.decoder_config.codebook_size
         self._samples_per_frame = codec.config.decode_upsample_rate
-        batch, frames = fit(num_slots, CODEC_BATCHES) or CODEC_BATCHES[-1], CODEC_FRAMES[0]
+        batch = fit(num_slots, CODEC_BATCHES) or CODEC_BATCHES[-1]
+        frames = min(CODEC_PASS, batch * CODEC_FRAMES[0])
         self._rows = torch.full((batch,), num_slots, device=self._device)
         self._codes = torch.zeros(
-            batch * frames * self._num_codebooks, dtype=torch.int64, device=self._device
+            frames * self._num_codebooks, dtype=torch.int64, device=self._device
         )
-        self._samples = torch.zeros(batch * frames * self._samples_per_frame, device=self._device)
+        self._samples = torch.zeros(frames * self._samples_per_frame, device=self._device)
         self._kept = StateCache(MAX_KEPT * state_bytes(self._decoder.copy_state(0)))
 
     @property
@@ -133,8 +141,9 @@ class CodecGraphs:
         """Queue these frames of these slots; the returned call waits for their samples."""
         reads: list[list[Callable[[], Sound]]] = [[] for _ in rows]
         for size, members in _passes([len(part) for part in codes]):
-            for first in range(0, len(members), len(self._rows)):
-                batch = members[first : first + len(self._rows)]
+            most = min(len(self._rows), largest_batch(size))
+            for first in range(0, len(members), most):
+                batch = members[first : first + most]
                 parts = [codes[i][start : start + size] for i, start in batch]
                 found = self._start_pass([rows[i] for i, _ in batch], parts)
                 for row, (i, _) in enumerate(batch):
@@ -146,31 +155,38 @@ class CodecGraphs:
 
         return wait
 
-    def start_first(
-        self, rows: Sequence[int], ring: Tensor, frames: GraphPool
+    def start_ahead(
+        self,
+        places: Sequence[tuple[int, int]],  # slot, and first frame
+        num_frames: int,
+        ring: Tensor,  # [slots, frames, codebooks]
+        frames: GraphPool,
     ) -> list[Callable[[], Sound]]:
-        """Queue these slots' first frame behind its making; `ring` [slots, frames, codebooks].
-
-        The host need not have seen its codes. A slot that makes none has ended, so whatever its
-        state becomes is never heard.
-        """
-        size, reads = len(self._rows), list[Callable[[], Sound]]()
-        for first in range(0, len(rows), size):
-            batch = rows[first : first + size]
-            found = self._start_first(batch, ring, frames)
+        """Queue so many frames behind their making: the host need not have seen their codes."""
+        size, reads = min(len(self._rows), largest_batch(num_frames)), list[Callable[[], Sound]]()
+        for first in range(0, len(places), size):
+            batch = places[first : first + size]
+            found = self._start_ahead(batch, num_frames, ring, frames)
             reads += [_reader(found, row) for row in range(len(batch))]
         return reads
 
-    def _start_first(
-        self, rows: Sequence[int], ring: Tensor, frames: GraphPool
+    def _start_ahead(
+        self, places: Sequence[tuple[int, int]], num_frames: int, ring: Tensor, frames: GraphPool
     ) -> Callable[[], Sound]:
+        rows, starts = np.array(places).T
+        at = (
+            rows[:, None] * ring.shape[1]
+            + (starts[:, None] + np.arange(num_frames)) % ring.shape[1]
+        )
+
         def copy(block: Tensor) -> None:
-            codes = ring.index_select(0, self._rows[: len(rows)])[:, :1]
-            block.copy_(codes.clamp(max=self._num_codes - 1))  # the end of speech is not a code
+            codes = ring.flatten(0, 1).index_select(0, self._upload(at.ravel()))
+            # The end of speech, and what a slot has after it, are no codes.
+            block.copy_(codes.view(block.shape).clamp(max=self._num_codes - 1))
 
         with self._graphs.on_stream():
             self._graphs.follow(frames)
-            return _measured(to_host(self._queue_pass(rows, 1, copy)), 1)
+            return _measured(to_host(self._queue_pass(rows.tolist(), num_frames, copy)), num_frames)
 
     def warm(self, batch: int, num_frames: int) -> None:
         self._graph(batch, num_frames)

@@ -1,8 +1,9 @@
 """The codec's decoder with a kernel per layer; activations are [batch, time, channels].
 
 Products run on tensor cores. `split` is 3xTF32 emulation of float32: each float32 is split into two
-TF32 numbers, and three of the four products are summed. `half` rounds weights and inputs of the
-layers behind the transformer to float16 and sums in float32; what layers add up stays float32.
+TF32 numbers, and three of the four products are summed. `half` rounds weights and inputs to TF32 in
+the transformer and to float16 behind it, where what layers add up is kept in float16 too; products
+are summed in float32.
 
 A layer is one kernel, and one more moves its history on. It reads the past of its input from the
 slot's history and writes what the next layer takes, activated and in that layer's dtype. Linear
@@ -12,7 +13,7 @@ layers with nothing between them become one when the weights are packed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 from vivace.backends.cuda_graph import codec_kernels as kernels
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
 from vivace.backends.cuda_graph.codec_layers import (
+    SINGLE,
+    SPLIT,
     Activation,
     CodeSum,
     Histories,
@@ -28,6 +31,7 @@ from vivace.backends.cuda_graph.codec_layers import (
     Product,
     RingAttention,
     TransformerLayer,
+    rounded,
 )
 from vivace.backends.cuda_graph.codec_plain import SlotDecoder
 from vivace.model.codec import Codec
@@ -99,6 +103,7 @@ class Packer:
 
     def __init__(self, *, is_half: bool) -> None:
         self.histories = Histories()
+        self._is_half = is_half
         self._dtype = torch.float16 if is_half else torch.float32  # behind the transformer
 
     def code_sum(self, decoder: CodecDecoder) -> CodeSum:
@@ -118,7 +123,13 @@ class Packer:
         weight = last.weight.double() @ taps @ projection
         bias = last.weight.double() @ conv.bias.double() + last.bias.double()
         history = self.histories.add((len(taps) - 1) * weight.shape[2])
-        return Product(weight.float().contiguous(), bias.float(), history=history)
+        return self._linear(weight, bias.float(), history=history)
+
+    def _linear(self, weight: Tensor, bias: Tensor | None = None, **more: Any) -> Product:
+        """A layer of the transformer: weight [taps, columns, in]."""
+        if not self._is_half:
+            return Product(weight.float().contiguous(), bias, **more)
+        return Product(rounded(weight), bias, precision=SINGLE, **more)
 
     def layers(self, transformer: PreTransformer) -> list[TransformerLayer]:
         rope = transformer.rope
@@ -134,7 +145,7 @@ class Packer:
         ring_length = window - 1 + CODEC_FRAMES[0]
         ring = self.histories.add(2 * attention.num_kv_heads * ring_length * attention.head_dim)
         return TransformerLayer(
-            project=Product(
+            project=self._linear(
                 _fused(attention.qkv_weight)[None], norm=cast("RMSNorm", layer.input_layernorm)
             ),
             attention=RingAttention(
@@ -145,14 +156,17 @@ class Packer:
                 ring_length=ring_length,
                 ring=ring,
                 frequencies=frequencies,
+                precision=SINGLE if self._is_half else SPLIT,
             ),
-            merge=Product(attention.o_proj.weight[None], scale=layer.self_attn_layer_scale.scale),
-            gate_up=Product(
+            merge=self._linear(
+                attention.o_proj.weight[None], scale=layer.self_attn_layer_scale.scale
+            ),
+            gate_up=self._linear(
                 _fused(mlp.gate_up_weight)[None],
                 norm=cast("RMSNorm", layer.post_attention_layernorm),
                 is_gated=True,
             ),
-            down=Product(mlp.down_proj.weight[None], scale=layer.mlp_layer_scale.scale),
+            down=self._linear(mlp.down_proj.weight[None], scale=layer.mlp_layer_scale.scale),
         )
 
     def stages(self, decoder: CodecDecoder) -> list[tuple[Product, Mix]]:
@@ -170,7 +184,7 @@ class Packer:
         assert upsample.conv.bias is not None
         bias = weight @ last.bias.double() + upsample.conv.bias.double().repeat(upsample.stride)
         weight = weight @ last.weight.double()
-        return Product(weight.float()[None], bias.float(), norm=transformer.norm)
+        return self._linear(weight[None], bias.float(), norm=transformer.norm)
 
     def _mix(self, layer: ConvNeXt) -> Mix:
         conv, dtype = layer.dwconv.conv, self._dtype

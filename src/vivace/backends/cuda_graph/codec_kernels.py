@@ -43,6 +43,23 @@ def _sine(x):
     return p * r
 
 
+@triton.jit
+def _within(x, dtype: tl.constexpr):
+    """Not beyond what the type holds."""
+    if dtype == tl.float16:
+        x = tl.minimum(tl.maximum(x, -65504.0), 65504.0)
+    return x
+
+
+@triton.jit
+def _rounded(x, PRECISION: tl.constexpr):
+    """To TF32, to the nearest: a tensor core would cut the bits off, and `row_kernel` use them."""
+    if PRECISION == "tf32":
+        bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+        x = bits.to(tl.float32, bitcast=True)
+    return x
+
+
 @triton.jit(do_not_specialize=["num_rows", "length", "dilation", "reach"])
 def product_kernel(
     x, history, slots, norm, weight, bias, scale, residual, out, active, frequency, inverse_gain,
@@ -99,6 +116,8 @@ def product_kernel(
             if norm is not None:
                 squares += a * a
                 a *= tl.load(norm + c, mask=c < in_size, other=0.0)
+            if a.dtype == tl.float32:
+                a = _rounded(a, PRECISION)
             acc = tl.dot(a, tl.trans(w), acc, input_precision=PRECISION)
             if IS_GATED:
                 up_row = w_row + out_size.to(tl.int64) * in_size
@@ -124,7 +143,7 @@ def product_kernel(
     if IS_CLAMPED:
         acc = tl.minimum(tl.maximum(acc, -1.0), 1.0)
     if out is not None:
-        tl.store(out + at_out, acc, mask=mask)
+        tl.store(out + at_out, _within(acc, out.dtype.element_ty), mask=mask)
     if active is not None:
         if ACTIVATION == SNAKE:
             factor = tl.load(frequency + n % bias_size, mask=is_column, other=0.0)
@@ -133,18 +152,17 @@ def product_kernel(
             acc += share[None, :] * (wave * wave)
         if ACTIVATION == GELU:
             acc = 0.5 * acc * (1.0 + tl.erf(acc * 0.7071067811865476))
-        if active.dtype.element_ty == tl.float16:
-            acc = tl.minimum(tl.maximum(acc, -65504.0), 65504.0)
-        tl.store(active + at_out, acc, mask=mask)
+        tl.store(active + at_out, _within(acc, active.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["length"])
 def row_kernel(
     x, history, slots, norm, weight, bias, scale, residual, out,
     length, in_size, out_size, bias_size, history_stride, eps,
-    TAPS: tl.constexpr, IS_GATED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    TAPS: tl.constexpr, IS_GATED: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """`product_kernel` for a few rows, one in a block, in plain float32 and without dilation."""
+    """`product_kernel` for a few rows, one in a block, without tensor cores and dilation."""
     m = tl.program_id(0)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     is_column = n < out_size
@@ -171,6 +189,7 @@ def row_kernel(
         if norm is not None:
             inverse = tl.rsqrt(tl.sum(a * a, axis=0) / in_size + eps)
             a *= tl.load(norm + c, mask=c < in_size, other=0.0)
+        a = _rounded(a, PRECISION)
         total += w * a[None, :]
         if IS_GATED:
             gated += up * a[None, :]
@@ -277,14 +296,18 @@ def attend_kernel(
     mask = is_key[:, None] & (d < half)[None, :]
     k_low, k_high = tl.load(keys + place, mask, 0.0), tl.load(keys + place + half, mask, 0.0)
     v_low, v_high = tl.load(values + place, mask, 0.0), tl.load(values + place + half, mask, 0.0)
-    scores = tl.dot(q_low * cos - q_high * sin, tl.trans(k_low), input_precision=PRECISION)
-    scores = tl.dot(q_high * cos + q_low * sin, tl.trans(k_high), scores, input_precision=PRECISION)
+    k_low, k_high = _rounded(k_low, PRECISION), _rounded(k_high, PRECISION)
+    v_low, v_high = _rounded(v_low, PRECISION), _rounded(v_high, PRECISION)
+    low = _rounded(q_low * cos - q_high * sin, PRECISION)
+    high = _rounded(q_high * cos + q_low * sin, PRECISION)
+    scores = tl.dot(low, tl.trans(k_low), input_precision=PRECISION)
+    scores = tl.dot(high, tl.trans(k_high), scores, input_precision=PRECISION)
     is_near = is_key[None, :] & (j[None, :] >= t[:, None]) & (j[None, :] < t[:, None] + WINDOW)
     scores = tl.where(is_near, scores * softmax_scale, -float("inf"))
     # A row past `length` may see no key at all.
     peak = tl.maximum(tl.max(scores, axis=1), -1e30)
     share = tl.exp(scores - peak[:, None])
-    share = share / tl.maximum(tl.sum(share, axis=1), 1e-30)[:, None]
+    share = _rounded(share / tl.maximum(tl.sum(share, axis=1), 1e-30)[:, None], PRECISION)
     at = out + (batch * length + t).to(tl.int64)[:, None] * (NUM_HEADS * D) + head * D + d[None, :]
     tl.store(at, tl.dot(share, v_low, input_precision=PRECISION), mask=is_new)
     tl.store(at + half, tl.dot(share, v_high, input_precision=PRECISION), mask=is_new)

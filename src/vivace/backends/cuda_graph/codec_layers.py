@@ -12,8 +12,9 @@ from vivace.backends.cuda_graph.codec_tiles import pick_tile
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import RMSNorm
 
-PRECISION = "tf32x3"  # Triton's name for 3xTF32; float16 inputs ignore it
+SPLIT, SINGLE = "tf32x3", "tf32"  # Triton's names for 3xTF32 and TF32; float16 ignores them
 ALIGNMENT = 4  # float32 numbers: 16 bytes
+NORM_ROWS = 64  # of a tile whose squares are summed in registers too
 FEW_ROWS = 4  # up to which a float32 layer is computed row by row
 
 
@@ -99,6 +100,7 @@ class Product:
     is_gated: bool = False
     is_clamped: bool = False
     activation: Activation | None = None
+    precision: str = SPLIT  # of a float32 weight, which is `rounded` for SINGLE
 
     @property
     def reach(self) -> int:
@@ -124,9 +126,9 @@ class Product:
     def run_both(
         self, x: Tensor, past: Past, *, residual: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The outputs before and after the activation."""
+        """The outputs before and after the activation, both in the next layer's dtype."""
         assert self.activation is not None
-        out, active = self._empty(x, torch.float32), self._empty(x, self.activation.dtype)
+        out, active = (self._empty(x, self.activation.dtype) for _ in range(2))
         self._launch(x, past, residual, out, active)
         return out, active
 
@@ -149,7 +151,8 @@ class Product:
         taps, columns, num_rows = len(self.weight), self._num_columns, batch * length
         activation, norm = self.activation, self.norm
         history = past.histories.view(self.history) if self.reach else None
-        tile = pick_tile(num_rows, columns, in_size, x.device, self.weight.dtype)
+        max_rows = 128 if norm is None else NORM_ROWS
+        tile = pick_tile(num_rows, columns, in_size, x.device, self.weight.dtype, max_rows=max_rows)
         grid = (-(-num_rows // tile.rows), -(-columns // tile.columns))
         kernels.product_kernel[grid](
             x, history, past.slots, None if norm is None else norm.weight,
@@ -161,7 +164,7 @@ class Product:
             0.0 if norm is None else norm.eps,
             TAPS=taps, IS_GATED=self.is_gated, IS_CLAMPED=self.is_clamped,
             ACTIVATION=kernels.PLAIN.value if activation is None else activation.kind,
-            PRECISION=PRECISION, PARTS=1 if norm or self.is_gated else tile.parts,
+            PRECISION=self.precision, PARTS=1 if norm or self.is_gated else tile.parts,
             BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
             num_warps=tile.num_warps, num_stages=tile.num_stages,
         )  # fmt: skip
@@ -177,7 +180,7 @@ class Product:
             self.weight, self.bias, self.scale, residual, out,
             length, in_size, columns, columns if self.bias is None else len(self.bias),
             0 if history is None else history.stride(0), 0.0 if norm is None else norm.eps,
-            TAPS=len(self.weight), IS_GATED=self.is_gated,
+            TAPS=len(self.weight), IS_GATED=self.is_gated, PRECISION=self.precision,
             BLOCK_N=block, BLOCK_K=power_of_two(in_size),
         )  # fmt: skip
         if history is not None:
@@ -220,6 +223,7 @@ class RingAttention:
     ring_length: int
     ring: int  # number of the history
     frequencies: Tensor  # [head_dim / 2]
+    precision: str
 
     def run(self, qkv: Tensor, past: Past) -> Tensor:
         """[B, T, (heads + 2 kv_heads) * head_dim] to [B, T, heads * head_dim]."""
@@ -232,7 +236,7 @@ class RingAttention:
             NUM_HEADS=self.num_heads, NUM_KV=self.num_kv_heads, D=self.head_dim,
             WINDOW=self.window, RING=self.ring_length, BLOCK_T=16,
             BLOCK_D=max(16, power_of_two(self.head_dim // 2)),
-            BLOCK_K=max(16, power_of_two(self.window - 1 + length)), PRECISION=PRECISION,
+            BLOCK_K=max(16, power_of_two(self.window - 1 + length)), PRECISION=self.precision,
         )  # fmt: skip
         return out
 
@@ -249,6 +253,12 @@ class TransformerLayer:
         attended = self.attention.run(self.project.run(x, past), past)
         x = self.merge.run(attended, past, residual=x)
         return self.down.run(self.gate_up.run(x, past), past, residual=x)
+
+
+def rounded(weight: Tensor) -> Tensor:
+    """float32 numbers to the nearest of TF32: the kernels do the same to what they multiply."""
+    bits = weight.float().contiguous().view(torch.int32)
+    return ((bits + 0x1000) & -0x2000).view(torch.float32)
 
 
 def _keep(x: Tensor, history: Tensor, slots: Tensor, width: int) -> None:

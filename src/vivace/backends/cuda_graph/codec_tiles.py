@@ -29,7 +29,13 @@ SHORTEST_PART = 32
 
 
 def pick_tile(
-    num_rows: int, num_columns: int, depth: int, device: torch.device, dtype: torch.dtype
+    num_rows: int,
+    num_columns: int,
+    depth: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    max_rows: int = 128,
 ) -> Tile:
     """The largest tile that gives every multiprocessor a block, or else the smallest that fits."""
     num_processors = num_multiprocessors(device)
@@ -37,7 +43,11 @@ def pick_tile(
     for tile in (*LARGE, *SMALL):
         across = -(-num_columns // tile.columns)
         is_wasteful = across * tile.columns > MOST_WASTE * num_columns
-        if not is_wasteful and (num_rows // tile.rows) * across >= num_processors:
+        if (
+            tile.rows <= max_rows
+            and not is_wasteful
+            and (num_rows // tile.rows) * across >= num_processors
+        ):
             chosen = tile
             break
     block = _depth(chosen.depth, depth, dtype)

@@ -60,6 +60,7 @@ class GraphPool:
             park()
             work()  # compiles kernels and allocates caches, which cannot be captured
             torch.cuda.synchronize()
+            torch.cuda.empty_cache()  # the graph allocates its own
             try:
                 log.debug("capturing a CUDA graph for %s", name)
                 return self._capture(work)

@@ -15,6 +15,7 @@ from vivace.backends.base import Frames, SlotStatus
 from vivace.backends.cuda_graph.buckets import BATCHES, fit, spans
 from vivace.backends.cuda_graph.frame import DrawKind, FrameLoop, Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
+from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.slot_table import RING, STATUSES, Number, SlotTable, as_slice
 from vivace.speech import SamplingParams
 
@@ -35,6 +36,7 @@ class LiveSlot:
     is_complete: bool  # no more text will come
     num_frames: int = 0  # copied to the host
     num_queued: int = 0  # queued after those, at most
+    num_coded: int = 0  # given to the codec
     status: SlotStatus = "running"
 
     @property
@@ -44,6 +46,16 @@ class LiveSlot:
     @property
     def is_over(self) -> bool:
         return self.status not in ("running", "waiting")
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it makes all frames that are queued, unless it ends: no text or page is missing.
+
+        A live text has an id for the first frame.
+        """
+        num_made = self.num_frames + self.num_queued
+        has_text = self.is_complete or num_made == 1
+        return has_text and PAGE * self.num_pages - self.num_rows >= min(num_made, self.max_frames)
 
 
 class Stepper:

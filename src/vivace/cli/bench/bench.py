@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from vivace.cli.bench.backends import BATCHES, measure_backends
 from vivace.cli.bench.latency import TEXT, Subject, measure_latency
 from vivace.cli.bench.load import measure_arrivals, measure_throughput
 from vivace.cli.bench.machine import machine
@@ -31,6 +32,8 @@ def bench(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
     with load_model(arguments, max_streams=num_slots(arguments)) as tts:
         load_s = time.perf_counter() - began
+        if arguments.batches is None and tts.device.type == "cuda":
+            arguments.batches = BATCHES
         report = measure(Subject(tts, _options(tts, arguments)), load_s, arguments)
     deliver(report, arguments)
     return int(any(row["failed"] for row in report["arrivals"]))
@@ -98,6 +101,10 @@ def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> d
     ]
     line.clear()
     report["memory"] = _memory(subject.tts)
+    if arguments.batches:
+        line.show("every backend that runs here")
+        report["backends"] = measure_backends(subject, arguments.batches, num_frames=num_frames)
+        line.clear()
     if arguments.compare:
         ours = report["latency"]["times_real_time"]
         report["peers"] = measure_peers(subject, ours, num_frames=num_frames)

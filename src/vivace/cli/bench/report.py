@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+PARTS = ("model", "codec", "host", "prompts")
+
 
 def format_report(report: dict[str, Any]) -> str:
     return "\n".join(f"{name:<34} {value}" for name, value in _lines(report))
@@ -43,6 +45,9 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         )
         if row["failed"]:
             yield "first failure", row["first_failure"]
+    for row in report.get("backends", ()):
+        streams = f", {row['streams']} streams" if "streams" in row else ""
+        yield f"{row['backend']}{streams}", row.get("refused") or _backend_row(row)
     for name, size in report.get("memory", {}).items():
         yield f"memory: {name}", f"{size / 2**20:,.0f} MiB"
     for row in report.get("peers", ()):
@@ -56,6 +61,11 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 f"{row['times_real_time']:.2f} times real time: ours is "
                 f"{row['times_faster']:.2f} times faster",
             )
+
+
+def _backend_row(row: dict[str, Any]) -> str:
+    parts = ", ".join(f"{name} {row[f'{name}_ms']:.2f}" for name in PARTS)
+    return f"{parts} ms a frame, {row['audio_s_per_s']:.1f} s of audio a second"
 
 
 def plot_arrivals(arrivals: Mapping[str, list[dict[str, Any]]], path: Path) -> None:

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Our kernels under compute-sanitizer (memcheck and racecheck), small runs, about two minutes: one line for each
+# tool and part, and the logs in $OUT. The tool is looked for in the CUDA toolkit and in the wheel nvidia-cuda-sanitizer-api,
+# installed or as a file in carry/sanitizer. Two controls with an error show that it finds such errors.
+set -uo pipefail
+export PYTHONUNBUFFERED=1 PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTORCH_NO_CUDA_MEMORY_CACHING=1
+limit=${SANITIZE_SECONDS:-60}
+out=${OUT:-build/gpu}
+work=$(mktemp -d)
+mkdir -p "$out"
+
+find_tool() {
+  local folders=("${CUDA_HOME:-/usr/local/cuda}" /usr/local/cuda*) folder
+  for folder in "${folders[@]}"; do
+    for name in "$folder/compute-sanitizer/compute-sanitizer" "$folder/bin/compute-sanitizer"; do
+      [ -x "$name" ] && { echo "$name"; return; }
+    done
+  done
+  command -v compute-sanitizer && return
+  mkdir -p "$work/wheel" "$work/tool"
+  local wheel site
+  wheel=$(ls carry/sanitizer/*"$(uname -m)".whl 2> /dev/null | head -1)
+  if [ -n "$wheel" ]; then
+    python3 -m zipfile -e "$wheel" "$work/wheel"
+    site=$work/wheel
+  else
+    site=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+  fi
+  for folder in "$site"/nvidia/cu1?/ "$site"/nvidia/cuda_sanitizer_api/; do
+    [ -e "$folder/bin/compute-sanitizer" ] || continue
+    cp -f "$folder"/bin/compute-sanitizer "$folder"/lib/*anitizer*.so "$folder"/lib/*Injection*.so \
+      "$folder"/lib/libTreeLauncher*.so "$work/tool" 2> /dev/null
+    cp "$folder"/bin/TreeLauncher* "$work/tool" 2> /dev/null
+    chmod +x "$work"/tool/*
+    echo "$work/tool/compute-sanitizer"
+    return
+  done
+}
+
+tool=$(find_tool)
+if [ -z "$tool" ]; then
+  echo "compute-sanitizer: not there (neither a CUDA toolkit nor the wheel nvidia-cuda-sanitizer-api)"
+  exit 3
+fi
+"$tool" --version | grep Version
+python3 scripts/make_tiny_checkpoints.py "$work/tiny" > /dev/null
+# Without the tool first: it compiles the kernels, and shows that the runs themselves work.
+for part in megakernel fused; do
+  timeout 90 python3 benchmarks/sanitized.py "$part" "$work/tiny" > "$work/plain-$part" 2>&1 &
+done
+wait
+tail -qn 1 "$work"/plain-*
+port=49152
+sanitize() { # tool, part
+  local log=$work/$1-$2.log
+  port=$((port + 100))
+  timeout -k 5 "$limit" "$tool" --tool "$1" --port $port --launch-timeout 40 --print-limit 20 \
+    --kernel-name 'regex=^[a-z_]+_kernel$' python3 benchmarks/sanitized.py "$2" "$work/tiny" > "$log" 2>&1
+  local rc=$?
+  [ $rc = 124 ] && echo "========= ended after $limit s" >> "$log"
+  echo "$1 $2: exit $rc; $(grep -h 'SUMMARY' "$log" | tail -1 | tr -d =) $(grep -h ': done\|ended after\|Error:' "$log" | tail -2 | tr '\n' ' ')"
+}
+for check in memcheck racecheck; do
+  for part in megakernel fused; do sanitize $check $part & port=$((port + 100)); done
+done
+wait
+sanitize memcheck memory &
+port=$((port + 100))
+sanitize racecheck race &
+wait
+for log in "$work"/*.log; do
+  echo "== $(basename "$log" .log)"
+  head -c 60000 "$log"
+done > "$out/sanitize-h200.log"
+rm -rf "$work"

@@ -1,0 +1,122 @@
+"""Small runs of our kernels for compute-sanitizer; benchmarks/sanitize.sh starts them.
+
+    python benchmarks/sanitized.py megakernel tiny
+    python benchmarks/sanitized.py fused tiny
+
+`tiny` is a folder that scripts/make_tiny_checkpoints.py has written. `memory` and `race` are
+controls: kernels with such an error, which the sanitizer must find.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from shapes import load_configs, random_module
+
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.megakernel import driver
+from vivace.backends.megakernel.backend import MegakernelBackend
+from vivace.backends.megakernel.kernel import architecture_of
+from vivace.backends.megakernel.nvrtc import compile_source
+from vivace.checkpoint import Checkpoint
+from vivace.model.codec import Codec
+from vivace.model.config import parse_model_config
+from vivace.model.talker import Qwen3TTS
+from vivace.prompt import Prompt, build_prompt
+from vivace.speech import SamplingParams
+
+CUDA = torch.device("cuda")
+CONTROL = """
+struct Request { int* numbers; unsigned long long first; };
+extern "C" __global__ void control_kernel(Request given) {
+    __shared__ int shared[128];
+    shared[threadIdx.x] = given.numbers[threadIdx.x];
+    if (given.first) __syncthreads();
+    given.numbers[given.first + threadIdx.x] = shared[127 - threadIdx.x];
+}
+"""
+
+
+class Request(ctypes.Structure):
+    _fields_ = (("numbers", ctypes.c_uint64), ("first", ctypes.c_uint64))
+
+
+def prompt_of(model: Qwen3TTS, num_ids: int) -> Prompt:
+    ids = [5 + n % 50 for n in range(num_ids)]
+    return build_prompt(model.config, ids, role_ids=[1, 2, 3], layout="whole", preset="ryan")
+
+
+def speak(backend: CudaGraphBackend, lengths: list[int], num_frames: int, renders: bool) -> None:
+    """One slot alone, then all together, then one more in a place that became free."""
+    sampling = [SamplingParams(seed=n, min_frames=40, max_frames=40) for n in range(len(lengths))]
+    prompts = [prompt_of(backend.model, length) for length in lengths]
+    slots = [backend.admit(*each) for each in zip(prompts, sampling, strict=True)]
+    for some in (slots[:1], slots, slots[1:]):
+        frames = backend.step(some, num_frames)
+        assert frames.lengths == (num_frames,) * len(some), frames.status
+        if renders:
+            backend.render(some, frames)
+    backend.release(slots[0])
+    backend.step([backend.admit(prompts[-1], sampling[0])], num_frames)
+    torch.cuda.synchronize()
+
+
+def run_megakernel(tiny: Path) -> None:
+    """Released widths, two layers of the talker, one of the predictor; prompts on two pages."""
+    raw, _ = load_configs("0.6B-CustomVoice")
+    raw["talker_config"]["num_hidden_layers"] = 2
+    raw["talker_config"]["code_predictor_config"]["num_hidden_layers"] = 1
+    _, codec_config = load_configs(str(tiny / "custom_voice"))
+    model = random_module(Qwen3TTS, parse_model_config(raw), CUDA, torch.bfloat16)
+    codec = random_module(Codec, codec_config, CUDA, torch.float32)
+    codec.fold()
+    backend = MegakernelBackend(
+        model, codec, max_streams=3, max_frames=64, codec_precision="float32", is_capturing=False
+    )
+    speak(backend, [10, 50, 60], 3, renders=False)
+    assert not backend._layers.num_faults  # type: ignore[attr-defined]
+
+
+def run_fused(tiny: Path) -> None:
+    """Frames, prompts and codec of a tiny model; 18 rows take the split products too."""
+    for name, precision in (("custom_voice", "split"), ("custom_voice_projected", "half")):
+        checkpoint = Checkpoint.open(tiny / name)
+        model, codec = checkpoint.load_model(CUDA, torch.bfloat16), checkpoint.load_codec(CUDA)
+        backend = CudaGraphBackend(
+            model, codec, max_streams=18, max_frames=64, layers="fused",
+            codec_precision=precision, is_capturing=False,  # type: ignore[arg-type]
+        )  # fmt: skip
+        speak(backend, [10, 60, *[12] * 16], 2, renders=True)
+
+
+def run_control(first: int) -> None:
+    """Two hazards between warps if `first` is 0, else writes behind the allocated memory."""
+    numbers = torch.zeros(128, dtype=torch.int32, device=CUDA)
+    capability = torch.cuda.get_device_capability()
+    module = driver.Module(compile_source(CONTROL, architecture_of(capability), []))
+    request = Request(numbers.data_ptr(), first)
+    driver.launch_cooperative(module.function("control_kernel"), 1, 128, 0, request)
+    torch.cuda.synchronize()
+
+
+PARTS: dict[str, Callable[[Path], None]] = {
+    "megakernel": run_megakernel,
+    "fused": run_fused,
+    "memory": lambda _: run_control(2**20),
+    "race": lambda _: run_control(0),
+}
+
+
+@torch.inference_mode()
+def main() -> None:
+    part, tiny = sys.argv[1:3]
+    PARTS[part](Path(tiny))
+    print(f"{part}: done", flush=True)
+
+
+if __name__ == "__main__":
+    main()

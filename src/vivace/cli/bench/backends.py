@@ -1,0 +1,82 @@
+"""Every backend that runs here, with one stream and with many: where a frame's time goes."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from vivace.backends import BackendEntry, Capacity, survey
+from vivace.cli.bench.latency import Subject
+from vivace.cli.bench.load import measure_throughput
+from vivace.engine.engine import Engine
+from vivace.engine.scheduler import EngineLimits
+from vivace.errors import BackendError
+from vivace.tts import TTS
+
+BATCHES = (1, 8, 64, 256)
+PATIENCE_S = 15.0  # what would take longer is left out
+
+
+def measure_backends(
+    subject: Subject, batches: Sequence[int], *, num_frames: int
+) -> list[dict[str, Any]]:
+    """A row for each backend and number of streams; one that cannot run has the reason instead."""
+    rows: list[dict[str, Any]] = []
+    for entry, refusal in survey(subject.tts.device):
+        try:
+            if refusal is not None:
+                raise BackendError(refusal)
+            rows += _measure(entry, subject, batches, num_frames)
+        except BackendError as error:
+            rows.append({"backend": entry.name, "refused": str(error)})
+    return rows
+
+
+def _measure(
+    entry: BackendEntry, subject: Subject, batches: Sequence[int], num_frames: int
+) -> Iterator[dict[str, Any]]:
+    model, codec, _ = subject.tts._open_parts()
+    refusals = {count: entry.unfit(model, Capacity(max_streams=count)) for count in batches}
+    fitting = [count for count in sorted(batches) if refusals[count] is None]
+    if not fitting:
+        raise BackendError(str(refusals[min(batches)]))
+    backend = entry.build(model, codec, Capacity(max_streams=fitting[-1]))
+    engine = Engine(backend, EngineLimits(max_streams=fitting[-1]))
+    tts = TTS._put_together(subject.tts.checkpoint, subject.tts.tokenizer, model, codec, engine)
+    last_s, last = 0.0, 1
+    with tts:
+        for count in fitting:
+            expected_s = last_s if backend.shares_work else last_s * count / last
+            if expected_s > PATIENCE_S:
+                why = f"it would take about {expected_s:.0f} s"
+                yield {"backend": entry.name, "streams": count, "refused": why}
+                continue
+            began, last = time.perf_counter(), count
+            yield {"backend": entry.name} | _row(
+                dataclasses.replace(subject, tts=tts), count, num_frames
+            )
+            last_s = time.perf_counter() - began
+    yield from (
+        {"backend": entry.name, "streams": count, "refused": why}
+        for count, why in refusals.items()
+        if why is not None
+    )
+
+
+def _row(subject: Subject, num_streams: int, num_frames: int) -> dict[str, Any]:
+    """Milliseconds per frame of all streams together, after a first round that is not counted."""
+    measure_throughput(subject, num_streams, num_frames=num_frames, rounds=1)
+    engine = subject.tts.engine
+    before, began = dataclasses.replace(engine.spent), time.perf_counter()
+    heard = measure_throughput(subject, num_streams, num_frames=num_frames, rounds=1)
+    whole, after = time.perf_counter() - began, engine.spent
+    parts = {
+        "prompts": after.admit_s - before.admit_s,
+        "model": after.step_s - before.step_s,
+        "codec": after.render_s - before.render_s,
+    }
+    parts["host"] = whole - sum(parts.values())
+    per_frame = {f"{name}_ms": round(1000 * s / num_frames, 3) for name, s in parts.items()}
+    return {"streams": num_streams, **per_frame, "audio_s_per_s": heard["audio_s_per_s"]}

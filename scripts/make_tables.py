@@ -226,6 +226,26 @@ def persistent() -> str:
     return table(head, rows)
 
 
+def fp8() -> str:
+    """A frame with full weights, of another run, and with fp8 weights."""
+    found = {
+        (row["shape"][:4], name, row["batch"]): row
+        for name in ("persistent-h200", "persistent-fp8-h200")
+        for row in read(name)["results"]
+        if row["backend"] == "megakernel"
+    }
+    rows: list[list[object]] = []
+    for batch in (1, 2, 4, 8):
+        row: list[object] = [batch]
+        for size in ("0.6B", "1.7B"):
+            for name in ("persistent-h200", "persistent-fp8-h200"):
+                one = found[size, name, batch]
+                parts = f"{one['talker_ms']:.2f} + {one['speak_ms']:.2f}"
+                row.append(f"{one['frame_ms']:.2f} ({parts})")
+        rows.append(row)
+    return table("| streams | 0.6B: full (talker + predictor) | fp8 | 1.7B: full | fp8 |", rows)
+
+
 def megakernel_calls() -> str:
     rows: list[list[object]] = []
     names = {
@@ -302,6 +322,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "load": load,
     "memory": memory,
     "persistent": persistent,
+    "fp8": fp8,
     "megakernel-calls": megakernel_calls,
     "codec-precisions": codec_precisions,
     "served": served,

@@ -53,7 +53,7 @@ def find_clear_seed(tts: TTS, text: str) -> tuple[int, Audio]:
         watch = LeadWatch()
         frame_maker.draw = watch
         try:
-            audio = tts.speak(text, seed=seed)
+            audio = tts.speak(text, seed=seed, normalize=False)
         finally:
             frame_maker.draw = watch._draw
         if watch.narrowest >= CLEAR_LEAD and audio.finish_reason == "stop":

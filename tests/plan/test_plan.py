@@ -150,7 +150,8 @@ def test_a_plan_holds_its_calls_with_one_gpu_lost(slow: Figures) -> None:
     made = plan_capacity(slow, demand())
     assert (made.num_gpus - 1) * made.max_calls >= NUM_CALLS > (made.num_gpus - 2) * made.max_calls
     assert percentile(made.usual.firsts_ms, 95) <= 600.0
-    assert percentile(made.lost.firsts_ms, 95) > percentile(made.usual.firsts_ms, 95)
+    spoken = [heard.audio_s / heard.seconds for heard in (made.usual, made.lost)]
+    assert spoken[1] > spoken[0], "each of the others has more to say"
     share = NUM_CALLS * 5 / 12  # hours of audio in an hour
     assert made.cost_of_audio_hour(3.0) == pytest.approx(made.num_gpus * 3.0 / share)
 

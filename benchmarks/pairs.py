@@ -1,0 +1,97 @@
+"""Two voices on the same lines: word errors and naturalness, with intervals of the difference.
+
+    python benchmarks/quality.py speak benchmarks/texts/codes.txt --out build/old/codes
+    python benchmarks/quality.py judge build/old/codes --json build/old/codes.json   # and build/new
+    python benchmarks/pairs.py build/old/codes build/new/codes
+
+Reads the folders that `quality.py judge` has judged. A line of `texts/readings.tsv` is a text and
+the ways in which it may be read, for what Whisper writes otherwise than it was written. Intervals
+are of 95 %, by a bootstrap over lines: both voices keep the line, so that what is hard for both
+does not widen them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from quality import LOST, MANIFEST, VERDICTS, read_rows
+from words import Count, count_errors
+
+Row = dict[str, Any]
+Figures = np.ndarray[Any, np.dtype[np.float64]]  # [lines, (errors, words, mos)]
+
+READINGS = Path(__file__).parent / "texts" / "readings.tsv"
+ERRORS, WORDS, MOS = range(3)
+NUM_DRAWS = 4000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    arguments = parser.parse_args()
+    print(json.dumps(compare(arguments.old, arguments.new, accepted_readings()), indent=1))
+
+
+def accepted_readings(path: Path = READINGS) -> dict[str, list[str]]:
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+    return {text: [text, *readings] for text, *readings in rows}
+
+
+def compare(old: Path, new: Path, readings: dict[str, list[str]]) -> Row:
+    """Of the lines that both folders hold."""
+    voices = judged(old, readings), judged(new, readings)
+    lines = sorted(voices[0].keys() & voices[1].keys())
+    if not lines:
+        raise SystemExit(f"{old} and {new} have no judged line in common")
+    pair = [np.array([voice[line] for line in lines]) for voice in voices]
+    return {
+        "lines": len(lines),
+        "wer_percent": paired(pair, word_error_percent),
+        "distillmos": paired(pair, lambda rows: float(rows[:, MOS].mean())),
+        "lost": [int((rows[:, ERRORS] > LOST * rows[:, WORDS]).sum()) for rows in pair],
+    }
+
+
+def judged(folder: Path, readings: dict[str, list[str]]) -> dict[str, list[float]]:
+    """Errors, words and naturalness of each text; silence has the lowest naturalness, 1."""
+    texts = {row["line"]: row["text"] for row in read_rows(folder / MANIFEST)}
+    found = {}
+    for row in read_rows(folder / VERDICTS):
+        text = texts[row["line"]]
+        count = closest(readings.get(text, [text]), row["heard"])
+        found[text] = [count.errors, max(1, count.words), row["mos"] or 1.0]
+    return found
+
+
+def closest(readings: list[str], heard: str) -> Count:
+    counts = [count_errors(reading, heard) for reading in readings]
+    return min(counts, key=lambda count: (count.errors, -count.words))
+
+
+def word_error_percent(rows: Figures) -> float:
+    return float(100 * rows[:, ERRORS].sum() / rows[:, WORDS].sum())
+
+
+def paired(pair: list[Figures], figure: Callable[[Figures], float]) -> Row:
+    """A figure of both, and of the second less the first with its interval."""
+    old, new = pair
+    rng = np.random.default_rng(1)
+    draws = (rng.integers(0, len(old), len(old)) for _ in range(NUM_DRAWS))
+    differences = [figure(new[drawn]) - figure(old[drawn]) for drawn in draws]
+    interval = np.percentile(differences, (2.5, 97.5))
+    return {
+        "old": round(figure(old), 2),
+        "new": round(figure(new), 2),
+        "difference": round(figure(new) - figure(old), 2),
+        "interval": [round(float(end), 2) for end in interval],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -45,7 +45,7 @@ fi
 "$tool" --version | grep Version
 python3 scripts/make_tiny_checkpoints.py "$work/tiny" > /dev/null
 # Without the tool first: it compiles the kernels, and shows that the runs themselves work.
-for part in megakernel fused; do
+for part in megakernel fused apart; do
   timeout 90 python3 benchmarks/sanitized.py "$part" "$work/tiny" > "$work/plain-$part" 2>&1 &
 done
 wait
@@ -53,9 +53,10 @@ tail -qn 1 "$work"/plain-*
 port=49152
 sanitize() { # tool, part
   local log=$work/$1-$2.log
-  port=$((port + 100))
+  local kernels='^[a-z_]+_kernel$'
+  [ "$2" = megakernel ] && kernels='^(talker|predictor)_kernel$'
   timeout -k 5 "$limit" "$tool" --tool "$1" --port $port --launch-timeout 40 --print-limit 20 \
-    --kernel-name 'regex=^[a-z_]+_kernel$' python3 benchmarks/sanitized.py "$2" "$work/tiny" > "$log" 2>&1
+    --kernel-name "regex=$kernels" python3 benchmarks/sanitized.py "$2" "$work/tiny" > "$log" 2>&1
   local rc=$?
   [ $rc = 124 ] && echo "========= ended after $limit s" >> "$log"
   echo "$1 $2: exit $rc; $(grep -h 'SUMMARY' "$log" | tail -1 | tr -d =) $(grep -h ': done\|ended after\|Error:' "$log" | tail -2 | tr '\n' ' ')"
@@ -63,7 +64,9 @@ sanitize() { # tool, part
 for check in memcheck racecheck; do
   for part in megakernel fused; do sanitize $check $part & port=$((port + 100)); done
 done
+sanitize racecheck apart &
 wait
+port=$((port + 100))
 sanitize memcheck memory &
 port=$((port + 100))
 sanitize racecheck race &

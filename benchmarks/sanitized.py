@@ -3,8 +3,9 @@
     python benchmarks/sanitized.py megakernel tiny
     python benchmarks/sanitized.py fused tiny
 
-`tiny` is a folder that scripts/make_tiny_checkpoints.py has written. `memory` and `race` are
-controls: kernels with such an error, which the sanitizer must find.
+`tiny` is a folder that scripts/make_tiny_checkpoints.py has written. `apart` is `fused` without
+programmatic dependent launch. `memory` and `race` are controls: kernels with such an error, which
+the sanitizer must find.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 from shapes import load_configs, random_module
 
+from vivace.backends.cuda_graph import launch, products
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.megakernel import driver
 from vivace.backends.megakernel.backend import MegakernelBackend
@@ -93,6 +95,14 @@ def run_fused(tiny: Path) -> None:
         speak(backend, [10, 60, *[12] * 16], 2, renders=True)
 
 
+def run_apart(tiny: Path) -> None:
+    for module in (products, launch):
+        module.options = lambda tensor, is_rotating=False: {  # type: ignore[attr-defined]
+            "OVERLAPS": False, "launch_pdl": False, "enable_fp_fusion": not is_rotating,
+        }  # fmt: skip
+    run_fused(tiny)
+
+
 def run_control(first: int) -> None:
     """Two hazards between warps if `first` is 0, else writes behind the allocated memory."""
     numbers = torch.zeros(128, dtype=torch.int32, device=CUDA)
@@ -106,6 +116,7 @@ def run_control(first: int) -> None:
 PARTS: dict[str, Callable[[Path], None]] = {
     "megakernel": run_megakernel,
     "fused": run_fused,
+    "apart": run_apart,
     "memory": lambda _: run_control(2**20),
     "race": lambda _: run_control(0),
 }

@@ -289,8 +289,27 @@ def roofline() -> str:
         for kernel in result["kernels"][: parts[result["part"]]]:
             name = f"`{kernel['kernel']}` {kernel['shape']}".strip()
             share = f"{100 * kernel['share_of_peak']:.0f} %"
-            rows.append([part, name, kernel["launches"], f"{kernel['us']:.1f}", share])
-    return table("| 64 streams | kernel | launches | us each | share of the roof |", rows)
+            error = "–" if kernel["error"] is None else f"{kernel['error']:.1e}"
+            rows.append([part, name, kernel["launches"], f"{kernel['us']:.1f}", share, error])
+    head = "| 64 streams | kernel | launches | us each | share of the roof | error |"
+    return table(head, rows)
+
+
+def kernel_errors() -> str:
+    """The largest error of each kernel, over all shapes and batches."""
+    keys = ("error", "rounding")
+    worst: dict[str, dict[str, Any]] = {}
+    for result in read("kernels-h200")["results"]:
+        for kernel in result["kernels"]:
+            if kernel["error"] is not None:
+                found = {**kernel, "where": f"{result['part']}, batch {result['batch']}"}
+                known = worst.setdefault(kernel["kernel"], found)
+                worst[kernel["kernel"]] = max(known, found, key=lambda each: each["error"])
+    rows: list[list[object]] = [
+        [f"`{name}`", *(f"{each[key]:.1e}" if each[key] else "0" for key in keys), each["where"]]
+        for name, each in sorted(worst.items())
+    ]
+    return table("| kernel | largest error | one rounding | where |", rows)
 
 
 def served() -> str:
@@ -327,6 +346,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "codec-precisions": codec_precisions,
     "served": served,
     "roofline": roofline,
+    "kernel-errors": kernel_errors,
     "integrations": integrations,
 }
 

@@ -22,14 +22,16 @@ def main() -> None:
         kernels = [
             kernel
             for result in report["results"]
-            if result["batch"] == batch and not result["part"].endswith("frame")
+            if result["batch"] == batch and not result["part"].endswith(("frame", "megakernel"))
             for kernel in result["kernels"]
             if kernel["flops"] and kernel["us"]
         ]
         intensity = [kernel["flops"] / kernel["bytes"] for kernel in kernels]
         speed = [kernel["flops"] / kernel["us"] / 1e6 for kernel in kernels]
         sizes = [kernel["total_us"] ** 0.5 * 4 for kernel in kernels]
-        axes.scatter(intensity, speed, s=sizes, alpha=0.5, label=f"{batch} streams")
+        error = max(kernel["error"] for kernel in kernels if kernel["error"] is not None)
+        label = f"{batch} streams, error up to {100 * error:.2g} %"
+        axes.scatter(intensity, speed, s=sizes, alpha=0.5, label=label)
     axes.set(xscale="log", yscale="log", xlabel="FLOPs a byte", ylabel="TFLOP/s")
     axes.set_title(f"Matrix products on one {report['machine']['gpu']}; area by time in a frame")
     axes.grid(alpha=0.3, which="both")

@@ -475,8 +475,8 @@ def test_pages_are_for_ordinary_texts_and_one_of_the_longest_as_far_as_they_fit(
 ) -> None:
     cpu, cuda, size = torch.device("cpu"), torch.device("cuda"), 7 * 2**20
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10 * 2**30, 80 * 2**30))
-    assert [pool_size(n, 3072, size, cpu) for n in (1, 8, 256)] == [48, 112, 2096]
-    assert [pool_size(n, 3072, size, cuda) for n in (1, 8, 256)] == [48, 112, 1243]
+    assert [pool_size(n, 3072, size, cpu) for n in (1, 8, 256)] == [48, 104, 1840]
+    assert [pool_size(n, 3072, size, cuda) for n in (1, 8, 256)] == [48, 104, 1243]
     assert pool_size(8, 3072, 2**40, cuda) == 48  # less would refuse some texts for ever
     assert pool_size(8, 128, size, cpu) == 16  # all that slots can hold
 

@@ -160,7 +160,7 @@ def count_delays(firm: float, num_texts: int) -> tuple[int, int]:
 
 def test_256_texts_of_300_characters_at_once_neither_wait_nor_pause() -> None:
     assert count_delays(FIRM, 3000) == (0, 0)
-    assert count_delays(2 / 3, 600)[0] > 0  # the control: it would take more pages
+    assert count_delays(1 / 2, 600)[0] > 0  # the control: it would take more pages
 
 
 # --- Codes ------------------------------------------------------------------------------------

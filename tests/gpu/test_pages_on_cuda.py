@@ -75,7 +75,7 @@ def test_a_thousand_joins_and_leaves_leave_no_page_and_no_byte_behind(
 ) -> None:
     """Few pages for eight slots: some are refused, none says anything else than alone."""
     part, choice = tiny("custom_voice"), random.Random(0)
-    backend = load(part, monkeypatch, 26, "fused")
+    backend = load(part, monkeypatch, 20, "fused")
     prompts = [item.prompt(part) for item in official_items("custom_voice")][:6]
     prompts.append(make_prompt(part, "Live.", is_complete=False))
     limits = [choice.choice([20, 300]) for _ in prompts]
@@ -121,7 +121,7 @@ def test_a_thousand_joins_and_leaves_leave_no_page_and_no_byte_behind(
     gc.collect()
     assert num_refused > 10
     assert torch.cuda.memory_allocated() == before
-    assert (backend._pool.num_free, len(backend._free)) == (26, 8)
+    assert (backend._pool.num_free, len(backend._free)) == (20, 8)
 
 
 def test_256_streams_of_300_characters_fit_in_24_gb() -> None:

@@ -65,7 +65,8 @@ def test_a_program_of_a_guide_runs(
     uninstall()
     if "wav" in code:
         (path,) = tmp_path.glob("*.wav")
-        assert path.stat().st_size == pytest.approx(2 * 25 * 1_920, rel=0.05)
+        num_samples = 2 * 25 * 1_920 + 12_000  # of two sentences, and half a second between them
+        assert path.stat().st_size == pytest.approx(2 * num_samples, rel=0.01)
     if "seconds = asyncio.run" in code:
         assert names["seconds"] == pytest.approx(2.0, abs=0.01)
     if "chunks = []" in code:

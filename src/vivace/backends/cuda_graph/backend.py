@@ -48,8 +48,8 @@ PROMPT_POSITIONS = 1024  # of a slot, besides those of its frames
 LOOKAHEAD = 4  # frames queued while the host waits for those before them
 # Of the most frames that a slot may make, so many are reserved when it is admitted. A frame budget
 # has 12 for each text id and ordinary speech takes 3 to 4; who reads live text is given as much.
-FIRM = 1 / 2
-FRAMES_PER_TEXT = 6
+FIRM = 2 / 5
+FRAMES_PER_TEXT = 5
 LEAST_TEXTS = 16  # of a live text, whose length is not known
 
 

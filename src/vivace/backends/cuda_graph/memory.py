@@ -11,7 +11,7 @@ from vivace.backends.cuda_graph.pages import num_pages
 from vivace.errors import BackendError
 
 DEFAULT_STREAMS = 8  # few, since the GPU is often shared with a language model
-STREAM_POSITIONS = 512  # that a text of 300 characters is given when it is admitted
+STREAM_POSITIONS = 448  # that a text of 300 characters is given when it is admitted
 SHARE = 0.85  # of the free memory, for keys at most; the rest is left to graphs and codec state
 
 

@@ -10,6 +10,7 @@ words go to stderr. stdout tells `pid N` when it begins and `exit CODE` when it 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -27,6 +28,9 @@ ENDLESS = 7  # a seed
 
 
 def serve(flags: list[str]) -> int:
+    if spare := os.environ.get("SCRIPTED_FILES"):  # it may open so many more
+        most = len(os.listdir("/proc/self/fd")) + int(spare)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     num_slots = int(os.environ.get("SCRIPTED_SLOTS", "8"))
     plans = {ENDLESS: Plan(1_000_000)}
     backend = ScriptedSpeech(

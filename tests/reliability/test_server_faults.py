@@ -19,6 +19,7 @@ import io
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -66,6 +67,7 @@ RAISED = (
     torch.OutOfMemoryError("CUDA out of memory"),
     MemoryError("no memory"),
     AssertionError("a slot that is not there"),
+    SystemExit(3),
 )
 BAD_NUMBERS = (float("nan"), float("inf"), float("-inf"))
 
@@ -80,7 +82,8 @@ class Fault:
 
     @property
     def is_of_a_row(self) -> bool:
-        return self.stage == "admit" or not isinstance(self.what, BaseException)
+        is_raised = isinstance(self.what, BaseException)
+        return not is_raised or (self.stage == "admit" and isinstance(self.what, Exception))
 
     def __str__(self) -> str:
         what = type(self.what).__name__ if isinstance(self.what, BaseException) else self.what
@@ -96,7 +99,9 @@ FAULTS = (
 )
 
 
-QUICK = FAULTS[:2] + FAULTS[4:6] + FAULTS[13:15] + FAULTS[21:22] + FAULTS[24:25]
+NUMBERS = tuple(each for each in FAULTS if not isinstance(each.what, BaseException))
+EXITS = tuple(each for each in FAULTS if isinstance(each.what, SystemExit))
+QUICK = (*FAULTS[:2], *EXITS[:2], *FAULTS[5:7], *EXITS[3:4], *NUMBERS[1:2], *NUMBERS[4:5])
 
 
 @dataclass
@@ -290,6 +295,32 @@ def test_a_full_disk_is_no_fault_of_the_client(tiny_folder: Path, tmp_path: Path
             assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
         answer = httpx.post(url, files=files, data={"name": "me"}, timeout=LIMIT_S)
         assert answer.status_code == 200
+
+
+# -- file descriptors ----------------------------------------------------------------------------
+
+
+def test_a_server_without_file_descriptors_speaks_on_and_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A crowd takes them all while four listen; when it is gone, all is as before."""
+    monkeypatch.setenv("SCRIPTED_FILES", "24")
+    with forked("--drain-timeout=30") as servers, contextlib.ExitStack() as crowd:
+        pid, url = servers.start()
+        limits = Path(f"/proc/{pid}/limits").read_text("ascii").splitlines()
+        most = int(next(line for line in limits if "open files" in line).split()[3])
+        load = Load(url, (hear_http,) * 4)
+        load.start()
+        load.wait_begun()
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        for _ in range(60):
+            crowd.enter_context(socket.create_connection(address, timeout=LIMIT_S))
+        wait_until(lambda: len(os.listdir(f"/proc/{pid}/fd")) == most, LIMIT_S)
+        assert set(load.end()) == {WHOLE}
+        crowd.close()
+        assert hear_http(url, threading.Event()) == WHOLE
+        os.kill(pid, signal.SIGTERM)
+        assert servers.wait() == 0
 
 
 # -- processes, by hand --------------------------------------------------------------------------

@@ -126,6 +126,10 @@ class Immediate(ABC):
         """Prefill a prompt into a free slot."""
 
     @abstractmethod
+    def release(self, slot: Slot) -> None:
+        """Free the slot."""
+
+    @abstractmethod
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
         """Make frames."""
 
@@ -140,6 +144,11 @@ class Immediate(ABC):
                 slots.append(self.admit(prompt, sampling))
             except Exception as error:  # concerns this prompt alone
                 slots.append(error)
+            except BaseException:  # ends the call, so nobody would release those before it
+                for slot in slots:
+                    if not isinstance(slot, Exception):
+                        self.release(slot)
+                raise
         return slots
 
     def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:

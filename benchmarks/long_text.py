@@ -2,12 +2,15 @@
 
     python benchmarks/long_text.py speak sentences.txt --chars 100000 --out build/long
     python benchmarks/long_text.py judge build/long --json benchmarks/results/long-text.json
+    python benchmarks/long_text.py seams build/long
 
 `speak` streams the first sentences of a file, one a line, as one text into `speech.pcm` (16 bits,
 one channel) and notes where each utterance lies in it, its sentences and the memory in use. `judge`
 hears these windows, which are shorter than the 30 s of Whisper (benchmarks/judges.py). Both go on
 where they stopped. `judge --first 20` hears no more than so many windows in one run, `--every 12`
 one in twelve. If `speak` was interrupted, the text goes on as another stream: see `streams`.
+`seams` rates the 4 s around every seam and 4 s inside every utterance that is long enough
+(DistillMOS): a seam that can be heard would be rated lower.
 """
 
 from __future__ import annotations
@@ -54,6 +57,9 @@ def parse_arguments() -> argparse.Namespace:
     command.add_argument("--first", type=int, help="hear no more than so many windows now")
     command.add_argument("--every", type=int, default=1, help="hear one window in so many")
     command.add_argument("--json", type=Path, help="where to write the report")
+    command = commands.add_parser("seams", help="whether the seams of it can be told from the rest")
+    command.set_defaults(run=seams)
+    command.add_argument("folder", type=Path)
     return parser.parse_args()
 
 
@@ -209,6 +215,54 @@ def summarise(sentences: Sequence[str], windows: Sequence[Row], verdicts: Sequen
         "words_not_heard": _share(masks.count("1"), len(masks)),
         "longest_run_not_heard": max(map(len, masks.split("0")), default=0),
     }
+
+
+# -- seams -------------------------------------------------------------------------------------
+
+
+def seams(arguments: argparse.Namespace) -> None:
+    from judges import NaturalnessJudge
+
+    rate, path = NaturalnessJudge(), arguments.folder / SPEECH
+    groups = [
+        np.array([rate(read_samples(path, window), window["rate"]) for window in windows])
+        for windows in seam_windows(read_rows(arguments.folder / WINDOWS))
+    ]
+    if not all(len(group) for group in groups):
+        sys.exit(f"{arguments.folder} is too short: it has no seam, or no utterance of 5 s")
+    rng = np.random.default_rng(1)
+    draws = [[rng.choice(group, len(group)).mean() for group in groups] for _ in range(4000)]
+    interval = np.percentile([at_seams - inside for at_seams, inside in draws], (2.5, 97.5))
+    report = {
+        name: {"windows": len(group), "distillmos": round(float(group.mean()), 2)}
+        for name, group in zip(("at_seams", "inside"), groups, strict=True)
+    }
+    print(json.dumps({**report, "difference_95_percent": [round(float(x), 2) for x in interval]}))
+
+
+def seam_windows(windows: Sequence[Row], seconds: float = 4.0) -> tuple[list[Row], list[Row]]:
+    """Those with a seam in the middle, and those inside utterances with half a second to spare.
+
+    A pause ends its window: the middle of a seam lies about 0.4 s before that.
+    """
+    rate, last = windows[0]["rate"], windows[-1]["end"]
+    size = round(seconds * rate)
+    at_seams = [window["end"] - round(0.4 * rate) for window in windows[:-1]]
+    inside = [
+        (window["start"] + window["end"]) // 2 - rate // 4
+        for window in windows
+        if window["end"] - window["start"] >= size + rate
+    ]
+    return _around(at_seams, size, last, rate), _around(inside, size, last, rate)
+
+
+def _around(middles: Sequence[int], size: int, last: int, rate: int) -> list[Row]:
+    starts = [middle - size // 2 for middle in middles]
+    return [
+        {"start": start, "end": start + size, "rate": rate}
+        for start in starts
+        if 0 <= start <= last - size
+    ]
 
 
 def _share(count: int, of: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from types import ModuleType
@@ -54,3 +55,12 @@ def test_a_text_that_was_interrupted_goes_on_at_its_next_sentence(
     assert [row["stream"] for row in rows[:3]] == [0, 0, 1]
     assert path.read_bytes()[: len(first)] == first
     assert path.stat().st_size == 2 * rows[-1]["end"]
+
+
+def test_windows_lie_around_seams_and_inside_long_utterances(script: ModuleType) -> None:
+    ends = [0, 600, 650, 1300]  # at a rate of 100: 6 s, half a second, 6.5 s
+    windows = [{"start": start, "end": end, "rate": 100} for start, end in itertools.pairwise(ends)]
+    at_seams, inside = script.seam_windows(windows)
+    assert [(row["start"], row["end"]) for row in at_seams] == [(360, 760), (410, 810)]
+    assert [(row["start"], row["end"]) for row in inside] == [(75, 475), (750, 1150)]
+    assert script.seam_windows(windows, seconds=20) == ([], [])

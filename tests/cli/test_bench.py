@@ -56,8 +56,12 @@ def test_everything_is_measured_and_written_with_its_machine(
 
 
 def test_every_backend_is_compared_and_one_that_cannot_run_says_why(
-    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr("vivace.cli.bench.backends.PATIENCE_S", float("inf"))  # on a busy machine
     path = tmp_path / "bench.json"
     model = ("--model", tiny_folder / "custom_voice", "--streams", "1", "--batches", "1,3")
     assert run_here("bench", *model, "--json", path, *SHORT) == 0
@@ -69,7 +73,8 @@ def test_every_backend_is_compared_and_one_that_cannot_run_says_why(
     for row in measured:
         assert all(row[f"{part}_ms"] > 0 for part in ("model", "codec", "prompts"))
         whole_ms = sum(row[f"{part}_ms"] for part in ("model", "codec", "host", "prompts"))
-        assert row["audio_s_per_s"] > 0.99 * 80 * row["streams"] / whole_ms  # which is all the time
+        slowest = 0.99 * 80 * row["streams"] / whole_ms  # in all the time that was measured
+        assert row["audio_s_per_s"] > slowest - 0.006  # rounded to hundredths
     shown = capsys.readouterr().out
     assert "eager, 3 streams" in shown
     assert "it needs an NVIDIA GPU" in shown

@@ -286,7 +286,7 @@ def test_a_slot_that_ends_with_its_first_frame_makes_no_sound(part: Tiny) -> Non
     left = backend.admit(prompt, params(5))
     backend.step([left], 1)
     backend.release(left)
-    assert not backend._ahead
+    assert not backend._renderer.num_ahead
 
 
 def test_the_codec_of_a_short_step_is_begun_behind_its_frames(part: Tiny) -> None:
@@ -297,7 +297,7 @@ def test_the_codec_of_a_short_step_is_begun_behind_its_frames(part: Tiny) -> Non
         slots = [backend.admit(prompt, params(seed)) for seed in (5, 6)]
         for size in sizes:
             frames = backend.step(slots, size)
-            assert bool(backend._ahead) == (size in (1, 2, 4))
+            assert bool(backend._renderer.num_ahead) == (size in (1, 2, 4))
             sounds.append(backend.render(slots, frames))
         for row, seed in enumerate((5, 6)):
             expected = speak_and_render(part.backend(), prompt, params(seed), [sum(sizes)])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,11 +16,10 @@ import torch
 from vivace.backends.base import Admission, CodecPrecision, Frames, Rendered, Samples, Slot
 from vivace.backends.cuda_graph.buckets import (
     BATCHES,
-    CODEC_FRAMES,
     PROMPT_ROWS,
     largest_batch,
 )
-from vivace.backends.cuda_graph.codec import CodecGraphs, Sound, join_sounds
+from vivace.backends.cuda_graph.codec import CodecGraphs
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.layers import AUTO_LAYERS, pick_layers
 from vivace.backends.cuda_graph.memory import (
@@ -32,6 +30,7 @@ from vivace.backends.cuda_graph.memory import (
 )
 from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
 from vivace.backends.cuda_graph.prefill import Prefill, join_tables
+from vivace.backends.cuda_graph.rendering import Renderer
 from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable, bytes_per_page
 from vivace.backends.cuda_graph.stepper import LiveSlot, Stepper, stack
 from vivace.backends.sizes import module_bytes
@@ -51,14 +50,6 @@ LOOKAHEAD = 4  # frames queued while the host waits for those before them
 FIRM = 2 / 5
 FRAMES_PER_TEXT = 5
 LEAST_TEXTS = 16  # of a live text, whose length is not known
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """The sound of a slot's next frames, which is queued behind them."""
-
-    num_frames: int
-    read: Callable[[], Sound]  # waits for it
 
 
 class CudaGraphBackend:
@@ -113,8 +104,8 @@ class CudaGraphBackend:
             )
         pad_id = model.config.tts_pad_token_id
         self._stepper = Stepper(self._table, self._layers, self.graphs, pad_id)
+        self._renderer = Renderer(self._codec, self._table.ring, self.graphs)
         self._slots: dict[Slot, LiveSlot] = {}
-        self._ahead: dict[Slot, Ahead] = {}  # not yet asked for
         self._free = list(reversed(range(self.max_streams)))
         self._next_slot = 0
         if device.type == "cuda":
@@ -174,7 +165,7 @@ class CudaGraphBackend:
         left = sizes[2:]
         waits = [self._queue(live, size) for size in sizes[:2]]
         if len(sizes) == 1:
-            self._render_ahead(slots, live, num_frames)
+            self._renderer.start_ahead(slots, live, num_frames)
         made: list[Frames] = []
 
         def wait() -> Frames:  # after an interrupt it can be called again
@@ -208,55 +199,11 @@ class CudaGraphBackend:
     @torch.inference_mode()
     def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], Rendered]:
         """Queue the codec for what `start_step` did not; the returned call waits for all of it."""
-        live, ahead = (
-            [self._live(slot) for slot in slots],
-            [self._ahead.pop(s, None) for s in slots],
-        )
-        rest = [
-            frames.of(row)[known.num_frames if known else 0 :] for row, known in enumerate(ahead)
-        ]
-        for slot, codes in zip(live, rest, strict=True):
-            slot.num_coded += len(codes)
-        wait = self._codec.start([slot.row for slot in live], rest)
-
-        def wait_for_all() -> Rendered:
-            sound = wait()
-            for row, (known, length) in enumerate(zip(ahead, frames.lengths, strict=True)):
-                if known is not None:
-                    more = [(sound.samples[row], sound.loudness[row])] if len(rest[row]) else []
-                    samples, loudness = join_sounds([known.read(), *more])
-                    size = length * (len(samples) // len(loudness))
-                    sound.samples[row], sound.loudness[row] = samples[:size], loudness[:length]
-            return sound
-
-        return wait_for_all
-
-    @torch.inference_mode()
-    def _render_ahead(
-        self, slots: Sequence[Slot], live: Sequence[LiveSlot], num_frames: int
-    ) -> None:
-        """Queue the codec behind these frames, so that the device need not wait for the host.
-
-        Not if one of the slots may pause before them: its codec would go on with frames that are
-        none. One that ends before them is not heard any more.
-        """
-        is_next = all(s.num_coded + num_frames == s.num_frames + s.num_queued for s in live)
-        is_sure = is_next and all(slot.is_sure for slot in live)
-        if (
-            not is_sure
-            or num_frames not in CODEC_FRAMES
-            or not self._ahead.keys().isdisjoint(slots)
-        ):
-            return
-        places = [(slot.row, slot.num_coded) for slot in live]
-        reads = self._codec.start_ahead(places, num_frames, self._table.ring, self.graphs)
-        for slot, one, read in zip(slots, live, reads, strict=True):
-            self._ahead[slot] = Ahead(num_frames, read)
-            one.num_coded += num_frames
+        return self._renderer.start(slots, [self._live(slot) for slot in slots], frames)
 
     def release(self, slot: Slot) -> None:
         live = self._live(slot)
-        self._ahead.pop(slot, None)
+        self._renderer.drop(slot)
         self._vacate(live.row)
         live.row = self._table.padding  # frames that are not queued yet run on padding
         del self._slots[slot]

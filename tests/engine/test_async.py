@@ -38,7 +38,8 @@ def expected(seed: int, num_frames: int) -> np.ndarray:
 
 
 async def read(tts: TTS, seed: int, text: object = "Hello.") -> list[AudioChunk]:
-    return [chunk async for chunk in tts.astream(text, seed=seed, guard=False)]  # type: ignore[arg-type]
+    stream = tts.astream(text, seed=seed, guard=False, live="word")  # type: ignore[arg-type]
+    return [chunk async for chunk in stream]
 
 
 async def words(num_words: int = 8) -> AsyncIterator[str]:

@@ -109,7 +109,7 @@ def test_the_next_frames_are_made_while_the_last_are_rendered() -> None:
     ]  # fmt: skip
     backend.events.clear()
     next(pieces)
-    assert backend.events == [
+    assert backend.events[:5] == [  # and more are made ahead, while this looks
         "frames started", "frames there", "samples started", "frames started", "samples there"
     ]  # fmt: skip
     del pieces
@@ -131,8 +131,8 @@ def test_an_utterance_cancelled_while_its_frames_are_in_flight_is_not_rendered()
     stays, leaves = open_pieces(engine, 40, 0), open_pieces(engine, 40, 1)
     made = [next(stays).codes, next(stays).codes]
     next(leaves), next(leaves)
-    assert backend.events[-2:] == ["frames started", "samples there"]
-    del leaves
+    assert "frames started" in backend.events[backend.events.index("samples there") :]
+    del leaves  # `start_render` asserts that it is not among those who are rendered
     made.append(read(stays))
     assert np.array_equal(np.concatenate(made), expected(0, 40))
     wait_until_empty(engine, backend)

@@ -146,18 +146,18 @@ class _Rows:
     speaker: NDArray[np.float32] | None
     is_complete: bool
     text: list[int] = field(default_factory=list)
-    codes: list[Sequence[int]] = field(default_factory=list)
+    first_codes: list[int] = field(default_factory=list)  # the others are NO_CODE
     labels: list[str] = field(default_factory=list)
     trailing: list[int] = field(default_factory=list)
     reference: NDArray[np.int64] | None = None
+    reference_row: int = 0
     num_shared: int = 0
 
-    def add(self, text_id: int, code: int | Sequence[int], label: str) -> None:
-        if isinstance(code, int):
-            code = [code] + [NO_CODE] * (self.config.talker_config.num_code_groups - 1)
-        self.text.append(text_id)
-        self.codes.append(code)
-        self.labels.append(label)
+    def add(self, text_ids: Sequence[int], code: int, label: str) -> None:
+        """A row for each text id, all with the same code."""
+        self.text += text_ids
+        self.first_codes += [code] * len(text_ids)
+        self.labels += [label] * len(text_ids)
 
     def add_head(
         self,
@@ -165,47 +165,43 @@ class _Rows:
         role_ids: Sequence[int],
         prefix: Sequence[tuple[int, str]],
     ) -> None:
-        for text_id in instruct_ids:
-            self.add(text_id, NO_CODE, "instruct")
-        for text_id in role_ids:
-            self.add(text_id, NO_CODE, "role")
+        self.add(instruct_ids, NO_CODE, "instruct")
+        self.add(role_ids, NO_CODE, "role")
         for code, label in prefix:
-            self.add(self.config.tts_pad_token_id, code, label)
-        self.add(self.config.tts_bos_token_id, self._pad, "text begins")
+            self.add([self.config.tts_pad_token_id], code, label)
+        self.add([self.config.tts_bos_token_id], self._pad, "text begins")
         self.num_shared = len(self.text)
 
     def add_first_text(self, text_ids: Sequence[int]) -> None:
         first, *rest = [*text_ids, *self._text_end]
-        self.add(first, self._bos, "text; speech begins")
+        self.add([first], self._bos, "text; speech begins")
         self.trailing = rest
 
     def add_whole_text(self, text_ids: Sequence[int]) -> None:
-        for text_id in text_ids:
-            self.add(text_id, self._pad, "text")
-        self.add(self.config.tts_eos_token_id, self._pad, "text ends")
-        self.add(self.config.tts_pad_token_id, self._bos, "speech begins")
+        self.add(text_ids, self._pad, "text")
+        self.add([self.config.tts_eos_token_id], self._pad, "text ends")
+        self.add([self.config.tts_pad_token_id], self._bos, "speech begins")
 
     def add_reference(
         self, reference: SpokenReference, text_ids: Sequence[int], layout: TextLayout
     ) -> None:
-        self.reference = reference.codes
         spoken = [*reference.text_ids, *text_ids, *self._text_end]
-        frames: list[tuple[int | Sequence[int], str]] = [(self._bos, "speech begins")]
-        frames += [(f.tolist(), f"reference {i}") for i, f in enumerate(reference.codes)]
-        pad = self.config.tts_pad_token_id
         self.num_shared += len(reference.text_ids)
         if layout == "whole":
-            for text_id in spoken:
-                self.add(text_id, self._pad, "text")
+            self.add(spoken, self._pad, "text")
             spoken = []
-        for index, (codes, label) in enumerate(frames):
-            self.add(spoken[index] if index < len(spoken) else pad, codes, label)
-        self.trailing = spoken[len(frames) :]
+        num_rows = 1 + len(reference.codes)
+        beside = spoken[:num_rows] + [self.config.tts_pad_token_id] * (num_rows - len(spoken))
+        self.add(beside[:1], self._bos, "speech begins")
+        self.reference, self.reference_row = reference.codes, len(self.text)
+        for index, text_id in enumerate(beside[1:]):
+            self.add([text_id], NO_CODE, f"reference {index}")
+        self.trailing = spoken[num_rows:]
 
     def build(self) -> Prompt:
         return Prompt(
             text_ids=tuple(self.text),
-            codes=np.asarray(self.codes, dtype=np.int64),
+            codes=self._codes(),
             labels=tuple(self.labels),
             trailing_ids=tuple(self.trailing),
             pad_id=self.config.tts_pad_token_id,
@@ -215,6 +211,13 @@ class _Rows:
             num_shared_rows=min(self.num_shared, len(self.text)),
             own_row=self.num_shared,
         )
+
+    def _codes(self) -> NDArray[np.int64]:
+        codes = np.full((len(self.text), self.config.talker_config.num_code_groups), NO_CODE)
+        codes[:, 0] = self.first_codes
+        if self.reference is not None:
+            codes[self.reference_row : self.reference_row + len(self.reference)] = self.reference
+        return codes
 
     @property
     def _pad(self) -> int:

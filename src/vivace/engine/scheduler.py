@@ -17,6 +17,7 @@ from vivace.engine.utterance import State, Utterance
 from vivace.errors import RequestError
 
 Profile = Literal["latency", "balanced", "throughput"]
+MAX_ADMITTED = 64  # in one turn: while many prompts are read, those who speak get no frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Scheduler:
     limits: EngineLimits
     num_slots: int
     runs_ahead: bool = True  # a batched step costs little more than a single one
+    delays_renders: bool = True  # by frames that are started beside them
     queue: deque[Utterance] = field(default_factory=deque)
     running: list[Utterance] = field(default_factory=list)
     _mean_held_s: float = 1.0  # moving average of how long a slot was held
@@ -94,7 +96,7 @@ class Scheduler:
         While the last frames are rendered, the next ones are made ahead.
         """
         admitted = []
-        while self.queue and self._has_slot():
+        while self.queue and self._has_slot() and len(admitted) < MAX_ADMITTED:
             self.running.append(self.queue.popleft())
             admitted.append(self.running[-1])
         running = [one for one in self.running if one not in self._starved]
@@ -134,6 +136,8 @@ class Scheduler:
             if self._num_missing(one)
             or (one.num_made and one.state is State.RUNNING and one.num_ahead < max_ahead)
         ]
+        if not self.delays_renders:
+            return batch
         # First audio that is being rendered has the device to itself, unless a reader waits.
         return batch if any(self._num_missing(one) or one.num_rendered for one in batch) else []
 

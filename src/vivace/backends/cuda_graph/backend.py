@@ -334,9 +334,8 @@ class CudaGraphBackend:
         prompts, slots = zip(*fresh, strict=True)
         rows = [slot.row for slot in slots]
         with self.graphs.on_stream():
-            self._table.lay_pages(slots)
-            self._prefill.run(prompts, rows)
-            self._table.reset(slots)
+            self._prefill.run(prompts, slots)
+            self._table.lay_texts(slots)
         self._codec.reset(rows)
         for prompt, row in zip(prompts, rows, strict=True):
             if prompt.reference is not None:  # a cloned voice's audio continues its reference's

@@ -1,13 +1,15 @@
 """Prefill: prompts through the talker, their keys and values into the slots' KV cache.
 
 The rows of all prompts are packed into one array, each row as a column of numbers: text id, slot,
-position and embedding indices. The array is cut into passes of sizes that graphs exist for. A
-prefix that several prompts share is computed once and copied.
+position and embedding indices. The array is cut into passes of sizes that graphs exist for. A pass
+also initialises the slots whose rows begin in it, so it needs a single copy to the device. A prefix
+that several prompts share is computed once and copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -20,7 +22,7 @@ from vivace.backends.cuda_graph.buckets import PROMPT_ROWS, TILE, fit
 from vivace.backends.cuda_graph.frame import Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.pages import num_pages
-from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable
 from vivace.backends.cuda_graph.state_cache import StateCache
 from vivace.model.config import SPEAKER
 from vivace.model.talker import Qwen3TTS, Talker
@@ -42,6 +44,12 @@ class Field(IntEnum):
     VECTORS = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    columns: Columns
+    lines: Sequence[Sequence[int]]  # of the slots whose first row is in it
+
+
 class Prefill:
     def __init__(
         self,
@@ -59,6 +67,8 @@ class Prefill:
         self._vectors = vectors
         parked = [model.config.tts_pad_token_id, 0, table.num_positions, table.padding]
         self._parked = np.array([*parked, *[self._nothing] * len(sizes)])[:, None]
+        self._no_rows = Pass(self._padding(0), ())
+        self._no_slot = np.array([table.padding_line()])
         self._inputs: dict[int, Tensor] = {}  # of each graph, by its number of rows
         row_bytes = 2 * table.keys[:, 0, :, 0].nbytes
         self._kept = StateCache(MAX_KEPT * row_bytes)
@@ -68,15 +78,15 @@ class Prefill:
         """Size of the prefix cache."""
         return self._kept.num_bytes
 
-    def run(self, prompts: Sequence[Prompt], slots: Sequence[int]) -> None:
-        """Prefill these prompts into these slots, whose pages the table has already."""
-        self._write_speakers(prompts, slots)
-        found = [self._recall(*each) for each in zip(prompts, slots, strict=True)]
-        columns = [self._columns(*each) for each in zip(prompts, slots, found, strict=True)]
-        for part in self._passes(columns):
+    def run(self, prompts: Sequence[Prompt], slots: Sequence[FreshSlot]) -> None:
+        """Prefill these prompts into these slots, and initialise the slots."""
+        pairs = list(zip(prompts, slots, strict=True))
+        self._write_speakers(pairs)
+        columns = [self._columns(*pair, start=self._recall(*pair)) for pair in pairs]
+        for part in self._passes(columns, [self._table.line(slot) for slot in slots]):
             self._read(part)
-        for prompt, slot in zip(prompts, slots, strict=True):
-            self._keep(prompt, slot)
+        for pair in pairs:
+            self._keep(*pair)
 
     def warm(self, num_rows: int) -> None:
         """Capture the graph for a pass of `num_rows` rows."""
@@ -86,9 +96,9 @@ class Prefill:
 
     # -- packing -----------------------------------------------------------------------------
 
-    def _columns(self, prompt: Prompt, slot: int, start: int) -> Columns:
+    def _columns(self, prompt: Prompt, fresh: FreshSlot, start: int) -> Columns:
         """The prompt's rows from `start` on, with padding up to a multiple of `TILE`."""
-        length = len(prompt) - start
+        length, slot = len(prompt) - start, fresh.row
         columns = self._padding(-(-length // TILE) * TILE)
         columns[Field.TEXT, :length] = prompt.text_ids[start:]
         columns[Field.SLOT] = slot
@@ -100,17 +110,22 @@ class Prefill:
         columns[Field.VECTORS :, :length] = vectors.T
         return columns
 
-    def _passes(self, columns: Sequence[Columns]) -> Sequence[Columns]:
+    def _passes(self, columns: Sequence[Columns], lines: Sequence[Sequence[int]]) -> Sequence[Pass]:
         """Any cut gives the same result; layers that do not pack get one prompt per pass."""
         if not self._layers.packs_prompts:
-            return columns
+            return [Pass(*each) for each in zip(columns, [[line] for line in lines], strict=True)]
         together, size = np.concatenate(columns, axis=1), PROMPT_ROWS[-1]
-        return [together[:, i : i + size] for i in range(0, together.shape[1], size)]
-
-    def _write_speakers(self, prompts: Sequence[Prompt], slots: Sequence[int]) -> None:
-        given = [
-            (s, p.speaker) for s, p in zip(slots, prompts, strict=True) if p.speaker is not None
+        starts = np.cumsum([0, *(part.shape[1] for part in columns[:-1])])
+        return [
+            Pass(
+                together[:, i : i + size],
+                [line for line, at in zip(lines, starts, strict=True) if i <= at < i + size],
+            )
+            for i in range(0, together.shape[1], size)
         ]
+
+    def _write_speakers(self, pairs: Sequence[tuple[Prompt, FreshSlot]]) -> None:
+        given = [(slot.row, p.speaker) for p, slot in pairs if p.speaker is not None]
         if given:
             rows = self._table.upload([self._speaker + slot for slot, _ in given], torch.int64)
             vectors = self._table.upload(np.stack([vector for _, vector in given]), torch.float32)
@@ -118,35 +133,48 @@ class Prefill:
 
     # -- passes ------------------------------------------------------------------------------
 
-    def _read(self, columns: Columns) -> None:
-        num_rows = columns.shape[1]
+    def _read(self, part: Pass) -> None:
+        num_rows = part.columns.shape[1]
         size = fit(num_rows, PROMPT_ROWS)
         if size is None:  # a prompt larger than every graph, for layers that do not pack
-            self._run(self._table.upload(columns, torch.int64))
+            self._run(self._table.upload(self._packed(part, num_rows), torch.int64), num_rows)
             return
         graph = self._graph(size)  # first, since a capture overwrites the inputs
-        self._set_inputs(np.concatenate((columns, self._padding(size - num_rows)), axis=1))
+        self._set_inputs(part, size)
         graph()
 
     def _graph(self, size: int) -> Work:
         if size not in self._inputs:
-            self._inputs[size] = self._table.upload(self._padding(size), torch.int64)
+            packed = self._packed(self._no_rows, size)
+            self._inputs[size] = self._table.upload(packed, torch.int64)
         inputs = self._inputs[size]
         return self._graphs.get(
             ("prefill", size),
-            lambda: self._run(inputs),
-            lambda: self._set_inputs(self._padding(size)),
+            lambda: self._run(inputs, size),
+            lambda: self._set_inputs(self._no_rows, size),
         )
 
-    def _set_inputs(self, columns: Columns) -> None:
-        host = self._table.pinned(columns, torch.int64)
-        self._inputs[columns.shape[1]].copy_(host, non_blocking=True)
+    def _set_inputs(self, part: Pass, size: int) -> None:
+        host = self._table.pinned(self._packed(part, size), torch.int64)
+        self._inputs[size].copy_(host, non_blocking=True)
+
+    def _packed(self, part: Pass, size: int) -> NDArray[np.int64]:
+        """A pass of `size` rows as one array: the columns, then a line for each tile of them."""
+        num_rows, num_lines = part.columns.shape[1], -(-size // TILE)
+        columns = np.concatenate((part.columns, self._padding(size - num_rows)), axis=1)
+        lines = np.repeat(self._no_slot, num_lines, axis=0)
+        if part.lines:
+            lines[: len(part.lines)] = part.lines
+        return np.concatenate((columns.ravel(), lines.ravel()))
 
     def _padding(self, num_rows: int) -> Columns:
         """Rows whose results are written to padding."""
         return np.repeat(self._parked, num_rows, axis=1)
 
-    def _run(self, inputs: Tensor) -> None:
+    def _run(self, packed: Tensor, num_rows: int) -> None:
+        num_numbers = num_rows * len(self._parked)
+        inputs = packed[:num_numbers].view(-1, num_rows)
+        self._table.write(packed[num_numbers:].view(-1, self._table.line_size))
         vectors = F.embedding(inputs[Field.VECTORS :].T, self._vectors).sum(1)
         x = vectors + self._talker.text_vectors(inputs[Field.TEXT])
         hidden = self._layers.read_prompts(x, inputs[Field.SLOT], inputs[Field.POSITION])
@@ -154,7 +182,7 @@ class Prefill:
 
     # -- shared prefixes ---------------------------------------------------------------------
 
-    def _recall(self, prompt: Prompt, slot: int) -> int:
+    def _recall(self, prompt: Prompt, slot: FreshSlot) -> int:
         """Copy the prefix's keys and values from the cache; returns the number of rows copied."""
         kept = self._kept.get(_shared_key(prompt)) if self._shares(prompt) else None
         if kept is None:
@@ -164,16 +192,16 @@ class Prefill:
         self._table.values.index_copy_(1, pages, kept[1])
         return _num_shared(prompt)
 
-    def _keep(self, prompt: Prompt, slot: int) -> None:
+    def _keep(self, prompt: Prompt, slot: FreshSlot) -> None:
         if not self._shares(prompt) or _shared_key(prompt) in self._kept:
             return
         pages = self._shared_pages(prompt, slot)
         state = (self._table.keys.index_select(1, pages), self._table.values.index_select(1, pages))
         self._kept.put(_shared_key(prompt), state)
 
-    def _shared_pages(self, prompt: Prompt, slot: int) -> Tensor:
+    def _shared_pages(self, prompt: Prompt, slot: FreshSlot) -> Tensor:
         """The slot's pages that hold the prefix; what else the last holds is never attended to."""
-        return self._table.pages[slot, : num_pages(_num_shared(prompt))].long()
+        return self._table.upload(slot.pages[: num_pages(_num_shared(prompt))], torch.int64)
 
     def _shares(self, prompt: Prompt) -> bool:
         """Whether to cache the prefix; layers that do not pack need every prompt from row 0."""

@@ -6,7 +6,7 @@ Keys and values are in pages (pages.py), and `pages` says which are a slot's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -155,39 +155,47 @@ class SlotTable:
         """Copy to the device asynchronously."""
         return self.pinned(values, dtype).to(self._device, non_blocking=True)
 
-    def lay_pages(self, fresh: Sequence[FreshSlot]) -> None:
-        """The pages of these slots, all of the table that their prefill needs."""
-        width = self.pages.shape[1]
-        lines = [
-            [slot.row, *slot.pages, *[self._no_page] * (width - len(slot.pages))] for slot in fresh
-        ]
-        block = self.upload(lines, torch.int64)
-        self.pages.index_copy_(0, block[:, 0], block[:, 1:].int())
+    @property
+    def line_size(self) -> int:
+        """How many numbers `line` gives."""
+        return 1 + len(NUMBERS) + len(SCALES) + self.pages.shape[1]
 
-    def reset(self, fresh: Sequence[FreshSlot]) -> None:
-        """Initialise the rows of these slots with a single host-to-device copy."""
-        width = max(len(slot.text_ids) for slot in fresh)
-        block = self.upload([self._line(slot, width) for slot in fresh], torch.int64)
-        row, numbers, scales, texts = block.split([1, len(NUMBERS), len(SCALES), width], dim=1)
-        rows = row[:, 0]
-        self.history.index_fill_(0, rows, False)
-        self.numbers.index_copy_(1, rows, numbers.T)
-        self.scales.index_copy_(1, rows, scales.view(torch.float64).T.float())
-        if width:
-            self.text_ids[:, :width].index_copy_(0, rows, texts.int())
-
-    def _line(self, slot: FreshSlot, width: int) -> list[int]:
-        """Row, numbers, scales as the bits of float64, and text ids padded to `width`."""
+    def line(self, slot: FreshSlot) -> list[int]:
+        """What initialises a slot: its row, numbers, scales as the bits of float64, and pages."""
         numbers, scales = self._numbers(slot), _scales(slot.sampling)
-        bits = np.array([scales[name] for name in SCALES]).view(np.int64).tolist()
-        padding = [0] * (width - len(slot.text_ids))
-        return [
-            slot.row,
-            *(numbers.get(name, 0) for name in NUMBERS),
-            *bits,
-            *slot.text_ids,
-            *padding,
-        ]
+        return self._line(slot.row, numbers, [scales[name] for name in SCALES], slot.pages)
+
+    def padding_line(self) -> list[int]:
+        return self._line(self.padding, {Number.STATUS: STOP}, [1.0] * len(SCALES), ())
+
+    def _line(
+        self,
+        row: int,
+        numbers: Mapping[Number, int],  # those that are not 0
+        scales: Sequence[float],
+        pages: Sequence[int],
+    ) -> list[int]:
+        bits = np.array(scales).view(np.int64).tolist()
+        no_pages = [self._no_page] * (self.pages.shape[1] - len(pages))
+        return [row, *(numbers.get(name, 0) for name in NUMBERS), *bits, *pages, *no_pages]
+
+    def write(self, lines: Tensor) -> None:
+        """Initialise slots by their lines, int64 [slots, line_size]; a graph may hold it."""
+        sizes = [1, len(NUMBERS), len(SCALES), self.pages.shape[1]]
+        row, numbers, scales, pages = lines.split(sizes, dim=1)
+        rows = row[:, 0]
+        self.pages.index_copy_(0, rows, pages.int())
+        self.numbers.index_copy_(1, rows, numbers.T)
+        self.scales.index_copy_(1, rows, scales.contiguous().view(torch.float64).T.float())
+        self.history.index_fill_(0, rows, False)
+
+    def lay_texts(self, fresh: Sequence[FreshSlot]) -> None:
+        """The text ids that these slots read while they speak."""
+        if not (width := max(len(slot.text_ids) for slot in fresh)):
+            return
+        lines = [[slot.row, *slot.text_ids, *[0] * (width - len(slot.text_ids))] for slot in fresh]
+        block = self.upload(lines, torch.int64)
+        self.text_ids[:, :width].index_copy_(0, block[:, 0], block[:, 1:].int())
 
     def _numbers(self, slot: FreshSlot) -> dict[Number, int]:
         """The initial values that are not 0."""

@@ -152,7 +152,7 @@ class Bench:
         stepper, codec = self.backend._stepper, self.backend._codec
         kind = self.backend._layers.kind([SamplingParams()])
         stepper._rows.fill_(self.backend._table.padding)
-        whole, speech = (stepper.frame(1, span, kind) for span in (stepper._spans[0], 0))
+        whole, speech = (stepper.frames(1, span, kind) for span in (stepper._spans[0], 0))
         figures = {"frame": self._replay(whole), "frame_without_talker": self._replay(speech)}
         figures["prefill_32_rows"] = self._replay(self.backend._prefill._graph(32))
         for frames in (1, 8):

@@ -32,6 +32,7 @@ from vivace.backends.cuda_graph.codec_plain import PlainDecoder
 from vivace.backends.cuda_graph.frame import DrawKind
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.memory import pool_size
+from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import Number
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.prompt import Prompt, build_prompt
@@ -105,6 +106,18 @@ def test_every_setting_draws_what_the_reference_draws_side_by_side(part: Tiny) -
     for row, pair in enumerate(zip(prompts, settings, strict=True)):
         found = np.concatenate([step.of(row) for step in steps])
         assert np.array_equal(found, speak(eager, *pair)), SETTINGS[row]
+
+
+def test_a_graph_of_several_frames_makes_what_single_frames_make(
+    part: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PlainLayers, "frames_per_graph", 4)
+    backend, prompt, sampling = graph_backend(part), make_prompt(part, "Hay."), params(5)
+    slot = backend.admit(prompt, sampling)
+    steps = [backend.step([slot], size).of(0) for size in (1, 4, 11, 8)]
+    assert np.array_equal(np.concatenate(steps), speak(part.backend(), prompt, sampling))
+    sizes = {key[-1] for key in backend.graphs._ready if key[0] == "frame"}  # type: ignore[index]
+    assert sizes == {1, 4}
 
 
 @pytest.mark.parametrize("plan", range(3))

@@ -95,7 +95,7 @@ class Scheduler:
 
         While the last frames are rendered, the next ones are made ahead.
         """
-        admitted = []
+        admitted = list[Utterance]()
         while self.queue and self._has_slot() and len(admitted) < MAX_ADMITTED:
             self.running.append(self.queue.popleft())
             admitted.append(self.running[-1])

@@ -81,6 +81,7 @@ class Layers(Protocol):
 
     name: str
     packs_prompts: bool  # one pass may hold rows of several prompts, or part of a prompt
+    frames_per_graph: int  # of a step, where it has so many
 
     def kind(self, params: Sequence[SamplingParams]) -> DrawKind:
         """The kind of graph that these slots' sampling needs."""

@@ -38,6 +38,7 @@ Attend = Callable[[Tensor, Block, SlotKeys], Tensor]
 class FusedLayers:
     name = "fused"
     packs_prompts = True
+    frames_per_graph = 1
 
     def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
         config = model.config.talker_config

@@ -24,6 +24,7 @@ from vivace.speech import SamplingParams
 class PlainLayers:
     name = "plain"
     packs_prompts = False
+    frames_per_graph = 1
 
     def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
         config = model.config.talker_config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,14 +76,15 @@ class Stepper:
         kind = self._layers.kind([slot.sampling for slot in live])
         reach = max(s.num_rows + s.num_frames + s.num_queued for s in live) + num_frames
         span = fit(reach, self._spans) or self._spans[-1]
-        first = self.frame(batch, 0 if all(slot.is_fresh for slot in live) else span, kind)
-        later = self.frame(batch, span, kind) if num_frames > 1 else first
+        num_fresh = int(all(slot.is_fresh for slot in live))
+        works = [self.frames(batch, 0, kind)] if num_fresh else []
+        for count in self._split(num_frames - num_fresh):
+            works.append(self.frames(batch, span, kind, count))
         padding = [self._table.padding] * (batch - len(live))
         rows = self._table.upload([slot.row for slot in live] + padding, torch.int64)
         self._rows[:batch].copy_(rows)
-        first()
-        for _ in range(num_frames - 1):
-            later()
+        for work in works:
+            work()
         for slot in live:
             slot.num_queued += num_frames
         report = self._report(self._rows[: len(live)])
@@ -97,20 +99,30 @@ class Stepper:
 
         return wait
 
-    def frame(self, batch: int, span: int, kind: DrawKind) -> Work:
+    def frames(self, batch: int, span: int, kind: DrawKind, count: int = 1) -> Work:
+        """A call that makes so many frames in one graph."""
         rows = self._rows[:batch]
-        return self._graphs.get(
-            ("frame", batch, span, *kind),
-            lambda: self._loop.make(rows, span, kind),
-            lambda: self._rows.fill_(self._table.padding),
-        )
+
+        def make() -> None:
+            for _ in range(count):
+                self._loop.make(rows, span, kind)
+
+        park = partial(self._rows.fill_, self._table.padding)
+        return self._graphs.get(("frame", batch, span, *kind, count), make, park)
 
     def warm(self, batch: int, num_positions: int) -> None:
         """Capture the frames of `batch` slots with default sampling, for `num_positions`."""
         kind = self._layers.kind([SamplingParams()])
         shorter = [span for span in self._spans if span < num_positions]
-        for span in (0, *shorter, *self._spans[len(shorter) : len(shorter) + 1]):
-            self.frame(batch, span, kind)
+        self.frames(batch, 0, kind)
+        for span in (*shorter, *self._spans[len(shorter) : len(shorter) + 1]):
+            for count in {1, self._layers.frames_per_graph}:
+                self.frames(batch, span, kind, count)
+
+    def _split(self, num_frames: int) -> list[int]:
+        """The frames of each graph."""
+        most = self._layers.frames_per_graph
+        return [most] * (num_frames // most) + [1] * (num_frames % most)
 
     def _report(self, rows: Tensor) -> Callable[[], NDArray[np.int32]]:
         """Start copying these rows' status, number of frames and latest codes to the host."""

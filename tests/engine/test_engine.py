@@ -115,19 +115,6 @@ def test_the_next_frames_are_made_while_the_last_are_rendered() -> None:
     del pieces
 
 
-def test_a_backend_that_renders_in_order_starts_frames_behind_the_first_samples() -> None:
-    class OrderedBackend(BusyBackend):
-        renders_beside_frames = False
-
-    backend = OrderedBackend()
-    pieces = open_pieces(Engine(backend), 100, 0, size=2)
-    next(pieces)
-    assert backend.events[:5] == [
-        "frames started", "frames there", "samples started", "frames started", "samples there"
-    ]  # fmt: skip
-    del pieces
-
-
 def test_a_crowd_is_admitted_in_several_turns_and_those_who_speak_get_frames_in_each() -> None:
     scheduler = Scheduler(EngineLimits(), num_slots=256)
     for seed in range(150):

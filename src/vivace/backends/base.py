@@ -81,7 +81,6 @@ class Backend(Protocol):
     name: str
     max_streams: int  # slots at once
     shares_work: bool  # a batched step costs little more than one slot's, also during a render
-    renders_beside_frames: bool  # so frames that are started during a render delay it
 
     def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
         """Prefill prompts into free slots, in one batch; each gives its slot or its error.
@@ -121,8 +120,6 @@ class Backend(Protocol):
 
 class Immediate(ABC):
     """Mixin for a synchronous backend: `start_step` and `start_render` do all the work."""
-
-    renders_beside_frames = True
 
     @abstractmethod
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:

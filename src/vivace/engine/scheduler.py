@@ -68,7 +68,6 @@ class Scheduler:
     limits: EngineLimits
     num_slots: int
     runs_ahead: bool = True  # a batched step costs little more than a single one
-    delays_renders: bool = True  # by frames that are started beside them
     queue: deque[Utterance] = field(default_factory=deque)
     running: list[Utterance] = field(default_factory=list)
     _mean_held_s: float = 1.0  # moving average of how long a slot was held
@@ -136,8 +135,6 @@ class Scheduler:
             if self._num_missing(one)
             or (one.num_made and one.state is State.RUNNING and one.num_ahead < max_ahead)
         ]
-        if not self.delays_renders:
-            return batch
         # First audio that is being rendered has the device to itself, unless a reader waits.
         return batch if any(self._num_missing(one) or one.num_rendered for one in batch) else []
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from shapes import load_configs, random_module
-
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only

@@ -16,6 +16,7 @@ import sys
 import time
 
 TRICKLE_S = 0.25
+ARRIVAL_S = 0.05  # between readers: 64 speeches that begin at once are a load of their own (G2)
 HEAD = b"POST /v1/audio/speech HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 SPEECH = b'{"input": "Hello.", "seed": 7, "max_new_tokens": 1000000, "response_format": "pcm"}'
 
@@ -74,6 +75,7 @@ async def main(
     for connection in readers:
         told = HEAD + b"content-length: %d\r\n\r\n%b" % (len(SPEECH), SPEECH)
         await asyncio.get_running_loop().sock_sendall(connection, told)
+        await asyncio.sleep(ARRIVAL_S)
     print("open", flush=True)  # noqa: T201
     kept = await asyncio.gather(*(until_cut(*each, give_up_s) for each in (*headers, *bodies)))
     print(json.dumps({"headers": kept[:num_headers], "bodies": kept[num_headers:]}), flush=True)  # noqa: T201

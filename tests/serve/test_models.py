@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,8 +20,10 @@ from serving import Running, running
 from websockets.sync.client import connect
 
 from vivace import TTS
+from vivace.cli import serve as cli_serve
 from vivace.errors import CheckpointError, EngineError
 from vivace.serve import models as models_module
+from vivace.serve.context import ServeContext
 from vivace.serve.settings import ModelSpec, ServeSettings
 
 LIMIT_S = 60.0
@@ -121,6 +125,48 @@ def test_an_idle_model_gives_its_memory_back_and_comes_again(tmp_path: Path) -> 
         again = speak(server.url)
         assert (again.status_code, again.content) == (200, first)
         assert len(loaded) >= 2
+
+
+def test_a_collection_does_not_look_through_what_was_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With torch and a model that takes 0.1 s, in which nobody is served."""
+    frozen = []
+
+    class Ready:
+        wyoming_url = None
+
+        def __init__(self, context: ServeContext, *, has_http: bool) -> None:
+            self.context = context
+
+        async def serve(self, on_ready: Callable[[str], None]) -> None:
+            on_ready("http://127.0.0.1:1")
+            frozen.append(gc.get_freeze_count())
+
+    monkeypatch.setattr("vivace.serve.server.Server", Ready)
+    monkeypatch.setattr("vivace.serve.logs.log_to_stderr", lambda *_: None)
+    gc.unfreeze()
+    num_objects = len(gc.get_objects())
+    try:
+        assert cli_serve._serve(ServeSettings(port=0, voices=tmp_path)) == 0
+    finally:
+        gc.unfreeze()
+    assert frozen[0] > num_objects / 2
+
+
+def test_a_model_that_is_given_back_is_freed_out_of_a_frozen_heap(tmp_path: Path) -> None:
+    loaded: list[weakref.ref[TTS]] = []
+
+    def load(spec: ModelSpec) -> TTS:
+        tts = ScriptedSpeech().load(spec)
+        vars(tts)["itself"] = tts  # as CUDA graphs that hold what captured them
+        loaded.append(weakref.ref(tts))
+        return tts
+
+    with running(ServeSettings(port=0, voices=tmp_path, unload_after_s=1.0), load) as server:
+        gc.freeze()  # as `vivace serve` does
+        wait_until(lambda: not server.context.models.loaded())
+        wait_until(lambda: loaded[0]() is None)
 
 
 def test_a_model_that_speaks_is_not_idle(tmp_path: Path) -> None:

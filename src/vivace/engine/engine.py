@@ -406,6 +406,7 @@ class Engine:
         except Exception as error:
             self._break(error, f"the backend could not be rebuilt ({describe(error)})")
         self._pipeline, self._num_faults = Pipeline(self.backend), 0
+        gc.unfreeze()  # a server's old backend is among what was frozen at its start
 
     def _break(self, fault: BaseException, reason: str) -> None:
         """Fail all utterances, now and later."""

@@ -395,6 +395,7 @@ def _close(entry: Entry) -> None:
     with contextlib.suppress(TTSError):
         tts.close()
     del tts
+    gc.unfreeze()  # `vivace serve` freezes what was there at its start
     gc.collect()
     if torch.cuda.is_available():
         with contextlib.suppress(RuntimeError):  # the device may be lost

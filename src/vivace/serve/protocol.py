@@ -36,6 +36,7 @@ NOT_UTF8, TOO_BIG = 1007, 1009  # of a close frame
 MAX_FRAGMENTS = 1_024  # of one message
 MAX_PONG_BYTES = 256 * 1024  # unsent, above which pings are not answered
 STALL_S = 4.0  # without a byte of a request that has begun
+MAX_UNPARSED = 1_024  # bytes inside a line of headers, until h11 is asked whether they are too many
 CLOSING_S = 2.0  # for a peer to take its last answer
 
 
@@ -82,6 +83,8 @@ class TimedHTTP(SendDeadline, H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._awaited = ""  # "headers" or "body" while the deadline runs
         self._until = 0.0  # the loop's time by which all of it has to be there
+        self._stalls_at = math.inf  # the loop's time by which its next bytes have to be there
+        self._num_unparsed = 0  # bytes that h11 has, and has not looked at
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -105,9 +108,24 @@ class TimedHTTP(SendDeadline, H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_inside_headers(data):
+            self.conn.receive_data(data)
+            self._num_unparsed += len(data)
+            self._stalls_at = self.loop.time() + STALL_S
+            return
+        self._num_unparsed = 0
         super().data_received(data)
         if self.transport.get_protocol() is self and not self.transport.is_closing():
             self._settle_deadline()
+
+    def _is_inside_headers(self, data: bytes) -> bool:
+        """Bytes that end no line end no headers: hundreds of peers may trickle such at once."""
+        return (
+            self._stalls_at != math.inf
+            and self._awaited == "headers"
+            and b"\n" not in data
+            and self._num_unparsed + len(data) <= MAX_UNPARSED
+        )
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._disarm()
@@ -126,11 +144,23 @@ class TimedHTTP(SendDeadline, H11Protocol):
             self._disarm()
 
     def _arm(self, awaited: str, seconds: float, stall_s: float = math.inf) -> None:
+        """Every piece comes here, so the timer is not set anew unless it would be too late."""
         now = self.loop.time()
-        until = self._until if self._awaited == awaited else now + seconds
-        self._disarm()
-        self._awaited, self._until = awaited, until
-        self._deadline = self.loop.call_at(min(until, now + stall_s), self._expire)
+        if self._awaited != awaited:
+            self._disarm()
+            self._awaited, self._until = awaited, now + seconds
+        self._stalls_at = now + stall_s
+        if self._deadline is None or self._deadline.when() > self._due:
+            self._set_timer()
+
+    @property
+    def _due(self) -> float:
+        return min(self._until, self._stalls_at)
+
+    def _set_timer(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_at(self._due, self._expire)
 
     def _disarm(self) -> None:
         self._awaited = ""
@@ -139,8 +169,11 @@ class TimedHTTP(SendDeadline, H11Protocol):
             self._deadline = None
 
     def _expire(self) -> None:
-        if self.flow.read_paused and self.loop.time() < self._until:
-            self._arm(self._awaited, 0.0, STALL_S)  # the application does not read just now
+        now = self.loop.time()
+        if self.flow.read_paused:  # the application does not read just now
+            self._stalls_at = now + STALL_S
+        if now < self._due:
+            self._set_timer()
             return
         awaited = self._awaited
         self._disarm()

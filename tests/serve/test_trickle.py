@@ -1,0 +1,173 @@
+"""What a peer that trickles costs the server: no parsing and no timer for every byte.
+
+Against the protocol itself, with a clock that is moved by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from vivace.serve.protocol import MAX_UNPARSED, STALL_S, TimedHTTP, http_protocol
+from vivace.serve.settings import ServeSettings
+
+HEAD = b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+LONG_HEAD = 16 * 1_024  # what h11 keeps of a request that does not end
+SETTINGS = ServeSettings(port=0, header_timeout_s=60.0, body_timeout_s=90.0)
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None: ...
+
+
+@dataclass
+class Timer:
+    due: float
+    work: Callable[[], None]
+    is_cancelled: bool = False
+
+    def when(self) -> float:
+        return self.due
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+@dataclass
+class Clock:
+    """As much of a loop as the protocol uses before there is a whole request."""
+
+    now: float = 100.0
+    timers: list[Timer] = field(default_factory=list)  # all that were ever set
+    tasks: list[str] = field(default_factory=list)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, due: float, work: Callable[..., None], *told: Any) -> Timer:
+        self.timers.append(Timer(due, lambda: work(*told)))
+        return self.timers[-1]
+
+    def call_later(self, seconds: float, work: Callable[..., None], *told: Any) -> Timer:
+        return self.call_at(self.now + seconds, work, *told)
+
+    def create_task(self, work: Any) -> Any:
+        self.tasks.append(work.__name__)
+        work.close()
+        return MagicMock()
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        for timer in list(self.timers):
+            if not timer.is_cancelled and timer.due <= self.now:
+                timer.is_cancelled = True
+                timer.work()
+
+
+@dataclass
+class Peer:
+    """A connection: what it sends is received by the server's protocol."""
+
+    clock: Clock = field(default_factory=Clock)
+    transport: Any = field(default_factory=lambda: MagicMock(spec=asyncio.Transport))
+    num_parsed: int = 0
+
+    def __post_init__(self) -> None:
+        config = uvicorn.Config(application, lifespan="off", log_config=None)
+        config.load()
+        make: Any = http_protocol(SETTINGS)
+        self.protocol: TimedHTTP = make(config, ServerState(), {}, _loop=self.clock)
+        self.transport.get_extra_info.return_value = None
+        self.transport.is_closing.return_value = False
+        self.transport.get_protocol.return_value = self.protocol
+        self.protocol.connection_made(self.transport)
+        parse = self.protocol.conn.next_event
+
+        def count() -> Any:
+            self.num_parsed += 1
+            return parse()
+
+        self.protocol.conn.next_event = count  # type: ignore[method-assign]
+
+    def send(self, content: bytes) -> None:
+        self.protocol.data_received(content)
+
+    @property
+    def said(self) -> bytes:
+        """What the server has answered."""
+        return b"".join(call.args[0] for call in self.transport.write.call_args_list)
+
+
+def test_a_byte_inside_a_line_of_headers_is_not_parsed_and_sets_no_timer() -> None:
+    peer = Peer()
+    peer.send(HEAD + b"x-slow: ")
+    num_parsed, num_timers = peer.num_parsed, len(peer.clock.timers)
+    for _ in range(100):
+        peer.clock.advance(0.01)
+        peer.send(b"x")
+    assert (peer.num_parsed, len(peer.clock.timers)) == (num_parsed, num_timers)
+    peer.send(b"\r\n\r\n")
+    assert peer.clock.tasks == ["run_asgi"]
+    assert dict(peer.protocol.headers)[b"x-slow"] == b"x" * 100
+
+
+def test_a_byte_of_a_body_sets_no_timer() -> None:
+    peer = Peer()
+    peer.send(HEAD + b"content-length: 5000\r\n\r\n{")
+    num_timers = len(peer.clock.timers)
+    for _ in range(100):
+        peer.clock.advance(0.01)
+        peer.send(b"x")
+    assert len(peer.clock.timers) == num_timers
+    assert len(peer.protocol.cycle.body) == 101
+
+
+@pytest.mark.parametrize("rest", [b"x-slow: ", b"content-length: 5000\r\n\r\n{"])
+def test_who_trickles_has_the_whole_time_and_no_more(rest: bytes) -> None:
+    limit_s = SETTINGS.body_timeout_s if b"{" in rest else SETTINGS.header_timeout_s
+    peer = Peer()
+    peer.send(HEAD + rest)
+    for _ in range(int(limit_s) - 1):
+        peer.clock.advance(1.0)
+        peer.send(b"x")
+    assert not peer.said
+    peer.clock.advance(1.5)
+    assert peer.said.startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("rest", [b"x-slow: ", b"content-length: 5000\r\n\r\n{"])
+def test_who_trickled_and_stops_is_cut_a_stall_after_the_last_byte(rest: bytes) -> None:
+    peer = Peer()
+    peer.send(HEAD + rest)
+    for _ in range(10):
+        peer.clock.advance(0.9 * STALL_S)
+        peer.send(b"x")
+    peer.clock.advance(0.5 * STALL_S)  # the timer of an earlier byte falls due, and is too early
+    assert not peer.said
+    peer.clock.advance(0.6 * STALL_S)
+    assert peer.said.startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("size", [1, 63, 4_096, 9_000])
+def test_a_line_that_never_ends_is_refused_at_its_limit(size: int) -> None:
+    peer = Peer()
+    peer.send(HEAD + b"x-long: ")
+    num_sent = len(HEAD) + len(b"x-long: ")
+    while not peer.said and num_sent < 2 * LONG_HEAD:
+        peer.send(b"x" * size)
+        num_sent += size
+    assert peer.said.startswith(b"HTTP/1.1 400")
+    assert LONG_HEAD < num_sent <= LONG_HEAD + MAX_UNPARSED + 2 * size
+
+
+def test_the_next_request_of_a_connection_is_heard_from_its_first_byte() -> None:
+    peer = Peer()
+    for number, byte in enumerate(HEAD + b"\r\n"):
+        peer.send(bytes([byte]))
+        assert peer.clock.tasks == (["run_asgi"] if number == len(HEAD) + 1 else [])

@@ -1,87 +1,80 @@
 """python -m tests.reliability --nightly: every goal at its large size, with its control.
 
-    python -m tests.reliability --nightly                      # an hour
+    python -m tests.reliability --nightly --json nightly.json      # 80 minutes on two cores
     python -m tests.reliability --nightly --minutes 360 --repeat
     python -m tests.reliability --only G9 --minutes 10 --cpu 0.5
 
-The soak (G9) runs for `--minutes` against `vivace serve` with the embedded voice, and its leaky
-control for a tenth of that; meanwhile the other goals run one after the other, each in a pytest of
-its own. `--repeat` goes on with other examples until the time is up. A goal that measures times is
-missed on a machine with other work. Exit code 1: a goal was not held, or a control not found out.
+First the goals that measure times, one after the other with nothing beside them. Then the soak (G9)
+for `--minutes` against `vivace serve` with the embedded voice, and its leaky control for a tenth of
+that; meanwhile the other goals, one after the other, each in a pytest of its own with a time limit.
+`--repeat` goes on with other examples until the time is up. The file of `--json` is written after
+every goal. A goal that measures times is missed on a machine with other work. Exit code 1: a goal
+was not held, or a control not found out.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "serve")]
 
 from goals import GOALS, Goal  # noqa: E402
-from nightly import Result, run_goal, summarize, tabulate  # noqa: E402
+from nightly import Report, Result, load_average, run_goal, summarize, tabulate  # noqa: E402
 
 SOAK = "G9"
 SOAK_MOST_MIB = 32.0  # of growth, in a night
 CONTROL_SHARE = 0.1
-GOAL_LIMIT_S = 3_600.0
 
 
 def say(words: str) -> None:
     print(words, flush=True)  # noqa: T201
 
 
-def run_soak(minutes: float, cpu: float, seed: int) -> Result:
+def run_soak(minutes: float, cpu: float, seed: int, report: Report) -> None:
     """The soak, then its control: the same traffic over a server that leaks."""
     from soak import Told, soak
 
-    began, result = time.monotonic(), Result(SOAK, "soak", rounds=1)
+    began, load, result = time.monotonic(), load_average(), Result(SOAK, "soak", rounds=1)
+    result.failed = ["it did not come to its end"]
+    report.replace(result)
     lengths = {(): 60 * minutes, ("--leak",): max(200.0, 60 * minutes * CONTROL_SHARE)}
     for flags, seconds in lengths.items():
         told = Told(seconds=seconds, interval_s=min(60.0, seconds / 20), cpu=cpu, seed=seed)
-        report = soak(told, *flags, most_mib=SOAK_MOST_MIB)
-        leaks, name = report["leaks"], "G9 leaky control" if flags else "G9 soak"
-        result.figures[name] = report
-        say(f"{name}: {report['requests']} requests, {report['after_warm_up']}, leaks: {leaks}")
+        found = soak(told, *flags, most_mib=SOAK_MOST_MIB)
+        leaks, name = found["leaks"], "G9 leaky control" if flags else "G9 soak"
+        result.figures[name] = found
+        say(f"{name}: {found['requests']} requests, {found['after_warm_up']}, leaks: {leaks}")
         if flags:
             missed = {"memory", "files", "threads", "tasks"} - set(leaks)
             result.controls += 4 - len(missed)
-            result.controls_failed += [f"a leak of {each}" for each in sorted(missed)]
-            continue
-        result.cases = report["requests"]
-        result.failed += [f"{each} grows" for each in leaks]
-        result.failed += [f"{report['faults']} faults"] if report["faults"] else []
-        result.failed += ["exit code"] if report["exit_code"] else []
-        result.passed = 1
-    result.seconds = time.monotonic() - began
-    return result
+            result.controls_failed = [f"a leak of {each}" for each in sorted(missed)]
+        else:
+            result.cases, result.passed = found["requests"], 1
+            result.failed = [f"{each} grows" for each in leaks]
+            result.failed += [f"{found['faults']} faults"] if found["faults"] else []
+            result.failed += ["exit code"] if found["exit_code"] else []
+            result.controls_failed = ["not run yet"]
+        result.seconds, result.loads = time.monotonic() - began, (load, load_average())
+        report.replace(result)
 
 
-def run_others(
-    goals: list[Goal], ends: float, repeats: bool, keep: Callable[[list[Result]], None]
-) -> dict[str, Result]:
-    results: dict[str, Result] = {}
-    for number in range(1_000):
+def run_others(goals: list[Goal], ends: float, repeats: bool, report: Report) -> None:
+    for number in range(1_000 if repeats else 1):
         for goal in goals:
             if number and time.monotonic() > ends:
-                return results
-            result = run_goal(goal, number, GOAL_LIMIT_S)
-            if goal.id in results:
-                results[goal.id].add(result)
-            else:
-                results[goal.id] = result
-            say(list(tabulate([result]))[-1])
-            keep([results[goal.id]])
-        if not repeats:
-            break
-    return results
+                return
+            run_one(goal, number, report)
+
+
+def run_one(goal: Goal, number: int, report: Report) -> None:
+    result = run_goal(goal, number)
+    say(list(tabulate([result]))[-1])
+    report.add(result)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,48 +83,24 @@ def run(arguments: argparse.Namespace) -> int:
     if unknown := wanted - known:
         say(f"no goal named {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
         return 2
-    began, load = time.monotonic(), os.getloadavg()[0]
-    soaked: list[Result] = []
-
-    def work() -> None:
-        soaked.append(run_soak(arguments.minutes, arguments.cpu, arguments.seed))
-
-    soaking = threading.Thread(target=work) if SOAK in wanted else None
-    if soaking is not None:
-        soaking.start()
+    report = Report(arguments.json)
     others = [goal for goal in GOALS if goal.id in wanted - {SOAK}]
-
-    def keep(results: list[Result]) -> None:
-        if arguments.json:
-            write(arguments.json, results, time.monotonic() - began, load)
-
-    results = run_others(others, began + 60 * arguments.minutes, arguments.repeat, keep)
-    if soaking is not None:
-        soaking.join()
-        if not soaked:
-            soaked.append(Result(SOAK, "soak", failed=["it did not come to its end"]))
-    all_results = [*results.values(), *soaked]
-    table = list(tabulate(all_results))
-    say("\n".join(table))
-    say(", ".join(f"{count} {how}" for how, count in summarize(all_results).items()))
-    keep(all_results)
-    return 0 if all(each.is_held for each in all_results) else 1
-
-
-def write(path: Path, results: list[Result], seconds: float, load: float) -> None:
-    """The goals of this run; those of an earlier one stay where they were not run again."""
-    from vivace.cli.bench.machine import machine
-
-    report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    where = {**machine(), "load_before": round(load, 1), "load_after": round(os.getloadavg()[0], 1)}
-    told = {
-        each.id: {**each.as_json(), "run_s": round(seconds), "machine": where} for each in results
-    }
-    goals = {**report.get("goals", {}), **told}
-    ordered = dict(sorted(goals.items(), key=lambda item: int(item[0][1:])))
-    path.write_text(
-        json.dumps({"benchmark": "reliability-nightly", "goals": ordered}, indent=1) + "\n"
+    for goal in others:
+        if goal.is_timed:
+            run_one(goal, 0, report)
+    soaking = threading.Thread(
+        target=run_soak, args=(arguments.minutes, arguments.cpu, arguments.seed, report)
     )
+    if SOAK in wanted:
+        soaking.start()
+    ends = time.monotonic() + 60 * arguments.minutes
+    run_others([goal for goal in others if not goal.is_timed], ends, arguments.repeat, report)
+    if SOAK in wanted:
+        soaking.join()
+    results = list(report.results.values())
+    say("\n".join(tabulate(results)))
+    say(", ".join(f"{count} {how}" for how, count in summarize(results).items()))
+    return 0 if all(each.is_held for each in results) else 1
 
 
 def main() -> int:

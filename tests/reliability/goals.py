@@ -18,6 +18,8 @@ class Goal:
     name: str
     tests: tuple[str, ...]  # selectors of all, controls too
     controls: tuple[str, ...]  # names of tests
+    is_timed: bool = False  # it measures times: nothing runs beside it
+    limit_s: float = 1_800.0
 
     @property
     def number(self) -> int:
@@ -39,6 +41,7 @@ GOALS = (
         "load",
         (f"{SERVE}/test_speech_load.py",),
         ("test_a_stream_that_pauses_is_found_dry",),
+        is_timed=True,
     ),
     Goal(
         "G3",
@@ -48,12 +51,14 @@ GOALS = (
             "test_a_server_that_takes_everybody_is_found_out",
             "test_a_server_that_takes_everybody_lets_them_wait",
         ),
+        is_timed=True,
     ),
     Goal(
         "G4",
         "slow clients",
         (f"{HERE}/test_slow_clients.py",),
         ("test_a_server_without_deadlines_is_found_out",),
+        is_timed=True,
     ),
     Goal(
         "G5",
@@ -100,6 +105,7 @@ GOALS = (
             "test_a_cache_by_name_is_found_out",
             "test_the_seed_test_fails_with_a_shared_random_generator",
         ),
+        limit_s=3_000.0,
     ),
     Goal(
         "G8",
@@ -134,6 +140,7 @@ GOALS = (
             "test_an_early_end_that_looks_clean_is_found_out",
             "test_replicas_that_do_not_drain_are_found_out",
         ),
+        is_timed=True,
     ),
     Goal(
         "G11",

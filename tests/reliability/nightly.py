@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from goals import Goal
+
+from vivace.cli.bench.machine import machine
 
 ROOT = Path(__file__).parents[2]
 # Figures that count cases; `figures.record` keeps them.
@@ -40,6 +44,7 @@ class Result:
     cases: int = 0
     seconds: float = 0.0
     rounds: int = 0
+    loads: tuple[float, float] = (0.0, 0.0)  # averages of a minute, before and after
     figures: Figures = field(default_factory=dict)
 
     @property
@@ -51,16 +56,20 @@ class Result:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.failed += other.failed
         self.controls_failed += other.controls_failed
-        self.skipped = other.skipped
+        self.skipped, self.loads = other.skipped, (self.loads[0], other.loads[1])
         self.figures |= other.figures
 
     def as_json(self) -> dict[str, Any]:
         return {"is_held": self.is_held, **asdict(self), "seconds": round(self.seconds, 1)}
 
 
-def run_goal(goal: Goal, number: int, limit_s: float) -> Result:
+def load_average() -> float:
+    return round(os.getloadavg()[0], 1)
+
+
+def run_goal(goal: Goal, number: int) -> Result:
     """One round in a pytest of its own; rounds after the first draw other examples."""
-    began = time.monotonic()
+    began, load, result = time.monotonic(), load_average(), Result(goal.id, goal.name, rounds=1)
     with tempfile.TemporaryDirectory() as folder:
         report, figures = Path(folder) / "report.xml", Path(folder) / "figures.json"
         command = [
@@ -70,24 +79,13 @@ def run_goal(goal: Goal, number: int, limit_s: float) -> Result:
             *goal.tests,
         ]
         told = {"VIVACE_RELIABILITY_JSON": str(figures), "VIVACE_RELIABILITY_ROUND": str(number)}
-        result = Result(goal.id, goal.name, rounds=1)
-        try:
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                env={**os.environ, **told, "OMP_NUM_THREADS": "1"},
-                capture_output=True,
-                text=True,
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            result.failed.append(f"not over after {limit_s:.0f} s")
+        said = run_within(goal.limit_s, command, {**os.environ, **told, "OMP_NUM_THREADS": "1"})
+        if said is None:
+            result.failed.append(f"not over after {goal.limit_s:.0f} s")
+        elif report.exists():
+            read_report(report, goal, result)
         else:
-            if not report.exists():
-                result.failed.append(done.stdout[-500:] + done.stderr[-500:])
-            else:
-                read_report(report, goal, result)
+            result.failed.append(said[-1_000:])
         if figures.exists():
             told_figures = json.loads(figures.read_text())["goals"]
             result.figures = {
@@ -95,8 +93,28 @@ def run_goal(goal: Goal, number: int, limit_s: float) -> Result:
                 for name, each in told_figures.items()
             }
     result.cases = count_cases(result)
-    result.seconds = time.monotonic() - began
+    result.seconds, result.loads = time.monotonic() - began, (load, load_average())
     return result
+
+
+def run_within(limit_s: float, command: list[str], environment: dict[str, str]) -> str | None:
+    """What it said; None where it was not over in time, and was ended with all of its children."""
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.communicate(timeout=limit_s)[0]
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def read_report(report: Path, goal: Goal, result: Result) -> None:
@@ -138,3 +156,49 @@ def tabulate(results: list[Result]) -> Iterator[str]:
 
 def summarize(results: list[Result]) -> Counter[str]:
     return Counter("held" if each.is_held else "not held" for each in results)
+
+
+class Report:
+    """The results so far, written after every goal: a kill loses no more than the one that runs."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.results: dict[str, Result] = {}
+        self._path, self._began, self._load = path, time.monotonic(), load_average()
+        self._machine = machine()
+        self._lock = threading.Lock()
+
+    def add(self, result: Result) -> None:
+        with self._lock:
+            if result.id in self.results:
+                self.results[result.id].add(result)
+            else:
+                self.results[result.id] = result
+            self._write()
+
+    def replace(self, result: Result) -> None:
+        with self._lock:
+            self.results[result.id] = result
+            self._write()
+
+    def _write(self) -> None:
+        """The goals of this run; those of an earlier one stay where they were not run again."""
+        if self._path is None:
+            return
+        found = json.loads(self._path.read_text()) if self._path.exists() else {}
+        began = self._machine["date"]
+        told = {each.id: {**each.as_json(), "run": began} for each in self.results.values()}
+        run = {
+            "minutes": round((time.monotonic() - self._began) / 60, 1),
+            "load_before": self._load,
+            "load_after": load_average(),
+            "machine": self._machine,
+        }
+        goals = {**found.get("goals", {}), **told}
+        runs = {**found.get("runs", {}), began: run}
+        used = {goal.get("run") for goal in goals.values()}
+        report = {
+            "benchmark": "reliability-nightly",
+            "runs": {name: each for name, each in runs.items() if name in used},
+            "goals": dict(sorted(goals.items(), key=lambda item: int(item[0][1:]))),
+        }
+        self._path.write_text(json.dumps(report, indent=1) + "\n")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from goals import GOALS, Goal
-from nightly import Result, count_cases, read_report, tabulate
+from nightly import Report, Result, count_cases, read_report, run_within, tabulate
+from talking import wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "reliability.md").read_text()
@@ -70,3 +73,45 @@ def test_cases_are_what_the_figures_count() -> None:
     first.add(second)
     assert (first.cases, first.rounds, first.passed) == (7, 2, 2)
     assert json.loads(json.dumps(first.as_json()))["is_held"] is True
+
+
+def test_goals_that_measure_times_have_the_machine_to_themselves() -> None:
+    assert {goal.id for goal in GOALS if goal.is_timed} == {"G2", "G3", "G4", "G10"}
+
+
+def test_a_goal_that_does_not_end_is_ended_with_its_children(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    assert run_within(60, ["echo", "here"], dict(os.environ)) == "here\n"
+    command = ["sh", "-c", f"sleep 600 & echo $! > {told}; wait"]
+    assert run_within(3, command, dict(os.environ)) is None
+    wait_until(lambda: has_ended(int(told.read_text())))
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+
+
+def test_the_file_has_every_goal_as_soon_as_it_is_over(tmp_path: Path) -> None:
+    path = tmp_path / "nightly.json"
+
+    def read() -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(path.read_text())
+        return report
+
+    first = Report(path)
+    first.add(Result("G10", "end", passed=1, controls=1, loads=(0.1, 0.5)))
+    first.add(Result("G2", "load", failed=["late"]))
+    assert list(read()["goals"]) == ["G2", "G10"]
+    assert read()["goals"]["G10"]["loads"] == [0.1, 0.5]
+    (run,) = read()["runs"].values()
+    assert {"minutes", "load_before", "load_after", "machine"} <= set(run)
+    second = Report(path)
+    second._machine["date"] += " later"
+    second.replace(Result("G2", "load", passed=1, controls=1))
+    goals = read()["goals"]
+    assert [goals[name]["is_held"] for name in ("G2", "G10")] == [True, True]
+    assert goals["G2"]["run"] != goals["G10"]["run"]
+    assert set(read()["runs"]) == {each["run"] for each in goals.values()}

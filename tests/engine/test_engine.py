@@ -115,21 +115,6 @@ def test_the_next_frames_are_made_while_the_last_are_rendered() -> None:
     del pieces
 
 
-def test_a_crowd_is_admitted_in_several_turns_and_those_who_speak_get_frames_in_each() -> None:
-    scheduler = Scheduler(EngineLimits(), num_slots=256)
-    for seed in range(150):
-        one = Utterance(prompt=script(20), sampling=SamplingParams(seed=seed), wake=lambda: None)
-        one.num_wanted = 1
-        scheduler.queue.append(one)
-    plans = []
-    for _ in range(4):
-        plans.append(scheduler.plan())
-        for slot, one in enumerate(plans[-1].admitted):
-            one.admit(slot, 0.0)
-    assert [len(plan.admitted) for plan in plans] == [64, 64, 22, 0]
-    assert [len(plan.stepped) for plan in plans] == [64, 128, 150, 150]
-
-
 def test_frames_made_ahead_are_bounded() -> None:
     backend = BusyBackend()
     pieces = open_pieces(Engine(backend), 1_000, 0, size=1)

@@ -17,7 +17,6 @@ from vivace.engine.utterance import State, Utterance
 from vivace.errors import RequestError
 
 Profile = Literal["latency", "balanced", "throughput"]
-MAX_ADMITTED = 64  # in one turn: while many prompts are read, those who speak get no frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class Scheduler:
         While the last frames are rendered, the next ones are made ahead.
         """
         admitted = list[Utterance]()
-        while self.queue and self._has_slot() and len(admitted) < MAX_ADMITTED:
+        while self.queue and self._has_slot():
             self.running.append(self.queue.popleft())
             admitted.append(self.running[-1])
         running = [one for one in self.running if one not in self._starved]

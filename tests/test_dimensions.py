@@ -106,7 +106,7 @@ def mutations(folder: Path) -> list[tuple[str, tuple[str | int, ...], Any]]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by RLIMIT_AS")
-@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_number_of_a_config_may_be_wrong_at_little_cost(folder: Path, stride: int) -> None:
     """With some of the wrong values by default, and with all of them."""
     cases = mutations(folder)[::stride]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import LIMIT_S, Captured, command_line, environment, num_frames, run_here
+from harness import LIMIT_S, Captured, command_line, environment, num_frames, run, run_here, start
 
 from vivace import TTS, Voice
 from vivace.audio.files import read_audio
@@ -118,15 +118,17 @@ def test_a_full_stderr_does_not_keep_the_file_back(model: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", slow("/dev/fd/1"), slow("-")])
 def test_stdout_may_be_named_as_a_path(model: Path, tmp_path: Path, name: str) -> None:
-    done = shell(">x.wav", "Hello.", "-o", name, "--format=wav", *SHORT)
-    assert done.returncode == 0, done.stderr
+    with open("x.wav", "wb") as file:
+        process = start(["Hello.", "-o", name, "--format=wav", *SHORT], stdout=file.fileno())
+        _, error = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, error
     assert read_audio(tmp_path / "x.wav").duration_s == pytest.approx(0.24)
 
 
 def test_a_named_pipe_gets_the_audio_as_it_comes(model: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE) as reader:
-        assert shell("", "Hello.", "-o", "pipe", "--format=pcm", *SHORT).returncode == 0
+        assert run(["Hello.", "-o", "pipe", "--format=pcm", *SHORT]).returncode == 0
         assert reader.stdout is not None
         assert len(reader.stdout.read()) == 3 * 1920 * 2
     assert run_here("Hello.", "-o", "/dev/null", *SHORT) == 0
@@ -162,7 +164,7 @@ def test_an_error_under_json_is_json(
 
 
 def test_an_error_under_json_leaves_audio_on_stdout_alone(model: Path) -> None:
-    done = shell("", "Hello.", "--json", "-o", "-", "--voice=nobody")
+    done = run(["Hello.", "--json", "-o", "-", "--voice=nobody"])
     assert (done.returncode, done.stdout) == (1, b"")
     assert json.loads(done.stderr)["type"] == "UnknownVoiceError"
 

@@ -286,4 +286,4 @@ def test_a_fault_while_text_is_added_fails_only_that_stream(
     made += [chunk.codes for chunk in neighbour]
     assert np.array_equal(np.concatenate(made), whole)
     assert tts.engine.num_running == 0
-    list(tts.stream(iter(["One ", "two ", "three ", "four."]), seed=1, max_frames=30))
+    list(tts.stream(iter(["One ", "two ", "three ", "four."]), seed=1, max_frames=8))

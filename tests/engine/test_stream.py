@@ -47,7 +47,7 @@ def num_slots(tts: TTS) -> int:
 @pytest.fixture(scope="module")
 def offline(tts: TTS) -> list[Audio]:
     """The same text with three seeds."""
-    options = {"voice": "ryan", "max_frames": 40, "trim": False}
+    options = {"voice": "ryan", "max_frames": 24, "trim": False}
     return [tts.speak(TEXT, seed=seed, **options) for seed in range(3)]
 
 
@@ -56,7 +56,7 @@ def offline(tts: TTS) -> list[Audio]:
 def test_streamed_audio_is_offline_audio(
     tts: TTS, offline: list[Audio], ramp: list[int], seed: int
 ) -> None:
-    chunks = list(tts.stream(TEXT, voice="ryan", seed=seed, max_frames=40, chunk_frames=ramp))
+    chunks = list(tts.stream(TEXT, voice="ryan", seed=seed, max_frames=24, chunk_frames=ramp))
     assert_same_audio(chunks, offline[seed], atol=5e-5)
 
 
@@ -85,7 +85,7 @@ def test_two_streams_interleave_and_neither_hears_the_other(tts: TTS) -> None:
 
 
 def test_streams_of_several_threads_take_turns(tts: TTS) -> None:
-    options = {"max_frames": 16, "min_frames": 16}
+    options = {"max_frames": 10, "min_frames": 10}
     expected = [tts.speak(TEXT, seed=seed, **options).codes for seed in range(4)]
     found: dict[int, np.ndarray] = {}
 
@@ -351,7 +351,7 @@ def test_a_stall_is_stopped_and_trimmed(tts: TTS, monkeypatch: pytest.MonkeyPatc
 def test_companions_that_come_and_go_change_nothing(
     tts: TTS, seeds: list[int], ramp: list[int], order: Random
 ) -> None:
-    options = {"voice": "ryan", "max_frames": 20}
+    options = {"voice": "ryan", "max_frames": 12}
     alone = [tts.speak(TEXT, seed=seed, trim=False, **options) for seed in seeds]
     streams = [tts.stream(TEXT, seed=seed, chunk_frames=ramp, **options) for seed in seeds]
     for chunks, audio in zip(interleave(streams, order), alone, strict=True):

@@ -175,7 +175,11 @@ GOALS = (
             "tests/test_package.py::test_no_module_runs_code_out_of_a_file",
             "tests/test_package.py::test_a_dangerous_call_is_caught",
         ),
-        ("test_a_line_that_breaks_a_rule_is_found_out", "test_a_dangerous_call_is_caught"),
+        (
+            "test_a_line_that_breaks_a_rule_is_found_out",
+            "test_a_dangerous_call_is_caught",
+            "test_bandit_finds_what_it_should",
+        ),
     ),
     Goal(
         "G15",

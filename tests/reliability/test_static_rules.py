@@ -7,6 +7,9 @@ own controls.
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -144,3 +147,34 @@ def test_a_line_that_breaks_a_rule_is_found_out(rule: str, source: str) -> None:
 
 def test_what_is_allowed_breaks_no_rule() -> None:
     assert list(find_breaches(ALLOWED)) == []
+
+
+def run_bandit(*paths: Path) -> list[str]:
+    """What bandit finds, of any severity, with the rules of pyproject.toml."""
+    pytest.importorskip("bandit")
+    done = subprocess.run(
+        [sys.executable, "-m", "bandit", "-q", "-f", "json", "-c", "pyproject.toml", "-r", *paths],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = json.loads(done.stdout)
+    assert told["errors"] == []
+    assert told["metrics"]["_totals"]["loc"] > 0
+    return [
+        f"{each['test_id']} {each['filename']}:{each['line_number']}" for each in told["results"]
+    ]
+
+
+@pytest.mark.slow
+def test_bandit_finds_nothing() -> None:
+    assert run_bandit(ROOT / "src") == []
+
+
+@pytest.mark.slow
+def test_bandit_finds_what_it_should(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text("import pickle, subprocess\nsubprocess.run(input(), shell=True)\n")
+    found = {each.split()[0] for each in run_bandit(bad)}
+    assert {"B403", "B602"} <= found

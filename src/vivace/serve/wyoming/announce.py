@@ -23,7 +23,7 @@ async def announced(settings: ServeSettings, listener: socket.socket) -> AsyncIt
     from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
     host, port = listener.getsockname()[:2]
-    address = own_address() if host in ("0.0.0.0", "::") else host
+    address = own_address() if host in ("0.0.0.0", "::") else host  # nosec B104
     name = f"vivace-{socket.gethostname().partition('.')[0]}-{port}"
     service = AsyncServiceInfo(
         SERVICE, f"{name}.{SERVICE}", parsed_addresses=[address], port=port, server=f"{name}.local."

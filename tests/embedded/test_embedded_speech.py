@@ -111,7 +111,12 @@ def test_decoding_25_frames_of_context_again_is_heard(embedded: TTS) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "layout"), [("word", "streamed"), ("sentence", "whole"), (None, "whole")]
+    ("mode", "layout"),
+    [
+        ("word", "streamed"),
+        (None, "whole"),
+        pytest.param("sentence", "whole", marks=pytest.mark.slow),  # what None is
+    ],
 )
 def test_live_text_sounds_as_if_it_had_been_there(
     embedded: TTS, mode: LiveMode | None, layout: TextLayout

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Our kernels under compute-sanitizer (memcheck and racecheck), small runs, about two minutes: one line for each
-# tool and part, and the logs in $OUT. The tool is looked for in the CUDA toolkit and in the wheel nvidia-cuda-sanitizer-api,
+# Our kernels under compute-sanitizer (memcheck and racecheck, or SANITIZE_TOOLS), small runs, about two minutes, each
+# for SANITIZE_SECONDS at most: one line for each tool and part, and the logs in $OUT. The tool is looked for in the CUDA toolkit and in the wheel nvidia-cuda-sanitizer-api,
 # installed or as a file in carry/sanitizer. Two controls with an error show that it finds such errors.
 set -uo pipefail
 export PYTHONUNBUFFERED=1 PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTORCH_NO_CUDA_MEMORY_CACHING=1
@@ -52,27 +52,29 @@ wait
 tail -qn 1 "$work"/plain-*
 port=49152
 sanitize() { # tool, part
-  local log=$work/$1-$2.log
+  local log=$work/$1-$2.log size=
   local kernels='^[a-z_]+_kernel$'
   [ "$2" = megakernel ] && kernels='^(talker|predictor)_kernel$'
+  [ "$1" = racecheck ] && size=small
   timeout -k 5 "$limit" "$tool" --tool "$1" --port $port --launch-timeout 40 --print-limit 20 \
-    --kernel-name "regex=$kernels" python3 benchmarks/sanitized.py "$2" "$work/tiny" > "$log" 2>&1
+    --kernel-name "regex=$kernels" python3 benchmarks/sanitized.py "$2" "$work/tiny" $size > "$log" 2>&1
   local rc=$?
   [ $rc = 124 ] && echo "========= ended after $limit s" >> "$log"
   echo "$1 $2: exit $rc; $(grep -h 'SUMMARY' "$log" | tail -1 | tr -d =) $(grep -h ': done\|ended after\|Error:' "$log" | tail -2 | tr '\n' ' ')"
 }
-for check in memcheck racecheck; do
-  for part in megakernel fused; do sanitize $check $part & port=$((port + 100)); done
+keep_logs() { # also if it is ended from outside
+  for log in "$work"/*.log; do
+    echo "== $(basename "$log" .log)"
+    head -c 60000 "$log"
+  done > "$out/sanitize-h200.log"
+  rm -rf "$work"
+}
+trap keep_logs EXIT
+trap 'exit 124' TERM
+for check in ${SANITIZE_TOOLS:-memcheck racecheck}; do
+  control=memory
+  [ $check = racecheck ] && control=race
+  for part in megakernel fused $control; do sanitize $check $part & port=$((port + 100)); done
+  [ $check = racecheck ] && { sanitize racecheck apart & port=$((port + 100)); }
 done
-sanitize racecheck apart &
 wait
-port=$((port + 100))
-sanitize memcheck memory &
-port=$((port + 100))
-sanitize racecheck race &
-wait
-for log in "$work"/*.log; do
-  echo "== $(basename "$log" .log)"
-  head -c 60000 "$log"
-done > "$out/sanitize-h200.log"
-rm -rf "$work"

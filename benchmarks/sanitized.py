@@ -1,11 +1,12 @@
 """Small runs of our kernels for compute-sanitizer; benchmarks/sanitize.sh starts them.
 
     python benchmarks/sanitized.py megakernel tiny
-    python benchmarks/sanitized.py fused tiny
+    python benchmarks/sanitized.py fused tiny small
 
 `tiny` is a folder that scripts/make_tiny_checkpoints.py has written. `apart` is `fused` without
 programmatic dependent launch. `memory` and `race` are controls: kernels with such an error, which
-the sanitizer must find. Products and convolutions of PyTorch run on the CPU: racecheck dies of an
+the sanitizer must find. `small` is the least that runs every kernel, for racecheck, which takes
+hundreds of times as long. Products and convolutions of PyTorch run on the CPU: racecheck dies of an
 internal error in NVIDIA's own kernels for them.
 """
 
@@ -88,7 +89,7 @@ def speak(backend: CudaGraphBackend, lengths: list[int], num_frames: int, render
     torch.cuda.synchronize()
 
 
-def run_megakernel(tiny: Path) -> None:
+def run_megakernel(tiny: Path, is_small: bool) -> None:
     """Released widths, two layers of the talker, one of the predictor; prompts on two pages."""
     raw, _ = load_configs("0.6B-CustomVoice")
     raw["talker_config"]["num_hidden_layers"] = 2
@@ -100,11 +101,11 @@ def run_megakernel(tiny: Path) -> None:
     backend = MegakernelBackend(
         model, codec, max_streams=3, max_frames=64, codec_precision="float32", is_capturing=False
     )
-    speak(backend, [10, 50, 60], 3, renders=False)
+    speak(backend, [10, 60] if is_small else [10, 50, 60], 1 if is_small else 3, renders=False)
     assert not backend._layers.num_faults  # type: ignore[attr-defined]
 
 
-def run_fused(tiny: Path) -> None:
+def run_fused(tiny: Path, is_small: bool) -> None:
     """Frames, prompts and codec of a tiny model; 18 rows take the split products too."""
     for name, precision in (("custom_voice", "split"), ("custom_voice_projected", "half")):
         checkpoint = Checkpoint.open(tiny / name)
@@ -113,15 +114,15 @@ def run_fused(tiny: Path) -> None:
             model, codec, max_streams=18, max_frames=64, layers="fused",
             codec_precision=precision, is_capturing=False,  # type: ignore[arg-type]
         )  # fmt: skip
-        speak(backend, [10, 60, *[12] * 16], 2, renders=True)
+        speak(backend, [10, 60, *[12] * 16], 1 if is_small else 2, renders=True)
 
 
-def run_apart(tiny: Path) -> None:
+def run_apart(tiny: Path, is_small: bool) -> None:
     for module in (products, launch):
         module.options = lambda tensor, is_rotating=False: {  # type: ignore[attr-defined]
             "OVERLAPS": False, "launch_pdl": False, "enable_fp_fusion": not is_rotating,
         }  # fmt: skip
-    run_fused(tiny)
+    run_fused(tiny, is_small)
 
 
 def run_control(first: int) -> None:
@@ -134,20 +135,20 @@ def run_control(first: int) -> None:
     torch.cuda.synchronize()
 
 
-PARTS: dict[str, Callable[[Path], None]] = {
+PARTS: dict[str, Callable[[Path, bool], None]] = {
     "megakernel": run_megakernel,
     "fused": run_fused,
     "apart": run_apart,
-    "memory": lambda _: run_control(2**20),
-    "race": lambda _: run_control(0),
+    "memory": lambda *_: run_control(2**20),
+    "race": lambda *_: run_control(0),
 }
 
 
 @torch.inference_mode()
 def main() -> None:
-    part, tiny = sys.argv[1:3]
+    part, tiny, *size = sys.argv[1:]
     with ProductsOnCpu():
-        PARTS[part](Path(tiny))
+        PARTS[part](Path(tiny), size == ["small"])
     print(f"{part}: done", flush=True)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,9 +29,10 @@ from recipes.mini_voice.settings import FRAME, SAMPLE_RATE, load_settings, parse
 from recipes.mini_voice.synthesize import Teacher, read_lines
 from recipes.mini_voice.train_codec import build, restore
 
-# Utterances encoded together. A GPU spends more on a pass of a new length than on the pass itself:
-# with 16 it encoded 38 lines a second, a tenth of what 13 workers read.
+# Utterances encoded together. A GPU spends more on a pass of a new shape than on the pass itself:
+# with 16, each of its own length, it encoded 38 lines a second, a tenth of what 13 workers read.
 PER_PASS = 256 if DEVICE.type == "cuda" else 16
+GRID = 8 * FRAME if DEVICE.type == "cuda" else FRAME  # lengths of passes are multiples of it
 PASSES = 8  # read before they are encoded, so that those of like length are together
 Lines = list[tuple[int, str]]
 Spoken = list[tuple[int, np.ndarray, np.ndarray]]
@@ -43,10 +45,13 @@ def encode_waves(trainer: CodecTrainer, waves: Sequence[np.ndarray]) -> list[np.
     order = sorted(range(len(waves)), key=lambda i: len(waves[i]))
     for begin in range(0, len(order), PER_PASS):
         chosen = order[begin : begin + PER_PASS]
-        samples = torch.zeros(len(chosen), len(waves[chosen[-1]]))
+        length = -(-len(waves[chosen[-1]]) // GRID) * GRID
+        # A pass that is not full is so for its shape; two utterances make one of two, not of 256.
+        rows = PER_PASS if len(order) > PER_PASS else len(chosen)
+        samples = torch.zeros(rows, length, dtype=torch.int16)
         for row, i in enumerate(chosen):
-            samples[row, : len(waves[i])] = torch.from_numpy(waves[i]).float() / 32768
-        codes = trainer.encode(samples.to(DEVICE)).to(torch.int16).cpu().numpy()
+            samples[row, : len(waves[i])] = torch.from_numpy(waves[i])
+        codes = trainer.encode(samples.to(DEVICE).float() / 32768).to(torch.int16).cpu().numpy()
         found |= {i: codes[row, : len(waves[i]) // FRAME] for row, i in enumerate(chosen)}
     return [found[i] for i in range(len(waves))]
 
@@ -80,6 +85,25 @@ def _read(data: SimpleNamespace, jobs: Any, results: Any) -> None:
     teacher = Teacher(data)
     while True:
         results.put(list(read_lines(teacher, jobs.get())))
+
+
+def ahead(spoken: Iterable[Spoken]) -> Iterator[Spoken]:
+    """The same, taken by a thread of its own: the workers never wait for the encoding."""
+    taken: queue.SimpleQueue[Spoken | BaseException | None] = queue.SimpleQueue()
+
+    def take() -> None:
+        try:
+            for part in spoken:
+                taken.put(part)
+            taken.put(None)
+        except BaseException as error:  # raised where it is read
+            taken.put(error)
+
+    threading.Thread(target=take, daemon=True).start()
+    while (part := taken.get()) is not None:
+        if isinstance(part, BaseException):
+            raise part
+        yield part
 
 
 def spoken_lines(data: SimpleNamespace, lines: Lines, seconds: float | None) -> Iterator[Spoken]:
@@ -140,8 +164,13 @@ def main() -> None:
     lines = list(enumerate(all_lines(data)))[known.lines.max() + 1 :][: data.max_lines or None]
     trainer = build(settings).eval()
     restore(trainer, args.resume)
-    spoken = gather(spoken_lines(data, lines, args.seconds), PER_PASS * PASSES)
-    parts = [codes_of(trainer, many) for many in spoken]
+    read = spoken_lines(data, lines, args.seconds)
+    parts, begun = [], time.monotonic()
+    for many in gather(ahead(read), PER_PASS * PASSES):
+        began = time.monotonic()
+        parts.append(codes_of(trainer, many))
+        rate = len(many) / (time.monotonic() - began)
+        print(f"{began - begun:.0f} s: {len(many)} encoded, {rate:.0f} a second", flush=True)
     found = join([known, *parts])
     encode.write(found, args.out)
     hours = (found.frames.sum() - known.frames.sum()) * FRAME / SAMPLE_RATE / 3600

@@ -42,6 +42,21 @@ class Hibari:
     def ids(self, phonemes):
         return [ord(letter) % 170 + 1 for letter in phonemes]
 """
+KOKORO = """
+import numpy as np
+
+SessionOptions = type("SessionOptions", (), {})
+
+
+class InferenceSession:
+    def __init__(self, model, options, providers):
+        assert model == "build/kokoro/kokoro_durations.onnx"
+
+    def run(self, _, feed):
+        ids = feed["tokens"][0]
+        assert feed["style"].shape == (1, 256)
+        return [0.3 * np.sin(np.cumsum(np.repeat(0.001 * ids, 600))), np.ones(len(ids))]
+"""
 SENTENCES = [f"This is sentence {word}, and it says little more." for word in "abcdefghijkl"]
 
 
@@ -113,6 +128,31 @@ def test_every_stage_runs_from_lines_to_a_checkpoint(workplace: Path) -> None:
     run(workplace, "dev_set", *dev, "--count=2")
     made = {path.name for path in (workplace / "build" / "mini").iterdir()}
     assert {"config.json", "model.safetensors", "speech_tokenizer", "vocab.json"} <= made
+
+
+@pytest.mark.slow
+def test_every_stage_takes_a_second_speaker_and_two_more_codebooks(workplace: Path) -> None:
+    (workplace / "onnxruntime.py").write_text(KOKORO)
+    (workplace / "build" / "kokoro").mkdir()
+    np.zeros((510, 256), np.float32).tofile(workplace / "build" / "kokoro" / "michael.bin")
+    both: dict[str, object] = {"data.speakers": ["heart", "michael"], "codec.num_quantizers": 8}
+    run(workplace, "lines")
+    run(workplace, "tokenizer", sets={"tokenizer.num_merges": 40})
+    run(workplace, "rare_lines")
+    run(workplace, "synthesize")
+    run(workplace, "train_codec", "--out=build/one", "--seconds=2")
+    grown = ("--resume=build/one", "--out=build/codec", "--codec-seconds=2", "--until=30")
+    run(workplace, "train_all_codec", *grown, sets={**both, "data.shards": "build/shards2"})
+    more = ("--resume=build/codec", "--out=build/more", "--seconds=1", "--speaker=1")
+    run(workplace, "more_codes", *more, sets={**both, "data.lines_per_shard": 2})
+    run(workplace, "train_talker", "--out=build/talker", "--seconds=2", sets=both)
+    parts = ("--codec=build/codec", "--talker=build/talker", "--out=build/mini")
+    run(workplace, "export", *parts, sets=both)
+    config = json.loads((workplace / "build" / "mini" / "config.json").read_text())
+    assert config["talker_config"]["spk_id"] == {"heart": 1500, "michael": 1501}
+    assert config["talker_config"]["num_code_groups"] == 8
+    with np.load(workplace / "build" / "more" / "utterances.npz") as kept:
+        assert set(kept["lines"] // 1_000_000) == {0, 1}
 
 
 def test_no_module_of_the_recipe_imports_itself_in_a_circle() -> None:

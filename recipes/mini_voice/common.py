@@ -225,5 +225,15 @@ def save_half(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def load_half(path: Path, model: nn.Module) -> None:
-    loaded = {name: tensor.float() for name, tensor in load_file(path).items()}
-    model.load_state_dict(loaded)
+    load_grown(model, {name: tensor.float() for name, tensor in load_file(path).items()})
+
+
+# What a model with more codebooks has more of.
+OF_A_BOOK = ("rvq_rest.vq.layers.", "code_predictor.lm_head.", "predictor.model.codec_embedding.")
+
+
+def load_grown(model: nn.Module, loaded: dict[str, Tensor]) -> None:
+    """All weights, or those of a model with fewer codebooks: the other books stay as they are."""
+    missing, unexpected = model.load_state_dict(loaded, strict=False)
+    if wrong := [*unexpected, *(n for n in missing if not any(part in n for part in OF_A_BOOK))]:
+        raise SystemExit(f"the checkpoint is of another model: {', '.join(wrong[:5])}")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from recipes.mini_voice import encode, talker_files
 from recipes.mini_voice.common import DEVICE, load_half
+from recipes.mini_voice.lines import SPEAKER
 from recipes.mini_voice.settings import decoder_config, load_settings, parser
 from recipes.mini_voice.speak import speak
 from vivace.model.codec_decoder import CodecDecoder
@@ -46,7 +47,8 @@ def main() -> None:
         talker_files.load(talker, args.talker)
         torch.manual_seed(1)
         spoken = speak(
-            talker, tokenizer, [lines[line] for line in chosen], is_streaming=False,
+            talker, tokenizer, [(i // SPEAKER, lines[i % SPEAKER]) for i in chosen],
+            is_streaming=False,
             temperature=settings.train_talker.temperature, top_k=settings.train_talker.top_k,
         )  # fmt: skip
         for line, found in zip(chosen, spoken, strict=True):

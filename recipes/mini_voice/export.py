@@ -20,7 +20,7 @@ from torch import nn
 
 from recipes.mini_voice import talker_files
 from recipes.mini_voice.common import initialise, load_half
-from recipes.mini_voice.settings import decoder_config, load_settings, parser
+from recipes.mini_voice.settings import decoder_config, load_settings, parser, speaker_ids
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import CodecDecoder
 from vivace.model.config import parse_codec_config, parse_model_config
@@ -61,6 +61,8 @@ def talker_config(settings: SimpleNamespace, text_size: int) -> Config:
     talker, predictor = dict(vars(settings.talker)), dict(vars(settings.predictor))
     size, groups = settings.codec.codebook_size, settings.codec.num_quantizers
     section = talker.pop("mrope_section")
+    talker.pop("first_speaker_id")
+    speakers = speaker_ids(settings)
     plain: Config = {
         "attention_bias": False, "attention_dropout": 0, "hidden_act": "silu",
         "initializer_range": 0.02, "sliding_window": None, "use_cache": True,
@@ -69,8 +71,8 @@ def talker_config(settings: SimpleNamespace, text_size: int) -> Config:
     return {
         **plain,
         "codec_language_id": {"english": talker.pop("english_id")},
-        "spk_id": {"heart": talker.pop("heart_id")},
-        "spk_is_dialect": {"heart": False},
+        "spk_id": speakers,
+        "spk_is_dialect": dict.fromkeys(speakers, False),
         **talker,
         "model_type": "qwen3_tts_talker",
         "num_code_groups": groups,

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from recipes.mini_voice.settings import load_settings, parser
 from recipes.mini_voice.templates import template_lines
 
+SPEAKER = 1_000_000  # a line's number as the next speaker reads it is larger by so much
+
 
 def all_lines(data: SimpleNamespace) -> list[str]:
     """Those of every stage, then the rare ones, if there are: a line's number is its place here."""

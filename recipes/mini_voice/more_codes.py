@@ -24,7 +24,7 @@ from recipes.mini_voice import encode
 from recipes.mini_voice.codec_model import CodecTrainer
 from recipes.mini_voice.common import DEVICE
 from recipes.mini_voice.encode import Codes
-from recipes.mini_voice.lines import all_lines
+from recipes.mini_voice.lines import SPEAKER, all_lines
 from recipes.mini_voice.settings import FRAME, SAMPLE_RATE, load_settings, parser
 from recipes.mini_voice.synthesize import Teacher, read_lines
 from recipes.mini_voice.train_codec import build, restore
@@ -80,9 +80,9 @@ def codes_of(trainer: CodecTrainer, spoken: Spoken) -> Codes:
     )
 
 
-def _read(data: SimpleNamespace, jobs: Any, results: Any) -> None:
+def _read(data: SimpleNamespace, speaker: int, jobs: Any, results: Any) -> None:
     """One worker."""
-    teacher = Teacher(data)
+    teacher = Teacher(data, speaker)
     while True:
         results.put(list(read_lines(teacher, jobs.get())))
 
@@ -115,9 +115,9 @@ def spoken_lines(data: SimpleNamespace, lines: Lines, seconds: float | None) -> 
     starts = range(0, len(lines), data.lines_per_shard)
     for begin in starts:
         jobs.put(lines[begin : begin + data.lines_per_shard])
+    told = (data, lines[0][0] // SPEAKER, jobs, results)
     workers = [
-        context.Process(target=_read, args=(data, jobs, results), daemon=True)
-        for _ in range(data.num_workers)
+        context.Process(target=_read, args=told, daemon=True) for _ in range(data.num_workers)
     ]
     for worker in workers:
         worker.start()
@@ -155,13 +155,24 @@ def join(parts: list[Codes]) -> Codes:
     )
 
 
+def unread(data: SimpleNamespace, known: Codes, speaker: int) -> Lines:
+    """What comes after the last line that the speaker has read, or after the dev lines."""
+    first = speaker * SPEAKER
+    done = known.lines[known.lines // SPEAKER == speaker]
+    begin = int(done.max()) + 1 - first if len(done) else data.num_dev
+    lines = list(enumerate(all_lines(data), start=first))[begin:]
+    return lines[: data.max_lines or None]
+
+
 def main() -> None:
     options = parser(__doc__)
+    options.add_argument("--speaker", type=int, default=0, help="its place in data.speakers")
     options.set_defaults(resume=Path("build/checkpoints"))
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     data, known = settings.data, encode.read(args.resume)
-    lines = list(enumerate(all_lines(data)))[known.lines.max() + 1 :][: data.max_lines or None]
+    if not (lines := unread(data, known, args.speaker)):
+        raise SystemExit(f"{data.speakers[args.speaker]} has read every line of {data.lines}")
     trainer = build(settings).eval()
     restore(trainer, args.resume)
     read = spoken_lines(data, lines, args.seconds)

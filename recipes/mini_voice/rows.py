@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from recipes.mini_voice.encode import Codes
-from recipes.mini_voice.lines import all_lines
+from recipes.mini_voice.lines import SPEAKER, all_lines
 from vivace.model.config import TalkerConfig
 from vivace.text.tokenizer import TextTokenizer
 
@@ -39,9 +39,13 @@ class Ids:
 
 
 def prompt_rows(
-    text: list[int], config: TalkerConfig, ids: Ids, *, is_streaming: bool, is_auto: bool
-) -> tuple[list[int], list[int], list[int]]:
-    """Text ids and codec ids of the prefill, and the text ids that later rows carry in turn."""
+    text: list[int], config: TalkerConfig, ids: Ids, *, speaker: int, is_streaming: bool,
+    is_auto: bool,
+) -> tuple[list[int], list[int], list[int]]:  # fmt: skip
+    """Text ids and codec ids of the prefill, and the text ids that later rows carry in turn.
+
+    `speaker` is a place in the config's speakers.
+    """
     think = [
         [config.codec_nothink_id, config.codec_think_bos_id, config.codec_think_eos_id],
         [
@@ -51,7 +55,7 @@ def prompt_rows(
             config.codec_think_eos_id,
         ],
     ][not is_auto]
-    prefix = [*think, config.spk_id["heart"]]
+    prefix = [*think, [*config.spk_id.values()][speaker]]
     texts = [*ids.role, *[ids.pad] * len(prefix), ids.bos]
     codecs = [*[NOTHING] * 3, *prefix, config.codec_pad_id]
     if is_streaming:
@@ -89,12 +93,13 @@ def build_examples(
     texts, codecs, frames, targets, lengths, owners = [], [], [], [], [], []
     longest = max(train.buckets)
     for utterance in utterances:
-        text = tokenizer.encode(lines[codes.lines[utterance]])
+        speaker, line = divmod(int(codes.lines[utterance]), SPEAKER)
+        text = tokenizer.encode(lines[line])
         begin, count = int(starts[utterance]), int(codes.frames[utterance])
         for _ in range(variants):
             is_streaming = rng.random() < train.streaming_fraction
             row_text, row_codec, trailing = prompt_rows(
-                text, config, ids, is_streaming=is_streaming,
+                text, config, ids, speaker=speaker, is_streaming=is_streaming,
                 is_auto=rng.random() < train.auto_fraction,
             )  # fmt: skip
             run = np.arange(begin, begin + count, dtype=np.int32)

@@ -54,10 +54,16 @@ def decoder_config(settings: SimpleNamespace) -> CodecDecoderConfig:
     return CodecDecoderConfig(**values)
 
 
+def speaker_ids(settings: SimpleNamespace) -> dict[str, int]:
+    first = settings.talker.first_speaker_id
+    return {name: first + place for place, name in enumerate(settings.data.speakers)}
+
+
 def talker_config(settings: SimpleNamespace, text_vocab_size: int) -> TalkerConfig:
     values = dict(vars(settings.talker))
-    values.pop("mrope_section")
-    english, heart = values.pop("english_id"), values.pop("heart_id")
+    for name in ("mrope_section", "first_speaker_id"):
+        values.pop(name)
+    english, speakers = values.pop("english_id"), speaker_ids(settings)
     size = settings.codec.codebook_size
     predictor = PredictorConfig(
         vocab_size=size, num_code_groups=settings.codec.num_quantizers, **vars(settings.predictor)
@@ -69,6 +75,6 @@ def talker_config(settings: SimpleNamespace, text_vocab_size: int) -> TalkerConf
         num_code_groups=settings.codec.num_quantizers,
         code_predictor_config=predictor,
         codec_language_id={"english": english},
-        spk_id={"heart": heart},
-        spk_is_dialect={"heart": False},
+        spk_id=speakers,
+        spk_is_dialect=dict.fromkeys(speakers, False),
     )

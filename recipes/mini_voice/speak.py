@@ -12,7 +12,7 @@ from torch import Tensor
 from recipes.mini_voice.codec_model import CodecDecoder
 from recipes.mini_voice.common import DEVICE, Log, load_half
 from recipes.mini_voice.encode import Codes
-from recipes.mini_voice.lines import all_lines
+from recipes.mini_voice.lines import SPEAKER, all_lines
 from recipes.mini_voice.rows import Ids, prompt_rows
 from recipes.mini_voice.settings import FRAME, decoder_config
 from recipes.mini_voice.talker_files import embed
@@ -34,16 +34,19 @@ def draw(logits: Tensor, temperature: float, top_k: int) -> Tensor:
 
 @torch.no_grad()
 def speak(
-    talker: Talker, tokenizer: TextTokenizer, texts: list[str], *, is_streaming: bool,
+    talker: Talker, tokenizer: TextTokenizer, texts: list[tuple[int, str]], *, is_streaming: bool,
     temperature: float, top_k: int, frames_per_token: float = 4.0,
 ) -> list[Tensor]:  # fmt: skip
-    """Codes [T, books] of each text."""
+    """Codes [T, books] of each text, which is a speaker's place and what it says."""
     config, ids = talker.config, Ids.of(tokenizer)
     prompts = [
-        prompt_rows(tokenizer.encode(t), config, ids, is_streaming=is_streaming, is_auto=False)
-        for t in texts
-    ]
-    most = 24 + int(frames_per_token * max(len(tokenizer.encode(t)) for t in texts))
+        prompt_rows(
+            tokenizer.encode(t), config, ids,
+            speaker=speaker, is_streaming=is_streaming, is_auto=False,
+        )
+        for speaker, t in texts
+    ]  # fmt: skip
+    most = 24 + int(frames_per_token * max(len(tokenizer.encode(t)) for _, t in texts))
     heads = torch.tensor([len(p[0]) for p in prompts], device=DEVICE)
     rows = int(heads.max()) + most
     text = torch.full((len(texts), rows), ids.pad, device=DEVICE)
@@ -104,7 +107,7 @@ def write_speech(
         ("streaming", True, config.temperature),
     ):
         spoken = speak(
-            talker, tokenizer, [lines[i] for i in chosen],
+            talker, tokenizer, [(i // SPEAKER, lines[i % SPEAKER]) for i in chosen],
             is_streaming=is_streaming, temperature=temperature, top_k=config.top_k,
         )  # fmt: skip
         true = codes.frames[: len(chosen)]

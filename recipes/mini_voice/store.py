@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from recipes.mini_voice.common import DEVICE
+from recipes.mini_voice.lines import SPEAKER
 from recipes.mini_voice.settings import FRAME, SAMPLE_RATE
 from recipes.mini_voice.synthesize import plan
 
@@ -80,7 +81,7 @@ class Store:
         self._folder, self._known = Path(data.shards), known
         shards = plan(data)
         self._pending = list(range(len(shards)))
-        self._dev = {i for i, lines in enumerate(shards) if lines[0][0] < data.num_dev}
+        self._dev = {i for i, lines in enumerate(shards) if lines[0][0] % SPEAKER < data.num_dev}
         self._min_hours = data.min_hours
         self.train = _part(data.max_hours, num_books)
         self.dev = _part(min(1.0, data.max_hours), num_books)

@@ -18,20 +18,50 @@ from typing import Any
 
 import numpy as np
 
+from recipes.mini_voice.lines import SPEAKER
 from recipes.mini_voice.settings import FRAME, LABEL, SAMPLE_RATE, load_settings, parser
 
 UNIT = 600  # samples of one unit of the teacher's durations
 
 
-class Teacher:
-    """hibari, with the durations it spoke by."""
+class Kokoro:
+    """A voice of Kokoro-82M: ids, which are hibari's, to audio and durations."""
 
-    def __init__(self, data: SimpleNamespace) -> None:
+    def __init__(self, model: str, style: Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        providers = ["CPUExecutionProvider"]
+        self._session = onnxruntime.InferenceSession(model, options, providers=providers)
+        self._styles = np.fromfile(style, np.float32).reshape(-1, 1, 256)  # by number of phonemes
+
+    def __call__(self, ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        style = self._styles[min(len(ids) - 2, len(self._styles) - 1)]
+        feed = {"tokens": np.asarray([ids], np.int64), "style": style}
+        wave, durations = self._session.run(None, feed | {"speed": np.ones(1, np.float32)})
+        return wave.ravel(), durations.ravel().astype(np.int64)
+
+
+class Teacher:
+    """What reads for one of the speakers, with the durations it spoke by: hibari, or Kokoro."""
+
+    def __init__(self, data: SimpleNamespace, speaker: int = 0) -> None:
         sys.path.insert(0, data.teacher)
         from hibari import Hibari, dsp
 
         self._data, self._dsp = data, dsp
+        self._gain = data.gain_other if speaker else data.gain
         self._tts = Hibari(model=data.model, threads=1)
+        name = data.speakers[speaker]
+        self._kokoro = Kokoro(data.kokoro, Path(data.styles) / f"{name}.bin") if speaker else None
+
+    def _say(self, ids: list[int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        if self._kokoro is not None:
+            return self._kokoro(ids)
+        feed = {"ids": np.asarray([ids], np.int64), "speed": np.ones(1, np.float32)}
+        *spectra, durations = self._tts.sess.run(None, feed)
+        return self._dsp.synth(*(part[0] for part in spectra), rng), durations.ravel()
 
     def read(self, text: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Audio int16 in whole frames, and a phoneme id for each 40 ms of it."""
@@ -39,10 +69,8 @@ class Teacher:
         waves, labels = [], []
         for phonemes in self._tts.phonemize(text):
             ids = self._tts.ids(phonemes)
-            feed = {"ids": np.asarray([ids], np.int64), "speed": np.ones(1, np.float32)}
-            *spectra, durations = self._tts.sess.run(None, feed)
-            wave = self._dsp.synth(*(part[0] for part in spectra), rng)
-            spoken = np.repeat(np.asarray(ids, np.uint8), durations.ravel())
+            wave, durations = self._say(ids, rng)
+            spoken = np.repeat(np.asarray(ids, np.uint8), durations)
             waves.append(wave)
             labels.append(np.resize(spoken, len(wave) // UNIT))
         if not waves:
@@ -66,7 +94,7 @@ class Teacher:
         samples[: len(piece)] = piece
         centres = (begin + LABEL // 2 + LABEL * np.arange(2 * count)) // UNIT
         padded = np.append(labels, np.zeros(1, np.uint8))
-        loudened = np.clip(samples * self._data.gain, -1, 1) * 32767
+        loudened = np.clip(samples * self._gain, -1, 1) * 32767
         return loudened.round().astype(np.int16), padded[np.minimum(centres, len(labels))]
 
 
@@ -106,24 +134,24 @@ def read_shard(folder: Path, index: int, teacher: Teacher, lines: list[tuple[int
 
 def work(data: SimpleNamespace, jobs: Any, folder: Path) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
-    teacher = Teacher(data)
+    teachers: dict[int, Teacher] = {}
     while (job := jobs.get()) is not None:
-        read_shard(folder, job[0], teacher, job[1])
-
-
-def num_shards(data: SimpleNamespace, num_lines: int) -> tuple[int, int]:
-    """How many shards hold dev lines, and how many there are in all."""
-    dev = -(-data.num_dev // data.lines_per_shard)
-    return dev, dev - (-(num_lines - data.num_dev) // data.lines_per_shard)
+        speaker = job[1][0][0] // SPEAKER
+        if speaker not in teachers:
+            teachers[speaker] = Teacher(data, speaker)
+        read_shard(folder, job[0], teachers[speaker], job[1])
 
 
 def plan(data: SimpleNamespace) -> list[list[tuple[int, str]]]:
-    """The lines of each shard; no shard mixes dev and train lines."""
-    lines = list(enumerate(Path(data.lines).read_text().splitlines()))
-    lines = lines[: data.max_lines or None]
-    size = data.lines_per_shard
-    parts = lines[: data.num_dev], lines[data.num_dev :]
-    return [part[i : i + size] for part in parts for i in range(0, len(part), size)]
+    """The lines of each shard, dev lines first; no shard mixes them or speakers."""
+    lines = Path(data.lines).read_text().splitlines()[: data.max_lines or None]
+    size, dev, train = data.lines_per_shard, [], []
+    for speaker in range(len(data.speakers)):
+        numbered = list(enumerate(lines, start=speaker * SPEAKER))
+        most = (data.num_dev_other, data.num_lines_other) if speaker else (None, None)
+        dev.append(numbered[: data.num_dev][: most[0]])
+        train.append(numbered[data.num_dev :][: most[1]])
+    return [part[i : i + size] for part in dev + train for i in range(0, len(part), size)]
 
 
 def start_synthesis(args: argparse.Namespace) -> subprocess.Popen[bytes]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from safetensors.torch import load_file
 from torch import Tensor
 
-from recipes.mini_voice.common import DEVICE, initialise, save_half
+from recipes.mini_voice.common import DEVICE, initialise, load_grown, save_half
 from recipes.mini_voice.settings import talker_config
 from vivace.model.talker import Talker
 from vivace.text.tokenizer import TextTokenizer
@@ -38,7 +38,7 @@ def load(talker: Talker, folder: Path) -> None:
     state: dict[str, Tensor] = {}
     for path in sorted(folder.glob("talker_?.safetensors")):
         state |= {name: tensor.float() for name, tensor in load_file(path).items()}
-    talker.load_state_dict(state)
+    load_grown(talker, state)
 
 
 def build(settings: SimpleNamespace, tokenizer: TextTokenizer) -> Talker:

@@ -55,15 +55,24 @@ def save(trainer: CodecTrainer, out: Path) -> None:
     )
 
 
-def restore(trainer: CodecTrainer, folder: Path) -> None:
-    """Load what `save` wrote; averages begin again from the saved vectors."""
+def restore(trainer: CodecTrainer, folder: Path) -> int:
+    """Load what `save` wrote; averages begin again from the saved vectors.
+
+    Returns the number of books that were there: those after them are still to be set.
+    """
     from safetensors.torch import load_file
 
     load_half(folder / "decoder.safetensors", trainer.decoder)
     loaded = {k: v.float() for k, v in load_file(folder / "encoder.safetensors").items()}
+    num_books = len(loaded["books.usage"])
+    for name in ("books.vectors", "books.usage"):
+        now = trainer.state_dict()[name].clone()
+        now[:num_books] = loaded[name].to(now)
+        loaded[name] = now
     trainer.load_state_dict(loaded, strict=False)
     trainer.books.usage.clamp_(min=0.5)
     trainer.books.sums.copy_(trainer.books.vectors * trainer.books.usage[..., None])
+    return num_books
 
 
 class Stage:
@@ -116,7 +125,8 @@ class Stage:
         self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
-    def set_codebooks(self) -> None:
+    def set_codebooks(self, begin: int = 0) -> None:
+        """By k-means, each of what those before it left; from book `begin` on."""
         firsts, rests = [], []
         per_crop = self.config.batch * self.config.crop_frames
         for _ in range(-(-self.config.kmeans_vectors // per_crop)):
@@ -125,10 +135,12 @@ class Stage:
             firsts.append(first.flatten(0, 1))
             rests.append(rest.flatten(0, 1))
         books = self.trainer.books
-        books.initialise(0, torch.cat(firsts))
+        if begin == 0:
+            books.initialise(0, torch.cat(firsts))
         residual = torch.cat(rests)
         for index in range(1, len(books.usage)):
-            books.initialise(index, residual)
+            if index >= begin:
+                books.initialise(index, residual)
             residual = residual - books.quantise(index, residual, learn=False)[1]
 
 
@@ -167,7 +179,9 @@ def run(
     stage = Stage(settings, store, trainer)
     is_quantised = resume is not None
     if resume is not None:
-        restore(trainer, resume)
+        known = restore(trainer, resume)
+        if known < settings.codec.num_quantizers:
+            stage.set_codebooks(known)
     set_lr(stage.optimizer, 1e-6)
     box = TimeBox(seconds or config.seconds)
     step = Step(

@@ -1,0 +1,142 @@
+"""Two speakers in one set of codes, codebooks added to a trained codec, and reading ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from conftest import ROOT
+
+pytest.importorskip("tomllib", reason="the recipe reads TOML with Python 3.11's own library")
+SPEAKERS = 'data.speakers=["heart", "michael"]'
+LINES = [f"Line {number} is here." for number in range(10)]
+
+
+@pytest.fixture
+def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Settings that name a file of lines, two speakers, and tiny sizes."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "lines.txt").write_text("\n".join(LINES))
+    paths = {"lines": tmp_path / "lines.txt", "rare": tmp_path / "none"}
+    return [SPEAKERS, *(f'data.{name}="{path}"' for name, path in paths.items())]
+
+
+def settings_of(overrides: list[str]) -> SimpleNamespace:
+    from recipes.mini_voice.settings import load_settings
+
+    return load_settings(True, overrides)
+
+
+def test_a_shard_is_of_one_speaker_and_dev_lines_come_first(lines: list[str]) -> None:
+    from recipes.mini_voice.synthesize import plan
+
+    other = ["data.num_dev_other=2", "data.num_lines_other=3", "data.lines_per_shard=4"]
+    shards = plan(settings_of([*lines, "data.num_dev=4", *other]).data)
+    numbers = [[number for number, _ in shard] for shard in shards]
+    million = 1_000_000
+    assert numbers == [
+        [0, 1, 2, 3],
+        [million, million + 1],
+        [4, 5, 6, 7],
+        [8, 9],
+        [million + 4, million + 5, million + 6],
+    ]
+    assert shards[-1][0][1] == LINES[4]
+
+
+def test_an_utterance_is_taught_under_the_id_of_who_spoke_it(lines: list[str]) -> None:
+    from recipes.mini_voice.encode import Codes
+    from recipes.mini_voice.rows import build_examples
+    from recipes.mini_voice.settings import talker_config
+
+    from vivace.text.tokenizer import TextTokenizer
+
+    settings = settings_of(lines)
+    tokenizer = TextTokenizer.from_folder(Path(settings.tokenizer.folder))
+    config = talker_config(settings, 512)
+    numbers, frames = np.array([3, 1_000_003]), np.array([6, 5])
+    codes = Codes(np.zeros((11, 6), np.int16), np.zeros(22, np.uint8), numbers, frames, 0)
+    found = build_examples(codes, tokenizer, config, settings, range(2), variants=1)
+    speakers = []
+    for start, length in zip(found.starts, found.lengths, strict=True):
+        ids = set(found.codec[start : start + length].tolist())
+        speakers.append(ids & set(config.spk_id.values()))
+    assert config.spk_id == {"heart": 1500, "michael": 1501}
+    assert speakers == [{1500}, {1501}]
+
+
+def test_a_speaker_goes_on_after_the_last_line_it_read_itself(lines: list[str]) -> None:
+    from recipes.mini_voice.encode import Codes
+    from recipes.mini_voice.more_codes import unread
+
+    data = settings_of([*lines, "data.num_dev=4"]).data
+    none = np.zeros((0, 6), np.int16), np.zeros(0, np.uint8)
+    read = Codes(*none, np.array([0, 7, 1_000_005]), np.zeros(3, np.int64), 1)
+    assert unread(data, read, 0) == [(8, LINES[8]), (9, LINES[9])]
+    assert unread(data, read, 1)[0] == (1_000_006, LINES[6])
+    assert unread(data, Codes(*none, np.array([9]), np.zeros(1), 1), 1)[0][0] == 1_000_004
+
+
+def test_codebooks_are_added_to_a_codec_and_the_first_stay(
+    lines: list[str], tmp_path: Path
+) -> None:
+    """The talker goes on, too; weights of another model are refused."""
+    import torch
+    from recipes.mini_voice import talker_files, train_codec
+
+    from vivace.text.tokenizer import TextTokenizer
+
+    six, eight = settings_of(lines), settings_of([*lines, "codec.num_quantizers=8"])
+    before, after = train_codec.build(six).eval(), train_codec.build(eight).eval()
+    before.books.vectors.normal_()
+    train_codec.save(before, tmp_path)
+    assert train_codec.restore(after, tmp_path) == 6
+    samples = torch.randn(2, 5 * 1920, generator=torch.Generator().manual_seed(1)) * 0.1
+    train_codec.restore(before, tmp_path)  # as it was written, in 16 bit
+    with torch.no_grad():
+        assert before.encode(samples).equal(after.encode(samples)[..., :6])
+    tokenizer = TextTokenizer.from_folder(Path(six.tokenizer.folder))
+    old, new = talker_files.build(six, tokenizer), talker_files.build(eight, tokenizer)
+    talker_files.save(old, tmp_path)
+    talker_files.load(new, tmp_path)
+    assert len(new.code_predictor.lm_head) == len(old.code_predictor.lm_head) + 2
+    deeper = talker_files.build(settings_of([*lines, "talker.num_hidden_layers=2"]), tokenizer)
+    with pytest.raises(SystemExit, match=r"of another model: .*layers"):
+        talker_files.load(deeper, tmp_path)
+
+
+def test_passes_of_one_shape_give_each_utterance_its_own_codes(
+    lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from recipes.mini_voice import more_codes, train_codec
+
+    trainer = train_codec.build(settings_of(lines)).eval()
+    trainer.books.vectors.normal_()
+    rng = np.random.default_rng(2)
+    waves = [(rng.normal(0, 3000, n * 1920)).astype(np.int16) for n in (12, 30, 9, 21, 14)]
+    alone = [more_codes.encode_waves(trainer, [wave])[0] for wave in waves]
+    monkeypatch.setattr(more_codes, "PER_PASS", 2)
+    monkeypatch.setattr(more_codes, "GRID", 8 * 1920)
+    together = more_codes.encode_waves(trainer, waves)
+    assert [len(codes) for codes in together] == [12, 30, 9, 21, 14]
+    for one, many in zip(alone, together, strict=True):
+        # The silence that fills a pass reaches into the last frames alone.
+        assert np.mean(one[:-4] == many[:-4]) > 0.9
+
+
+def test_what_is_read_ahead_comes_in_order_with_its_error(lines: list[str]) -> None:
+    from recipes.mini_voice.more_codes import ahead
+
+    def reading() -> Iterator[list[int]]:
+        yield from ([1], [2, 3])
+        raise SystemExit("a worker ended")
+
+    taken = ahead(reading())  # type: ignore[arg-type]
+    assert [next(taken), next(taken)] == [[1], [2, 3]]
+    with pytest.raises(SystemExit, match="a worker ended"):
+        next(taken)

@@ -5,9 +5,9 @@
 #   recipes/mini_voice/sitting.sh CARRY SECONDS [--smoke]
 #
 # CARRY holds hibari/ (the teacher), lines.txt.gz, rare.txt.gz, encoder.safetensors, leads.npy,
-# codes_a.npy, codes_b.npy and utterances.npz. Writes talker_a.safetensors, talker_b.safetensors and
-# the logs to $OUT; begins from the talker in $TALKER, if that is set. SECONDS is the whole time;
-# new lines are read for 40 % of it.
+# codes_a.npy, codes_b.npy and utterances.npz. Writes talker_a.safetensors, talker_b.safetensors,
+# all codes and the logs to $OUT; begins from the talker in $TALKER, if that is set. SECONDS is the
+# whole time; new lines are read for 40 % of it.
 set -euo pipefail
 carry=$1 seconds=$2 smoke=${3:-}
 out=${OUT:-build/sitting/out} work=${WORK:-/tmp/mini_voice_sitting}
@@ -43,7 +43,7 @@ reading=$!
 # with the old lines alone.
 {
   timeout "$(left 0)" "$python" -m recipes.mini_voice.train_talker "${train[@]}" \
-    --set "train_talker.codes=\"$work/known\"" --set train_talker.lr=3e-4 \
+    --set "train_talker.codes=\"$work/known\"" --set train_talker.lr=1e-4 \
     --set train_talker.final_lr=1.0 --resume "$work/known" --out "$work/first" \
     --until "$(left 60)" || cp "$work"/known/talker_?.safetensors "$work/first/"
   touch "$work/first/done"
@@ -59,6 +59,7 @@ wait $first
 for part in first last; do
   [ -f "$work/$part/talker_b.safetensors" ] && cp "$work/$part"/talker_?.safetensors "$out/"
   cat "$work/$part/log.jsonl" || true
-done > "$out/sitting6.jsonl"
+done > "$out/sitting.jsonl"
+cp "$codes"/{codes_a.npy,codes_b.npy,utterances.npz} "$out/"  # the next sitting reads on from there
 tail -n 3 "$out/read.log" && ls -l "$out"
 [ -f "$work/last/done" ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,17 +37,44 @@ def test_a_shard_is_of_one_speaker_and_dev_lines_come_first(lines: list[str]) ->
     from recipes.mini_voice.synthesize import plan
 
     other = ["data.num_dev_other=2", "data.num_lines_other=3", "data.lines_per_shard=4"]
+    # Shards of other speakers are an eighth as long.
     shards = plan(settings_of([*lines, "data.num_dev=4", *other]).data)
     numbers = [[number for number, _ in shard] for shard in shards]
     million = 1_000_000
     assert numbers == [
         [0, 1, 2, 3],
-        [million, million + 1],
+        [million],
+        [million + 1],
         [4, 5, 6, 7],
         [8, 9],
-        [million + 4, million + 5, million + 6],
+        [million + 4],
+        [million + 5],
+        [million + 6],
     ]
-    assert shards[-1][0][1] == LINES[4]
+    assert shards[-1][0][1] == LINES[6]
+
+
+def test_reading_ends_when_it_is_told_and_late_shards_are_not_taken(
+    lines: list[str], tmp_path: Path
+) -> None:
+    from recipes.mini_voice.store import Store
+    from recipes.mini_voice.synthesize import STOP, work
+
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    data = settings_of([*lines, f'data.shards="{shards}"']).data
+    (shards / STOP).touch()
+    jobs: queue.SimpleQueue[object] = queue.SimpleQueue()
+    jobs.put((0, [(0, LINES[0])]))
+    work(data, jobs, shards)  # there is no teacher: reading would fail
+    assert not list(shards.glob("*.npz"))
+    store = Store(data, 6)
+    assert not store.is_complete
+    store.close()
+    np.savez(shards / "00000.npz", audio=np.zeros(1920, np.int16), labels=np.zeros(2, np.uint8),
+             lines=np.array([0], np.int32), frames=np.array([1], np.int32))  # fmt: skip
+    store.poll()
+    assert (store.is_complete, store.dev.num_frames) == (True, 0)
 
 
 def test_an_utterance_is_taught_under_the_id_of_who_spoke_it(lines: list[str]) -> None:

@@ -6,8 +6,9 @@
 #
 # CARRY holds hibari/ (the teacher), lines.txt.gz, rare.txt.gz, encoder.safetensors, leads.npy,
 # codes_a.npy, codes_b.npy and utterances.npz. Writes talker_a.safetensors, talker_b.safetensors,
-# all codes and the logs to $OUT; begins from the talker in $TALKER, if that is set. SECONDS is the
-# whole time; new lines are read for 40 % of it.
+# all codes and the logs to $OUT; begins from the talker in $TALKER, if that is set, and takes the
+# settings in $SETS (section.key=value, without spaces). SECONDS is the whole time; new lines are
+# read for 40 % of it.
 set -euo pipefail
 carry=$1 seconds=$2 smoke=${3:-}
 out=${OUT:-build/sitting/out} work=${WORK:-/tmp/mini_voice_sitting}
@@ -31,6 +32,7 @@ import_asset(ASSET, Path('$work/known'))"
 common=(--set "data.lines=\"$work/lines.txt\"" --set "data.rare=\"$work/rare.txt\""
   --set "data.teacher=\"$carry/hibari\""
   --set "data.model=\"$carry/hibari/hibari/assets/hibari_durations.onnx\"")
+for item in ${SETS:-}; do common+=(--set "$item"); done
 train=("${common[@]}" --set train_talker.streaming_fraction=0.3 --set train_talker.num_samples=0)
 [ -n "$smoke" ] && train+=(--set train_talker.rows_per_step=512 --set train_talker.predictor_frames=64
   --set train_talker.num_dev=8)

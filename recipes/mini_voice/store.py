@@ -118,6 +118,10 @@ class Store:
             self.starts[:count] = torch.tensor(self.train.starts, device=DEVICE)
             self.limits.copy_(torch.tensor([self.train.num_frames, count], dtype=torch.float64))
 
+    def close(self) -> None:
+        """Take no more shards: what was not encoded with the others would have no codes."""
+        self._pending = []
+
     def wait(self, *, complete: bool = False, timeout: float = 300.0) -> None:
         begun = time.perf_counter()
         while not (self.is_complete if complete else self.hours >= self._min_hours):

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,24 +22,37 @@ from recipes.mini_voice.lines import SPEAKER
 from recipes.mini_voice.settings import FRAME, LABEL, SAMPLE_RATE, load_settings, parser
 
 UNIT = 600  # samples of one unit of the teacher's durations
+STOP = "stop"  # a file among the shards that ends the reading
 
 
 class Kokoro:
-    """A voice of Kokoro-82M: ids, which are hibari's, to audio and durations."""
+    """A voice of Kokoro-82M: ids, which are hibari's, to audio and durations; on a GPU by torch."""
 
     def __init__(self, model: str, style: Path) -> None:
+        from recipes.mini_voice.common import DEVICE  # hibari's workers need no torch
+
+        self._run = self._by_torch(model) if DEVICE.type == "cuda" else self._by_cpu(model)
+        self._styles = np.fromfile(style, np.float32).reshape(-1, 1, 256)  # by number of phonemes
+
+    @staticmethod
+    def _by_torch(model: str) -> Callable[..., list[np.ndarray]]:
+        from recipes.mini_voice.onnx_graph import OnnxGraph
+
+        return OnnxGraph(Path(model))
+
+    @staticmethod
+    def _by_cpu(model: str) -> Callable[..., list[np.ndarray]]:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        providers = ["CPUExecutionProvider"]
-        self._session = onnxruntime.InferenceSession(model, options, providers=providers)
-        self._styles = np.fromfile(style, np.float32).reshape(-1, 1, 256)  # by number of phonemes
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return lambda **feed: session.run(None, feed)
 
     def __call__(self, ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
         style = self._styles[min(len(ids) - 2, len(self._styles) - 1)]
-        feed = {"tokens": np.asarray([ids], np.int64), "style": style}
-        wave, durations = self._session.run(None, feed | {"speed": np.ones(1, np.float32)})
+        tokens, speed = np.asarray([ids], np.int64), np.ones(1, np.float32)
+        wave, durations = self._run(tokens=tokens, style=style, speed=speed)
         return wave.ravel(), durations.ravel().astype(np.int64)
 
 
@@ -135,7 +148,7 @@ def read_shard(folder: Path, index: int, teacher: Teacher, lines: list[tuple[int
 def work(data: SimpleNamespace, jobs: Any, folder: Path) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     teachers: dict[int, Teacher] = {}
-    while (job := jobs.get()) is not None:
+    while (job := jobs.get()) is not None and not (folder / STOP).exists():
         speaker = job[1][0][0] // SPEAKER
         if speaker not in teachers:
             teachers[speaker] = Teacher(data, speaker)
@@ -145,13 +158,19 @@ def work(data: SimpleNamespace, jobs: Any, folder: Path) -> None:
 def plan(data: SimpleNamespace) -> list[list[tuple[int, str]]]:
     """The lines of each shard, dev lines first; no shard mixes them or speakers."""
     lines = Path(data.lines).read_text().splitlines()[: data.max_lines or None]
-    size, dev, train = data.lines_per_shard, [], []
+    dev, train = [], []
     for speaker in range(len(data.speakers)):
         numbered = list(enumerate(lines, start=speaker * SPEAKER))
         most = (data.num_dev_other, data.num_lines_other) if speaker else (None, None)
         dev.append(numbered[: data.num_dev][: most[0]])
         train.append(numbered[data.num_dev :][: most[1]])
-    return [part[i : i + size] for part in dev + train for i in range(0, len(part), size)]
+    # Kokoro is slow, and what is not read when the time is over is lost by the shard.
+    sizes = [data.lines_per_shard, *[max(1, data.lines_per_shard // 8)] * len(data.speakers[1:])]
+    return [
+        part[i : i + size]
+        for part, size in zip(dev + train, 2 * sizes, strict=True)
+        for i in range(0, len(part), size)
+    ]
 
 
 def start_synthesis(args: argparse.Namespace) -> subprocess.Popen[bytes]:
@@ -168,6 +187,7 @@ def main() -> None:
     data = load_settings(args.smoke, args.set).data
     begun, folder = time.perf_counter(), Path(data.shards)
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / STOP).unlink(missing_ok=True)
     context = multiprocessing.get_context("spawn")
     jobs = context.Queue()
     shards = plan(data)

@@ -5,18 +5,21 @@ Later runs go on with `train_gan` alone: encoder, codebooks and codes stay as th
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from recipes.mini_voice import encode, train_codec, train_gan
 from recipes.mini_voice.common import Log
 from recipes.mini_voice.settings import load_settings, parser
 from recipes.mini_voice.store import Store
-from recipes.mini_voice.synthesize import start_synthesis
+from recipes.mini_voice.synthesize import STOP, start_synthesis
 
 
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--codec-seconds", type=float)
+    options.add_argument("--wait", type=float, default=300.0, help="seconds more for reading")
     options.add_argument("--until", type=float, required=True, help="seconds, everything written")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
@@ -27,7 +30,9 @@ def main() -> None:
         settings, store, log, args.out,
         seconds=args.codec_seconds, use_graph=use_graph, resume=args.resume,
     )  # fmt: skip
-    store.wait(complete=True)
+    store.wait(complete=True, timeout=args.wait)
+    store.close()
+    (Path(settings.data.shards) / STOP).touch()
     log("encode", hours=store.hours, utterances=len(store.train.lines))
     for part in (store.dev, store.train):
         part.codes = encode.encode_part(trainer, part)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import socket
 import sys
 import time
@@ -36,12 +37,15 @@ async def connect(port: int, size: int | None = None) -> socket.socket:
     return connection
 
 
-async def until_cut(began: float, connection: socket.socket, give_up_s: float) -> float | None:
+async def until_cut(
+    began: float, connection: socket.socket, give_up_s: float, wait_s: float
+) -> float | None:
     """A byte now and then, and whatever is answered read, until the server closes."""
     loop, left = asyncio.get_running_loop(), asyncio.Event()
 
     async def send() -> None:
         with contextlib.suppress(OSError):
+            await asyncio.sleep(wait_s)
             while True:
                 await asyncio.sleep(TRICKLE_S)
                 await loop.sock_sendall(connection, b"x")
@@ -77,7 +81,11 @@ async def main(
         await asyncio.get_running_loop().sock_sendall(connection, told)
         await asyncio.sleep(ARRIVAL_S)
     print("open", flush=True)  # noqa: T201
-    kept = await asyncio.gather(*(until_cut(*each, give_up_s) for each in (*headers, *bodies)))
+    # Each in a rhythm of its own: all at once they would take a core from the server ever so often.
+    waits_s = [TRICKLE_S * n / (num_headers + num_bodies) for n in range(num_headers + num_bodies)]
+    random.Random(7).shuffle(waits_s)
+    slow = zip((*headers, *bodies), waits_s, strict=True)
+    kept = await asyncio.gather(*(until_cut(*each, give_up_s, wait_s) for each, wait_s in slow))
     print(json.dumps({"headers": kept[:num_headers], "bodies": kept[num_headers:]}), flush=True)  # noqa: T201
     sys.stdin.readline()  # readers stay until they are told
 

@@ -26,16 +26,17 @@ from vivace.engine.engine import Load
 from vivace.serve.settings import ServeSettings
 
 NUM_SLOTS, MAX_QUEUE = 4, 4
-NUM_FRAMES = 25
+NUM_FRAMES = 180
+FULL_AFTER_S = 2.0
 NUM_BYTES = NUM_FRAMES * 1_920 * 2
 BODY = {"input": "Hello there.", "response_format": "pcm"}
 CLIENT = Path(__file__).parent / "load_client.py"
 
 
 @contextmanager
-def opened(tmp_path: Path, step_s: float = 0.0) -> Iterator[tuple[Running, ScriptedSpeech]]:
+def opened(tmp_path: Path, frame_s: float = 0.0) -> Iterator[tuple[Running, ScriptedSpeech]]:
     backend = ScriptedSpeech(
-        default=Plan(NUM_FRAMES), step_s=step_s, max_streams=NUM_SLOTS, max_queue=MAX_QUEUE
+        default=Plan(NUM_FRAMES), frame_s=frame_s, max_streams=NUM_SLOTS, max_queue=MAX_QUEUE
     )
     settings = ServeSettings(port=0, voices=tmp_path, max_queue=MAX_QUEUE)
     with running(settings, backend.load) as server:
@@ -106,7 +107,6 @@ class Offered:
     """What became of requests that came for so many seconds."""
 
     outcomes: list[dict[str, Any]]
-    seconds: float
 
     @property
     def taken(self) -> list[dict[str, Any]]:
@@ -118,10 +118,19 @@ class Offered:
 
     @property
     def per_s(self) -> float:
-        """Speeches that were whole, a second from the first's arrival to the last's end."""
-        whole = [each for each in self.taken if each["num_bytes"] == NUM_BYTES]
-        first, last = min(e["due"] for e in whole), max(e["ended"] for e in whole)
-        return len(whole) / max(self.seconds, last - first)
+        """Whole speeches a second, once the slots are full and while more are asked for.
+
+        Of those that begin before or end after that, the part within it counts.
+        """
+        begins = min(each["due"] for each in self.outcomes) + FULL_AFTER_S
+        ends = max(each["due"] for each in self.outcomes)
+        spans = [(e["due"] + e["answered_s"], e["ended"]) for e in self.whole]
+        parts = [(min(end, ends) - max(first, begins)) / (end - first) for first, end in spans]
+        return sum(max(0.0, part) for part in parts) / (ends - begins)
+
+    @property
+    def whole(self) -> list[dict[str, Any]]:
+        return [each for each in self.taken if each["num_bytes"] == NUM_BYTES]
 
     def p99_ms(self, outcomes: list[dict[str, Any]]) -> float:
         return 1e3 * percentile([each["answered_s"] for each in outcomes], 0.99)
@@ -132,13 +141,23 @@ def offer(server: Running, seconds: float, *load: str) -> Offered:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     outcomes = json.loads(done.stdout)
     assert {each["status"] for each in outcomes} <= {200, 429}
-    return Offered(outcomes, seconds)
+    return Offered(outcomes)
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.25])
+def test_a_rate_does_not_depend_on_when_speeches_begin(apart_s: float) -> None:
+    """Four slots, a second each; together or one after the other."""
+    starts = [turn + apart_s * slot for turn in range(12) for slot in range(4)]
+    spoken = {"status": 200, "num_bytes": NUM_BYTES, "answered_s": 0.0}
+    outcomes = [{**spoken, "due": start, "ended": start + 1.0} for start in starts]
+    assert Offered(outcomes).per_s == pytest.approx(4.0)
+    assert Offered(outcomes[::2]).per_s == pytest.approx(2.0, rel=0.1)
 
 
 @pytest.mark.slow  # on a machine with nothing else to do
 def test_those_who_are_taken_do_not_notice_those_who_are_refused(tmp_path: Path) -> None:
     seconds, missed = 15.0, list[str]()
-    with opened(tmp_path, step_s=0.1) as (server, _):
+    with opened(tmp_path, frame_s=0.0055) as (server, _):
         offer(server, 2.0, "--at-once", str(NUM_SLOTS))
         full = offer(server, seconds, "--at-once", str(NUM_SLOTS + MAX_QUEUE))
         assert not full.refused
@@ -174,7 +193,7 @@ def test_those_who_are_taken_do_not_notice_those_who_are_refused(tmp_path: Path)
 def test_a_server_that_takes_everybody_lets_them_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(tmp_path, step_s=0.1) as (server, _):
+    with opened(tmp_path, frame_s=0.0055) as (server, _):
         full = offer(server, 6.0, "--at-once", str(NUM_SLOTS + MAX_QUEUE))
         monkeypatch.setattr(Load, "is_full", property(lambda load: False))
         offered = offer(server, 6.0, "--rate", str(10 * full.per_s))

@@ -62,6 +62,7 @@ class ScriptedSpeech(Immediate):
     max_queue: int = 64
     live: LiveMode = "word"  # as a released checkpoint
     step_s: float = 0.0  # a turn takes so long
+    frame_s: float = 0.0  # and so much more for each of its frames
     plans: dict[int, Plan] = field(default_factory=dict)  # by seed
     default: Plan = field(default_factory=Plan)
     lives: dict[Slot, Life] = field(default_factory=dict)
@@ -103,7 +104,7 @@ class ScriptedSpeech(Immediate):
         self.is_open.wait(120)
         if self.pause_at is not None and self.num_made >= self.pause_at:
             self.is_over.wait(self.pause_s)
-        time.sleep(self.step_s)
+        time.sleep(self.step_s + self.frame_s * num_frames)
         if self.broken is not None:
             raise self.broken
         self.num_steps += 1

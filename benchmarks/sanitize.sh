@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Our kernels under compute-sanitizer (memcheck and racecheck, or SANITIZE_TOOLS), small runs, about two minutes, each
-# for SANITIZE_SECONDS at most: one line for each tool and part, and the logs in $OUT. The tool is looked for in the CUDA toolkit and in the wheel nvidia-cuda-sanitizer-api,
-# installed or as a file in carry/sanitizer. Two controls with an error show that it finds such errors.
+# Our kernels under compute-sanitizer (memcheck and racecheck, or SANITIZE_TOOLS), small runs, each for SANITIZE_SECONDS
+# at most: one line for each tool and part, and the logs in $OUT. The tool is looked for in the CUDA toolkit and in the
+# wheel nvidia-cuda-sanitizer-api, installed or as a file in carry/sanitizer. Two controls with an error show that it
+# finds such errors.
 set -uo pipefail
 export PYTHONUNBUFFERED=1 PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTORCH_NO_CUDA_MEMORY_CACHING=1
 limit=${SANITIZE_SECONDS:-60}

@@ -5,9 +5,9 @@
 
 `tiny` is a folder that scripts/make_tiny_checkpoints.py has written. `apart` is `fused` without
 programmatic dependent launch. `memory` and `race` are controls: kernels with such an error, which
-the sanitizer must find. `small` is the least that runs every kernel, for racecheck, which takes
-hundreds of times as long. Products and convolutions of PyTorch run on the CPU: racecheck dies of an
-internal error in NVIDIA's own kernels for them.
+the sanitizer must find. `small` is the least that runs every kernel, for racecheck, which is much
+slower. Products and convolutions of PyTorch run on the CPU: with them on the GPU racecheck died of
+an internal error before it came to our kernels.
 """
 
 from __future__ import annotations

@@ -213,7 +213,8 @@ class _Rows:
         )
 
     def _codes(self) -> NDArray[np.int64]:
-        codes = np.full((len(self.text), self.config.talker_config.num_code_groups), NO_CODE)
+        shape = len(self.text), self.config.talker_config.num_code_groups
+        codes = np.full(shape, NO_CODE, dtype=np.int64)
         codes[:, 0] = self.first_codes
         if self.reference is not None:
             codes[self.reference_row : self.reference_row + len(self.reference)] = self.reference

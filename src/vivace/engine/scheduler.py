@@ -93,7 +93,7 @@ class Scheduler:
 
         While the last frames are rendered, the next ones are made ahead.
         """
-        admitted = list[Utterance]()
+        admitted = []
         while self.queue and self._has_slot():
             self.running.append(self.queue.popleft())
             admitted.append(self.running[-1])

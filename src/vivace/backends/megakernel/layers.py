@@ -16,7 +16,7 @@ from vivace.model.talker import Qwen3TTS
 
 class MegakernelLayers(FusedLayers):
     name = "megakernel"
-    frames_per_graph = 4  # its kernels are few, so what lies between two graphs counts
+    frames_per_graph = 4  # as many as are queued at a time: one launch for the host
 
     def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
         super().__init__(model, table)

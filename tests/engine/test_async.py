@@ -288,6 +288,21 @@ def test_a_backend_that_fails_again_and_again_is_rebuilt_and_speech_goes_on() ->
         wait_until_empty(tts.engine, fresh)
 
 
+def test_a_rebuilt_backend_leaves_no_frozen_heap_behind() -> None:
+    broken = SpeakingBackend(broken=RuntimeError("a kernel failed"))
+    with broken.load() as tts:
+        tts.engine._rebuild = SpeakingBackend
+        gc.freeze()  # as `vivace serve` does, and then the old backend could not be collected
+        try:
+            for seed in range(3):
+                with pytest.raises(EngineError, match="a kernel failed"):
+                    tts.speak("Hello.", seed=seed)
+            assert len(tts.speak("Hello.", seed=7).codes) == 12
+            assert gc.get_freeze_count() == 0
+        finally:
+            gc.unfreeze()
+
+
 def test_faults_between_good_turns_do_not_rebuild_the_backend() -> None:
     backend = SpeakingBackend()
     with backend.load() as tts:

@@ -82,7 +82,7 @@ def test_bad_chunk_sizes_are_refused_and_harm_no_other_stream(tts: TTS) -> None:
 def test_seeds_that_are_drawn_can_be_read_by_what_knows_floats_only(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vivace.tts.secrets.randbelow", lambda below: below - 1)
+    monkeypatch.setattr("vivace.engine.loaded.secrets.randbelow", lambda below: below - 1)
     assert tts.speak(TEXT, max_frames=1).usage.seed == 2**53 - 1
     assert tts.speak(TEXT, max_frames=1, seed=2**63 - 1).usage.seed == 2**63 - 1
 

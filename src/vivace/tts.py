@@ -7,11 +7,9 @@ with TTS.load("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice") as tts:
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -22,30 +20,27 @@ from vivace.backends import Capacity, build_backend
 from vivace.backends.base import CodecPrecision
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.device import can_fork, pick_device, pick_dtype, pick_threads, use_threads
-from vivace.dialogue.make import cast_lines, make_dialogue
+from vivace.dialogue.make import make_dialogue, open_dialogue
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue, Timing
 from vivace.engine.async_stream import AsyncStream, Bells
 from vivace.engine.batch import BatchReport, check_item, speak_batch, speak_once
-from vivace.engine.chunks import RAMP, TOGETHER, WHOLE, ChunkFrames, chunk_sizes
+from vivace.engine.chunks import RAMP, TOGETHER, WHOLE, ChunkFrames
 from vivace.engine.engine import Engine
+from vivace.engine.loaded import LoadedCheckpoint, Parts
 from vivace.engine.options import SpeakOptions, StreamOptions, check_names
 from vivace.engine.progress import show_batch, show_progress
 from vivace.engine.scheduler import EngineLimits, Profile
-from vivace.engine.stream import Stream, StreamSettings, Wake
-from vivace.errors import ClosedError, RequestError, TTSError, UnsupportedRequestError
-from vivace.model.codec import Codec
-from vivace.model.config import ModelType
+from vivace.engine.stream import Stream, Wake
+from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.model.fp8 import Weights, check_weights
-from vivace.model.talker import Qwen3TTS
 from vivace.prompt import AUTO_LANGUAGE, TextLayout
-from vivace.script.prompts import SERVED_BY, PromptWriter
+from vivace.script.prompts import SERVED_BY
 from vivace.script.request import Request, as_pieces
-from vivace.speech import NUM_DRAWN_SEEDS, LiveMode, SamplingParams
+from vivace.speech import LiveMode
 from vivace.text.lexicon import Lexicon, LexiconSource
 from vivace.text.tokenizer import TextTokenizer
-from vivace.timing.timer import Timer
 from vivace.voices.cache import EnrolmentCache
 from vivace.voices.enroll import enroll, enroll_once
 from vivace.voices.find import Unenrolled, VoiceSource, find_voice
@@ -61,14 +56,10 @@ FP8_BACKEND = "megakernel"  # the one that reads them in their own format
 LONG_TEXT = 2_000  # characters that are not split and normalized in an event loop's thread
 
 
-class TTS:
+class TTS(LoadedCheckpoint):
     """A loaded checkpoint that speaks."""
 
-    checkpoint: Checkpoint
     lexicon: Lexicon | None  # how some words are read, in every text
-    _writer: PromptWriter
-    _parts: tuple[Qwen3TTS, Codec, Engine] | None  # None: closed
-    _timer: Timer | None  # of words, once they are asked for
     _bells: Bells
 
     def __init__(self) -> None:
@@ -79,17 +70,12 @@ class TTS:
         cls,
         checkpoint: Checkpoint,
         tokenizer: TextTokenizer,
-        model: Qwen3TTS,
-        codec: Codec,
-        engine: Engine,
+        parts: Parts,
         lexicon: Lexicon | None = None,
     ) -> TTS:
         tts = cls.__new__(cls)
-        tts.checkpoint = checkpoint
-        tts.lexicon = lexicon
-        tts._writer = PromptWriter(checkpoint.config, tokenizer)
-        tts._parts = (model, codec, engine)
-        tts._timer, tts._bells = None, Bells()
+        LoadedCheckpoint.__init__(tts, checkpoint, tokenizer, parts)
+        tts.lexicon, tts._bells = lexicon, Bells()
         return tts
 
     @classmethod
@@ -165,68 +151,9 @@ class TTS:
             log.warning("backend %s reads fp8 weights no faster; %s does", first.name, FP8_BACKEND)
         can_be_forked = can_fork(where, threads)
         engine = Engine(first, limits, threads=threads, can_fork=can_be_forked, rebuild=build)
-        tts = cls._put_together(checkpoint, tokenizer, model, codec, engine, words)
+        tts = cls._put_together(checkpoint, tokenizer, Parts(model, codec, engine), words)
         log.info("loaded %r", tts)
         return tts
-
-    # -- what it is --------------------------------------------------------------------------
-
-    @property
-    def model_type(self) -> ModelType:
-        return self.checkpoint.config.tts_model_type
-
-    @property
-    def speakers(self) -> list[str]:
-        """The preset voices; empty unless the checkpoint is of type custom_voice."""
-        return sorted(self.checkpoint.config.talker_config.spk_id)
-
-    @property
-    def languages(self) -> list[str]:
-        """What `language` may be: `auto`, the languages, and dialects where there are any."""
-        return [AUTO_LANGUAGE, *sorted(self.checkpoint.config.talker_config.codec_language_id)]
-
-    @property
-    def sample_rate(self) -> int:
-        return self.checkpoint.codec_config.output_sample_rate
-
-    @property
-    def sampling(self) -> SamplingParams:
-        """The checkpoint's own sampling defaults."""
-        return self.checkpoint.sampling
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that runs the backend: running and waiting streams, time per stage."""
-        return self._open_parts()[2]
-
-    @property
-    def tokenizer(self) -> TextTokenizer:
-        return self._writer.tokenizer
-
-    @property
-    def codec(self) -> Codec:
-        """Samples to codes and back."""
-        return self._open_parts()[1]
-
-    @property
-    def device(self) -> torch.device:
-        return self._open_parts()[0].device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._open_parts()[0].dtype
-
-    def __repr__(self) -> str:
-        name = f"{self.model_type} {self.checkpoint.folder.name}"
-        if self._parts is None:
-            return f"<TTS {name}, closed>"
-        model, _, engine = self._parts
-        dtype = str(model.dtype).removeprefix("torch.")
-        if model.weights == "fp8":
-            dtype += " with weights in fp8"
-        return f"<TTS {name} on {model.device} in {dtype}, backend {engine.backend.name}>"
-
-    # -- what it does ------------------------------------------------------------------------
 
     @overload
     def speak(self, text: str | Iterator[str], **options: Unpack[SpeakOptions]) -> Audio: ...
@@ -333,31 +260,20 @@ class TTS:
         are clipped. Voices and texts are checked before anything is spoken.
         """
         self._check_dialogue()
-        script, timing = (
-            DialogueScript.of(lines, voices or {}),
-            Timing(gap_s=gap_s, overlap_s=overlap_s),
-        )
+        script = DialogueScript.of(lines, voices or {})
+        timing = Timing(gap_s=gap_s, overlap_s=overlap_s)
         settled: dict[str, Any] = {"trim": True, **options}
         if settled.get("lexicon") is not None:
             settled["lexicon"] = Lexicon.of(settled["lexicon"])  # a file is read once
-        speakers, texts = cast_lines(script, settled, self.speakers, self.voice)
-
-        def open_line(number: int) -> Stream:
-            try:
-                return self._open(texts[number][0], **texts[number][1])
-            except TTSError as error:
-                error.args = (f"{script.lines[number].where}: {error}",)
-                raise
-
-        for number in range(len(texts)):
-            open_line(number).close()
-        return DialogueStream(
-            script.lines,
-            speakers,
+        return open_dialogue(
+            script,
             timing,
-            open_line,
+            settled,
+            presets=self.speakers,
+            get_voice=self.voice,
+            open_stream=self._open,
             sample_rate=self.sample_rate,
-            looks_ahead=self._open_parts()[2].num_together > 1,
+            looks_ahead=self.engine.num_together > 1,
         )
 
     def _check_dialogue(self) -> None:
@@ -450,36 +366,6 @@ class TTS:
             wake=wake,
         )
 
-    def open(
-        self,
-        request: Request,
-        sampling: Mapping[str, Any],
-        *,
-        chunk_frames: ChunkFrames = RAMP,
-        guard: bool = True,
-        speed: float = 1.0,
-        timings: bool = False,
-        wake: Wake | None = None,
-    ) -> Stream:
-        """Open a stream for a ready-made request.
-
-        `stream` and the classes of `vivace.compat` end here. Nothing is filled in: no default
-        voice, and `instruct` reaches any checkpoint. With `wake` it is read in steps.
-        """
-        model, _, engine = self._open_parts()
-        if timings and self._timer is None:
-            self._timer = Timer(model)
-        settings = StreamSettings(
-            sampling=self._settle_sampling(sampling),
-            sizes=chunk_sizes(chunk_frames),
-            speed=speed,
-            is_guarded=guard,
-            is_limited="max_frames" in sampling,
-        )
-        config = self.checkpoint.codec_config
-        timer = self._timer if timings else None
-        return Stream(engine, self._writer, config, request, settings, wake=wake, timer=timer)
-
     def _speak_all(
         self, texts: Sequence[str], options: dict[str, Any], report: BatchReport | None
     ) -> list[Audio]:
@@ -495,7 +381,7 @@ class TTS:
         name: Callable[[int], str] = "text {} of the batch".format,
     ) -> list[Audio]:
         """Each text with its own options."""
-        _, _, engine = self._open_parts()
+        engine = self.engine
         shared: dict[str, Any] = {}
         if engine.num_together > 1:
             shared["chunk_frames"] = TOGETHER
@@ -564,42 +450,9 @@ class TTS:
             )
         return found
 
-    def warmup(self) -> None:
-        """Compile and capture what the first request would otherwise wait for."""
-        engine = self.engine
-        engine.call(engine.backend.warmup)
-
-    def close(self) -> None:
-        """Free the weights; speaking afterwards is a ClosedError."""
-        if self._parts is not None:
-            self._parts[2].close()
-        self._parts = self._timer = None
-
-    def __enter__(self) -> TTS:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _open_parts(self) -> tuple[Qwen3TTS, Codec, Engine]:
-        if self._parts is None:
-            raise ClosedError("this TTS was closed; load it again to speak")
-        self._parts[2].check_process()
-        return self._parts
-
     def _settle_lexicons(self, lexicon: LexiconSource | None) -> tuple[Lexicon, ...]:
         """The request's own, then that of `load`."""
         own = None if lexicon is None else Lexicon.of(lexicon)
         if own is not None:
             own.check_languages(self.languages)
         return tuple(one for one in (own, self.lexicon) if one is not None)
-
-    def _settle_sampling(self, changes: Mapping[str, Any]) -> SamplingParams:
-        if changes.get("seed", self.sampling.seed) is None:
-            changes = {**changes, "seed": secrets.randbelow(NUM_DRAWN_SEEDS)}
-        return self.sampling.replace(**changes)

@@ -1,4 +1,4 @@
-"""Speaks a dialogue: looks its voices up, has all lines made together, and lays them in time."""
+"""Speaks a dialogue, whole or as a stream: looks its voices up and has its lines made."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 from vivace.audio.clip import Audio
 from vivace.dialogue.cast import find_cast
 from vivace.dialogue.script import DialogueScript
+from vivace.dialogue.stream import DialogueStream, LineStream
 from vivace.dialogue.talk import Dialogue, Timing, arrange
-from vivace.errors import RequestError
+from vivace.errors import RequestError, TTSError
 from vivace.speech import MAX_SEED, as_whole_number
 from vivace.voices.find import VoiceSource
 from vivace.voices.voice import Voice
@@ -35,6 +36,40 @@ def make_dialogue(
     audios = speak(texts, lambda number: script.lines[number].where)
     wall_s = time.perf_counter() - began
     return arrange(script.lines, speakers, audios, timing, wall_s=wall_s)
+
+
+def open_dialogue(
+    script: DialogueScript,
+    timing: Timing,
+    options: dict[str, Any],
+    *,
+    presets: Collection[str],
+    get_voice: Callable[[VoiceSource], str | Voice],
+    open_stream: Callable[..., LineStream],
+    sample_rate: int,
+    looks_ahead: bool,
+) -> DialogueStream:
+    """`open_stream` takes a text and its options; every line is checked by opening it once."""
+    speakers, texts = cast_lines(script, options, presets, get_voice)
+
+    def open_line(number: int) -> LineStream:
+        text, own = texts[number]
+        try:
+            return open_stream(text, **own)
+        except TTSError as error:
+            error.args = (f"{script.lines[number].where}: {error}",)
+            raise
+
+    for number in range(len(texts)):
+        open_line(number).close()
+    return DialogueStream(
+        script.lines,
+        speakers,
+        timing,
+        open_line,
+        sample_rate=sample_rate,
+        looks_ahead=looks_ahead,
+    )
 
 
 def cast_lines(

@@ -11,6 +11,7 @@ from vivace.backends import BackendEntry, Capacity, survey
 from vivace.cli.bench.latency import Subject
 from vivace.cli.bench.load import measure_throughput
 from vivace.engine.engine import Engine
+from vivace.engine.loaded import Parts
 from vivace.engine.scheduler import EngineLimits
 from vivace.errors import BackendError
 from vivace.tts import TTS
@@ -44,7 +45,8 @@ def _measure(
         raise BackendError(str(refusals[min(batches)]))
     backend = entry.build(model, codec, Capacity(max_streams=fitting[-1]))
     engine = Engine(backend, EngineLimits(max_streams=fitting[-1]))
-    tts = TTS._put_together(subject.tts.checkpoint, subject.tts.tokenizer, model, codec, engine)
+    parts = Parts(model, codec, engine)
+    tts = TTS._put_together(subject.tts.checkpoint, subject.tts.tokenizer, parts)
     last_s, last = 0.0, 1
     with tts:
         for count in fitting:

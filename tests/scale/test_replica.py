@@ -143,8 +143,8 @@ def test_a_replica_whose_model_is_lost_asks_to_be_replaced(tmp_path: Path) -> No
             entry.is_broken = False
             entry.is_full = True  # a busy replica must not be replaced
             replica.check()
-            assert replica.context.models.on_lost is not None
-            replica.context.models.on_lost(EngineError("it cannot be loaded again"))
+            assert replica.context.models.recovery.on_lost is not None
+            replica.context.models.recovery.on_lost(EngineError("it cannot be loaded again"))
             with pytest.raises(EngineError, match="cannot be loaded again"):
                 replica.check()
 

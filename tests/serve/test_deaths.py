@@ -209,7 +209,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 def wait_for_death(server: Running, number: int) -> None:
     """Until so many were counted, and another engine is there."""
     models = server.context.models
-    wait_until(lambda: models.deaths.num_recent == number and models.is_ready)
+    wait_until(lambda: models.recovery.deaths.num_recent == number and models.is_ready)
 
 
 @contextmanager
@@ -271,7 +271,7 @@ def test_a_dead_engine_is_not_ready_before_anybody_has_probed_it(
 def kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_before: int) -> None:
     """Once, after so many deaths; the server ends."""
     with mortal(tmp_path, monkeypatch) as (server, _):
-        server.context.models.deaths.load([time.time() - 60] * num_before)
+        server.context.models.recovery.deaths.load([time.time() - 60] * num_before)
         assert speak(server.url, seed=DEADLY).status_code == 500
         wait_until(server.loop.is_closed)
 
@@ -296,9 +296,9 @@ def test_a_backend_that_is_rebuilt_within_its_engine_is_a_death_too(
         engine = loaded[0].engine
         engine.num_rebuilds += 1
         model = server.context.models.loaded()[0]
-        server.loop.call_soon_threadsafe(server.context.models.suspect, model, "digest")
-        wait_until(lambda: server.context.models.deaths.num_recent == 1)
-        assert list(server.context.models.quarantine.dump()) == ["digest"]
+        server.loop.call_soon_threadsafe(server.context.models.recovery.suspect, model, "digest")
+        wait_until(lambda: server.context.models.recovery.deaths.num_recent == 1)
+        assert list(server.context.models.recovery.quarantine.dump()) == ["digest"]
         assert server.context.models.loaded() == [model]
 
 
@@ -311,7 +311,7 @@ class Replaced(Exception):
 
 def serve_and_lose(monkeypatch: pytest.MonkeyPatch, loss: EngineError) -> int:
     async def lose(server: Server, on_ready: object) -> None:
-        server.context.models.deaths.add()
+        server.context.models.recovery.deaths.add()
         raise loss
 
     monkeypatch.setattr(Server, "serve", lose)

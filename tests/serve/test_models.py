@@ -22,7 +22,7 @@ from websockets.sync.client import connect
 from vivace import TTS
 from vivace.cli import serve as cli_serve
 from vivace.errors import CheckpointError, EngineError
-from vivace.serve import models as models_module
+from vivace.serve import recovery
 from vivace.serve.context import ServeContext
 from vivace.serve.settings import ModelSpec, ServeSettings
 
@@ -201,7 +201,7 @@ def test_a_model_that_waits_for_text_is_not_idle(tmp_path: Path) -> None:
 def test_a_backend_that_breaks_is_loaded_again_without_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models_module, "BACKOFF_S", (0.05,))
+    monkeypatch.setattr(recovery, "BACKOFF_S", (0.05,))
     backends = [ScriptedSpeech(), ScriptedSpeech(broken=RuntimeError("still broken"))]
     backends.append(ScriptedSpeech())
     waiting = list(backends)
@@ -223,7 +223,7 @@ def test_a_backend_that_breaks_is_loaded_again_without_the_process(
 def test_a_model_that_stays_broken_ends_the_process_with_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models_module, "BACKOFF_S", (0.01, 0.01))
+    monkeypatch.setattr(recovery, "BACKOFF_S", (0.01, 0.01))
     backend = ScriptedSpeech()
     with pytest.raises(EngineError, match="vivace broke and cannot be loaded again"):
         break_for_good(backend, tmp_path)

@@ -67,7 +67,7 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
     tell(f"loading {', '.join(plain(spec.name) for spec in settings.models)}")
     context = ServeContext.create(settings)
     if told := os.environ.pop(LAST_LIFE, ""):
-        deaths.load(told, context.models.deaths, context.models.quarantine)
+        deaths.load(told, context.models.recovery.deaths, context.models.recovery.quarantine)
     server = Server(context, has_http=has_http)
 
     def on_ready(url: str) -> None:
@@ -87,8 +87,8 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
         if not loss.needs_process:
             tell(f"vivace: {plain(str(loss))}")
             return GAVE_UP
-        models = context.models
-        start_again(models.deaths.pause_s, deaths.dump(models.deaths, models.quarantine))
+        last = context.models.recovery
+        start_again(last.deaths.pause_s, deaths.dump(last.deaths, last.quarantine))
     finally:
         loop.close()  # without waiting for a model that is still being loaded
     tell("stopped")

@@ -23,7 +23,7 @@ from vivace.serve.bodies import check_text, decode_audio, read_json
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices, no_such_voice
-from vivace.serve.models import Model
+from vivace.serve.model import Model
 from vivace.serve.settings import ServeSettings
 from vivace.serve.voices import (
     MAX_DESCRIPTION_CHARS,

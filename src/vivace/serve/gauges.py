@@ -15,7 +15,8 @@ import torch
 from vivace.serve.metrics import Metrics
 
 if TYPE_CHECKING:
-    from vivace.serve.models import Model, Models
+    from vivace.serve.model import Model
+    from vivace.serve.models import Models
 
 T = TypeVar("T")
 PROC = Path("/proc/self")
@@ -87,7 +88,8 @@ def watch_models(metrics: Metrics, models: Models) -> None:
     metrics.watch("live", "No model hangs.", lambda: {"": float(models.is_live)})
     metrics.watch("queue_full", "A queue was full for long.", lambda: {"": float(models.is_full)})
     refused = "Requests that are refused because engines died with them."
-    metrics.watch("quarantined_requests", refused, lambda: {"": models.quarantine.num_refused})
+    quarantine = models.recovery.quarantine
+    metrics.watch("quarantined_requests", refused, lambda: {"": quarantine.num_refused})
     for name, field_name, help_text in (
         ("running_streams", "num_running", "Utterances that have a slot."),
         ("waiting_streams", "num_waiting", "Utterances that wait for a slot."),

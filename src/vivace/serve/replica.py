@@ -95,7 +95,7 @@ class Replica:
         self.context = context
         self._loss: TTSError | None = None
         self._watching: asyncio.Task[None] | None = None
-        context.models.on_lost = self._lose
+        context.models.recovery.on_lost = self._lose
 
     async def start(self, is_stopping: Callable[[], bool], max_ongoing: int) -> FastAPI:
         """Load the models; from then on `is_stopping` is asked whether to drain."""

@@ -45,7 +45,7 @@ class Server:
         self._is_over = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._loss: TTSError | None = None
-        context.models.on_lost = self._give_up
+        context.models.recovery.on_lost = self._give_up
         watch_process(context.metrics)
         context.metrics.watch("connections", "Open connections.", self._connections, "kind")
         limit = float(context.settings.max_connections)

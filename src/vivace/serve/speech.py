@@ -28,7 +28,7 @@ from vivace.serve.context import ServeContext
 from vivace.serve.encoders import Encoders, SpeechEncoder
 from vivace.serve.errors import RefusedError, describe
 from vivace.serve.metrics import Metrics
-from vivace.serve.models import Model
+from vivace.serve.model import Model
 from vivace.serve.request import SpeechRequest
 from vivace.speech import Word
 from vivace.voices.voice import Voice

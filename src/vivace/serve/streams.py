@@ -22,7 +22,8 @@ from vivace.errors import BackendError, EngineError, NumericError, QueueFullErro
 from vivace.serve.deaths import digest_of
 from vivace.serve.errors import RefusedError, describe
 from vivace.serve.metrics import Metrics
-from vivace.serve.models import Model, Models
+from vivace.serve.model import Model
+from vivace.serve.models import Models
 from vivace.serve.otel import SpeechTrace, Traces
 from vivace.speech import LiveMode
 
@@ -93,21 +94,21 @@ class Streams:
         options = options if self._live is None else {"live": self._live, **options}
         digest = digest_of(model.name, text, options)
         try:
-            async with self._models.quarantine.running(model.name, digest):
+            async with self._models.recovery.quarantine.running(model.name, digest):
                 with self._models.in_use(model), self._traced(model) as trace:
                     stream = model.tts.astream(text, **options)
                     if trace is not None:
                         stream.on_turn = trace.note
                     yield self._count(stream, model, trace)
                 if stream.finish_reason not in (None, "cancelled"):
-                    self._models.quarantine.absolve(digest)
+                    self._models.recovery.quarantine.absolve(digest)
         except (WebSocketDisconnect, ConnectionError):  # the client's end, not a failure
             raise
         except Exception as error:
             failure = describe(error)
             self._metrics.count_failure(failure.status, failure.code)
             if _is_suspect(error):
-                self._models.suspect(model, digest)
+                self._models.recovery.suspect(model, digest)
             raise
         finally:
             try:

@@ -13,9 +13,10 @@ import torch
 from conftest import Tiny
 from slots import make_prompt, params, speak
 from vivace.backends.cuda_graph import backend as backend_module
-from vivace.backends.cuda_graph.backend import FIRM, CudaGraphBackend
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.memory import pool_size
 from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
+from vivace.backends.cuda_graph.reservations import FIRM
 from vivace.engine.engine import Engine
 from vivace.engine.guard import frame_budget
 from vivace.engine.utterance import Utterance
@@ -296,12 +297,12 @@ def test_a_thousand_joins_and_leaves_leave_no_page_behind(
         for slot in choice.sample(slots, choice.randint(0, len(slots))):
             if choice.random() < 0.5:
                 with torch.inference_mode():
-                    backend._grow(backend._slots[slot], choice.randint(1, 320))
+                    backend._reservations.grow(backend._slots[slot], choice.randint(1, 320))
                 continue
             backend.release(slot)
             slots.remove(slot)
     assert num_refused > 50
     for slot in slots:
         backend.release(slot)
-    assert (backend._pool.num_free, len(backend._free)) == (20, 16)
+    assert (backend._pool.num_free, len(backend._reservations.free)) == (20, 16)
     assert sorted(backend._pool._free) == list(range(20))

@@ -139,7 +139,7 @@ def test_a_failed_admission_holds_no_slot(part: Tiny, monkeypatch: pytest.Monkey
         with pytest.raises(RuntimeError, match="memory"):
             backend.admit_many([(prompt, params(1)), (prompt, params(2))])
     assert len(backend.admit_many([(prompt, params(1)), (prompt, params(2))])) == 2
-    assert backend._free == []
+    assert backend._reservations.free == []
 
 
 # --- Packed -----------------------------------------------------------------------------------

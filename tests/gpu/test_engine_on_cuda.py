@@ -116,7 +116,7 @@ def test_a_thousand_joins_leaves_and_cancels_leave_no_slot_and_no_byte(tts: TTS)
     assert not wrong
     assert tts.engine.num_running == tts.engine.num_waiting == 0
     backend: Any = tts.engine.backend
-    assert len(backend._free) == backend.max_streams
+    assert len(backend._reservations.free) == backend.max_streams
 
 
 def test_an_error_of_the_gpu_fails_all_in_flight_and_another_engine_can_be_built(

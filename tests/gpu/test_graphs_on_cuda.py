@@ -211,5 +211,5 @@ def test_a_hundred_random_lives_leave_no_slot_and_no_byte(tiny: Callable[[str], 
         backend.release(slot)
     gc.collect()
     assert torch.cuda.memory_allocated() == before
-    assert len(backend._free) == backend.max_streams
+    assert len(backend._reservations.free) == backend.max_streams
     assert backend._pool.num_free == backend._pool.size

@@ -121,7 +121,7 @@ def test_a_thousand_joins_and_leaves_leave_no_page_and_no_byte_behind(
     gc.collect()
     assert num_refused > 10
     assert torch.cuda.memory_allocated() == before
-    assert (backend._pool.num_free, len(backend._free)) == (20, 8)
+    assert (backend._pool.num_free, len(backend._reservations.free)) == (20, 8)
 
 
 def test_256_streams_of_300_characters_fit_in_24_gb() -> None:

@@ -31,6 +31,7 @@ from vivace.backends.cuda_graph.memory import (
 from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
 from vivace.backends.cuda_graph.prefill import Prefill, join_tables
 from vivace.backends.cuda_graph.rendering import Renderer
+from vivace.backends.cuda_graph.reservations import FRAMES_PER_TEXT, Reservations
 from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable, bytes_per_page
 from vivace.backends.cuda_graph.stepper import LiveSlot, Stepper, stack
 from vivace.backends.sizes import module_bytes
@@ -45,11 +46,6 @@ log = logging.getLogger(__name__)
 MAX_FRAMES = 2048  # of one slot: 164 s
 PROMPT_POSITIONS = 1024  # of a slot, besides those of its frames
 LOOKAHEAD = 4  # frames queued while the host waits for those before them
-# Of the most frames that a slot may make, so many are reserved when it is admitted. A frame budget
-# has 12 for each text id and ordinary speech takes 3 to 4; who reads live text is given as much.
-FIRM = 2 / 5
-FRAMES_PER_TEXT = 5
-LEAST_TEXTS = 16  # of a live text, whose length is not known
 
 
 class CudaGraphBackend:
@@ -106,7 +102,9 @@ class CudaGraphBackend:
         self._stepper = Stepper(self._table, self._layers, self.graphs, pad_id)
         self._renderer = Renderer(self._codec, self._table.ring, self.graphs)
         self._slots: dict[Slot, LiveSlot] = {}
-        self._free = list(reversed(range(self.max_streams)))
+        self._reservations = Reservations(
+            self._table, self._pool, max_streams=self.max_streams, max_frames=max_frames
+        )
         self._next_slot = 0
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # the graphs run on other streams
@@ -129,14 +127,14 @@ class CudaGraphBackend:
         reserved: list[FreshSlot | BackendError] = []
         for request in requests:
             is_full = any(isinstance(each, BackendFullError) for each in reserved)
-            reserved.append(self._reserve(*request, is_full=is_full))
+            reserved.append(self._reservations.reserve(*request, is_full=is_full))
         pairs = zip(requests, reserved, strict=True)
         fresh = [(prompt, slot) for (prompt, _), slot in pairs if isinstance(slot, FreshSlot)]
         try:
             self._open(fresh)
         except BaseException:
             for _, slot in fresh:
-                self._vacate(slot.row)
+                self._reservations.vacate(slot.row)
             raise
         return [self._enter(r) if isinstance(r, FreshSlot) else r for r in reserved]
 
@@ -148,7 +146,7 @@ class CudaGraphBackend:
         ids = [*text_ids, self.model.config.tts_eos_token_id] if is_last else text_ids
         with self.graphs.on_stream():
             live.num_texts = self._table.append_texts(live.row, live.num_texts, ids, is_last)
-            self._grow(live, FRAMES_PER_TEXT * live.num_texts)
+            self._reservations.grow(live, FRAMES_PER_TEXT * live.num_texts)
         live.is_complete = is_last
 
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
@@ -185,7 +183,7 @@ class CudaGraphBackend:
         size = BATCHES[-1]
         with self.graphs.on_stream():
             for slot in live:
-                self._grow(slot, slot.num_frames + slot.num_queued + num_frames)
+                self._reservations.grow(slot, slot.num_frames + slot.num_queued + num_frames)
             waits = [
                 self._stepper.start(live[i : i + size], num_frames)
                 for i in range(0, len(live), size)
@@ -204,7 +202,7 @@ class CudaGraphBackend:
     def release(self, slot: Slot) -> None:
         live = self._live(slot)
         self._renderer.drop(slot)
-        self._vacate(live.row)
+        self._reservations.vacate(live.row)
         live.row = self._table.padding  # frames that are not queued yet run on padding
         del self._slots[slot]
 
@@ -278,55 +276,6 @@ class CudaGraphBackend:
         except KeyError:
             raise BackendError(f"slot {slot} was released or never admitted") from None
 
-    def _reserve(
-        self, prompt: Prompt, sampling: SamplingParams, *, is_full: bool
-    ) -> FreshSlot | BackendError:
-        """A row and pages for the prompt, or the error why it gets none."""
-        try:
-            max_frames = self._max_frames(prompt, sampling)
-        except BackendError as error:
-            return error
-        if not self._free:
-            return BackendError(
-                f"all {self.max_streams} slots are taken; release one or raise max_streams"
-            )
-        num_firm = round(FIRM * max_frames)
-        if not prompt.is_complete:
-            num_firm = FRAMES_PER_TEXT * max(LEAST_TEXTS, len(prompt.trailing_ids))
-        most = num_pages(len(prompt) + max_frames)
-        count = min(most, num_pages(len(prompt) + num_firm))
-        pages = None if is_full else self._pool.open(self._free[-1], count, most)
-        if pages is None:
-            return BackendFullError(count, most, self._pool.num_free, self._pool.size)
-        return FreshSlot(
-            row=self._free.pop(),
-            sampling=sampling,
-            num_rows=len(prompt),
-            pages=pages,
-            max_frames=max_frames,
-            text_ids=prompt.trailing_ids[: self._table.num_texts],
-            is_complete=prompt.is_complete,
-        )
-
-    def _vacate(self, row: int) -> None:
-        self._pool.close(row)
-        self._free.append(row)
-
-    def _grow(self, slot: LiveSlot, num_frames: int) -> None:
-        """Pages for so many frames of the slot, as far as there are any for it now."""
-        num_positions = slot.num_rows + min(num_frames, slot.max_frames)
-        if (
-            num_positions <= PAGE * slot.num_pages
-            or slot.is_over
-            or slot.row == self._table.padding
-        ):
-            return
-        if more := self._pool.grow(slot.row, num_pages(num_positions)):
-            start = slot.num_pages
-            slot.num_pages += len(more)
-            num_reserved = min(slot.max_frames, PAGE * slot.num_pages - slot.num_rows)
-            self._table.append_pages(slot.row, start, more, num_reserved)
-
     def _open(self, fresh: Sequence[tuple[Prompt, FreshSlot]]) -> None:
         """Prefill each prompt into its slot and initialise the slot's codec state."""
         if not fresh:
@@ -354,18 +303,6 @@ class CudaGraphBackend:
             is_complete=fresh.is_complete,
         )
         return slot
-
-    def _max_frames(self, prompt: Prompt, sampling: SamplingParams) -> int:
-        """How many frames the slot may make."""
-        if sampling.seed is None:
-            raise BackendError("sampling.seed is None; draw a seed before admitting a prompt")
-        num_left = self._table.num_positions - len(prompt)
-        if num_left < 1:
-            raise BackendError(
-                f"the prompt has {len(prompt)} rows and a slot holds at most "
-                f"{self._table.num_positions - 1}; raise max_frames"
-            )
-        return min(sampling.max_frames, self.max_frames, num_left)
 
 
 def _join(steps: Sequence[Frames]) -> Frames:

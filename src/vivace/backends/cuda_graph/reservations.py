@@ -1,0 +1,86 @@
+"""Rows and pages for slots: when they are admitted, and more pages while they speak."""
+
+from __future__ import annotations
+
+from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
+from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable
+from vivace.backends.cuda_graph.stepper import LiveSlot
+from vivace.errors import BackendError, BackendFullError
+from vivace.prompt import Prompt
+from vivace.speech import SamplingParams
+
+# Of the most frames that a slot may make, so many are reserved when it is admitted. A frame budget
+# has 12 for each text id and ordinary speech takes 3 to 4; who reads live text is given as much.
+FIRM = 2 / 5
+FRAMES_PER_TEXT = 5
+LEAST_TEXTS = 16  # of a live text, whose length is not known
+
+
+class Reservations:
+    def __init__(
+        self, table: SlotTable, pool: PagePool, *, max_streams: int, max_frames: int
+    ) -> None:
+        self._table, self._pool = table, pool
+        self._max_streams, self._max_frames = max_streams, max_frames
+        self.free = list(reversed(range(max_streams)))  # rows without a slot
+
+    def reserve(
+        self, prompt: Prompt, sampling: SamplingParams, *, is_full: bool
+    ) -> FreshSlot | BackendError:
+        """A row and pages for the prompt, or the error why it gets none."""
+        try:
+            max_frames = self._most_frames(prompt, sampling)
+        except BackendError as error:
+            return error
+        if not self.free:
+            return BackendError(
+                f"all {self._max_streams} slots are taken; release one or raise max_streams"
+            )
+        num_firm = round(FIRM * max_frames)
+        if not prompt.is_complete:
+            num_firm = FRAMES_PER_TEXT * max(LEAST_TEXTS, len(prompt.trailing_ids))
+        most = num_pages(len(prompt) + max_frames)
+        count = min(most, num_pages(len(prompt) + num_firm))
+        pages = None if is_full else self._pool.open(self.free[-1], count, most)
+        if pages is None:
+            return BackendFullError(count, most, self._pool.num_free, self._pool.size)
+        return FreshSlot(
+            row=self.free.pop(),
+            sampling=sampling,
+            num_rows=len(prompt),
+            pages=pages,
+            max_frames=max_frames,
+            text_ids=prompt.trailing_ids[: self._table.num_texts],
+            is_complete=prompt.is_complete,
+        )
+
+    def vacate(self, row: int) -> None:
+        self._pool.close(row)
+        self.free.append(row)
+
+    def grow(self, slot: LiveSlot, num_frames: int) -> None:
+        """Pages for so many frames of the slot, as far as there are any for it now."""
+        num_positions = slot.num_rows + min(num_frames, slot.max_frames)
+        if (
+            num_positions <= PAGE * slot.num_pages
+            or slot.is_over
+            or slot.row == self._table.padding
+        ):
+            return
+        if more := self._pool.grow(slot.row, num_pages(num_positions)):
+            start = slot.num_pages
+            slot.num_pages += len(more)
+            num_reserved = min(slot.max_frames, PAGE * slot.num_pages - slot.num_rows)
+            self._table.append_pages(slot.row, start, more, num_reserved)
+
+    def _most_frames(self, prompt: Prompt, sampling: SamplingParams) -> int:
+        """How many frames the slot may make."""
+        if sampling.seed is None:
+            raise BackendError("sampling.seed is None; draw a seed before admitting a prompt")
+        num_left = self._table.num_positions - len(prompt)
+        if num_left < 1:
+            raise BackendError(
+                f"the prompt has {len(prompt)} rows and a slot holds at most "
+                f"{self._table.num_positions - 1}; raise max_frames"
+            )
+        return min(sampling.max_frames, self._max_frames, num_left)

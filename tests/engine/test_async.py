@@ -22,8 +22,9 @@ from vivace import TTS
 from vivace.audio.clip import AudioChunk
 from vivace.engine.async_stream import AsyncStream, Bells
 from vivace.engine.engine import Turn
+from vivace.engine.pieces import Wait
 from vivace.engine.scheduler import PACES
-from vivace.engine.stream import Stream, Wait
+from vivace.engine.stream import Stream
 from vivace.errors import EngineError, QueueFullError, RequestError, StreamClosedError
 
 SOON_S = 60  # ample on a busy machine

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vivace import TTS
 from vivace.backends.base import Frames
-from vivace.engine.stream import drop_leak
+from vivace.engine.pieces import drop_leak
 from vivace.engine.utterance import Piece
 from vivace.voices.reference_leak import leaked_frames, may_leak, shares_words
 

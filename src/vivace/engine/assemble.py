@@ -1,18 +1,21 @@
-"""Turns the frames and pauses of a text into audio chunks: trim, speed, positions, the end."""
+"""Turns the frames and pauses of a text into audio chunks, and those into one: trim, speed, end."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.audio.clip import AudioChunk
+from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.speed import SpeedChanger
 from vivace.audio.trim import StartTrimmer
+from vivace.engine.timings import join_words
 from vivace.engine.utterance import Piece
 from vivace.model.config import CodecConfig
-from vivace.speech import FinishReason, Word
+from vivace.speech import FinishReason, Usage, Word
 from vivace.text.markup import Pause
 
 
@@ -26,7 +29,7 @@ class Assembler:
         self.sample_rate = config.output_sample_rate
         self.samples_per_frame = config.decode_upsample_rate
         self.is_trimmed = trim
-        self.began = time.perf_counter()
+        self._began = time.perf_counter()
         self.num_samples = 0
         self.num_given = 0  # samples before trim and speed
         self._num_cut = 0  # by trim
@@ -35,6 +38,10 @@ class Assembler:
         self.speed = SpeedChanger(speed, self.sample_rate)
         self._trimmer = StartTrimmer(self.sample_rate) if trim else None
         self._no_codes = np.empty((0, config.decoder_config.num_quantizers), dtype=np.int64)
+
+    @property
+    def wall_s(self) -> float:
+        return time.perf_counter() - self._began
 
     def take_speed(self) -> SpeedChanger:
         """The speed changer; chunks keep their own speed from now on."""
@@ -50,7 +57,7 @@ class Assembler:
             samples = self._trimmer.trim(samples, is_last=end is not None)
             self._num_cut += num_given - len(samples)
         if self.first_audio_ms is None and len(samples):
-            self.first_audio_ms = 1000 * (time.perf_counter() - self.began)
+            self.first_audio_ms = 1000 * (time.perf_counter() - self._began)
         self.num_stalled = piece.num_stalled if piece is not None and end is not None else 0
         return self._chunk(samples, self._no_codes if piece is None else piece.codes, end)
 
@@ -58,6 +65,32 @@ class Assembler:
         num_samples = round(pause.seconds * self.sample_rate)
         self.num_given += num_samples
         return self._chunk(np.zeros(num_samples, np.float32), self._no_codes, end)
+
+    def whole(
+        self,
+        chunks: Sequence[AudioChunk],
+        speed: SpeedChanger,  # that was taken from them
+        finish_reason: FinishReason,
+        usage: Usage,
+    ) -> Audio:
+        """All chunks as one; if trimmed, without a stall at the end."""
+        samples = np.concatenate([chunk.samples for chunk in chunks])
+        samples = self.without_stall(samples)
+        samples = np.concatenate([speed.process(samples), speed.finish()])
+        length_s = len(samples) / self.sample_rate
+        return Audio(
+            samples=samples,
+            sample_rate=self.sample_rate,
+            codes=np.concatenate([chunk.codes for chunk in chunks]),
+            finish_reason=finish_reason,
+            usage=dataclasses.replace(usage, audio_s=length_s, wall_s=self.wall_s),
+            words=join_words([chunk.words for chunk in chunks], speed.speed, length_s),
+        )
+
+    def without_stall(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """If it is trimmed, the end of the speech without a stall that was stopped."""
+        num_stalled = self.num_stalled * self.samples_per_frame
+        return samples[: len(samples) - num_stalled] if self.is_trimmed else samples
 
     def second_of(self, sample: float) -> float:
         """When a sample that was given is heard."""

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from vivace.audio.clip import AudioChunk
-from vivace.engine.stream import Stream, Wait, Wake
+from vivace.engine.pieces import Wait
+from vivace.engine.stream import Stream, Wake
 from vivace.engine.utterance import Turn
 from vivace.errors import StreamClosedError
 from vivace.script.request import Pieces

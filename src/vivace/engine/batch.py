@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
-from vivace.engine.stream import Stream, Wait, Wake
+from vivace.engine.pieces import Wait
+from vivace.engine.stream import Stream, Wake
 from vivace.errors import BatchError, RequestError, RunawayError, TTSError
 
 log = logging.getLogger(__name__)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from queue import SimpleQueue
 from threading import Lock
 
@@ -17,8 +15,9 @@ from numpy.typing import NDArray
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.engine.assemble import Assembler
 from vivace.engine.engine import Engine
-from vivace.engine.timings import StreamTimings, UtteranceTimings, join_words
-from vivace.engine.utterance import Piece, Turn, Utterance, join
+from vivace.engine.pieces import Wait, drop_leak, read_pieces
+from vivace.engine.timings import StreamTimings, UtteranceTimings
+from vivace.engine.utterance import Piece, Turn, Utterance
 from vivace.errors import EngineError, RequestError, StreamClosedError
 from vivace.model.config import CodecConfig
 from vivace.prompt import SpokenReference
@@ -29,19 +28,9 @@ from vivace.script.script import KnownScript, Line, Script
 from vivace.speech import MAX_SEED, FinishReason, SamplingParams, Usage
 from vivace.text.markup import Pause
 from vivace.timing.timer import Timer
-from vivace.voices.reference_leak import leaked_frames, may_leak
-
-
-class Wait(Enum):
-    """What a stream needs before its next step."""
-
-    FRAMES = auto()  # the engine wakes its reader
-    TEXT = auto()  # of the writer of a live text
-
 
 Wake = Callable[[], None]
 Steps = Generator[AudioChunk | Wait, None, None]
-Pieces = Generator[Piece | Wait, None, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,24 +180,12 @@ class Stream(Iterator[AudioChunk]):
             raise
         if not chunks:
             raise StreamClosedError("this stream was closed before its first chunk")
-        samples = np.concatenate([chunk.samples for chunk in chunks])
-        samples = self.without_stall(samples)
-        samples = np.concatenate([speed.process(samples), speed.finish()])
-        length_s = len(samples) / self._made.sample_rate
         assert self.finish_reason is not None
-        yield Audio(
-            samples=samples,
-            sample_rate=self._made.sample_rate,
-            codes=np.concatenate([chunk.codes for chunk in chunks]),
-            finish_reason=self.finish_reason,
-            usage=dataclasses.replace(self.usage, audio_s=length_s),
-            words=join_words([chunk.words for chunk in chunks], speed.speed, length_s),
-        )
+        yield self._made.whole(chunks, speed, self.finish_reason, self.usage)
 
     def without_stall(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """If it is trimmed, the end of the speech without a stall that was stopped."""
-        num_stalled = self._made.num_stalled * self._made.samples_per_frame
-        return samples[: len(samples) - num_stalled] if self._made.is_trimmed else samples
+        return self._made.without_stall(samples)
 
     @property
     def usage(self) -> Usage:
@@ -218,7 +195,7 @@ class Stream(Iterator[AudioChunk]):
             text_tokens=self._num_text_ids + (utterance.num_text_ids if utterance else 0),
             frames=self._num_frames + (utterance.num_read if utterance else 0),
             audio_s=self._made.num_samples / self._made.sample_rate,
-            wall_s=time.perf_counter() - self._made.began,
+            wall_s=self._made.wall_s,
             seed=self._settings.sampling.seed or 0,
             first_audio_ms=self._made.first_audio_ms,
         )
@@ -294,7 +271,10 @@ class Stream(Iterator[AudioChunk]):
         ids, codes = line.take(), list[NDArray[np.int64]]()
         utterance, leak = self._open(line, ids, previous)
         timings = self._timings.begin(utterance, line) if self._timings else None
-        pieces, first = self._pieces(utterance, line, timings), self._made.num_given
+        first, sizes = self._made.num_given, self._settings.sizes
+        pieces = read_pieces(
+            self._engine, utterance, line, sizes, timings, lambda: self._is_cancelled
+        )
         try:
             self._engine.submit(utterance)
             for piece in pieces if leak is None else drop_leak(pieces, leak.codes):
@@ -353,32 +333,6 @@ class Stream(Iterator[AudioChunk]):
         )
         return dataclasses.replace(chunk, words=words)
 
-    def _pieces(self, utterance: Utterance, line: Line, timings: UtteranceTimings | None) -> Pieces:
-        for num_frames in self._settings.sizes:
-            while True:
-                self._engine.request(utterance, num_frames)
-                while not utterance.is_ready:
-                    yield Wait.FRAMES
-                utterance.num_wanted = 0
-                if self._is_cancelled:
-                    return
-                if utterance.has_frames or not utterance.needs_text:
-                    break
-                while not line.has(1):
-                    yield Wait.TEXT
-                ids = line.take()
-                if timings is not None:
-                    timings.extend(ids, is_last=line.is_complete)
-                self._engine.extend(utterance, ids, line.is_complete)
-            piece = utterance.take(num_frames)
-            if timings is not None:
-                timings.follow(piece)
-                while not timings.is_ready and not self._is_cancelled:
-                    yield Wait.FRAMES
-            yield piece
-            if piece.finish_reason is not None:
-                return
-
     def _count(self, utterance: Utterance) -> None:
         self._utterance = None
         self.num_utterances += 1
@@ -405,21 +359,3 @@ class Stream(Iterator[AudioChunk]):
         if not self._is_cut:
             self.progress = 1.0
         return self._reason
-
-
-def drop_leak(pieces: Pieces, ref_codes: NDArray[np.int64]) -> Pieces:
-    """The pieces without frames of the reference; the first are held while they may be some.
-
-    Without a leak that is two frames, because two that differ are enough to tell.
-    """
-    held: list[Piece] = []
-    for piece in pieces:
-        if isinstance(piece, Wait):
-            yield piece
-            continue
-        held.append(piece)
-        codes = np.concatenate([one.codes for one in held])
-        if piece.finish_reason is not None or not may_leak(ref_codes, codes):
-            yield join(held).without(leaked_frames(ref_codes, codes))
-            break
-    yield from pieces

@@ -115,7 +115,8 @@ def test_a_refused_request_keeps_its_place_before_those_that_came_later() -> Non
 def test_a_starved_stream_is_neither_stepped_nor_made_ahead() -> None:
     scheduler = Scheduler(EngineLimits(), 3)
     given = [make_utterance(seed, 10) for seed in range(3)]
-    scheduler.running.extend(given)
+    scheduler.queue.extend(given)
+    scheduler.plan()
     for slot, one in enumerate(given):
         one.admit(slot, 0.0)
         one.make(4, "running")

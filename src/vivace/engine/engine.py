@@ -76,6 +76,7 @@ class Engine:
         self._pipeline = Pipeline(backend)
         self._inbox: deque[Utterance] = deque()  # submitted, and not yet queued
         self._mail: Mail = SimpleQueue()
+        self._returned: deque[Utterance] = deque()  # paused, and their readers are back
         self._start_lock = Lock()
         self._thread: Thread | None = None
         self._stop: weakref.finalize[..., Thread] | None = None  # waits for the thread at exit
@@ -105,6 +106,7 @@ class Engine:
         """Its reader waits until it is ready with so many frames."""
         utterance.read_at, utterance.num_wanted = time.perf_counter(), num_frames
         utterance.num_asked += 1
+        self._return(utterance)
         if not utterance.is_ready:
             self._mail.put(None)
 
@@ -120,8 +122,14 @@ class Engine:
         """
         if os.getpid() == self._pid and not utterance.is_over:
             utterance.cancel()
+            self._return(utterance)
             self._mail.put(None)
             utterance.wake()
+
+    def _return(self, utterance: Utterance) -> None:
+        """The next turn looks at it again. It has changed before: the thread looks twice."""
+        if utterance.is_paused:
+            self._returned.append(utterance)
 
     def call(self, function: Callable[[], T]) -> T:
         """Run it between two turns, when all that was cancelled is released."""
@@ -172,6 +180,7 @@ class Engine:
                 self._stop.detach()
         for one in left:
             one.fail(EngineError(reason))
+            self._return(one)
             one.wake()
 
     def _may_be_full(self) -> bool:
@@ -284,6 +293,7 @@ class Engine:
     def _extend(self, utterance: Utterance, text_ids: Sequence[int], is_last: bool) -> None:
         if utterance.slot is None or utterance.is_over:
             return
+        self._scheduler.resume(utterance)
         try:
             self.backend.extend(utterance.slot, text_ids, is_last)
             utterance.extend(len(text_ids), is_last)
@@ -315,8 +325,9 @@ class Engine:
             self._settle(fault, pipeline.give_up())
         self._wait_for_memory(*pipeline.take_waiting())
         self._sweep()
-        for one in self._utterances():
+        for one in self._scheduler.active:
             one.wake_if_ready()
+        self._scheduler.pause_unread()
         self._report(plan, began)
         return True
 
@@ -340,7 +351,9 @@ class Engine:
 
     def _sweep(self) -> None:
         """Free the slots of utterances that are over, and wake their readers."""
-        for one in self._utterances():
+        while self._returned:
+            self._scheduler.resume(self._returned.popleft())
+        for one in (*self._scheduler.active, *self._scheduler.queue):
             if one.is_over:
                 self._scheduler.remove(one, time.perf_counter() - one.since)
                 self._release(one)
@@ -371,6 +384,7 @@ class Engine:
                         "while others waited for its slot; allow more with max_streams"
                     )
                 )
+                self._return(one)
         for one in self._scheduler.queue if is_idle else ():
             if now - one.since > limits.max_wait_s:
                 one.fail(QueueFullError(self.num_waiting, limits.max_wait_s, self.num_running))
@@ -392,6 +406,7 @@ class Engine:
         for one in self._utterances() if needs_rebuild else utterances:
             reason = f"the backend failed ({describe(fault)}); ask again, or load the model again"
             one.fail(_engine_error(reason, fault))
+            self._return(one)
         if needs_rebuild:
             self._replace_backend()
 
@@ -414,6 +429,7 @@ class Engine:
         self._pipeline = Pipeline(self.backend)
         for one in self._utterances():
             one.fail(_engine_error(reason, fault))
+            self._return(one)
 
 
 def _engine_error(reason: str, fault: BaseException) -> EngineError:

@@ -3,7 +3,8 @@
 Rules: first come, first admitted; every utterance that can run is stepped in every turn; while a
 reader waits for its first audio a turn is as short as it asked; and no turn is longer than the
 frames that an utterance was given so far, or its audio would underrun. Where a batched step costs
-little more than a single one, frames are also made ahead of their readers.
+little more than a single one, frames are also made ahead of their readers. A paused utterance has
+all the frames that may be made ahead and a reader who is away: no turn looks at it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Scheduler:
     num_slots: int
     runs_ahead: bool = True  # a batched step costs little more than a single one
     queue: deque[Utterance] = field(default_factory=deque)
-    running: list[Utterance] = field(default_factory=list)
+    running: list[Utterance] = field(default_factory=list)  # with a slot
+    active: list[Utterance] = field(default_factory=list)  # the running without the paused
     _mean_held_s: float = 1.0  # moving average of how long a slot was held
     _is_full: bool = False  # the next in the queue waits for memory, not for a slot
     _starved: Sequence[Utterance] = ()  # running, and wait for memory too
@@ -76,6 +78,8 @@ class Scheduler:
     def remove(self, utterance: Utterance, held_s: float) -> None:
         if utterance in self.running:
             self.running.remove(utterance)
+            if utterance in self.active:
+                self.active.remove(utterance)
             self._mean_held_s += 0.2 * (held_s - self._mean_held_s)
             self._is_full, self._starved = False, ()
         else:
@@ -83,10 +87,32 @@ class Scheduler:
 
     def wait_for_memory(self, refused: Sequence[Utterance], starved: Sequence[Utterance]) -> None:
         """Until another is removed: the refused go back to where they were in the queue."""
+        if not refused and not starved:
+            return
         self.running = [one for one in self.running if one not in refused]
+        self.active = [one for one in self.active if one not in refused]
         self.queue.extendleft(reversed(refused))
         self._is_full = self._is_full or bool(refused)
         self._starved = [*self._starved, *starved]
+
+    def pause_unread(self) -> None:
+        """Leave out the active whose readers are away, until `resume`."""
+        for one in tuple(self.active):
+            if self._can_pause(one):
+                one.is_paused = True  # before the second look: its reader looks after it asked
+                if self._can_pause(one):
+                    self.active.remove(one)
+                else:
+                    one.is_paused = False
+
+    def resume(self, utterance: Utterance) -> None:
+        if utterance.is_paused:
+            utterance.is_paused = False
+            self.active = [one for one in self.running if not one.is_paused]
+
+    def _can_pause(self, one: Utterance) -> bool:
+        is_away = not one.num_wanted and one.num_made == one.num_rendered and not one.is_over
+        return is_away and one.slot is not None and not self._may_run_ahead(one)
 
     def plan(self, *, is_rendering: bool = False) -> Plan:
         """The next turn; empty if no reader waits for frames that can be made.
@@ -95,13 +121,14 @@ class Scheduler:
         """
         admitted = []
         while self.queue and self._has_slot():
-            self.running.append(self.queue.popleft())
-            admitted.append(self.running[-1])
-        running = [one for one in self.running if one not in self._starved]
-        missing = [one for one in running if self._num_missing(one)]
+            admitted.append(self.queue.popleft())
+            self.running.append(admitted[-1])
+            self.active.append(admitted[-1])
+        active = [one for one in self.active if one not in self._starved]
+        missing = [one for one in active if self._num_missing(one)]
         if not missing and not is_rendering:
             return Plan(tuple(admitted))
-        batch = self._batch(running)
+        batch = self._batch(active)
         num_frames = self._num_frames(missing, batch) if batch else 0
         return Plan(tuple(admitted), tuple(batch), num_frames)
 
@@ -125,15 +152,13 @@ class Scheduler:
         wanted = max(fewest, pace.min_frames if self.runs_ahead else 1)
         return min(wanted, most, pace.max_frames)
 
-    def _batch(self, running: Sequence[Utterance]) -> list[Utterance]:
-        """Those whose readers wait, and those whose readers will be back soon."""
+    def _may_run_ahead(self, one: Utterance) -> bool:
         max_ahead = PACES[self.limits.profile].max_ahead if self.runs_ahead else 0
-        batch = [
-            one
-            for one in running
-            if self._num_missing(one)
-            or (one.num_made and one.state is State.RUNNING and one.num_ahead < max_ahead)
-        ]
+        return one.num_made > 0 and one.state is State.RUNNING and one.num_ahead < max_ahead
+
+    def _batch(self, active: Sequence[Utterance]) -> list[Utterance]:
+        """Those whose readers wait, and those whose readers will be back soon."""
+        batch = [one for one in active if self._num_missing(one) or self._may_run_ahead(one)]
         # First audio that is being rendered has the device to itself, unless a reader waits.
         return batch if any(self._num_missing(one) or one.num_rendered for one in batch) else []
 

@@ -127,6 +127,7 @@ class Utterance:
     finish_reason: FinishReason | None = None
     error: Exception | None = None
     is_over_budget: bool = False
+    is_paused: bool = False  # no turn looks at it until its reader is back
     # -- the reader's
     num_wanted: int = 0  # frames that its reader waits for; 0 if it does not wait
     num_asked: int = 0  # how often its reader has asked for frames

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from scripted_tts import ScriptedSpeech
 from serving import Running, running
+from talking import OMNI
+from websockets.sync.client import connect
 from wire import talk
 
 from vivace.errors import RequestError
@@ -133,6 +138,38 @@ def test_one_address_may_have_so_many_connections_and_leaves_room_for_others(
         for one in crowd:
             one.close()
     wait_until(lambda: ask(server, "/v1/models", "127.0.0.2").startswith(b"HTTP/1.1 200 "))
+
+
+def test_a_websocket_is_a_connection_of_its_address_until_it_has_left(server: Running) -> None:
+    where = ("127.0.0.1", server.port)
+    crowd = [socket.create_connection(where, LIMIT_S, ("127.0.0.6", 0)) for _ in range(PER_ADDRESS)]
+    with contextlib.ExitStack() as stack:
+        for one in crowd:
+            stack.enter_context(connect(f"ws://localhost{OMNI}", sock=one))
+        refused = ask(server, "/v1/models", "127.0.0.6")
+        assert refused.startswith(b"HTTP/1.1 503 ")
+    wait_until(lambda: ask(server, "/v1/models", "127.0.0.6").startswith(b"HTTP/1.1 200 "))
+    wait_until(lambda: "127.0.0.6" not in num_open(server))
+
+
+def num_open(server: Running) -> Counter[str]:
+    counts: Counter[str] = server.server._config.http_protocol_class.num_open  # type: ignore[attr-defined]
+    assert counts is server.server._config.ws_protocol_class.num_open  # type: ignore[union-attr]
+    return counts
+
+
+class Unscanned(set[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("a new connection looks through all others")
+
+
+def test_a_new_connection_does_not_look_through_the_others(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = server.server._uvicorn.server_state
+    monkeypatch.setattr(state, "connections", Unscanned())
+    assert ask(server, "/health/live", "127.0.0.7").startswith(b"HTTP/1.1 200 ")
+    wait_until(lambda: "127.0.0.7" not in num_open(server))
 
 
 def test_so_many_connections_of_an_address_over_wyoming_too(server: Running) -> None:

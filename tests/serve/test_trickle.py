@@ -6,6 +6,7 @@ Against the protocol itself, with a clock that is moved by hand.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,7 +82,7 @@ class Peer:
     def __post_init__(self) -> None:
         config = uvicorn.Config(application, lifespan="off", log_config=None)
         config.load()
-        make: Any = http_protocol(SETTINGS)
+        make: Any = http_protocol(SETTINGS, Counter())
         self.protocol: TimedHTTP = make(config, ServerState(), {}, _loop=self.clock)
         self.transport.get_extra_info.return_value = None
         self.transport.is_closing.return_value = False

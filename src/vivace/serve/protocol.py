@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ class SendDeadline(Mixed):
     """Aborts a connection whose peer takes no byte for `send_timeout_s` while some wait for it."""
 
     settings: ServeSettings
+    num_open: Counter[str]  # connections by the peer's address, of both protocols
+    client: tuple[str, int] | None
     transport: asyncio.Transport
     _send_timer: asyncio.TimerHandle | None = None
 
@@ -57,7 +60,14 @@ class SendDeadline(Mixed):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
+        if self.client is not None:
+            self._leave_address(self.client[0])
         super().connection_lost(exc)
+
+    def _leave_address(self, address: str) -> None:
+        self.num_open[address] -= 1
+        if not self.num_open[address]:
+            del self.num_open[address]
 
     def _watch_sending(self, num_left: int) -> None:
         self._stop_watching()
@@ -90,18 +100,19 @@ class TimedHTTP(SendDeadline, H11Protocol):
         super().connection_made(transport)
         num_over = max(
             len(self.connections) - self.settings.max_connections,
-            self._num_of_address() - self.settings.max_connections_per_address,
+            self._count_address() - self.settings.max_connections_per_address,
         )
         if num_over > HEALTH_CONNECTIONS:
             transport.abort()
         self.app_state = {**self.app_state, TRANSPORT: transport, CROWDED: num_over > 0}
         self._arm("headers", self.settings.header_timeout_s)
 
-    def _num_of_address(self) -> int:
-        """Connections of the peer's address, sockets among them."""
-        address = self.client and self.client[0]
-        others = (getattr(one, "client", None) for one in self.connections)
-        return sum(other is not None and other[0] == address for other in others)
+    def _count_address(self) -> int:
+        """One more connection of the peer's address; how many there are."""
+        if self.client is None:
+            return 0
+        self.num_open[self.client[0]] += 1
+        return self.num_open[self.client[0]]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
@@ -196,9 +207,9 @@ class TimedHTTP(SendDeadline, H11Protocol):
             self.loop.call_later(CLOSING_S, self.transport.abort)
 
 
-def http_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP/1.1 protocol, bound to these settings."""
-    return type("Bound", (TimedHTTP,), {"settings": settings})
+def http_protocol(settings: ServeSettings, num_open: Counter[str]) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP/1.1 protocol, bound to these settings and counts of connections."""
+    return type("Bound", (TimedHTTP,), {"settings": settings, "num_open": num_open})
 
 
 class TimedWebSocket(SendDeadline, WebSocketsSansIOProtocol):
@@ -275,9 +286,9 @@ class TimedWebSocket(SendDeadline, WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(CLOSING_S, close)
 
 
-def socket_protocol(settings: ServeSettings) -> type[asyncio.Protocol]:
-    """uvicorn's WebSocket protocol, bound to these settings."""
-    return type("Bound", (TimedWebSocket,), {"settings": settings})
+def socket_protocol(settings: ServeSettings, num_open: Counter[str]) -> type[asyncio.Protocol]:
+    """uvicorn's WebSocket protocol, bound to what its HTTP/1.1 protocol is bound to."""
+    return type("Bound", (TimedWebSocket,), {"settings": settings, "num_open": num_open})
 
 
 def _answer(failure: Failure) -> bytes:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -61,12 +62,12 @@ class Server:
         return {**counted, "wyoming": float(num_wyoming)}
 
     def _build_http(self, context: ServeContext) -> None:
-        settings = context.settings
+        settings, num_open = context.settings, Counter[str]()
         self.app = create_app(context)
         self._config = uvicorn.Config(
             self.app,
-            http=http_protocol(settings),
-            ws=socket_protocol(settings),
+            http=http_protocol(settings, num_open),
+            ws=socket_protocol(settings, num_open),
             ws_max_size=settings.max_message_bytes,
             ws_per_message_deflate=False,  # a small frame could grow a thousandfold
             lifespan="off",

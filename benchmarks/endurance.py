@@ -32,7 +32,7 @@ from shapes import load_configs, random_module
 from torch import Tensor
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.frame import Draws, FrameCodes, Place
+from vivace.backends.cuda_graph.ledger import Draws, FrameCodes, Place
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
@@ -271,7 +271,7 @@ def compare(backend: CudaGraphBackend, opening: list[Codes]) -> dict[str, Any]:
     compared = Compared(backend._layers, FusedLayers(backend.model, backend._table))
     backend.graphs._is_capturing = False
     backend.graphs._ready.clear()
-    backend._stepper._loop._layers = compared
+    backend._stepper._loop._layers = compared  # its ledger stays
     codes = speak_opening(backend)
     return {
         "hash_without_graphs": hash_of(codes),

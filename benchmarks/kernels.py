@@ -33,7 +33,7 @@ from triton.runtime.jit import JITFunction
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec_fused import FusedDecoder
-from vivace.backends.cuda_graph.frame import Place
+from vivace.backends.cuda_graph.ledger import Place
 from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import Number
 from vivace.backends.megakernel.backend import MegakernelBackend

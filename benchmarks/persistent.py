@@ -21,7 +21,7 @@ import torch
 from shapes import load_configs, random_module
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.frame import DrawKind, Draws, Place
+from vivace.backends.cuda_graph.ledger import DrawKind, Draws, Place
 from vivace.backends.cuda_graph.pages import num_pages
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.megakernel.backend import MegakernelBackend

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from shapes import load_configs, random_module
 from teacher_forced import distance, share_within
 
-from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes, Place
 from vivace.backends.cuda_graph.fused import FusedLayers
+from vivace.backends.cuda_graph.ledger import DrawKind, Draws, FrameCodes, Place
 from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable

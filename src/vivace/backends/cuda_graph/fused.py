@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vivace.backends.cuda_graph import launch, products
-from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes, Place
+from vivace.backends.cuda_graph.fused_ledger import FusedLedger
 from vivace.backends.cuda_graph.launch import (
     Drawn,
     FirstCode,
@@ -22,6 +22,7 @@ from vivace.backends.cuda_graph.launch import (
     Scratch,
     SlotKeys,
 )
+from vivace.backends.cuda_graph.ledger import DrawKind, Draws, FrameCodes, Ledger, Place
 from vivace.backends.cuda_graph.plain import shape_of
 from vivace.backends.cuda_graph.products import Residual
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
@@ -64,6 +65,9 @@ class FusedLayers:
         """Looked up: see `Talker.fold_texts`."""
         return self._talker.text_vectors(ids)
 
+    def ledger(self, table: SlotTable, pad_id: int) -> Ledger:
+        return FusedLedger(table, pad_id, self._talker.model.text_embedding.weight)
+
     def read(self, x: Tensor, place: Place) -> Tensor:
         scratch = Scratch.make(len(x), self._heads, place.span, x.device)
 
@@ -102,7 +106,7 @@ class FusedLayers:
         logits = products.linear(hidden, self._talker.codec_head.weight)
         self._draw(logits, noise, draws, 0, x[:, 1], drawn)
         self._speak_rest(x, noise, draws, drawn)
-        return FrameCodes(drawn.codes, drawn.code_sum.to(hidden.dtype), drawn.is_finite > 0)
+        return FrameCodes(drawn.codes, drawn.code_sum, drawn.is_finite)
 
     def _speak_rest(self, x: Tensor, noise: Tensor, draws: Draws, drawn: Drawn) -> None:
         """Codebooks 1 and up, from the talker's hidden state and the first code's embedding."""

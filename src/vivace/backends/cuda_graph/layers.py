@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph.buckets import TILE, spans
-from vivace.backends.cuda_graph.frame import FrameLoop, Layers, Place
+from vivace.backends.cuda_graph.frame import FrameLoop, Layers
+from vivace.backends.cuda_graph.ledger import Place
 from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import SlotTable
 from vivace.errors import BackendUnavailableError

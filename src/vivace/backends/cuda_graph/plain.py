@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vivace.backends.cuda_graph.frame import DrawKind, Draws, FrameCodes, Place
+from vivace.backends.cuda_graph.ledger import DrawKind, Draws, FrameCodes, Ledger, Place
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.frame_maker import bans, draw_residual_codes, noise_table
@@ -41,6 +41,9 @@ class PlainLayers:
 
     def text_vectors(self, ids: Tensor) -> Tensor:
         return self._talker.text_vectors(ids)
+
+    def ledger(self, table: SlotTable, pad_id: int) -> Ledger:
+        return Ledger(table, pad_id, self.text_vectors)
 
     def read(self, x: Tensor, place: Place) -> Tensor:
         cos, sin = self._rope

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from vivace.backends.base import Frames, SlotStatus
 from vivace.backends.cuda_graph.buckets import BATCHES, fit, spans
-from vivace.backends.cuda_graph.frame import DrawKind, FrameLoop, Layers
+from vivace.backends.cuda_graph.frame import FrameLoop, Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
+from vivace.backends.cuda_graph.ledger import DrawKind
 from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.slot_table import RING, STATUSES, Number, SlotTable, as_slice
 from vivace.speech import SamplingParams

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.frame import Draws, Place
 from vivace.backends.cuda_graph.fused import FusedLayers, knobs
 from vivace.backends.cuda_graph.launch import Drawn, Knobs
+from vivace.backends.cuda_graph.ledger import Draws, Place
 from vivace.backends.cuda_graph.slot_table import Scale, SlotTable
 from vivace.backends.megakernel.predictor import PredictorKernel
 from vivace.backends.megakernel.talker import TalkerKernel

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.frame import Place
+from vivace.backends.cuda_graph.ledger import Place
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.slot_table import SlotTable
 from vivace.backends.megakernel.fp8 import pack_fp8

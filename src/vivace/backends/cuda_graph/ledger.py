@@ -1,0 +1,178 @@
+"""What a frame reads from the slot table and writes back to it, as PyTorch operations.
+
+`FusedLedger` (fused_ledger.py) does the same in three kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vivace.backends.cuda_graph.slot_table import (
+    FAILED,
+    LAST_OPEN,
+    LENGTH,
+    PROGRESS,
+    RING,
+    RUNNING,
+    STOP,
+    WAITING,
+    Number,
+    SlotTable,
+    as_slice,
+)
+from vivace.speech import SamplingParams
+
+FEW_RANKS = 64
+
+
+class DrawKind(NamedTuple):
+    """The sampling settings that are fixed when a graph is captured."""
+
+    num_ranked: int | None  # scores to sort for top-k; None sorts all
+    has_top_p: bool
+
+    @classmethod
+    def of(cls, params: Sequence[SamplingParams]) -> DrawKind:
+        kept = [k for p in params for k in (p.top_k, p.predictor_top_k)]
+        is_few = all(0 < k <= FEW_RANKS for k in kept)
+        has_top_p = any(p < 1.0 for x in params for p in (x.top_p, x.predictor_top_p))
+        return cls(FEW_RANKS if is_few else None, has_top_p)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the rows of a batch read and write the KV cache."""
+
+    slots: Tensor  # int64 [B]
+    position: Tensor  # int64 [B]: of the new key
+    num_keys: Tensor  # int64 [B]: that the row attends to, the new one included
+    span: int  # upper bound of num_keys
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The sampling state of the rows of a batch."""
+
+    kind: DrawKind
+    numbers: Tensor  # int64 [Number, B]
+    scales: Tensor  # float32 [Scale, B]
+    history: Tensor  # bool [B, vocabulary]
+    is_early: Tensor  # bool [B]: before min_frames, the end of speech may not be drawn
+
+
+@dataclass(frozen=True, slots=True)
+class FrameCodes:
+    """The codes drawn for one frame of every row."""
+
+    codes: Tensor  # int64 [B, groups]
+    code_sum: Tensor  # [B, hidden]
+    is_finite: Tensor  # bool or int8 [B]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the talker reads: the last frame plus the next text."""
+
+    x: Tensor  # [B, hidden]
+    place: Place
+
+
+class Ledger:
+    def __init__(
+        self, table: SlotTable, pad_id: int, text_vectors: Callable[[Tensor], Tensor]
+    ) -> None:
+        self._table, self._pad_id, self._text_vectors = table, pad_id, text_vectors
+        self._eos = table.config.codec_eos_token_id
+
+    def begin(self, rows: Tensor, kind: DrawKind, span: int) -> tuple[Draws, Reading | None]:
+        """The sampling state, and what the talker reads unless the span is 0."""
+        table = self._table
+        numbers = table.numbers.index_select(1, rows)
+        draws = Draws(
+            kind=kind,
+            numbers=numbers,
+            scales=table.scales.index_select(1, rows),
+            history=table.history.index_select(0, rows),
+            is_early=numbers[Number.NUM_FRAMES] < numbers[Number.MIN_FRAMES],
+        )
+        return draws, self._reading(rows, _State.of(numbers), span) if span else None
+
+    def _reading(self, rows: Tensor, state: _State, span: int) -> Reading:
+        table, numbers = self._table, state.numbers
+        ids = table.text_ids[rows, numbers[Number.NEXT_TEXT]]
+        texts = self._text_vectors(torch.where(state.has_text, ids, self._pad_id))
+        position = numbers[Number.POSITION]
+        place = Place(
+            slots=rows,
+            position=torch.where(state.is_read, position, table.num_positions),
+            num_keys=torch.where(state.is_read, position + 1, 1),
+            span=span,
+        )
+        return Reading(table.code_sum.index_select(0, rows) + texts, place)
+
+    def settle(self, rows: Tensor, draws: Draws, states: Tensor | None) -> Tensor:
+        """Hidden states [B, hidden]: the talker's where a row was read, else those before."""
+        hidden = self._table.hidden.index_select(0, rows)
+        if states is None:
+            return hidden
+        hidden = torch.where(_State.of(draws.numbers).is_read[:, None], states, hidden)
+        self._table.hidden.index_copy_(0, rows, hidden)
+        return hidden
+
+    def end(self, rows: Tensor, draws: Draws, spoken: FrameCodes) -> None:
+        """Keep the codes of the rows that speak, and say how each goes on."""
+        table, state, numbers = self._table, _State.of(draws.numbers), draws.numbers
+        is_finite, num_frames = spoken.is_finite > 0, numbers[Number.NUM_FRAMES]
+        is_end = spoken.codes[:, 0] == self._eos
+        is_kept = state.is_active & is_finite & ~is_end
+        self._keep(rows, spoken, is_kept, num_frames)
+        kept = num_frames + is_kept
+        is_full = kept >= numbers[Number.MAX_FRAMES]
+        verdict = torch.where(is_end, STOP, torch.where(is_full, LENGTH, RUNNING))
+        verdict = torch.where(is_finite, verdict, FAILED)
+        progress = {
+            Number.STATUS: torch.where(state.is_active, verdict, state.status),
+            Number.NUM_FRAMES: kept,
+            Number.HAS_SUM: numbers[Number.HAS_SUM] | is_kept,
+            Number.NEXT_TEXT: numbers[Number.NEXT_TEXT] + (state.is_read & state.has_text),
+            Number.POSITION: numbers[Number.POSITION] + state.is_read,
+        }
+        changed = torch.stack([progress[number] for number in PROGRESS])
+        table.numbers[as_slice(PROGRESS)].index_copy_(1, rows, changed)
+
+    def _keep(self, rows: Tensor, spoken: FrameCodes, is_kept: Tensor, num_frames: Tensor) -> None:
+        table = self._table
+        first = spoken.codes[:, 0]
+        table.history[rows, first] = table.history[rows, first] | is_kept
+        # Of an ended slot this overwrites a ring entry that the host has read already.
+        table.ring[rows, num_frames % RING] = spoken.codes.int()
+        code_sum, new_sum = table.code_sum.index_select(0, rows), spoken.code_sum
+        code_sum = torch.where(is_kept[:, None], new_sum.to(code_sum.dtype), code_sum)
+        table.code_sum.index_copy_(0, rows, code_sum)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What the rows' numbers mean before a frame."""
+
+    numbers: Tensor  # int64 [Number, B]
+    status: Tensor  # int64 [B]
+    is_active: Tensor  # bool [B]: it makes a frame
+    is_read: Tensor  # bool [B]: its last frame is read by the talker first
+    has_text: Tensor  # bool [B]
+
+    @classmethod
+    def of(cls, numbers: Tensor) -> _State:
+        has_sum = numbers[Number.HAS_SUM] > 0
+        has_text = numbers[Number.NEXT_TEXT] < numbers[Number.NUM_TEXTS]
+        is_waiting = has_sum & ~has_text & (numbers[Number.IS_COMPLETE] == 0)
+        status = numbers[Number.STATUS]
+        open_status = torch.where(is_waiting, WAITING, RUNNING)
+        status = torch.where(status <= LAST_OPEN, open_status, status)
+        is_active = status == RUNNING
+        return cls(numbers, status, is_active, is_active & has_sum, has_text)

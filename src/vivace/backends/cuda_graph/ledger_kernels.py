@@ -1,0 +1,134 @@
+# mypy: ignore-errors
+"""Triton kernels of ledger.py: one program for each row of a batch.
+
+Padding rows may be one and the same: they write what was there.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from vivace.backends.cuda_graph.product_kernels import wait_for_last
+
+# As in slot_table.py, which a test compares.
+STATUS = tl.constexpr(0)
+NUM_FRAMES = tl.constexpr(1)
+HAS_SUM = tl.constexpr(2)
+NEXT_TEXT = tl.constexpr(3)
+POSITION = tl.constexpr(4)
+NUM_TEXTS = tl.constexpr(5)
+IS_COMPLETE = tl.constexpr(6)
+MAX_FRAMES = tl.constexpr(7)
+MIN_FRAMES = tl.constexpr(8)
+RUNNING = tl.constexpr(0)
+WAITING = tl.constexpr(1)
+STOP = tl.constexpr(2)
+LENGTH = tl.constexpr(3)
+FAILED = tl.constexpr(4)
+
+
+@triton.jit
+def _state(numbers, stride):
+    """Status, and whether the row makes a frame, is read by the talker first, and has text."""
+    has_sum = tl.load(numbers + HAS_SUM * stride) > 0
+    has_text = tl.load(numbers + NEXT_TEXT * stride) < tl.load(numbers + NUM_TEXTS * stride)
+    is_complete = tl.load(numbers + IS_COMPLETE * stride) != 0
+    is_waiting = has_sum & (has_text == 0) & (is_complete == 0)
+    status = tl.load(numbers + STATUS * stride)
+    status = tl.where(status <= WAITING, tl.where(is_waiting, WAITING, RUNNING), status)
+    is_active = status == RUNNING
+    return status, is_active, is_active & has_sum, has_text
+
+
+@triton.jit
+def begin_kernel(
+    rows, numbers, scales, history, text_ids, code_sum, texts,
+    numbers_out, scales_out, history_out, is_early, position, num_keys, x,
+    num_rows, num_codes, text_stride, num_positions, pad_id, width,
+    NUM_NUMBERS: tl.constexpr, NUM_SCALES: tl.constexpr, IS_READING: tl.constexpr,
+    FEW: tl.constexpr, CODES: tl.constexpr, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """Gather the sampling state, and add the next text to the last frame for the talker."""
+    wait_for_last(OVERLAPS)
+    b, batch = tl.program_id(0), tl.num_programs(0)
+    row = tl.load(rows + b)
+    i = tl.arange(0, FEW)
+    found = tl.load(numbers + i * num_rows + row, mask=i < NUM_NUMBERS, other=0)
+    tl.store(numbers_out + i * batch + b, found, mask=i < NUM_NUMBERS)
+    scale = tl.load(scales + i * num_rows + row, mask=i < NUM_SCALES, other=0.0)
+    tl.store(scales_out + i * batch + b, scale, mask=i < NUM_SCALES)
+    code = tl.arange(0, CODES)
+    said = tl.load(history + row * num_codes + code, mask=code < num_codes, other=0)
+    tl.store(history_out + b * num_codes + code, said, mask=code < num_codes)
+    mine = numbers + row
+    num_frames = tl.load(mine + NUM_FRAMES * num_rows)
+    tl.store(is_early + b, (num_frames < tl.load(mine + MIN_FRAMES * num_rows)).to(tl.int8))
+    if IS_READING:
+        _status, _is_active, is_read, has_text = _state(mine, num_rows)
+        at = tl.load(mine + POSITION * num_rows)
+        tl.store(position + b, tl.where(is_read, at, num_positions))
+        tl.store(num_keys + b, tl.where(is_read, at + 1, 1))
+        text = tl.load(text_ids + row * text_stride + tl.load(mine + NEXT_TEXT * num_rows))
+        text = tl.where(has_text, text, pad_id).to(tl.int64)
+        w = tl.arange(0, WIDTH)
+        last = tl.load(code_sum + row * width + w, mask=w < width, other=0.0)
+        vector = tl.load(texts + text * width + w, mask=w < width, other=0.0)
+        total = (last.to(tl.float32) + vector.to(tl.float32)).to(x.dtype.element_ty)
+        tl.store(x + b * width + w, total, mask=w < width)
+
+
+@triton.jit
+def settle_kernel(
+    rows, numbers, states, hidden, out, width, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr
+):
+    """The talker's states where the row was read, into the table and out."""
+    wait_for_last(OVERLAPS)
+    b, batch = tl.program_id(0), tl.num_programs(0)
+    row = tl.load(rows + b)
+    _status, _is_active, is_read, _has_text = _state(numbers + b, batch)
+    w = tl.arange(0, WIDTH)
+    before = tl.load(hidden + row * width + w, mask=w < width, other=0.0)
+    state = tl.load(states + b * width + w, mask=w < width, other=0.0)
+    state = tl.where(is_read, state, before)
+    tl.store(hidden + row * width + w, state, mask=w < width)
+    tl.store(out + b * width + w, state, mask=w < width)
+
+
+@triton.jit
+def end_kernel(
+    rows, numbers, codes, new_sum, is_finite,
+    numbers_out, history, ring, code_sum,
+    num_rows, num_codes, num_groups, width, eos,
+    RING: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """Keep a frame's codes and their sum, and the row's new status."""
+    wait_for_last(OVERLAPS)
+    b, batch = tl.program_id(0), tl.num_programs(0)
+    row = tl.load(rows + b)
+    status, is_active, is_read, has_text = _state(numbers + b, batch)
+    first = tl.load(codes + b * num_groups)
+    is_end, is_good = first == eos, tl.load(is_finite + b) > 0
+    is_kept = is_active & is_good & (is_end == 0)
+    num_frames = tl.load(numbers + NUM_FRAMES * batch + b)
+    tl.store(history + row * num_codes + first, is_kept.to(tl.int8), mask=is_kept)
+    g = tl.arange(0, GROUPS)
+    code = tl.load(codes + b * num_groups + g, mask=g < num_groups, other=0).to(tl.int32)
+    tl.store(ring + (row * RING + num_frames % RING) * num_groups + g, code, mask=g < num_groups)
+    w = tl.arange(0, WIDTH)
+    total = tl.load(new_sum + b * width + w, mask=w < width, other=0.0)
+    total = total.to(code_sum.dtype.element_ty)
+    tl.store(code_sum + row * width + w, total, mask=(w < width) & is_kept)
+    kept = num_frames + is_kept.to(tl.int64)
+    is_full = kept >= tl.load(numbers + MAX_FRAMES * batch + b)
+    verdict = tl.where(is_end, STOP, tl.where(is_full, LENGTH, RUNNING))
+    verdict = tl.where(is_good, verdict, FAILED)
+    mine = numbers_out + row
+    tl.store(mine + STATUS * num_rows, tl.where(is_active, verdict, status))
+    tl.store(mine + NUM_FRAMES * num_rows, kept)
+    has_sum = tl.load(numbers + HAS_SUM * batch + b)
+    tl.store(mine + HAS_SUM * num_rows, has_sum | is_kept.to(tl.int64))
+    is_used = (is_read & has_text).to(tl.int64)
+    tl.store(mine + NEXT_TEXT * num_rows, tl.load(numbers + NEXT_TEXT * batch + b) + is_used)
+    at = tl.load(numbers + POSITION * batch + b)
+    tl.store(mine + POSITION * num_rows, at + is_read.to(tl.int64))

@@ -33,9 +33,14 @@ def tts(tiny_folder: Path) -> Iterator[TTS]:
         yield tts
 
 
-def load(folder: Path, dtype: str) -> TTS:
+def load(folder: Path, dtype: str, codec_precision: str = "auto") -> TTS:
     return TTS.load(
-        folder / "custom_voice", device="cuda", dtype=dtype, backend="cuda_graph", max_streams=8
+        folder / "custom_voice",
+        device="cuda",
+        dtype=dtype,
+        backend="cuda_graph",
+        max_streams=8,
+        codec_precision=codec_precision,
     )
 
 
@@ -57,9 +62,14 @@ def test_auto_takes_the_graph_backend(tiny_folder: Path) -> None:
         assert len(tts.speak("Hello.", seed=1, **length(4)).samples) == 4 * 1920
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_streams_read_in_any_order_are_offline_audio(tiny_folder: Path, dtype: str) -> None:
-    with load(tiny_folder, dtype) as tts:
+@pytest.mark.parametrize(
+    ("dtype", "codec_precision"),
+    [("float32", "split"), ("bfloat16", "split"), ("bfloat16", "half")],
+)
+def test_streams_read_in_any_order_are_offline_audio(
+    tiny_folder: Path, dtype: str, codec_precision: str
+) -> None:
+    with load(tiny_folder, dtype, codec_precision) as tts:
         whole = [
             tts.speak(text, seed=seed, trim=False, **length(20 + seed))
             for seed, text in enumerate(TEXTS)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Our kernels under compute-sanitizer (memcheck and racecheck, or SANITIZE_TOOLS), small runs, each for SANITIZE_SECONDS
 # at most: one line for each tool and part, and the logs in $OUT. The tool is looked for in the CUDA toolkit and in the
-# wheel nvidia-cuda-sanitizer-api, installed or as a file in carry/sanitizer. Two controls with an error show that it
-# finds such errors.
+# wheel nvidia-cuda-sanitizer-api, installed or as a file in carry/sanitizer. benchmarks/sanitized.py says what the
+# parts are, controls among them.
 set -uo pipefail
 export PYTHONUNBUFFERED=1 PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTORCH_NO_CUDA_MEMORY_CACHING=1
 limit=${SANITIZE_SECONDS:-60}
@@ -46,7 +46,7 @@ fi
 "$tool" --version | grep Version
 python3 scripts/make_tiny_checkpoints.py "$work/tiny" > /dev/null
 # Without the tool first: it compiles the kernels, and shows that the runs themselves work.
-for part in megakernel fused apart; do
+for part in megakernel known fused half; do
   timeout 90 python3 benchmarks/sanitized.py "$part" "$work/tiny" > "$work/plain-$part" 2>&1 &
 done
 wait
@@ -55,7 +55,7 @@ port=49152
 sanitize() { # tool, part
   local log=$work/$1-$2.log size=
   local kernels='^[a-z_]+_kernel$'
-  [ "$2" = megakernel ] && kernels='^(talker|predictor)_kernel$'
+  [[ $2 = megakernel || $2 = known ]] && kernels='^(talker|predictor)_kernel$'
   [ "$1" = racecheck ] && size=small
   timeout -k 5 "$limit" "$tool" --tool "$1" --port $port --launch-timeout 40 --print-limit 20 \
     --kernel-name "regex=$kernels" python3 benchmarks/sanitized.py "$2" "$work/tiny" $size > "$log" 2>&1
@@ -72,10 +72,11 @@ keep_logs() { # also if it is ended from outside
 }
 trap keep_logs EXIT
 trap 'exit 124' TERM
+declare -A parts=(
+  [memcheck]="megakernel fused half memory"
+  [racecheck]="megakernel known fused half race named elected"
+)
 for check in ${SANITIZE_TOOLS:-memcheck racecheck}; do
-  control=memory
-  [ $check = racecheck ] && control=race
-  for part in megakernel fused $control; do sanitize $check $part & port=$((port + 100)); done
-  [ $check = racecheck ] && { sanitize racecheck apart & port=$((port + 100)); }
+  for part in ${parts[$check]}; do sanitize "$check" "$part" & port=$((port + 100)); done
 done
 wait

@@ -3,11 +3,15 @@
     python benchmarks/sanitized.py megakernel tiny
     python benchmarks/sanitized.py fused tiny small
 
-`tiny` is a folder that scripts/make_tiny_checkpoints.py has written. `apart` is `fused` without
-programmatic dependent launch. `memory` and `race` are controls: kernels with such an error, which
-the sanitizer must find. `small` is the least that runs every kernel, for racecheck, which is much
-slower. Products and convolutions of PyTorch run on the CPU: with them on the GPU racecheck died of
-an internal error before it came to our kernels.
+`tiny` is a folder that scripts/make_tiny_checkpoints.py has written. `small` is the least that runs
+every kernel, for racecheck, which is much slower. `memory` and `race` are controls: kernels with
+such an error, which the sanitizer must find. Products and convolutions of PyTorch run on the CPU:
+with them on the GPU racecheck died of an internal error before it came to our kernels.
+
+racecheck 2025.3 reports races where there are none: it knows neither a `bar.sync` of some of a
+block's threads nor that one lane may arrive at a barrier for its warp after `__syncwarp`. `named`
+and `elected` are right kernels that show this. `known` is the megakernel with both replaced by what
+racecheck knows, everything else being the same: an mbarrier at which every thread arrives.
 """
 
 from __future__ import annotations
@@ -17,15 +21,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from shapes import load_configs, random_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from vivace.backends.cuda_graph import launch, products
+from vivace.backends.base import CodecPrecision
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.megakernel import driver
+from vivace.backends.megakernel import driver, kernel
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.kernel import architecture_of
 from vivace.backends.megakernel.nvrtc import compile_source
@@ -47,6 +52,57 @@ extern "C" __global__ void control_kernel(Request given) {
 }
 """
 
+NAMED = """
+struct Request { int* numbers; unsigned long long first; };
+extern "C" __global__ void control_kernel(Request given) {
+    __shared__ int shared[64];
+    if (threadIdx.x >= 64) return;
+    shared[threadIdx.x] = given.numbers[threadIdx.x];
+    asm volatile("bar.sync 1, 64;" ::: "memory");
+    given.numbers[threadIdx.x] = shared[63 - threadIdx.x];
+}
+"""
+ELECTED = """
+struct Request { int* numbers; unsigned long long first; };
+extern "C" __global__ void control_kernel(Request given) {
+    __shared__ int shared[32];
+    __shared__ unsigned long long barrier;
+    const unsigned at = (unsigned)__cvta_generic_to_shared(&barrier), lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(at) : "memory");
+    if (threadIdx.x < 32) shared[lane] = given.numbers[lane];
+    __syncthreads();
+    if (threadIdx.x / 32 == 1) {
+        given.numbers[lane] = shared[31 - lane];
+        __syncwarp();
+        if (lane == 0)
+            asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }"
+                         :: "r"(at) : "memory");
+    } else if (threadIdx.x < 32) {
+        unsigned is_done;
+        do asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], 0;"
+                        " selp.u32 %0, 1, 0, p; }" : "=r"(is_done) : "r"(at) : "memory");
+        while (!is_done);
+        shared[lane] = 0;
+    }
+}
+"""
+KNOWN = {  # in the megakernel's source
+    "EMPTY_ARRIVALS = WARPS;": "EMPTY_ARRIVALS = COMPUTING;",
+    "if (lane == 0) barrier_arrive(empty": "barrier_arrive(empty",
+    'asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(count) : "memory");': """
+    extern __shared__ __align__(128) u8 memory[];
+    const u32 at = shared_address(memory) + 8 * barrier;
+    u64 state;
+    u32 is_done;
+    asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(state) : "r"(at) : "memory");
+    do asm volatile("{ .reg .pred p; mbarrier.test_wait.shared.b64 p, [%1], %2;"
+                    " selp.u32 %0, 1, 0, p; }" : "=r"(is_done) : "r"(at), "l"(state) : "memory");
+    while (!is_done);""",
+    "struct Shared {": "struct Shared {\n    u64 syncs[4];",
+    "shared.lost = 0;": """shared.lost = 0;
+    for (u32 n = 1; n < 4; ++n)
+        barrier_init(shared_address(shared.syncs + n), n == 1 ? COMPUTING : ROW_THREADS);""",
+}
 
 PRODUCTS = {  # of aten; with inference mode some are seen before they are taken apart
     *("linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum"),
@@ -79,11 +135,14 @@ def speak(backend: CudaGraphBackend, lengths: list[int], num_frames: int, render
     sampling = [SamplingParams(seed=n, min_frames=40, max_frames=40) for n in range(len(lengths))]
     prompts = [prompt_of(backend.model, length) for length in lengths]
     slots = [backend.admit(*each) for each in zip(prompts, sampling, strict=True)]
+    print(f"{len(slots)} prompts", flush=True)
     for some in (slots[:1], slots, slots[1:]):
         frames = backend.step(some, num_frames)
         assert frames.lengths == (num_frames,) * len(some), frames.status
+        print(f"{num_frames} frames of {len(some)} slots", flush=True)
         if renders:
             backend.render(some, frames)
+            print("their samples", flush=True)
     backend.release(slots[0])
     backend.step([backend.admit(prompts[-1], sampling[0])], num_frames)
     torch.cuda.synchronize()
@@ -105,31 +164,36 @@ def run_megakernel(tiny: Path, is_small: bool) -> None:
     assert not backend._layers.num_faults  # type: ignore[attr-defined]
 
 
-def run_fused(tiny: Path, is_small: bool) -> None:
+def run_known(tiny: Path, is_small: bool) -> None:
+    source = kernel.source
+
+    def known_source(name: str) -> str:
+        text = source(name)
+        for before, after in KNOWN.items():
+            assert text.count(before) == 1, before
+            text = text.replace(before, after)
+        return text
+
+    with mock.patch.object(kernel, "source", known_source):
+        run_megakernel(tiny, is_small)
+
+
+def run_fused(tiny: Path, name: str, precision: CodecPrecision, is_small: bool) -> None:
     """Frames, prompts and codec of a tiny model; 18 rows take the split products too."""
-    for name, precision in (("custom_voice", "split"), ("custom_voice_projected", "half")):
-        checkpoint = Checkpoint.open(tiny / name)
-        model, codec = checkpoint.load_model(CUDA, torch.bfloat16), checkpoint.load_codec(CUDA)
-        backend = CudaGraphBackend(
-            model, codec, max_streams=18, max_frames=64, layers="fused",
-            codec_precision=precision, is_capturing=False,  # type: ignore[arg-type]
-        )  # fmt: skip
-        speak(backend, [10, 60, *[12] * 16], 1 if is_small else 2, renders=True)
+    checkpoint = Checkpoint.open(tiny / name)
+    model, codec = checkpoint.load_model(CUDA, torch.bfloat16), checkpoint.load_codec(CUDA)
+    backend = CudaGraphBackend(
+        model, codec, max_streams=18, max_frames=64, layers="fused",
+        codec_precision=precision, is_capturing=False,
+    )  # fmt: skip
+    speak(backend, [10, 60, *[12] * 16], 1 if is_small else 2, renders=True)
 
 
-def run_apart(tiny: Path, is_small: bool) -> None:
-    for module in (products, launch):
-        module.options = lambda tensor, is_rotating=False: {  # type: ignore[attr-defined]
-            "OVERLAPS": False, "launch_pdl": False, "enable_fp_fusion": not is_rotating,
-        }  # fmt: skip
-    run_fused(tiny, is_small)
-
-
-def run_control(first: int) -> None:
-    """Two hazards between warps if `first` is 0, else writes behind the allocated memory."""
+def run_control(source: str, first: int = 0) -> None:
+    """Of `CONTROL`: two hazards between warps if `first` is 0, else writes behind the memory."""
     numbers = torch.zeros(128, dtype=torch.int32, device=CUDA)
     capability = torch.cuda.get_device_capability()
-    module = driver.Module(compile_source(CONTROL, architecture_of(capability), []))
+    module = driver.Module(compile_source(source, architecture_of(capability), []))
     request = Request(numbers.data_ptr(), first)
     driver.launch_cooperative(module.function("control_kernel"), 1, 128, 0, request)
     torch.cuda.synchronize()
@@ -137,10 +201,13 @@ def run_control(first: int) -> None:
 
 PARTS: dict[str, Callable[[Path, bool], None]] = {
     "megakernel": run_megakernel,
-    "fused": run_fused,
-    "apart": run_apart,
-    "memory": lambda *_: run_control(2**20),
-    "race": lambda *_: run_control(0),
+    "known": run_known,
+    "fused": lambda tiny, is_small: run_fused(tiny, "custom_voice", "split", is_small),
+    "half": lambda tiny, is_small: run_fused(tiny, "custom_voice_projected", "half", is_small),
+    "memory": lambda *_: run_control(CONTROL, 2**20),
+    "race": lambda *_: run_control(CONTROL),
+    "named": lambda *_: run_control(NAMED),
+    "elected": lambda *_: run_control(ELECTED),
 }
 
 

@@ -179,7 +179,7 @@ def test_the_sum_of_embeddings_is_that_of_the_codes(layers: MegakernelLayers) ->
     expected = sum(
         table(spoken.codes[:, book]).float() for book, table in enumerate(layers._tables)
     )
-    assert torch.equal(spoken.code_sum, expected.bfloat16())  # type: ignore[union-attr]
+    assert torch.equal(spoken.code_sum.bfloat16(), expected.bfloat16())  # type: ignore[union-attr]
 
 
 def test_non_finite_logits_fail_only_their_slot(layers: MegakernelLayers) -> None:

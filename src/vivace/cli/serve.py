@@ -57,17 +57,23 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
             tell(f"{name:<24} {plain(value)}")
     if all(spec.source is None for spec in settings.models) and settings.device in ("auto", "cpu"):
         import_torch()
-    from vivace.serve import deaths
     from vivace.serve.context import ServeContext
     from vivace.serve.logs import log_to_stderr
-    from vivace.serve.server import Server
 
     log_to_stderr(settings.log_format)
     _allow_files(settings.max_connections * (has_http + (settings.wyoming_port is not None)))
     tell(f"loading {', '.join(plain(spec.name) for spec in settings.models)}")
-    context = ServeContext.create(settings)
+    return _run(ServeContext.create(settings), has_http=has_http)
+
+
+def _run(context: ServeContext, *, has_http: bool) -> int:
+    """Serve until it is told to stop; where the device is lost, as a new process."""
+    from vivace.serve import deaths
+    from vivace.serve.server import Server
+
+    recovery = context.models.recovery
     if told := os.environ.pop(LAST_LIFE, ""):
-        deaths.load(told, context.models.recovery.deaths, context.models.recovery.quarantine)
+        deaths.load(told, recovery.deaths, recovery.quarantine)
     server = Server(context, has_http=has_http)
 
     def on_ready(url: str) -> None:
@@ -76,7 +82,7 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
         if server.wyoming_url is not None:
             tell(f"wyoming: {server.wyoming_url}")
         if has_http:
-            say_ready(url, server.context)
+            say_ready(url, context)
         else:
             tell("ready")
 
@@ -87,8 +93,8 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
         if not loss.needs_process:
             tell(f"vivace: {plain(str(loss))}")
             return GAVE_UP
-        last = context.models.recovery
-        start_again(last.deaths.pause_s, deaths.dump(last.deaths, last.quarantine))
+        pause_s = recovery.deaths.pause_s
+        start_again(pause_s, deaths.dump(recovery.deaths, recovery.quarantine))
     finally:
         loop.close()  # without waiting for a model that is still being loaded
     tell("stopped")

@@ -139,7 +139,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "no slot failed": run.num_failed == 0,
         "no block timed out": faults == 0,
         "no page is left behind": backend._pool.num_free == pages,
-        "no slot is left behind": len(backend._free) == arguments.batch,
+        "no slot is left behind": len(backend._reservations.free) == arguments.batch,
         "allocated memory is the same at a tenth and at the end": len(
             {sizes["allocated"] for sizes in run.memory.values()}
         )

@@ -22,7 +22,7 @@ from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
 from talking import wait_until
 
-from vivace.engine.engine import Load
+from vivace.engine.scheduler import Load
 from vivace.serve.settings import ServeSettings
 
 NUM_SLOTS, MAX_QUEUE = 4, 4

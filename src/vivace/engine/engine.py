@@ -11,13 +11,11 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, current_thread
@@ -26,33 +24,18 @@ from typing import TypeVar
 from vivace.backends.base import Backend
 from vivace.device import is_context_lost, use_threads
 from vivace.engine.pipeline import Pipeline, Spent, describe
-from vivace.engine.scheduler import EngineLimits, Plan, Scheduler
+from vivace.engine.scheduler import EngineLimits, Load, Plan, Scheduler
+from vivace.engine.thread import Mail, start_thread
 from vivace.engine.utterance import Turn, Utterance
 from vivace.errors import EngineError, QueueFullError
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Mail = SimpleQueue[Callable[[], object] | None]
 LINGER_S = 0.5  # the thread waits for more work
 UNREAD_S = 2.0  # a stream that is not read for so long may be garbage
 COLLECT_EVERY_S = 10.0
 MAX_FAULTS = 3  # turns that fail in a row before the backend is rebuilt
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """How full an engine is."""
-
-    num_slots: int
-    num_running: int
-    num_waiting: int
-    max_queue: int
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a request made now would be refused."""
-        return self.num_running + self.num_waiting >= self.num_slots + self.max_queue
 
 
 class Engine:
@@ -240,7 +223,7 @@ class Engine:
         with self._start_lock:
             self._mail.put(letter)
             if self._thread is None:
-                self._thread, self._stop = _start_thread(self, self._mail)
+                self._thread, self._stop = start_thread(self._work, self._mail)
 
     # -- the thread --------------------------------------------------------------------------
 
@@ -436,27 +419,3 @@ def _engine_error(reason: str, fault: BaseException) -> EngineError:
     error = EngineError(reason)
     error.__cause__ = fault
     return error
-
-
-def _start_thread(engine: Engine, mail: Mail) -> tuple[Thread, weakref.finalize[..., Thread]]:
-    """The thread may hold the last reference to the engine, and so free the backend when it ends.
-
-    A daemon thread must not be stopped inside the backend at exit, so that waits for its end.
-    """
-    owned = [engine]
-
-    def work() -> None:
-        try:
-            owned.pop()._work()
-        finally:
-            stop.detach()
-
-    thread = Thread(target=work, name="vivace-engine", daemon=True)
-    stop = weakref.finalize(thread, _stop, mail, thread)
-    thread.start()
-    return thread, stop
-
-
-def _stop(mail: Mail, thread: Thread) -> None:
-    mail.put(sys.exit)
-    thread.join()

@@ -55,6 +55,21 @@ class EngineLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """How full an engine is."""
+
+    num_slots: int
+    num_running: int
+    num_waiting: int
+    max_queue: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a request made now would be refused."""
+        return self.num_running + self.num_waiting >= self.num_slots + self.max_queue
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One turn."""
 

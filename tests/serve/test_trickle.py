@@ -1,4 +1,4 @@
-"""What a peer that trickles costs the server: no parsing and no timer for every byte.
+"""What a peer that trickles costs the server, and how long one may take to read.
 
 Against the protocol itself, with a clock that is moved by hand.
 """
@@ -6,6 +6,11 @@ Against the protocol itself, with a clock that is moved by hand.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import socket
+import sys
+import termios
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +21,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from vivace.serve.protocol import MAX_UNPARSED, STALL_S, TimedHTTP, http_protocol
+from vivace.serve.protocol import MAX_UNPARSED, NUM_LOOKS, STALL_S, TimedHTTP, http_protocol
 from vivace.serve.settings import ServeSettings
 
 HEAD = b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\n"
@@ -172,3 +177,88 @@ def test_the_next_request_of_a_connection_is_heard_from_its_first_byte() -> None
     for number, byte in enumerate(HEAD + b"\r\n"):
         peer.send(bytes([byte]))
         assert peer.clock.tasks == (["run_asgi"] if number == len(HEAD) + 1 else [])
+
+
+# --- readers ----------------------------------------------------------------------------------
+
+SETTLED = 20  # looks, one after another, at a kernel that takes no more
+NUM_UNSENT = 70_000  # bytes that wait in the transport
+LIMIT_S = 60.0  # for the kernel of a busy machine
+
+
+@dataclass
+class Reader:
+    """A peer of a real connection whose buffers are full: the server does not write any more."""
+
+    peer: Peer = field(default_factory=Peer)
+
+    def __enter__(self) -> Reader:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self._theirs = socket.create_connection(listener.getsockname(), LIMIT_S)
+            self._ours, _ = listener.accept()
+        self._ours.setblocking(False)
+        self._fill()
+        told = {"socket": self._ours}
+        self.peer.transport.get_extra_info.side_effect = told.get
+        self.peer.transport.get_write_buffer_size.return_value = NUM_UNSENT
+        self.peer.protocol.pause_writing()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ours.close()
+        self._theirs.close()
+
+    def _fill(self) -> None:
+        """Until the kernels have moved all that they can."""
+        num_left = SETTLED
+        while num_left:
+            try:
+                self._ours.send(bytes(65_536))
+                num_left = SETTLED
+            except BlockingIOError:
+                num_left -= 1
+                time.sleep(0.01)
+
+    def take_some(self) -> None:
+        """As little as makes room at the peer."""
+        before, until = num_queued(self._ours), time.monotonic() + LIMIT_S
+        while num_queued(self._ours) >= before:
+            assert time.monotonic() < until
+            assert self._theirs.recv(16_384)
+
+    @property
+    def is_cut(self) -> bool:
+        return bool(self.peer.transport.abort.called)
+
+
+def num_queued(connection: socket.socket) -> int:
+    return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
+def test_a_peer_that_takes_nothing_is_cut_in_time() -> None:
+    with Reader() as reader:
+        for _ in range(NUM_LOOKS - 1):
+            reader.peer.clock.advance(SETTINGS.send_timeout_s / NUM_LOOKS)
+        assert not reader.is_cut
+        for _ in range(4):
+            reader.peer.clock.advance(SETTINGS.send_timeout_s / NUM_LOOKS)
+        assert reader.is_cut
+
+
+def test_a_peer_that_reads_as_it_plays_is_not_cut_while_the_kernel_takes_no_more() -> None:
+    with Reader() as reader:
+        for _ in range(4):  # the transport's own bytes wait all the time
+            for _ in range(NUM_LOOKS // 2):
+                reader.peer.clock.advance(SETTINGS.send_timeout_s / NUM_LOOKS)
+            reader.take_some()
+        assert not reader.is_cut
+        for _ in range(NUM_LOOKS + 2):
+            reader.peer.clock.advance(SETTINGS.send_timeout_s / NUM_LOOKS)
+        assert reader.is_cut
+
+
+def test_a_peer_that_has_taken_all_is_not_watched_any_more() -> None:
+    with Reader() as reader:
+        reader.peer.protocol.resume_writing()
+        reader.peer.clock.advance(2 * SETTINGS.send_timeout_s)
+        assert not reader.is_cut

@@ -11,14 +11,35 @@ import asyncio
 import contextlib
 import socket
 import struct
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+if sys.platform != "win32":
+    import fcntl
+    import termios
+
 TRANSPORT = "vivace.transport"  # in a scope's state: the connection's asyncio.Transport
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing resets the connection
+
+
+def num_unsent(transport: asyncio.WriteTransport) -> int:
+    """Bytes that the peer has not taken.
+
+    Most are the kernel's, which has megabytes and takes no more until a third of them has gone:
+    whoever plays what it reads needs longer for that than `send_timeout_s`.
+    """
+    num_here, connection = transport.get_write_buffer_size(), transport.get_extra_info("socket")
+    if sys.platform == "win32" or connection is None or connection.fileno() < 0:
+        return num_here
+    try:
+        queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:  # it does not tell
+        return num_here
+    return num_here + int.from_bytes(queued, sys.byteorder)
 
 
 class Outlet:

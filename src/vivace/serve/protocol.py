@@ -22,7 +22,7 @@ from websockets.frames import Frame
 from websockets.http11 import Response
 from websockets.typing import StatusLike
 
-from vivace.serve.body import TRANSPORT
+from vivace.serve.body import TRANSPORT, num_unsent
 from vivace.serve.errors import Failure
 from vivace.serve.guard import CROWDED, new_request_id
 from vivace.serve.settings import ServeSettings
@@ -38,6 +38,7 @@ MAX_FRAGMENTS = 1_024  # of one message
 MAX_PONG_BYTES = 256 * 1024  # unsent, above which pings are not answered
 STALL_S = 4.0  # without a byte of a request that has begun
 MAX_UNPARSED = 1_024  # bytes inside a line of headers, until h11 is asked whether they are too many
+NUM_LOOKS = 30  # at what a peer has taken, in `send_timeout_s`
 CLOSING_S = 2.0  # for a peer to take its last answer
 
 
@@ -48,11 +49,15 @@ class SendDeadline(Mixed):
     num_open: Counter[str]  # connections by the peer's address, of both protocols
     client: tuple[str, int] | None
     transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
     _send_timer: asyncio.TimerHandle | None = None
+    _num_left = 0  # bytes that wait for the peer, the fewest that were seen
+    _taken_at = 0.0  # the loop's time at which it was seen to have taken some
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_sending(self.transport.get_write_buffer_size())
+        self._num_left, self._taken_at = num_unsent(self.transport), self.loop.time()
+        self._look_later()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -69,17 +74,19 @@ class SendDeadline(Mixed):
         if not self.num_open[address]:
             del self.num_open[address]
 
-    def _watch_sending(self, num_left: int) -> None:
+    def _look_later(self) -> None:
         self._stop_watching()
-        loop = asyncio.get_running_loop()
-        self._send_timer = loop.call_later(self.settings.send_timeout_s, self._check_sent, num_left)
+        wait_s = self.settings.send_timeout_s / NUM_LOOKS
+        self._send_timer = self.loop.call_later(wait_s, self._check_sent)
 
-    def _check_sent(self, num_before: int) -> None:
-        num_left = self.transport.get_write_buffer_size()
-        if num_left >= num_before:
+    def _check_sent(self) -> None:
+        num_left, now = num_unsent(self.transport), self.loop.time()
+        if num_left < self._num_left:
+            self._num_left, self._taken_at = num_left, now
+        if now - self._taken_at >= self.settings.send_timeout_s:
             self.transport.abort()
         else:
-            self._watch_sending(num_left)
+            self._look_later()
 
     def _stop_watching(self) -> None:
         if self._send_timer is not None:

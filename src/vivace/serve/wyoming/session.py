@@ -28,6 +28,7 @@ from wyoming.ping import Pong
 from wyoming.tts import SynthesizeStopped
 
 from vivace.live_text import LiveText
+from vivace.serve.body import num_unsent
 from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.sockets.speech import Studio
 from vivace.serve.wyoming.events import describe_server, read_speech, read_text
@@ -105,11 +106,11 @@ class Session:
     async def _flush(self) -> None:
         transport = self._writer.transport
         while True:
-            num_left = transport.get_write_buffer_size()
+            num_left = num_unsent(transport)
             try:
                 return await asyncio.wait_for(self._writer.drain(), self._settings.send_timeout_s)
             except asyncio.TimeoutError:
-                if transport.get_write_buffer_size() >= num_left:
+                if num_unsent(transport) >= num_left:
                     transport.abort()
                     raise ConnectionAbortedError("the client takes nothing") from None
             except OSError as error:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -140,7 +141,7 @@ def test_a_connection_may_wait_between_requests_longer_than_headers_may(server: 
 def test_a_reader_that_takes_nothing_is_cut_and_its_slot_is_free(
     server: Running, backend: ScriptedSpeech
 ) -> None:
-    body = b'{"input": "Hello.", "seed": 7, "response_format": "pcm"}'
+    body = b'{"input": "Hello.", "seed": 7, "max_new_tokens": 20000, "response_format": "pcm"}'
     stalled = []
     for _ in range(4):
         connection = open_socket(server, 4_096)
@@ -155,6 +156,23 @@ def test_a_reader_that_takes_nothing_is_cut_and_its_slot_is_free(
     assert time.monotonic() - began < SEND_S + SLACK_S
     for connection in stalled:
         connection.close()
+
+
+def test_no_more_than_a_chunk_waits_for_a_reader_besides_what_the_kernel_has(
+    tmp_path: Path,
+) -> None:
+    backend = ScriptedSpeech(plans={7: Plan(20_000)})
+    settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=0.1)
+    body = b'{"input": "Hello.", "seed": 7, "max_new_tokens": 20000, "response_format": "pcm"}'
+    with running(settings, backend.load) as server, open_socket(server, 4_096) as connection:
+        connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        wait_until(lambda: any(one.flow and one.flow.write_paused for one in connections(server)))
+        (unread,) = connections(server)
+        assert unread.transport.get_write_buffer_size() < 9 * 1_920 * 2
+
+
+def connections(server: Running) -> list[Any]:
+    return list(server.server._uvicorn.server_state.connections)
 
 
 def test_a_reader_that_is_slow_but_reads_is_not_cut(server: Running) -> None:

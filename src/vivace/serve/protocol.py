@@ -105,6 +105,7 @@ class TimedHTTP(SendDeadline, H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # the kernel's buffer is large, and enough
         num_over = max(
             len(self.connections) - self.settings.max_connections,
             self._count_address() - self.settings.max_connections_per_address,

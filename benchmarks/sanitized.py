@@ -8,10 +8,10 @@ every kernel, for racecheck, which is much slower. `memory` and `race` are contr
 such an error, which the sanitizer must find. Products and convolutions of PyTorch run on the CPU:
 with them on the GPU racecheck died of an internal error before it came to our kernels.
 
-racecheck 2025.3 reports races where there are none: it knows neither a `bar.sync` of some of a
-block's threads nor that one lane may arrive at a barrier for its warp after `__syncwarp`. `named`
-and `elected` are right kernels that show this. `known` is the megakernel with both replaced by what
-racecheck knows, everything else being the same: an mbarrier at which every thread arrives.
+racecheck 2025.3 reports races in the megakernel where there are none. It does not know that one
+lane may arrive at a barrier for its warp after `__syncwarp`: `elected` is a right kernel that shows
+it. It knows a `bar.sync` of some threads of a block (`named`), but not beside those barriers.
+`known` is the megakernel with mbarriers at which every thread arrives instead of both.
 """
 
 from __future__ import annotations

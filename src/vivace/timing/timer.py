@@ -20,7 +20,7 @@ from vivace.timing.words import Heard, Samples, Span, WordTimer
 
 log = logging.getLogger(__name__)
 
-MIN_SCORE = 0.5  # of a head that follows the text; the embedded voice's has 0.86
+MIN_SCORE = 0.5  # of a head that follows the text; the embedded voice's has 0.78
 MIN_IDS = 12  # of a text that a head is chosen by
 MAX_STEADY = 0.8  # share of steps of exactly one id: a head that counts rows, not words
 

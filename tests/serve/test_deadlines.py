@@ -175,23 +175,6 @@ def connections(server: Running) -> list[Any]:
     return list(server.server._uvicorn.server_state.connections)
 
 
-def test_a_reader_that_is_slow_but_reads_is_not_cut(server: Running) -> None:
-    """The control: three times the deadline, a little at a time."""
-    body = b'{"input": "Hello.", "seed": 7, "max_new_tokens": 400, "response_format": "pcm"}'
-    expected = 400 * 1_920 * 2
-    with open_socket(server, 4_096) as connection:
-        connection.sendall(
-            HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-        )
-        content, began = b"", time.monotonic()
-        while part := connection.recv(65_536):
-            content += part
-            if time.monotonic() < began + 3 * SEND_S:
-                time.sleep(0.1)
-    assert content.endswith(b"0\r\n\r\n")
-    assert len(content) > expected
-
-
 async def echo(websocket: WebSocket) -> None:
     await websocket.accept()
     with contextlib.suppress(WebSocketDisconnect):

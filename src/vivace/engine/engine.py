@@ -55,7 +55,7 @@ class Engine:
         self._can_fork, self._rebuild = can_fork, rebuild
         self._pid = os.getpid()
         num_slots = min(self.limits.max_streams or backend.max_streams, backend.max_streams)
-        self._scheduler = Scheduler(self.limits, num_slots, runs_ahead=backend.shares_work)
+        self._scheduler = Scheduler(self.limits, num_slots, shares_work=backend.shares_work)
         self._pipeline = Pipeline(backend)
         self._inbox: deque[Utterance] = deque()  # submitted, and not yet queued
         self._mail: Mail = SimpleQueue()

@@ -1,16 +1,18 @@
 """Which utterances are admitted, which are stepped, and for how many frames: plain numbers.
 
-Rules: first come, first admitted; every utterance that can run is stepped in every turn; while a
-reader waits for its first audio a turn is as short as it asked; and no turn is longer than the
-frames that an utterance was given so far, or its audio would underrun. Where a batched step costs
-little more than a single one, frames are also made ahead of their readers. A paused utterance has
-all the frames that may be made ahead and a reader who is away: no turn looks at it.
+Rules: first come, first admitted; while a reader waits for its first audio a turn is as short as it
+asked; and no turn is longer than the frames that an utterance was given so far, or its audio would
+underrun. Where a batched step costs little more than a single one, every utterance that can run is
+stepped in every turn, and frames are also made ahead of their readers. Where it does not, as on a
+CPU, turns are one utterance's: first audio before all else, then whoever has waited longest. A
+paused utterance has all the frames that may be made ahead and a reader who is away: no turn looks
+at it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,6 +20,7 @@ from vivace.engine.utterance import State, Utterance
 from vivace.errors import RequestError
 
 Profile = Literal["latency", "balanced", "throughput"]
+MAX_WHILE_OTHERS_WAIT = 4  # frames of a turn that is one utterance's
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Plan:
 class Scheduler:
     limits: EngineLimits
     num_slots: int
-    runs_ahead: bool = True  # a batched step costs little more than a single one
+    shares_work: bool = True  # a batched step costs little more than a single one
     queue: deque[Utterance] = field(default_factory=deque)
     running: list[Utterance] = field(default_factory=list)  # with a slot
     active: list[Utterance] = field(default_factory=list)  # the running without the paused
@@ -134,18 +137,34 @@ class Scheduler:
 
         While the last frames are rendered, the next ones are made ahead.
         """
-        admitted = []
-        while self.queue and self._has_slot():
-            admitted.append(self.queue.popleft())
-            self.running.append(admitted[-1])
-            self.active.append(admitted[-1])
+        admitted = tuple(self._admit())
         active = [one for one in self.active if one not in self._starved]
         missing = [one for one in active if self._num_missing(one)]
         if not missing and not is_rendering:
-            return Plan(tuple(admitted))
+            return Plan(admitted)
+        if missing and not self.shares_work:
+            return self._plan_one(admitted, missing)
         batch = self._batch(active)
         num_frames = self._num_frames(missing, batch) if batch else 0
-        return Plan(tuple(admitted), tuple(batch), num_frames)
+        return Plan(admitted, tuple(batch), num_frames)
+
+    def _admit(self) -> Iterator[Utterance]:
+        """All that have a slot; where prompts do not share work either, one."""
+        while self.queue and self._has_slot():
+            one = self.queue.popleft()
+            self.running.append(one)
+            self.active.append(one)
+            yield one
+            if not self.shares_work:
+                return
+
+    def _plan_one(self, admitted: tuple[Utterance, ...], missing: Sequence[Utterance]) -> Plan:
+        new = [one for one in missing if not one.num_rendered]
+        one = new[0] if new else min(missing, key=lambda each: each.read_at)
+        num_frames = self._num_frames([one], [one])
+        if len(missing) > 1 or self.queue:
+            num_frames = min(num_frames, MAX_WHILE_OTHERS_WAIT)
+        return Plan(admitted, (one,), num_frames)
 
     def _num_missing(self, utterance: Utterance) -> int:
         """Of one that is admitted in this turn, all that its reader wants."""
@@ -164,11 +183,11 @@ class Scheduler:
         if new:
             return min(*new, most, pace.max_frames)
         fewest = min((self._num_missing(one) for one in missing), default=1)
-        wanted = max(fewest, pace.min_frames if self.runs_ahead else 1)
+        wanted = max(fewest, pace.min_frames if self.shares_work else 1)
         return min(wanted, most, pace.max_frames)
 
     def _may_run_ahead(self, one: Utterance) -> bool:
-        max_ahead = PACES[self.limits.profile].max_ahead if self.runs_ahead else 0
+        max_ahead = PACES[self.limits.profile].max_ahead if self.shares_work else 0
         return one.num_made > 0 and one.state is State.RUNNING and one.num_ahead < max_ahead
 
     def _batch(self, active: Sequence[Utterance]) -> list[Utterance]:

@@ -117,8 +117,8 @@ def test_a_list_is_made_together_and_each_as_alone(
     monkeypatch.setattr(engine.backend, "step", watch)
     together, _ = model.generate_custom_voice(texts, speakers, **options)
     assert max(seen) > 1
-    for one, other in zip(together, alone, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for one, other in zip(together, alone, strict=True):  # in turns of other sizes
+        np.testing.assert_allclose(one, other, rtol=0, atol=5e-5)
 
 
 def test_an_error_of_one_text_is_raised_as_it_is(models: dict[str, Qwen3TTSModel]) -> None:

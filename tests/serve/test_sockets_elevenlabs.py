@@ -7,6 +7,7 @@ import datetime
 import io
 import ipaddress
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from elevenlabs.types import VoiceSettings
 from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
 from talking import Message, Talk, talking, wait_until
+from wire import LIMIT_S
 
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
@@ -33,11 +35,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:ConnectionClosed")  # of elevenl
 NUM_FRAMES = 10
 SECONDS = NUM_FRAMES * 0.08
 KEY = {"xi-api-key": "secret"}
+LONG = 7  # the seed of a speech that no buffer holds
 
 
 @pytest.fixture(scope="module")
 def backend() -> ScriptedSpeech:
-    return ScriptedSpeech(default=Plan(NUM_FRAMES), step_s=0.005)
+    return ScriptedSpeech(default=Plan(NUM_FRAMES), plans={LONG: Plan(3_000)}, step_s=0.005)
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +144,23 @@ def test_a_failure_after_audio_is_an_error_of_the_client(
     with pytest.raises(ApiError) as error:
         list(stream)
     assert error.value.status_code == 1011
+
+
+def test_a_long_speech_comes_whole_over_tls_to_a_reader_that_pauses(
+    secure: Running, certificate: tuple[Path, Path]
+) -> None:
+    """More than the kernels hold: what is left waits in asyncio's TLS."""
+    context = ssl.create_default_context(cafile=str(certificate[0]))
+    body = {"input": "Hello.", "seed": LONG, "max_new_tokens": 3_000, "response_format": "pcm"}
+    headers, size = {"authorization": "Bearer secret"}, 0
+    with (
+        httpx.Client(verify=context, timeout=LIMIT_S) as client,
+        client.stream("POST", f"{secure.url}/v1/audio/speech", json=body, headers=headers) as sent,
+    ):
+        time.sleep(0.3)  # they fill up
+        for part in sent.iter_raw():
+            size += len(part)
+    assert size == 3_000 * 1_920 * 2
 
 
 def test_a_wrong_key_is_refused(secure: Running, certificate: tuple[Path, Path]) -> None:

@@ -32,7 +32,11 @@ def num_unsent(transport: asyncio.WriteTransport) -> int:
     Most are the kernel's, which has megabytes and takes no more until a third of them has gone:
     whoever plays what it reads needs longer for that than `send_timeout_s`.
     """
-    num_here, connection = transport.get_write_buffer_size(), transport.get_extra_info("socket")
+    try:
+        num_here = transport.get_write_buffer_size()
+    except AttributeError:  # of asyncio's TLS, when it was closed twice
+        return 0
+    connection = transport.get_extra_info("socket")
     if sys.platform == "win32" or connection is None or connection.fileno() < 0:
         return num_here
     try:

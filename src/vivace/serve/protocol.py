@@ -105,7 +105,8 @@ class TimedHTTP(SendDeadline, H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # the kernel's buffer is large, and enough
+        # The kernel's buffer is large, and enough. With 0 asyncio's TLS would pause for ever.
+        transport.set_write_buffer_limits(high=1)
         num_over = max(
             len(self.connections) - self.settings.max_connections,
             self._count_address() - self.settings.max_connections_per_address,

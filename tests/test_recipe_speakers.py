@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -168,3 +169,55 @@ def test_what_is_read_ahead_comes_in_order_with_its_error(lines: list[str]) -> N
     assert [next(taken), next(taken)] == [[1], [2, 3]]
     with pytest.raises(SystemExit, match="a worker ended"):
         next(taken)
+
+
+class Session:
+    """onnxruntime's, which reads everything as two samples."""
+
+    def __init__(self, model: str, *_: object, **__: object) -> None:
+        assert model.endswith("kokoro.onnx")
+
+    def run(self, _: None, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [np.full(2, feed["style"][0, 0]), np.ones(feed["tokens"].shape)]
+
+
+@pytest.mark.parametrize("fails_at", ["start", "line", "memory"])
+def test_a_worker_whose_gpu_fails_says_so_and_goes_on_without(
+    lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], fails_at: str,
+) -> None:  # fmt: skip
+    import torch
+    from recipes.mini_voice import common, onnx_graph
+    from recipes.mini_voice.synthesize import Kokoro
+
+    calls = []
+
+    def graph(*_: object) -> object:
+        if fails_at == "start":
+            raise RuntimeError("no CUDA device")
+
+        def run(**_: object) -> list[np.ndarray]:
+            calls.append("gpu")
+            if fails_at == "memory" and len(calls) > 1:
+                return [np.full(2, 5.0), np.ones((1, 4))]
+            raise (torch.OutOfMemoryError if fails_at == "memory" else RuntimeError)("illegal")
+
+        return run
+
+    fake = SimpleNamespace(SessionOptions=SimpleNamespace, InferenceSession=Session)
+    monkeypatch.setitem(sys.modules, "onnxruntime", fake)
+    monkeypatch.setattr(common, "DEVICE", torch.device("cuda"))
+    monkeypatch.setattr(onnx_graph, "OnnxGraph", graph)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: calls.append(f"{count} thread"))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share: None)
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda name: None)
+    np.repeat(np.arange(10, dtype=np.float32), 256).tofile(tmp_path / "michael.bin")
+    kokoro = Kokoro(str(tmp_path / "kokoro.onnx"), tmp_path / "michael.bin")
+    assert calls.pop(0) == "1 thread"
+    for _ in range(2):
+        wave, durations = kokoro([0, 7, 8, 0])
+        assert (len(wave), durations.tolist()) == (2, [1, 1, 1, 1])
+    said = capsys.readouterr().out
+    assert ("goes on without the GPU" in said) == (fails_at != "memory")
+    assert wave[0] == (5 if fails_at == "memory" else 2)
+    assert len(calls) == {"start": 0, "line": 1, "memory": 3}[fails_at]

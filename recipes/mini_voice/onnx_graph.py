@@ -1,11 +1,14 @@
-"""Runs an ONNX graph with torch, on a GPU if there is one: the operators of Kokoro's int8 export.
+"""Runs what `convert_graph` wrote with torch, on a GPU if there is one: Kokoro, one line at a time.
 
-Dynamic quantisation is left out: activations stay as they are, weights become what their integers
-stand for. Small integers (shapes, places) stay on the CPU, so that no step waits for the device.
+Activations are floats, weights what their integers stand for. The host waits for the device once,
+for the number of frames. Convolutions are matrix products there: cuDNN would spend tens of
+milliseconds on every new length, and every line has its own.
 """
 
 from __future__ import annotations
 
+import json
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,251 +16,293 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from torch import Tensor
 
 from recipes.mini_voice.common import DEVICE
 
 Attributes = dict[str, Any]
+Run = Callable[..., Any]
 TYPES = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool}
+EMPTY = 1e-6  # of a bin of the source's spectrum: what rounding leaves where there is nothing
 
 
 class OnnxGraph:
     """`graph(tokens=..., ...)` gives the outputs in the file's order, as arrays."""
 
-    def __init__(self, path: Path) -> None:
-        import onnx
-        from onnx import numpy_helper
+    def __init__(self, path: Path, device: torch.device = DEVICE) -> None:
+        with safe_open(path, "pt") as file:
+            described = json.loads(file.metadata()["graph"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        self._device = device
+        self._constants: dict[str, Any] = dict(described["numbers"])
+        for place, name in enumerate(described["tensors"]):
+            value = tensors[str(place)].to(device)
+            if f"{place}.scale" in tensors:
+                scale, zero = (tensors[f"{place}.{kind}"].to(device) for kind in ("scale", "zero"))
+                value = (value.float() - zero) * scale
+            self._constants[name] = value
+        self._outputs: list[str] = described["outputs"]
+        self._steps = [self._step(*node) for node in described["nodes"]]
+        kept = {name for _, names, _, _ in self._steps for name in names} | set(self._outputs)
+        self._constants = {n: v for n, v in self._constants.items() if n in kept}
+        self._drop_early()
 
-        graph = onnx.load(str(path)).graph
-        self._constants = {
-            item.name: self._place(torch.from_numpy(np.array(numpy_helper.to_array(item))))
-            for item in graph.initializer
-        }
-        self._outputs = [output.name for output in graph.output]
-        self._nodes = []
-        for node in graph.node:
-            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-            if "value" in attributes:
-                attributes["value"] = float(numpy_helper.to_array(attributes["value"]).item())
-            inputs, outputs = list(node.input), list(node.output)
-            if node.op_type == "DynamicQuantizeLSTM":
-                run: Callable[..., Any] = self._lstm(node.input)
-            elif node.op_type in ("ConvInteger", "MatMulInteger"):
-                # Float weights, once: the second input is quantised, the fourth its zero.
-                weights, zero = (self._constants[inputs[place]] for place in (1, 3))
-                if weights.dtype != torch.float32:
-                    weights = weights.to(DEVICE).float()
-                    self._constants[inputs[1]] = weights - zero.to(DEVICE).float()
-                inputs, run = inputs[:2], OPERATORS[node.op_type]
-            else:
-                run = OPERATORS[node.op_type]
-            self._nodes.append((run, inputs, outputs, attributes))
+    def _step(
+        self, op: str, inputs: list[str], outputs: list[str], attributes: Attributes
+    ) -> tuple[Run, list[str], list[str], list[str]]:
+        if op in LAYERS:
+            weights = [self._constants[name] for name in inputs[1:]]
+            return LAYERS[op](attributes, *weights), inputs[:1], outputs, []
+        return OPERATORS[op](attributes), inputs, outputs, []
 
-    @staticmethod
-    def _place(tensor: Tensor) -> Tensor:
-        return tensor.to(DEVICE) if tensor.is_floating_point() else tensor
-
-    def _lstm(self, names: list[str]) -> Callable[..., Any]:
-        """torch's own, of the weights that a DynamicQuantizeLSTM names, scaled and in its order."""
-        constants = self._constants
-        given = {place: constants[name] for place, name in enumerate(names) if name in constants}
-        weights = []
-        for direction in range(2):
-            parts = []
-            for place, scale, zero in ((1, 8, 9), (2, 10, 11)):
-                flat = given[place][direction].float().cpu() - given[zero][direction].float().cpu()
-                parts.append((flat * given[scale][direction].float().cpu()).T)
-            bias = given[3][direction].cpu().chunk(2)
-            for part in (*parts, *bias):
-                i, o, f, c = part.chunk(4)
-                weights.append(torch.cat((i, f, c, o)).contiguous().to(DEVICE))
-        hidden = len(weights[0]) // 4
-        lstm = torch.nn.LSTM(weights[0].shape[1], hidden, bidirectional=True).to(DEVICE)
-        with torch.no_grad():
-            for parameter, value in zip(lstm.parameters(), weights, strict=True):
-                parameter.copy_(value)
-
-        def run(_: Attributes, x: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            y, (h, c) = lstm(x)  # [T, B, 2 * hidden]
-            return y.unflatten(-1, (2, hidden)).transpose(1, 2), h, c
-
-        return run
+    def _drop_early(self) -> None:
+        """Notes what no later step reads: all of it at once would be gigabytes."""
+        needed = {*self._constants, *self._outputs}
+        for _, inputs, outputs, dropped in reversed(self._steps):
+            dropped += dict.fromkeys(name for name in (*inputs, *outputs) if name not in needed)
+            needed |= {*inputs, *outputs}
 
     @torch.inference_mode()
     def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
-        values = dict(self._constants)
-        values |= {name: self._place(torch.from_numpy(value)) for name, value in inputs.items()}
-        for run, names, outputs, attributes in self._nodes:
-            made = run(attributes, *(values[name] if name else None for name in names))
-            made = made if isinstance(made, (tuple, list)) else (made,)
-            values |= zip(outputs, made, strict=False)
-        return [values[name].cpu().numpy() for name in self._outputs]
+        fed = {name: torch.from_numpy(value).to(self._device) for name, value in inputs.items()}
+        return [value.cpu().numpy() for value in self.run(fed)]
+
+    def run(self, inputs: dict[str, Tensor]) -> list[Tensor]:
+        values = self._constants | inputs
+        for run, names, outputs, dropped in self._steps:
+            made = run(*[values[name] for name in names])
+            if len(outputs) == 1:
+                values[outputs[0]] = made
+            else:
+                values |= zip(outputs, made, strict=True)
+            for name in dropped:
+                del values[name]
+        return [values[name] for name in self._outputs]
 
 
-def pair(run: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    """Of two tensors, one of which may be on the CPU."""
-
-    def both(_: Attributes, a: Tensor, b: Tensor) -> Tensor:
-        if a.device != b.device:
-            a, b = a.to(DEVICE), b.to(DEVICE)
-        return run(a, b)
-
-    return both
+def convolution(at: Attributes, weights: Tensor, bias: Tensor | None = None) -> Run:
+    assert at["group"] == 1
+    assert at["pads"][0] == at["pads"][1]
+    build = library_convolution if weights.device.type == "cpu" else product_convolution
+    return build(at, weights, bias)
 
 
-def one(run: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    return lambda _, x: run(x)
+def library_convolution(at: Attributes, weights: Tensor, bias: Tensor | None) -> Run:
+    settings = at["strides"], at["pads"][:1], at["dilations"]
+    return lambda x: F.conv1d(x, weights, bias, *settings)
 
 
-def divide(a: Tensor, b: Tensor) -> Tensor:
-    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
+def product_convolution(at: Attributes, weights: Tensor, bias: Tensor | None) -> Run:
+    """[1, C, T] to [1, O, T']: the product of [O, C * K] and the columns of every window."""
+    stride, dilation, pad = ((1, at["strides"][0]), (1, at["dilations"][0]), (0, at["pads"][0]))
+    kernel, flat = (1, weights.shape[2]), weights.flatten(1)
+    column = None if bias is None else bias[:, None]
+    is_plain = (kernel, stride, pad) == ((1, 1), (1, 1), (0, 0))
+
+    def run(x: Tensor) -> Tensor:
+        columns = x[0] if is_plain else F.unfold(x[:, :, None], kernel, dilation, pad, stride)[0]
+        return (flat @ columns if column is None else torch.addmm(column, flat, columns))[None]
+
+    return run
 
 
-def gather(at: Attributes, x: Tensor, index: Tensor) -> Tensor:
-    axis = at.get("axis", 0)
-    if index.ndim == 0:
-        return x.select(axis, int(index))
-    picked = x.index_select(axis, index.flatten().to(x.device))
-    axis %= x.ndim
-    return picked.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+def transposed_convolution(at: Attributes, weights: Tensor, bias: Tensor | None = None) -> Run:
+    """Every input spread over K outputs and summed where these meet; or channel by channel."""
+    (stride,), pad = at["strides"], at["pads"][0]
+    size, _, kernel = weights.shape
+    more = at.get("output_padding", [0])[0]
+    is_apart = at["group"] > 1
+    column = None if bias is None else bias[:, None]
+    # One output channel is the inverse Fourier transform: in full precision, it costs nothing.
+    is_wave = not is_apart and weights.shape[1] == 1
+    flat = weights.transpose(1, 2) if is_apart else weights.flatten(1).T.contiguous()
+    if is_wave:
+        flat = flat.double()
+
+    def run(x: Tensor) -> Tensor:
+        x = x[0]
+        count = x.shape[1]
+        if is_apart:
+            spread = (x[:, None] * flat).reshape(size * kernel, count)
+        else:
+            spread = (flat @ x.double()).float() if is_wave else flat @ x
+        length = (count - 1) * stride + kernel - 2 * pad + more
+        made = F.fold(spread[None], (1, length), (1, kernel), 1, (0, pad), (1, stride))[:, :, 0]
+        return made if column is None else made + column
+
+    return run
 
 
-def convolve(at: Attributes, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    pads, sides = at["pads"], len(at["pads"]) // 2
-    assert pads[:sides] == pads[sides:]
-    run = F.conv1d if sides == 1 else F.conv2d
-    return run(x, w, b, at["strides"], pads[:sides], at["dilations"], at["group"])
+def linear(_: Attributes, weights: Tensor, bias: Tensor) -> Run:
+    turned = weights.T.contiguous()
+    return lambda x: F.linear(x, turned, bias)
 
 
-def unconvolve(at: Attributes, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    more, group = at.get("output_padding", [0]), at["group"]
-    return F.conv_transpose1d(
-        x, w, b, at["strides"], at["pads"][:1], more, group, at["dilations"]
-    )  # fmt: skip
+def lstm(_: Attributes, given: Tensor, recurrent: Tensor, biases: Tensor) -> Run:
+    """torch's own, both ways: [T, 1, D] to [T, 1, 2 * hidden]. ONNX has gates i, o, f, c."""
+    weights = []
+    for direction in range(2):
+        parts = given[direction].T, recurrent[direction].T, *biases[direction].chunk(2)
+        for part in parts:
+            i, o, f, c = part.chunk(4)
+            weights.append(torch.cat((i, f, c, o)).contiguous())
+    layer = torch.nn.LSTM(given.shape[1], recurrent.shape[1], bidirectional=True).to(given.device)
+    with torch.no_grad():
+        for parameter, value in zip(layer.parameters(), weights, strict=True):
+            parameter.copy_(value)
+    layer.requires_grad_(False).eval()
+    return lambda x: layer(x)[0]
 
 
-def reshape(at: Attributes, x: Tensor, shape: Tensor) -> Tensor:
-    sizes = shape.tolist()
-    return x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(sizes)])
+def spectrum(at: Attributes, window: Tensor) -> Run:
+    """[1, T] to [1, frames, bins, 2], in full precision: phases are read from it."""
+    step, length = at["step"], at["length"]
+    places = torch.arange(length, dtype=torch.float64, device=window.device)
+    angles = places[:, None] * places[: length // 2 + 1] * (-2 * torch.pi / length)
+    parts = torch.stack((angles.cos(), angles.sin()), -1) * window.double()[:, None, None]
+    basis = parts.flatten(1)  # [length, bins * 2]
+
+    def run(x: Tensor) -> Tensor:
+        frames = x[0].unfold(0, length, step)
+        found = frames.double() @ basis
+        return found.masked_fill_(found.abs() < EMPTY, 0).float().view(1, len(frames), -1, 2)
+
+    return run
 
 
-def cut(
-    _: Attributes, x: Tensor, begins: Tensor, ends: Tensor, axes: Tensor | None = None,
-    steps: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    where = list(range(len(begins))) if axes is None else axes.tolist()
-    strides = [1] * len(where) if steps is None else steps.tolist()
-    for axis, begin, end, step in zip(where, begins.tolist(), ends.tolist(), strides, strict=True):
-        assert step > 0
-        size = x.shape[axis]
-        index = torch.arange(size)[begin:end:step].to(x.device)
-        is_plain = step == 1 and len(index)
-        x = x.narrow(axis, int(range(size)[begin:end][0]), len(index)) if is_plain else (
-            x.index_select(axis, index)
-        )  # fmt: skip
-    return x
+LAYERS: dict[str, Callable[..., Run]] = {
+    "Conv": convolution, "ConvTranspose": transposed_convolution, "LSTM": lstm, "Linear": linear,
+    "STFT": spectrum,
+}  # fmt: skip
 
 
-def squeeze(_: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    return x.squeeze() if axes is None else x.squeeze(tuple(axes.tolist()))
+def plain(run: Run) -> Callable[[Attributes], Run]:
+    """Of an operator without settings."""
+    return lambda _: run
 
 
-def unsqueeze(_: Attributes, x: Tensor, axes: Tensor) -> Tensor:
-    for axis in sorted(axes.tolist()):
-        x = x.unsqueeze(axis)
-    return x
+def gather(at: Attributes) -> Run:
+    axis, index = at.get("axis", 0), at.get("index")
+    if index is not None:
+        return lambda x: x.select(axis, index)
+
+    def run(x: Tensor, places: Tensor) -> Tensor:
+        picked = x.index_select(axis, places.flatten())
+        return picked.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
+
+    return run
 
 
-def reduce_mean(at: Attributes, x: Tensor, axes: Tensor) -> Tensor:
-    return x.mean(axes.tolist(), keepdim=bool(at["keepdims"]))
+def reshape(at: Attributes) -> Run:
+    shape = at["shape"]
+    return lambda x: x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(shape)])
 
 
-def reduce_sum(at: Attributes, x: Tensor, axes: Tensor) -> Tensor:
-    return x.sum(axes.tolist(), keepdim=bool(at["keepdims"]))
+def cut(at: Attributes) -> Run:
+    starts, ends = at["begins"], at["ends"]
+    parts = list(zip(at.get("axes", range(len(starts))), starts, ends, strict=True))
+    assert all(step == 1 for step in at.get("steps", ()))
+
+    def run(x: Tensor) -> Tensor:
+        for axis, begin, end in parts:
+            where = range(x.shape[axis])[begin:end]
+            x = x.narrow(axis, where.start, len(where))
+        return x
+
+    return run
 
 
-def resize(at: Attributes, x: Tensor, _: Tensor | None, scales: Tensor) -> Tensor:
-    size = [int(n * float(scale)) for n, scale in zip(x.shape, scales.tolist(), strict=True)][2:]
-    if at["mode"] == b"nearest":
-        return F.interpolate(x, size=size, mode="nearest")
-    return F.interpolate(x, size=size, mode="linear", align_corners=False)
+def unsqueeze(at: Attributes) -> Run:
+    def run(x: Tensor) -> Tensor:
+        for axis in sorted(at["axes"]):
+            x = x.unsqueeze(axis)
+        return x
+
+    return run
 
 
-def stft(_: Attributes, x: Tensor, step: Tensor, window: Tensor, length: Tensor) -> Tensor:
-    signal = x[..., 0] if x.ndim == 3 else x
-    found = torch.stft(
-        signal, int(length), int(step), window=window, center=False, return_complex=True
-    )
-    return torch.view_as_real(found).transpose(1, 2)  # [B, frames, bins, 2]
+def resize(at: Attributes) -> Run:
+    (scale,), mode = at["scales"][2:], at["mode"]
+    more = {} if mode == "nearest" else {"align_corners": False}
+    return lambda x: F.interpolate(x, size=int(x.shape[2] * scale), mode=mode, **more)
 
 
-def scatter(_: Attributes, x: Tensor, places: Tensor, values: Tensor) -> Tensor:
+def angle(y: Tensor, x: Tensor) -> Tensor:
+    """Where a bin is empty: any angle, as the noise of unvoiced speech would have."""
+    anything = torch.pi * (2 * torch.rand_like(x) - 1)
+    return torch.where((x == 0) & (y == 0), anything, torch.atan2(y, x))
+
+
+def scatter(x: Tensor, places: Tensor, values: Tensor) -> Tensor:
     made = x.clone()
-    made[tuple(places.to(x.device).unbind(-1))] = values.to(x)
+    made.index_put_(places.unbind(-1), values)
     return made
 
 
-def skip_norm(at: Attributes, x: Tensor, skip: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-    return F.layer_norm(x + skip, gain.shape, gain, bias, at["epsilon"])
+def layer_norm(at: Attributes) -> Run:
+    epsilon = at["epsilon"]
+    return lambda x, gain, bias: F.layer_norm(x, gain.shape, gain, bias, epsilon)
 
 
-def layer_norm(at: Attributes, x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-    return F.layer_norm(x, gain.shape, gain, bias, at["epsilon"])
+def skip_norm(at: Attributes) -> Run:
+    norm = layer_norm(at)
+    return lambda x, skip, gain, bias: norm(x + skip, gain, bias)
 
 
-def matmul_transposed(at: Attributes, a: Tensor, b: Tensor) -> Tensor:
-    return at["alpha"] * (a.mT if at["transA"] else a) @ (b.mT if at["transB"] else b)
+def instance_norm(at: Attributes) -> Run:
+    epsilon = at["epsilon"]
+    return lambda x: F.layer_norm(x, x.shape[2:], eps=epsilon)
 
 
-def dequantise(_: Attributes, x: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    return (x.to(DEVICE).float() - zero.to(DEVICE).float()) * scale
+def snake(x: Tensor, frequency: Tensor, gain: Tensor) -> Tensor:
+    return torch.addcmul(x, gain, (x * frequency).sin_().square_())
 
 
-def phase(tangent: Tensor) -> Tensor:
-    """Where a bin is empty it is 0 / 0: any angle, as the noise of unvoiced speech would have."""
-    angle = torch.pi * (2 * torch.rand_like(tangent) - 1)
-    return torch.where(tangent.isnan(), angle, torch.atan(tangent))
+def attention(at: Attributes) -> Run:
+    attend = F.scaled_dot_product_attention
+    return lambda q, k, v: attend(q, k.mT, v, scale=at["scale"])
 
 
-def choose(_: Attributes, is_first: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    device = DEVICE if DEVICE in (is_first.device, a.device, b.device) else torch.device("cpu")
-    return torch.where(is_first.to(device), a.to(device), b.to(device))
+def frames(at: Attributes) -> Run:
+    """The one place where the host waits for the device."""
+    return lambda end: torch.arange(at["begin"], end.item(), at["step"], device=end.device)
 
 
-OPERATORS: dict[str, Callable[..., Any]] = {
-    "Add": pair(torch.add), "Sub": pair(torch.sub), "Mul": pair(torch.mul), "Div": pair(divide),
-    "Pow": pair(torch.pow), "MatMul": pair(torch.matmul), "And": pair(torch.logical_and),
-    "Equal": pair(torch.eq), "Greater": pair(torch.gt), "Less": pair(torch.lt),
-    "GreaterOrEqual": pair(torch.ge), "MatMulInteger": pair(torch.matmul),
-    "Atan": one(phase), "Cos": one(torch.cos), "Sin": one(torch.sin), "Exp": one(torch.exp),
-    "Floor": one(torch.floor), "Round": one(torch.round), "Sigmoid": one(torch.sigmoid),
-    "Sqrt": one(torch.sqrt), "Tanh": one(torch.tanh),
-    "Cast": lambda at, x: x.to(TYPES[at["to"]]) if x.dtype != TYPES[at["to"]] else x,
-    "Clip": lambda _, x, low=None, high=None: x.clamp(
-        None if low is None else float(low), None if high is None else float(high)
-    ),
-    "Concat": lambda at, *xs: torch.cat(
-        [x.to(DEVICE) for x in xs] if len({x.device for x in xs}) > 1 else xs, at["axis"]
-    ),
-    "ConstantOfShape": lambda at, shape: torch.full(
-        shape.tolist(), at.get("value", 0.0), device=DEVICE
-    ),
-    "Conv": convolve, "ConvInteger": convolve, "ConvTranspose": unconvolve,
-    "CumSum": lambda _, x, axis: x.cumsum(int(axis)),
-    "DequantizeLinear": dequantise,
-    "DynamicQuantizeLinear": lambda _, x: (x, torch.ones((), device=x.device), None),
-    "Expand": lambda _, x, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(shape.tolist()))),
-    "FastGelu": lambda _, x, bias: F.gelu(x + bias, approximate="tanh"),
-    "FusedMatMul": matmul_transposed, "Gather": gather, "LayerNormalization": layer_norm,
-    "LeakyRelu": lambda at, x: F.leaky_relu(x, at["alpha"]),
-    "NonZero": lambda _, x: x.nonzero().T,
-    "Pad": lambda _, x, pads, *rest: F.pad(x, [int(pads[x.ndim - 1]), int(pads[-1])], "reflect"),
-    "Range": lambda _, a, b, step: torch.arange(a.item(), b.item(), step.item()),
-    "ReduceMean": reduce_mean, "ReduceSum": reduce_sum, "Reshape": reshape, "Resize": resize,
-    "STFT": stft, "ScatterND": scatter,
-    "Shape": lambda at, x: torch.tensor(x.shape[at.get("start", 0) :]),
-    "SkipLayerNormalization": skip_norm, "Slice": cut, "Squeeze": squeeze,
-    "Softmax": lambda at, x: x.softmax(at["axis"]),
-    "Split": lambda at, x, sizes: x.split(sizes.tolist(), at["axis"]),
-    "Transpose": lambda at, x: x.permute(at["perm"]), "Unsqueeze": unsqueeze, "Where": choose,
+def product(at: Attributes) -> Run:
+    def run(a: Tensor, b: Tensor) -> Tensor:
+        return (a.mT if at["transA"] else a) @ (b.mT if at["transB"] else b)
+
+    assert at["alpha"] == 1
+    return run
+
+
+OPERATORS: dict[str, Callable[[Attributes], Run]] = {
+    "Add": plain(operator.add), "Sub": plain(operator.sub), "Mul": plain(operator.mul),
+    "Div": plain(operator.truediv), "Pow": plain(operator.pow), "MatMul": plain(operator.matmul),
+    "And": plain(operator.and_), "Greater": plain(operator.gt), "Less": plain(operator.lt),
+    "GreaterOrEqual": plain(operator.ge), "Where": plain(torch.where), "Angle": plain(angle),
+    "Cos": plain(torch.cos), "Sin": plain(torch.sin), "Exp": plain(torch.exp),
+    "Floor": plain(torch.floor), "Round": plain(torch.round), "Sigmoid": plain(torch.sigmoid),
+    "Sqrt": plain(torch.sqrt), "Tanh": plain(torch.tanh), "ScatterND": plain(scatter),
+    "MulAdd": plain(torch.addcmul), "Snake": plain(snake),
+    "Attention": attention,
+    "FirstRows": plain(lambda table, like: table[None, : like.shape[1]]),
+    "FastGelu": plain(lambda x, bias: F.gelu(x + bias, approximate="tanh")),
+    "Repeat": plain(lambda x, like: x[:, None].expand(-1, like.shape[1], -1)),
+    "Cast": lambda at: lambda x: x.to(TYPES[at["to"]]),
+    "Clip": lambda at: lambda x: x.clamp(at.get("low"), at.get("high")),
+    "Concat": lambda at: lambda *xs: torch.cat(xs, at["axis"]),
+    "CumSum": lambda at: lambda x: x.cumsum(at["axis"]),
+    "FusedMatMul": product, "Gather": gather, "InstanceNorm": instance_norm,
+    "LayerNormalization": layer_norm, "SkipLayerNormalization": skip_norm,
+    "LeakyRelu": lambda at: lambda x: F.leaky_relu(x, at["alpha"]),
+    "Pad": lambda at: lambda x: F.pad(x, (at["pads"][2], at["pads"][5]), "reflect"),
+    "Range": frames, "ReduceMean": lambda at: lambda x: x.mean(at["axes"], bool(at["keepdims"])),
+    "ReduceSum": lambda at: lambda x: x.sum(at["axes"], bool(at["keepdims"])),
+    "Reshape": reshape, "Resize": resize, "Slice": cut,
+    "Softmax": lambda at: lambda x: x.softmax(at["axis"]),
+    "Split": lambda at: lambda x: x.split(at["sizes"], at["axis"]),
+    "Squeeze": lambda at: lambda x: x.squeeze(at["axes"]),
+    "Transpose": lambda at: lambda x: x.permute(at["perm"]), "Unsqueeze": unsqueeze,
 }  # fmt: skip

@@ -22,37 +22,75 @@ from recipes.mini_voice.lines import SPEAKER
 from recipes.mini_voice.settings import FRAME, LABEL, SAMPLE_RATE, load_settings, parser
 
 UNIT = 600  # samples of one unit of the teacher's durations
+SHARE = 0.05  # of the GPU's memory, for one worker
 STOP = "stop"  # a file among the shards that ends the reading
+Feed = Callable[..., list[np.ndarray]]
 
 
 class Kokoro:
-    """A voice of Kokoro-82M: ids, which are hibari's, to audio and durations; on a GPU by torch."""
+    """A voice of Kokoro-82M: ids, which are hibari's, to audio and durations; on a GPU by torch.
+
+    Should the GPU fail it says so and goes on without.
+    """
 
     def __init__(self, model: str, style: Path) -> None:
         from recipes.mini_voice.common import DEVICE  # hibari's workers need no torch
 
-        self._run = self._by_torch(model) if DEVICE.type == "cuda" else self._by_cpu(model)
+        self._model = Path(model)
         self._styles = np.fromfile(style, np.float32).reshape(-1, 1, 256)  # by number of phonemes
+        self._is_gpu = DEVICE.type == "cuda"
+        try:
+            self._run = self._by_torch("cuda") if self._is_gpu else self._by_cpu()
+        except Exception as error:
+            self._leave_gpu(error)
 
-    @staticmethod
-    def _by_torch(model: str) -> Callable[..., list[np.ndarray]]:
+    def _by_torch(self, device: str) -> Feed:
+        import torch
+
         from recipes.mini_voice.onnx_graph import OnnxGraph
 
-        return OnnxGraph(Path(model))
+        torch.set_num_threads(1)
+        torch.set_float32_matmul_precision("high")
+        if device == "cuda":  # of the memory: training goes on beside a dozen of these
+            torch.cuda.set_per_process_memory_fraction(SHARE)
+        return OnnxGraph(self._model.with_suffix(".safetensors"), torch.device(device))
 
-    @staticmethod
-    def _by_cpu(model: str) -> Callable[..., list[np.ndarray]]:
+    def _by_cpu(self) -> Feed:
+        """onnxruntime, or torch where only the converted file is."""
+        if not self._model.exists() and self._model.with_suffix(".safetensors").exists():
+            return self._by_torch("cpu")
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            str(self._model), options, providers=["CPUExecutionProvider"]
+        )
         return lambda **feed: session.run(None, feed)
+
+    def _leave_gpu(self, error: Exception) -> None:
+        if not self._is_gpu:
+            raise error
+        print(f"Kokoro goes on without the GPU: {type(error).__name__}: {error}", flush=True)
+        self._is_gpu, self._run = False, self._by_cpu()
+
+    def _recover(self, error: RuntimeError) -> None:
+        import torch
+
+        if self._is_gpu and isinstance(error, torch.OutOfMemoryError):
+            torch.cuda.empty_cache()
+        else:
+            self._leave_gpu(error)
 
     def __call__(self, ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
         style = self._styles[min(len(ids) - 2, len(self._styles) - 1)]
         tokens, speed = np.asarray([ids], np.int64), np.ones(1, np.float32)
-        wave, durations = self._run(tokens=tokens, style=style, speed=speed)
+        feed = {"tokens": tokens, "style": style, "speed": speed}
+        try:
+            wave, durations = self._run(**feed)
+        except RuntimeError as error:  # CUDA's: the line is read again
+            self._recover(error)
+            wave, durations = self._run(**feed)
         return wave.ravel(), durations.ravel().astype(np.int64)
 
 

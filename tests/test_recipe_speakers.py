@@ -221,3 +221,72 @@ def test_a_worker_whose_gpu_fails_says_so_and_goes_on_without(
     assert ("goes on without the GPU" in said) == (fails_at != "memory")
     assert wave[0] == (5 if fails_at == "memory" else 2)
     assert len(calls) == {"start": 0, "line": 1, "memory": 3}[fails_at]
+def test_the_last_book_says_who_speaks_and_the_first_speaker_loses_little(
+    lines: list[str], tmp_path: Path
+) -> None:
+    import torch
+    from recipes.mini_voice import share_books, train_codec
+
+    settings = settings_of(lines)
+    trainer = train_codec.build(settings).eval()
+    books = trainer.books
+    books.vectors.normal_(generator=torch.Generator().manual_seed(4))
+    last = books.vectors[-1].clone()
+    counts = torch.arange(len(last))
+    owner = share_books.divide(last, counts, 2)
+    table = share_books.moves(last, owner)
+    assert int((owner == 0).sum()) == len(last) // 2
+    assert bool((owner[table] == 0).all())
+    assert table[owner == 0].tolist() == torch.arange(len(last))[owner == 0].tolist()
+    lost = (counts * (last - last[table]).square().sum(-1)).sum()
+    of_the_rarest = torch.arange(len(last)) < len(last) // 2
+    plain = share_books.moves(last, of_the_rarest.long())
+    assert lost < (counts * (last - last[plain]).square().sum(-1)).sum()
+    share_books.set_marks(books, owner, 5.0)
+    train_codec.save(trainer, tmp_path)
+    samples = torch.randn(2, 9 * 1920, generator=torch.Generator().manual_seed(1)) * 0.1
+    for speaker in (0, 1):
+        of_one = train_codec.build(settings, speaker).eval()
+        train_codec.restore(of_one, tmp_path)
+        with torch.no_grad():
+            codes = of_one.encode(samples)
+            first, rest = of_one.branches(of_one.encoder(samples))
+            _, quantised, commit = of_one.quantise(first, rest, learn=False)
+        assert set(owner[codes[..., -1]].flatten().tolist()) == {speaker}
+        total = sum(of_one.books.vectors[i][codes[..., i]] for i in range(1, codes.shape[-1]))
+        of_one.dropout = 0.0
+        _, quantised, commit = of_one.quantise(first, rest, learn=False)
+        assert torch.allclose(quantised, total, atol=1e-4)  # type: ignore[arg-type]
+        # The mark is nothing that the encoder has to say.
+        assert float(commit) < 2 * float(first.square().mean() + rest.square().mean() + 2)
+
+
+def test_crops_are_of_both_speakers_alike_and_within_what_was_read(
+    lines: list[str], tmp_path: Path
+) -> None:
+    from recipes.mini_voice.store import Store
+    from recipes.mini_voice.synthesize import plan
+
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    told = ["data.num_dev=2", "data.num_dev_other=1", "data.num_lines_other=2"]
+    data = settings_of([*lines, *told, f'data.shards="{shards}"']).data
+    for index, read in enumerate(plan(data)):
+        numbers = np.array([number for number, _ in read], np.int32)
+        frames = np.full(len(read), 30, np.int32)
+        np.savez(
+            shards / f"{index:05d}.npz", audio=np.zeros(frames.sum() * 1920, np.int16),
+            labels=np.zeros(2 * frames.sum(), np.uint8), lines=numbers, frames=frames,
+        )  # fmt: skip
+    store = Store(data, 6)
+    store.wait(complete=True, timeout=1)
+    owners = np.repeat(np.asarray(store.train.lines) // 1_000_000, store.train.frames)
+    assert sorted(set(owners.tolist())) == [0, 1]
+    begins = np.concatenate([store.sample_frames(8, 10, 4).numpy() for _ in range(200)])
+    own = np.arange(len(begins)) % 2
+    # What would reach past the end begins a little earlier.
+    is_inside = begins < len(owners) - 12
+    assert (owners[begins] == own)[is_inside].all()
+    assert len(set(begins.tolist())) > 100
+    second = store.sample_frames(64, 10, 8, speaker=1).numpy()
+    assert (owners[second] == 1).all()

@@ -155,6 +155,35 @@ def test_every_stage_takes_a_second_speaker_and_two_more_codebooks(workplace: Pa
         assert set(kept["lines"] // 1_000_000) == {0, 1}
 
 
+@pytest.mark.slow
+def test_a_second_speaker_is_added_to_a_codec_whose_codes_stay(workplace: Path) -> None:
+    (workplace / "onnxruntime.py").write_text(KOKORO)
+    (workplace / "build" / "kokoro").mkdir()
+    np.zeros((510, 256), np.float32).tofile(workplace / "build" / "kokoro" / "michael.bin")
+    both: dict[str, object] = {"data.speakers": ["heart", "michael"]}
+    later = {**both, "data.shards": "build/shards2", "train_gan.codes": "build/two",
+             "train_talker.codes": "build/two"}  # fmt: skip
+    run(workplace, "lines")
+    run(workplace, "tokenizer", sets={"tokenizer.num_merges": 40})
+    run(workplace, "synthesize")
+    run(workplace, "train_all_codec", "--out=build/codec", "--codec-seconds=2", "--until=30")
+    run(workplace, "share_books", "--resume=build/codec", "--out=build/shared", sets=both)
+    run(workplace, "synthesize", sets=later)
+    run(workplace, "train_speaker", "--resume=build/shared", "--out=build/two", "--seconds=2",
+        sets=later)  # fmt: skip
+    gan = ("--resume=build/two", "--out=build/gan", "--until=25")
+    run(workplace, "train_gan", *gan, sets={**later, "train_gan.state": "build/gan2_state.pt"})
+    run(workplace, "train_talker", "--out=build/talker", "--seconds=2",
+        sets={**later, "train_talker.num_samples": 0})  # fmt: skip
+    run(workplace, "export", "--codec=build/gan", "--talker=build/talker", "--out=build/mini",
+        sets=both)  # fmt: skip
+    with np.load(workplace / "build" / "gan" / "samples.npz") as heard:
+        speakers = {int(name.split("_")[1]) // 1_000_000 for name in heard}
+    assert speakers == {0, 1}
+    config = json.loads((workplace / "build" / "mini" / "config.json").read_text())
+    assert config["talker_config"]["spk_id"] == {"heart": 1500, "michael": 1501}
+
+
 def test_no_module_of_the_recipe_imports_itself_in_a_circle() -> None:
     names = {path.stem for path in RECIPE.glob("*.py")}
     needs = {name: _imports(RECIPE / f"{name}.py") & names for name in names}

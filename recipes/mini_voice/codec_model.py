@@ -60,8 +60,15 @@ class MelEncoder(nn.Module):
         return self.out(self.norm(x.transpose(1, 2))).transpose(1, 2)
 
 
+MOST_SPEAKERS = 8
+
+
 class Codebooks(nn.Module):
-    """Book 0 of the semantic branch, then the residual books of the acoustic one; all averages."""
+    """Book 0 of the semantic branch, then the residual books of the acoustic one; all averages.
+
+    Each code of the last book is one speaker's own, and those of a speaker lie around its mark: so
+    the decoder knows who speaks. `share_books` divides them; before, all are the first speaker's.
+    """
 
     def __init__(self, num_books: int, size: int, width: int, decay: float, dead: float) -> None:
         super().__init__()
@@ -69,14 +76,23 @@ class Codebooks(nn.Module):
         self.register_buffer("vectors", torch.zeros(num_books, size, width))
         self.register_buffer("sums", torch.zeros(num_books, size, width))
         self.register_buffer("usage", torch.ones(num_books, size))
+        self.register_buffer("owner", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("marks", torch.zeros(MOST_SPEAKERS, width))
 
-    def nearest(self, book: int, x: Tensor) -> Tensor:
+    def nearest(self, book: int, x: Tensor, speaker: int = 0) -> Tensor:
         table = self.vectors[book]
-        return (table.square().sum(-1) - 2 * (x @ table.T)).argmin(-1)
+        distance = table.square().sum(-1) - 2 * (x @ table.T)
+        if book == len(self.vectors) - 1:
+            distance = torch.where(self.owner == speaker, distance, torch.inf)
+        return distance.argmin(-1)
 
-    def quantise(self, book: int, x: Tensor, *, learn: bool) -> tuple[Tensor, Tensor]:
+    def quantise(
+        self, book: int, x: Tensor, *, learn: bool, speaker: int = 0
+    ) -> tuple[Tensor, Tensor]:
         """Rows [N, width] to codes [N] and their vectors."""
-        codes = self.nearest(book, x)
+        if book == len(self.vectors) - 1:
+            x = x + self.marks[speaker]
+        codes = self.nearest(book, x, speaker)
         vectors = F.embedding(codes, self.vectors[book])
         if learn:
             self._learn(book, x, codes)
@@ -118,8 +134,11 @@ def _one_hot(codes: Tensor, size: int) -> Tensor:
 
 
 class CodecTrainer(nn.Module):
-    def __init__(self, settings: SimpleNamespace, decoder: CodecDecoder) -> None:
+    """`speaker` is the one whose encoder this is; books and decoder are everyone's."""
+
+    def __init__(self, settings: SimpleNamespace, decoder: CodecDecoder, speaker: int = 0) -> None:
         super().__init__()
+        self.speaker = speaker
         config, train = settings.codec, settings.train_codec
         self.decoder = decoder
         self.encoder = MelEncoder(settings.encoder, config.codebook_dim)
@@ -147,11 +166,16 @@ class CodecTrainer(nn.Module):
         latents = quantizer.rvq_first.output_proj(first.transpose(1, 2))
         return latents + quantizer.rvq_rest.output_proj(rest.transpose(1, 2))  # type: ignore[no-any-return]
 
-    def quantise(self, first: Tensor, rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Quantised branches with straight-through gradients, and the commitment loss."""
+    def quantise(
+        self, first: Tensor, rest: Tensor, *, learn: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Quantised branches with straight-through gradients, and the commitment loss.
+
+        Without `learn` the books stay as they are.
+        """
         shape, device = first.shape, first.device
         flat_first, flat_rest = first.detach().flatten(0, 1), rest.detach().flatten(0, 1)
-        _, q_first = self.books.quantise(0, flat_first, learn=True)
+        _, q_first = self.books.quantise(0, flat_first, learn=learn)
         q_first = q_first.view(shape)
         commit = F.mse_loss(first, q_first)
         num_rest = len(self.books.usage) - 1
@@ -161,10 +185,12 @@ class CodecTrainer(nn.Module):
         kept = torch.where(is_whole, num_rest, kept)
         total, residual = torch.zeros_like(rest), flat_rest
         for index in range(num_rest):
-            _, vector = self.books.quantise(1 + index, residual, learn=True)
+            _, vector = self.books.quantise(1 + index, residual, learn=learn, speaker=self.speaker)
             residual = residual - vector
             total = total + vector.view(shape) * (kept > index)
-            commit = commit + F.mse_loss(rest, total.detach()) / num_rest
+            is_last = index == num_rest - 1
+            mark = self.books.marks[self.speaker] * (kept > index) if is_last else 0.0
+            commit = commit + F.mse_loss(rest, (total - mark).detach()) / num_rest
         return first + (q_first - first).detach(), rest + (total - rest).detach(), commit
 
     def encode(self, samples: Tensor) -> Tensor:
@@ -174,7 +200,7 @@ class CodecTrainer(nn.Module):
         codes, _ = self.books.quantise(0, first.flatten(0, 1), learn=False)
         found, residual = [codes], rest.flatten(0, 1)
         for index in range(1, len(self.books.usage)):
-            codes, vectors = self.books.quantise(index, residual, learn=False)
+            codes, vectors = self.books.quantise(index, residual, learn=False, speaker=self.speaker)
             residual = residual - vectors
             found.append(codes)
         return torch.stack(found, -1).unflatten(0, shape)

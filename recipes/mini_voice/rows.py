@@ -6,6 +6,7 @@ Rows of all examples lie in flat arrays; an example is a run of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -81,9 +82,11 @@ END = -2
 
 def build_examples(
     codes: Codes, tokenizer: TextTokenizer, config: TalkerConfig, settings: SimpleNamespace,
-    utterances: range, *, seed: int = 5, variants: int = 2,
+    utterances: Iterable[int], *, seed: int = 5, variants: int | None = None,
 ) -> Examples:  # fmt: skip
     """Each utterance `variants` times, each time in a layout and a language drawn anew.
+
+    Without that number it is the settings', which have more for speakers who read less.
 
     Streamed speech begins after a lead, if there are some, while its first text comes.
     """
@@ -96,7 +99,8 @@ def build_examples(
         speaker, line = divmod(int(codes.lines[utterance]), SPEAKER)
         text = tokenizer.encode(lines[line])
         begin, count = int(starts[utterance]), int(codes.frames[utterance])
-        for _ in range(variants):
+        usual = train.variants_other if speaker else train.variants
+        for _ in range(usual if variants is None else variants):
             is_streaming = rng.random() < train.streaming_fraction
             row_text, row_codec, trailing = prompt_rows(
                 text, config, ids, speaker=speaker, is_streaming=is_streaming,

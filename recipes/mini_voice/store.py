@@ -1,13 +1,15 @@
 """The whole set on the device: one flat run of audio, in frames, with labels and codes.
 
 Utterances follow each other without gaps; each begins on a frame. A crop may span two of them,
-which sounds like a pause. Where codes are known beforehand, only utterances that have some are
-taken; otherwise `codes` is set when there are any.
+which sounds like a pause. Crops are drawn from every speaker alike, however much each has read.
+Where codes are known beforehand, only utterances that have some are taken; otherwise `codes` is set
+when there are any.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ from recipes.mini_voice.settings import FRAME, SAMPLE_RATE
 from recipes.mini_voice.synthesize import plan
 
 MAX_UTTERANCES = 100_000
+SPAN = 4  # frames: a place is this many, and a crop begins in any of them
 
 
 @dataclass
@@ -37,13 +40,21 @@ class Part:
     starts: list[int] = field(default_factory=list)  # its first frame
     num_refused: int = 0  # utterances whose codes are of another length
 
-    def add(self, shard: Path, known: dict[int, np.ndarray] | None) -> None:
+    def add(
+        self, shard: Path, known: dict[int, np.ndarray] | None, uncoded: Collection[int] = ()
+    ) -> None:
+        """`uncoded` are speakers whose utterances need no codes."""
         with np.load(shard) as data:
             audio, labels = data["audio"].reshape(-1, FRAME), data["labels"].reshape(-1, 2)
             lines, frames = data["lines"], data["frames"]
         if known is not None:
             none = np.zeros((0, self.codes.shape[1]), np.int16)
-            found = [known.get(int(line), none) for line in lines]
+            found = [
+                np.zeros((n, none.shape[1]), np.int16)
+                if line // SPEAKER in uncoded
+                else known.get(line, none)
+                for line, n in zip(lines.tolist(), frames.tolist(), strict=True)
+            ]
             fits = np.asarray([len(c) == n for c, n in zip(found, frames, strict=True)], bool)
             self.num_refused += int((~fits).sum())
             kept = np.repeat(fits, frames)
@@ -75,18 +86,23 @@ class Store:
     """Reads shards as they appear; `limits` is what captured steps sample within."""
 
     def __init__(
-        self, data: SimpleNamespace, num_books: int, known: dict[int, np.ndarray] | None = None
-    ) -> None:
-        """`known` are the codes [frames, books] of each line."""
-        self._folder, self._known = Path(data.shards), known
+        self, data: SimpleNamespace, num_books: int, known: dict[int, np.ndarray] | None = None,
+        uncoded: Collection[int] = (),
+    ) -> None:  # fmt: skip
+        """`known` are the codes [frames, books] of each line; `uncoded` speakers have none yet."""
+        self._folder, self._known, self._uncoded = Path(data.shards), known, uncoded
         shards = plan(data)
         self._pending = list(range(len(shards)))
         self._dev = {i for i, lines in enumerate(shards) if lines[0][0] % SPEAKER < data.num_dev}
         self._min_hours = data.min_hours
         self.train = _part(data.max_hours, num_books)
         self.dev = _part(min(1.0, data.max_hours), num_books)
-        self.limits = torch.zeros(2, dtype=torch.float64, device=DEVICE)  # frames, utterances
-        self.starts = torch.zeros(MAX_UTTERANCES, dtype=torch.int64, device=DEVICE)
+        self.num_speakers = count = len(data.speakers)
+        self.limits = torch.zeros(count, 2, dtype=torch.float64, device=DEVICE)  # of the next two
+        num_places = len(self.train.codes) // SPAN + MAX_UTTERANCES
+        self.places = torch.zeros(count, num_places, dtype=torch.int64, device=DEVICE)
+        self.starts = torch.zeros(count, MAX_UTTERANCES, dtype=torch.int64, device=DEVICE)
+        self.end = torch.zeros((), dtype=torch.int64, device=DEVICE)  # frames
         self._check_reach()
 
     def _check_reach(self) -> None:
@@ -111,12 +127,28 @@ class Store:
         ready = [index for index in self._pending if f"{index:05d}.npz" in names][:most]
         for index in ready:
             part = self.dev if index in self._dev else self.train
-            part.add(self._folder / f"{index:05d}.npz", self._known)
+            part.add(self._folder / f"{index:05d}.npz", self._known, self._uncoded)
             self._pending.remove(index)
         if ready:
-            count = len(self.train.starts)
-            self.starts[:count] = torch.tensor(self.train.starts, device=DEVICE)
-            self.limits.copy_(torch.tensor([self.train.num_frames, count], dtype=torch.float64))
+            self._tell()
+
+    def _tell(self) -> None:
+        """Say what captured steps may take now."""
+        train = self.train
+        lines, starts, frames = (
+            np.asarray(found, np.int64) for found in (train.lines, train.starts, train.frames)
+        )
+        speakers = lines // SPEAKER
+        for speaker in range(self.num_speakers):
+            own, lengths = starts[speakers == speaker], frames[speakers == speaker]
+            counts = np.maximum(1, lengths // SPAN)
+            within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            places = np.repeat(own, counts) + SPAN * within
+            for kept, found in ((self.places, places), (self.starts, own)):
+                kept[speaker, : len(found)] = torch.from_numpy(found).to(DEVICE)
+            limits = torch.tensor([len(places), len(own)], dtype=torch.float64)
+            self.limits[speaker].copy_(limits)
+        self.end.fill_(train.num_frames)
 
     def close(self) -> None:
         """Take no more shards: what was not encoded with the others would have no codes."""
@@ -134,16 +166,23 @@ class Store:
             time.sleep(0.2)
         print(f"audio: {self.hours:.2f} h, {len(self.train.starts)} utterances", flush=True)
 
-    def sample_frames(self, batch: int, crop: int, num_starts: int) -> Tensor:
-        """First frames of `batch` crops, drawn on the device: [batch].
+    def sample_frames(
+        self, batch: int, crop: int, num_starts: int, speaker: int | None = None
+    ) -> Tensor:
+        """First frames of `batch` crops, drawn on the device: [batch]; of all speakers in turn.
 
         The first `num_starts` begin where an utterance does, the others anywhere.
         """
+        who = torch.arange(batch, device=DEVICE) % self.num_speakers
+        who = who if speaker is None else torch.full_like(who, speaker)
         draw = torch.rand(batch, dtype=torch.float64, device=DEVICE)
-        last = (self.limits[0] - crop - 1).long()
-        begin = self.starts[(draw[:num_starts] * self.limits[1]).long()]
-        anywhere = (draw[num_starts:] * last).long()
-        return torch.cat((torch.minimum(begin, last), anywhere))
+        place, start = (draw[:, None] * self.limits[who]).long().unbind(-1)
+        shift = torch.randint(SPAN, (batch - num_starts,), device=DEVICE)
+        begin = torch.cat((
+            self.starts[who[:num_starts], start[:num_starts]],
+            self.places[who[num_starts:], place[num_starts:]] + shift,
+        ))  # fmt: skip
+        return torch.minimum(begin, (self.end - crop - 1).clamp(min=0))
 
 
 def gather(flat: Tensor, starts: Tensor, length: int) -> Tensor:

@@ -35,14 +35,14 @@ from recipes.mini_voice.store import Store, gather
 from vivace.model.codec_decoder import CodecDecoder
 
 
-def build(settings: SimpleNamespace) -> CodecTrainer:
+def build(settings: SimpleNamespace, speaker: int = 0) -> CodecTrainer:
     decoder = CodecDecoder(decoder_config(settings))
     initialise(decoder)
     for name, parameter in decoder.named_parameters():
         if "_codebook" in name:
             parameter.data.fill_(1.0)
             parameter.requires_grad_(False)
-    return CodecTrainer(settings, decoder).to(DEVICE)
+    return CodecTrainer(settings, decoder, speaker).to(DEVICE)
 
 
 def save(trainer: CodecTrainer, out: Path) -> None:

@@ -9,6 +9,7 @@ to go on from.
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,7 @@ from recipes.mini_voice.common import (
     set_lr,
 )  # fmt: skip
 from recipes.mini_voice.discriminators import Discriminators, fool_losses, judge_loss
+from recipes.mini_voice.lines import SPEAKER
 from recipes.mini_voice.listener import Listener, compare
 from recipes.mini_voice.mels import MelLoss
 from recipes.mini_voice.settings import FRAME, load_settings, parser
@@ -207,9 +209,13 @@ def dev_mel(count: int, store: Store, decoder: CodecDecoder, mel: MelLoss) -> fl
 
 @torch.no_grad()
 def write_samples(store: Store, decoder: CodecDecoder, path: Path) -> None:
-    """Dev utterances as they were and after the codec, int16, in one file."""
+    """Dev utterances of every speaker as they were and after the codec, int16, in one file."""
     arrays = {}
-    for index in range(min(24, len(store.dev.starts))):
+    speakers = [line // SPEAKER for line in store.dev.lines]
+    chosen = [
+        [i for i, who in enumerate(speakers) if who == speaker][:24] for speaker in set(speakers)
+    ]
+    for index in itertools.chain(*chosen):
         start, frames = store.dev.starts[index], store.dev.frames[index]
         line = store.dev.lines[index]
         made = decoder(store.dev.codes[None, start : start + frames].long(), CausalState())[0]

@@ -32,6 +32,7 @@ from recipes.mini_voice.common import (
     optimizer,
     set_lr,
 )  # fmt: skip
+from recipes.mini_voice.lines import SPEAKER
 from recipes.mini_voice.rows import END, Examples, build_examples
 from recipes.mini_voice.settings import NUM_PHONEMES, load_settings, parser
 from recipes.mini_voice.speak import write_speech
@@ -228,6 +229,20 @@ def stop(folder: Path) -> None:
         time.sleep(0.1)
 
 
+def divide(codes: encode.Codes, settings: SimpleNamespace) -> tuple[list[list[int]], list[int]]:
+    """Utterances that are judged, of each speaker who has some, and those that are learned."""
+    held_out: dict[int, list[int]] = {}
+    trained = []
+    for utterance, number in enumerate(codes.lines.tolist()):
+        speaker, line = divmod(number, SPEAKER)
+        if utterance < codes.num_dev or (speaker and line < settings.data.num_dev):
+            held_out.setdefault(speaker, []).append(utterance)
+        else:
+            trained.append(utterance)
+    most = settings.train_talker.num_dev
+    return [own[:most] for _, own in sorted(held_out.items())], trained
+
+
 def run(
     settings: SimpleNamespace, log: Log, out: Path, *, seconds: float | None = None,
     until: float | None = None, use_graph: bool = True, resume: Path | None = None,
@@ -240,17 +255,25 @@ def run(
     codes = encode.read(Path(config.codes))
     talker = build(settings, tokenizer)
     begun = time.perf_counter()
-    held_out = range(min(codes.num_dev, config.num_dev))
-    dev = build_examples(codes, tokenizer, talker.config, settings, held_out, variants=1)
-    train = build_examples(
-        codes, tokenizer, talker.config, settings, range(codes.num_dev, len(codes.lines))
-    )
+    held_out, trained = divide(codes, settings)
+    dev = [
+        build_examples(codes, tokenizer, talker.config, settings, each, variants=1)
+        for each in held_out
+    ]
+    train = build_examples(codes, tokenizer, talker.config, settings, trained)
     if is_take_over and resume is not None:
         stop(resume)
     if resume is not None:
         load(talker, resume)
     stage = Stage(settings, talker, codes)
-    data, dev_data, buckets = stage.load(train), stage.load(dev), stage.buckets(train)
+    data, buckets = stage.load(train), stage.buckets(train)
+    held_out_data = [(stage.load(examples), examples) for examples in dev]
+
+    def judge(**values: int) -> None:
+        for speaker, examples in enumerate(held_out_data):
+            name = ("talker dev", f"talker dev, speaker {speaker}")[speaker > 0]
+            log(name, **values, **stage.evaluate(*examples))
+
     count = {
         "talker": sum(p.numel() for p in talker.parameters()),
         "predictor": sum(p.numel() for p in talker.code_predictor.parameters()),
@@ -287,11 +310,11 @@ def run(
             log("talker", step=number, ms=rate, **values)
         if progress > evaluated + 0.1:
             evaluated = progress
-            log("talker dev", step=number, **stage.evaluate(dev_data, dev))
+            judge(step=number)
             save(talker, out)
     save(talker, out)
     (out / DONE).touch()
-    log("talker dev", steps=number, **stage.evaluate(dev_data, dev))
+    judge(steps=number)
     stage.dropout.is_on = False
     if config.num_samples:
         write_speech(settings, talker, tokenizer, codes, out, log)

@@ -290,3 +290,31 @@ def test_crops_are_of_both_speakers_alike_and_within_what_was_read(
     assert len(set(begins.tolist())) > 100
     second = store.sample_frames(64, 10, 8, speaker=1).numpy()
     assert (owners[second] == 1).all()
+
+
+def test_folders_of_codes_become_one_with_every_utterance_once(
+    lines: list[str], tmp_path: Path
+) -> None:
+    from recipes.mini_voice import encode
+    from recipes.mini_voice.encode import Codes
+    from recipes.mini_voice.merge_codes import merge
+
+    rng = np.random.default_rng(8)
+
+    def read(numbers: list[int], num_dev: int) -> Codes:
+        """Each line's frames say its number, so that what belongs together can be seen."""
+        frames = rng.integers(2, 6, len(numbers))
+        codes = np.repeat(np.asarray(numbers) % 500, frames)[:, None] + np.zeros(6, int)
+        labels = np.repeat(np.asarray(numbers) % 170, 2 * frames).astype(np.uint8)
+        return Codes(codes.astype(np.int16), labels, np.asarray(numbers), frames, num_dev)
+
+    first, second = read([0, 1, 5], 2), read([0, 1, 5, 7, 9], 2)
+    first = encode.with_leads(first, np.zeros((2, 3, 6), np.int16))
+    found = merge([first, second, read([1_000_001, 9], 0)])
+    assert found.lines.tolist() == [0, 1, 5, 7, 9, 1_000_001]
+    assert found.num_dev == 2
+    encode.write(found, tmp_path)
+    back = encode.read(tmp_path)
+    for number, own in back.by_line().items():
+        assert set(own.ravel().tolist()) == {number % 500}
+    assert (back.labels == np.repeat(back.lines % 170, 2 * back.frames)).all()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from recipes.mini_voice import encode, train_codec
 from recipes.mini_voice.codec_model import Codebooks
+from recipes.mini_voice.more_codes import join
 from recipes.mini_voice.settings import load_settings, parser
 
 MARK = 1.0  # its length, against the root mean square of what the acoustic books stand for
@@ -80,7 +81,7 @@ def main() -> None:
     set_marks(books, owner, MARK * level)
     known.codes[:, -1] = table.numpy()[known.codes[:, -1]]
     train_codec.save(trainer, args.out)
-    encode.write(known, args.out)
+    encode.write(join([known]), args.out)
     if len(known.leads):
         np.save(args.out / encode.LEADS, known.codes[known.leads])
     print(f"lost by the first speaker: {float(error) / level**2:.4%} of the vectors' energy")

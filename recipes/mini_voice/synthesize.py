@@ -221,7 +221,9 @@ def start_synthesis(args: argparse.Namespace) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    args = parser(__doc__).parse_args()
+    options = parser(__doc__)
+    options.add_argument("--only", type=int, metavar="SPEAKER", help="its place in data.speakers")
+    args = options.parse_args()
     data = load_settings(args.smoke, args.set).data
     begun, folder = time.perf_counter(), Path(data.shards)
     folder.mkdir(parents=True, exist_ok=True)
@@ -230,7 +232,8 @@ def main() -> None:
     jobs = context.Queue()
     shards = plan(data)
     for index, lines in enumerate(shards):
-        if not (folder / f"{index:05d}.npz").exists():
+        is_wanted = args.only in (None, lines[0][0] // SPEAKER)
+        if is_wanted and not (folder / f"{index:05d}.npz").exists():
             jobs.put((index, lines))
     workers = [
         context.Process(target=work, args=(data, jobs, folder)) for _ in range(data.num_workers)

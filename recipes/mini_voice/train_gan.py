@@ -44,7 +44,7 @@ from recipes.mini_voice.listener import Listener, compare
 from recipes.mini_voice.mels import MelLoss
 from recipes.mini_voice.settings import FRAME, load_settings, parser
 from recipes.mini_voice.snake import use_fast_snake
-from recipes.mini_voice.store import Store, gather
+from recipes.mini_voice.store import MAX_UTTERANCES, Store, gather
 from recipes.mini_voice.synthesize import start_synthesis
 from recipes.mini_voice.train_codec import build
 from vivace.model.codec_decoder import CodecDecoder
@@ -287,19 +287,24 @@ def run(
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--until", type=float, help="seconds after which all must be written")
+    options.add_argument("--as-read", action="store_true", help="the shards that are there, alone")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
-    synthesis = start_synthesis(args)
+    synthesis = None if args.as_read else start_synthesis(args)
     log = Log(args.out / "log.jsonl")
     known = encode.read(Path(settings.train_gan.codes)).by_line()
     store = Store(settings.data, settings.codec.num_quantizers, known)
+    if args.as_read:
+        store.poll(most=MAX_UTTERANCES)
+        store.close()
     decoder = build(settings).decoder
     load_half(args.resume / "decoder.safetensors", decoder)
     run(
         settings, store, log, args.out, decoder, until=args.until or settings.train_gan.seconds,
         use_graph=not args.no_graph, resume=args.resume,
     )  # fmt: skip
-    synthesis.wait()
+    if synthesis is not None:
+        synthesis.wait()
     peak = torch.cuda.max_memory_allocated() / 2**30 if DEVICE.type == "cuda" else 0.0
     log("done", peak_gib=peak)
 

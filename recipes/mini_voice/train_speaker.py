@@ -34,7 +34,7 @@ from recipes.mini_voice.mels import MelLoss
 from recipes.mini_voice.more_codes import join
 from recipes.mini_voice.settings import FRAME, load_settings, parser
 from recipes.mini_voice.snake import use_fast_snake
-from recipes.mini_voice.store import Part, Store, gather
+from recipes.mini_voice.store import MAX_UTTERANCES, Part, Store, gather
 
 
 class Stage:
@@ -169,6 +169,7 @@ def main() -> None:
     settings = load_settings(args.smoke, args.set)
     log, known = Log(args.out / "log.jsonl"), encode.read(args.resume)
     store = Store(settings.data, settings.codec.num_quantizers, known.by_line(), {args.speaker})
+    store.poll(most=MAX_UTTERANCES)
     store.wait()
     trainer = run(
         settings, store, log, args.out, args.resume, args.speaker,

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# One sitting on a GPU machine that adds the second speaker: Kokoro reads for it on the GPU, then
+# come its encoder, the decoder of both, and the talker of both; the cores read new lines of the
+# first speaker meanwhile.
+#
+#   recipes/mini_voice/speaker_sitting.sh CARRY SECONDS [--smoke]
+#
+# CARRY holds hibari/ and kokoro/ (the teachers), lines.txt.gz, rare.txt.gz, what `share_books` wrote,
+# and discriminators, listener and talker_{a,b} of `import_asset`. Writes talker_{a,b}, decoder,
+# encoder (the second speaker's), samples.npz and the logs to $OUT. SECONDS is the whole time.
+set -uo pipefail
+carry=$1 seconds=$2 smoke=${3:-}
+out=${OUT:-build/sitting/out} work=${WORK:-/tmp/mini_voice_speakers}
+python=${PYTHON:-python3} workers=${WORKERS:-13} readers=${READERS:-12} heart_workers=${HEART_WORKERS:-4}
+export PYTHONPATH=src:.${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
+begun=$(date +%s)
+now() { echo $(($(date +%s) - begun)); }
+at() { echo $((seconds * $1 / 100)); }                # a moment, in hundredths of all
+left() { echo $(($(at "$1") - $(now) > 5 ? $(at "$1") - $(now) : 5)); } # seconds until then
+say() { echo "== $(now) s: $*"; }
+READ=${READ:-17} SPEAKER=${SPEAKER:-27} LINES=${LINES:-56} GAN=${GAN:-65} TALKER=97
+
+rm -rf "$work"/{two,gan,talker,rare,all}
+mkdir -p "$work"/{shards,two,gan,talker,rare,all} "$out"
+for name in lines rare; do gunzip -c "$carry/$name.txt.gz" > "$work/$name.txt"; done
+common=(--set 'data.speakers=["heart", "michael"]'
+  --set "data.lines=\"$work/lines.txt\"" --set "data.rare=\"$work/rare.txt\""
+  --set "data.shards=\"$work/shards\"" --set "data.teacher=\"$carry/hibari\""
+  --set "data.model=\"$carry/hibari/hibari/assets/hibari_durations.onnx\""
+  --set "data.kokoro=\"$carry/${KOKORO:-kokoro/kokoro_durations.onnx}\""
+  --set "data.styles=\"$carry/kokoro\"")
+[ -n "$smoke" ] && common+=(--smoke)
+for item in ${SETS:-}; do common+=(--set "$item"); done
+limits=(--set "data.max_lines=${MAX_LINES:-9720}" --set "data.num_lines_other=${MAX_LINES:-9000}")
+stage() { "$python" -m "recipes.mini_voice.$1" "${common[@]}" "${@:2}"; }
+
+say "reading: the second speaker, and the first for the decoder"
+stage synthesize "${limits[@]}" --set "data.num_workers=$heart_workers" --only 0 > "$out/read.log" 2>&1 &
+stage synthesize "${limits[@]}" --set "data.num_workers=$readers" --only 1 >> "$out/read.log" 2>&1 &
+sleep "$(left "$READ")"
+touch "$work/shards/stop"
+say "$(ls "$work/shards" | grep -c npz) shards"
+
+say "the second speaker's encoder; new lines of the first"
+stage more_codes --set "data.num_workers=$workers" --set data.lines_per_shard=64 \
+  --resume "$carry" --out "$work/rare" --seconds "$(left "$LINES")" > "$work/more.log" 2>&1 &
+more=$!
+stage train_speaker "${limits[@]}" --resume "$carry" --out "$work/two" --seconds "$(left "$SPEAKER")" \
+  2>&1 | tail -n 12
+cp "$carry"/{discriminators,listener}.safetensors "$work/two/"
+say "the decoder of both"
+stage train_gan "${limits[@]}" --as-read --set "train_gan.codes=\"$work/two\"" \
+  --set "train_gan.state=\"$work/gan_state.pt\"" --resume "$work/two" --out "$work/gan" \
+  --until "$(left "$GAN")" > "$work/gan.log" 2>&1 &
+gan=$!
+
+wait $more || tail -n 5 "$work/more.log"
+tail -n 2 "$work/more.log"
+say "the talker of both: examples first"
+folders=("$carry" "$work/two")
+[ -f "$work/rare/utterances.npz" ] && folders+=("$work/rare")
+stage merge_codes "${folders[@]}" --out "$work/all"
+stage train_talker --set train_talker.num_samples=0 --set train_talker.streaming_fraction=0.3 \
+  --set "train_talker.codes=\"$work/all\"" --set "train_talker.lr=${LR:-8e-4}" \
+  --resume "$carry" --out "$work/talker" --until "$(left $TALKER)" > "$work/talker.log" 2>&1 &
+talker=$!
+wait $gan || tail -n 5 "$work/gan.log"
+say "$(tail -n 1 "$work/gan.log")"
+wait $talker || tail -n 5 "$work/talker.log"
+cp "$work"/talker/talker_?.safetensors "$work"/gan/decoder.safetensors "$work"/gan/samples.npz "$out/"
+cp "$work/two/encoder.safetensors" "$out/"
+cat "$work"/{two,gan,talker}/log.jsonl > "$out/sitting.jsonl"
+say "done"
+grep "talker dev" "$work/talker.log" | tail -n 2
+ls -l "$out"
+[ -f "$out/talker_b.safetensors" ] && [ -f "$out/decoder.safetensors" ]

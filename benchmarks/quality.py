@@ -245,6 +245,7 @@ def summarise(rows: list[Row]) -> dict[str, Any]:
         "lost_percent": percent(((shares > LOST) & ~is_runaway).mean()),
         "runaways_and_lost_percent": percent(((shares > LOST) | is_runaway).mean()),
         "distillmos": mean_of(rows, "mos"),
+        "distillmos_5th_percentile": fifth_of(rows, "mos"),
         "likeness": mean_of(rows, "likeness"),
         "pace_against": "the reference" if "reference_s" in rows[0] else "165 words a minute",
         "duration_ratio_median": round(float(np.median(ratios)), 3),
@@ -275,8 +276,17 @@ def percent(share: float) -> float:
 
 
 def mean_of(rows: list[Row], key: str) -> float | None:
-    values = [row[key] for row in rows if row.get(key) is not None]
+    values = _known(rows, key)
     return round(float(np.mean(values)), 3) if values else None
+
+
+def fifth_of(rows: list[Row], key: str) -> float | None:
+    values = _known(rows, key)
+    return round(float(np.percentile(values, 5)), 3) if values else None
+
+
+def _known(rows: list[Row], key: str) -> list[float]:
+    return [row[key] for row in rows if row.get(key) is not None]
 
 
 # -- files --------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ def test_the_figures_count_words_losses_and_runaways(quality: ModuleType) -> Non
     assert (figures["lost_percent"], figures["runaways_percent"]) == (33.33, 33.33)
     assert figures["runaways_and_lost_percent"] == 66.67
     assert figures["distillmos"] == pytest.approx(10 / 3, abs=1e-3)
+    assert figures["distillmos_5th_percentile"] == pytest.approx(2.2, abs=1e-3)
     assert figures["duration_ratio_median"] == 1.0
     assert figures["likeness"] is None
     assert figures["times_real_time_while_speaking"] == 2.0

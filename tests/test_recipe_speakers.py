@@ -221,6 +221,8 @@ def test_a_worker_whose_gpu_fails_says_so_and_goes_on_without(
     assert ("goes on without the GPU" in said) == (fails_at != "memory")
     assert wave[0] == (5 if fails_at == "memory" else 2)
     assert len(calls) == {"start": 0, "line": 1, "memory": 3}[fails_at]
+
+
 def test_the_last_book_says_who_speaks_and_the_first_speaker_loses_little(
     lines: list[str], tmp_path: Path
 ) -> None:

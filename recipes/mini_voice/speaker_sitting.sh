@@ -35,11 +35,18 @@ limits=(--set "data.max_lines=${MAX_LINES:-9720}" --set "data.num_lines_other=${
 stage() { "$python" -m "recipes.mini_voice.$1" "${common[@]}" "${@:2}"; }
 
 say "reading: the second speaker, and the first for the decoder"
-stage synthesize "${limits[@]}" --set "data.num_workers=$heart_workers" --only 0 > "$out/read.log" 2>&1 &
-stage synthesize "${limits[@]}" --set "data.num_workers=$readers" --only 1 >> "$out/read.log" 2>&1 &
+stage synthesize "${limits[@]}" --set "data.num_workers=$heart_workers" --only 0 > "$work/read0.log" 2>&1 &
+stage synthesize "${limits[@]}" --set "data.num_workers=$readers" --only 1 > "$work/read1.log" 2>&1 &
+sleep "${FIRST_SHARD:-60}"
+if ! grep -q "^shard" "$work/read1.log" || grep -q "without the GPU" "$work/read1.log"; then
+  say "the second speaker is not read:"
+  tail -n 30 "$work/read1.log"
+  kill $(jobs -p)
+  exit 3
+fi
 sleep "$(left "$READ")"
 touch "$work/shards/stop"
-say "$(ls "$work/shards" | grep -c npz) shards"
+say "$(grep -c "^shard" "$work/read1.log") shards of the second speaker, $(grep -c "^shard" "$work/read0.log") of the first"
 
 say "the second speaker's encoder; new lines of the first"
 stage more_codes --set "data.num_workers=$workers" --set data.lines_per_shard=64 \
@@ -69,6 +76,7 @@ say "$(tail -n 1 "$work/gan.log")"
 wait $talker || tail -n 5 "$work/talker.log"
 cp "$work"/talker/talker_?.safetensors "$work"/gan/decoder.safetensors "$work"/gan/samples.npz "$out/"
 cp "$work/two/encoder.safetensors" "$out/"
+cat "$work"/{read1,more}.log | grep -v "^shard" > "$out/read.log"
 cat "$work"/{two,gan,talker}/log.jsonl > "$out/sitting.jsonl"
 say "done"
 grep "talker dev" "$work/talker.log" | tail -n 2

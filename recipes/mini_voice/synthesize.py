@@ -191,6 +191,7 @@ def work(data: SimpleNamespace, jobs: Any, folder: Path) -> None:
         if speaker not in teachers:
             teachers[speaker] = Teacher(data, speaker)
         read_shard(folder, job[0], teachers[speaker], job[1])
+        print(f"shard {job[0]}", flush=True)
 
 
 def plan(data: SimpleNamespace) -> list[list[tuple[int, str]]]:

@@ -128,10 +128,12 @@ def _codec_prefix(
 
 def preset_id(config: TalkerConfig, preset: str) -> int:
     """The row of a speaker of the checkpoint."""
-    ids = _lower_keys(config.spk_id)  # a fine-tuned derivative may have capitals
-    if preset.lower() not in ids:
+    name, ids = preset.lower(), config.spk_id
+    if name not in ids:
+        ids = _lower_keys(ids)  # a fine-tuned derivative may have capitals
+    if name not in ids:
         raise UnknownVoiceError(preset, sorted(config.spk_id))
-    return ids[preset.lower()]
+    return ids[name]
 
 
 def _lower_keys(table: Mapping[str, T]) -> dict[str, T]:

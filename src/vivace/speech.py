@@ -94,7 +94,7 @@ class SamplingParams:
                 f"try one of: {', '.join(sorted(self.__slots__))}"
             )
         params = object.__new__(SamplingParams)
-        for name in self.__slots__:  # those of `self` are settled: every request comes here thrice
+        for name in self.__slots__:  # those of `self` are settled: every request comes here
             if name in changes:
                 params._settle(name, changes[name])
             else:
@@ -124,6 +124,8 @@ class SamplingOptions(TypedDict, total=False):
 
 def as_whole_number(name: str, value: object) -> int:
     """Python's own int, from that of any library, or a RequestError."""
+    if type(value) is int:  # most are, and asking `Integral` takes longer
+        return value
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise RequestError(f"{name} must be a whole number, not {shown(value)}")
     return int(value)

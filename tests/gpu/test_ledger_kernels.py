@@ -42,7 +42,7 @@ def random_table(config: TalkerConfig, device: torch.device, seed: int) -> SlotT
     for name, value in list(vars(table).items()):
         if isinstance(value, torch.Tensor):
             setattr(table, name, value.to(device))
-    table._device = device
+    table.device = device
     return table
 
 

@@ -303,14 +303,9 @@ class Stream(Iterator[AudioChunk]):
         prompt, leak = self._writer.write(
             self._request, line.text, ids, is_complete=line.is_complete, previous=previous
         )
-        seed = ((settings.sampling.seed or 0) + self.num_utterances) % (MAX_SEED + 1)
-        sampling = settings.sampling.replace(seed=seed)
-        if (num_left := self._num_frames_left) is not None:
-            min_frames = min(sampling.min_frames, num_left)
-            sampling = sampling.replace(max_frames=num_left, min_frames=min_frames)
         utterance = self._utterance = Utterance(
             prompt=prompt,
-            sampling=sampling,
+            sampling=self._next_sampling(),
             wake=self._wake,
             num_text_ids=len(ids),
             is_text_complete=line.is_complete,
@@ -321,6 +316,16 @@ class Stream(Iterator[AudioChunk]):
         if self._is_cancelled:  # it may be set at any time, and is never unset
             utterance.cancel()
         return utterance, leak
+
+    def _next_sampling(self) -> SamplingParams:
+        """With the seed and the limits of the next utterance."""
+        sampling, changes = self._settings.sampling, dict[str, int]()
+        seed = ((sampling.seed or 0) + self.num_utterances) % (MAX_SEED + 1)
+        if seed != sampling.seed:
+            changes["seed"] = seed
+        if (num_left := self._num_frames_left) not in (None, sampling.max_frames):
+            changes |= {"max_frames": num_left, "min_frames": min(sampling.min_frames, num_left)}
+        return sampling.replace(**changes) if changes else sampling
 
     def _add_words(
         self, chunk: AudioChunk, timings: UtteranceTimings, first: int, num_dropped: int

@@ -30,6 +30,8 @@ _JOINERS = re.compile(f"[{_ALWAYS}\u200d]*")
 
 def drop_emoji(text: str) -> str:
     """The text without emoji."""
+    if text.isascii():
+        return text
     dropper = EmojiDropper()
     return dropper.feed(text) + dropper.finish()
 

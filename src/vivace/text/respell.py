@@ -43,6 +43,8 @@ def respell(
     text: str, tries: Sequence[Trie] = (), *, is_english: bool = False, trace: Trace | None = None
 ) -> str:
     """A whole text, respelled."""
+    if not tries and "[" not in text and trace is None:
+        return text
     respeller = Respeller(tries, is_english=is_english, trace=trace)
     return respeller.feed(text) + respeller.finish()
 

@@ -17,6 +17,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from vivace.checkpoint_files import read_json, read_text
 from vivace.errors import CheckpointError, RequestError, TextError
+from vivace.text.known_words import KnownWords
 
 Role = Literal["assistant", "user"]
 
@@ -58,6 +59,7 @@ class TextTokenizer:
         split_camel_case: bool = False,
     ) -> None:
         self._bpe = _build_bpe(vocab, merges, split_camel_case=split_camel_case)
+        self._known = None if split_camel_case else KnownWords()
         self._byte_level = decoders.ByteLevel()
         self._added_ids = dict(added_tokens)
         self._added_tokens = {token_id: token for token, token_id in added_tokens.items()}
@@ -82,6 +84,8 @@ class TextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of the text alone; nothing is added, and no special token comes out."""
+        if self._known is not None and (known := self._known.encode(text)) is not None:
+            return known
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -90,7 +94,10 @@ class TextTokenizer:
                 f"character {error.start} of the text is half of a surrogate pair ({found}) "
                 "and cannot be encoded; send valid Unicode"
             ) from None
-        ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
+        encoding = self._bpe.encode(text, add_special_tokens=False)
+        ids: list[int] = encoding.ids
+        if self._known is not None:
+            self._known.learn(text, ids, encoding.word_ids)
         return ids
 
     def spans(self, text: str) -> list[tuple[int, int]]:

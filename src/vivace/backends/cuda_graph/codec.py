@@ -22,6 +22,7 @@ from vivace.backends.cuda_graph.buckets import (
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder, SlotDecoder
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.layers import triton_refusal
+from vivace.backends.cuda_graph.staging import RowNumbers, upload
 from vivace.backends.cuda_graph.state_cache import StateCache, state_bytes
 from vivace.backends.cuda_graph.stepper import to_host
 from vivace.errors import BackendUnavailableError
@@ -88,13 +89,12 @@ class CodecGraphs:
         self._decoder = pick_decoder(precision, codec, num_slots + 1)
         self._device = codec.device
         self._graphs = graphs
-        self._padding = num_slots
         self._num_codebooks = codec.config.decoder_config.num_quantizers
         self._num_codes = codec.config.decoder_config.codebook_size
         self._samples_per_frame = codec.config.decode_upsample_rate
-        batch = fit(num_slots, CODEC_BATCHES) or CODEC_BATCHES[-1]
+        self._most = batch = fit(num_slots, CODEC_BATCHES) or CODEC_BATCHES[-1]  # slots of a pass
         frames = min(CODEC_PASS, batch * CODEC_FRAMES[0])
-        self._rows = torch.full((batch,), num_slots, device=self._device)
+        self._rows = RowNumbers(batch, num_slots, self._device)
         self._codes = torch.zeros(
             frames * self._num_codebooks, dtype=torch.int64, device=self._device
         )
@@ -119,7 +119,7 @@ class CodecGraphs:
     def reset(self, rows: Sequence[int]) -> None:
         """Clear the streaming state of these slots."""
         with self._graphs.on_stream():
-            self._decoder.reset(self._upload(rows))
+            self._decoder.reset(upload(rows, torch.int64, self._device))
 
     def load_reference(self, row: int, codes: NDArray[np.int64]) -> None:
         """Decode a reference into a fresh slot's state, or copy that state from the cache."""
@@ -141,7 +141,7 @@ class CodecGraphs:
         """Queue these frames of these slots; the returned call waits for their samples."""
         reads: list[list[Callable[[], Sound]]] = [[] for _ in rows]
         for size, members in _passes([len(part) for part in codes]):
-            most = min(len(self._rows), largest_batch(size))
+            most = min(self._most, largest_batch(size))
             for first in range(0, len(members), most):
                 batch = members[first : first + most]
                 parts = [codes[i][start : start + size] for i, start in batch]
@@ -163,7 +163,7 @@ class CodecGraphs:
         frames: GraphPool,
     ) -> list[Callable[[], Sound]]:
         """Queue so many frames behind their making: the host need not have seen their codes."""
-        size, reads = min(len(self._rows), largest_batch(num_frames)), list[Callable[[], Sound]]()
+        size, reads = min(self._most, largest_batch(num_frames)), list[Callable[[], Sound]]()
         for first in range(0, len(places), size):
             batch = places[first : first + size]
             found = self._start_ahead(batch, num_frames, ring, frames)
@@ -180,7 +180,8 @@ class CodecGraphs:
         )
 
         def copy(block: Tensor) -> None:
-            codes = ring.flatten(0, 1).index_select(0, self._upload(at.ravel()))
+            places = upload(at.ravel(), torch.int64, self._device)
+            codes = ring.flatten(0, 1).index_select(0, places)
             # The end of speech, and what a slot has after it, are no codes.
             block.copy_(codes.view(block.shape).clamp(max=self._num_codes - 1))
 
@@ -199,7 +200,7 @@ class CodecGraphs:
             return _measured(to_host(self._queue_pass(rows, size, self._given(codes))), size)
 
     def _given(self, codes: Sequence[NDArray[np.int64]]) -> Callable[[Tensor], object]:
-        return lambda block: block.copy_(self._upload(np.stack(codes)))
+        return lambda block: block.copy_(upload(np.stack(codes), torch.int64, self._device))
 
     def _queue_pass(
         self, rows: Sequence[int], num_frames: int, write: Callable[[Tensor], object]
@@ -207,29 +208,21 @@ class CodecGraphs:
         """Run one graph on the codes that `write` puts into [slots, frames, codebooks]."""
         batch = fit(len(rows), CODEC_BATCHES) or len(rows)
         decode = self._graph(batch, num_frames)
-        padding = batch - len(rows)
-        self._rows[:batch].copy_(self._upload([*rows] + [self._padding] * padding))
+        self._rows.write(rows, batch)
         write(self._shaped(self._codes, batch, num_frames)[: len(rows)])
         decode()
         samples = self._samples[: batch * num_frames * self._samples_per_frame].view(batch, -1)
         return samples[: len(rows)]
 
-    def _upload(self, values: object) -> Tensor:
-        host = torch.from_numpy(np.asarray(values, dtype=np.int64))
-        host = host.pin_memory() if self._device.type == "cuda" else host
-        return host.to(self._device, non_blocking=True)
-
     def _graph(self, batch: int, frames: int) -> Work:
-        rows = self._rows[:batch]
+        rows = self._rows.tensor[:batch]
         codes = self._shaped(self._codes, batch, frames)
         samples = self._samples[: batch * frames * self._samples_per_frame].view(batch, -1)
 
         def decode() -> None:
             samples.copy_(self._decoder.decode(rows, codes))
 
-        return self._graphs.get(
-            ("codec", batch, frames), decode, lambda: self._rows.fill_(self._padding)
-        )
+        return self._graphs.get(("codec", batch, frames), decode, self._rows.park)
 
     def _shaped(self, flat: Tensor, batch: int, frames: int) -> Tensor:
         size = batch * frames * self._num_codebooks

@@ -23,6 +23,7 @@ from vivace.backends.cuda_graph.frame import Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.pages import num_pages
 from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable
+from vivace.backends.cuda_graph.staging import stage
 from vivace.backends.cuda_graph.state_cache import StateCache
 from vivace.model.config import SPEAKER
 from vivace.model.talker import Qwen3TTS, Talker
@@ -50,6 +51,14 @@ class Pass:
     lines: Sequence[Sequence[int]]  # of the slots whose first row is in it
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a graph reads: columns and lines in a row, int64."""
+
+    parked: NDArray[np.int64]  # of padding alone
+    packed: Tensor  # on the device
+
+
 class Prefill:
     def __init__(
         self,
@@ -67,9 +76,9 @@ class Prefill:
         self._vectors = vectors
         parked = [model.config.tts_pad_token_id, 0, table.num_positions, table.padding]
         self._parked = np.array([*parked, *[self._nothing] * len(sizes)])[:, None]
-        self._no_rows = Pass(self._padding(0), ())
+        self._no_rows = Pass(self._parked[:, :0], ())
         self._no_slot = np.array([table.padding_line()])
-        self._inputs: dict[int, Tensor] = {}  # of each graph, by its number of rows
+        self._inputs: dict[int, Inputs] = {}  # of each graph, by its number of rows
         row_bytes = 2 * table.keys[:, 0, :, 0].nbytes
         self._kept = StateCache(MAX_KEPT * row_bytes)
 
@@ -99,22 +108,26 @@ class Prefill:
     def _columns(self, prompt: Prompt, fresh: FreshSlot, start: int) -> Columns:
         """The prompt's rows from `start` on, with padding up to a multiple of `TILE`."""
         length, slot = len(prompt) - start, fresh.row
-        columns = self._padding(-(-length // TILE) * TILE)
+        columns = np.empty((len(self._parked), -(-length // TILE) * TILE), np.int64)
+        columns[:] = self._parked
         columns[Field.TEXT, :length] = prompt.text_ids[start:]
         columns[Field.SLOT] = slot
         columns[Field.POSITION, :length] = np.arange(start, len(prompt))
         columns[Field.TARGET, length - 1] = slot
         codes = prompt.codes[start:]
         vectors = np.where(codes >= 0, codes + self._first, self._nothing)
-        vectors[codes[:, 0] == SPEAKER, 0] = self._speaker + slot
+        if prompt.speaker is not None:
+            vectors[codes[:, 0] == SPEAKER, 0] = self._speaker + slot
         columns[Field.VECTORS :, :length] = vectors.T
         return columns
 
     def _passes(self, columns: Sequence[Columns], lines: Sequence[Sequence[int]]) -> Sequence[Pass]:
         """Any cut gives the same result; layers that do not pack get one prompt per pass."""
-        if not self._layers.packs_prompts:
+        size = PROMPT_ROWS[-1]
+        is_short = len(columns) == 1 and columns[0].shape[1] <= size
+        if is_short or not self._layers.packs_prompts:
             return [Pass(*each) for each in zip(columns, [[line] for line in lines], strict=True)]
-        together, size = np.concatenate(columns, axis=1), PROMPT_ROWS[-1]
+        together = np.concatenate(columns, axis=1)
         starts = np.cumsum([0, *(part.shape[1] for part in columns[:-1])])
         return [
             Pass(
@@ -137,7 +150,8 @@ class Prefill:
         num_rows = part.columns.shape[1]
         size = fit(num_rows, PROMPT_ROWS)
         if size is None:  # a prompt larger than every graph, for layers that do not pack
-            self._run(self._table.upload(self._packed(part, num_rows), torch.int64), num_rows)
+            host = self._stage(part, self._parked_pass(num_rows), num_rows)
+            self._run(host.to(self._table.device, non_blocking=True), num_rows)
             return
         graph = self._graph(size)  # first, since a capture overwrites the inputs
         self._set_inputs(part, size)
@@ -145,31 +159,37 @@ class Prefill:
 
     def _graph(self, size: int) -> Work:
         if size not in self._inputs:
-            packed = self._packed(self._no_rows, size)
-            self._inputs[size] = self._table.upload(packed, torch.int64)
+            parked = self._parked_pass(size)
+            packed = torch.empty(len(parked), dtype=torch.int64, device=self._table.device)
+            self._inputs[size] = Inputs(parked, packed)
         inputs = self._inputs[size]
         return self._graphs.get(
             ("prefill", size),
-            lambda: self._run(inputs, size),
+            lambda: self._run(inputs.packed, size),
             lambda: self._set_inputs(self._no_rows, size),
         )
 
     def _set_inputs(self, part: Pass, size: int) -> None:
-        host = self._table.pinned(self._packed(part, size), torch.int64)
-        self._inputs[size].copy_(host, non_blocking=True)
+        inputs = self._inputs[size]
+        inputs.packed.copy_(self._stage(part, inputs.parked, size), non_blocking=True)
 
-    def _packed(self, part: Pass, size: int) -> NDArray[np.int64]:
-        """A pass of `size` rows as one array: the columns, then a line for each tile of them."""
-        num_rows, num_lines = part.columns.shape[1], -(-size // TILE)
-        columns = np.concatenate((part.columns, self._padding(size - num_rows)), axis=1)
-        lines = np.repeat(self._no_slot, num_lines, axis=0)
+    def _stage(self, part: Pass, parked: NDArray[np.int64], size: int) -> Tensor:
+        """A pass of `size` rows on its way to the device: `part`, the rest as it is parked."""
+        host = stage(len(parked), self._table.device)
+        packed = host.numpy()
+        packed[:] = parked
+        num_rows, num_columns = part.columns.shape[1], size * len(self._parked)
+        packed[:num_columns].reshape(-1, size)[:, :num_rows] = part.columns
         if part.lines:
+            lines = packed[num_columns:].reshape(-1, self._table.line_size)
             lines[: len(part.lines)] = part.lines
-        return np.concatenate((columns.ravel(), lines.ravel()))
+        return host
 
-    def _padding(self, num_rows: int) -> Columns:
-        """Rows whose results are written to padding."""
-        return np.repeat(self._parked, num_rows, axis=1)
+    def _parked_pass(self, size: int) -> NDArray[np.int64]:
+        """Padding as one array: columns of `size` rows, then a line for each tile of them."""
+        columns = np.repeat(self._parked, size, axis=1)
+        lines = np.repeat(self._no_slot, -(-size // TILE), axis=0)
+        return np.concatenate((columns.ravel(), lines.ravel()))
 
     def _run(self, packed: Tensor, num_rows: int) -> None:
         num_numbers = num_rows * len(self._parked)

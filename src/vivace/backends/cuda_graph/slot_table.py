@@ -6,16 +6,17 @@ Keys and values are in pages (pages.py), and `pages` says which are a slot's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from struct import Struct
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vivace.backends.base import SlotStatus
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
+from vivace.backends.cuda_graph.staging import upload
 from vivace.model.config import TalkerConfig
 from vivace.speech import SamplingParams
 
@@ -23,7 +24,6 @@ STATUSES: tuple[SlotStatus, ...] = ("running", "waiting", "stop", "length", "fai
 RUNNING, WAITING, STOP, LENGTH, FAILED = range(len(STATUSES))
 LAST_OPEN = WAITING  # later statuses are final
 RING = 16  # frames a slot can make before the host must read them
-_NUMPY = {torch.int64: np.int64, torch.int32: np.int32, torch.float32: np.float32}
 
 
 class Number(IntEnum):
@@ -73,6 +73,7 @@ class Scale(IntEnum):
 
 
 SCALES = tuple(Scale)
+_FLOATS, _BITS = (Struct(f"{len(SCALES)}{kind}") for kind in "dq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class SlotTable:
         pool_size: int,  # pages of all slots together
     ) -> None:
         assert num_positions % PAGE == 0
-        self._device = device
+        self.device = device
         self.config = config
         self.num_slots, self.num_positions, self.num_texts = num_slots, num_positions, num_texts
         rows = num_slots + 1
@@ -146,14 +147,9 @@ class SlotTable:
             "slots": sum(tensor.nbytes for tensor in kept),
         }
 
-    def pinned(self, values: object, dtype: torch.dtype) -> Tensor:
-        """A tensor in pinned memory, which the device copies asynchronously."""
-        host = torch.from_numpy(np.asarray(values, dtype=_NUMPY[dtype]))
-        return host.pin_memory() if self._device.type == "cuda" else host
-
     def upload(self, values: object, dtype: torch.dtype) -> Tensor:
         """Copy to the device asynchronously."""
-        return self.pinned(values, dtype).to(self._device, non_blocking=True)
+        return upload(values, dtype, self.device)
 
     @property
     def line_size(self) -> int:
@@ -162,22 +158,23 @@ class SlotTable:
 
     def line(self, slot: FreshSlot) -> list[int]:
         """What initialises a slot: its row, numbers, scales as the bits of float64, and pages."""
-        numbers, scales = self._numbers(slot), _scales(slot.sampling)
-        return self._line(slot.row, numbers, [scales[name] for name in SCALES], slot.pages)
+        return self._line(slot.row, self._numbers(slot), _scales(slot.sampling), slot.pages)
 
     def padding_line(self) -> list[int]:
-        return self._line(self.padding, {Number.STATUS: STOP}, [1.0] * len(SCALES), ())
+        numbers = [0] * len(NUMBERS)
+        numbers[Number.STATUS] = STOP
+        return self._line(self.padding, numbers, [1.0] * len(SCALES), ())
 
     def _line(
         self,
         row: int,
-        numbers: Mapping[Number, int],  # those that are not 0
+        numbers: Sequence[int],
         scales: Sequence[float],
         pages: Sequence[int],
     ) -> list[int]:
-        bits = np.array(scales).view(np.int64).tolist()
+        bits = _BITS.unpack(_FLOATS.pack(*scales))
         no_pages = [self._no_page] * (self.pages.shape[1] - len(pages))
-        return [row, *(numbers.get(name, 0) for name in NUMBERS), *bits, *pages, *no_pages]
+        return [row, *numbers, *bits, *pages, *no_pages]
 
     def write(self, lines: Tensor) -> None:
         """Initialise slots by their lines, int64 [slots, line_size]; a graph may hold it."""
@@ -197,21 +194,21 @@ class SlotTable:
         block = self.upload(lines, torch.int64)
         self.text_ids[:, :width].index_copy_(0, block[:, 0], block[:, 1:].int())
 
-    def _numbers(self, slot: FreshSlot) -> dict[Number, int]:
-        """The initial values that are not 0."""
+    def _numbers(self, slot: FreshSlot) -> list[int]:
+        """The initial values."""
         sampling, predictor = slot.sampling, self.config.code_predictor_config
-        return {
-            Number.POSITION: slot.num_rows,
-            Number.NUM_TEXTS: len(slot.text_ids),
-            Number.IS_COMPLETE: int(slot.is_complete),
-            Number.MAX_FRAMES: slot.num_reserved,
-            Number.MIN_FRAMES: min(sampling.min_frames, 2**62),
-            Number.SEED: sampling.seed or 0,
-            Number.IS_GREEDY: int(sampling.temperature == 0),
-            Number.LAST: _last(sampling.top_k, self.config.vocab_size),
-            Number.PREDICTOR_IS_GREEDY: int(sampling.residual_temperature == 0),
-            Number.PREDICTOR_LAST: _last(sampling.predictor_top_k, predictor.vocab_size),
-        }
+        numbers = [0] * len(NUMBERS)
+        numbers[Number.POSITION] = slot.num_rows
+        numbers[Number.NUM_TEXTS] = len(slot.text_ids)
+        numbers[Number.IS_COMPLETE] = int(slot.is_complete)
+        numbers[Number.MAX_FRAMES] = slot.num_reserved
+        numbers[Number.MIN_FRAMES] = min(sampling.min_frames, 2**62)
+        numbers[Number.SEED] = sampling.seed or 0
+        numbers[Number.IS_GREEDY] = int(sampling.temperature == 0)
+        numbers[Number.LAST] = _last(sampling.top_k, self.config.vocab_size)
+        numbers[Number.PREDICTOR_IS_GREEDY] = int(sampling.residual_temperature == 0)
+        numbers[Number.PREDICTOR_LAST] = _last(sampling.predictor_top_k, predictor.vocab_size)
+        return numbers
 
     def append_pages(self, row: int, start: int, pages: Sequence[int], num_reserved: int) -> None:
         """Give a slot further pages; one that stopped at the end of its last page goes on."""
@@ -237,14 +234,14 @@ class SlotTable:
         return end
 
 
-def _scales(sampling: SamplingParams) -> dict[Scale, float]:
-    return {
-        Scale.TEMPERATURE: sampling.temperature or 1.0,
-        Scale.TOP_P: sampling.top_p,
-        Scale.PENALTY: sampling.repetition_penalty,
-        Scale.PREDICTOR_TEMPERATURE: sampling.residual_temperature or 1.0,
-        Scale.PREDICTOR_TOP_P: sampling.predictor_top_p,
-    }
+def _scales(sampling: SamplingParams) -> list[float]:
+    scales = [1.0] * len(SCALES)
+    scales[Scale.TEMPERATURE] = sampling.temperature or 1.0
+    scales[Scale.TOP_P] = sampling.top_p
+    scales[Scale.PENALTY] = sampling.repetition_penalty
+    scales[Scale.PREDICTOR_TEMPERATURE] = sampling.residual_temperature or 1.0
+    scales[Scale.PREDICTOR_TOP_P] = sampling.predictor_top_p
+    return scales
 
 
 def _last(top_k: int, num_codes: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.ledger import DrawKind
 from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.slot_table import RING, STATUSES, Number, SlotTable, as_slice
+from vivace.backends.cuda_graph.staging import RowNumbers
 from vivace.speech import SamplingParams
 
 Codes = NDArray[np.int64]
@@ -65,7 +65,7 @@ class Stepper:
         self._table, self._layers, self._graphs = table, layers, graphs
         self._loop = FrameLoop(table, layers, pad_id)
         self._spans = spans(table.num_positions)
-        self._rows = torch.full((BATCHES[-1],), table.padding, device=table.numbers.device)
+        self._rows = RowNumbers(BATCHES[-1], table.padding, table.numbers.device)
 
     def start(
         self, live: Sequence[LiveSlot], num_frames: int
@@ -81,14 +81,12 @@ class Stepper:
         works = [self.frames(batch, 0, kind)] if num_fresh else []
         for count in self._split(num_frames - num_fresh):
             works.append(self.frames(batch, span, kind, count))
-        padding = [self._table.padding] * (batch - len(live))
-        rows = self._table.upload([slot.row for slot in live] + padding, torch.int64)
-        self._rows[:batch].copy_(rows)
+        self._rows.write([slot.row for slot in live], batch)
         for work in works:
             work()
         for slot in live:
             slot.num_queued += num_frames
-        report = self._report(self._rows[: len(live)])
+        report = self._report(self._rows.tensor[: len(live)])
         before: list[tuple[int, int]] = []
 
         def wait() -> list[tuple[Codes, SlotStatus]]:  # the same result if it is called again
@@ -102,14 +100,13 @@ class Stepper:
 
     def frames(self, batch: int, span: int, kind: DrawKind, count: int = 1) -> Work:
         """A call that makes so many frames in one graph."""
-        rows = self._rows[:batch]
+        rows = self._rows.tensor[:batch]
 
         def make() -> None:
             for _ in range(count):
                 self._loop.make(rows, span, kind)
 
-        park = partial(self._rows.fill_, self._table.padding)
-        return self._graphs.get(("frame", batch, span, *kind, count), make, park)
+        return self._graphs.get(("frame", batch, span, *kind, count), make, self._rows.park)
 
     def warm(self, batch: int, num_positions: int) -> None:
         """Capture the frames of `batch` slots with default sampling, for `num_positions`."""

@@ -2,11 +2,29 @@
 # Our kernels under compute-sanitizer (memcheck and racecheck, or SANITIZE_TOOLS), small runs, each for SANITIZE_SECONDS
 # at most: one line for each tool and part, and the logs in $OUT. The tool is looked for in the CUDA toolkit and in the
 # wheel nvidia-cuda-sanitizer-api, installed or as a file in carry/sanitizer. benchmarks/sanitized.py says what the
-# parts are, controls among them.
+# parts are, controls among them. SANITIZE_PARTS chooses some: PART for every tool or TOOL:PART for one, and =SECONDS
+# after it for a limit of its own, as in SANITIZE_PARTS="racecheck:known=240 racecheck:fused=240 memcheck:fused half".
+# SANITIZE_LIST=1 says what would run. The kernels of the slot table (ledger_kernels.py) run in `fused` and `half`.
 set -uo pipefail
 export PYTHONUNBUFFERED=1 PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTORCH_NO_CUDA_MEMORY_CACHING=1
-limit=${SANITIZE_SECONDS:-60}
 out=${OUT:-build/gpu}
+
+declare -A parts=(
+  [memcheck]="megakernel fused half memory"
+  [racecheck]="megakernel known fused half race named elected"
+)
+runs=() # tool, part, seconds
+for check in ${SANITIZE_TOOLS:-memcheck racecheck}; do
+  for chosen in ${SANITIZE_PARTS:-${parts[$check]}}; do
+    IFS='=' read -r name seconds <<< "$chosen"
+    [[ $name = *:* && ${name%%:*} != "$check" ]] && continue
+    runs+=("$check ${name##*:} ${seconds:-${SANITIZE_SECONDS:-60}}")
+  done
+done
+if [ -n "${SANITIZE_LIST:-}" ]; then
+  printf '%s\n' "${runs[@]}"
+  exit 0
+fi
 work=$(mktemp -d)
 mkdir -p "$out"
 
@@ -46,18 +64,19 @@ fi
 "$tool" --version | grep Version
 python3 scripts/make_tiny_checkpoints.py "$work/tiny" > /dev/null
 # Without the tool first: it compiles the kernels, and shows that the runs themselves work.
-for part in megakernel known fused half; do
+for part in $(for run in "${runs[@]}"; do echo "$run"; done | awk '{print $2}' | sort -u); do
+  case $part in megakernel | known | fused | half) ;; *) continue ;; esac
   timeout 90 python3 benchmarks/sanitized.py "$part" "$work/tiny" > "$work/plain-$part" 2>&1 &
 done
 wait
 tail -qn 1 "$work"/plain-*
 port=49152
-sanitize() { # tool, part
-  local log=$work/$1-$2.log size=
+sanitize() { # tool, part, seconds, port
+  local log=$work/$1-$2.log size= limit=$3
   local kernels='^[a-z_]+_kernel$'
   [[ $2 = megakernel || $2 = known ]] && kernels='^(talker|predictor)_kernel$'
   [ "$1" = racecheck ] && size=small
-  timeout -k 5 "$limit" "$tool" --tool "$1" --port $port --launch-timeout 40 --print-limit 20 \
+  timeout -k 5 "$limit" "$tool" --tool "$1" --port "$4" --launch-timeout 40 --print-limit 20 \
     --kernel-name "regex=$kernels" python3 benchmarks/sanitized.py "$2" "$work/tiny" $size > "$log" 2>&1
   local rc=$?
   [ $rc = 124 ] && echo "========= ended after $limit s" >> "$log"
@@ -72,11 +91,8 @@ keep_logs() { # also if it is ended from outside
 }
 trap keep_logs EXIT
 trap 'exit 124' TERM
-declare -A parts=(
-  [memcheck]="megakernel fused half memory"
-  [racecheck]="megakernel known fused half race named elected"
-)
-for check in ${SANITIZE_TOOLS:-memcheck racecheck}; do
-  for part in ${parts[$check]}; do sanitize "$check" "$part" & port=$((port + 100)); done
+for run in "${runs[@]}"; do
+  read -r check part seconds <<< "$run"
+  sanitize "$check" "$part" "$seconds" $port & port=$((port + 100))
 done
 wait

@@ -34,7 +34,8 @@ def main() -> None:
 def make(model: str) -> dict[str, Any]:
     names = (f"engine-{model}-half-h200", "kernels-h200", "codec-fused-h200")
     engine, kernels, codec = (read(name) for name in names)
-    frames = frame_ms([r for r in kernels["results"] if r["part"] == f"{model}-CustomVoice frame"])
+    rows = [r for r in kernels["results"] if r["part"] == f"{model}-CustomVoice frame"]
+    frames = frame_ms(rows, engine["latency"]["parts"]["model_ms_per_frame"])
     half = next(row["ms"] for row in codec["results"] if row["precision"] == "half")
     codecs = {n: [half[f"{n} x 1"], half[f"{n} x 8"]] for n in (1, 8, 64)}
     codecs[256] = [round(4 * ms, 3) for ms in codecs[64]]  # in four passes
@@ -58,17 +59,19 @@ def make(model: str) -> dict[str, Any]:
     return min(tried, key=lambda one: distance(model, one))
 
 
-def frame_ms(rows: list[dict[str, Any]]) -> dict[int, float]:
-    """By batch. The roofline's slots hold 200 keys, a stream of 64 frames about 80 on average.
+def frame_ms(rows: list[dict[str, Any]], alone_ms: float) -> dict[int, float]:
+    """By batch: a single slot's of the engine, and what the roofline's graphs take beyond theirs.
 
-    What attention takes beyond a single slot's is taken to be proportional to them.
+    Those may be of an older sitting. Their slots hold 200 keys, a stream of 64 frames about 80 on
+    average. What attention takes beyond a single slot's is taken to be proportional to them.
     """
     attention = {
         row["batch"]: sum(k["total_us"] for k in row["kernels"] if k["kernel"] in OF_KEYS) / 1000
         for row in rows
     }
     less = {batch: (1 - KEYS_SHARE) * (ms - attention[1]) for batch, ms in attention.items()}
-    return {row["batch"]: round(row["graph_ms"] - less[row["batch"]], 3) for row in rows}
+    own = {row["batch"]: row["graph_ms"] - less[row["batch"]] for row in rows}
+    return {batch: round(alone_ms + ms - own[1], 3) for batch, ms in own.items()}
 
 
 def distance(model: str, told: dict[str, Any]) -> float:

@@ -227,10 +227,11 @@ def persistent() -> str:
 
 
 def fp8() -> str:
-    """A frame with full weights, of another run, and with fp8 weights."""
+    """A frame with full weights and with fp8 weights, of two runs before `fused_ledger.py`."""
+    names = ("persistent-167a51b-h200", "persistent-fp8-h200")
     found = {
         (row["shape"][:4], name, row["batch"]): row
-        for name in ("persistent-h200", "persistent-fp8-h200")
+        for name in names
         for row in read(name)["results"]
         if row["backend"] == "megakernel"
     }
@@ -238,7 +239,7 @@ def fp8() -> str:
     for batch in (1, 2, 4, 8):
         row: list[object] = [batch]
         for size in ("0.6B", "1.7B"):
-            for name in ("persistent-h200", "persistent-fp8-h200"):
+            for name in names:
                 one = found[size, name, batch]
                 parts = f"{one['talker_ms']:.2f} + {one['speak_ms']:.2f}"
                 row.append(f"{one['frame_ms']:.2f} ({parts})")
@@ -263,6 +264,21 @@ def megakernel_calls() -> str:
         "| | first audio, ms | times real time | 1 stream, seconds of audio a second | 2 | 4 | 8 |"
     )
     return table(head, rows)
+
+
+def backends() -> str:
+    """Where a frame's time goes, in every backend that ran."""
+    report = read("backends-0.6B-h200")
+    parts = ("model_ms", "codec_ms", "host_ms", "prompts_ms")
+    rows: list[list[object]] = []
+    for row in report["backends"]:
+        if "refused" in row:
+            cells = ["–"] * (len(parts) + 1)
+        else:
+            cells = [f"{row[name]:.2f}" for name in parts] + [f"{row['audio_s_per_s']:.0f}"]
+        rows.append([f"`{row['backend']}`", row["streams"], *cells])
+    head = "| 0.6B | streams | model, ms a frame | codec | host | prompts |"
+    return table(f"{head} seconds of audio a second |", rows)
 
 
 def codec_precisions() -> str:
@@ -343,6 +359,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "persistent": persistent,
     "fp8": fp8,
     "megakernel-calls": megakernel_calls,
+    "backends": backends,
     "codec-precisions": codec_precisions,
     "served": served,
     "roofline": roofline,

@@ -80,7 +80,8 @@ def run(workplace: Path, stage: str, *options: str, sets: dict[str, object] | No
     """One command, as the README has it; its settings name folders of the work place."""
     told = {
         "tokenizer.folder": str(workplace / "tokenizer"), "data.num_templates": 40,
-        "data.num_rare": 30, "data.num_more_templates": 10, "data.num_leads": 3,
+        "data.speakers": ["heart"], "data.num_rare": 30, "data.num_more_templates": 10,
+        "data.num_leads": 3,
         "data.max_lines": 24, "data.shards": "build/shards", "train_gan.codes": "build/codec",
         "train_gan.state": "build/gan_state.pt", "train_talker.codes": "build/more",
         "train_talker.decoder": "build/codec/decoder.safetensors", **(sets or {}),

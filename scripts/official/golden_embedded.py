@@ -14,10 +14,11 @@ from recorder import Recorder
 
 EMBEDDED = ROOT / "src" / "vivace" / "assets" / "mini"
 WEIGHTS = ("model.safetensors", "speech_tokenizer/model.safetensors")
-TEXTS = {
-    "greeting": "Hello there.",
-    "question": "Have you seen the keys to the old house?",
-    "number": "It leaves at ten past three on the second of May.",
+LINES = {
+    "greeting": ("heart", "Hello there."),
+    "question": ("heart", "Have you seen the keys to the old house?"),
+    "number": ("heart", "It leaves at ten past three on the second of May."),
+    "answer": ("michael", "They are on the table in the hall."),
 }
 
 
@@ -47,11 +48,11 @@ def embedded_calls() -> list[Call]:
     return [
         Call(
             name=f"{name}_{layout}",
-            items=(Item(text=text, speaker="heart"),),
+            items=(Item(text=text, speaker=speaker),),
             non_streaming_mode=is_whole,
             settings=settings,
         )
-        for name, text in TEXTS.items()
+        for name, (speaker, text) in LINES.items()
         for layout, is_whole in (("streaming", False), ("offline", True))
     ]
 

@@ -59,7 +59,7 @@ def test_it_loads_without_a_name_or_a_wait(tmp_path: Path, monkeypatch: pytest.M
         began = time.process_time()
         with TTS.load(device="cpu", offline=True) as tts:
             seconds.append(time.process_time() - began)
-            assert (tts.model_type, tts.speakers) == ("custom_voice", ["heart"])
+            assert (tts.model_type, tts.speakers) == ("custom_voice", ["heart", "michael"])
             assert tts.languages == ["auto", "english"]
     assert min(seconds) < MAX_LOAD_S
 

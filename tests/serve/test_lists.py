@@ -40,7 +40,8 @@ def test_an_unknown_model_is_a_404_that_names_the_known(client: httpx.Client) ->
 
 def test_voices_are_objects_with_an_id_and_a_name(client: httpx.Client) -> None:
     voices = client.get("/v1/audio/voices").json()["voices"]
-    assert [(voice["id"], voice["name"]) for voice in voices] == [("heart", "heart")]
+    both = [("heart", "heart"), ("michael", "michael")]
+    assert [(voice["id"], voice["name"]) for voice in voices] == both
     with_aliases = client.get("/v1/audio/voices?aliases=true").json()["voices"]
     assert {"heart", "alloy", "cedar", "vivian"} <= {voice["id"] for voice in with_aliases}
 
@@ -64,3 +65,18 @@ def test_head_is_get_without_the_body(client: httpx.Client) -> None:
         assert (answer.status_code, answer.content) == (200, b"")
         assert int(answer.headers["content-length"]) > 0
     assert client.head("/v1/audio/speech").status_code == 405
+
+
+def test_names_of_men_and_women_are_spoken_by_the_embedded_voice_of_their_kind(
+    client: httpx.Client,
+) -> None:
+    def spoken(voice: str) -> bytes:
+        body = {"input": "Hello.", "voice": voice, "seed": 1, "response_format": "pcm"}
+        answer = client.post("/v1/audio/speech", json=body | {"max_new_tokens": 4})
+        assert answer.status_code == 200
+        return answer.content
+
+    heart, michael = spoken("heart"), spoken("michael")
+    assert heart != michael
+    assert {spoken(name) for name in ("alloy", "coral", "Vivian")} == {heart}
+    assert {spoken(name) for name in ("onyx", "ash", "ryan")} == {michael}

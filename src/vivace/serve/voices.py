@@ -30,6 +30,7 @@ OPENAI_NAMES = {
     "shimmer": "ono_anna", "verse": "ryan", "marin": "serena", "cedar": "aiden",
 }  # fmt: skip
 FEMALE = ("vivian", "serena", "ono_anna", "sohee")
+OF_THE_EMBEDDED = {"female": "heart", "male": "michael"}
 SPEAKERS = (*FEMALE, "uncle_fu", "dylan", "eric", "ryan", "aiden")
 DESCRIPTION_SUFFIX = ".description.json"
 MAX_DESCRIPTION_CHARS = 2_000
@@ -201,10 +202,10 @@ class Voices:
 
     def _alias(self, key: str) -> Chosen:
         speaker = OPENAI_NAMES.get(key, key)
+        kind = "female" if speaker in FEMALE else "male"
         if self.card.can_design:
-            kind = "female" if speaker in FEMALE else "male"
             return Chosen(None, f"A clear, natural adult {kind} voice.")
-        return self.find(speaker) or self._default()
+        return self.find(speaker) or self.find(OF_THE_EMBEDDED[kind]) or self._default()
 
 
 def _name(voice: str | Voice | None) -> str | None:

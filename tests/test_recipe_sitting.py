@@ -76,3 +76,64 @@ def test_what_fails_does_not_cost_the_rest(
     assert status == (0 if fails == "reading" else 1)
     assert {back[name] for name in TALKER} == {talker}
     assert back["codes_a.npy"] == codes
+
+
+SPEAKER_SCRIPT = SCRIPT.with_name("speaker_sitting.sh")
+SPEAKER_PYTHON = """#!/usr/bin/env bash
+echo "$@" >> "$CALLS"
+for word in "$@"; do [ "${before:-}" = --out ] && out=$word; before=$word; done
+case "$*" in
+  *synthesize*) [ "$FAILS" = reading ] && exit 1; echo "shard 3" ;;
+  *more_codes*) [ "$FAILS" = lines ] && exit 1; echo new > "$out/utterances.npz" ;;
+  *train_speaker*) for name in encoder decoder; do echo second > "$out/$name.safetensors"; done ;;
+  *train_gan*) for name in decoder.safetensors samples.npz; do echo both > "$out/$name"; done ;;
+  *train_talker*) for part in a b; do echo both > "$out/talker_$part.safetensors"; done ;;
+esac
+[ -d "${out:-}" ] && echo '{}' > "$out/log.jsonl"
+exit 0
+"""
+
+
+def sit_with_two(tmp_path: Path, fails: str = "") -> tuple[int, dict[str, str], list[str]]:
+    carry, out, python = tmp_path / "carry", tmp_path / "out", tmp_path / "python"
+    carry.mkdir()
+    for name in ("discriminators.safetensors", "listener.safetensors"):
+        (carry / name).write_text("old\n")
+    for name in ("lines", "rare"):
+        (carry / f"{name}.txt.gz").write_bytes(gzip.compress(b"a line\n"))
+    python.write_text(SPEAKER_PYTHON)
+    python.chmod(0o755)
+    places = {"OUT": out, "WORK": tmp_path / "work", "PYTHON": python, "CALLS": tmp_path / "calls"}
+    done = subprocess.run(
+        ["bash", str(SPEAKER_SCRIPT), str(carry), "100"],
+        cwd=ROOT,
+        env={
+            **os.environ, "FAILS": fails, "FIRST_SHARD": "2",
+            **{name: str(path) for name, path in places.items()},
+        },
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )  # fmt: skip
+    back = {path.name: path.read_text().strip() for path in out.iterdir()}
+    return done.returncode, back, (tmp_path / "calls").read_text().splitlines()
+
+
+@pytest.mark.parametrize("fails", ["", "lines"])
+def test_a_second_speaker_comes_back_with_the_decoder_and_the_talker_of_both(
+    tmp_path: Path, fails: str
+) -> None:
+    status, back, calls = sit_with_two(tmp_path, fails)
+    assert status == 0
+    made = {name: back[name] for name in (*TALKER, "decoder.safetensors", "samples.npz")}
+    assert set(made.values()) == {"both"}
+    assert back["encoder.safetensors"] == "second"
+    [merged] = [call for call in calls if "merge_codes" in call]
+    assert ("/rare " in merged) == (fails != "lines")
+    assert len([call for call in calls if "synthesize" in call]) == 2
+
+
+def test_a_sitting_ends_early_if_the_second_speaker_is_not_read(tmp_path: Path) -> None:
+    status, back, calls = sit_with_two(tmp_path, "reading")
+    assert (status, back) == (3, {})
+    assert not [call for call in calls if "train" in call]

@@ -34,17 +34,34 @@ for item in ${SETS:-}; do common+=(--set "$item"); done
 limits=(--set "data.max_lines=${MAX_LINES:-9720}" --set "data.num_lines_other=${MAX_LINES:-9000}")
 stage() { "$python" -m "recipes.mini_voice.$1" "${common[@]}" "${@:2}"; }
 
+share_gpu() { # under MPS a dozen processes use the GPU at the same time
+  command -v nvidia-cuda-mps-control > /dev/null || return
+  export CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps
+  mkdir -p "$work/mps"
+  nvidia-cuda-mps-control -d
+  timeout 30 "$python" -c "import torch; torch.ones(1, device='cuda')" && return
+  echo quit | timeout 5 nvidia-cuda-mps-control
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+}
+share_gpu
+
 say "reading: the second speaker, and the first for the decoder"
 stage synthesize "${limits[@]}" --set "data.num_workers=$heart_workers" --only 0 > "$work/read0.log" 2>&1 &
 stage synthesize "${limits[@]}" --set "data.num_workers=$readers" --only 1 > "$work/read1.log" 2>&1 &
-sleep "${FIRST_SHARD:-60}"
+for _ in $(seq "${FIRST_SHARD:-60}"); do
+  grep -q "^shard" "$work/read1.log" && break
+  sleep 1
+done
 if ! grep -q "^shard" "$work/read1.log" || grep -q "without the GPU" "$work/read1.log"; then
   say "the second speaker is not read:"
   tail -n 30 "$work/read1.log"
   kill $(jobs -p)
   exit 3
 fi
-sleep "$(left "$READ")"
+for _ in $(seq "$(left "$READ")"); do
+  [ -z "$(jobs -rp)" ] && break
+  sleep 1
+done
 touch "$work/shards/stop"
 say "$(grep -c "^shard" "$work/read1.log") shards of the second speaker, $(grep -c "^shard" "$work/read0.log") of the first"
 

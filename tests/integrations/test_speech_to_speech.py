@@ -74,7 +74,7 @@ def test_its_defaults_set_up_warm_up_and_speak(scope: Any, caplog: Any) -> None:
     assert "warmed up" in caplog.text
     assert "failed" not in caplog.text
     assert handler.model.model.model.tts_model_type == handler._model_type() == "custom_voice"
-    assert handler._supported_speakers() == ["heart"]
+    assert handler._supported_speakers() == ["heart", "michael"]
     blocks = list(handler.process(spoken()))
     assert {(block.dtype, block.shape) for block in blocks} == {(np.dtype(np.int16), (BLOCK,))}
     assert np.abs(np.concatenate(blocks)).max() > 1_000

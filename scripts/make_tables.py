@@ -92,12 +92,13 @@ def frames() -> str:
 
 def quality() -> str:
     names = {
-        "quality-mini-dev": "mini voice, sentences kept apart",
-        "quality-mini-dev-120": "the first of them, against the teacher",
+        "quality-mini-dev": "`heart`, sentences kept apart",
         "quality-mini-streamed": "the same, text one id a frame",
-        "quality-mini-hard": "mini voice, hard lines of our own",
-        "quality-mini-codec": "its codec alone, encoded and decoded",
-        "quality-teacher-hard": "the teacher, hard lines",
+        "quality-mini-hard": "`heart`, hard lines of our own",
+        "quality-mini-michael": "`michael`, sentences kept apart",
+        "quality-mini-codec": "the codec alone, `heart` encoded and decoded",
+        "quality-mini-codec-michael": "the same, `michael`",
+        "quality-teacher-hard": "the teacher of `heart`, hard lines",
     }
     rows = []
     for name, what in names.items():
@@ -109,13 +110,18 @@ def quality() -> str:
                 figures["lines"],
                 f"{figures['wer_percent']:.1f}",
                 f"{figures['distillmos']:.2f}",
+                _two_places(figures.get("distillmos_5th_percentile")),
                 f"{figures['runaways_and_lost_percent']:.1f}",
                 f"{figures['likeness']:.2f}" if is_compared else "",
                 f"{figures['duration_ratio_median']:.2f}" if is_compared else "",
             ]
         )
-    head = "| | lines | WER % | DistillMOS | runaways + lost (WER > 50 %) % | likeness |"
-    return table(f"{head} length against the teacher's |", rows)
+    head = "| | lines | WER % | DistillMOS | its 5th percentile | runaways + lost (WER > 50 %) % |"
+    return table(f"{head} likeness | length against the teacher's |", rows)
+
+
+def _two_places(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def cpu() -> str:

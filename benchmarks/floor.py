@@ -1,4 +1,4 @@
-"""The table of issue 14 from the results of one sitting (benchmarks/floor_sitting.sh), as text.
+"""What must hold on one H200 beside the results of one sitting (benchmarks/floor_sitting.sh).
 
     python benchmarks/floor.py benchmarks/results
 

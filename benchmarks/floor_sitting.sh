@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One call on a GPU machine, under ten minutes: the tests of the graph backend, then every figure of issue 14's table,
-# which benchmarks/floor.py prints at the end. A stage ends at its own limit, and all of them in FLOOR_SECONDS.
+# One call on a GPU machine, under ten minutes: the tests of the graph backend, then every figure of the table
+# that benchmarks/floor.py prints at the end, beside what must hold. A stage ends at its own limit, and all of them in FLOOR_SECONDS.
 # Where the code is a copy without its history, VIVACE_COMMIT names the commit. Eight files come back in $OUT.
 set -uo pipefail
 export PYTHONUNBUFFERED=1 PYTHONPATH=src

@@ -320,3 +320,34 @@ def test_folders_of_codes_become_one_with_every_utterance_once(
     for number, own in back.by_line().items():
         assert set(own.ravel().tolist()) == {number % 500}
     assert (back.labels == np.repeat(back.lines % 170, 2 * back.frames)).all()
+
+
+def test_a_book_is_divided_once_with_leads_or_without(
+    lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from recipes.mini_voice import encode, share_books, train_codec
+
+    before, rng = tmp_path / "before", np.random.default_rng(6)
+    trainer = train_codec.build(settings_of(lines))
+    trainer.books.vectors.normal_()
+    train_codec.save(trainer, before)
+    codes = rng.integers(0, 512, (3000, 6)).astype(np.int16)
+    spoken = encode.Codes(codes, np.zeros(6000, np.uint8), np.arange(6), np.full(6, 500), 2)
+    encode.write(spoken, before)
+    sets = [word for item in lines for word in ("--set", item)]
+
+    def share(resume: Path, out: Path) -> encode.Codes:
+        told = ["share_books", "--smoke", *sets, "--resume", str(resume), "--out", str(out)]
+        monkeypatch.setattr("sys.argv", told)
+        share_books.main()
+        return encode.read(out)
+
+    plain = share(before, tmp_path / "plain")
+    np.save(before / encode.LEADS, rng.integers(0, 512, (40, 3, 6)).astype(np.int16))
+    share(before, tmp_path / "led")
+    files = [tmp_path / name / "encoder.safetensors" for name in ("plain", "led")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert (plain.codes[:, :-1] == codes[:, :-1]).all()
+    assert len(np.unique(plain.codes[:, -1])) == 256
+    with pytest.raises(SystemExit, match="the last book is divided"):
+        share(tmp_path / "plain", tmp_path / "again")

@@ -72,12 +72,14 @@ def main() -> None:
     trainer = train_codec.build(settings).cpu()
     train_codec.restore(trainer, args.resume)
     books, known = trainer.books, encode.read(args.resume)
-    last = books.vectors[-1].clone()
-    counts = torch.from_numpy(np.bincount(known.codes[:, -1], minlength=len(last)))
+    if len(settings.data.speakers) < 2 or books.owner.any():
+        raise SystemExit("data.speakers names one speaker alone, or the last book is divided")
+    last, spoken = books.vectors[-1].clone(), known.codes[: known.frames.sum()]  # no leads
+    counts = torch.from_numpy(np.bincount(spoken[:, -1], minlength=len(last)))
     owner = divide(last, counts, len(settings.data.speakers))
     table = moves(last, owner)
     error = (counts * (last - last[table]).square().sum(-1)).sum() / counts.sum()
-    level = level_of(books, known.codes)
+    level = level_of(books, spoken)
     set_marks(books, owner, MARK * level)
     known.codes[:, -1] = table.numpy()[known.codes[:, -1]]
     train_codec.save(trainer, args.out)

@@ -86,7 +86,9 @@ case "$*" in
   *synthesize*) [ "$FAILS" = reading ] && exit 1; echo "shard 3" ;;
   *more_codes*) [ "$FAILS" = lines ] && exit 1; echo new > "$out/utterances.npz" ;;
   *train_speaker*) for name in encoder decoder; do echo second > "$out/$name.safetensors"; done ;;
-  *train_gan*) for name in decoder.safetensors samples.npz; do echo both > "$out/$name"; done ;;
+  *train_gan*)
+    made=both; [[ "$*" == *judge_share=0.4* ]] && made=tried
+    for name in {decoder,discriminators}.safetensors samples.npz; do echo $made > "$out/$name"; done ;;
   *train_talker*) for part in a b; do echo both > "$out/talker_$part.safetensors"; done ;;
 esac
 [ -d "${out:-}" ] && echo '{}' > "$out/log.jsonl"
@@ -94,11 +96,19 @@ exit 0
 """
 
 
-def sit_with_two(tmp_path: Path, fails: str = "") -> tuple[int, dict[str, str], list[str]]:
+KNOWN_OF_TWO = tuple(f"{name}.safetensors" for name in ("decoder", "discriminators", "listener"))
+
+
+def sit_with_two(
+    tmp_path: Path, fails: str = "", *, encoder: str = "", **told: str
+) -> tuple[int, dict[str, str], list[str]]:
+    """`encoder` is the second speaker's, if an earlier run left one."""
     carry, out, python = tmp_path / "carry", tmp_path / "out", tmp_path / "python"
-    carry.mkdir()
-    for name in ("discriminators.safetensors", "listener.safetensors"):
+    (carry / "second").mkdir(parents=True)
+    for name in {*KNOWN_OF_TWO, *KNOWN}:
         (carry / name).write_text("old\n")
+    if encoder:
+        (carry / "second" / KNOWN[0]).write_text(f"{encoder}\n")
     for name in ("lines", "rare"):
         (carry / f"{name}.txt.gz").write_bytes(gzip.compress(b"a line\n"))
     python.write_text(SPEAKER_PYTHON)
@@ -108,14 +118,15 @@ def sit_with_two(tmp_path: Path, fails: str = "") -> tuple[int, dict[str, str], 
         ["bash", str(SPEAKER_SCRIPT), str(carry), "100"],
         cwd=ROOT,
         env={
-            **os.environ, "FAILS": fails, "FIRST_SHARD": "2",
+            **os.environ, **told, "FAILS": fails, "FIRST_SHARD": "2",
             **{name: str(path) for name, path in places.items()},
         },
         capture_output=True,
         timeout=120,
         check=False,
     )  # fmt: skip
-    back = {path.name: path.read_text().strip() for path in out.iterdir()}
+    files = [path for path in out.rglob("*") if path.is_file()]
+    back = {str(path.relative_to(out)): path.read_text().strip() for path in files}
     return done.returncode, back, (tmp_path / "calls").read_text().splitlines()
 
 
@@ -131,6 +142,27 @@ def test_a_second_speaker_comes_back_with_the_decoder_and_the_talker_of_both(
     [merged] = [call for call in calls if "merge_codes" in call]
     assert ("/rare " in merged) == (fails != "lines")
     assert len([call for call in calls if "synthesize" in call]) == 2
+
+
+@pytest.mark.parametrize("encoder", ["", "earlier"])
+def test_the_second_speakers_encoder_is_trained_only_if_there_is_none(
+    tmp_path: Path, encoder: str
+) -> None:
+    status, _, calls = sit_with_two(tmp_path, encoder=encoder)
+    assert status == 0
+    [call] = [call.split() for call in calls if "train_speaker" in call]
+    assert (call[call.index("--seconds") + 1] == "0") == bool(encoder)
+    known = Path(call[call.index("--resume") + 1])
+    assert (known / KNOWN[0]).read_text().strip() == (encoder or "old")
+
+
+def test_another_decoder_trains_beside_the_first_one_with_its_own_settings(tmp_path: Path) -> None:
+    settings = "train_gan.judge_share=0.4 train_gan.batch=32"
+    status, back, calls = sit_with_two(tmp_path, OTHER_GAN=settings)
+    assert status == 0
+    assert (back["decoder.safetensors"], back["other/decoder.safetensors"]) == ("both", "tried")
+    first, other = sorted((call for call in calls if "train_gan" in call), key=len)
+    assert all(f"--set {item}" in other and item not in first for item in settings.split())
 
 
 def test_a_sitting_ends_early_if_the_second_speaker_is_not_read(tmp_path: Path) -> None:

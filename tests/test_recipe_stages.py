@@ -6,6 +6,7 @@ import ast
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -172,6 +173,13 @@ def test_a_second_speaker_is_added_to_a_codec_whose_codes_stay(workplace: Path) 
     run(workplace, "synthesize", sets=later)
     run(workplace, "train_speaker", "--resume=build/shared", "--out=build/two", "--seconds=2",
         sets=later)  # fmt: skip
+    build = workplace / "build"
+    for name in ("encoder.safetensors", "decoder.safetensors"):  # beside codes of the first alone
+        shutil.copy(build / "two" / name, build / "shared")
+    run(workplace, "train_speaker", "--resume=build/shared", "--out=build/again", "--seconds=0",
+        sets=later)  # fmt: skip
+    for name in ("encoder.safetensors", "decoder.safetensors", "utterances.npz"):
+        assert (build / "two" / name).read_bytes() == (build / "again" / name).read_bytes(), name
     gan = ("--resume=build/two", "--out=build/gan", "--until=25")
     run(workplace, "train_gan", *gan, sets={**later, "train_gan.state": "build/gan2_state.pt"})
     run(workplace, "train_talker", "--out=build/talker", "--seconds=2",

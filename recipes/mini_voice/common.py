@@ -67,7 +67,7 @@ class TimeBox:
 
     @property
     def progress(self) -> float:
-        return self.elapsed / self.seconds
+        return self.elapsed / self.seconds if self.seconds else 1.0
 
 
 def cosine(progress: float, step: int, warmup: int, final: float) -> float:

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# One sitting on a GPU machine that adds the second speaker: Kokoro reads for it on the GPU, then
-# come its encoder, the decoder of both, and the talker of both; the cores read new lines of the
-# first speaker meanwhile.
+# One sitting on a GPU machine that adds the second speaker, or goes on with both: Kokoro reads for it
+# on the GPU, then come its encoder, the decoder of both, and the talker of both; the cores read new
+# lines of the first speaker meanwhile.
 #
 #   recipes/mini_voice/speaker_sitting.sh CARRY SECONDS [--smoke]
 #
 # CARRY holds hibari/ and kokoro/ (the teachers), lines.txt.gz, rare.txt.gz, what `share_books` wrote,
 # and discriminators, listener and talker_{a,b} of `import_asset`. Writes talker_{a,b}, decoder,
-# encoder (the second speaker's), samples.npz and the logs to $OUT. SECONDS is the whole time.
+# encoder (the second speaker's), discriminators, samples.npz and the logs to $OUT. SECONDS is the
+# whole time. With the second speaker's encoder of an earlier run, CARRY/second/encoder.safetensors,
+# none is trained. OTHER_GAN='section.key=value ...' trains another decoder beside the first one, with
+# these settings, for $OUT/other.
 set -uo pipefail
 carry=$1 seconds=$2 smoke=${3:-}
 out=${OUT:-build/sitting/out} work=${WORK:-/tmp/mini_voice_speakers}
@@ -20,8 +23,8 @@ left() { echo $(($(at "$1") - $(now) > 5 ? $(at "$1") - $(now) : 5)); } # second
 say() { echo "== $(now) s: $*"; }
 READ=${READ:-17} SPEAKER=${SPEAKER:-27} LINES=${LINES:-56} GAN=${GAN:-65} TALKER=97
 
-rm -rf "$work"/{two,gan,talker,rare,all}
-mkdir -p "$work"/{shards,two,gan,talker,rare,all} "$out"
+rm -rf "$work"/{known,two,gan,other,talker,rare,all}
+mkdir -p "$work"/{shards,known,two,gan,other,talker,rare,all} "$out"
 for name in lines rare; do gunzip -c "$carry/$name.txt.gz" > "$work/$name.txt"; done
 common=(--set 'data.speakers=["heart", "michael"]'
   --set "data.lines=\"$work/lines.txt\"" --set "data.rare=\"$work/rare.txt\""
@@ -69,14 +72,25 @@ say "the second speaker's encoder; new lines of the first"
 stage more_codes --set "data.num_workers=$workers" --set data.lines_per_shard=64 \
   --resume "$carry" --out "$work/rare" --seconds "$(left "$LINES")" > "$work/more.log" 2>&1 &
 more=$!
-stage train_speaker "${limits[@]}" --resume "$carry" --out "$work/two" --seconds "$(left "$SPEAKER")" \
+speaker_seconds=$(left "$SPEAKER")
+cp "$carry"/{encoder,decoder}.safetensors "$carry"/{codes_a,codes_b}.npy "$carry/utterances.npz" "$work/known/"
+[ -f "$carry/second/encoder.safetensors" ] && speaker_seconds=0 &&
+  cp "$carry/second/encoder.safetensors" "$work/known/"
+stage train_speaker "${limits[@]}" --resume "$work/known" --out "$work/two" --seconds "$speaker_seconds" \
   2>&1 | tail -n 12
 cp "$carry"/{discriminators,listener}.safetensors "$work/two/"
+train_decoder() { # into the folder $1, with the settings after it
+  local folder=$work/$1 sets=()
+  for item in "${@:2}"; do sets+=(--set "$item"); done
+  stage train_gan "${limits[@]}" --as-read --set "train_gan.codes=\"$work/two\"" "${sets[@]}" \
+    --set "train_gan.state=\"$folder/state.pt\"" --resume "$work/two" --out "$folder" \
+    --until "$(left "$GAN")" > "$folder.log" 2>&1
+}
 say "the decoder of both"
-stage train_gan "${limits[@]}" --as-read --set "train_gan.codes=\"$work/two\"" \
-  --set "train_gan.state=\"$work/gan_state.pt\"" --resume "$work/two" --out "$work/gan" \
-  --until "$(left "$GAN")" > "$work/gan.log" 2>&1 &
+train_decoder gan &
 gan=$!
+other=
+[ -n "${OTHER_GAN:-}" ] && { train_decoder other $OTHER_GAN & other=$!; }
 
 wait $more || tail -n 5 "$work/more.log"
 tail -n 2 "$work/more.log"
@@ -91,8 +105,10 @@ talker=$!
 wait $gan || tail -n 5 "$work/gan.log"
 say "$(tail -n 1 "$work/gan.log")"
 wait $talker || tail -n 5 "$work/talker.log"
-cp "$work"/talker/talker_?.safetensors "$work"/gan/decoder.safetensors "$work"/gan/samples.npz "$out/"
-cp "$work/two/encoder.safetensors" "$out/"
+cp "$work"/talker/talker_?.safetensors "$work"/gan/{decoder,discriminators}.safetensors "$out/"
+cp "$work/two/encoder.safetensors" "$work/gan/samples.npz" "$out/"
+[ -n "$other" ] && { wait "$other" || tail -n 5 "$work/other.log"; } && mkdir -p "$out/other" &&
+  cp "$work"/other/{decoder.safetensors,samples.npz,log.jsonl} "$out/other/"
 cat "$work"/{read1,more}.log | grep -v "^shard" > "$out/read.log"
 cat "$work"/{two,gan,talker}/log.jsonl > "$out/sitting.jsonl"
 say "done"

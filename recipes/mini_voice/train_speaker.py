@@ -3,6 +3,7 @@
 Reads encoder, decoder and codes as `share_books` left them and the shards of both speakers; half of
 every batch is the first speaker's, from its codes. Writes the new speaker's encoder.safetensors,
 decoder.safetensors, which `train_gan` goes on from, and all codes, the new speaker's among them.
+`--seconds 0` trains nothing: the encoder of an earlier run encodes what was read.
 """
 
 from __future__ import annotations
@@ -142,8 +143,9 @@ def run(
     train_codec.restore(trainer, resume)
     stage = Stage(settings, store, trainer)
     stage.set_lr(1e-3)
-    step = Step("speaker", stage.step, stage.reset, [trainer], use_graph=use_graph)
-    box = TimeBox(seconds or config.seconds)
+    is_trained = seconds != 0  # a capture makes a few steps
+    step = Step("speaker", stage.step, stage.reset, [trainer], use_graph=use_graph and is_trained)
+    box = TimeBox(config.seconds if seconds is None else seconds)
     number, marked, mark = 0, 0, box.elapsed
     while (progress := box.progress) < 1:
         stage.set_lr(cosine(progress, number, config.warmup_steps, config.final_lr))

@@ -88,7 +88,9 @@ case "$*" in
   *train_speaker*) for name in encoder decoder; do echo second > "$out/$name.safetensors"; done ;;
   *train_gan*)
     made=both; [[ "$*" == *judge_share=0.4* ]] && made=tried
-    for name in {decoder,discriminators}.safetensors samples.npz; do echo $made > "$out/$name"; done ;;
+    for name in decoder.safetensors discriminators.safetensors samples.npz; do
+      echo $made > "$out/$name"
+    done ;;
   *train_talker*) for part in a b; do echo both > "$out/talker_$part.safetensors"; done ;;
 esac
 [ -d "${out:-}" ] && echo '{}' > "$out/log.jsonl"

@@ -33,6 +33,7 @@ Row = dict[str, Any]
 
 TEXT, SPEECH, WINDOWS, VERDICTS = "text.txt", "speech.pcm", "windows.jsonl", "verdicts.jsonl"
 LOST = 0.5  # share of wrong words above which a window counts as lost
+TOGETHER = 20  # neighbouring windows whose words are counted as one text
 SEED = 7
 
 
@@ -160,7 +161,7 @@ def judge(arguments: argparse.Namespace) -> None:
         verdicts.append({"window": len(verdicts), **verdict})
         append_row(folder / VERDICTS, verdicts[-1])
         print(f"window {len(verdicts)} of {len(windows)}: {verdict['errors']} word errors")
-    report = summarise(sentences, windows, verdicts)
+    report = summarise(sentences, windows, windows[:: arguments.every], verdicts)
     print(json.dumps(report, indent=1))
     if arguments.json:
         from vivace.cli.bench.machine import machine
@@ -186,9 +187,29 @@ def compare(text: str, heard: str) -> Row:
     return {"errors": count.errors, "words": count.words, "missing": mask, "heard": heard}
 
 
-def summarise(sentences: Sequence[str], windows: Sequence[Row], verdicts: Sequence[Row]) -> Row:
+def compare_together(
+    sentences: Sequence[str], judged: Sequence[Row], verdicts: Sequence[Row]
+) -> Iterator[Row]:
+    """Verdicts of runs of windows.
+
+    A seam may lie inside a line of the text: its window alone would miss words that the next has.
+    """
+    begin = 0
+    for end in range(1, len(verdicts) + 1):
+        is_apart = end == len(verdicts) or judged[end]["first"] != judged[end - 1]["last"]
+        if is_apart or end - begin == TOGETHER:
+            text = " ".join(sentences[judged[begin]["first"] : judged[end - 1]["last"]])
+            yield compare(text, " ".join(verdict["heard"] for verdict in verdicts[begin:end]))
+            begin = end
+
+
+def summarise(
+    sentences: Sequence[str], windows: Sequence[Row], judged: Sequence[Row], verdicts: Sequence[Row]
+) -> Row:
+    """`judged` are the windows that the verdicts are of."""
     rates = [verdict["errors"] / max(1, verdict["words"]) for verdict in verdicts]
-    masks = "".join(verdict["missing"] for verdict in verdicts)
+    runs = list(compare_together(sentences, judged, verdicts))
+    masks = "".join(run["missing"] for run in runs)
     memory = [window["rss_mib"] for window in windows]
     settled = memory[len(memory) // 10]
     seconds = windows[-1]["end"] / windows[-1]["rate"]
@@ -208,7 +229,7 @@ def summarise(sentences: Sequence[str], windows: Sequence[Row], verdicts: Sequen
         },
         "windows": len(windows),
         "windows_judged": len(verdicts),
-        "word_error_rate": _share(sum(v["errors"] for v in verdicts), len(masks)),
+        "word_error_rate": _share(sum(run["errors"] for run in runs), len(masks)),
         "worst_window": round(max(rates, default=0.0), 4),
         "lost_windows": [n for n, rate in enumerate(rates) if rate > LOST],
         "words_judged": len(masks),

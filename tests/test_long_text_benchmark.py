@@ -29,11 +29,27 @@ def test_words_that_were_not_heard_are_marked(script: ModuleType) -> None:
 def test_a_run_of_missing_words_is_counted_across_windows(script: ModuleType) -> None:
     verdicts = [script.compare("One two three.", "one"), script.compare("Four five.", "five")]
     window = {"stream": 0, "end": 48_000, "rate": 24_000, "rss_mib": 1.0, "wall_s": 1.0}
-    windows = [{**window, "last": n, "finish_reason": None} for n in (1, 2)]
-    report = script.summarise(["One two three.", "Four five."], windows, verdicts)
+    windows = [{**window, "first": n - 1, "last": n, "finish_reason": None} for n in (1, 2)]
+    report = script.summarise(["One two three.", "Four five."], windows, windows, verdicts)
     assert report["longest_run_not_heard"] == 3
     assert report["words_not_heard"] == 0.6
     assert report["lost_windows"] == [0]
+
+
+def test_words_after_a_seam_inside_a_line_are_counted_where_they_were_heard(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentences = ["One two. Three four.", "Five six.", "Seven."]
+    windows = [{"first": n, "last": n + 1} for n in range(3)]
+    heard = ["one two", "three four five", "seven"]
+    verdicts = [script.compare(*pair) for pair in zip(sentences, heard, strict=True)]
+    [run] = script.compare_together(sentences, windows, verdicts)
+    assert (run["errors"], run["words"], run["missing"]) == (1, 7, "0000010")
+    apart = list(script.compare_together(sentences, [windows[0], windows[2]], verdicts[:2]))
+    assert [run["words"] for run in apart] == [4, 1]
+    monkeypatch.setattr(script, "TOGETHER", 2)
+    runs = list(script.compare_together(sentences, windows, verdicts))
+    assert [run["words"] for run in runs] == [6, 1]
 
 
 def test_a_text_that_was_interrupted_goes_on_at_its_next_sentence(

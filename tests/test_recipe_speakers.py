@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -320,6 +321,38 @@ def test_folders_of_codes_become_one_with_every_utterance_once(
     for number, own in back.by_line().items():
         assert set(own.ravel().tolist()) == {number % 500}
     assert (back.labels == np.repeat(back.lines % 170, 2 * back.frames)).all()
+
+
+def test_decoders_of_the_same_codes_become_their_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from recipes.mini_voice import average_decoders
+    from recipes.mini_voice.common import save_half
+    from safetensors.torch import load_file
+
+    book, weight = "layers.0._codebook.embedding_sum", "decoder.0.weight"
+    books, draw = torch.randn(8, 4), torch.Generator().manual_seed(4)
+    weights = [torch.randn(3, 5, generator=draw) for _ in range(3)]
+    folders = [str(tmp_path / str(n)) for n in range(3)]
+    for folder, own in zip(folders, weights, strict=True):
+        save_half(Path(folder) / average_decoders.NAME, {book: books, weight: own})
+
+    def run(*chosen: str) -> dict[str, Any]:
+        monkeypatch.setattr("sys.argv", ["average_decoders", *chosen, "--out", str(tmp_path)])
+        average_decoders.main()
+        return load_file(tmp_path / average_decoders.NAME)
+
+    found = run(*folders)
+    torch.testing.assert_close(found[weight].float(), sum(weights) / 3, rtol=0, atol=2e-3)
+    assert torch.equal(found[book], books.half())
+    last = Path(folders[2]) / average_decoders.NAME
+    save_half(last, {book: books.roll(1, 0), weight: weights[2]})
+    with pytest.raises(SystemExit, match="different codes: layers"):
+        run(*folders)
+    save_half(last, {book: books})
+    with pytest.raises(SystemExit, match="different models"):
+        run(*folders)
 
 
 def test_a_book_is_divided_once_with_leads_or_without(

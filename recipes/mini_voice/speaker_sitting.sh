@@ -12,9 +12,10 @@
 # none is trained. OTHER_GAN='section.key=value ...' trains another decoder beside the first one, with
 # these settings, for $OUT/other.
 set -uo pipefail
-carry=$1 seconds=$2 smoke=${3:-}
-out=${OUT:-build/sitting/out} work=${WORK:-/tmp/mini_voice_speakers}
+carry=$(realpath "$1") seconds=$2 smoke=${3:-}
+out=$(realpath -m "${OUT:-build/sitting/out}") work=$(realpath -m "${WORK:-/tmp/mini_voice_speakers}")
 python=${PYTHON:-python3} workers=${WORKERS:-13} readers=${READERS:-12} heart_workers=${HEART_WORKERS:-4}
+[[ $python == */* && $python != /* ]] && python=$PWD/$python
 export PYTHONPATH=src:.${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 begun=$(date +%s)
 now() { echo $(($(date +%s) - begun)); }
@@ -23,8 +24,9 @@ left() { echo $(($(at "$1") - $(now) > 5 ? $(at "$1") - $(now) : 5)); } # second
 say() { echo "== $(now) s: $*"; }
 READ=${READ:-17} SPEAKER=${SPEAKER:-27} LINES=${LINES:-56} GAN=${GAN:-65} TALKER=97
 
-rm -rf "$work"/{known,two,gan,other,talker,rare,all}
-mkdir -p "$work"/{shards,known,two,gan,other,talker,rare,all} "$out"
+rm -rf "$work"/{tree,known,two,gan,other,talker,rare,all}
+mkdir -p "$work"/{tree,shards,known,two,gan,other,talker,rare,all} "$out"
+cp -r src recipes "$work/tree" && cd "$work/tree" || exit 2 # the checkout may be replaced meanwhile
 for name in lines rare; do gunzip -c "$carry/$name.txt.gz" > "$work/$name.txt"; done
 common=(--set 'data.speakers=["heart", "michael"]'
   --set "data.lines=\"$work/lines.txt\"" --set "data.rare=\"$work/rare.txt\""

@@ -87,10 +87,11 @@ case "$*" in
   *more_codes*) [ "$FAILS" = lines ] && exit 1; echo new > "$out/utterances.npz" ;;
   *train_speaker*) for name in encoder decoder; do echo second > "$out/$name.safetensors"; done ;;
   *train_gan*)
-    made=both; [[ "$*" == *judge_share=0.4* ]] && made=tried
+    [ -n "$FAILS" ] && [ "${out##*/}" = "$FAILS" ] && exit 1
     for name in decoder.safetensors discriminators.safetensors samples.npz; do
-      echo $made > "$out/$name"
+      echo both > "$out/$name"
     done ;;
+  *average_decoders*) echo mean > "$out/decoder.safetensors" ;;
   *train_talker*) for part in a b; do echo both > "$out/talker_$part.safetensors"; done ;;
 esac
 [ -d "${out:-}" ] && echo '{}' > "$out/log.jsonl"
@@ -138,8 +139,9 @@ def test_a_second_speaker_comes_back_with_the_decoder_and_the_talker_of_both(
 ) -> None:
     status, back, calls = sit_with_two(tmp_path, fails)
     assert status == 0
-    made = {name: back[name] for name in (*TALKER, "decoder.safetensors", "samples.npz")}
+    made = {name: back[name] for name in (*TALKER, "discriminators.safetensors", "samples.npz")}
     assert set(made.values()) == {"both"}
+    assert back["decoder.safetensors"] == "mean"
     assert back["encoder.safetensors"] == "second"
     [merged] = [call for call in calls if "merge_codes" in call]
     assert ("/rare " in merged) == (fails != "lines")
@@ -158,13 +160,22 @@ def test_the_second_speakers_encoder_is_trained_only_if_there_is_none(
     assert (known / KNOWN[0]).read_text().strip() == (encoder or "old")
 
 
-def test_another_decoder_trains_beside_the_first_one_with_its_own_settings(tmp_path: Path) -> None:
-    settings = "train_gan.judge_share=0.4 train_gan.batch=32"
-    status, back, calls = sit_with_two(tmp_path, OTHER_GAN=settings)
+@pytest.mark.parametrize(
+    ("cycles", "fails", "made"), [("1", "", 1), ("3", "", 3), ("3", "gan_2", 1)]
+)
+def test_the_decoder_is_the_mean_of_its_cycles_each_from_the_last(
+    tmp_path: Path, cycles: str, fails: str, made: int
+) -> None:
+    status, back, calls = sit_with_two(tmp_path, fails, CYCLES=cycles)
     assert status == 0
-    assert (back["decoder.safetensors"], back["other/decoder.safetensors"]) == ("both", "tried")
-    first, other = sorted((call for call in calls if "train_gan" in call), key=len)
-    assert all(f"--set {item}" in other and item not in first for item in settings.split())
+    trained = [call.split() for call in calls if "train_gan" in call][:made]
+    begun = [Path(call[call.index("--resume") + 1]).name for call in trained]
+    assert begun == ["two", "gan_1", "gan_2"][:made]
+    [averaged] = [call.split() for call in calls if "average_decoders" in call]
+    assert [word for word in averaged if "/gan_" in word] == [
+        str(tmp_path / "work" / f"gan_{n}") for n in range(1, made + 1)
+    ]
+    assert back["decoder.safetensors"] == "mean"
 
 
 def test_a_sitting_ends_early_if_the_second_speaker_is_not_read(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@
 # and discriminators, listener and talker_{a,b} of `import_asset`. Writes talker_{a,b}, decoder,
 # encoder (the second speaker's), discriminators, samples.npz and the logs to $OUT. SECONDS is the
 # whole time. With the second speaker's encoder of an earlier run, CARRY/second/encoder.safetensors,
-# none is trained. OTHER_GAN='section.key=value ...' trains another decoder beside the first one, with
-# these settings, for $OUT/other.
+# none is trained. The decoder trains $CYCLES times, each time from where the last one ended and with
+# the whole schedule of learning rates; their mean, which is smoother, comes back (samples.npz is of
+# the last).
 set -uo pipefail
 carry=$(realpath "$1") seconds=$2 smoke=${3:-}
 out=$(realpath -m "${OUT:-build/sitting/out}") work=$(realpath -m "${WORK:-/tmp/mini_voice_speakers}")
-python=${PYTHON:-python3} workers=${WORKERS:-13} readers=${READERS:-12} heart_workers=${HEART_WORKERS:-4}
+python=${PYTHON:-python3} workers=${WORKERS:-13} readers=${READERS:-12}
+heart_workers=${HEART_WORKERS:-4} cycles=${CYCLES:-2}
 [[ $python == */* && $python != /* ]] && python=$PWD/$python
 export PYTHONPATH=src:.${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 begun=$(date +%s)
@@ -24,8 +26,8 @@ left() { echo $(($(at "$1") - $(now) > 5 ? $(at "$1") - $(now) : 5)); } # second
 say() { echo "== $(now) s: $*"; }
 READ=${READ:-17} SPEAKER=${SPEAKER:-27} LINES=${LINES:-56} GAN=${GAN:-65} TALKER=97
 
-rm -rf "$work"/{tree,known,two,gan,other,talker,rare,all}
-mkdir -p "$work"/{tree,shards,known,two,gan,other,talker,rare,all} "$out"
+rm -rf "$work"/{tree,known,two,gan,gan_?,talker,rare,all}
+mkdir -p "$work"/{tree,shards,known,two,gan,talker,rare,all} "$out"
 cp -r src recipes "$work/tree" && cd "$work/tree" || exit 2 # the checkout may be replaced meanwhile
 for name in lines rare; do gunzip -c "$carry/$name.txt.gz" > "$work/$name.txt"; done
 common=(--set 'data.speakers=["heart", "michael"]'
@@ -81,18 +83,24 @@ cp "$carry"/{encoder,decoder}.safetensors "$carry"/{codes_a,codes_b}.npy "$carry
 stage train_speaker "${limits[@]}" --resume "$work/known" --out "$work/two" --seconds "$speaker_seconds" \
   2>&1 | tail -n 12
 cp "$carry"/{discriminators,listener}.safetensors "$work/two/"
-train_decoder() { # into the folder $1, with the settings after it
-  local folder=$work/$1 sets=()
-  for item in "${@:2}"; do sets+=(--set "$item"); done
-  stage train_gan "${limits[@]}" --as-read --set "train_gan.codes=\"$work/two\"" "${sets[@]}" \
-    --set "train_gan.state=\"$folder/state.pt\"" --resume "$work/two" --out "$folder" \
-    --until "$(left "$GAN")" > "$folder.log" 2>&1
+train_decoder() {
+  local from=$work/two made=()
+  for cycle in $(seq "$cycles"); do
+    mkdir -p "$work/gan_$cycle"
+    stage train_gan "${limits[@]}" --as-read --set "train_gan.codes=\"$work/two\"" \
+      --set "train_gan.state=\"$work/gan_$cycle/state.pt\"" --resume "$from" \
+      --out "$work/gan_$cycle" --until $(($(left "$GAN") / (cycles - cycle + 1))) || break
+    from=$work/gan_$cycle
+    made+=("$from")
+  done
+  [ "${#made[@]}" -gt 0 ] || return 1
+  cat "$work"/gan_?/log.jsonl > "$work/gan/log.jsonl"
+  cp "$from"/{discriminators.safetensors,samples.npz} "$work/gan/"
+  stage average_decoders "${made[@]}" --out "$work/gan"
 }
 say "the decoder of both"
-train_decoder gan &
+train_decoder > "$work/gan.log" 2>&1 &
 gan=$!
-other=
-[ -n "${OTHER_GAN:-}" ] && { train_decoder other $OTHER_GAN & other=$!; }
 
 wait $more || tail -n 5 "$work/more.log"
 tail -n 2 "$work/more.log"
@@ -109,8 +117,6 @@ say "$(tail -n 1 "$work/gan.log")"
 wait $talker || tail -n 5 "$work/talker.log"
 cp "$work"/talker/talker_?.safetensors "$work"/gan/{decoder,discriminators}.safetensors "$out/"
 cp "$work/two/encoder.safetensors" "$work/gan/samples.npz" "$out/"
-[ -n "$other" ] && { wait "$other" || tail -n 5 "$work/other.log"; } && mkdir -p "$out/other" &&
-  cp "$work"/other/{decoder.safetensors,samples.npz,log.jsonl} "$out/other/"
 cat "$work"/{read1,more}.log | grep -v "^shard" > "$out/read.log"
 cat "$work"/{two,gan,talker}/log.jsonl > "$out/sitting.jsonl"
 say "done"

@@ -61,6 +61,7 @@ def parse_arguments() -> argparse.Namespace:
     command = commands.add_parser("seams", help="whether the seams of it can be told from the rest")
     command.set_defaults(run=seams)
     command.add_argument("folder", type=Path)
+    command.add_argument("--json", type=Path, help="the report of `judge` that it is added to")
     return parser.parse_args()
 
 
@@ -258,7 +259,11 @@ def seams(arguments: argparse.Namespace) -> None:
         name: {"windows": len(group), "distillmos": round(float(group.mean()), 2)}
         for name, group in zip(("at_seams", "inside"), groups, strict=True)
     }
-    print(json.dumps({**report, "difference_95_percent": [round(float(x), 2) for x in interval]}))
+    found = {**report, "difference_95_percent": [round(float(x), 2) for x in interval]}
+    print(json.dumps(found))
+    if arguments.json:
+        told = json.loads(arguments.json.read_text())
+        arguments.json.write_text(json.dumps({**told, "seams": found}, indent=1) + "\n")
 
 
 def seam_windows(windows: Sequence[Row], seconds: float = 4.0) -> tuple[list[Row], list[Row]]:

@@ -80,3 +80,23 @@ def test_windows_lie_around_seams_and_inside_long_utterances(script: ModuleType)
     assert [(row["start"], row["end"]) for row in at_seams] == [(360, 760), (410, 810)]
     assert [(row["start"], row["end"]) for row in inside] == [(75, 475), (750, 1150)]
     assert script.seam_windows(windows, seconds=20) == ([], [])
+
+
+def test_what_is_said_of_seams_is_added_to_the_report(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "judges.NaturalnessJudge", lambda: lambda samples, rate: float(len(samples))
+    )
+    rows = [{"start": 0, "end": 700, "rate": 100}, {"start": 700, "end": 1400, "rate": 100}]
+    (tmp_path / script.WINDOWS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / script.SPEECH).write_bytes(bytes(2 * 1400))
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"characters": 12}))
+    told = ["long_text.py", "seams", str(tmp_path), "--json", str(report)]
+    monkeypatch.setattr("sys.argv", told)
+    script.main()
+    found = json.loads(report.read_text())
+    assert found["characters"] == 12
+    assert found["seams"]["at_seams"] == {"windows": 1, "distillmos": 400.0}
+    assert found["seams"]["difference_95_percent"] == [0.0, 0.0]

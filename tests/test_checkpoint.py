@@ -759,9 +759,11 @@ def test_a_checkpoint_may_say_which_form_of_text_suits_it(tiny_folder: Path) -> 
         {"seam_s": 0},
         {"seam_s": 11},
         {"seam_s": "1"},
+        {"silence_rms": -1e-4},
+        {"silence_rms": 0.02},
     ],
 )
 def test_a_form_of_text_that_cannot_be_is_refused(tiny_folder: Path, reading: object) -> None:
     raw = json.loads((tiny_folder / "base" / "config.json").read_text(encoding="utf-8"))
-    with pytest.raises(CheckpointError, match=r"reading_config|normalize|utterance|seam"):
+    with pytest.raises(CheckpointError, match=r"reading_config|normalize|utterance|seam|silence"):
         parse_model_config({**raw, "reading_config": reading})

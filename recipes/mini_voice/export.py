@@ -45,11 +45,12 @@ def model_config(settings: SimpleNamespace, tokenizer: TextTokenizer, text_size:
         "tts_model_type": "custom_voice",
         "talker_config": talker_config(settings, text_size),
         # What it was trained on: short lines of plain words. seam_s makes a seam as long as the
-        # voice's own silence between sentences.
+        # voice's own silence between sentences, silence_rms as loud.
         "reading_config": {
             "normalize": True,
             "max_utterance_chars": 120,
             "seam_s": 0.5,
+            "silence_rms": 2.8e-4,
             "live": "sentence",
         },
         "timing_config": dict(vars(settings.timing)),

@@ -53,6 +53,20 @@ def test_seams_are_as_long_as_its_own_silence_between_sentences(embedded: TTS) -
     assert seams
     assert set(seams) == {round(reading.seam_s * embedded.sample_rate)}
     assert all(np.isfinite(chunk.samples).all() for chunk in chunks)
+    again = list(embedded.stream(text, seed=1, max_frames=60, chunk_frames=3))
+    streamed, other = (np.concatenate([c.samples for c in made]) for made in (chunks, again))
+    assert np.allclose(streamed, other, rtol=0, atol=1e-5), "the noise of a seam is no draw"
+
+
+def test_its_pauses_are_as_loud_as_its_own_silence(embedded: TTS) -> None:
+    level = embedded.checkpoint.config.reading_config.silence_rms
+    chunks = list(embedded.stream("Wait. [pause 2s] Now.", seed=1))
+    [pause] = [chunk.samples for chunk in chunks if not len(chunk.codes) and len(chunk.samples)]
+    assert len(pause) == 2 * embedded.sample_rate
+    assert np.sqrt(np.mean(pause**2)) == pytest.approx(level, rel=0.05)
+    spoken = np.concatenate([chunk.samples for chunk in chunks if len(chunk.codes)])
+    windows = spoken[: len(spoken) // 480 * 480].reshape(-1, 480)
+    assert 0.5 * level < np.sqrt(np.mean(windows**2, axis=1)).min() < 2 * level
 
 
 def test_released_checkpoints_read_raw_text_unless_asked(

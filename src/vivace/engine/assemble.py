@@ -23,12 +23,19 @@ class Assembler:
     """Consecutive chunks; the last one says how the speech ended."""
 
     def __init__(
-        self, config: CodecConfig, *, trim: bool, speed: float, has_words: bool = False
+        self,
+        config: CodecConfig,
+        *,
+        trim: bool,
+        speed: float,
+        has_words: bool = False,
+        silence_rms: float = 0.0,
     ) -> None:
         self._words: tuple[Word, ...] | None = () if has_words else None
         self.sample_rate = config.output_sample_rate
         self.samples_per_frame = config.decode_upsample_rate
         self.is_trimmed = trim
+        self._silence_rms = silence_rms
         self._began = time.perf_counter()
         self.num_samples = 0
         self.num_given = 0  # samples before trim and speed
@@ -62,9 +69,13 @@ class Assembler:
         return self._chunk(samples, self._no_codes if piece is None else piece.codes, end)
 
     def silence(self, pause: Pause, end: FinishReason | None) -> AudioChunk:
-        num_samples = round(pause.seconds * self.sample_rate)
-        self.num_given += num_samples
-        return self._chunk(np.zeros(num_samples, np.float32), self._no_codes, end)
+        """With the noise of the voice's own silence: beside it, digital zeros are a dropout."""
+        noise = np.zeros(round(pause.seconds * self.sample_rate), np.float32)
+        if self._silence_rms:
+            draw = np.random.default_rng(self.num_given)  # the same however the text is streamed
+            noise = draw.standard_normal(len(noise), np.float32) * np.float32(self._silence_rms)
+        self.num_given += len(noise)
+        return self._chunk(noise, self._no_codes, end)
 
     def whole(
         self,

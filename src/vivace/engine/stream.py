@@ -73,7 +73,11 @@ class Stream(Iterator[AudioChunk]):
         self._wake = wake or (lambda: bell.put(None))  # no reference to the stream itself
         self._settings = settings
         self._made = Assembler(
-            config, trim=request.trim, speed=settings.speed, has_words=timer is not None
+            config,
+            trim=request.trim,
+            speed=settings.speed,
+            has_words=timer is not None,
+            silence_rms=writer.silence_rms,
         )
         is_limited, max_frames = settings.is_limited, settings.sampling.max_frames
         self._num_frames_left = max_frames if is_limited else None

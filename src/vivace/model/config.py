@@ -118,11 +118,14 @@ class ReadingConfig:
     normalize: bool = False  # English numbers, dates, capitals and signs as words
     max_utterance_chars: int = 300
     seam_s: float = 0.15  # silence added between utterances
+    silence_rms: float = 0.0  # how loud the voice's own silence is; pauses have its noise
     live: LiveMode = "word"  # how a text that is still being written is taken
 
     def __post_init__(self) -> None:
         if not 0 < self.seam_s <= 10:
             raise CheckpointError(f"seam_s must be above 0 and at most 10 s, not {self.seam_s}")
+        if not 0 <= self.silence_rms <= 0.01:
+            raise CheckpointError(f"silence_rms must be 0 to 0.01, not {self.silence_rms}")
         if self.live not in LIVE_MODES:
             raise CheckpointError(f"live must be one of {LIVE_MODES}, not {self.live!r}")
 

@@ -107,6 +107,11 @@ class PromptWriter:
             by_sentence=self.is_by_sentence(request),
         )
 
+    @property
+    def silence_rms(self) -> float:
+        """How loud the voice's own silence is."""
+        return self._config.reading_config.silence_rms
+
     def is_by_sentence(self, request: Request) -> bool:
         """Whether a live text is held until a sentence of it is known."""
         return (request.live or self._config.reading_config.live) == "sentence"

@@ -21,6 +21,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import find_children
 from vivace.audio import sandbox as sandbox_module
 from vivace.audio.decode import DEFAULT_LIMITS, MIB, AudioLimits, decode_compressed
 from vivace.audio.files import read_audio
@@ -29,6 +30,7 @@ from vivace.errors import AudioError
 
 RATE = 24_000
 PRELUDE = "import sys; sys.path[:] = sys.argv[1:]; import vivace.audio.sandbox as s, time, os\n"
+NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 READY = "s._send(sys.stdout.buffer, {}, b'')\n"  # what a child says first
 
 
@@ -74,13 +76,6 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def children_of(pid: int) -> set[int]:
-    folder = Path(f"/proc/{pid}/task")
-    if not folder.exists():
-        pytest.skip("needs /proc")
-    return {int(c) for task in folder.iterdir() for c in (task / "children").read_text().split()}
 
 
 # The same samples
@@ -246,6 +241,7 @@ def test_a_child_that_never_reads_is_stopped() -> None:
         pool.decode(content, DEFAULT_LIMITS)
 
 
+@NEEDS_PROC
 @pytest.mark.parametrize(
     ("script", "limit_s"),
     [("time.sleep(999)", 0.5), ("1 / 0", 60), (READY.replace("{}", "{'x': 1}"), 60)],
@@ -256,10 +252,10 @@ def test_a_child_that_does_not_get_ready_is_an_audio_error(
 ) -> None:
     monkeypatch.setattr(sandbox_module, "START_LIMIT_S", limit_s)
     pool = Sandbox(command=child_that(script))
-    before = children_of(os.getpid())
+    before = find_children()
     with pytest.raises(AudioError, match="does not start: it ended before it was ready; WAV is"):
         pool.decode(FLAC, DEFAULT_LIMITS)
-    assert children_of(os.getpid()) == before
+    assert find_children() == before
 
 
 def test_the_clock_of_a_recording_begins_when_the_child_is_ready() -> None:
@@ -426,14 +422,15 @@ def test_a_command_that_does_not_start_is_an_audio_error() -> None:
 # Ends
 
 
+@NEEDS_PROC
 def test_closing_leaves_no_child_and_no_zombie() -> None:
-    before = children_of(os.getpid())
+    before = find_children()
     pool = Sandbox()
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: pool.decode(FLAC, DEFAULT_LIMITS), range(8)))
-    assert len(children_of(os.getpid())) > len(before)
+    assert len(find_children()) > len(before)
     pool.close()
-    assert children_of(os.getpid()) == before
+    assert find_children() == before
 
 
 LIVES = """

@@ -11,6 +11,7 @@ import ast
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,8 @@ def _two_places(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def cpu() -> str:
-    results = read("cpu-mini")["results"]
+def cpu(name: str) -> str:
+    results = read(name)["results"]
     busy = {row["threads"]: row for row in results if row["contended"]}
     rows = [
         [
@@ -357,7 +358,8 @@ def integrations() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "frames": frames,
     "quality": quality,
-    "cpu": cpu,
+    "cpu": partial(cpu, "cpu-mini"),
+    "cpu-arm": partial(cpu, "cpu-mini-arm"),
     "gpu": gpu,
     "chunks": chunks,
     "load": load,

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from words import count_errors
 
 Samples = np.ndarray[Any, np.dtype[np.float32]]
@@ -33,6 +34,7 @@ MANIFEST, VERDICTS, VOICE = "manifest.jsonl", "verdicts.jsonl", "voice.json"
 WORDS_PER_SECOND = 2.75  # 165 words a minute, an unhurried reader
 LOST = 0.5  # share of wrong words above which a line counts as lost
 SAMPLE_RATE = 24_000
+NUM_DRAWS = 4_000  # for intervals
 
 
 def main() -> None:
@@ -246,6 +248,7 @@ def summarise(rows: list[Row]) -> dict[str, Any]:
         "runaways_and_lost_percent": percent(((shares > LOST) | is_runaway).mean()),
         "distillmos": mean_of(rows, "mos"),
         "distillmos_5th_percentile": fifth_of(rows, "mos"),
+        "intervals_95_percent": intervals(rows),
         "likeness": mean_of(rows, "likeness"),
         "pace_against": "the reference" if "reference_s" in rows[0] else "165 words a minute",
         "duration_ratio_median": round(float(np.median(ratios)), 3),
@@ -257,6 +260,25 @@ def summarise(rows: list[Row]) -> dict[str, Any]:
         audio, wall = sum(r["seconds"] for r in rows), sum(r["wall_s"] for r in rows)
         figures["times_real_time_while_speaking"] = round(audio / wall, 2)
     return figures
+
+
+def intervals(rows: list[Row]) -> dict[str, list[float]]:
+    """Where word errors and DistillMOS lie if other lines of the same kind are drawn."""
+    drawn = draw(np.array([(row["errors"], row["words"]) for row in rows]))
+    figures = {"wer_percent": 100 * drawn[:, :, 0].sum(1) / drawn[:, :, 1].sum(1)}
+    if mos := _known(rows, "mos"):
+        drawn = draw(np.array(mos))
+        figures["distillmos"] = drawn.mean(1)
+        figures["distillmos_5th_percentile"] = np.percentile(drawn, 5, axis=1)
+    return {
+        name: [round(float(end), 2) for end in np.percentile(values, (2.5, 97.5))]
+        for name, values in figures.items()
+    }
+
+
+def draw(values: NDArray[Any]) -> NDArray[Any]:
+    """As many of the lines' values, with repetition, many times: [draw, line, ...]."""
+    return values[np.random.default_rng(1).integers(0, len(values), (NUM_DRAWS, len(values)))]
 
 
 def duration_ratio(row: Row) -> float:

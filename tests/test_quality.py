@@ -61,6 +61,26 @@ def test_the_figures_count_words_losses_and_runaways(quality: ModuleType) -> Non
     assert figures["times_real_time_while_speaking"] == 2.0
 
 
+def test_an_interval_holds_the_figure_and_shrinks_with_more_lines(quality: ModuleType) -> None:
+    lines = [
+        quality.count(row("one two", "one two", mos=3.0)),
+        quality.count(row("three four", "three five", mos=4.0)),
+        quality.count(row("six seven", "six seven", mos=5.0)),
+    ]
+    few, many = (quality.summarise(lines * times) for times in (5, 80))
+    for name, (low, high) in many["intervals_95_percent"].items():
+        assert low <= many[name] <= high
+        wide = few["intervals_95_percent"][name]
+        assert high - low < 0.5 * (wide[1] - wide[0]) or name == "distillmos_5th_percentile"
+    assert many["intervals_95_percent"]["wer_percent"] == pytest.approx([13.7, 19.6], abs=0.3)
+    assert many["intervals_95_percent"]["distillmos_5th_percentile"] == [3.0, 3.0]
+
+
+def test_lines_that_nobody_rated_have_no_interval_of_it(quality: ModuleType) -> None:
+    silent = quality.count(row("one two", "", mos=None))
+    assert quality.summarise([silent])["intervals_95_percent"] == {"wer_percent": [100.0, 100.0]}
+
+
 def test_silence_around_speech_is_not_its_length(quality: ModuleType) -> None:
     samples = np.zeros(24_000, dtype=np.float32)
     samples[6_000:18_000] = 0.5

@@ -93,7 +93,8 @@ def frames() -> str:
 
 def quality() -> str:
     names = {
-        "quality-mini-dev": "`heart`, sentences kept apart",
+        "quality-mini-dev-all": "`heart`, sentences kept apart",
+        "quality-mini-dev": "the first of them",
         "quality-mini-streamed": "the same, text one id a frame",
         "quality-mini-hard": "`heart`, hard lines of our own",
         "quality-mini-michael": "`michael`, sentences kept apart",

@@ -44,10 +44,12 @@ def model_config(settings: SimpleNamespace, tokenizer: TextTokenizer, text_size:
         "tts_model_size": "0b6",  # the official code drops `instruct` for this size
         "tts_model_type": "custom_voice",
         "talker_config": talker_config(settings, text_size),
-        # What it was trained on: short lines of plain words. seam_s makes a seam as long as the
+        # What it was trained on: short lines of plain words, none with a blank at its end, after
+        # which it would speak on. seam_s makes a seam as long as the
         # voice's own silence between sentences, silence_rms as loud.
         "reading_config": {
             "normalize": True,
+            "strip_end": True,
             "max_utterance_chars": 120,
             "seam_s": 0.5,
             "silence_rms": 2.8e-4,

@@ -11,6 +11,7 @@ import pytest
 from engine_watch import stop_after
 from vivace import TTS
 from vivace.errors import RequestError
+from vivace.speech import LiveMode
 
 TEXT = "The USA paid $5.50 on 12/25/2024 at 3:30 pm."
 SAID = (
@@ -82,3 +83,34 @@ def test_released_checkpoints_read_raw_text_unless_asked(
             tts.speak(TEXT, normalize=True)
         with pytest.raises(RequestError, match="normalize must be"):
             tts.speak(TEXT, normalize="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("voice", ["heart", "michael"])
+@pytest.mark.parametrize("end", [" ", "\n", " \n\n", "\u00a0"])
+def test_white_space_at_the_end_does_not_make_it_speak_on(
+    embedded: TTS, end: str, voice: str
+) -> None:
+    plain = embedded.speak("I am here.", voice=voice, seed=1)
+    for normalize in (True, False):
+        again = embedded.speak(f"I am here.{end}", voice=voice, seed=1, normalize=normalize)
+        assert np.array_equal(again.codes, plain.codes)
+
+
+@pytest.mark.parametrize("live", ["word", "sentence"])
+@pytest.mark.parametrize(
+    "pieces", [("I am here. ",), ("I ", "am ", "here. ", " "), ("I am here", ".\n")]
+)
+def test_live_text_that_ends_in_white_space_is_spoken_as_without(
+    embedded: TTS, pieces: tuple[str, ...], live: LiveMode
+) -> None:
+    plain = embedded.speak(iter(["I am here."]), seed=1, live=live)
+    again = embedded.speak(iter(pieces), seed=1, live=live)
+    assert np.array_equal(again.codes, plain.codes)
+
+
+def test_a_pause_does_not_make_the_words_before_it_come_twice(embedded: TTS) -> None:
+    alone = embedded.speak("I am here.", seed=1)
+    chunks = list(embedded.stream("I am here. [pause 0.5s] Good night. ", seed=1))
+    pause = next(n for n, chunk in enumerate(chunks) if not len(chunk.codes) and len(chunk.samples))
+    before = np.concatenate([chunk.codes for chunk in chunks[:pause]])
+    assert np.array_equal(before, alone.codes)

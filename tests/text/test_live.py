@@ -75,8 +75,10 @@ def cut(text: str, places: Iterable[int]) -> list[str]:
     return [text[start:end] for start, end in pairwise([0, *inside, len(text)])]
 
 
-def live_ids(tokenizer: TextTokenizer, pieces: Iterable[str]) -> list[int]:
-    live = LiveTokenizer(tokenizer)
+def live_ids(
+    tokenizer: TextTokenizer, pieces: Iterable[str], *, strip_end: bool = False
+) -> list[int]:
+    live = LiveTokenizer(tokenizer, strip_end=strip_end)
     ids = [token_id for piece in pieces for token_id in live.feed(piece)]
     return ids + live.finish()
 
@@ -89,6 +91,18 @@ def said(tokenizer: TextTokenizer, pieces: Iterable[str]) -> list[str]:
     """What is out after each piece, read back."""
     live = LiveTokenizer(tokenizer)
     return [tokenizer.decode(live.feed(piece)) for piece in pieces]
+
+
+@pytest.mark.parametrize("end", ["", " ", "  ", "\n", " \r\n\t", "\u00a0 ", "\u3000"])
+@pytest.mark.parametrize("text", ["I am here.", "one 2", "wait,\nnow", "caf\u00e9", "!?", "3 "])
+def test_white_space_at_the_end_is_left_out_where_it_is_asked_for(
+    text: str, end: str, tokenizer: TextTokenizer
+) -> None:
+    written = text + end
+    for places in ((), range(len(written)), (len(text),), (len(text) - 1,)):
+        pieces = cut(written, places)
+        assert live_ids(tokenizer, pieces, strip_end=True) == tokenizer.encode(written.rstrip())
+        assert live_ids(tokenizer, pieces) == tokenizer.encode(written)
 
 
 @pytest.mark.parametrize("language", SENTENCES)

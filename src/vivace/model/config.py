@@ -116,6 +116,7 @@ class ReadingConfig:
     """How the model wants its text; not in the released files, whose models take it as it is."""
 
     normalize: bool = False  # English numbers, dates, capitals and signs as words
+    strip_end: bool = False  # white space at the end of an utterance is left out
     max_utterance_chars: int = 300
     seam_s: float = 0.15  # silence added between utterances
     silence_rms: float = 0.0  # how loud the voice's own silence is; pauses have its noise

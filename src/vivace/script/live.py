@@ -100,7 +100,7 @@ class LiveScript:
             self._needs_seam = False
             return seam(self._options, is_inside=self._last_cut.is_inside)
         self._needs_seam = self._has_lines = True
-        tokenizer = LiveTokenizer(self._writer.tokenizer)
+        tokenizer = LiveTokenizer(self._writer.tokenizer, strip_end=self._options.strip_end)
         self._line = LiveLine(self, tokenizer, is_whole=self._options.by_sentence)
         return self._line
 

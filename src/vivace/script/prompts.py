@@ -98,6 +98,7 @@ class PromptWriter:
             clean=request.clean,
             keep_emoji=request.keep_emoji,
             normalize=self._normalizes(request),
+            strip_end=reading.strip_end,
             lexicon=tuple(
                 trie
                 for lexicon in request.lexicons

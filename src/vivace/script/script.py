@@ -153,7 +153,7 @@ def plan_utterances(
                 continue
             if plan and isinstance(before := plan[-1], str):
                 plan.append(seam(options, is_inside=goes_on(before, gap)))
-            plan.append(utterance)
+            plan.append(utterance.rstrip() if options.strip_end else utterance)
     return plan
 
 

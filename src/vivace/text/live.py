@@ -35,11 +35,12 @@ class LiveTokenizer:
     """One text, fed in pieces of any size, to the ids that `tokenizer.encode` gives the whole.
 
     A word's ids come out with the character after it, and the rest at the end. What is held back
-    is the last word, run of spaces or run of punctuation.
+    is the last word, run of spaces or run of punctuation. `strip_end` gives the ids of the text
+    without the white space at its end.
     """
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: TextTokenizer, *, strip_end: bool = False) -> None:
+        self._tokenizer, self._strip_end = tokenizer, strip_end
         self._held: list[str] = []  # the pieces after the last certain cut
         self._last = ""  # its last character
 
@@ -56,7 +57,8 @@ class LiveTokenizer:
 
     def finish(self) -> list[int]:
         """The remaining ids; the next piece begins another text."""
-        rest = "".join(self._held)
+        rest = "".join(self._held)  # all white space at the end among it: no cut follows a space
+        rest = rest.rstrip() if self._strip_end else rest
         self._held, self._last = [], ""
         return self._tokenizer.encode(rest)
 

@@ -48,6 +48,7 @@ class ScriptOptions:
     clean: bool = False  # markdown and links out
     keep_emoji: bool = False
     normalize: bool = False  # English numbers, dates, capitals and signs as words
+    strip_end: bool = False  # white space at the end of an utterance is left out
     lexicon: tuple[Trie, ...] = ()  # words that are read otherwise; the first has precedence
     seam_s: float = 0.15  # silence added between utterances
     by_sentence: bool = False  # a live text: nothing of a sentence is given before all of it

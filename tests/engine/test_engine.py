@@ -378,36 +378,6 @@ def test_turns_go_on_when_the_first_reader_has_enough() -> None:
     assert np.array_equal(made[0], expected(1, 30))
 
 
-def test_a_refused_request_is_told_how_long_the_queue_takes() -> None:
-    backend = ScriptedBackend(max_streams=2)
-    engine = Engine(backend, EngineLimits(max_streams=2, max_queue=3))
-    held_s = []
-    for seed in range(25):
-        began = time.perf_counter()
-        pieces = open_pieces(engine, 30, seed)
-        next(pieces)
-        time.sleep(0.1)
-        del pieces
-        held_s.append(time.perf_counter() - began)
-    holders = [open_pieces(engine, 30, seed) for seed in (1, 2)]
-    for pieces in holders:
-        next(pieces)
-    threads = [
-        threading.Thread(target=read, args=(open_pieces(engine, 3, seed),)) for seed in (3, 4, 5)
-    ]
-    for thread in threads:
-        thread.start()
-    while engine.num_waiting < 3:
-        time.sleep(0.001)
-    with pytest.raises(QueueFullError) as caught:
-        next(open_pieces(engine, 5, 6))
-    # Four to be served before the next, two at a time.
-    assert 2 * 0.9 * min(held_s) < caught.value.retry_s < 2 * 1.2 * max(held_s)
-    del holders, pieces
-    for thread in threads:
-        thread.join()
-
-
 # -- trouble ---------------------------------------------------------------------------------
 
 

@@ -108,7 +108,7 @@ def test_a_refused_request_keeps_its_place_before_those_that_came_later() -> Non
     assert scheduler.plan().admitted == ()
     scheduler.remove(given[4], 1.0)  # it only waited
     assert scheduler.plan().admitted == ()
-    scheduler.remove(given[0], 1.0)
+    scheduler.remove(given[0])
     assert scheduler.plan().admitted == tuple(given[1:4])
 
 
@@ -126,7 +126,7 @@ def test_a_starved_stream_is_neither_stepped_nor_made_ahead() -> None:
     assert scheduler.plan().stepped == scheduler.plan(is_rendering=True).stepped == (given[2],)
     given[0].num_wanted = given[1].num_wanted = 0
     assert scheduler.plan(is_rendering=True).stepped == (given[2],)
-    scheduler.remove(given[2], 1.0)
+    scheduler.remove(given[2])
     assert scheduler.plan(is_rendering=True).stepped == tuple(given[:2])
 
 

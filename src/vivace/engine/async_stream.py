@@ -131,6 +131,11 @@ class AsyncStream(AsyncIterator[AudioChunk]):
         return None if self._stream is None else self._stream.usage
 
     @property
+    def has_begun(self) -> bool:
+        """Whether its first utterance was given to the engine."""
+        return self._stream is not None and self._stream.has_begun
+
+    @property
     def finish_reason(self) -> FinishReason | None:
         if self._stream is None:
             return "cancelled" if self._is_closed else None

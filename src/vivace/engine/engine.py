@@ -27,6 +27,7 @@ from vivace.engine.pipeline import Pipeline, Spent, describe
 from vivace.engine.scheduler import EngineLimits, Load, Plan, Scheduler
 from vivace.engine.thread import Mail, start_thread
 from vivace.engine.utterance import Turn, Utterance
+from vivace.engine.wait import WaitEstimator
 from vivace.errors import EngineError, QueueFullError
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ T = TypeVar("T")
 LINGER_S = 0.5  # the thread waits for more work
 UNREAD_S = 2.0  # a stream that is not read for so long may be garbage
 COLLECT_EVERY_S = 10.0
+MIN_RETRY_S = 0.1
 MAX_FAULTS = 3  # turns that fail in a row before the backend is rebuilt
 
 
@@ -57,6 +59,7 @@ class Engine:
         num_slots = min(self.limits.max_streams or backend.max_streams, backend.max_streams)
         self._scheduler = Scheduler(self.limits, num_slots, shares_work=backend.shares_work)
         self._pipeline = Pipeline(backend)
+        self._waits = WaitEstimator()  # written by the engine's thread
         self._inbox: deque[Utterance] = deque()  # submitted, and not yet queued
         self._mail: Mail = SimpleQueue()
         self._returned: deque[Utterance] = deque()  # paused, and their readers are back
@@ -74,14 +77,14 @@ class Engine:
     # -- from any thread ---------------------------------------------------------------------
 
     def submit(self, utterance: Utterance) -> None:
-        """Queue an utterance, or raise a QueueFullError."""
+        """Queue an utterance, or raise a QueueFullError; a stream that has begun is not refused."""
         self.check_process()
         utterance.since = utterance.read_at = time.perf_counter()
         with self._start_lock:
             self._check_failure()
-            if self._may_be_full() and (load := self.capacity()).is_full:
-                retry_s = self._scheduler.estimate_wait_s(load.num_waiting)
-                raise QueueFullError(load.num_waiting, retry_s)
+            is_new = not utterance.is_continued
+            if is_new and self._may_be_full() and (load := self.capacity()).is_full:
+                raise QueueFullError(load.num_waiting, max(MIN_RETRY_S, load.wait_s))
             self._inbox.append(utterance)
         self._post(None)
 
@@ -171,10 +174,19 @@ class Engine:
         num_held = len(self._scheduler.running) + len(self._scheduler.queue) + len(self._inbox)
         return num_held >= self._scheduler.num_slots + self.limits.max_queue
 
-    def capacity(self) -> Load:
-        return Load(
-            self._scheduler.num_slots, self.num_running, self.num_waiting, self.limits.max_queue
+    def capacity(self, num_expected: int = 0) -> Load:
+        """The load now. `num_expected` requests are accepted and not yet submitted."""
+        running, queued = self._running(), self._waiting()
+        wait_s = self._waits.estimate_s(
+            running,
+            queued,
+            num_slots=self._scheduler.num_usable_slots,
+            now=time.perf_counter(),
+            num_expected=num_expected,
+            shares_work=self.backend.shares_work,
         )
+        num_slots, max_queue = self._scheduler.num_slots, self.limits.max_queue
+        return Load(num_slots, len(running), len(queued), max_queue, wait_s)
 
     @property
     def is_broken(self) -> bool:
@@ -184,12 +196,18 @@ class Engine:
     @property
     def num_running(self) -> int:
         """Utterances that have a slot."""
-        return sum(not one.is_over for one in tuple(self._scheduler.running))
+        return len(self._running())
 
     @property
     def num_waiting(self) -> int:
         """Utterances that wait for a slot."""
-        return sum(not one.is_over for one in (*self._scheduler.queue, *self._inbox))
+        return len(self._waiting())
+
+    def _running(self) -> list[Utterance]:
+        return [one for one in tuple(self._scheduler.running) if not one.is_over]
+
+    def _waiting(self) -> list[Utterance]:
+        return [one for one in (*self._scheduler.queue, *self._inbox) if not one.is_over]
 
     @property
     def num_together(self) -> int:
@@ -311,6 +329,8 @@ class Engine:
         for one in self._scheduler.active:
             one.wake_if_ready()
         self._scheduler.pause_unread()
+        if len(plan.admitted) == 1:
+            self._waits.observe_admission(time.perf_counter() - began)
         self._report(plan, began)
         return True
 
@@ -338,7 +358,11 @@ class Engine:
             self._scheduler.resume(self._returned.popleft())
         for one in (*self._scheduler.active, *self._scheduler.queue):
             if one.is_over:
-                self._scheduler.remove(one, time.perf_counter() - one.since)
+                if one.slot is not None:
+                    is_complete = one.finish_reason == "stop"
+                    held_s = time.perf_counter() - one.since
+                    self._waits.observe_end(one, held_s, is_complete=is_complete)
+                self._scheduler.remove(one)
                 self._release(one)
                 one.wake()
 

@@ -65,10 +65,11 @@ class Load:
     num_running: int
     num_waiting: int
     max_queue: int
+    wait_s: float = 0.0  # estimated, of a request made now
 
     @property
     def is_full(self) -> bool:
-        """Whether a request made now would be refused."""
+        """Whether a request made now would be refused, however short its wait."""
         return self.num_running + self.num_waiting >= self.num_slots + self.max_queue
 
 
@@ -89,16 +90,19 @@ class Scheduler:
     queue: deque[Utterance] = field(default_factory=deque)
     running: list[Utterance] = field(default_factory=list)  # with a slot
     active: list[Utterance] = field(default_factory=list)  # the running without the paused
-    _mean_held_s: float = 1.0  # moving average of how long a slot was held
     _is_full: bool = False  # the next in the queue waits for memory, not for a slot
     _starved: Sequence[Utterance] = ()  # running, and wait for memory too
 
-    def remove(self, utterance: Utterance, held_s: float) -> None:
+    @property
+    def num_usable_slots(self) -> int:
+        """Fewer than there are while the next in the queue waits for memory."""
+        return len(self.running) if self._is_full and self.running else self.num_slots
+
+    def remove(self, utterance: Utterance) -> None:
         if utterance in self.running:
             self.running.remove(utterance)
             if utterance in self.active:
                 self.active.remove(utterance)
-            self._mean_held_s += 0.2 * (held_s - self._mean_held_s)
             self._is_full, self._starved = False, ()
         else:
             self.queue.remove(utterance)
@@ -195,7 +199,3 @@ class Scheduler:
         batch = [one for one in active if self._num_missing(one) or self._may_run_ahead(one)]
         # First audio that is being rendered has the device to itself, unless a reader waits.
         return batch if any(self._num_missing(one) or one.num_rendered for one in batch) else []
-
-    def estimate_wait_s(self, num_waiting: int) -> float:
-        """How long one more would wait behind so many."""
-        return max(0.1, self._mean_held_s * (num_waiting + 1) / self.num_slots)

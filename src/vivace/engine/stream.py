@@ -135,6 +135,11 @@ class Stream(Iterator[AudioChunk]):
         else:
             self._bell.get()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether its first utterance was given to the engine."""
+        return self._utterance is not None or self.num_utterances > 0
+
     def feed(self, piece: object) -> None:
         """More of a live text, after a step returned `Wait.TEXT`."""
         self._script.feed(piece)
@@ -315,6 +320,7 @@ class Stream(Iterator[AudioChunk]):
             is_text_complete=line.is_complete,
             is_guarded=settings.is_guarded,
             has_budget=settings.is_guarded and not settings.is_limited,
+            is_continued=self.num_utterances > 0,
             on_turn=self.on_turn,
         )
         if self._is_cancelled:  # it may be set at any time, and is never unset

@@ -116,6 +116,7 @@ class Utterance:
     is_text_complete: bool = True
     is_guarded: bool = True  # against stalls
     has_budget: bool = True  # of frames, by the length of the text
+    is_continued: bool = False  # an earlier utterance of its stream was spoken
     on_turn: Callable[[Turn], None] | None = None  # called by the engine's thread after its turns
     # -- the engine's
     slot: Slot | None = None

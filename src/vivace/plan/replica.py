@@ -179,7 +179,7 @@ class Replica:
             self.at(self.now + NEXT_CHUNK_MS, lambda: self._ask(talk))
             return
         talk.state = State.DONE
-        self._scheduler.remove(cast(Utterance, talk), 1.0)
+        self._scheduler.remove(cast(Utterance, talk))
         if talk.on_end is not None:
             talk.on_end(talk)
 

@@ -106,7 +106,7 @@ def test_a_refused_request_keeps_its_place_before_those_that_came_later() -> Non
     scheduler.wait_for_memory(given[1:3], [])
     assert (scheduler.running, list(scheduler.queue)) == (given[:1], given[1:])
     assert scheduler.plan().admitted == ()
-    scheduler.remove(given[4], 1.0)  # it only waited
+    scheduler.remove(given[4])  # it only waited
     assert scheduler.plan().admitted == ()
     scheduler.remove(given[0])
     assert scheduler.plan().admitted == tuple(given[1:4])

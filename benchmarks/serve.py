@@ -131,16 +131,12 @@ def is_random(model: str) -> bool:
 def serving(tts: Any, arguments: argparse.Namespace) -> Iterator[tuple[str, str | None]]:
     """A server of this model in a thread; gives its URLs."""
     from vivace.serve.context import ServeContext
-    from vivace.serve.metrics import Metrics
-    from vivace.serve.models import Models
     from vivace.serve.server import Server
     from vivace.serve.settings import ServeSettings
-    from vivace.serve.streams import Streams
 
     wyoming_port = None if is_random(arguments.model) else 0
-    settings, metrics = ServeSettings(port=0, wyoming_port=wyoming_port), Metrics()
-    models = Models(settings, metrics, lambda spec: tts)
-    server = Server(ServeContext(settings, models, metrics, Streams(models, metrics)))
+    settings = ServeSettings(port=0, wyoming_port=wyoming_port)
+    server = Server(ServeContext.create(settings, lambda spec: tts))
     loop, urls, is_up = asyncio.new_event_loop(), [], threading.Event()
 
     def on_ready(url: str) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 from scripted_tts import ScriptedSpeech
-from serving import build_context
 
 from vivace.backends.cuda_graph.memory import DEFAULT_STREAMS
 from vivace.backends.eager import MAX_STREAMS
 from vivace.errors import EngineError, RequestError
 from vivace.serve import replica as module
+from vivace.serve.context import ServeContext
 from vivace.serve.replica import CPU_STREAMS, GPU_STREAMS, Replica, Scale, read_arguments
 from vivace.serve.settings import ServeSettings
 
@@ -101,7 +101,7 @@ async def started(
     backend: ScriptedSpeech, folder: Path, is_stopping: asyncio.Event | None = None
 ) -> AsyncIterator[tuple[Replica, httpx.AsyncClient]]:
     stopping = is_stopping or asyncio.Event()
-    replica = Replica(build_context(ServeSettings(voices=folder), backend.load))
+    replica = Replica(ServeContext.create(ServeSettings(voices=folder), backend.load))
     app = await replica.start(stopping.is_set, max_ongoing=backend.max_streams)
     transport = httpx.ASGITransport(app)
     try:
@@ -189,7 +189,9 @@ def test_a_request_that_a_slow_proxy_still_sends_is_served(
             answers.append(True)
             return True
 
-        replica = Replica(build_context(ServeSettings(voices=tmp_path), ScriptedSpeech().load))
+        replica = Replica(
+            ServeContext.create(ServeSettings(voices=tmp_path), ScriptedSpeech().load)
+        )
         app = await replica.start(is_stopping, max_ongoing=4)
         await until(lambda: answers)
         async with httpx.AsyncClient(
@@ -209,7 +211,7 @@ def test_more_requests_than_the_engine_has_room_for_are_warned_of(
 ) -> None:
     async def check() -> None:
         settings = ServeSettings(voices=tmp_path)
-        replica = Replica(build_context(settings, ScriptedSpeech(max_streams=4).load))
+        replica = Replica(ServeContext.create(settings, ScriptedSpeech(max_streams=4).load))
         await replica.start(lambda: False, max_ongoing)
         await replica.close()
 

@@ -9,11 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from vivace.serve.context import ServeContext
-from vivace.serve.metrics import Metrics
-from vivace.serve.models import Models
 from vivace.serve.server import Server
 from vivace.serve.settings import ModelSpec, ServeSettings
-from vivace.serve.streams import Streams
 from vivace.tts import TTS
 
 START_LIMIT_S = 120.0  # on a busy machine
@@ -33,22 +30,13 @@ class Running:
         return int(self.url.rpartition(":")[2])
 
 
-def build_context(
-    settings: ServeSettings, load: Callable[[ModelSpec], TTS] | None = None
-) -> ServeContext:
-    metrics = Metrics()
-    models = Models(settings, metrics, load)
-    streams = Streams(models, metrics, live=settings.live)
-    return ServeContext(settings, models, metrics, streams)
-
-
 @contextmanager
 def running(
     settings: ServeSettings | None = None, load: Callable[[ModelSpec], TTS] | None = None
 ) -> Iterator[Running]:
     """Serve on a free port until the block is left; `load` replaces `TTS.load`."""
     settings = settings or ServeSettings(port=0)
-    context = build_context(settings, load)
+    context = ServeContext.create(settings, load)
     server = Server(context)
     is_up = threading.Event()
     found: list[str] = []

@@ -8,7 +8,7 @@ import warnings
 import httpx
 import pytest
 from fastapi import APIRouter
-from serving import Running, build_context
+from serving import Running
 
 from vivace.serve import app
 from vivace.serve.context import ServeContext
@@ -27,7 +27,7 @@ def test_two_threads_read_their_routes_one_after_the_other(monkeypatch: pytest.M
         return APIRouter()
 
     monkeypatch.setattr(app, "ROUTES", (routes,))
-    context = build_context(ServeSettings(port=0))
+    context = ServeContext.create(ServeSettings(port=0))
     threads = [threading.Thread(target=app.create_app, args=(context,)) for _ in range(2)]
     for thread in threads:
         thread.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import re
 import sys
 import threading
@@ -111,6 +112,11 @@ def test_queues_and_pools_show_what_waits(server: Running, backend: ScriptedSpee
     assert level(server, name) == before + 3
     name = 'vivace_request_seconds_count{route="/v1/audio/speech"}'
     wait_until(lambda: level(server, name) >= 3)
+
+
+def test_server_has_one_encoder_pool_and_one_clone_cache(server: Running) -> None:
+    assert level(server, 'vivace_pool_workers{pool="encode"}') == (os.cpu_count() or 1)
+    assert level(server, 'vivace_pool_workers{pool="clone"}') == 1
 
 
 def test_a_socket_is_counted_as_one(server: Running) -> None:

@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from serving import Running, running
+from talking import talking
 
 from vivace import TTS
 from vivace.audio.clip import encode
@@ -96,6 +97,18 @@ def test_a_recording_is_cloned_once(
     ask(client, ref_audio=told, ref_text="Hello.")
     ask(client, ref_audio=told, ref_text="Hello.", x_vector_only_mode=True)
     assert [words for _, words in cloned] == [None, "Hello."]
+
+
+def test_recording_sent_over_http_and_socket_is_cloned_once(
+    server: Running, client: httpx.Client, cloned: list[tuple[int, str | None]]
+) -> None:
+    sample = recording(seed=77)
+    assert ask(client, ref_audio=sample).status_code == 200
+    with talking(server) as talk:
+        fields = {"ref_audio": sample, "response_format": "pcm", "seed": 3, "max_new_tokens": 4}
+        talk.send("session.config", **fields)
+        talk.speak("Hello.")
+    assert len(cloned) == 1
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,17 @@ begun that is all a route has to do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from vivace.serve.clones import Clones
+from vivace.serve.encoders import Encoders
 from vivace.serve.metrics import Metrics
 from vivace.serve.models import Models
 from vivace.serve.otel import Traces
-from vivace.serve.settings import ServeSettings
+from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.serve.streams import Streams
+from vivace.tts import TTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,19 @@ class ServeContext:
     models: Models
     metrics: Metrics
     streams: Streams
+    encoders: Encoders  # one thread pool for all protocols
+    clones: Clones  # one cache for all protocols
 
     @classmethod
-    def create(cls, settings: ServeSettings) -> ServeContext:
-        """With models that are not loaded yet: `await context.models.start()` loads them."""
+    def create(
+        cls, settings: ServeSettings, load: Callable[[ModelSpec], TTS] | None = None
+    ) -> ServeContext:
+        """Create a context whose models `await context.models.start()` loads.
+
+        `load` replaces `TTS.load`.
+        """
         metrics = Metrics()
-        models = Models(settings, metrics)
+        models = Models(settings, metrics, load)
         traces = Traces.open() if settings.otel else None
         streams = Streams(models, metrics, traces, live=settings.live)
-        return cls(settings, models, metrics, streams)
+        return cls(settings, models, metrics, streams, Encoders(metrics), Clones(metrics))

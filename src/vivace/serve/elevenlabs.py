@@ -18,11 +18,10 @@ from starlette.responses import JSONResponse, Response
 from vivace.serve.alignment import Aligner, as_seconds
 from vivace.serve.bodies import read_json
 from vivace.serve.context import ServeContext
-from vivace.serve.encoders import Encoders
 from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices
 from vivace.serve.request import SpeechRequest
-from vivace.serve.speech import Clones, answer_speech
+from vivace.serve.speech import answer_speech
 from vivace.serve.voices import Listed
 from vivace.speech import Word
 
@@ -45,7 +44,6 @@ OUTPUTS |= {
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
-    encoders, clones = Encoders(context.metrics), Clones(context.metrics)
 
     async def answer(
         http: Request, voice_id: str, *, is_stream: bool, is_timed: bool = False
@@ -58,7 +56,7 @@ def routes(context: ServeContext) -> APIRouter:
         fields |= {"stream": is_stream, "word_timestamps": is_timed}
         request = SpeechRequest.parse(fields, context.settings)
         as_json = TimedSpeech(text) if is_timed else None
-        return await answer_speech(context, encoders, clones, request, as_json=as_json)
+        return await answer_speech(context, request, as_json=as_json)
 
     @router.post("/v1/text-to-speech/{voice_id}", response_class=Response)
     async def convert(http: Request, voice_id: str) -> Response:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -24,10 +22,10 @@ from vivace.errors import AudioError, EngineError, RunawayError
 from vivace.serve import sse
 from vivace.serve.bodies import read_json
 from vivace.serve.body import Outlet, WhileConnected
+from vivace.serve.clones import Clones
 from vivace.serve.context import ServeContext
-from vivace.serve.encoders import Encoders, SpeechEncoder
+from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError, describe
-from vivace.serve.metrics import Metrics
 from vivace.serve.model import Model
 from vivace.serve.request import SpeechRequest
 from vivace.speech import Word
@@ -35,7 +33,6 @@ from vivace.voices.voice import Voice
 
 log = logging.getLogger(__name__)
 
-MAX_CLONES = 32  # voices of `ref_audio` that are kept
 UNBUFFERED = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # by proxies
 IGNORED = "x-vivace-ignored"  # names fields that the model cannot follow
 ANSWERS: dict[int | str, dict[str, Any]] = {
@@ -52,8 +49,7 @@ OpenSpeech = Callable[[], AbstractAsyncContextManager[AsyncIterator[AudioChunk]]
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
-    encoders, clones = Encoders(context.metrics), Clones(context.metrics)
-    if missing := encoders.warm_up():
+    if missing := context.encoders.warm_up():
         log.warning("cannot be written here: %s", ", ".join(missing))
     schema = {"application/json": {"schema": SpeechRequest.model_json_schema()}}
 
@@ -71,18 +67,13 @@ def routes(context: ServeContext) -> APIRouter:
             raise RefusedError(
                 "word_timestamps come as events: send stream_format 'sse'", param="word_timestamps"
             )
-        return await answer_speech(context, encoders, clones, request)
+        return await answer_speech(context, request)
 
     return router
 
 
 async def answer_speech(
-    context: ServeContext,
-    encoders: Encoders,
-    clones: Clones,
-    request: SpeechRequest,
-    *,
-    as_json: AsJson | None = None,
+    context: ServeContext, request: SpeechRequest, *, as_json: AsJson | None = None
 ) -> Response:
     """The answer to a request that was read; `as_json` makes objects of it, a line each."""
 
@@ -92,9 +83,9 @@ async def answer_speech(
             request.model, voice=request.voice_name, model_type=request.model_type
         )
         request.check_task(model.card)
-        encoder = open_encoder(encoders, model, request)
+        encoder = open_encoder(context, model, request)
         with context.models.in_use(model):
-            options, ignored = await choose_options(clones, model, request, recording)
+            options, ignored = await choose_options(context.clones, model, request, recording)
         speech = SpeechAnswer(
             request,
             encoder,
@@ -108,9 +99,9 @@ async def answer_speech(
     return WhileConnected(answer)
 
 
-def open_encoder(encoders: Encoders, model: Model, request: SpeechRequest) -> SpeechEncoder:
+def open_encoder(context: ServeContext, model: Model, request: SpeechRequest) -> SpeechEncoder:
     try:
-        return encoders.open_for(request, model.card.sample_rate)
+        return context.encoders.open_for(request, model.card.sample_rate)
     except AudioError as error:
         param = "response_format" if request.sample_rate is None else "sample_rate"
         raise RefusedError(str(error), param=param, code="unsupported_format") from error
@@ -140,35 +131,6 @@ async def choose_options(
         found = await asyncio.to_thread(choose) if model.voices.is_on_disk else choose()
         chosen = found.options(instructions)
     return {**request.options(), **chosen}, ignored
-
-
-class Clones:
-    """The voices of recordings that came with requests, by their content; the last few are kept.
-
-    A client that sends a recording with every sentence has it cloned once.
-    """
-
-    def __init__(self, metrics: Metrics | None = None) -> None:
-        self._num_asked = 0  # and not yet answered
-        if metrics is not None:
-            metrics.watch_pool("clone", lambda: (self._num_asked, 1))
-        self._voices: OrderedDict[tuple[str, bytes, str | None], Voice] = OrderedDict()
-        self._lock = asyncio.Lock()  # one after another: they share the processor with speech
-
-    async def get(self, model: Model, recording: bytes, transcript: str | None) -> Voice:
-        key = (model.name, hashlib.sha256(recording).digest(), transcript)
-        self._num_asked += 1
-        try:
-            async with self._lock:
-                voice = self._voices.pop(key, None)
-                if voice is None:
-                    voice = await asyncio.to_thread(model.tts.clone, recording, transcript)
-                self._voices[key] = voice  # the last used is the last
-                if len(self._voices) > MAX_CLONES:
-                    self._voices.popitem(last=False)
-                return voice
-        finally:
-            self._num_asked -= 1
 
 
 @dataclass(slots=True)

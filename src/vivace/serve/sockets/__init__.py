@@ -7,13 +7,11 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from vivace.serve.context import ServeContext
-from vivace.serve.encoders import Encoders
 from vivace.serve.errors import Failure
 from vivace.serve.sockets.elevenlabs import ElevenLabsSession
 from vivace.serve.sockets.omni import OmniSession
 from vivace.serve.sockets.realtime import RealtimeSession
 from vivace.serve.sockets.speech import Studio
-from vivace.serve.speech import Clones
 
 OMNI, REALTIME = "/v1/audio/speech/stream", "/v1/realtime"
 ELEVENLABS = "/v1/text-to-speech/{voice_id}"
@@ -21,7 +19,7 @@ ELEVENLABS = "/v1/text-to-speech/{voice_id}"
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
-    studio = Studio(context, Encoders(context.metrics), Clones(context.metrics))
+    studio = Studio(context)
 
     @router.websocket(OMNI)
     async def omni(websocket: WebSocket) -> None:

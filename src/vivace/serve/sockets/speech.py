@@ -8,9 +8,8 @@ from typing import Any
 
 from vivace.errors import EngineError, RunawayError
 from vivace.serve.context import ServeContext
-from vivace.serve.encoders import Encoders
 from vivace.serve.request import SpeechRequest
-from vivace.serve.speech import Clones, Ending, choose_options, open_encoder
+from vivace.serve.speech import Ending, choose_options, open_encoder
 
 SendAudio = Callable[[bytes], Awaitable[None]]
 
@@ -20,8 +19,6 @@ class Studio:
     """What all sockets share."""
 
     context: ServeContext
-    encoders: Encoders
-    clones: Clones
 
     async def choose(self, fields: dict[str, Any]) -> Speaker:
         """The speaker that the fields of a speech request ask for; errors as over HTTP."""
@@ -31,9 +28,9 @@ class Studio:
             request.model, voice=request.voice_name, model_type=request.model_type
         )
         request.check_task(model.card)
-        encoder = open_encoder(self.encoders, model, request)  # whether it can be
+        encoder = open_encoder(self.context, model, request)  # whether it can be
         with self.context.models.in_use(model):
-            options, _ = await choose_options(self.clones, model, request, recording)
+            options, _ = await choose_options(self.context.clones, model, request, recording)
         return Speaker(self, request, model.name, options, encoder.sample_rate)
 
 
@@ -61,7 +58,7 @@ class Speaker:
         """
         context = self.studio.context
         model = await context.models.get(self.model)
-        encoder = open_encoder(self.studio.encoders, model, self.request)
+        encoder = open_encoder(context, model, self.request)
         ending, whole = ending or Ending(), []
         async with context.streams.open(model, text, **self.options) as chunks:
             async for chunk in chunks:

@@ -12,10 +12,8 @@ from wyoming.error import Error
 
 from vivace.serve.access import Access
 from vivace.serve.context import ServeContext
-from vivace.serve.encoders import Encoders
 from vivace.serve.errors import Failure
 from vivace.serve.sockets.speech import Studio
-from vivace.serve.speech import Clones
 from vivace.serve.wyoming.announce import announced
 from vivace.serve.wyoming.frames import MAX_HEADER_BYTES, encode_event
 from vivace.serve.wyoming.session import Session
@@ -29,7 +27,7 @@ class WyomingServer:
 
     def __init__(self, context: ServeContext) -> None:
         self._context = context
-        self._studio = Studio(context, Encoders(context.metrics), Clones(context.metrics))
+        self._studio = Studio(context)
         self._access = Access(context.settings)
         self._sessions: dict[Session, asyncio.Task[None]] = {}
         self._addresses: dict[Session, object] = {}

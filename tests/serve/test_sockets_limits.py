@@ -10,7 +10,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -431,35 +432,85 @@ def test_an_idle_connection_is_told_and_closed(tmp_path_factory: pytest.TempPath
         wait_until(lambda: server.context.streams.num_active == 0)
 
 
-def test_a_sign_of_life_is_enough(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with serving(tmp_path_factory, socket_idle_s=2.0) as server, talking(server) as talk:
+def test_idle_limit_counts_from_the_last_message(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, handled = FakeClock(), Counter()
+    monkeypatch.setattr(session, "time", clock)
+    count_messages(monkeypatch, handled)
+    with serving(tmp_path_factory, socket_idle_s=300.0) as server, talking(server) as talk:
         configure(talk)
-        for _ in range(5):
-            time.sleep(0.5)
+        wait_until(lambda: handled.total() == 1)
+        for number in range(5):
+            clock.offset_s += 200.0
             talk.send("input.text", text="")
+            wait_until(lambda number=number: handled.total() == number + 2)
         assert len(audio(talk.speak("One."))) == NUM_BYTES
 
 
-def test_speech_that_is_being_made_is_not_idle(tmp_path_factory: pytest.TempPathFactory) -> None:
-    backend = make_backend(step_s=0.6)  # each turn takes longer than the others may be idle
+class FakeClock:
+    """A monotonic clock that a test can move forward."""
+
+    offset_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.offset_s
+
+
+def count_messages(monkeypatch: pytest.MonkeyPatch, handled: Counter[session.Session]) -> None:
+    take = session.Session._take
+
+    async def counting_take(each: session.Session, event: Mapping[str, Any]) -> None:
+        await take(each, event)
+        handled[each] += 1
+
+    monkeypatch.setattr(session.Session, "_take", counting_take)
+
+
+def test_session_with_unfinished_speech_is_never_idle(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = make_backend()
+    checks = shorten_idle_limit_when_busy(monkeypatch)
     content = [{"type": "input_text", "text": "One."}]
     with (
-        serving(tmp_path_factory, backend, socket_idle_s=0.3) as server,
+        serving(tmp_path_factory, backend) as server,
         talking(server) as omni_talk,
         talking(server, ELEVENLABS) as eleven,
         talking(server, REALTIME) as realtime,
     ):
+        backend.is_open.clear()
         configure(omni_talk)
         omni_talk.send("input.text", text="One.")
         omni_talk.send("input.done")
         eleven.send(text="One. ")
         eleven.send(text="")
         realtime.send("response.create", response={"input": [{"content": content}]})
+        wait_until(lambda: sum(num_checks >= 3 for num_checks in checks.values()) == 3)
+        backend.is_open.set()
         assert len(audio(omni_talk.until("session.done"))) == NUM_BYTES
         assert eleven.until_closed()[1] == 1000
         done = realtime.until("response.done")[-1]
         assert isinstance(done, dict)
         assert done["response"]["status"] == "completed"
+
+
+def shorten_idle_limit_when_busy(monkeypatch: pytest.MonkeyPatch) -> Counter[session.Session]:
+    """Give a session an idle limit of 10 ms once it has speech to make; counts its idle checks.
+
+    The limit is long before that, so a slow client is not disconnected before it asks for speech.
+    """
+    checks: Counter[session.Session] = Counter()
+    patience_s = session.Session._patience_s
+
+    def counting_patience_s(each: session.Session, is_draining: bool) -> float:
+        if each.is_busy():
+            each.idle_s = 0.01
+            checks[each] += 1
+        return patience_s(each, is_draining)
+
+    monkeypatch.setattr(session.Session, "_patience_s", counting_patience_s)
+    return checks
 
 
 def test_a_reader_that_stops_is_cut_off_and_nobody_else_notices(

@@ -522,8 +522,8 @@ def test_a_null_in_the_generation_config_is_the_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        ('{"temperature": -1}', "temperature must be 0 or more"),
-        ('{"temperature": NaN}', "temperature must be 0 or more"),
+        ('{"temperature": -1}', r"temperature must be 0 \(greedy\) or from"),
+        ('{"temperature": NaN}', r"temperature must be 0 \(greedy\) or from"),
         ('{"top_k": "many"}', "top_k must be a whole number"),
         ('{"max_new_tokens": "8192"}', "max_new_tokens must be 2 or more, not '8192'"),
         ('{"max_new_tokens": 1}', "max_new_tokens must be 2 or more, not 1"),

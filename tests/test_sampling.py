@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from vivace.sampling import (
     shape_scores,
     talker_scores,
 )
-from vivace.speech import MAX_SEED
+from vivace.speech import BOUNDS, MAX_SEED
 
 CPU = torch.device("cpu")
 GOLDEN = Path(__file__).parent / "golden"
@@ -180,3 +181,34 @@ def test_predictor_probabilities_are_the_official_ones(case: str) -> None:
     scores = shape_scores(logits, Shape.of([row] * len(logits), logits.shape[-1], CPU))
     expected = tensors[f"predictor.{case}"]
     assert torch.allclose(scores.softmax(-1), expected, rtol=0, atol=1e-6)
+
+
+# -- bounds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [0.0, 1e-30, 30.0, 1e4, 1e30])
+def test_scores_at_the_bounds_of_sampling_are_numbers(dtype: torch.dtype, size: float) -> None:
+    """Every combination of extreme options, over small, usual and absurd logits."""
+    logits = (torch.linspace(-1, 1, 64) * size).to(dtype)[None]
+    history, nothing = torch.ones(1, 64, dtype=torch.bool), torch.zeros(1, 64, dtype=torch.bool)
+    extremes = [(BOUNDS[n].low, BOUNDS[n].high) for n in ("temperature", "top_p")]
+    penalties = (BOUNDS["repetition_penalty"].low, BOUNDS["repetition_penalty"].high)
+    rows = itertools.product(extremes[0], (0, 1, 50), extremes[1])
+    for row, penalty in itertools.product(rows, penalties):
+        shape = Shape.of([row], 64, CPU)
+        scores = talker_scores(logits, history, torch.tensor([[penalty]]), nothing, shape)
+        assert not scores.isnan().any()
+        assert not scores.isposinf().any()
+        codes, best = draw(scores, noise(1, 0, [64])[0][None])
+        assert best.isfinite().all(), (row, penalty)
+        assert scores.softmax(-1).isfinite().all()
+        assert 0 <= codes.item() < 64
+
+
+def test_scores_below_the_lowest_temperature_are_not_numbers() -> None:
+    """The reason for the bound: the control of the test above."""
+    nothing = torch.zeros(1, 4, dtype=torch.bool)
+    shape = Shape.of([(1e-40, 0, 1.0)], 4, CPU)
+    scores = talker_scores(torch.full((1, 4), 30.0), nothing, torch.ones(1, 1), nothing, shape)
+    assert not scores.isfinite().all()

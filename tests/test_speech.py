@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from vivace.errors import RequestError
-from vivace.speech import MAX_SEED, SamplingOptions, SamplingParams, Usage
+from vivace.speech import BOUNDS, MAX_SEED, WHOLE_NUMBERS, SamplingOptions, SamplingParams, Usage
 
 
 def test_temperature_zero_makes_both_greedy_unless_the_predictor_is_told_otherwise() -> None:
@@ -49,6 +50,42 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_a_value_out_of_range_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(RequestError, match=name):
         SamplingParams(**{name: value})
+
+
+def test_bounds_cover_every_sampling_field() -> None:
+    assert BOUNDS.keys() == set(SamplingParams.__slots__)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_sampling_field_at_its_bounds_is_accepted(name: str) -> None:
+    for value in (BOUNDS[name].low, BOUNDS[name].high):
+        changes = {name: value} if name != "min_frames" else {name: value, "max_frames": 2**31 - 1}
+        assert getattr(SamplingParams(**changes), name) == value
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_sampling_field_beyond_its_bounds_is_refused_with_the_range(name: str) -> None:
+    low, high = BOUNDS[name].low, BOUNDS[name].high
+    beyond = [low - 1, high + 1] if name in WHOLE_NUMBERS else just_outside(low, high)
+    for value in beyond:
+        with pytest.raises(RequestError, match=f"{name} must be .*from .* to .*, not "):
+            SamplingParams(**{name: value})
+        with pytest.raises(RequestError, match=name):
+            SamplingParams().replace(**{name: value})
+
+
+def just_outside(low: float, high: float) -> list[float]:
+    nearest = [math.nextafter(low, 0), math.nextafter(high, math.inf)]
+    return [*nearest, 1e-40, 5e-324, -low, 3.4e38, 1e300, math.inf, math.nan]
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_zero_is_accepted_where_the_message_names_it(name: str) -> None:
+    if 0 in BOUNDS[name]:
+        assert getattr(SamplingParams(**{name: 0}), name) == 0
+    else:
+        with pytest.raises(RequestError, match="must be from"):
+            SamplingParams(**{name: 0})
 
 
 def test_real_time_is_audio_over_waiting() -> None:

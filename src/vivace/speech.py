@@ -21,17 +21,37 @@ LIVE_MODES: tuple[LiveMode, ...] = ("word", "sentence")
 SAMPLE_RATE = 24_000  # every released checkpoint speaks at this rate
 MAX_SEED = 2**63 - 1
 NUM_DRAWN_SEEDS = 2**53  # those we draw are whole numbers in JSON readers that know floats only
-MAX_TOP_K = 2**31 - 1
-FLOAT32_MAX = 3.4e38
 MIN_FRAMES = 2
-WHOLE_NUMBERS = {  # the least and the most, if there is one
-    "top_k": (0, MAX_TOP_K),
-    "predictor_top_k": (0, MAX_TOP_K),
-    "min_frames": (0, None),
-    "max_frames": (1, None),
-    "seed": (0, MAX_SEED),
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The smallest and the largest value of a number, both allowed."""
+
+    low: float
+    high: float
+    zero: str | None = None  # what 0 means, where 0 is allowed besides `low` to `high`
+
+    def __contains__(self, number: float) -> bool:
+        return self.low <= number <= self.high or (self.zero is not None and number == 0)
+
+    def __str__(self) -> str:
+        zero = "" if self.zero is None else f"0 ({self.zero}) or "
+        return f"{zero}from {_written(self.low)} to {_written(self.high)}"
+
+
+# With these bounds a score is at most 1e6 times a logit: finite in float32 and in bfloat16.
+BOUNDS = {
+    "temperature": Bounds(1e-5, 100.0, zero="greedy"),
+    "top_k": Bounds(0, 2**31 - 1),
+    "top_p": Bounds(1e-5, 1.0),
+    "repetition_penalty": Bounds(0.5, 10.0),
+    "min_frames": Bounds(0, 2**31 - 1),
+    "max_frames": Bounds(1, 2**31 - 1),
+    "seed": Bounds(0, MAX_SEED),
 }
-PROBABILITIES = {"top_p", "predictor_top_p"}
+BOUNDS |= {f"predictor_{name}": BOUNDS[name] for name in ("temperature", "top_k", "top_p")}
+WHOLE_NUMBERS = {"top_k", "predictor_top_k", "min_frames", "max_frames", "seed"}
 LANGUAGES = {
     "zh": "chinese", "en": "english", "fr": "french", "de": "german", "it": "italian",
     "ja": "japanese", "ko": "korean", "pt": "portuguese", "ru": "russian", "es": "spanish",
@@ -46,13 +66,14 @@ class SamplingParams:
 
     `temperature`, `top_k` and `top_p` shape codebook 0, which carries the words; the
     `predictor_` three shape the residual codebooks. A temperature of 0 is greedy, and
-    `temperature=0` alone makes both greedy.
+    `temperature=0` alone makes both greedy. `BOUNDS` has the range of every field; a value
+    outside it is a RequestError.
     """
 
     temperature: float = 0.9
     top_k: int = 50  # 0 keeps every code
     top_p: float = 1.0
-    repetition_penalty: float = 1.05  # codebook 0 only
+    repetition_penalty: float = 1.05  # codebook 0 only; 1 is none
     predictor_temperature: float | None = None  # None: greedy if the talker is, else 0.9
     predictor_top_k: int = 50
     predictor_top_p: float = 1.0
@@ -66,8 +87,6 @@ class SamplingParams:
         self._check()
 
     def _check(self) -> None:
-        if not self.repetition_penalty:
-            raise RequestError("repetition_penalty must be above 0; 1 is none")
         if self.min_frames > self.max_frames:
             if self.min_frames > MIN_FRAMES:
                 raise _too_few_frames(self.min_frames, self.max_frames)
@@ -76,7 +95,7 @@ class SamplingParams:
     def _settle(self, name: str, value: object) -> None:
         """Set it, as Python's own kind of number."""
         if value is not None or name not in OPTIONAL:
-            value = _convert(name, value)
+            value = as_sampling_number(name, value)
         object.__setattr__(self, name, value)
 
     @property
@@ -131,38 +150,25 @@ def as_whole_number(name: str, value: object) -> int:
     return int(value)
 
 
-def _convert(name: str, value: object) -> float:
-    if name in WHOLE_NUMBERS:
-        low, high = WHOLE_NUMBERS[name]
-        return _as_integer(name, value, low=low, high=high)
-    return _as_probability(name, value) if name in PROBABILITIES else _as_number(name, value)
+def as_sampling_number(name: str, value: object) -> float:
+    """The value of a sampling option as Python's own number; outside its bounds a RequestError."""
+    number = as_whole_number(name, value) if name in WHOLE_NUMBERS else _as_number(name, value)
+    if number not in BOUNDS[name]:
+        raise RequestError(f"{name} must be {BOUNDS[name]}, not {shown(value)}")
+    return number
 
 
 def _as_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):  # numpy's numbers are Real too
         raise RequestError(f"{name} must be a number, not {shown(value)}")
     try:
-        number = float(value)
+        return float(value)
     except OverflowError:
-        number = float("inf")
-    if not 0 <= number <= FLOAT32_MAX:
-        raise RequestError(f"{name} must be 0 or more and finite, not {shown(value)}")
-    return number
+        return float("inf")
 
 
-def _as_probability(name: str, value: object) -> float:
-    number = _as_number(name, value)
-    if not 0 < number <= 1:
-        raise RequestError(f"{name} must be above 0 and at most 1, not {shown(value)}")
-    return number
-
-
-def _as_integer(name: str, value: object, *, low: int, high: int | None) -> int:
-    number = as_whole_number(name, value)
-    if number < low or (high is not None and number > high):
-        bounds = f"{low} or more" if high is None else f"from {low} to {high}"
-        raise RequestError(f"{name} must be {bounds}, not {shown(number)}")
-    return number
+def _written(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def _too_few_frames(min_frames: int, max_frames: int) -> RequestError:

@@ -144,7 +144,7 @@ def test_a_named_pipe_gets_the_audio_as_it_comes(model: Path, tmp_path: Path) ->
         (["Hello.", "--json", "--voice=nobody"], 1, "UnknownVoiceError", "no voice named"),
         (["Hello.", "--json", "-o", "x.xyz"], 1, "AudioError", "cannot write 'x.xyz'"),
         (["Hello.", "--json", "--seed=one"], 2, "UsageError", "invalid int value"),
-        (["Hello.", "--json", "--top-p=7"], 1, "RequestError", "--top-p must be above 0"),
+        (["Hello.", "--json", "--top-p=7"], 1, "RequestError", "--top-p must be from 1e-05 to 1"),
         (["speakers", "--json", "--model=nowhere"], 1, "CheckpointError", "no folder 'nowhere'"),
     ],
 )

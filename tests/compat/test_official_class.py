@@ -19,7 +19,7 @@ from official_calls import GOLDEN, official_items
 from vivace.compat import Qwen3TTSModel, VoiceClonePromptItem
 from vivace.engine.stream import Stream
 from vivace.errors import TextTooLongError
-from vivace.speech import SamplingParams
+from vivace.speech import BOUNDS, SamplingParams
 
 GREEDY = {"do_sample": False, "subtalker_dosample": False, "max_new_tokens": 65}
 BRIEF = {**GREEDY, "max_new_tokens": 9}
@@ -312,6 +312,39 @@ def test_none_keeps_a_default_and_unknown_options_are_dropped(
         models["custom_voice"], monkeypatch, temperature=None, subtalker_top_k=7, unknown=1
     )
     assert (found.temperature, found.predictor_top_k) == (0.9, 7)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"temperature": 1e-7}, {"temperature": BOUNDS["temperature"].low}),
+        ({"temperature": 1e6}, {"temperature": BOUNDS["temperature"].high}),
+        ({"top_p": 0.0}, {"top_p": BOUNDS["top_p"].low}),
+        ({"top_k": 2**40}, {"top_k": BOUNDS["top_k"].high}),
+        ({"repetition_penalty": 0.01}, {"repetition_penalty": BOUNDS["repetition_penalty"].low}),
+        ({"repetition_penalty": 50.0}, {"repetition_penalty": BOUNDS["repetition_penalty"].high}),
+        ({"subtalker_temperature": 1e-7}, {"predictor_temperature": BOUNDS["temperature"].low}),
+        ({"subtalker_top_p": 0}, {"predictor_top_p": BOUNDS["top_p"].low}),
+    ],
+)
+def test_numbers_that_transformers_takes_are_moved_to_the_nearest_bound(
+    models: dict[str, Qwen3TTSModel],
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, float],
+    expected: dict[str, float],
+) -> None:
+    found = settings_of(models["custom_voice"], monkeypatch, **given)
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "given", [{"temperature": -1.0}, {"repetition_penalty": 0.0}, {"top_p": 1.5}, {"top_p": -0.1}]
+)
+def test_numbers_that_transformers_refuses_are_value_errors(
+    models: dict[str, Qwen3TTSModel], given: dict[str, float]
+) -> None:
+    with pytest.raises(ValueError, match=next(iter(given))):
+        models["custom_voice"].generate_custom_voice("Hm.", "ryan", **given)
 
 
 def test_speech_that_does_not_end_is_returned_with_a_warning(

@@ -156,10 +156,12 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     """One option for every field of SamplingParams."""
     group = parser.add_argument_group("sampling", "The checkpoint's own unless given.")
     group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same codes")
-    group.add_argument("--temperature", type=float, metavar="X", help="0 is greedy")
+    group.add_argument(
+        "--temperature", type=float, metavar="X", help="0 is greedy; else 1e-5 to 100"
+    )
     group.add_argument("--top-k", type=int, metavar="N", help="0 keeps every code")
-    group.add_argument("--top-p", type=float, metavar="X", help="above 0, at most 1")
-    group.add_argument("--repetition-penalty", type=float, metavar="X", help="1 is none")
+    group.add_argument("--top-p", type=float, metavar="X", help="1e-5 to 1")
+    group.add_argument("--repetition-penalty", type=float, metavar="X", help="0.5 to 10; 1 is none")
     group.add_argument(
         "--predictor-temperature", type=float, metavar="X", help="of the residual codebooks"
     )

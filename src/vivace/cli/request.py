@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from vivace.audio.speed import check_speed
 from vivace.cli.light import import_torch
 from vivace.cli.messages import LiveLine
 from vivace.errors import RequestError
-from vivace.speech import SamplingParams
+from vivace.speech import BOUNDS, SamplingParams
 from vivace.text.lexicon import Lexicon
 
 if TYPE_CHECKING:
@@ -25,7 +24,8 @@ def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The command line's options as keywords of `TTS.stream`."""
     check_speed(arguments.speed)
     sampling = _given(arguments, SAMPLING)
-    SamplingParams(max_frames=sys.maxsize).replace(**sampling)  # the model has its own maximum
+    most = int(BOUNDS["max_frames"].high)  # the model has its own maximum
+    SamplingParams(max_frames=most).replace(**sampling)
     if arguments.chunk_frames is not None and arguments.chunk_frames < 1:
         raise RequestError(f"chunk_frames must be 1 or more, not {arguments.chunk_frames}")
     return {

@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vivace.checkpoint import find_folder
+from vivace.speech import BOUNDS
 from vivace.tts import TTS
 
 LONG_BASE64 = 256  # a string longer than this, without path separators, is taken for base64
+MAX_FRAMES = BOUNDS["max_frames"].high
 # What the official class falls back to where neither the caller nor the checkpoint says otherwise.
 HARD_DEFAULTS: dict[str, Any] = {
     "do_sample": True,
@@ -107,13 +110,30 @@ def to_sampling(merged: Mapping[str, Any], max_frames: int | None) -> dict[str, 
         "predictor_top_k": merged["subtalker_top_k"],
         "predictor_top_p": merged["subtalker_top_p"],
     }
+    sampling = {name: _within_bounds(name, value) for name, value in sampling.items()}
     if merged.get("seed") is not None:
         sampling["seed"] = merged["seed"]
     if max_frames is not None:
-        sampling["max_frames"] = max(1, max_frames)
+        sampling["max_frames"] = _within_bounds("max_frames", max(1, max_frames))
     if merged.get("min_new_tokens") is not None:
-        sampling["min_frames"] = min(merged["min_new_tokens"], sampling.get("max_frames", 2**31))
+        most = sampling.get("max_frames", MAX_FRAMES)
+        sampling["min_frames"] = min(merged["min_new_tokens"], most)
     return sampling
+
+
+def _within_bounds(name: str, value: Any) -> Any:
+    """The nearest value that `SamplingParams` takes, for numbers that the official classes take.
+
+    They take every temperature and penalty above 0, every `top_k` and a `top_p` of 0. What they
+    refuse is left as it is, and refused by `SamplingParams`.
+    """
+    bounds, is_share = BOUNDS[name], name.endswith("top_p")
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number:
+        return value
+    if 0 < value < bounds.low or (is_share and value == 0):
+        return bounds.low
+    return bounds.high if value > bounds.high and not is_share else value
 
 
 def listed(value: Any) -> list[Any]:

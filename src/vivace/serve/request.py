@@ -8,22 +8,24 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     StringConstraints,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
+    field_validator,
 )
 
 from vivace.serve.bodies import decode_audio
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
-from vivace.speech import MAX_SEED, MAX_TOP_K, LiveMode, language_name, shown
+from vivace.speech import BOUNDS, LiveMode, as_sampling_number, language_name, shown
 
 TASKS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
-MAX_FRAMES = 2**31 - 1
 MAX_EMBEDDING = 8_192  # numbers
 MAX_LEXICON = 500  # entries
 SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")
@@ -37,15 +39,33 @@ class VoiceId(BaseModel):
     id: str
 
 
+NAME = {"type": "string", "minLength": 1, "pattern": r"\S"}
 NAMED = {  # spelt out, because OpenAPI resolves no reference inside a body
-    "anyOf": [
-        {"type": "string"},
-        {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
-    ]
+    "anyOf": [NAME, {"type": "object", "properties": {"id": NAME}, "required": ["id"]}]
 }
 Word = Annotated[str, StringConstraints(min_length=1, max_length=100)]
 Respelling = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-Named = Annotated[str | VoiceId, WithJsonSchema(NAMED)]
+
+
+def _check_name(named: str | VoiceId) -> str | VoiceId:
+    name = named.id if isinstance(named, VoiceId) else named
+    if not name.strip():
+        raise ValueError("the voice's name is empty; leave the field out for the default voice")
+    return named
+
+
+Named = Annotated[str | VoiceId, AfterValidator(_check_name), WithJsonSchema(NAMED)]
+
+
+def _sampling(option: str, note: str = "") -> Any:
+    """A field whose schema states the bounds of a sampling option."""
+    bounds = BOUNDS[option]
+    schema: dict[str, Any] = {}
+    if bounds.zero is not None:  # nothing between 0 and the smallest value
+        schema["not"] = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": bounds.low}
+    least = bounds.low if bounds.zero is None else 0
+    words = f"{note} {str(bounds).capitalize()}.".strip()
+    return Field(None, ge=least, le=bounds.high, description=words, json_schema_extra=schema)
 
 
 class SpeechRequest(BaseModel):
@@ -83,12 +103,18 @@ class SpeechRequest(BaseModel):
     ref_text: str | None = Field(None, description="What is said in it.")
     x_vector_only_mode: bool = Field(False, description="Clone without `ref_text`.")
     speaker_embedding: list[float] | None = Field(None, max_length=MAX_EMBEDDING)
-    seed: int | None = Field(None, ge=0, le=MAX_SEED)
-    max_new_tokens: int | None = Field(None, ge=1, le=MAX_FRAMES, description="Frames of 80 ms.")
-    temperature: float | None = Field(None, ge=0)
-    top_k: int | None = Field(None, ge=0, le=MAX_TOP_K)
-    top_p: float | None = Field(None, gt=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0)
+    seed: int | None = _sampling("seed")
+    max_new_tokens: int | None = _sampling("max_frames", "Frames of 80 ms.")
+    temperature: float | None = _sampling("temperature")
+    top_k: int | None = _sampling("top_k", "0 keeps every code.")
+    top_p: float | None = _sampling("top_p")
+    repetition_penalty: float | None = _sampling("repetition_penalty", "1 is none.")
+
+    @field_validator(*SAMPLING)
+    @classmethod
+    def _check_sampling(cls, value: float | None, info: ValidationInfo) -> float | None:
+        name = str(info.field_name)
+        return None if value is None else as_sampling_number(name, value)
 
     @classmethod
     def parse(cls, body: dict[str, Any], settings: ServeSettings) -> SpeechRequest:
@@ -183,6 +209,11 @@ def _refuse(error: ValidationError) -> RefusedError:
     param = str(first["loc"][0])
     if first["type"] == "missing" and len(first["loc"]) == 1:
         return RefusedError(f"{param} is missing", param=param, code="missing_field")
+    if first["type"] == "value_error":  # of a validator, which writes a whole message
+        message = first["msg"].removeprefix("Value error, ")
+        return RefusedError(
+            message if message.startswith(param) else f"{param}: {message}", param=param
+        )
     told = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
     if param in ("voice", "speaker"):
         told = 'it is a name or {"id": name}'

@@ -1,0 +1,44 @@
+"""Every sampling number of the command line, at its bounds and beyond."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from harness import Captured, say
+
+from vivace.speech import BOUNDS, WHOLE_NUMBERS
+
+TEXT = "Hello there."
+
+
+def flag(name: str, value: float) -> str:
+    return f"--{name.replace('_', '-')}={value}"
+
+
+@pytest.mark.parametrize("edge", ["low", "high"])
+def test_sampling_options_at_their_bounds_are_spoken(
+    tiny_folder: Path, tmp_path: Path, edge: str
+) -> None:
+    out = tmp_path / "out.wav"
+    values = {name: getattr(bounds, edge) for name, bounds in BOUNDS.items()}
+    values |= {} if edge == "low" else {"min_frames": 3, "max_frames": 3}  # else it takes years
+    options = [flag(name, value) for name, value in values.items()]
+    assert say(tiny_folder / "custom_voice", TEXT, "-o", out, *options) == 0
+    assert out.stat().st_size > 44
+
+
+@pytest.mark.parametrize("name", [*BOUNDS, "speed"])
+def test_sampling_option_beyond_its_bounds_is_refused_by_name(
+    tiny_folder: Path, tmp_path: Path, capsys: Captured, name: str
+) -> None:
+    low, high = (BOUNDS[name].low, BOUNDS[name].high) if name in BOUNDS else (0.25, 4.0)
+    beyond = [low - 1, high + 1]
+    if name not in WHOLE_NUMBERS:
+        beyond = [math.nextafter(low, 0), math.nextafter(high, math.inf), 1e-40]
+    out = tmp_path / "out.wav"
+    for value in beyond:
+        assert say(tiny_folder / "custom_voice", TEXT, "-o", out, flag(name, value)) == 1
+        assert f"{name.replace('_', '-')} must be " in capsys.readouterr().err
+    assert not out.exists()

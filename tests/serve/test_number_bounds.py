@@ -1,0 +1,106 @@
+"""Every number of a speech request, at its bounds and beyond, over HTTP and over a socket."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from talking import talking
+
+from vivace.serve.request import SpeechRequest
+from vivace.serve.settings import ServeSettings
+from vivace.speech import BOUNDS
+
+PATH = "/v1/audio/speech"
+OPTIONS = {"max_new_tokens": "max_frames"}  # a field's name in SamplingParams, where it differs
+# Beside a field, what makes its bounds possible: opus has no rate of 8 kHz bits at every rate.
+BESIDE: dict[str, dict[str, Any]] = {"bit_rate": {"response_format": "mp3"}}
+
+
+def find_numbers() -> dict[str, tuple[float, float, bool]]:
+    """The smallest and the largest value of every number, and whether it is whole."""
+    found = {}
+    for name, field in SpeechRequest.model_json_schema()["properties"].items():
+        for kind in field.get("anyOf", [field]):
+            if kind.get("type") in ("integer", "number"):
+                found[name] = (kind["minimum"], kind["maximum"], kind["type"] == "integer")
+    return found
+
+
+NUMBERS = find_numbers()
+
+
+def beyond(name: str) -> list[float]:
+    low, high, is_whole = NUMBERS[name]
+    if is_whole:
+        return [low - 1, high + 1, -(10**18), 10**18 * 10]
+    values = [math.nextafter(low, -1), math.nextafter(high, math.inf), -1.0, 1e30, 1e300]
+    bounds = BOUNDS.get(name)
+    if bounds is not None and bounds.zero is not None:
+        values.append(math.nextafter(bounds.low, 0))
+    if bounds is None or bounds.low > 0:
+        values += [1e-40, 5e-324]
+    return values
+
+
+def at_bounds(name: str) -> list[float]:
+    bounds = BOUNDS.get(OPTIONS.get(name, name))
+    return [*NUMBERS[name][:2], *([] if bounds is None else [bounds.low])]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    voices = tmp_path_factory.mktemp("voices")
+    backend = ScriptedSpeech(default=Plan(3))
+    with running(ServeSettings(port=0, voices=voices), backend.load) as server:
+        yield server
+
+
+def test_schema_bounds_every_number_of_a_request() -> None:
+    sampling = {"seed", "max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty"}
+    assert NUMBERS.keys() == sampling | {"speed", "sample_rate", "bit_rate"}
+    for name in sampling:
+        bounds = BOUNDS[OPTIONS.get(name, name)]
+        least = bounds.low if bounds.zero is None else 0
+        assert NUMBERS[name][:2] == (least, bounds.high)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_number_at_its_bounds_is_served_over_http(client: httpx.Client, name: str) -> None:
+    for value in at_bounds(name):
+        body = {"input": "Hello.", "response_format": "wav", **BESIDE.get(name, {}), name: value}
+        answer = client.post(PATH, json=body)
+        assert answer.status_code == 200, (value, answer.text)
+        assert len(answer.content) > 44
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_number_beyond_its_bounds_is_refused_over_http(client: httpx.Client, name: str) -> None:
+    for value in beyond(name):
+        answer = client.post(PATH, json={"input": "Hello.", name: value})
+        assert answer.status_code == 400, (value, answer.text)
+        assert answer.json()["error"]["param"] == name
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_number_at_its_bounds_is_served_over_a_socket(server: Running, name: str) -> None:
+    for value in at_bounds(name):
+        with talking(server) as talk:
+            talk.send("session.config", **{**BESIDE.get(name, {}), name: value})
+            messages = talk.speak("Hello.")
+        assert any(isinstance(message, bytes) for message in messages), (value, messages)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_number_beyond_its_bounds_is_refused_over_a_socket(server: Running, name: str) -> None:
+    with talking(server) as talk:
+        for value in beyond(name):
+            talk.send("session.config", **{name: value})
+            error = talk.read()
+            assert isinstance(error, dict)
+            assert (error["type"], error.get("param")) == ("error", name), value

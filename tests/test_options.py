@@ -91,15 +91,24 @@ def test_seeds_that_are_drawn_can_be_read_by_what_knows_floats_only(
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("sed", "did you mean seed"), ("xyz", "try one of: .*chunk_frames, clean")]
+    ("name", "hint"), [("sed", "did you mean seed"), ("xyz", "try one of: .*clean, .*guard")]
 )
-def test_an_unknown_option_is_refused_with_the_one_that_was_meant(
-    tts: TTS, name: str, hint: str
-) -> None:
+def test_unknown_option_is_refused_with_a_suggestion(tts: TTS, name: str, hint: str) -> None:
     options: dict[str, Any] = {name: 7}
     for ask in (tts.speak, tts.stream):
         with pytest.raises(RequestError, match=f"no option named {name}; {hint}"):
             ask(TEXT, **options)
+    with pytest.raises(RequestError, match=f"no option named {name}; {hint}"):
+        tts.dialogue([("vivian", TEXT)], **options)
+
+
+@pytest.mark.parametrize("name", ["chunk_frames", "wake"])
+def test_speak_refuses_options_that_only_streams_have(tts: TTS, name: str) -> None:
+    options: dict[str, Any] = {name: None}
+    with pytest.raises(RequestError, match=f"no option named {name}"):
+        tts.speak(TEXT, **options)
+    with pytest.raises(RequestError, match=f"no option named {name}"):
+        tts.speak([TEXT], **options)
 
 
 def test_a_tts_is_loaded_not_made() -> None:

@@ -112,15 +112,11 @@ class SamplingParams:
                 f"no sampling argument named {', '.join(unknown)}; "
                 f"try one of: {', '.join(sorted(self.__slots__))}"
             )
-        params = object.__new__(SamplingParams)
-        for name in self.__slots__:  # those of `self` are settled: every request comes here
-            if name in changes:
-                params._settle(name, changes[name])
-            else:
-                object.__setattr__(params, name, getattr(self, name))
+        kept = {name: getattr(self, name) for name in self.__slots__ if name not in changes}
+        params = SamplingParams(**kept, **changes)
         if params.temperature == 0 and "temperature" in changes:
-            params._settle("predictor_temperature", changes.get("predictor_temperature", 0.0))
-        params._check()
+            greedy = changes.get("predictor_temperature", 0.0)
+            params = dataclasses.replace(params, predictor_temperature=greedy)
         if changes.get("min_frames", 0) > params.max_frames:
             raise _too_few_frames(changes["min_frames"], params.max_frames)
         return params

@@ -6,11 +6,13 @@ with TTS.load("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice") as tts:
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+import typing
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,11 +27,17 @@ from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue, Timing
 from vivace.engine.async_stream import AsyncStream, Bells
-from vivace.engine.batch import BatchReport, check_item, speak_batch, speak_once
+from vivace.engine.batch import check_item, speak_batch, speak_once
 from vivace.engine.chunks import RAMP, TOGETHER, WHOLE, ChunkFrames
 from vivace.engine.engine import Engine
 from vivace.engine.loaded import LoadedCheckpoint, Parts
-from vivace.engine.options import SpeakOptions, StreamOptions, check_names
+from vivace.engine.options import (
+    SpeakOptions,
+    SpeechOptions,
+    StreamOptions,
+    check_names,
+    show_options,
+)
 from vivace.engine.progress import show_batch, show_progress
 from vivace.engine.scheduler import EngineLimits, Profile
 from vivace.engine.stream import Stream, Wake
@@ -155,10 +163,11 @@ class TTS(LoadedCheckpoint):
         log.info("loaded %r", tts)
         return tts
 
-    @overload
+    # `typing.overload`: jedi stops at a bare `overload`, which does not lead it to the options.
+    @typing.overload
     def speak(self, text: str | Iterator[str], **options: Unpack[SpeakOptions]) -> Audio: ...
 
-    @overload
+    @typing.overload
     def speak(
         self, text: list[str] | tuple[str, ...], **options: Unpack[SpeakOptions]
     ) -> list[Audio]: ...
@@ -200,17 +209,10 @@ class TTS(LoadedCheckpoint):
         would be alone with these options and this `seed`. If some fail the others are still made;
         then a BatchError has both. An iterator is one text, still being written.
         """
-        progress = options.pop("progress", False)
-        settled: dict[str, Any] = {"trim": True, "chunk_frames": WHOLE, **options}
+        check_names(options, SpeakOptions)
         if isinstance(text, (list, tuple)):
-            return self._speak_all(text, settled, show_batch if progress else None)
-        report = show_progress if progress else None
-        if isinstance(text, str):
-            audio = speak_once(partial(self._open, text, **settled), options, report)
-        else:  # a live text is gone when it was read
-            audio = self._open(text, **settled).collect(report)
-        log.info("spoke %s, %s", audio.usage, audio.finish_reason)
-        return audio
+            return self._speak_all(text, **options)
+        return self._speak_one(text, **options)
 
     def dialogue(
         self,
@@ -219,7 +221,8 @@ class TTS(LoadedCheckpoint):
         voices: Mapping[str, VoiceSource] | None = None,
         gap_s: float | None = None,
         overlap_s: float = 0.0,
-        **options: Unpack[SpeakOptions],
+        progress: bool = False,
+        **options: Unpack[SpeechOptions],
     ) -> Dialogue:
         """Say lines of (voice, text) as a conversation; all are made together, as a batch.
 
@@ -235,15 +238,28 @@ class TTS(LoadedCheckpoint):
         The result is an `Audio` with `lines`, `tracks` by speaker and `save_tracks`.
         """
         self._check_dialogue()
-        report = show_batch if options.pop("progress", False) else None
-        settled: dict[str, Any] = {"trim": True, "chunk_frames": WHOLE, **options}
+        check_names(options, SpeakOptions)
+        report = show_batch if progress else None
+        given, seed = set(options), _take_seed(options)
+        options.setdefault("trim", True)
+        options.update({"lexicon": _read_lexicon(options.get("lexicon"))})
+
+        def open_line(text: str, wake: Wake, **own: Any) -> Stream:
+            return self._open(text, wake=wake, chunk_frames=self._chunks, **own, **options)
+
         return make_dialogue(
             DialogueScript.of(lines, voices or {}),
             Timing(gap_s=gap_s, overlap_s=overlap_s),
-            settled,
+            seed,
             presets=self.speakers,
             get_voice=self.voice,
-            speak=lambda texts, name: self._speak_together(texts, settled, report, name),
+            speak=lambda texts, name: speak_batch(
+                [partial(open_line, check_item(text), **own) for text, own in texts],
+                given,
+                self.engine.num_together,
+                report,
+                name,
+            ),
         )
 
     def stream_dialogue(
@@ -262,16 +278,20 @@ class TTS(LoadedCheckpoint):
         self._check_dialogue()
         script = DialogueScript.of(lines, voices or {})
         timing = Timing(gap_s=gap_s, overlap_s=overlap_s)
-        settled: dict[str, Any] = {"trim": True, **options}
-        if settled.get("lexicon") is not None:
-            settled["lexicon"] = Lexicon.of(settled["lexicon"])  # a file is read once
+        seed = _take_seed(options)
+        options.setdefault("trim", True)
+        options.update({"lexicon": _read_lexicon(options.get("lexicon"))})
+
+        def open_line(text: str, **own: Any) -> Stream:
+            return self._open(text, **own, **options)
+
         return open_dialogue(
             script,
             timing,
-            settled,
+            seed,
             presets=self.speakers,
             get_voice=self.voice,
-            open_stream=self._open,
+            open_stream=open_line,
             sample_rate=self.sample_rate,
             looks_ahead=self.engine.num_together > 1,
         )
@@ -294,6 +314,7 @@ class TTS(LoadedCheckpoint):
         frames of 80 ms each chunk has (before `speed`): one number, or several, the last of which
         repeats.
         """
+        check_names(options, StreamOptions)
         return self._open(text, **options)
 
     def astream(
@@ -310,15 +331,11 @@ class TTS(LoadedCheckpoint):
         is_at_hand = voice is None or isinstance(voice, Voice) or voice in self.speakers
         is_at_hand &= isinstance(options.get("lexicon"), Lexicon | None)
         return AsyncStream(
-            partial(self._open_awake, source, **options),
+            lambda wake: self._open(source, wake=wake, **options),
             None if isinstance(source, str) else source,
             self._bells,
             is_slow=not is_at_hand or (isinstance(text, str) and len(text) > LONG_TEXT),
         )
-
-    def _open_awake(self, text: object, wake: Wake, **options: Any) -> Stream:
-        """A stream that is read in steps, and whose reader `wake` wakes."""
-        return self._open(text, wake=wake, **options)
 
     def _open(
         self,
@@ -342,7 +359,7 @@ class TTS(LoadedCheckpoint):
         wake: Wake | None = None,
         **sampling: Any,
     ) -> Stream:
-        check_names(sampling)
+        check_names(sampling, StreamOptions)
         return self.open(
             Request(
                 text=text if isinstance(text, str) else as_pieces(text),
@@ -358,39 +375,52 @@ class TTS(LoadedCheckpoint):
                 lexicons=self._settle_lexicons(lexicon),
                 trim=trim,
             ),
-            sampling,
             chunk_frames=chunk_frames,
             guard=guard,
             speed=speed,
             timings=timings,
             wake=wake,
+            **sampling,
         )
 
+    def _speak_one(
+        self,
+        text: str | Iterator[str],
+        *,
+        progress: bool = False,
+        trim: bool = True,
+        **options: Any,
+    ) -> Audio:
+        report = show_progress if progress else None
+
+        def open_stream() -> Stream:
+            return self._open(text, trim=trim, chunk_frames=WHOLE, **options)
+
+        if isinstance(text, str):
+            audio = speak_once(open_stream, options, report)
+        else:  # A live text can be read only once, so there is no second attempt.
+            audio = open_stream().collect(report)
+        log.info("spoke %s, %s", audio.usage, audio.finish_reason)
+        return audio
+
     def _speak_all(
-        self, texts: Sequence[str], options: dict[str, Any], report: BatchReport | None
+        self, texts: Sequence[str], *, progress: bool = False, trim: bool = True, **options: Any
     ) -> list[Audio]:
         if options.get("voice") is not None:
             options["voice"] = self.voice(options["voice"])  # a recording is enrolled once
-        return self._speak_together([(text, options) for text in texts], options, report)
+        options["lexicon"] = _read_lexicon(options.get("lexicon"))
 
-    def _speak_together(
-        self,
-        texts: Sequence[tuple[str, dict[str, Any]]],
-        options: dict[str, Any],  # that all of them have
-        report: BatchReport | None,
-        name: Callable[[int], str] = "text {} of the batch".format,
-    ) -> list[Audio]:
-        """Each text with its own options."""
-        engine = self.engine
-        shared: dict[str, Any] = {}
-        if engine.num_together > 1:
-            shared["chunk_frames"] = TOGETHER
-        if options.get("lexicon") is not None:
-            shared["lexicon"] = Lexicon.of(options["lexicon"])  # a file is read once
-        openers = [
-            partial(self._open_awake, check_item(text), **{**own, **shared}) for text, own in texts
-        ]
-        return speak_batch(openers, options, engine.num_together, report, name)
+        def open_text(text: str, wake: Wake) -> Stream:
+            return self._open(text, wake=wake, trim=trim, chunk_frames=self._chunks, **options)
+
+        openers = [partial(open_text, check_item(text)) for text in texts]
+        report = show_batch if progress else None
+        return speak_batch(openers, options, self.engine.num_together, report)
+
+    @property
+    def _chunks(self) -> ChunkFrames:
+        """How a text that is not streamed is made: in one chunk, or in turns with others."""
+        return TOGETHER if self.engine.num_together > 1 else WHOLE
 
     def clone(
         self,
@@ -456,3 +486,27 @@ class TTS(LoadedCheckpoint):
         if own is not None:
             own.check_languages(self.languages)
         return tuple(one for one in (own, self.lexicon) if one is not None)
+
+
+def _take_seed(options: SpeechOptions) -> object:
+    """Remove what each line of a dialogue has for itself, and return the seed of the first."""
+    if options.pop("voice", None) is not None:
+        raise RequestError("each line of a dialogue has its own voice; leave voice out")
+    return options.pop("seed", None)
+
+
+def _read_lexicon(lexicon: LexiconSource | None) -> Lexicon | None:
+    """Read a lexicon's file once for many texts."""
+    return None if lexicon is None else Lexicon.of(lexicon)
+
+
+OPTION_DEFAULTS = {
+    parameter.name: parameter.default
+    for parameter in inspect.signature(TTS._open).parameters.values()
+}
+WHOLE_DEFAULTS = {**OPTION_DEFAULTS, "trim": True, "progress": False}
+show_options(TTS.speak, SpeakOptions, WHOLE_DEFAULTS)
+show_options(TTS.stream, StreamOptions, OPTION_DEFAULTS)
+show_options(TTS.astream, StreamOptions, OPTION_DEFAULTS)
+show_options(TTS.dialogue, SpeechOptions, WHOLE_DEFAULTS, leave_out={"voice"})
+show_options(TTS.stream_dialogue, StreamOptions, WHOLE_DEFAULTS, leave_out={"voice"})

@@ -45,7 +45,7 @@ def request(
 
 def open_stream(tts: TTS, wanted: Request, sampling: Mapping[str, Any], **options: Any) -> Stream:
     """Use the caller's limit alone; without one, the runaway guard stops speech."""
-    return tts.open(wanted, sampling, guard="max_frames" not in sampling, **options)
+    return tts.open(wanted, guard="max_frames" not in sampling, **options, **sampling)
 
 
 def speak_together(

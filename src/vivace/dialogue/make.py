@@ -11,7 +11,7 @@ from vivace.dialogue.cast import find_cast
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.stream import DialogueStream, LineStream
 from vivace.dialogue.talk import Dialogue, Timing, arrange
-from vivace.errors import RequestError, TTSError
+from vivace.errors import TTSError
 from vivace.speech import MAX_SEED, as_whole_number
 from vivace.voices.find import VoiceSource
 from vivace.voices.voice import Voice
@@ -19,20 +19,20 @@ from vivace.voices.voice import Voice
 SEEDS_PER_LINE = 10_000  # from one line to the next; every utterance of a line takes one
 
 SpeakTogether = Callable[[list[tuple[str, dict[str, Any]]], Callable[[int], str]], list[Audio]]
-"""Makes audio of texts with their options; the function says what a text is called in errors."""
+"""Makes audio of texts with their own options; the function names a text in errors."""
 
 
 def make_dialogue(
     script: DialogueScript,
     timing: Timing,
-    options: dict[str, Any],
+    seed: object,
     *,
     presets: Collection[str],
     get_voice: Callable[[VoiceSource], str | Voice],
     speak: SpeakTogether,
 ) -> Dialogue:
     began = time.perf_counter()
-    speakers, texts = cast_lines(script, options, presets, get_voice)
+    speakers, texts = cast_lines(script, seed, presets, get_voice)
     audios = speak(texts, lambda number: script.lines[number].where)
     wall_s = time.perf_counter() - began
     return arrange(script.lines, speakers, audios, timing, wall_s=wall_s)
@@ -41,7 +41,7 @@ def make_dialogue(
 def open_dialogue(
     script: DialogueScript,
     timing: Timing,
-    options: dict[str, Any],
+    seed: object,
     *,
     presets: Collection[str],
     get_voice: Callable[[VoiceSource], str | Voice],
@@ -49,8 +49,8 @@ def open_dialogue(
     sample_rate: int,
     looks_ahead: bool,
 ) -> DialogueStream:
-    """`open_stream` takes a text and its options; every line is checked by opening it once."""
-    speakers, texts = cast_lines(script, options, presets, get_voice)
+    """`open_stream` takes a text and its own options; every line is checked by opening it once."""
+    speakers, texts = cast_lines(script, seed, presets, get_voice)
 
     def open_line(number: int) -> LineStream:
         text, own = texts[number]
@@ -74,24 +74,24 @@ def open_dialogue(
 
 def cast_lines(
     script: DialogueScript,
-    options: dict[str, Any],
+    seed: object,
     presets: Collection[str],
     get_voice: Callable[[VoiceSource], str | Voice],
 ) -> tuple[list[str], list[tuple[str, dict[str, Any]]]]:
-    """The speaker of each line, and its text and options; every voice is known then."""
-    if options.get("voice") is not None:
-        raise RequestError("each line of a dialogue has its own voice; leave voice out")
+    """The speaker of each line, and its text and own options; every voice is known then."""
     cast, speakers = find_cast(script, presets)
     voices = {name: get_voice(source) for name, source in cast.items()}
     return speakers, [
-        (line.text, _line_options(options, number, voices[speaker]))
+        (line.text, _line_options(seed, number, voices[speaker]))
         for number, (line, speaker) in enumerate(zip(script.lines, speakers, strict=True))
     ]
 
 
-def _line_options(options: dict[str, Any], number: int, voice: str | Voice) -> dict[str, Any]:
-    """With a seed that does not depend on the other lines."""
-    if not number or options.get("seed") is None:
-        return {**options, "voice": voice}
-    seed = as_whole_number("seed", options["seed"]) + SEEDS_PER_LINE * number
-    return {**options, "voice": voice, "seed": seed % (MAX_SEED + 1)}
+def _line_options(seed: object, number: int, voice: str | Voice) -> dict[str, Any]:
+    """The line's own options; its seed does not depend on the other lines."""
+    if seed is None:
+        return {"voice": voice}
+    if number:
+        seed = as_whole_number("seed", seed) + SEEDS_PER_LINE * number
+        seed %= MAX_SEED + 1
+    return {"voice": voice, "seed": seed}

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vivace.audio.clip import AudioChunk
 from vivace.engine.pieces import Wait
@@ -16,7 +16,10 @@ from vivace.engine.stream import Stream, Wake
 from vivace.engine.utterance import Turn
 from vivace.errors import StreamClosedError
 from vivace.script.request import Pieces
-from vivace.speech import FinishReason, Usage
+from vivace.speech import Usage
+
+if TYPE_CHECKING:
+    from vivace.speech import FinishReason  # jedi fails on a property whose Literal resolves
 
 MAX_PIECE = 1_000  # characters of a live text that are read at a time, between other tasks
 SETTLE_S = 0.25  # a writer who gives nothing for so long pauses: tokens come faster than this

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +14,6 @@ from vivace.engine.engine import Engine
 from vivace.engine.stream import Stream, StreamSettings, Wake
 from vivace.errors import ClosedError
 from vivace.model.codec import Codec
-from vivace.model.config import ModelType
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import AUTO_LANGUAGE
 from vivace.script.prompts import PromptWriter
@@ -26,6 +24,8 @@ from vivace.timing.timer import Timer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from vivace.model.config import ModelType  # jedi fails on a property whose Literal resolves
 
 
 class Parts(NamedTuple):
@@ -105,13 +105,13 @@ class LoadedCheckpoint:
     def open(
         self,
         request: Request,
-        sampling: Mapping[str, Any],
         *,
         chunk_frames: ChunkFrames = RAMP,
         guard: bool = True,
         speed: float = 1.0,
         timings: bool = False,
         wake: Wake | None = None,
+        **sampling: Any,
     ) -> Stream:
         """Open a stream for a ready-made request.
 
@@ -122,7 +122,7 @@ class LoadedCheckpoint:
         if timings and self._timer is None:
             self._timer = Timer(model)
         settings = StreamSettings(
-            sampling=self._settle_sampling(sampling),
+            sampling=self._settle_sampling(**sampling),
             sizes=chunk_sizes(chunk_frames),
             speed=speed,
             is_guarded=guard,
@@ -160,7 +160,7 @@ class LoadedCheckpoint:
         self._parts.engine.check_process()
         return self._parts
 
-    def _settle_sampling(self, changes: Mapping[str, Any]) -> SamplingParams:
+    def _settle_sampling(self, **changes: Any) -> SamplingParams:
         if changes.get("seed", self.sampling.seed) is None:
-            changes = {**changes, "seed": secrets.randbelow(NUM_DRAWN_SEEDS)}
+            changes["seed"] = secrets.randbelow(NUM_DRAWN_SEEDS)
         return self.sampling.replace(**changes)

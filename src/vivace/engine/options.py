@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Container, Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any, get_type_hints
 
 from vivace.engine.chunks import ChunkFrames
 from vivace.errors import RequestError
@@ -40,10 +42,41 @@ class StreamOptions(SpeechOptions, total=False):
     chunk_frames: ChunkFrames
 
 
-def check_names(sampling: Iterable[str]) -> None:
-    """A name that is no option is a RequestError; `sampling` is what only sampling may know."""
-    if unknown := sorted(set(sampling) - SamplingOptions.__annotations__.keys()):
-        known = sorted(StreamOptions.__annotations__)
+class CheckpointDefault:
+    """The default of a sampling option in a signature: the value that the checkpoint gives."""
+
+    def __repr__(self) -> str:
+        return "checkpoint default"
+
+
+def check_names(given: Iterable[str], options: type[SpeechOptions]) -> None:
+    """Raise RequestError for names that are no key of `options`."""
+    if unknown := sorted(set(given) - options.__annotations__.keys()):
+        known = sorted(options.__annotations__)
         near = [word for name in unknown for word in get_close_matches(name, known, 1)]
         hint = f"did you mean {near[0]}?" if near else f"try one of: {', '.join(known)}"
         raise RequestError(f"no option named {', '.join(unknown)}; {hint}")
+
+
+def show_options(
+    method: Callable[..., Any],
+    options: type[SpeechOptions],
+    defaults: Mapping[str, object],
+    *,
+    leave_out: Container[str] = (),
+) -> None:
+    """Let `inspect.signature`, `help` and completion show each option instead of `**options`."""
+    signature = inspect.signature(method)
+    own = [one for one in signature.parameters.values() if one.kind != one.VAR_KEYWORD]
+    shown = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(name, CheckpointDefault()),
+            annotation=annotation,
+        )
+        for name, annotation in get_type_hints(options).items()
+        if name not in leave_out
+    ]
+    shown.sort(key=lambda one: one.name in SamplingOptions.__annotations__)
+    method.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]

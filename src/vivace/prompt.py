@@ -6,6 +6,7 @@ Pure integers: built without weights, printable as a table.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
@@ -44,9 +45,33 @@ class Prompt:
     reference: NDArray[np.int64] | None = None  # decoded by the codec before the first frame
     num_shared_rows: int = 0  # the first rows, which come before any of the request's own text
     own_row: int = 0  # where its own text begins, in the rows and the trailing ids after them
+    num_own_ids: int = 0  # of its own text, as far as it is known
+    end_id: int = 0  # the text id after the last of the text
 
     def __len__(self) -> int:
         return len(self.text_ids)
+
+    def continued(
+        self, codes: NDArray[np.int64], later_ids: Sequence[int], *, is_complete: bool
+    ) -> Prompt:
+        """The prompt that goes on after frames of this one: [frames, codebooks].
+
+        `later_ids` is text that was appended since, and `is_complete` whether that was all.
+        """
+        has_end = is_complete and not self.is_complete
+        track = [*self.trailing_ids, *later_ids, *[self.end_id] * has_end]
+        beside = (*track, *[self.pad_id] * len(codes))[: len(codes)]
+        spoken = [codes] if self.reference is None else [self.reference, codes]
+        return dataclasses.replace(
+            self,
+            text_ids=(*self.text_ids, *beside),
+            codes=np.concatenate([self.codes, codes]),
+            labels=(*self.labels, *(f"frame {index}" for index in range(len(codes)))),
+            trailing_ids=tuple(track[len(codes) :]),
+            is_complete=is_complete,
+            num_own_ids=self.num_own_ids + len(later_ids),
+            reference=np.concatenate(spoken),
+        )
 
     def __str__(self) -> str:
         lines = [f"{'row':>4}  {'text':>7}  {'codes':<24}  what"]
@@ -87,7 +112,7 @@ def build_prompt(
         rows.add_whole_text(text_ids)
     else:
         rows.add_first_text(text_ids)
-    return rows.build()
+    return rows.build(len(text_ids))
 
 
 def language_id(config: TalkerConfig, language: str, preset: str | None) -> int | None:
@@ -200,7 +225,7 @@ class _Rows:
             self.add([text_id], NO_CODE, f"reference {index}")
         self.trailing = spoken[num_rows:]
 
-    def build(self) -> Prompt:
+    def build(self, num_own_ids: int) -> Prompt:
         return Prompt(
             text_ids=tuple(self.text),
             codes=self._codes(),
@@ -212,6 +237,8 @@ class _Rows:
             reference=self.reference,
             num_shared_rows=min(self.num_shared, len(self.text)),
             own_row=self.num_shared,
+            num_own_ids=num_own_ids,
+            end_id=self.config.tts_eos_token_id,
         )
 
     def _codes(self) -> NDArray[np.int64]:

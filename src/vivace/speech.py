@@ -209,6 +209,9 @@ class Usage:
     wall_s: float
     seed: int  # the one that was used: give it again to get the same codes
     first_audio_ms: float | None = None  # from the call to the first samples
+    completeness: float | None = None  # share of words spoken as they should; None: not known
+    missing_words: tuple[str, ...] = ()  # that were not spoken
+    retries: int = 0  # parts that were spoken wrongly and then again
 
     @property
     def times_real_time(self) -> float:

@@ -377,6 +377,7 @@ class TTS(LoadedCheckpoint):
             ),
             chunk_frames=chunk_frames,
             guard=guard,
+            check_words=guard,
             speed=speed,
             timings=timings,
             wake=wake,

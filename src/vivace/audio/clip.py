@@ -36,6 +36,16 @@ class Audio:
     def duration_s(self) -> float:
         return len(self.samples) / self.sample_rate
 
+    @property
+    def completeness(self) -> float | None:
+        """Share of words that were spoken with a plausible duration; None where it is not known."""
+        return self.usage.completeness
+
+    @property
+    def missing_words(self) -> tuple[str, ...]:
+        """Words of the text that were not spoken, as they were given to the voice."""
+        return self.usage.missing_words
+
     def save(self, path: str | Path) -> Path:
         """Write the samples to a file; its extension picks the format (.wav, .flac, .mp3, …)."""
         return write_audio(path, self.samples, self.sample_rate)

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vivace.model.config import Head
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
 
@@ -31,6 +32,10 @@ Samples = NDArray[np.float32]
 
 Admission = tuple[Prompt, SamplingParams]
 
+Places = Sequence[tuple[int, float]]
+"""For each frame, the id of the slot's own text with the most attention (-1: not known), and the
+share of attention that the whole text has. Of the head given to `Backend.watch`."""
+
 Loudness = NDArray[np.float32]
 """The root mean square of each frame; not finite where a sample is not."""
 
@@ -42,17 +47,26 @@ class Frames:
     codes: NDArray[np.int64]  # [slots, most frames made, codebooks]; valid up to lengths
     lengths: tuple[int, ...]
     status: tuple[SlotStatus, ...]
+    places: tuple[Places, ...] | None = None  # a row per slot; None: no head is watched
 
     def of(self, row: int) -> NDArray[np.int64]:
         """The frames of one row: [length, codebooks]."""
         return self.codes[row, : self.lengths[row]]
 
+    def places_of(self, row: int) -> Places:
+        """The places of one row; empty where no head is watched."""
+        return self.places[row] if self.places is not None else ()
+
     def take(self, rows: Sequence[int]) -> Frames:
         """These rows alone."""
         if len(rows) == len(self.lengths):
             return self
-        lengths = tuple(self.lengths[row] for row in rows)
-        return Frames(self.codes[list(rows)], lengths, tuple(self.status[row] for row in rows))
+        return Frames(
+            self.codes[list(rows)],
+            tuple(self.lengths[row] for row in rows),
+            tuple(self.status[row] for row in rows),
+            None if self.places is None else tuple(self.places[row] for row in rows),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +95,7 @@ class Backend(Protocol):
     name: str
     max_streams: int  # slots at once
     shares_work: bool  # a batched step costs little more than one slot's, also during a render
+    watched: Head | None  # the attention head whose places are reported
 
     def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
         """Prefill prompts into free slots, in one batch; each gives its slot or its error.
@@ -108,6 +123,9 @@ class Backend(Protocol):
     def release(self, slot: Slot) -> None:
         """Free the slot; its handle is no longer valid."""
 
+    def watch(self, head: Head) -> None:
+        """Report this head's attention as `Frames.places`, for slots admitted from now on."""
+
     def warmup(self) -> None:
         """Compile and capture what requests need, so that the first is as fast as later ones."""
 
@@ -120,6 +138,8 @@ class Backend(Protocol):
 
 class Immediate(ABC):
     """Mixin for a synchronous backend: `start_step` and `start_render` do all the work."""
+
+    watched: Head | None = None
 
     @abstractmethod
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
@@ -136,6 +156,9 @@ class Immediate(ABC):
     @abstractmethod
     def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
         """The samples of frames."""
+
+    def watch(self, head: Head) -> None:  # noqa: B027
+        """A backend that reports no places ignores it."""
 
     def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
         slots: list[Slot | Exception] = []

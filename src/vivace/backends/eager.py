@@ -20,6 +20,7 @@ from vivace.backends.sizes import module_bytes
 from vivace.errors import BackendError
 from vivace.model.cache import KeyValueCache
 from vivace.model.codec import Codec
+from vivace.model.config import Head
 from vivace.model.conv import CausalState
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
@@ -47,6 +48,8 @@ class EagerBackend(Immediate):
         self.max_streams = max_streams or MAX_STREAMS
         self._slots: dict[Slot, SlotState] = {}
         self._next_slot = 0
+        timing = model.config.timing_config
+        self.watched = timing.followed if timing else None
         with torch.inference_mode():
             self._maker = FrameMaker(model, self._pass_rows)
 
@@ -76,6 +79,8 @@ class EagerBackend(Immediate):
             texts=self._text_vectors(prompt.trailing_ids),
             is_complete=prompt.is_complete,
             codec_state=self._warm_codec(prompt),
+            own_rows=range(prompt.own_row, prompt.own_row + prompt.num_own_ids),
+            head=self.watched,
         )
         return slot
 
@@ -87,6 +92,7 @@ class EagerBackend(Immediate):
         ids = [*text_ids, self.model.config.tts_eos_token_id] if is_last else text_ids
         state.texts += self._text_vectors(ids)
         state.is_complete = is_last
+        state.own_rows = range(state.own_rows.start, state.own_rows.stop + len(text_ids))
 
     @torch.inference_mode()
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
@@ -95,7 +101,7 @@ class EagerBackend(Immediate):
             self._maker.run(states[start : start + self._pass_rows], num_frames)
         frames = _gather(states, self.model.config.talker_config.num_code_groups)
         for state in states:
-            state.codes = []
+            state.codes, state.places = [], []
         return frames
 
     @torch.inference_mode()
@@ -109,6 +115,9 @@ class EagerBackend(Immediate):
     def release(self, slot: Slot) -> None:
         self._state(slot)
         del self._slots[slot]
+
+    def watch(self, head: Head) -> None:
+        self.watched = head
 
     def warmup(self) -> None:
         """Nothing is compiled or captured."""
@@ -162,4 +171,7 @@ def _gather(states: Sequence[SlotState], num_groups: int) -> Frames:
     for row, state in enumerate(states):
         if state.codes:
             codes[row, : lengths[row]] = torch.stack(state.codes).cpu().numpy()
-    return Frames(codes, lengths, tuple(state.status for state in states))
+    places = None
+    if any(state.head is not None for state in states):
+        places = tuple(state.places for state in states)
+    return Frames(codes, lengths, tuple(state.status for state in states), places)

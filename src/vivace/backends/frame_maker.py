@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from vivace.backends.base import SlotStatus
-from vivace.model.cache import KeyValueCache, RaggedCaches
+from vivace.model.cache import NO_PLACE, KeyValueCache, RaggedCaches, WatchedCache
+from vivace.model.config import Head
 from vivace.model.conv import CausalState
 from vivace.model.row import RowStack
 from vivace.model.talker import Qwen3TTS, Talker
@@ -35,10 +36,21 @@ class SlotState:
     texts: list[Tensor]  # text embeddings still to be fed, one per frame: [1, 1, hidden]
     is_complete: bool
     codec_state: CausalState
+    own_rows: range = range(0)  # of the request's own text
+    head: Head | None = None  # the watched one
     num_frames: int = 0
     code_sum: Tensor | None = None  # the last frame's embeddings, not yet read by the talker
     status: SlotStatus = "running"
     codes: list[Tensor] = field(default_factory=list)  # of the current step
+    place: tuple[int, float] = NO_PLACE  # of the frame that comes next
+    places: list[tuple[int, float]] = field(default_factory=list)  # of the current step
+
+    @property
+    def attend(self) -> KeyValueCache | WatchedCache:
+        """The cache, watched if a head is."""
+        if self.head is None:
+            return self.cache
+        return WatchedCache(self.cache, self.head, self.own_rows)
 
     def can_go_on(self) -> bool:
         """Whether the next frame can be made: it needs a text id, unless the text is complete or
@@ -150,17 +162,19 @@ class FrameMaker:
             if state.code_sum is not None
         ]
         if self._row_talker is not None:
-            [only], cache = states, states[0].cache
-            x = self._row_talker(rows[0].view(-1), cache.length, cache)
+            [only], attend = states, states[0].attend
+            x = self._row_talker(rows[0].view(-1), only.cache.length, attend)
             only.hidden, only.code_sum = x.view(1, 1, -1), None
+            only.place = _place(attend)
             return
         positions = [state.cache.length for state in states]
         x = self._stack(rows)
         rope = self._talker.rope.rows(positions + [0] * (self._num_rows - len(rows)), x)
-        hidden = self._talker(x, rope, RaggedCaches([state.cache for state in states]))
-        for row, state in enumerate(states):
+        attends = [state.attend for state in states]
+        hidden = self._talker(x, rope, RaggedCaches(attends))
+        for row, (state, attend) in enumerate(zip(states, attends, strict=True)):
             state.hidden = hidden[row : row + 1]
-            state.code_sum = None
+            state.code_sum, state.place = None, _place(attend)
 
     def _draw_first(
         self, states: Sequence[SlotState], hidden: Tensor, draws: _Draws, frame: int
@@ -241,9 +255,14 @@ def bans(model: Qwen3TTS) -> tuple[Tensor, Tensor]:
     return late, early
 
 
+def _place(attend: KeyValueCache | WatchedCache) -> tuple[int, float]:
+    return attend.place if isinstance(attend, WatchedCache) else NO_PLACE
+
+
 def _keep(state: SlotState, first: int, codes: Tensor, code_sum: Tensor) -> None:
     state.history[:, first] = True
     state.codes.append(codes)
+    state.places.append(state.place)
     state.code_sum = code_sum
     state.num_frames += 1
     if state.num_frames >= state.max_frames:

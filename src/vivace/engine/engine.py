@@ -26,7 +26,7 @@ from vivace.device import is_context_lost, use_threads
 from vivace.engine.pipeline import Pipeline, Spent, describe
 from vivace.engine.scheduler import EngineLimits, Load, Plan, Scheduler
 from vivace.engine.thread import Mail, start_thread
-from vivace.engine.utterance import Turn, Utterance
+from vivace.engine.utterance import State, Turn, Utterance
 from vivace.engine.wait import WaitEstimator
 from vivace.errors import EngineError, QueueFullError
 
@@ -292,12 +292,15 @@ class Engine:
         return [*self._scheduler.running, *self._scheduler.queue]
 
     def _extend(self, utterance: Utterance, text_ids: Sequence[int], is_last: bool) -> None:
-        if utterance.slot is None or utterance.is_over:
+        if utterance.is_over:
+            return
+        if utterance.slot is None:  # it waits for another slot, whose prompt will have the text
+            utterance.extend(text_ids, is_last)
             return
         self._scheduler.resume(utterance)
         try:
             self.backend.extend(utterance.slot, text_ids, is_last)
-            utterance.extend(len(text_ids), is_last)
+            utterance.extend(text_ids, is_last)
         except BaseException as fault:
             self._settle(fault, [utterance])
 
@@ -357,7 +360,11 @@ class Engine:
         while self._returned:
             self._scheduler.resume(self._returned.popleft())
         for one in (*self._scheduler.active, *self._scheduler.queue):
-            if one.is_over:
+            if one.state is State.RETRYING:
+                self._release(one)
+                one.queue(time.perf_counter())
+                self._scheduler.requeue(one)
+            elif one.is_over:
                 if one.slot is not None:
                     is_complete = one.finish_reason == "stop"
                     held_s = time.perf_counter() - one.since

@@ -10,6 +10,7 @@ import torch
 
 from vivace.checkpoint import Checkpoint
 from vivace.engine.chunks import RAMP, ChunkFrames, chunk_sizes
+from vivace.engine.completeness import IdMarker
 from vivace.engine.engine import Engine
 from vivace.engine.stream import Stream, StreamSettings, Wake
 from vivace.errors import ClosedError
@@ -41,10 +42,12 @@ class LoadedCheckpoint:
     _writer: PromptWriter
     _parts: Parts | None  # None: closed
     _timer: Timer | None  # of words, once they are asked for
+    _marker: IdMarker
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: TextTokenizer, parts: Parts) -> None:
         self.checkpoint = checkpoint
         self._writer = PromptWriter(checkpoint.config, tokenizer)
+        self._marker = IdMarker(tokenizer)
         self._parts, self._timer = parts, None
 
     @property
@@ -110,6 +113,7 @@ class LoadedCheckpoint:
         guard: bool = True,
         speed: float = 1.0,
         timings: bool = False,
+        check_words: bool = False,
         wake: Wake | None = None,
         **sampling: Any,
     ) -> Stream:
@@ -130,7 +134,10 @@ class LoadedCheckpoint:
         )
         config = self.checkpoint.codec_config
         timer = self._timer if timings else None
-        return Stream(engine, self._writer, config, request, settings, wake=wake, timer=timer)
+        marker = self._marker if check_words else None
+        return Stream(
+            engine, self._writer, config, request, settings, wake=wake, timer=timer, marker=marker
+        )
 
     def warmup(self) -> None:
         """Compile and capture what the first request would otherwise wait for."""

@@ -28,12 +28,14 @@ class Spent:
 @dataclass(frozen=True, slots=True, eq=False)
 class FramesInFlight:
     utterances: Sequence[Utterance]
+    slots: Sequence[Slot]  # when the frames were started; an utterance may have another since
     wait: Callable[[], Frames]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplesInFlight:
     utterances: Sequence[Utterance]
+    slots: Sequence[Slot]
     frames: Frames
     wait: Callable[[], Rendered]
 
@@ -111,7 +113,7 @@ class Pipeline:
             if isinstance(slot, BackendFullError):
                 self._refused.append(one)
             elif isinstance(slot, Exception):
-                one.fail(_as_refusal(slot))
+                one.refuse(_as_refusal(slot))
             else:
                 one.admit(slot, began)
                 one.admit_ms = 1000 * seconds
@@ -119,8 +121,9 @@ class Pipeline:
     def _start(self, utterances: Sequence[Utterance], num_frames: int) -> None:
         self._at_risk = utterances
         with self._clock("step_s"):
-            wait = self._backend.start_step(_slots(utterances), num_frames)
-        self._frames = FramesInFlight(utterances, wait)
+            slots = _slots(utterances)
+            wait = self._backend.start_step(slots, num_frames)
+        self._frames = FramesInFlight(utterances, slots, wait)
 
     def _collect(self, flight: FramesInFlight) -> None:
         """Wait for frames and start rendering them."""
@@ -128,16 +131,18 @@ class Pipeline:
         with self._clock("step_s"):
             frames = flight.wait()
         self._frames = None
-        rows = [row for row, one in enumerate(flight.utterances) if one.slot is not None]
+        pairs = zip(flight.utterances, flight.slots, strict=True)
+        rows = [row for row, (one, slot) in enumerate(pairs) if one.slot == slot]
         utterances, frames = [flight.utterances[row] for row in rows], frames.take(rows)
         for one, count, status in zip(utterances, frames.lengths, frames.status, strict=True):
             one.make(count, status)
             if not count and status == "running":
                 self._starved.append(one)
         if utterances:
+            slots = _slots(utterances)
             with self._clock("render_s"):
-                wait = self._backend.start_render(_slots(utterances), frames)
-            self._samples = SamplesInFlight(utterances, frames, wait)
+                wait = self._backend.start_render(slots, frames)
+            self._samples = SamplesInFlight(utterances, slots, frames, wait)
 
     def _deliver(self, flight: SamplesInFlight) -> None:
         """Wait for samples and hand them out."""
@@ -147,7 +152,14 @@ class Pipeline:
         self._samples = None
         frames = flight.frames
         for row, one in enumerate(flight.utterances):
-            one.receive(frames.of(row), sound.samples[row], sound.loudness[row], frames.status[row])
+            if one.slot in (None, flight.slots[row]):
+                one.receive(
+                    frames.of(row),
+                    sound.samples[row],
+                    sound.loudness[row],
+                    frames.status[row],
+                    frames.places_of(row),
+                )
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:

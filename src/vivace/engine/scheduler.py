@@ -117,6 +117,13 @@ class Scheduler:
         self._is_full = self._is_full or bool(refused)
         self._starved = [*self._starved, *starved]
 
+    def requeue(self, utterance: Utterance) -> None:
+        """Admit a running utterance again, before all that wait."""
+        self.running.remove(utterance)
+        if utterance in self.active:
+            self.active.remove(utterance)
+        self.queue.appendleft(utterance)
+
     def pause_unread(self) -> None:
         """Leave out the active whose readers are away, until `resume`."""
         for one in tuple(self.active):
@@ -143,7 +150,7 @@ class Scheduler:
         """
         admitted = tuple(self._admit())
         active = [one for one in self.active if one not in self._starved]
-        missing = [one for one in active if self._num_missing(one)]
+        missing = [one for one in active if one.num_missing]
         if not missing and not is_rendering:
             return Plan(admitted)
         if missing and not self.shares_work:
@@ -170,23 +177,17 @@ class Scheduler:
             num_frames = min(num_frames, MAX_WHILE_OTHERS_WAIT)
         return Plan(admitted, (one,), num_frames)
 
-    def _num_missing(self, utterance: Utterance) -> int:
-        """Of one that is admitted in this turn, all that its reader wants."""
-        if utterance.state is State.QUEUED:
-            return utterance.num_wanted
-        return utterance.num_missing
-
     def _has_slot(self) -> bool:
         return len(self.running) < self.num_slots and not (self._is_full and self.running)
 
     def _num_frames(self, missing: Sequence[Utterance], batch: Sequence[Utterance]) -> int:
         """As many as delay no first audio and let no audio underrun."""
         pace = PACES[self.limits.profile]
-        most = min(max(self._num_missing(one), one.num_made) for one in batch)
-        new = [self._num_missing(one) for one in missing if not one.num_rendered]
+        most = min(max(one.num_missing, one.num_made) for one in batch)
+        new = [one.num_missing for one in missing if not one.num_rendered]
         if new:
             return min(*new, most, pace.max_frames)
-        fewest = min((self._num_missing(one) for one in missing), default=1)
+        fewest = min((one.num_missing for one in missing), default=1)
         wanted = max(fewest, pace.min_frames if self.shares_work else 1)
         return min(wanted, most, pace.max_frames)
 
@@ -196,6 +197,6 @@ class Scheduler:
 
     def _batch(self, active: Sequence[Utterance]) -> list[Utterance]:
         """Those whose readers wait, and those whose readers will be back soon."""
-        batch = [one for one in active if self._num_missing(one) or self._may_run_ahead(one)]
+        batch = [one for one in active if one.num_missing or self._may_run_ahead(one)]
         # First audio that is being rendered has the device to itself, unless a reader waits.
-        return batch if any(self._num_missing(one) or one.num_rendered for one in batch) else []
+        return batch if any(one.num_missing or one.num_rendered for one in batch) else []

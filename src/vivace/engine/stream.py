@@ -8,13 +8,16 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequen
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.engine.assemble import Assembler
+from vivace.engine.completeness import IdMarker, SpokenWords
 from vivace.engine.engine import Engine
+from vivace.engine.follower import TextFollower
 from vivace.engine.pieces import Wait, drop_leak, read_pieces
 from vivace.engine.timings import StreamTimings, UtteranceTimings
 from vivace.engine.utterance import Piece, Turn, Utterance
@@ -59,6 +62,7 @@ class Stream(Iterator[AudioChunk]):
         *,
         wake: Wake | None = None,  # None: it is read as an iterator
         timer: Timer | None = None,  # of words, if they are asked for
+        marker: IdMarker | None = None,  # of words, if the speech is checked to be complete
     ) -> None:
         if wake is None and isinstance(request.text, AsyncIterator):
             raise RequestError("an async iterator of text is for astream; give stream an iterator")
@@ -85,7 +89,9 @@ class Stream(Iterator[AudioChunk]):
         self._pid = os.getpid()
         self._is_reading, self._is_stepping = Lock(), Lock()
         self._utterance: Utterance | None = None  # that is being spoken
-        self._num_frames = self._num_text_ids = 0
+        self._num_frames = self._num_text_ids = self._num_retries = 0
+        self._marker = marker if engine.backend.watched is not None else None
+        self._spoken_words = SpokenWords(writer.tokenizer)
         self._is_cancelled = self._is_closed = False
         self._is_cut = False  # by a limit, before the end of the text
         self._reason: FinishReason = "stop"
@@ -207,6 +213,9 @@ class Stream(Iterator[AudioChunk]):
             wall_s=self._made.wall_s,
             seed=self._settings.sampling.seed or 0,
             first_audio_ms=self._made.first_audio_ms,
+            completeness=self._spoken_words.completeness,
+            missing_words=self._spoken_words.missing,
+            retries=self._num_retries,
         )
 
     # -- closing -----------------------------------------------------------------------------
@@ -298,7 +307,7 @@ class Stream(Iterator[AudioChunk]):
                 yield chunk
         finally:
             self._engine.cancel(utterance)
-            self._count(utterance)
+            self._count(utterance, line)
         is_live = not isinstance(self._request.text, str)
         if not self._writer.continues or is_live or utterance.finish_reason != "stop":
             return None
@@ -322,10 +331,18 @@ class Stream(Iterator[AudioChunk]):
             has_budget=settings.is_guarded and not settings.is_limited,
             is_continued=self.num_utterances > 0,
             on_turn=self.on_turn,
+            **self._following(ids, is_complete=line.is_complete),
         )
         if self._is_cancelled:  # it may be set at any time, and is never unset
             utterance.cancel()
         return utterance, leak
+
+    def _following(self, ids: Sequence[int], *, is_complete: bool) -> dict[str, Any]:
+        """What an utterance needs to be checked for missing words."""
+        if self._marker is None:
+            return {}
+        follower = TextFollower(self._marker.mark(ids), is_complete=is_complete)
+        return {"follower": follower, "mark_ids": self._marker.mark}
 
     def _next_sampling(self) -> SamplingParams:
         """With the seed and the limits of the next utterance."""
@@ -348,13 +365,15 @@ class Stream(Iterator[AudioChunk]):
         )
         return dataclasses.replace(chunk, words=words)
 
-    def _count(self, utterance: Utterance) -> None:
+    def _count(self, utterance: Utterance, line: Line) -> None:
         self._utterance = None
         self.num_utterances += 1
         if self._num_frames_left is not None:
             self._num_frames_left -= utterance.num_read
         self._num_frames += utterance.num_read
         self._num_text_ids += utterance.num_text_ids
+        self._num_retries += utterance.num_retries
+        self._spoken_words.add(line.text, utterance.follower)
         self.is_runaway |= utterance.finish_reason == "stall" or utterance.is_over_budget
 
     def _as_chunk(self, piece: Piece, utterance: Utterance, line: Line) -> AudioChunk:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeVar
@@ -12,19 +12,25 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.backends.base import Admission, Loudness, Samples, Slot, SlotStatus
+from vivace.backends.base import Admission, Loudness, Places, Samples, Slot, SlotStatus
+from vivace.engine.follower import Fault, TextFollower, TextId, num_needed, num_settled
 from vivace.engine.guard import SILENCE, StallDetector, frame_budget
 from vivace.errors import NumericError
 from vivace.prompt import Prompt
-from vivace.speech import FinishReason, SamplingParams
+from vivace.speech import MAX_SEED, FinishReason, SamplingParams
 
 T = TypeVar("T", bound=np.generic)
+MarkIds = Callable[[Sequence[int]], Iterable[TextId]]
+MAX_RETRIES = 3  # of one utterance
+MAX_MASKED_FRAMES = 25  # in which the end of speech is not drawn after an early end
+RETRY_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of retries
 
 
 class State(Enum):
     QUEUED = auto()  # waits for a slot
     RUNNING = auto()
     NEEDS_TEXT = auto()  # its slot can make no frame before more text comes
+    RETRYING = auto()  # its last frames are dropped; it needs a new slot to speak them again
     ENDING = auto()  # all frames are made, the last ones not yet rendered
     DONE = auto()
     FAILED = auto()
@@ -67,6 +73,11 @@ class Piece:
 
 
 NO_FRAMES = Piece(np.empty((0, 0), np.int64), np.empty(0, np.float32))
+
+
+def _retry_seed(seed: int, num_retries: int) -> int:
+    """Other randomness for another try, the same for the same seed."""
+    return (seed + num_retries * RETRY_STRIDE) % (MAX_SEED + 1)
 
 
 def join(pieces: Sequence[Piece]) -> Piece:
@@ -117,6 +128,8 @@ class Utterance:
     is_guarded: bool = True  # against stalls
     has_budget: bool = True  # of frames, by the length of the text
     is_continued: bool = False  # an earlier utterance of its stream was spoken
+    follower: TextFollower | None = None  # checks that every word is spoken
+    mark_ids: MarkIds | None = None  # what the follower must know of the ids of live text
     on_turn: Callable[[Turn], None] | None = None  # called by the engine's thread after its turns
     # -- the engine's
     slot: Slot | None = None
@@ -138,6 +151,12 @@ class Utterance:
     _num_answered: int = 0  # requests of its reader that it was woken for
     _state: State = State.QUEUED
     _is_cancelled: bool = False
+    num_retries: int = 0  # of parts that were spoken wrongly
+    _kept: NDArray[np.int64] | None = None  # frames that the slot's prompt continues from
+    _masked_frames: int = 0  # after those, in which the end of speech is not drawn
+    _codes: list[NDArray[np.int64]] = field(default_factory=list)  # all frames, if followed
+    _later_ids: list[int] = field(default_factory=list)  # text appended after the prompt
+    _held: list[Piece] = field(default_factory=list)  # rendered, and may still be dropped
     _rendered: deque[Piece] = field(default_factory=deque)  # not yet read
     _num_given: int = 0  # frames, to the reader
     _stall: StallDetector = field(default_factory=StallDetector)
@@ -161,8 +180,12 @@ class Utterance:
 
     @property
     def num_missing(self) -> int:
-        """Frames to make for its reader now."""
-        return max(0, self.num_wanted - self.num_ahead) if self.state is State.RUNNING else 0
+        """Frames to make for its reader now, or when it is admitted."""
+        if self.state not in (State.RUNNING, State.QUEUED) or not self.num_wanted:
+            return 0
+        num_wanted = self.num_read + self.num_wanted
+        num_made = num_wanted if self.follower is None else num_needed(num_wanted)
+        return max(0, num_made - self.num_made)
 
     @property
     def needs_text(self) -> bool:
@@ -213,20 +236,32 @@ class Utterance:
     @property
     def admission(self) -> Admission:
         """What the backend gets: no more frames than the budget, so that it reserves no more."""
-        sampling = self.sampling
-        most = min(sampling.max_frames, self._num_left(0))
-        if most < sampling.max_frames:
-            fewest = min(sampling.min_frames, most)
+        sampling, kept = self.sampling, self._kept
+        num_kept = 0 if kept is None else len(kept)
+        most = min(sampling.max_frames, self._num_left(0)) - num_kept
+        fewest = min(max(sampling.min_frames - num_kept, self._masked_frames), most)
+        if (most, fewest) != (sampling.max_frames, sampling.min_frames):
             sampling = sampling.replace(max_frames=most, min_frames=fewest)
-        return self.prompt, sampling
+        if kept is None:
+            return self.prompt, sampling
+        sampling = sampling.replace(seed=_retry_seed(sampling.seed or 0, self.num_retries))
+        prompt = self.prompt.continued(kept, self._later_ids, is_complete=self.is_text_complete)
+        return prompt, sampling
+
+    def queue(self, now: float) -> None:
+        """It lost its slot and waits for another, to speak its last part again."""
+        self._state, self.since = State.QUEUED, now
 
     def admit(self, slot: Slot, now: float) -> None:
         self.waited_s = now - self.since
         self.slot, self.since, self._state = slot, now, State.RUNNING
 
-    def extend(self, num_ids: int, is_last: bool) -> None:
+    def extend(self, text_ids: Sequence[int], is_last: bool) -> None:
         """More text was given to its slot."""
-        self.num_text_ids += num_ids
+        self.num_text_ids += len(text_ids)
+        self._later_ids += text_ids
+        if self.follower is not None and self.mark_ids is not None:
+            self.follower.extend(self.mark_ids(text_ids), is_last=is_last)
         self.is_text_complete, self.is_text_sent = is_last, False
         if self._state is State.NEEDS_TEXT:
             self._state = State.RUNNING
@@ -238,7 +273,12 @@ class Utterance:
             self._state = STATE_OF[status]
 
     def receive(
-        self, codes: NDArray[np.int64], samples: Samples, loudness: Loudness, status: SlotStatus
+        self,
+        codes: NDArray[np.int64],
+        samples: Samples,
+        loudness: Loudness,
+        status: SlotStatus,
+        places: Places = (),
     ) -> None:
         """Rendered frames, and the slot's status after them; ignored after its end."""
         num_left = self._num_left(self.num_rendered)
@@ -253,7 +293,13 @@ class Utterance:
             samples = samples[: num_left * (len(samples) // len(codes))]
             codes, loudness = codes[:num_left], loudness[:num_left]
         self._has_sound = self._has_sound or bool((loudness >= SILENCE).any())
-        self._publish(codes, samples, self._end_of(codes, loudness, None if is_cut else status))
+        reason = self._end_of(codes, loudness, None if is_cut else status)
+        self._held.append(Piece(codes, samples, reason, self._num_stalled))
+        if self.follower is not None:
+            self._codes.append(codes)
+            if self._find_fault(self.follower, iter(places), status):
+                return
+        self._publish()
         if status == "failed":
             self.fail(self._numeric_error("numbers", self.num_rendered))
 
@@ -274,16 +320,91 @@ class Utterance:
             return "stall"
         return "length" if self.is_over_budget else None
 
-    def _publish(
-        self, codes: NDArray[np.int64], samples: Samples, reason: FinishReason | None
-    ) -> None:
-        """Hand frames to the reader in one operation, the end with the last of them."""
-        self.finish_reason = reason
-        if len(codes) or reason is not None:
-            self._rendered.append(Piece(codes, samples, reason, self._num_stalled))
-            self._num_given += len(codes)
-        if reason is not None:
+    def _find_fault(
+        self, follower: TextFollower, places: Iterator[tuple[int, float]], status: SlotStatus
+    ) -> bool:
+        """Follow the frames just rendered; whether some are dropped, to be spoken again."""
+        fault = follower.observe(places)
+        may_retry = status in ("running", "waiting", "stop")
+        while fault is not None:
+            if may_retry and self._retry(follower, fault):
+                return True
+            follower.accept(fault)
+            if fault.kind == "tail":
+                self._cut_tail(follower, fault)
+                return False
+            fault = follower.observe(places)
+        if status == "stop" and (fault := follower.end()) is not None:
+            if self._retry(follower, fault):
+                return True
+            follower.accept(fault)
+        return False
+
+    def _retry(self, follower: TextFollower, fault: Fault) -> bool:
+        """Drop the frames from the fault on, unless it was tried too often or is settled."""
+        frame = follower.resume_frame(fault, self.num_retries)
+        if frame is None or self.num_retries >= MAX_RETRIES or self.is_over_budget:
+            return False
+        self.num_retries += 1
+        follower.rewind(frame)
+        self._drop_from(frame)
+        self._masked_frames = min(MAX_MASKED_FRAMES, follower.num_left // 2)
+        self._stall, self._num_stalled = StallDetector(), 0
+        self.num_made = self.num_rendered = frame
+        self._state = State.RETRYING
+        self._publish()
+        return True
+
+    def _drop_from(self, frame: int) -> None:
+        """Forget this frame and all later ones; they were not handed out."""
+        self._kept = np.concatenate(self._codes)[:frame]
+        self._codes = [self._kept]
+        held = join(self._held)
+        assert frame >= self._num_given
+        self._held = [held.first(frame - self._num_given)] if len(held.codes) else []
+
+    def _cut_tail(self, follower: TextFollower, fault: Fault) -> None:
+        """End the utterance at the last settled frame before speech that is not in the text."""
+        self._drop_from(max(fault.frame, follower.num_settled))
+        self._held = [dataclasses.replace(self._held[0], finish_reason="stop")]
+
+    def _publish(self) -> None:
+        """Hand frames to the reader in one operation, the end with the last of them.
+
+        Of an utterance that is followed, frames that may still be dropped are held back.
+        """
+        if not self._held:
+            return
+        held, self._held = join(self._held) if len(self._held) > 1 else self._held[0], []
+        self.finish_reason = held.finish_reason
+        num_ready = len(held.codes)
+        if self.follower is not None and held.finish_reason is None:
+            num_ready = self._num_final(self.follower) - self._num_given
+        if num_ready < len(held.codes):
+            self._held = [held.without(num_ready)] if num_ready else [held]
+            held = held.first(num_ready)
+        if num_ready or held.finish_reason is not None:
+            self._rendered.append(held)
+            self._num_given += num_ready
+        if held.finish_reason is not None:
             self._state = State.DONE
+
+    def _num_final(self, follower: TextFollower) -> int:
+        """Frames that no fault can drop any more; all while the text runs dry."""
+        if self._state is State.NEEDS_TEXT:
+            follower.num_settled = self.num_rendered
+        final = max(follower.num_settled, num_settled(self.num_rendered))
+        return min(final, self.num_rendered)
+
+    def refuse(self, error: Exception) -> None:
+        """The backend does not admit it; what was spoken before a retry stays."""
+        if self._kept is None or self.follower is None:
+            self.fail(error)
+            return
+        if (fault := self.follower.end()) is not None:
+            self.follower.accept(fault)
+        self._held.append(Piece(self._kept[:0], np.empty(0, np.float32), "stop"))
+        self._publish()
 
     def fail(self, error: Exception) -> None:
         if self._state not in OVER:

@@ -8,6 +8,10 @@ import torch
 from torch import Tensor
 
 from vivace.model import ops
+from vivace.model.config import Head
+from vivace.model.layers import Attend
+
+NO_PLACE = (-1, 0.0)  # no watched row was attended to
 
 
 def attend_causally(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -69,13 +73,36 @@ class KeyValueCache:
         return grown
 
 
+class WatchedCache:
+    """An `Attend` over one cache that also reports where one head attends in a range of rows."""
+
+    def __init__(self, cache: KeyValueCache, head: Head, rows: range) -> None:
+        self._cache, self._head, self._rows = cache, head, rows
+        self.place = NO_PLACE
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        attended = self._cache(layer, q, k, v)
+        if layer == self._head.layer:
+            self._look(q, k.shape[1])
+        return attended
+
+    def _look(self, q: Tensor, num_kv_heads: int) -> None:
+        """Weigh all keys against the last query, and keep the best of the watched rows."""
+        head = self._head
+        keys = self._cache.keys(head.layer)[0, head.index * num_kv_heads // q.shape[1]]
+        query = q[0, head.index, -1].float() * keys.shape[1] ** -0.5
+        found = torch.mv(keys.float(), query).softmax(0)[self._rows.start : self._rows.stop]
+        if len(found):
+            self.place = int(found.argmax()), float(found.sum())
+
+
 class RaggedCaches:
     """One cache per batch row, each with its own length; rows do not see each other.
 
     Rows past the last cache are padding and attend to nothing.
     """
 
-    def __init__(self, caches: Sequence[KeyValueCache]) -> None:
+    def __init__(self, caches: Sequence[Attend]) -> None:
         self._caches = caches
         self._padding: list[Tensor] | None = None
 

@@ -131,12 +131,24 @@ class ReadingConfig:
             raise CheckpointError(f"live must be one of {LIVE_MODES}, not {self.live!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One attention head of the talker."""
+
+    layer: int
+    index: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingConfig:
     """The talker's attention head that follows the text; not in the released files."""
 
     layer: int
     head: int
+
+    @property
+    def followed(self) -> Head:
+        return Head(self.layer, self.head)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,6 +105,11 @@ class TextTokenizer:
         spans: list[tuple[int, int]] = self._bpe.encode(text, add_special_tokens=False).offsets
         return spans
 
+    def has_letters(self, token_id: int) -> bool:
+        """Whether the id stands for a letter or a digit, or a part of one."""
+        text = self.decode([token_id])
+        return any(character.isalnum() or character == "\ufffd" for character in text)
+
     def decode(self, ids: Iterable[int]) -> str:
         """The ids as people read them: special tokens by name, broken UTF-8 as U+FFFD."""
         parts = []

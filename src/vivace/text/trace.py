@@ -25,6 +25,12 @@ _REACH = 4096  # how far ahead a place is sought
 _IS_CJK = re.compile(f"[{_CJK}]")
 
 
+def find_words(text: str) -> list[tuple[int, int]]:
+    """Where the words of a text are; Chinese and Japanese have a word for each character."""
+    units = _UNIT.finditer(text)
+    return [one.span() for one in units if any(map(str.isalnum, one[0]))]
+
+
 class _Owned:
     """Text, the word of each character, and how far it was used."""
 

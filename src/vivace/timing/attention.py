@@ -7,7 +7,6 @@ layers up to the head's own are run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -16,17 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vivace.model.cache import KeyValueCache
+from vivace.model.config import Head
 from vivace.model.layers import Block
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """One attention head of the talker."""
-
-    layer: int
-    index: int
 
 
 class TextAttention:

@@ -12,9 +12,10 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from vivace.model.config import Head
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
-from vivace.timing.attention import Head, TextAttention
+from vivace.timing.attention import TextAttention
 from vivace.timing.path import TextPath, Weights
 from vivace.timing.words import Heard, Samples, Span, WordTimer
 
@@ -34,7 +35,7 @@ class Timer:
         layers, heads = range(config.num_hidden_layers), range(config.num_attention_heads)
         self._all = [Head(layer, head) for layer, head in product(layers, heads)]
         timing = model.config.timing_config
-        self._head = Head(timing.layer, timing.head) if timing else None
+        self._head = timing.followed if timing else None
         self._has_warned = False
 
     def begin(self, prompt: Prompt, num_ids: int) -> UtteranceTimer:

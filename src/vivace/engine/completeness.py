@@ -1,0 +1,80 @@
+"""Which words of a text were spoken: what the follower of each utterance found, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from vivace.engine.follower import TextFollower, TextId
+from vivace.text.tokenizer import TextTokenizer
+from vivace.text.trace import find_words
+
+
+class IdMarker:
+    """Tells words from punctuation in text ids; threads may share it."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, tuple[bool, bool]] = {}  # has letters, begins with a space
+
+    def mark(self, ids: Sequence[int]) -> Iterator[TextId]:
+        is_inside = False
+        for token_id in ids:
+            is_word, has_space = self._look_up(token_id)
+            yield TextId(is_word, begins_word=is_word and (has_space or not is_inside))
+            is_inside = is_word
+
+    def _look_up(self, token_id: int) -> tuple[bool, bool]:
+        if (known := self._known.get(token_id)) is None:
+            text = self._tokenizer.decode([token_id])
+            known = self._tokenizer.has_letters(token_id), text[:1].isspace()
+            self._known[token_id] = known
+        return known
+
+
+class SpokenWords:
+    """Counts the words of a text's utterances, and those that were not spoken as they should."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._num_words = self._num_wrong = 0
+        self._missing: list[str] = []
+        self._is_known = True
+
+    @property
+    def completeness(self) -> float | None:
+        """Share of words with a plausible duration; None if the attention did not show it."""
+        if not self._is_known or not self._num_words:
+            return None
+        return 1.0 - self._num_wrong / self._num_words
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Words that were not spoken, in order."""
+        return tuple(self._missing)
+
+    def add(self, text: str, follower: TextFollower | None) -> None:
+        """An utterance has ended."""
+        if follower is None or not follower.is_useful:
+            self._is_known = False
+            return
+        words = find_words(text)
+        self._num_words += len(words)
+        if wrong := follower.lost | follower.doubtful:
+            spans = self._tokenizer.spans(text)
+            self._missing += self._touched(text, words, spans, follower.lost)
+            self._num_wrong += len(self._touched(text, words, spans, wrong))
+
+    @staticmethod
+    def _touched(
+        text: str,
+        words: Sequence[tuple[int, int]],
+        spans: Sequence[tuple[int, int]],
+        ids: set[int],
+    ) -> list[str]:
+        """The words that have a character of these ids."""
+        places = {place for i in ids if i < len(spans) for place in range(*spans[i])}
+        return [
+            text[first:end]
+            for first, end in words
+            if any(place in places and text[place].isalnum() for place in range(first, end))
+        ]

@@ -1,0 +1,213 @@
+"""Follows an utterance's attention through its text and finds faults: skipped or repeated words,
+stalls, an early end and an invented tail.
+
+It works on plain numbers: for each frame, the text id with the most attention and the share of
+attention on the text. It does not import torch, backends or threading code.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+FaultKind = Literal["early_end", "skip", "loop", "stall", "tail"]
+
+MIN_SHARE = 0.3  # of attention on the text; below it a frame says nothing about the place
+MAX_SKIPPED_IDS = 3  # of words, between two consecutive frames
+MAX_FAST_IDS = 10  # of words, within `FAST_FRAMES`
+FAST_FRAMES = 4
+MAX_BACK_IDS = 3  # to which attention may return
+LOOP_FRAMES = 6  # in a row with attention further back
+STALL_FRAMES = 38  # at one id, 3 s
+TAIL_FRAMES = 25  # after the last word began, 2 s
+
+MAX_LOOKAHEAD = 8  # frames that are held back, so that a fault in them can be repaired
+FREE_FRAMES = 8  # at the start, none of which are held back: first audio is not delayed
+FRAMES_PER_HELD = 4  # made for each one that is held back
+
+
+def num_settled(num_made: int) -> int:
+    """Frames that are final when `num_made` frames were made without a fault."""
+    num_held = max(0, num_made - FREE_FRAMES) // FRAMES_PER_HELD
+    return num_made - min(MAX_LOOKAHEAD, num_held)
+
+
+def num_needed(num_final: int) -> int:
+    """The frames to make until `num_final` are settled: the inverse of `num_settled`."""
+    num_made = num_final
+    while num_settled(num_made) < num_final:
+        num_made += 1
+    return num_made
+
+
+@dataclass(frozen=True, slots=True)
+class TextId:
+    """What the follower knows of one text id."""
+
+    is_word: bool  # it has a letter or a digit
+    begins_word: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    kind: FaultKind
+    frame: int  # the first frame that is not as it should be
+    ids: range  # of the text, that it concerns
+    num_seen: int  # frames before the one that showed it
+
+
+class TextFollower:
+    def __init__(self, ids: Iterable[TextId], *, is_complete: bool = True) -> None:
+        self._ids: list[TextId] = []
+        self._last_word = -1  # the last id of a word
+        self.is_complete = is_complete  # no more ids follow
+        self.extend(ids, is_last=is_complete)
+        self._arrivals: list[int] = []  # the frame at which each id was reached or passed
+        self._num_frames = 0
+        self._jump: tuple[int, int] | None = None  # frame and id of a jump to be confirmed
+        self._num_back = 0  # frames in a row with attention further back
+        self._recent: deque[int] = deque(maxlen=FAST_FRAMES)  # places of the last frames
+        self._changed = 0  # the frame of the last change: an arrival, or the start
+        self._accepted = 0  # the frame at which the last fault was accepted
+        self.num_settled = 0  # frames that are final, whatever fault comes
+        self.lost: set[int] = set()  # ids that were not spoken
+        self.doubtful: set[int] = set()  # ids whose words are repeated, stalled or run on
+
+    def extend(self, ids: Iterable[TextId], *, is_last: bool = False) -> None:
+        """More of the text became known."""
+        self._ids += ids
+        self._last_word = max((i for i, one in enumerate(self._ids) if one.is_word), default=-1)
+        self.is_complete = is_last
+
+    @property
+    def place(self) -> int:
+        """The furthest id that was reached; -1 before the first."""
+        return len(self._arrivals) - 1
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether the attention was seen on the text at all."""
+        return bool(self._arrivals)
+
+    @property
+    def num_left(self) -> int:
+        """Ids of words that were not reached yet."""
+        return sum(one.is_word for one in self._ids[self.place + 1 :])
+
+    def observe(self, places: Iterator[tuple[int, float]]) -> Fault | None:
+        """The next frames' places, up to the first fault in them."""
+        for place, share in places:
+            fault = self._step(place if share >= MIN_SHARE else -1)
+            self._num_frames += 1
+            if fault is not None:
+                return fault
+        return None
+
+    def end(self) -> Fault | None:
+        """The end of speech was drawn."""
+        if not self.is_useful or (self.place >= self._last_word and self.is_complete):
+            return None
+        ids = range(self.place + 1, len(self._ids))
+        return Fault("early_end", self._num_frames, ids, self._num_frames)
+
+    def _step(self, place: int) -> Fault | None:
+        if place < 0:
+            return self._check_still()
+        if self._jump is not None:
+            return self._settle_jump(place)
+        if place > self.place:
+            if self._num_words(self.place + 1, place) > MAX_SKIPPED_IDS:
+                self._jump = self._num_frames, place
+                return None
+            return self._arrive(place, self._num_frames)
+        if place < self.place - MAX_BACK_IDS:
+            self._num_back += 1
+            if self._num_back == LOOP_FRAMES:
+                first = self._num_frames + 1 - LOOP_FRAMES
+                return self._fault("loop", first, range(place, self.place + 1))
+            return None
+        self._num_back = 0
+        return self._check_still()
+
+    def _settle_jump(self, place: int) -> Fault | None:
+        """A second frame confirms a jump; without it the first was noise."""
+        assert self._jump is not None
+        frame, target = self._jump
+        self._jump = None
+        if place < target - 1:
+            return self._step(place)
+        return self._fault("skip", frame, range(self.place + 1, target))
+
+    def _arrive(self, place: int, frame: int) -> Fault | None:
+        first = self.place + 1
+        self._arrivals += [frame] * (place - self.place)
+        self._num_back, self._changed = 0, frame
+        self._recent.append(place)
+        if self._num_words(self._recent[0] + 1, place) > MAX_FAST_IDS and self._is_fast(frame):
+            began = self._arrivals[self._recent[0]] + 1
+            return self._fault("skip", began, range(first, place))
+        return None
+
+    def _is_fast(self, frame: int) -> bool:
+        """Whether the last arrivals came within `FAST_FRAMES`."""
+        return frame - self._arrivals[self._recent[0]] < FAST_FRAMES
+
+    def _check_still(self) -> Fault | None:
+        num_still = self._num_frames - self._changed
+        if not self.is_useful:
+            return None
+        if self.is_complete and self.place >= self._last_word:
+            word = range(self._last_word, self._last_word + 1)
+            began = max(self._arrivals[self._last_word], self._accepted)
+            is_tail = self._num_frames - began >= TAIL_FRAMES
+            return self._fault("tail", began, word) if is_tail else None
+        if num_still < STALL_FRAMES:
+            return None
+        return self._fault("stall", self._changed, range(self.place, self.place + 1))
+
+    def _fault(self, kind: FaultKind, frame: int, ids: range) -> Fault:
+        return Fault(kind, frame, ids, self._num_frames)
+
+    def _num_words(self, first: int, end: int) -> int:
+        """Ids of words from `first` on, before `end`."""
+        return sum(one.is_word for one in self._ids[first:end])
+
+    # -- after a fault -----------------------------------------------------------------------
+
+    def resume_frame(self, fault: Fault, num_retries: int) -> int | None:
+        """Where to speak again from: a word's start, the further back the more often it failed.
+
+        None if the fault lies in what is settled. A stall is left from there.
+        """
+        first = self.num_settled = max(self.num_settled, num_settled(fault.num_seen))
+        if fault.frame < first:
+            return first if fault.kind == "stall" else None
+        starts = {
+            frame
+            for one, frame in zip(self._ids, self._arrivals, strict=False)
+            if one.begins_word and first <= frame <= fault.frame
+        }
+        if fault.kind == "early_end":
+            starts.add(fault.frame)
+        if not starts:
+            return first
+        return sorted(starts, reverse=True)[min(num_retries, len(starts) - 1)]
+
+    def rewind(self, frame: int) -> None:
+        """Forget this frame and all later ones."""
+        self._arrivals = [arrival for arrival in self._arrivals if arrival < frame]
+        self._num_frames = self._changed = frame
+        self._jump, self._num_back = None, 0
+        self._recent.clear()
+
+    def accept(self, fault: Fault) -> None:
+        """The fault stays; go on after it."""
+        if fault.kind in ("early_end", "skip"):
+            self.lost |= set(fault.ids)
+        else:
+            self.doubtful |= set(fault.ids)
+        if fault.kind == "skip" and fault.ids.stop > self.place:
+            self._arrivals += [self._num_frames] * (fault.ids.stop - self.place)
+        self._num_back, self._changed, self._accepted = 0, self._num_frames, self._num_frames

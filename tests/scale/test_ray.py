@@ -184,7 +184,9 @@ def test_sse_comes_event_by_event_and_ends_with_its_usage(served: Path) -> None:
     assert events[-1]["type"] == "speech.audio.done"
     assert len(events) > 5
     assert times[0] - times[-1] < 0
-    plain = httpx.post(f"{URL}/v1/audio/speech", json=body(LONG_TEXT), timeout=120).content
+    answer = httpx.post(f"{URL}/v1/audio/speech", json=body(LONG_TEXT), timeout=120)
+    assert len(answer.headers.get_list("x-request-id")) == 1
+    plain = answer.content
     assert sum(len(base64.b64decode(event.get("audio", ""))) for event in events) == len(plain)
 
 

@@ -132,6 +132,35 @@ def test_a_replica_speaks_and_is_healthy(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
+@pytest.mark.parametrize("path", ["/health/ready", "/v1/audio/speech", "/nowhere"])
+def test_response_through_a_proxy_that_adds_a_request_id_has_one(tmp_path: Path, path: str) -> None:
+    """As Ray's proxy does: it makes an id, passes it on, and adds it to the response."""
+
+    async def check() -> None:
+        replica = Replica(
+            ServeContext.create(ServeSettings(voices=tmp_path), ScriptedSpeech().load)
+        )
+        app = await replica.start(lambda: False, max_ongoing=4)
+
+        async def proxy(scope: Any, receive: Any, send: Any) -> None:
+            async def add(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    header = (b"X-Request-ID", b"of-the-proxy")
+                    message = {**message, "headers": [*message["headers"], header]}
+                await send(message)
+
+            asked = [*scope["headers"], (b"x-request-id", b"of-the-proxy")]
+            await app({**scope, "headers": asked}, receive, add)
+
+        transport = httpx.ASGITransport(proxy)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            answer = await client.request("GET" if "health" in path else "POST", path)
+        await replica.close()
+        assert answer.headers.get_list("x-request-id") == ["of-the-proxy"]
+
+    asyncio.run(check())
+
+
 def test_a_replica_whose_model_is_lost_asks_to_be_replaced(tmp_path: Path) -> None:
     async def check() -> None:
         async with started(ScriptedSpeech(), tmp_path) as (replica, _):

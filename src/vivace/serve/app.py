@@ -40,8 +40,11 @@ ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
 READING_ROUTES = threading.Lock()
 
 
-def create_app(context: ServeContext) -> FastAPI:
-    """Every route behind the guard. The models are started by whoever runs the application."""
+def create_app(context: ServeContext, *, sends_request_id: bool = True) -> FastAPI:
+    """Every route behind the guard. The models are started by whoever runs the application.
+
+    `sends_request_id`: false behind a proxy that adds `x-request-id` to responses itself.
+    """
     app = FastAPI(
         title="Vivace",
         version=__version__,
@@ -55,13 +58,13 @@ def create_app(context: ServeContext) -> FastAPI:
     app.add_exception_handler(TTSError, _answer)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
-    app.add_middleware(_guarded, context=context)
+    app.add_middleware(_guarded, context=context, sends_request_id=sends_request_id)
     app.openapi = partial(describe_api, app)  # type: ignore[method-assign]
     return app
 
 
-def _guarded(app: ASGIApp, context: ServeContext) -> ASGIApp:
-    return Guard(app, context)
+def _guarded(app: ASGIApp, context: ServeContext, sends_request_id: bool) -> ASGIApp:
+    return Guard(app, context, sends_request_id=sends_request_id)
 
 
 async def _answer(request: Request, error: Exception) -> Response:

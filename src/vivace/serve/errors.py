@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 KINDS |= {429: "rate_limit_error"}
+HEADERS = {401: {"www-authenticate": "Bearer"}, 415: {"accept-encoding": "identity"}}
 # Faults of the disk that holds the voices, which are none of the client's.
 DISK = {errno.ENOSPC: 507, errno.EDQUOT: 507, errno.EROFS: 500, errno.EACCES: 500, errno.EIO: 500}
 DISK |= {errno.EMFILE: 503, errno.ENFILE: 503}
@@ -83,7 +84,7 @@ class Failure:
 
     @property
     def headers(self) -> dict[str, str]:
-        headers = {"www-authenticate": "Bearer"} if self.status == 401 else {}
+        headers = dict(HEADERS.get(self.status, {}))
         if self.retry_s is not None:
             headers["retry-after"] = str(max(1, math.ceil(self.retry_s)))
             headers["retry-after-ms"] = str(max(1, math.ceil(self.retry_s * 1000)))

@@ -44,8 +44,12 @@ LEFT = 499  # in the log: the client left before an answer
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, context: ServeContext) -> None:
-        self._app, self._context = app, context
+    """`sends_request_id`: false behind a proxy that adds `x-request-id` to responses itself."""
+
+    def __init__(
+        self, app: ASGIApp, context: ServeContext, *, sends_request_id: bool = True
+    ) -> None:
+        self._app, self._context, self._sends_request_id = app, context, sends_request_id
         self._access = Access(context.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,11 +59,21 @@ class Guard:
         scope = self._settled(scope)
         headers, traces = read_headers(scope), self._context.streams.traces
         if traces is None:
-            await self._attend(Visit(self._context, scope, send, headers), scope, receive)
+            await self._attend(self._visit(scope, send, headers), scope, receive)
             return
         with traces.request(scope.get("method", "WS")[:8], headers) as trace:
-            visit = Visit(self._context, scope, send, headers, trace)
-            await self._attend(visit, scope, receive)
+            await self._attend(self._visit(scope, send, headers, trace), scope, receive)
+
+    def _visit(
+        self,
+        scope: Scope,
+        send: Send,
+        headers: Mapping[str, str],
+        trace: RequestTrace | None = None,
+    ) -> Visit:
+        visit = Visit(self._context, scope, send, headers, trace)
+        visit.sends_request_id = self._sends_request_id or scope["type"] == "websocket"
+        return visit
 
     async def _attend(self, visit: Visit, scope: Scope, receive: Receive) -> None:
         try:
@@ -104,6 +118,7 @@ class Guard:
             raise RefusedError("HTTP/1.1 is spoken here", code="invalid_http")
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
             raise RefusedError("the headers are too long", status=431, code="headers_too_large")
+        check_encoding(scope)
         declared = headers.get("content-length", "0")
         if not declared.isdecimal():
             raise RefusedError("content-length is a number", code="invalid_http")
@@ -146,6 +161,7 @@ class Visit:
         self._context, self._scope, self._send, self._trace = context, scope, send, trace
         self.headers = headers
         self.origin: str | None = None  # of an allowed page elsewhere, which hears so
+        self.sends_request_id = True
         self.request_id = new_request_id(scope)
         scope.setdefault("state", {})["request_id"] = self.request_id
         self._began = time.perf_counter()
@@ -203,8 +219,9 @@ class Visit:
             self._trace.end(route, status, self.request_id)
 
     def _own_headers(self) -> list[tuple[bytes, bytes]]:
-        headers = [(b"x-request-id", self.request_id.encode())]
-        headers += [(b"x-content-type-options", b"nosniff")]
+        headers = [(b"x-content-type-options", b"nosniff")]
+        if self.sends_request_id:
+            headers += [(b"x-request-id", self.request_id.encode())]
         if self.origin is not None:
             headers += [
                 (b"access-control-allow-origin", self.origin.encode("latin-1")),
@@ -216,6 +233,18 @@ class Visit:
 
 async def _nothing() -> Message:
     return {"type": "websocket.disconnect"}
+
+
+def check_encoding(scope: Mapping[str, Any]) -> None:
+    """Raise a RefusedError with status 415 for a body with a content coding, such as gzip."""
+    for name, value in scope["headers"]:
+        coding = value.decode("latin-1").strip().lower()
+        if name == b"content-encoding" and coding not in ("", "identity"):
+            raise RefusedError(
+                f"content-encoding {coding[:80]!r} is not supported; send the body uncompressed",
+                status=415,
+                code="unsupported_encoding",
+            )
 
 
 def read_headers(scope: Mapping[str, Any]) -> dict[str, str]:

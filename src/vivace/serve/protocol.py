@@ -25,6 +25,7 @@ from websockets.typing import StatusLike
 from vivace.serve.body import TRANSPORT, num_unsent
 from vivace.serve.errors import Failure
 from vivace.serve.guard import CROWDED, new_request_id
+from vivace.serve.half_close import HalfClose
 from vivace.serve.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -94,9 +95,29 @@ class SendDeadline(Mixed):
             self._send_timer = None
 
 
-class TimedHTTP(SendDeadline, H11Protocol):
+class StrictConnection(h11.Connection):
+    """Refuses a request with two lengths, which a proxy in front may read differently.
+
+    RFC 9112, section 6.1: the connection is closed after such a request.
+    """
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        event = super().next_event()
+        if isinstance(event, h11.Request) and _has_two_lengths(event):
+            raise h11.RemoteProtocolError("transfer-encoding beside content-length or HTTP/1.0")
+        return event
+
+
+def _has_two_lengths(request: h11.Request) -> bool:
+    names = {name for name, _ in request.headers}
+    is_old = request.http_version < b"1.1"
+    return b"transfer-encoding" in names and (is_old or b"content-length" in names)
+
+
+class TimedHTTP(HalfClose, SendDeadline, H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.conn = StrictConnection(h11.SERVER)
         self._deadline: asyncio.TimerHandle | None = None
         self._awaited = ""  # "headers" or "body" while the deadline runs
         self._until = 0.0  # the loop's time by which all of it has to be there

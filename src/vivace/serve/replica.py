@@ -1,6 +1,6 @@
 """One of several equal servers under a supervisor: its arguments, its health and its end.
 
-`ray_app.py` binds it to Ray Serve; nothing here knows Ray.
+`ray_app.py` binds it to Ray Serve; nothing here imports Ray.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Replica:
                 room,
             )
         self._watching = asyncio.get_running_loop().create_task(self._watch(is_stopping))
-        return create_app(self.context)
+        return create_app(self.context, sends_request_id=False)  # Ray's proxy adds the header
 
     def check(self) -> None:
         """An EngineError where another replica should take this one's place."""

@@ -51,6 +51,7 @@ def test_the_docs_are_our_own_and_name_every_endpoint(client: httpx.Client) -> N
     assert page.headers["content-type"].startswith("text/html")
     assert "http" not in page.text.replace("httpx", "")  # nothing is loaded from elsewhere
     assert "<script" not in page.text
+    assert "unsafe" not in page.headers["content-security-policy"]
     for path in client.get("/openapi.json").json()["paths"]:
         assert path in page.text
     assert re.findall(r"</b>([^<]+)</h2>", page.text)[0] == "/v1/audio/speech"

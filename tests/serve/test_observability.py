@@ -23,13 +23,15 @@ from scripted_tts import Plan, ScriptedSpeech
 from serving import Running, running
 from websockets.sync.client import connect
 
-from vivace.errors import RequestError
+from vivace.errors import ClosedError, EngineError, QueueFullError, RequestError, RunawayError
+from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
+from vivace.serve.errors import ENGINE_FAILURES, describe
 from vivace.serve.gauges import CountedThreads
 from vivace.serve.logs import JsonFormatter
-from vivace.serve.metrics import Metrics
+from vivace.serve.metrics import NOT_BY_MODEL, Metrics
 from vivace.serve.otel import MAX_TURNS, Traces
-from vivace.serve.settings import ServeSettings
+from vivace.serve.settings import ModelSpec, ServeSettings
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60.0
@@ -79,8 +81,7 @@ def test_every_metric_of_the_dashboard_is_one_that_the_server_has(server: Runnin
     assert speak(server.url, seed=6).status_code == 500
     wait_for(server, 'vivace_http_requests_total{route="/v1/audio/speech",status="500"}')
     text = httpx.get(f"{server.url}/metrics").text
-    unseen = {"vivace_rebuilds_total", "vivace_device_memory_bytes", "vivace_engine_deaths_total"}
-    unseen &= families(text)
+    unseen = {"vivace_device_memory_bytes"} & families(text)  # without a GPU
     assert named - sample_names(text) - unseen == set()
     assert {"vivace_waiting_streams", "vivace_pool_tasks", "vivace_connections"} <= named
 
@@ -91,6 +92,37 @@ def test_every_metric_is_documented(server: Running) -> None:
     missing = {name for name in named if f"`{name}`" not in page}
     assert len(named) > 20
     assert not missing
+
+
+def test_every_counter_and_histogram_is_zero_before_the_first_request(tmp_path: Path) -> None:
+    models = (ModelSpec("first", None), ModelSpec("second", None))
+    settings = ServeSettings(port=0, voices=tmp_path, models=models)
+    context = ServeContext.create(settings, ScriptedSpeech().load)
+    app = create_app(context)
+    text = context.metrics.render()
+    for name, kind in re.findall(r"^# TYPE (vivace_\S+) (counter|histogram)$", text, re.MULTILINE):
+        sample = name if kind == "counter" else f"{name}_count"
+        rows = re.findall(rf"^{sample}({{.*}})? (\S+)$", text, re.MULTILINE)
+        assert rows, f"{name} has no sample"
+        assert {float(value) for _, value in rows} == {0.0}, name
+        if name.removeprefix("vivace_") not in NOT_BY_MODEL:
+            assert {labels for labels, _ in rows} == {'{model="first"}', '{model="second"}'}
+    for route in app.routes:
+        assert f'vivace_request_seconds_count{{route="{route.path}"}} 0' in text
+    for name in ("running_streams", "waiting_streams", "turn_age_seconds"):
+        assert f'vivace_{name}{{model="second"}} 0' in text
+
+
+def test_failures_that_start_at_zero_are_those_that_errors_become() -> None:
+    errors = [
+        QueueFullError(4, retry_s=1.0),
+        EngineError("broken"),
+        RunawayError("endless"),
+        ClosedError("closed"),
+        KeyError("a bug"),
+    ]
+    found = {(failure.status, failure.code) for failure in map(describe, errors)}
+    assert found == set(ENGINE_FAILURES)
 
 
 def test_queues_and_pools_show_what_waits(server: Running, backend: ScriptedSpeech) -> None:

@@ -148,16 +148,16 @@ EVALUATE = """() => new Promise((tell) => setTimeout(() => {
 }))"""
 
 
-def test_text_is_evaluated_for_programs_only(server: Running, page: Driver) -> None:
-    """Playwright's own way of waiting works; in everybody else's browser nothing evaluates."""
-    page.open(server.url)
-    page.tab.wait_for_function("document.title === 'Vivace'", timeout=60_000)
-    assert page.tab.evaluate(EVALUATE) == 2
-    page.tab.add_init_script(
-        "Object.defineProperty(Navigator.prototype, 'webdriver', { get: () => false });"
-    )
+def test_page_refuses_to_evaluate_text_and_speaks(server: Running, page: Driver) -> None:
     page.open(server.url)
     assert page.tab.evaluate(EVALUATE) == "refused"
+    assert page.tab.evaluate("violations.splice(0)") == ["eval"]
     page.tab.fill("#seed", str(SHORT))
     page.say("Hello.")
     page.wait(lambda: page.num_loud > 0, "nothing is heard under the strict policy")
+
+
+def test_api_reference_is_styled_under_its_policy(server: Running, page: Driver) -> None:
+    page.tab.goto(f"{server.url}/docs")
+    assert page.tab.evaluate("getComputedStyle(document.body).maxWidth") == "896px"
+    page.check()

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
 from vivace._version import __version__
@@ -55,6 +56,9 @@ def create_app(context: ServeContext, *, sends_request_id: bool = True) -> FastA
     with READING_ROUTES:
         for routes in ROUTES:  # `include_router` would read them again at the first request
             app.router.routes.extend(routes(context).routes)
+    for route in app.routes:
+        if isinstance(route, (Route, WebSocketRoute)):
+            context.metrics.expose_route(route.path, 200 if isinstance(route, Route) else 101)
     app.add_exception_handler(TTSError, _answer)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)

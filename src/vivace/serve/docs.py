@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Iterator
 from html import escape
@@ -21,7 +23,6 @@ SOCKETS = {
     "/v1/text-to-speech/{voice_id}/stream-input": "ElevenLabs' text stream.",
     "/v1/text-to-speech/{voice_id}/multi-stream-input": "The same, with contexts.",
 }
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 SPEECH = "/v1/audio/speech"  # comes first
 STYLE = """
 :root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 18%, transparent);
@@ -37,6 +38,11 @@ td { overflow-wrap: anywhere } td:first-child { min-width: 10rem }
 code { font: .9em ui-monospace, monospace }
 @media (max-width: 40rem) { td:last-child { display: none } }
 """
+STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode("ascii")
+POLICY = (
+    f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
 
 
 def routes(context: ServeContext) -> APIRouter:

@@ -34,6 +34,14 @@ log = logging.getLogger(__name__)
 
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 KINDS |= {429: "rate_limit_error"}
+# Status and code of failures that are the server's, as `describe` gives them.
+ENGINE_FAILURES = (
+    (429, "queue_full"),
+    (500, "engine_failed"),
+    (500, "internal_error"),
+    (500, "runaway"),
+    (503, "loading"),
+)
 HEADERS = {401: {"www-authenticate": "Bearer"}, 415: {"accept-encoding": "identity"}}
 # Faults of the disk that holds the voices, which are none of the client's.
 DISK = {errno.ENOSPC: 507, errno.EDQUOT: 507, errno.EROFS: 500, errno.EACCES: 500, errno.EIO: 500}

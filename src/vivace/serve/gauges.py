@@ -79,7 +79,9 @@ def watch_models(metrics: Metrics, models: Models) -> None:
     """The gauges of every model's queue, slots and turn, and of the GPU's memory."""
 
     def by_model(read: Callable[[Model], float]) -> Callable[[], dict[str, float]]:
-        return lambda: {model.name: float(read(model)) for model in models.loaded()}
+        """The values of all models; 0 for those that are not loaded."""
+        nothing = dict.fromkeys(models.names, 0.0)
+        return lambda: nothing | {model.name: float(read(model)) for model in models.loaded()}
 
     def capacity(name: str) -> Callable[[], dict[str, float]]:
         return by_model(lambda model: getattr(model.tts.engine.capacity(), name))

@@ -38,6 +38,7 @@ HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "turn_seconds": ("How long the turns of the engine took.", TURN_BOUNDS_S),
     "turn_streams": ("Streams that a turn made frames for.", BATCH_BOUNDS),
 }
+NOT_BY_MODEL = ("http_requests_total", "stream_failures_total", "request_seconds")
 
 
 class Turn(Protocol):
@@ -95,6 +96,24 @@ class Metrics:
         self.watch("pool_tasks", "Tasks of a pool, running or waiting.", self._tasks, "pool")
         self.watch("pool_workers", "Tasks that a pool runs at once.", self._workers, "pool")
 
+    # -- series that start at 0 ----------------------------------------------------------------
+
+    def expose_models(self, names: Iterable[str]) -> None:
+        """Show every counter and histogram that has the label `model`, for each of `names`."""
+        for model in names:
+            for name in COUNTERS.keys() - NOT_BY_MODEL:
+                self._count(name, 0, model=model)
+            for name in HISTOGRAMS.keys() - NOT_BY_MODEL:
+                self._histogram(name, model=model)
+
+    def expose_route(self, route: str, status: int) -> None:
+        """Show the requests of a route; `status` is what it answers on success."""
+        self._count("http_requests_total", 0, route=route, status=str(status))
+        self._histogram("request_seconds", route=route)
+
+    def expose_failure(self, status: int, code: str) -> None:
+        self._count("stream_failures_total", 0, status=str(status), code=code)
+
     # -- counting ------------------------------------------------------------------------------
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
@@ -143,8 +162,11 @@ class Metrics:
         self._counts[name][tuple(labels.items())] += amount  # type: ignore[assignment]
 
     def _observe(self, name: str, value: float, **labels: str) -> None:
+        self._histogram(name, **labels).observe(value)
+
+    def _histogram(self, name: str, **labels: str) -> Histogram:
         key, bounds = tuple(labels.items()), HISTOGRAMS[name][1]
-        self._histograms[name].setdefault(key, Histogram(bounds)).observe(value)
+        return self._histograms[name].setdefault(key, Histogram(bounds))
 
     def _tasks(self) -> dict[str, float]:
         return {name: sum(read()[0] for read in pools) for name, pools in self._pools.items()}

@@ -20,7 +20,7 @@ from starlette.websockets import WebSocketDisconnect
 from vivace.audio.clip import AudioChunk
 from vivace.errors import BackendError, EngineError, NumericError, QueueFullError, RunawayError
 from vivace.serve.deaths import digest_of
-from vivace.serve.errors import RefusedError, describe
+from vivace.serve.errors import ENGINE_FAILURES, RefusedError, describe
 from vivace.serve.metrics import Metrics
 from vivace.serve.model import Model
 from vivace.serve.models import Models
@@ -49,6 +49,9 @@ class Streams:
         self.draining = asyncio.Event()  # set: the server is about to stop
         active = "Streams that are open, running or waiting."
         metrics.watch("active_streams", active, lambda: {"": self._num_active})
+        metrics.expose_models(models.names)
+        for status, code in ENGINE_FAILURES:
+            metrics.expose_failure(status, code)
 
     @property
     def num_active(self) -> int:

@@ -25,10 +25,8 @@ MEDIA_TYPES = {
     "svg": "image/svg+xml",
 }
 INDENT_OR_COMMENT = re.compile(rb"(?m)^[ \t]*(?://.*\n)?")  # a twelfth of the page, for no browser
-# Browser automation polls by eval (Playwright's wait_for_function). No script here evaluates text,
-# and theme.js forbids it to every browser that is not driven by a program.
 POLICY = (
-    "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self'; img-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {

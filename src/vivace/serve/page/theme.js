@@ -15,9 +15,3 @@ function toggleTheme() {
 
 dark.addEventListener("change", () => setTheme(chosenTheme));
 setTheme(chosenTheme);
-
-// Only programs that drive a browser evaluate text here.
-if (!navigator.webdriver) {
-	document.head.append(Object.assign(document.createElement("meta"),
-		{ httpEquiv: "Content-Security-Policy", content: "script-src 'self'" }));
-}

@@ -22,7 +22,12 @@ from vivace.backends.eager import EagerBackend
 from vivace.cli.main import main
 from vivace.dialogue.script import DialogueScript, Line
 from vivace.dialogue.talk import Dialogue, Timing, arrange, track_paths
-from vivace.errors import RequestError, UnknownVoiceError, UnsupportedRequestError
+from vivace.errors import (
+    OutputExistsError,
+    RequestError,
+    UnknownVoiceError,
+    UnsupportedRequestError,
+)
 from vivace.speech import Usage
 
 RATE = 24_000
@@ -383,6 +388,9 @@ def test_tracks_are_as_long_as_the_whole_and_add_up_to_it(tmp_path: Path) -> Non
     paths = made.save_tracks(tmp_path / "talk.wav")
     assert [path.name for path in paths] == ["talk-a.wav", "talk-b.wav"]
     assert {len(read_audio(path).samples) for path in paths} == {len(made.samples)}
+    with pytest.raises(OutputExistsError, match="talk-a"):
+        made.save_tracks(tmp_path / "talk.wav")
+    assert made.save_tracks(tmp_path / "talk.wav", overwrite=True) == paths
 
 
 def test_speakers_of_any_name_get_files_of_their_own() -> None:

@@ -15,6 +15,7 @@ TTSError
 ├── CheckpointError                  the model's files are not what they should be
 ├── VoiceStoreError (RuntimeError)   the store of a shared voice library does not answer
 ├── AudioError (ValueError)          reference audio that cannot be used
+│   └── OutputExistsError (FileExistsError)   an output file that is not to be overwritten
 ├── BackendError (RuntimeError)      the machinery failed
 │   ├── BackendUnavailableError      this backend cannot run here
 │   ├── BackendFullError             a prompt has to wait for memory that others hold
@@ -103,6 +104,14 @@ class VoiceStoreError(TTSError, RuntimeError):
 
 class AudioError(TTSError, ValueError):
     """Audio that cannot be read or cannot serve as a reference."""
+
+
+class OutputExistsError(AudioError, FileExistsError):
+    """The file to write exists and may not be overwritten."""
+
+    def __init__(self, path: object, option: str = "overwrite=True") -> None:
+        """`option` is what lets the caller overwrite it."""
+        super().__init__(f"{path} exists; choose another name, or overwrite it with {option}")
 
 
 class BackendError(TTSError, RuntimeError):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
+import os
 import re
 import wave
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from vivace import Audio, Usage
+from vivace import Audio, Usage, Word
 from vivace.audio.clip import AudioChunk
-from vivace.errors import AudioError
+from vivace.errors import AudioError, OutputExistsError
 
 RATE = 24_000
 
@@ -92,6 +94,67 @@ def test_bytes_are_what_save_writes_with_the_lengths_in_the_header(tmp_path: Pat
     with wave.open(io.BytesIO(audio.to_bytes())) as file:
         assert file.getnframes() == len(audio.samples)
     assert len(audio.to_bytes("pcm")) == 2 * len(audio.samples)
+
+
+def test_save_refuses_an_existing_file_unless_asked_to_overwrite(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"mine")
+    with pytest.raises(OutputExistsError, match=r"a\.wav exists.*overwrite=True") as caught:
+        make_audio().save(path)
+    assert isinstance(caught.value, FileExistsError)
+    assert isinstance(caught.value, AudioError)
+    assert path.read_bytes() == b"mine"
+    assert os.listdir(tmp_path) == ["a.wav"]
+    audio = make_audio()
+    assert audio.save(path, overwrite=True).read_bytes() == audio.to_bytes()
+
+
+def test_save_subtitles_refuses_an_existing_file_unless_asked_to_overwrite(tmp_path: Path) -> None:
+    word = Word(text="Hi.", start_s=0.0, end_s=0.4, start_char=0, end_char=3)
+    audio, path = make_audio(words=(word,)), tmp_path / "a.srt"
+    path.write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match=r"a\.srt exists"):
+        audio.save_subtitles(path)
+    assert path.read_bytes() == b"mine"
+    assert "Hi." in audio.save_subtitles(path, overwrite=True).read_text()
+
+
+# -- as an array ---------------------------------------------------------------------------------
+
+
+def make_chunk() -> AudioChunk:
+    audio = make_audio()
+    return AudioChunk(
+        samples=audio.samples,
+        sample_rate=RATE,
+        start_s=0.0,
+        is_last=True,
+        finish_reason="stop",
+        codes=audio.codes,
+    )
+
+
+@pytest.mark.parametrize("make", [make_audio, make_chunk])
+def test_asarray_gives_the_samples_without_a_copy(make: Callable[[], Audio | AudioChunk]) -> None:
+    audio = make()
+    assert np.asarray(audio) is audio.samples
+    assert np.array_equal(np.concatenate([audio, audio]), np.tile(audio.samples, 2))
+    assert np.abs(audio).max() == np.abs(audio.samples).max()
+
+
+@pytest.mark.parametrize("make", [make_audio, make_chunk])
+def test_array_copies_and_converts_as_asked(make: Callable[[], Audio | AudioChunk]) -> None:
+    audio = make()
+    copied = np.array(audio)
+    assert np.array_equal(copied, audio.samples)
+    assert not np.shares_memory(copied, audio.samples)
+    double = np.asarray(audio, dtype=np.float64)
+    assert double.dtype == np.float64
+    assert np.array_equal(double, audio.samples.astype(np.float64))
+    assert audio.__array__(np.float32, copy=False) is audio.samples
+    assert not np.shares_memory(audio.__array__(copy=True), audio.samples)
+    with pytest.raises(ValueError, match="without a copy"):
+        audio.__array__(np.float64, copy=False)
 
 
 def test_bytes_of_an_unknown_format_are_refused_with_the_known() -> None:

@@ -109,7 +109,7 @@ def test_the_extension_picks_the_format(ending: str, tmp_path: Path) -> None:
     content = path.read_text(encoding="utf-8")
     head = {"srt": "1\n", "vtt": "WEBVTT\n", "json": "{"}[ending.lower()]
     assert content.startswith(head)
-    assert audio([]).save_subtitles(path) == path  # replaced, and nothing said is no error
+    assert audio([]).save_subtitles(path, overwrite=True) == path  # no words are no error
     assert "Hello" not in path.read_text(encoding="utf-8")
 
 

@@ -304,8 +304,8 @@ def test_a_runaway_is_retried_once_and_then_an_error(
     seeds: list[int] = []
     settle = tts._settle_sampling
 
-    def watch(changes: dict[str, object]) -> object:
-        params = settle({**changes, "min_frames": 100})
+    def watch(**changes: Any) -> object:
+        params = settle(**{**changes, "min_frames": 100})
         seeds.append(params.seed or 0)
         return params
 
@@ -356,3 +356,44 @@ def test_companions_that_come_and_go_change_nothing(
     streams = [tts.stream(TEXT, seed=seed, chunk_frames=ramp, **options) for seed in seeds]
     for chunks, audio in zip(interleave(streams, order), alone, strict=True):
         assert_same_audio(chunks, audio, atol=5e-5)
+
+
+# -- empty chunks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"trim": True}, {"speed": 4.0}, {"trim": True, "speed": 0.5}])
+def test_stream_gives_no_empty_chunk_but_the_last(tts: TTS, options: dict[str, Any]) -> None:
+    whole = tts.speak(TEXT, seed=3, min_frames=12, max_frames=12, **{"trim": False, **options})
+    chunks = list(tts.stream(TEXT, seed=3, min_frames=12, max_frames=12, chunk_frames=1, **options))
+    assert all(len(chunk.samples) for chunk in chunks[:-1])
+    assert np.array_equal(np.concatenate([chunk.codes for chunk in chunks]), whole.codes)
+    assert sum(len(chunk.samples) for chunk in chunks) == len(whole.samples)
+
+
+def test_trimmed_stream_holds_silence_and_its_codes_until_the_first_sound(
+    tts: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivace.audio.trim.AUDIBLE", 2.0)  # no frame is loud enough
+    options: dict[str, Any] = {"seed": 3, "min_frames": 6, "max_frames": 6, "chunk_frames": 1}
+    (only,) = tts.stream(TEXT, trim=True, **options)
+    assert only.is_last
+    assert len(only.codes) == 6
+    assert len(only.samples) == 6 * 1920
+    assert only.start_s == 0.0
+
+
+def test_closed_stream_that_holds_empty_chunks_frees_its_slot(
+    tts: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivace.audio.trim.AUDIBLE", 2.0)
+    stream = tts.stream(TEXT, trim=True, seed=3, min_frames=400, max_frames=400, guard=False)
+    reader = threading.Thread(target=lambda: list(itertools.islice(stream, 1)))
+    reader.start()
+    while not tts.engine.num_running:
+        time.sleep(0.001)
+    stream.close()
+    reader.join(60)
+    assert not reader.is_alive()
+    assert stream.finish_reason == "cancelled"
+    tts.engine.call(lambda: None)
+    assert tts.engine.num_running == 0

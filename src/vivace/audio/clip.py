@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from vivace.audio.encode import FORMATS, open_encoder
 from vivace.audio.subtitles import write_subtitles
@@ -46,13 +46,19 @@ class Audio:
         """Words of the text that were not spoken, as they were given to the voice."""
         return self.usage.missing_words
 
-    def save(self, path: str | Path) -> Path:
-        """Write the samples to a file; its extension picks the format (.wav, .flac, .mp3, …)."""
-        return write_audio(path, self.samples, self.sample_rate)
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the samples to a file; its extension picks the format (.wav, .flac, .mp3, …).
 
-    def save_subtitles(self, path: str | Path) -> Path:
-        """Write the words to a .srt, .vtt or .json file; a RequestError without timings."""
-        return write_subtitles(path, self.words)
+        An existing file is an OutputExistsError unless `overwrite` is true.
+        """
+        return write_audio(path, self.samples, self.sample_rate, force=overwrite)
+
+    def save_subtitles(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the words to a .srt, .vtt or .json file; a RequestError without timings.
+
+        An existing file is an OutputExistsError unless `overwrite` is true.
+        """
+        return write_subtitles(path, self.words, force=overwrite)
 
     def to_bytes(self, format: str = "wav") -> bytes:
         """A whole file in memory: wav, flac, mp3, ogg, opus, aac or pcm."""
@@ -64,6 +70,11 @@ class Audio:
 
         with find_output().player(self.sample_rate) as player:
             player.write(self.samples)
+
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> NDArray[np.generic]:
+        return _as_array(self.samples, dtype, copy)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Audio):
@@ -95,6 +106,15 @@ class Audio:
         return f'<audio controls src="data:{kind};base64,{data}"></audio>{note}'
 
 
+def _as_array(
+    samples: NDArray[np.float32], dtype: DTypeLike | None, copy: bool | None
+) -> NDArray[np.generic]:
+    """What `np.asarray` and `np.array` ask for; NumPy before 2.0 passes no `copy`."""
+    if copy is False and dtype is not None and samples.dtype != dtype:
+        raise ValueError(f"samples of {samples.dtype} cannot become {dtype} without a copy")
+    return np.array(samples, dtype=dtype) if copy else np.asarray(samples, dtype=dtype)
+
+
 def encode(samples: NDArray[np.float32], sample_rate: int, format: str) -> bytes:
     """A whole file in memory."""
     encoder = open_encoder(format, sample_rate)
@@ -115,6 +135,11 @@ class AudioChunk:
     finish_reason: FinishReason | None  # on the last chunk
     codes: NDArray[np.int64]  # [frames, codebooks]
     words: tuple[Word, ...] | None = None  # that are over by now, a little late; None: no timings
+
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> NDArray[np.generic]:
+        return _as_array(self.samples, dtype, copy)
 
     def __repr__(self) -> str:
         seconds = len(self.samples) / self.sample_rate

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 
 from vivace.disk import write_whole
-from vivace.errors import AudioError, RequestError
+from vivace.errors import AudioError, OutputExistsError, RequestError
 from vivace.speech import Word
 
 LINE_CHARS = 42  # two lines of these are a cue
@@ -76,7 +76,7 @@ def write_subtitles(
     try:
         write_whole(path, FORMATS[format](words).encode(), replace=force)
     except FileExistsError as error:
-        raise AudioError(f"{path} exists; choose another name, or ask to overwrite it") from error
+        raise OutputExistsError(path) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise AudioError(f"cannot write {path}: {reason}") from error

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from vivace.audio.encode import format_of, open_encoder
 from vivace.disk import AtomicFile, NameInUseError, numbered
-from vivace.errors import AudioError
+from vivace.errors import AudioError, OutputExistsError
 
 
 class OwnThread:
@@ -148,7 +148,7 @@ def claim_audio_file(path: Path, *, force: bool = False) -> AtomicFile:
     except NameInUseError as error:
         raise _unwritable(path, error) from error
     except FileExistsError as error:
-        raise AudioError(f"{path} exists; choose another name, or ask to overwrite it") from error
+        raise OutputExistsError(path) from error
     except (OSError, ValueError, RuntimeError) as error:  # a null byte; links in a circle
         raise _unwritable(path, error) from error
 

@@ -15,7 +15,7 @@ from vivace.cli.streams import STDOUT
 from vivace.cli.text import STDIN, read_stdin
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.talk import Timing, track_paths
-from vivace.errors import AudioError
+from vivace.errors import AudioError, OutputExistsError
 from vivace.speech import FinishReason, Usage, Word
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _speak_whole(
         for sink in sinks:
             sink.write(made.samples)
     if arguments.tracks:
-        made.save_tracks(str(target.output), force=arguments.force)
+        made.save_tracks(str(target.output), overwrite=arguments.force)
     return made.usage, made.finish_reason, made.words
 
 
@@ -95,7 +95,7 @@ def _check_tracks(script: DialogueScript, target: Target, arguments: argparse.Na
     names = {str(line.speaker).casefold(): str(line.speaker) for line in reversed(script.lines)}
     for path in track_paths(target.output, names.values()):
         if os.path.lexists(path) and not arguments.force:
-            raise AudioError(f"{path} exists; choose another name, or overwrite it with --force")
+            raise OutputExistsError(path, "--force")
 
 
 def _report(

@@ -25,7 +25,7 @@ from vivace.audio.subtitles import subtitle_format
 from vivace.audio.writer import FileWriter, claim_audio_file, claim_free_name
 from vivace.cli.streams import STDOUT, STDOUT_PATHS, put_bytes
 from vivace.disk import AtomicFile, sweep
-from vivace.errors import AudioError
+from vivace.errors import AudioError, OutputExistsError
 from vivace.speech import SAMPLE_RATE
 
 DEFAULT_NAME = "speech"
@@ -121,7 +121,7 @@ def choose_target(arguments: argparse.Namespace) -> Target:
         return target.renewed()
     path, force = Path(target.output), arguments.force
     if os.path.lexists(path) and not force:
-        raise AudioError(f"{path} exists; choose another name, or overwrite it with --force")
+        raise OutputExistsError(path, "--force")
     return replace(target, claim=claim_audio_file(path, force=force))
 
 
@@ -139,7 +139,7 @@ def subtitle_path(arguments: argparse.Namespace, output: str | None) -> Path | N
         subtitle_format(path)
     _check_folder(path)
     if os.path.lexists(path) and not arguments.force:
-        raise AudioError(f"{path} exists; choose another name, or overwrite it with --force")
+        raise OutputExistsError(path, "--force")
     return path
 
 

@@ -98,11 +98,14 @@ class Dialogue(Audio):
             for speaker in self.speakers
         }
 
-    def save_tracks(self, path: str | Path, *, force: bool = True) -> list[Path]:
-        """Write a file for each speaker: talk-Anna.wav and talk-Ben.wav for talk.wav."""
+    def save_tracks(self, path: str | Path, *, overwrite: bool = False) -> list[Path]:
+        """Write a file for each speaker: talk-Anna.wav and talk-Ben.wav for talk.wav.
+
+        An existing file is an OutputExistsError unless `overwrite` is true.
+        """
         paths = track_paths(path, self.speakers)
         for file, samples in zip(paths, self.tracks.values(), strict=True):
-            write_audio(file, samples, self.sample_rate, force=force)
+            write_audio(file, samples, self.sample_rate, force=overwrite)
         return paths
 
 

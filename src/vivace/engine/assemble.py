@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +13,43 @@ from numpy.typing import NDArray
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.speed import SpeedChanger
 from vivace.audio.trim import StartTrimmer
+from vivace.engine.pieces import Wait
 from vivace.engine.timings import join_words
 from vivace.engine.utterance import Piece
 from vivace.model.config import CodecConfig
 from vivace.speech import FinishReason, Usage, Word
 from vivace.text.markup import Pause
+
+Steps = Generator[AudioChunk | Wait, None, None]
+
+
+def join_empty(steps: Steps) -> Steps:
+    """Steps without chunks that have no samples: their codes and words go to the next chunk.
+
+    `trim` and `speed` hold samples back. Only the last chunk may be empty.
+    """
+    held: list[AudioChunk] = []
+    with closing(steps):
+        for step in steps:
+            if not isinstance(step, AudioChunk):
+                yield step
+            elif len(step.samples) or step.is_last:
+                yield _joined(held, step)
+                held = []
+            else:
+                held.append(step)
+
+
+def _joined(empty: Sequence[AudioChunk], chunk: AudioChunk) -> AudioChunk:
+    if not empty:
+        return chunk
+    chunks = [*empty, chunk]
+    words = [word for one in chunks for word in one.words or ()]
+    return dataclasses.replace(
+        chunk,
+        codes=np.concatenate([one.codes for one in chunks]),
+        words=None if any(one.words is None for one in chunks) else tuple(words),
+    )
 
 
 class Assembler:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
-from vivace.engine.assemble import Assembler
+from vivace.engine.assemble import Assembler, Steps, join_empty
 from vivace.engine.completeness import IdMarker, SpokenWords
 from vivace.engine.engine import Engine
 from vivace.engine.follower import TextFollower
@@ -33,7 +33,6 @@ from vivace.text.markup import Pause
 from vivace.timing.timer import Timer
 
 Wake = Callable[[], None]
-Steps = Generator[AudioChunk | Wait, None, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ class Stream(Iterator[AudioChunk]):
         )
         is_limited, max_frames = settings.is_limited, settings.sampling.max_frames
         self._num_frames_left = max_frames if is_limited else None
-        self._steps = self._make_steps()
+        self._steps = join_empty(self._make_steps())
         self._pid = os.getpid()
         self._is_reading, self._is_stepping = Lock(), Lock()
         self._utterance: Utterance | None = None  # that is being spoken

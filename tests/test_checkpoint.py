@@ -754,6 +754,9 @@ def test_a_checkpoint_may_say_which_form_of_text_suits_it(tiny_folder: Path) -> 
         [],
         {"normalize": 1},
         {"strip_end": 1},
+        {"plain_breaks": 1},
+        {"paragraph_s": 0},
+        {"paragraph_s": 11},
         {"max_utterance_chars": 3},
         {"max_utterance_chars": 10**9},
         {"max_utterance_chars": 90.0},
@@ -767,6 +770,7 @@ def test_a_checkpoint_may_say_which_form_of_text_suits_it(tiny_folder: Path) -> 
 def test_a_form_of_text_that_cannot_be_is_refused(tiny_folder: Path, reading: object) -> None:
     raw = json.loads((tiny_folder / "base" / "config.json").read_text(encoding="utf-8"))
     with pytest.raises(
-        CheckpointError, match=r"reading_config|normalize|strip|utterance|seam|silence"
+        CheckpointError,
+        match=r"reading_config|normalize|strip|utterance|seam|silence|breaks|paragraph",
     ):
         parse_model_config({**raw, "reading_config": reading})

@@ -50,8 +50,10 @@ def model_config(settings: SimpleNamespace, tokenizer: TextTokenizer, text_size:
         "reading_config": {
             "normalize": True,
             "strip_end": True,
+            "plain_breaks": True,
             "max_utterance_chars": 120,
             "seam_s": 0.5,
+            "paragraph_s": 0.9,
             "silence_rms": 2.8e-4,
             "live": "sentence",
         },

@@ -174,11 +174,13 @@ def _too_few_frames(min_frames: int, max_frames: int) -> RequestError:
 
 
 def shown(value: object) -> str:
-    """Briefly; Python refuses to write out a whole number of thousands of digits."""
+    """A short form of a value for an error message, whatever the value is."""
     try:
         words = repr(value)
-    except ValueError:
+    except ValueError:  # Python refuses to write out a whole number of thousands of digits
         return f"a {type(value).__name__} of thousands of digits"
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
     return words if len(words) <= MAX_SHOWN else words[:MAX_SHOWN] + "…"
 
 

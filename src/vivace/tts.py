@@ -369,6 +369,7 @@ class TTS(LoadedCheckpoint):
                 layout=text_layout,
                 live=live,
                 split=split,
+                breaks=True,
                 clean=clean,
                 keep_emoji=keep_emoji,
                 normalize=normalize,

@@ -114,3 +114,37 @@ def test_a_pause_does_not_make_the_words_before_it_come_twice(embedded: TTS) -> 
     pause = next(n for n, chunk in enumerate(chunks) if not len(chunk.codes) and len(chunk.samples))
     before = np.concatenate([chunk.codes for chunk in chunks[:pause]])
     assert np.array_equal(before, alone.codes)
+
+
+@pytest.mark.parametrize("live", [None, "word", "sentence"])
+@pytest.mark.parametrize(("gap", "split"), [("\n\n", True), ("\r\n- ", True), ("\n\t", False)])
+def test_tokenizer_of_the_embedded_voice_gets_single_spaces_only(
+    embedded: TTS, monkeypatch: pytest.MonkeyPatch, gap: str, live: LiveMode | None, split: bool
+) -> None:
+    said = stop_after(embedded, monkeypatch, 3, once_text_is_in=True)
+    text = f"The list{gap}three apples{gap}and\u00a0two pears.{gap}"
+    embedded.speak(text if live is None else iter(text), live=live, split=split)
+    texts = said.texts(embedded)
+    assert not any(re.search(r"[^\S ]|  |\A\s|\s\Z", one) for one in texts)
+    words = re.findall(r"\w+", " ".join(texts))
+    assert words == ["The", "list", "three", "apples", "and", "two", "pears"]
+
+
+def test_blank_line_between_sentences_does_not_end_the_speech(embedded: TTS) -> None:
+    first, second = "The garrison must help.", "One is lame; poor thing, he's got a crutch."
+    audio = embedded.speak(f"{first}\n\n{second}", seed=218)
+    alone = [embedded.speak(text, seed=218).duration_s for text in (first, second)]
+    pause = embedded.checkpoint.config.reading_config.paragraph_s
+    assert audio.duration_s > 0.8 * (sum(alone) + pause)
+    assert audio.duration_s > 4
+
+
+def test_released_checkpoint_gets_lines_as_written_and_paragraphs_one_by_one(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
+        said = stop_after(tts, monkeypatch, 3, once_text_is_in=True)
+        text = "One line\nand two.\n\nThree."
+        tts.speak(text)
+        tts.speak(text, split=False)
+        assert said.texts(tts) == ["One line\nand two.", "Three.", text]

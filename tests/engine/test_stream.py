@@ -226,6 +226,23 @@ def test_live_pieces_must_be_strings(tts: TTS) -> None:
         tts.stream(iter(["a"]), text_layout="whole")
 
 
+def test_live_pieces_that_are_none_are_skipped(tts: TTS) -> None:
+    pieces = [None, "What was ", None, "said", None]
+    expected = tts.speak(iter(["What was ", "said"]), seed=1, max_frames=20)
+    assert tts.speak(iter(pieces), seed=1, max_frames=20) == expected  # type: ignore[arg-type]
+
+    async def write() -> AsyncIterator[str | None]:
+        for piece in pieces:
+            yield piece
+
+    async def collect_all() -> list[AudioChunk]:
+        stream = tts.astream(write(), seed=1, max_frames=20)  # type: ignore[arg-type]
+        return [chunk async for chunk in stream]
+
+    codes = [chunk.codes for chunk in asyncio.run(collect_all())]
+    assert np.array_equal(np.concatenate(codes), expected.codes)
+
+
 # -- asyncio ---------------------------------------------------------------------------------
 
 

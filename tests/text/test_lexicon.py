@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from vivace.errors import LexiconError
+from vivace.errors import LexiconError, TextTooLongError
 from vivace.script.script import plan_utterances
 from vivace.text.events import EventReader
 from vivace.text.lexicon import Lexicon
@@ -353,3 +353,45 @@ def test_the_work_grows_with_the_text_even_where_every_word_almost_fits() -> Non
     short, long = "a " * 400, "a " * 3_200
     quick, slow = (min(seconds(text, lexicon) for _ in range(3)) for text in (short, long))
     assert slow < 40 * quick  # eight times the text
+
+
+def test_lexicon_accepts_the_largest_number_of_entries_and_refuses_one_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vivace.text.lexicon.MAX_ENTRIES", 3)
+    words = {"a": "b", "c": "d", "english": {"a": "e"}}
+    assert len(Lexicon.of(words)) == 3
+    with pytest.raises(LexiconError, match="at most 3 entries"):
+        Lexicon.of({**words, "f": "g"})
+
+
+def test_respelled_text_of_the_largest_size_is_accepted_and_one_more_character_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = ScriptOptions(lexicon=Lexicon.of({"a": "bbbb"}).tries(""))
+    said = ["bbbb", Pause(1), " bbbb, ok"]  # 13 characters of two parts
+    monkeypatch.setattr("vivace.script.script.MAX_TEXT_CHARS", 13)
+    assert plan_utterances("a[pause 1s] a, ok", options) == said
+    monkeypatch.setattr("vivace.script.script.MAX_TEXT_CHARS", 12)
+    with pytest.raises(TextTooLongError, match="13 characters, respelled, and the limit is 12"):
+        plan_utterances("a[pause 1s] a, ok", options)
+
+
+def _nested(depth: int) -> Any:
+    words: Any = "x"
+    for _ in range(depth):
+        words = {"a": words}
+    return words
+
+
+def test_deeply_nested_lexicon_is_refused_with_a_lexicon_error(tmp_path: Path) -> None:
+    with pytest.raises(LexiconError, match="a deeply nested dict"):
+        Lexicon.of(_nested(3000))
+    path = tmp_path / "words.toml"
+    for text in (f'{".".join("a" * 3000)} = "x"', f"[{'.'.join('a' * 3000)}]\nb = 'x'"):
+        path.write_text(text)
+        with pytest.raises(LexiconError, match="a deeply nested dict"):
+            Lexicon.load(path)
+    path.write_text(f"a = {'[' * 3000}{']' * 3000}")
+    with pytest.raises(LexiconError, match="words.toml, line 1: not valid TOML: nested too deeply"):
+        Lexicon.load(path)

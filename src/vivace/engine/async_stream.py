@@ -84,7 +84,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
         self._open_stream, self._is_slow, self._bells = open_stream, is_slow, bells
         self._pieces = pieces  # of a live text
         self._rest = ""  # of a long piece
-        self._coming: asyncio.Task[str] | None = None  # a piece that was not there yet
+        self._coming: asyncio.Task[str | None] | None = None  # a piece that was not there yet
         self.on_turn: Callable[[Turn], None] | None = None  # set it before the first chunk
         self._stream: Stream | None = None
         self._is_closed = False
@@ -176,7 +176,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
             if piece is not None and not self._is_closed:
                 stream.feed(piece)
 
-    def _next_piece(self) -> Coroutine[Any, Any, str]:
+    def _next_piece(self) -> Coroutine[Any, Any, str | None]:
         assert self._pieces is not None
         if self._threads is None and not isinstance(self._pieces, AsyncIterator):
             # Its own thread: in a shared pool, iterators could wait for one that has no thread.
@@ -210,14 +210,14 @@ class AsyncStream(AsyncIterator[AudioChunk]):
             await self._event.wait()
 
 
-async def _read_piece(pieces: Pieces, threads: ThreadPoolExecutor | None) -> str:
+async def _read_piece(pieces: Pieces, threads: ThreadPoolExecutor | None) -> str | None:
     """Without the stream, which may be dropped meanwhile."""
     if isinstance(pieces, AsyncIterator):
         return await pieces.__anext__()
     return await asyncio.get_running_loop().run_in_executor(threads, _next_of, pieces)
 
 
-async def _drop(task: asyncio.Task[str]) -> None:
+async def _drop(task: asyncio.Task[str | None]) -> None:
     task.cancel()
     if task is not asyncio.current_task():  # a text may close its own stream
         await asyncio.gather(task, return_exceptions=True)
@@ -227,7 +227,7 @@ class _EndOfText(Exception):
     """A StopIteration cannot leave a future."""
 
 
-def _next_of(pieces: Iterator[str]) -> str:
+def _next_of(pieces: Iterator[str | None]) -> str | None:
     try:
         return next(pieces)
     except StopIteration:

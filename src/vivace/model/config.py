@@ -117,14 +117,19 @@ class ReadingConfig:
 
     normalize: bool = False  # English numbers, dates, capitals and signs as words
     strip_end: bool = False  # white space at the end of an utterance is left out
+    plain_breaks: bool = False  # line breaks end utterances; the tokenizer gets single spaces only
     max_utterance_chars: int = 300
     seam_s: float = 0.15  # silence added between utterances
+    paragraph_s: float = 0.5  # silence added between paragraphs
     silence_rms: float = 0.0  # how loud the voice's own silence is; pauses have its noise
     live: LiveMode = "word"  # how a text that is still being written is taken
 
     def __post_init__(self) -> None:
-        if not 0 < self.seam_s <= 10:
-            raise CheckpointError(f"seam_s must be above 0 and at most 10 s, not {self.seam_s}")
+        for name in ("seam_s", "paragraph_s"):
+            if not 0 < getattr(self, name) <= 10:
+                raise CheckpointError(
+                    f"{name} must be above 0 and at most 10 s, not {getattr(self, name)}"
+                )
         if not 0 <= self.silence_rms <= 0.01:
             raise CheckpointError(f"silence_rms must be 0 to 0.01, not {self.silence_rms}")
         if self.live not in LIVE_MODES:

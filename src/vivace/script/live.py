@@ -48,6 +48,9 @@ class LiveScript:
         return self._is_written and is_said and not self._beginning
 
     def feed(self, piece: object) -> None:
+        """More text; None, as chat models send it in chunks without text, is skipped."""
+        if piece is None:
+            return
         if isinstance(piece, str):
             if self._trace is not None:
                 self._trace.give(piece)
@@ -98,7 +101,7 @@ class LiveScript:
     def _next_line(self) -> Line | Pause:
         if self._needs_seam:
             self._needs_seam = False
-            return seam(self._options, is_inside=self._last_cut.is_inside)
+            return seam(self._options, self._last_cut)
         self._needs_seam = self._has_lines = True
         tokenizer = LiveTokenizer(self._writer.tokenizer, strip_end=self._options.strip_end)
         self._line = LiveLine(self, tokenizer, is_whole=self._options.by_sentence)

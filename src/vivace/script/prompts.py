@@ -99,14 +99,23 @@ class PromptWriter:
             keep_emoji=request.keep_emoji,
             normalize=self._normalizes(request),
             strip_end=reading.strip_end,
+            plain_breaks=request.breaks and reading.plain_breaks,
             lexicon=tuple(
                 trie
                 for lexicon in request.lexicons
                 for trie in lexicon.tries(self._language(request.language))
             ),
             seam_s=reading.seam_s,
+            paragraph_s=reading.paragraph_s if self._splits_paragraphs(request) else None,
             by_sentence=self.is_by_sentence(request),
         )
+
+    def _splits_paragraphs(self, request: Request) -> bool:
+        """Whether each paragraph is an utterance of its own.
+
+        Not with voice design: two utterances would have two voices.
+        """
+        return request.split and request.breaks and self._config.tts_model_type != "voice_design"
 
     @property
     def silence_rms(self) -> float:

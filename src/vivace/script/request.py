@@ -11,8 +11,8 @@ from vivace.speech import LiveMode
 from vivace.text.lexicon import Lexicon
 from vivace.voices.voice import Voice
 
-Pieces = Iterator[str] | AsyncIterator[str]
-"""A live text as it is written."""
+Pieces = Iterator[str | None] | AsyncIterator[str | None]
+"""A live text as it is written; None is skipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,6 +26,7 @@ class Request:
     layout: TextLayout | None  # None: the official choice
     live: LiveMode | None = None  # how a text in pieces is taken; None: the checkpoint's default
     split: bool = True  # a long text into utterances
+    breaks: bool = False  # read line breaks as pauses; False: a text as it is, as the official code
     clean: bool = False  # remove markdown, emoji and links first
     keep_emoji: bool = False
     normalize: bool | None = None  # None: the checkpoint's default

@@ -6,15 +6,17 @@ the model speaks well; the first is one sentence, so that first audio does not c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from vivace.errors import TextError, TextTooLongError
 from vivace.script.prompts import MAX_TEXT_CHARS, PromptWriter
 from vivace.script.request import Request
+from vivace.text.breaks import BlockEnd, find_blocks, plain_spaces, read_breaks
+from vivace.text.cutter import Cut
 from vivace.text.emoji import drop_emoji
 from vivace.text.letters import is_speakable
-from vivace.text.markup import Pause, ScriptOptions, clean_text, parse_pauses
+from vivace.text.markup import Pause, ScriptOptions, clean_text, item_end, parse_pauses
 from vivace.text.normalize import normalize_text
 from vivace.text.respell import respell
 from vivace.text.split import goes_on, split_sentences
@@ -22,6 +24,7 @@ from vivace.text.tidy import tidy_text
 from vivace.text.trace import Trace
 
 MAX_INSIDE_SEAM_S = 0.15  # where a sentence goes on
+_TAIL = 64  # characters that show whether a sentence has ended
 SILENT_S = 0.6  # for an utterance of nothing that can be said, such as "..." or "* * *"
 
 
@@ -132,11 +135,12 @@ def plan_utterances(
     """Utterances and pauses in order; every utterance has something that can be spoken."""
     plan: list[str | Pause] = []
     text, num_chars = tidy_text(text), 0
-    for part in parse_pauses(clean_text(text) if options.clean else text):
+    for part in parse_pauses(_clean(text, options)):
         if isinstance(part, Pause):
             plan.append(part)
             continue
         part = part if options.keep_emoji else drop_emoji(part)
+        part = read_breaks(part) if options.plain_breaks else part
         if trace is not None:
             trace.break_word()
         part = respell(part, options.lexicon, is_english=options.normalize, trace=trace)
@@ -147,40 +151,73 @@ def plan_utterances(
             part = normalize_text(part, trace)
         elif trace is not None:
             trace.say(part, part)
-        for gap, utterance in _utterances(part, options.max_chars or len(part)):
+        for cut, utterance in _utterances(part, options):
             if not is_speakable(utterance, with_emoji=options.keep_emoji):
                 plan.append(Pause(SILENT_S))
                 continue
-            if plan and isinstance(before := plan[-1], str):
-                plan.append(seam(options, is_inside=goes_on(before, gap)))
-            plan.append(utterance.rstrip() if options.strip_end else utterance)
+            if plan and isinstance(plan[-1], str):
+                plan.append(seam(options, cut))
+            plan.append(_finish_utterance(utterance, options))
     return plan
 
 
-def seam(options: ScriptOptions, *, is_inside: bool) -> Pause:
-    """The silence between two utterances, shorter inside a sentence."""
-    return Pause(min(options.seam_s, MAX_INSIDE_SEAM_S) if is_inside else options.seam_s)
+def _clean(text: str, options: ScriptOptions) -> str:
+    return clean_text(text, item_end=item_end(options)) if options.clean else text
 
 
-def _utterances(text: str, max_chars: int) -> Iterator[tuple[str, str]]:
-    """Parts of the text that are not blank, each after the white space before it."""
-    if len(text) <= max_chars:
+def _finish_utterance(text: str, options: ScriptOptions) -> str:
+    if options.plain_breaks:
+        return plain_spaces(text)
+    return text.rstrip() if options.strip_end else text
+
+
+def seam(options: ScriptOptions, cut: Cut) -> Pause:
+    """The silence between two utterances: shorter inside a sentence, longer after a paragraph."""
+    if cut.is_paragraph and options.paragraph_s is not None:
+        return Pause(options.paragraph_s)
+    return Pause(min(options.seam_s, MAX_INSIDE_SEAM_S) if cut.is_inside else options.seam_s)
+
+
+def _utterances(text: str, options: ScriptOptions) -> Iterator[tuple[Cut, str]]:
+    """Parts of the text that are not blank, each with the cut before it."""
+    is_long = options.max_chars is not None and len(text) > options.max_chars
+    blocks: Iterable[tuple[int, int, BlockEnd | None]] = [(0, len(text), None)]
+    if options.paragraph_s is not None:
+        blocks = find_blocks(text, has_marks=options.plain_breaks)
+    cut, num_found = Cut(), 0
+    for start, end, kind in blocks:
+        block = text[start:end]
+        max_chars = options.max_chars or len(block)
+        for inner, utterance in _cut_block(block, max_chars, is_first=is_long and not num_found):
+            yield inner or cut, utterance
+            num_found += 1
+        cut = Cut(is_paragraph=kind == "paragraph")
+
+
+def _cut_block(text: str, max_chars: int, *, is_first: bool) -> Iterator[tuple[Cut | None, str]]:
+    """A block in parts of up to `max_chars`; of the first block, the first part is a sentence."""
+    if len(text) <= max_chars and not is_first:
         if text.strip():
-            yield "", text
+            yield None, text
         return
     last = start = end = 0  # end of the last utterance; start and end of the one at hand
     num_sentences = 0
     for begin, stop in _sentence_spans(text, max_chars):
-        # The first utterance is one sentence.
-        if num_sentences == 1 or (num_sentences and stop - start > max_chars):
-            yield text[last:start], text[start:end]
+        is_alone = is_first and num_sentences == 1
+        if is_alone or (num_sentences and stop - start > max_chars):
+            yield _cut_before(text, last, start), text[start:end]
             last, start = end, begin
         elif not num_sentences:
             start = begin
         end = stop
         num_sentences += 1
     if num_sentences:
-        yield text[last:start], text[start:end]
+        yield _cut_before(text, last, start), text[start:end]
+
+
+def _cut_before(text: str, last: int, start: int) -> Cut | None:
+    """The cut between two utterances of a block; None before the first."""
+    return Cut(goes_on(text[max(0, last - _TAIL) : last], text[last:start])) if last else None
 
 
 def _sentence_spans(text: str, max_chars: int) -> Iterator[tuple[int, int]]:

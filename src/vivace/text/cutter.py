@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from vivace.text.breaks import LINE_END_RUN, BlockEnd, block_end
+from vivace.text.markup import ScriptOptions
 from vivace.text.split import SentenceSplitter, goes_on
 
 # Where an utterance whose sentence does not end may be cut, at so many times its wanted length.
@@ -14,6 +16,7 @@ _FORCED_CUTS = (
     (4, re.compile(r".(?=[^\u200d\ufe0f\u0300-\u036f])", re.DOTALL)),
 )
 _SPACES = re.compile(r"\s*")
+_OPEN_RUN = re.compile(rf"{LINE_END_RUN.pattern}\Z")
 _ENDLESS = 1 << 30
 _SLICE = 256  # characters read at a time, so that a cut goes back over no more than these
 
@@ -23,6 +26,7 @@ class Cut:
     """An utterance is over; what follows is another."""
 
     is_inside: bool = False  # a sentence, which goes on in the next utterance
+    is_paragraph: bool = False  # the next utterance begins another paragraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,46 @@ class _Place:
     end: int  # of the utterance
     next_start: int
     is_inside: bool = False
+
+
+class BlockCutter:
+    """Cuts at the ends of paragraphs and items; each is cut by itself, by sentence or by length.
+
+    White space that begins with a line end is held until the next word.
+    """
+
+    def __init__(self, options: ScriptOptions) -> None:
+        self._options = options
+        self._held = ""
+        self._cutter = self._open()
+
+    def _open(self) -> SentenceCutter | Cutter:
+        cutter = SentenceCutter if self._options.by_sentence else Cutter
+        return cutter(self._options.max_chars)
+
+    def feed(self, piece: str) -> list[str | Cut]:
+        if self._options.paragraph_s is None:
+            return self._cutter.feed(piece)
+        text, self._held = self._held + piece, ""
+        if run := _OPEN_RUN.search(text):
+            text, self._held = text[: run.start()], run[0]
+        events: list[str | Cut] = []
+        start = 0
+        for found in LINE_END_RUN.finditer(text):
+            if kind := block_end(found[0], has_marks=self._options.plain_breaks):
+                events += self._end_block(text[start : found.start()], kind)
+                start = found.end()
+        return events + self._cutter.feed(text[start:])
+
+    def finish(self) -> list[str | Cut]:
+        events = self._cutter.feed(self._held)
+        self._held = ""
+        return events + self._cutter.finish()
+
+    def _end_block(self, text: str, kind: BlockEnd) -> list[str | Cut]:
+        events = [*self._cutter.feed(text), *self._cutter.finish()]
+        self._cutter = self._open()
+        return [*events, Cut(is_paragraph=kind == "paragraph")]
 
 
 class SentenceCutter:

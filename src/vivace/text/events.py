@@ -7,10 +7,11 @@ of the lexicon, a number, or a full stop that may end an utterance.
 from __future__ import annotations
 
 from vivace.errors import RequestError
-from vivace.text.cutter import Cut, Cutter, SentenceCutter
+from vivace.text.breaks import BreakReader, PlainSpaces
+from vivace.text.cutter import BlockCutter, Cut
 from vivace.text.emoji import EmojiDropper
 from vivace.text.live_clean import LiveCleaner
-from vivace.text.markup import OPEN_MARK, Pause, ScriptOptions, parse_pauses
+from vivace.text.markup import OPEN_MARK, Pause, ScriptOptions, item_end, parse_pauses
 from vivace.text.normalize import open_normalizer
 from vivace.text.respell import Respeller
 from vivace.text.split import ends_sentence
@@ -27,7 +28,7 @@ class EventReader:
     def __init__(self, options: ScriptOptions, trace: Trace | None = None) -> None:
         self._options, self._trace = options, trace
         self._tidier = Tidier()
-        self._cleaner = LiveCleaner() if options.clean else None
+        self._cleaner = LiveCleaner(item_end=item_end(options)) if options.clean else None
         self._held = ""  # what may be the beginning of a pause mark
         self._tail = ""  # of the text, which says whether a sentence has ended
         self._reader = _Reader(options, trace)
@@ -83,22 +84,37 @@ class _Reader:
         english = options.normalize
         self._respeller = Respeller(options.lexicon, is_english=english, trace=trace)
         self._normalizer = open_normalizer(trace) if english else None
-        cutter = SentenceCutter if options.by_sentence else Cutter
-        self._cutter: SentenceCutter | Cutter = cutter(options.max_chars)
+        self._breaks = BreakReader() if options.plain_breaks else None
+        self._spaces = PlainSpaces() if options.plain_breaks else None
+        self._cutter = BlockCutter(options)
         self._trace = trace
         if trace is not None:
             trace.break_word()
 
     def feed(self, text: str) -> list[str | Cut]:
         text = self._dropper.feed(text) if self._dropper else text
-        return self._cutter.feed(self._say(self._respeller.feed(text)))
+        text = self._breaks.feed(text) if self._breaks else text
+        return self._make_plain(self._cutter.feed(self._say(self._respeller.feed(text))))
 
     def finish(self) -> list[str | Cut]:
-        rest = self._respeller.feed(self._dropper.finish() if self._dropper else "")
-        rest = self._say(rest + self._respeller.finish())
+        rest = self._dropper.finish() if self._dropper else ""
+        rest = self._breaks.feed(rest) + self._breaks.finish() if self._breaks else rest
+        rest = self._say(self._respeller.feed(rest) + self._respeller.finish())
         if self._normalizer:
             rest += self._normalizer.finish()
-        return self._cutter.feed(rest) + self._cutter.finish()
+        return self._make_plain(self._cutter.feed(rest) + self._cutter.finish())
+
+    def _make_plain(self, events: list[str | Cut]) -> list[str | Cut]:
+        if self._spaces is None:
+            return events
+        plain: list[str | Cut] = []
+        for event in events:
+            if isinstance(event, Cut):
+                self._spaces.finish()
+                plain.append(event)
+            elif text := self._spaces.feed(event):
+                plain.append(text)
+        return plain
 
     def _say(self, text: str) -> str:
         if self._normalizer:

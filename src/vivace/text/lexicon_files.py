@@ -80,7 +80,8 @@ def _read_toml(text: str, path: Path) -> Iterator[Row]:
     except (ValueError, RecursionError) as error:
         place = _TOML_PLACE.search(str(error))
         line = place[1] if place and place[1] else text.count("\n") + 1
-        reason = _TOML_PLACE.sub("", str(error))
+        is_deep = isinstance(error, RecursionError)
+        reason = "nested too deeply" if is_deep else _TOML_PLACE.sub("", str(error))
         raise LexiconError(f"{path}, line {line}: not valid TOML: {reason}") from error
     lines = _toml_lines(text)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.markup import clean_text
+from vivace.text.markup import clean_text, is_item
 
 # The start of a line that may be a heading, list item, quotation, table row, rule or fence: this is
 # certain only at its end. Emphasis at the start does not count.
@@ -44,7 +44,9 @@ class _OpenMarkup:
 class LiveCleaner:
     """`clean_text` for a text in pieces; only white space between words may differ."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, item_end: str = "\n\n") -> None:
+        self._item_end = item_end
+        self._is_after_item = False
         self._held = ""
         self._num_read = 0  # characters of it that were searched for open markup
         self._open = _OpenMarkup()
@@ -81,8 +83,13 @@ class LiveCleaner:
     def _end_line(self, line: str) -> str:
         """A whole line, or what is left of it."""
         is_apart = self._is_line_start and _SET_APART.match(line) is not None
-        said = self._say(line, "\n\n" if is_apart else "")
-        self._gap = "\n\n" if is_apart or not line.strip() else self._gap or "\n"
+        is_own = self._is_line_start and is_item(line)
+        gap = self._item_end if is_own else "\n\n" if is_apart else ""
+        if is_own and self._is_after_item:
+            self._gap = gap  # blank lines between items are no paragraph ends
+        said = self._say(line, gap)
+        self._gap = "\n\n" if not line.strip() else gap or self._gap or "\n"
+        self._is_after_item = is_own or (self._is_after_item and not line.strip())
         self._is_line_start = True
         return said
 
@@ -120,9 +127,12 @@ class LiveCleaner:
     def _say(self, text: str, gap: str) -> str:
         """The words of some text, after the white space that is due."""
         # A letter in front keeps the middle of a line from being taken for a bullet or heading.
-        words = clean_text(text) if self._is_line_start else clean_text("a" + text)[1:]
+        end = self._item_end
+        is_start = self._is_line_start
+        words = clean_text(text, item_end=end) if is_start else clean_text("a" + text)[1:]
         if not words.strip():
             return ""
-        due = max(self._gap, gap, key=len) if self._has_begun else ""
+        ranks = ("", "\n", end, "\n\n")
+        due = max(self._gap, gap, key=ranks.index) if self._has_begun else ""
         self._gap, self._has_begun = "", True
         return due + words

@@ -23,6 +23,8 @@ OPEN_MARK = re.compile(
     re.IGNORECASE,
 )
 _ANY_MARK = re.compile(f"{PAUSE_MARK.pattern}|{MARK_PATTERN}", re.IGNORECASE)
+LINE_SEPARATOR = "\u2028"  # stands for the end of a list item or a table row
+_ITEM_END = f"\n{LINE_SEPARATOR}\n"
 _STANDS_FOR_MARK = "\ue000"  # a private-use character; removed from the text first
 
 
@@ -49,9 +51,16 @@ class ScriptOptions:
     keep_emoji: bool = False
     normalize: bool = False  # English numbers, dates, capitals and signs as words
     strip_end: bool = False  # white space at the end of an utterance is left out
+    plain_breaks: bool = False  # line breaks end utterances, and only single spaces are left
     lexicon: tuple[Trie, ...] = ()  # words that are read otherwise; the first has precedence
     seam_s: float = 0.15  # silence added between utterances
+    paragraph_s: float | None = None  # silence between paragraphs; None: they do not end utterances
     by_sentence: bool = False  # a live text: nothing of a sentence is given before all of it
+
+
+def item_end(options: ScriptOptions) -> str:
+    """What separates the list items and table rows of a cleaned text."""
+    return LINE_SEPARATOR if options.plain_breaks else "\n\n"
 
 
 def parse_pauses(text: str, refused: list[RequestError] | None = None) -> list[str | Pause]:
@@ -78,13 +87,17 @@ def has_pause(text: str) -> bool:
     return PAUSE_MARK.search(text) is not None
 
 
-def clean_text(text: str) -> str:
+def clean_text(text: str, *, item_end: str = "\n\n") -> str:
     """The words of markdown, as a chat model writes it, without the markup, emoji and URLs.
 
-    Headings, list items and table rows become paragraphs of their own; a link leaves its text, a
-    bare URL its host, code its content. Marks stay as they are. Cleaning twice is cleaning
-    once.
+    Headings become paragraphs of their own; list items and table rows are separated by `item_end`.
+    A link leaves its text, a bare URL its host, code its content. Marks stay as they are. Cleaning
+    twice is cleaning once.
     """
+    return _clean_all(text).replace(_ITEM_END, item_end)
+
+
+def _clean_all(text: str) -> str:
     for _ in range(MAX_PASSES):
         cleaned = _outside_marks(text, _clean_once)
         if cleaned == text:
@@ -92,6 +105,16 @@ def clean_text(text: str) -> str:
         text = cleaned
     # Nested deeper than people write: remove everything that could be markup.
     return _outside_marks(text, _strip_markup)
+
+
+def is_item(line: str) -> bool:
+    """Whether a line of markdown is a list item or a table row."""
+    line = line.strip()
+    return _BULLET.match(line) is not None or _is_row(line)
+
+
+def _is_row(line: str) -> bool:
+    return len(line) > 1 and line[0] == line[-1] == "|"
 
 
 def _outside_marks(text: str, clean: Callable[[str], str]) -> str:
@@ -132,6 +155,11 @@ _EMOJI = re.compile(
 _MARKUP = re.compile(r"[\[\]*`~|#<>\\_=]")
 _URL_START = re.compile(r"(www)\.|(:)//", re.IGNORECASE)
 _LINE_START = re.compile(r"[-+•\s]*")
+_BLANKS = re.compile(rf"[^\S\n{LINE_SEPARATOR}]{{2,}}")
+_AROUND_LINE_END = re.compile(
+    rf"[^\S\n{LINE_SEPARATOR}]?([\n{LINE_SEPARATOR}])[^\S\n{LINE_SEPARATOR}]?"
+)
+_LINE_ENDS = re.compile(rf"[\n{LINE_SEPARATOR}]+")
 
 
 def _clean_once(text: str) -> str:
@@ -148,20 +176,26 @@ def _clean_once(text: str) -> str:
 
 def _clean_line(line: str) -> str:
     """What a line says; one that was set apart by markup becomes a paragraph."""
+    if line == LINE_SEPARATOR:
+        return line
     line = line.strip()
     if quote := _QUOTE.match(line):
         line = line[quote.end() :].strip()
     if _FENCE.fullmatch(line) or _RULE.fullmatch(line):
         return "\n"
-    if len(line) > 1 and line[0] == line[-1] == "|":
+    if _is_row(line):
         is_rule = _TABLE_RULE.fullmatch(line) is not None
         cells = [] if is_rule else [cell.strip() for cell in line.strip("|").split("|")]
-        return "\n" + ", ".join(cell for cell in cells if cell) + "\n"
+        return _as_item(", ".join(cell for cell in cells if cell))
     if heading := _HEADING.match(line):
         return "\n" + line[heading.end() :].rstrip("# \t") + "\n"
     if bullet := _BULLET.match(line):
-        return "\n" + line[bullet.end() :] + "\n"
+        return _as_item(line[bullet.end() :])
     return line
+
+
+def _as_item(line: str) -> str:
+    return f"{LINE_SEPARATOR}\n{line}\n{LINE_SEPARATOR}"
 
 
 def _speak_url(url: re.Match[str]) -> str:
@@ -193,6 +227,14 @@ def _strip_markup(text: str) -> str:
 
 
 def _collapse_space(text: str) -> str:
-    text = re.sub(r"[^\S\n]{2,}", " ", text)
-    text = re.sub(r"[^\S\n]?\n[^\S\n]?", "\n", text)
-    return re.sub(r"\n{3,}", "\n\n", text).strip()
+    text = _BLANKS.sub(" ", text)
+    text = _AROUND_LINE_END.sub(r"\1", text)
+    return _LINE_ENDS.sub(_join_lines, text).strip()
+
+
+def _join_lines(ends: re.Match[str]) -> str:
+    """What separates two lines: an item's end, but a blank line wins beside a single item."""
+    num_marks = ends[0].count(LINE_SEPARATOR)
+    if num_marks > 1 or (num_marks and "\n\n" not in ends[0]):
+        return _ITEM_END
+    return "\n\n" if num_marks else ends[0][:2]

@@ -113,7 +113,9 @@ class Trace:
             self._said.seek(text[:_SOUGHT])
         found = []
         for index, character in enumerate(text):
-            is_there = self._said.is_next(character) or self._said.seek(text[index : index + 8])
+            is_there = self._said.is_next(character)
+            if not is_there and character.isalnum():  # other signs may be added to the text
+                is_there = self._said.seek(text[index : index + 8])
             found.append(self._said.pop() if is_there and not character.isspace() else NO_WORD)
         return found
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from vivace._version import __version__
 from vivace.errors import TTSError
-from vivace.serve import docs, elevenlabs, enrol, health, lists, sockets, speech
+from vivace.serve import docs, elevenlabs, enrol, health, kokoro, lists, sockets, speech
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, describe
 from vivace.serve.guard import Guard
@@ -33,6 +33,7 @@ ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
     enrol.routes,
     speech.routes,
     elevenlabs.routes,
+    kokoro.routes,
     sockets.routes,
     page.routes,
 )

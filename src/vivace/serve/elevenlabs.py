@@ -21,6 +21,7 @@ from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices
 from vivace.serve.request import SpeechRequest
+from vivace.serve.schema import audio_response, json_response
 from vivace.serve.speech import answer_speech
 from vivace.serve.voices import Listed
 from vivace.speech import Word
@@ -40,6 +41,53 @@ OUTPUTS |= {
     )
     for kbits in all_kbits
 }
+ALIGNMENT = {
+    "type": ["object", "null"],
+    "properties": {
+        "characters": {"type": "array", "items": {"type": "string"}},
+        "character_start_times_seconds": {"type": "array", "items": {"type": "number"}},
+        "character_end_times_seconds": {"type": "array", "items": {"type": "number"}},
+    },
+}
+TIMED_SPEECH = {
+    "type": "object",
+    "properties": {
+        "audio_base64": {"type": "string", "contentEncoding": "base64"},
+        "alignment": ALIGNMENT,
+        "normalized_alignment": ALIGNMENT,
+    },
+}
+BODY = {
+    "type": "object",
+    "required": ["text"],
+    "properties": {
+        "text": {"type": "string", "description": "The text to speak."},
+        "model_id": {"type": "string"},
+        "language_code": {"type": "string"},
+        "seed": {"type": "integer"},
+        "voice_settings": {"type": "object", "properties": {"speed": {"type": "number"}}},
+    },
+}
+OUTPUT_FORMAT = {
+    "name": "output_format",
+    "in": "query",
+    "schema": {"type": "string", "enum": list(OUTPUTS), "default": DEFAULT_OUTPUT},
+}
+ASKED = {
+    "parameters": [OUTPUT_FORMAT],
+    "requestBody": {"required": True, "content": {"application/json": {"schema": BODY}}},
+}
+SPOKEN_FORMATS = tuple(dict.fromkeys(name for name, *_ in OUTPUTS.values()))
+SPOKEN: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {200: audio_response("Audio in `output_format`.", SPOKEN_FORMATS)},
+    "openapi_extra": ASKED,
+}
+TIMED: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {200: json_response("Objects of audio and its alignment.", TIMED_SPEECH)},
+    "openapi_extra": ASKED,
+}
 
 
 def routes(context: ServeContext) -> APIRouter:
@@ -58,22 +106,22 @@ def routes(context: ServeContext) -> APIRouter:
         as_json = TimedSpeech(text) if is_timed else None
         return await answer_speech(context, request, as_json=as_json)
 
-    @router.post("/v1/text-to-speech/{voice_id}", response_class=Response)
+    @router.post("/v1/text-to-speech/{voice_id}", **SPOKEN)
     async def convert(http: Request, voice_id: str) -> Response:
         """The whole speech at once."""
         return await answer(http, voice_id, is_stream=False)
 
-    @router.post("/v1/text-to-speech/{voice_id}/with-timestamps")
+    @router.post("/v1/text-to-speech/{voice_id}/with-timestamps", **TIMED)
     async def convert_timed(http: Request, voice_id: str) -> Response:
         """The whole speech in JSON, with the times of every character."""
         return await answer(http, voice_id, is_stream=False, is_timed=True)
 
-    @router.post("/v1/text-to-speech/{voice_id}/stream", response_class=Response)
+    @router.post("/v1/text-to-speech/{voice_id}/stream", **SPOKEN)
     async def stream(http: Request, voice_id: str) -> Response:
         """The speech while it is made."""
         return await answer(http, voice_id, is_stream=True)
 
-    @router.post("/v1/text-to-speech/{voice_id}/stream/with-timestamps")
+    @router.post("/v1/text-to-speech/{voice_id}/stream/with-timestamps", **TIMED)
     async def stream_timed(http: Request, voice_id: str) -> Response:
         """The speech while it is made, a JSON object a line, with the times of characters."""
         return await answer(http, voice_id, is_stream=True, is_timed=True)

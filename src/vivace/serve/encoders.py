@@ -20,8 +20,8 @@ from vivace.errors import AudioError
 from vivace.serve.gauges import CountedThreads
 from vivace.serve.metrics import Metrics
 from vivace.serve.request import SpeechRequest
+from vivace.serve.schema import SPEECH_FORMATS
 
-SPEECH_FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")  # OpenAI's
 CHEAP = ("flac", "wav", "pcm")  # encoded where they are: a thread would cost more
 
 

@@ -1,12 +1,19 @@
-"""The OpenAPI description of the server: FastAPI's, with our errors and without its 422."""
+"""The OpenAPI description of the server: FastAPI's, with our errors and without its 422.
+
+Routes that answer with audio or read a body themselves describe both with the functions below.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from vivace.audio.encode import FORMATS
 
 ERROR = {
     "type": "object",
@@ -25,6 +32,15 @@ ERROR = {
     },
 }
 PLAIN = {"/metrics": "text/plain"}
+SPEECH_FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+HEADERS = {
+    "x-request-id": {"schema": {"type": "string"}, "description": "The id of the request."},
+    "x-vivace-ignored": {
+        "schema": {"type": "string"},
+        "description": "Fields that were ignored, separated by commas.",
+    },
+}
 
 
 def describe_api(app: FastAPI) -> dict[str, Any]:
@@ -40,6 +56,30 @@ def describe_api(app: FastAPI) -> dict[str, Any]:
         schema["components"] = {"schemas": components}
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+def audio_response(
+    description: str, formats: Sequence[str], **others: dict[str, Any]
+) -> dict[str, Any]:
+    """A response of binary audio in one of `formats`; `others` are further content types."""
+    content = {FORMATS[name].content_type: BINARY for name in formats}
+    return {"description": description, "headers": HEADERS, "content": content | others}
+
+
+def json_response(description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema}}
+    return {"description": description, "headers": HEADERS, "content": content}
+
+
+def request_body(
+    model: type[BaseModel], more: Mapping[str, Any] | None = None, without: Sequence[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """The JSON body of a route that reads it itself: the model's fields and `more`."""
+    schema = model.model_json_schema()
+    schema["properties"] |= more or {}
+    for name in without:
+        del schema["properties"][name]
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def _settle_answers(answers: dict[str, Any], plain: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError, describe
 from vivace.serve.model import Model
 from vivace.serve.request import SpeechRequest
+from vivace.serve.schema import SPEECH_FORMATS, audio_response, request_body
 from vivace.speech import Word
 from vivace.voices.voice import Voice
 
@@ -35,11 +36,22 @@ log = logging.getLogger(__name__)
 
 UNBUFFERED = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # by proxies
 IGNORED = "x-vivace-ignored"  # names fields that the model cannot follow
+EVENTS = {
+    "schema": {
+        "type": "string",
+        "description": "With `stream_format: sse`: `speech.audio.delta` events with base64 "
+        "`audio`, with `word_timestamps` also `speech.audio.words`, then `speech.audio.done` with "
+        "`usage`, or `speech.audio.error`.",
+    },
+    "example": "event: speech.audio.delta\n"
+    'data: {"type": "speech.audio.delta", "audio": "SUQz"}\n\n',
+}
 ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Audio in `response_format`, or events with `stream_format: sse`."},
-    400: {"description": "What is wrong with the request."},
-    429: {"description": "All slots are taken; `Retry-After` says when to try again."},
-    503: {"description": "The server is loading or shutting down."},
+    200: audio_response(
+        "Audio in `response_format` while it is made, or events.",
+        SPEECH_FORMATS,
+        **{"text/event-stream": EVENTS},
+    )
 }
 
 AsJson = Callable[[bytes, tuple[Word, ...] | None, bool], dict[str, Any]]
@@ -51,13 +63,12 @@ def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
     if missing := context.encoders.warm_up():
         log.warning("cannot be written here: %s", ", ".join(missing))
-    schema = {"application/json": {"schema": SpeechRequest.model_json_schema()}}
 
     @router.post(
         "/v1/audio/speech",
         response_class=Response,
         responses=ANSWERS,
-        openapi_extra={"requestBody": {"required": True, "content": schema}},
+        openapi_extra=request_body(SpeechRequest),
     )
     async def create_speech(http: Request) -> Response:
         """Speak a text; the audio is sent while it is made."""
@@ -73,9 +84,16 @@ def routes(context: ServeContext) -> APIRouter:
 
 
 async def answer_speech(
-    context: ServeContext, request: SpeechRequest, *, as_json: AsJson | None = None
+    context: ServeContext,
+    request: SpeechRequest,
+    *,
+    as_json: AsJson | None = None,
+    ignored: Sequence[str] = (),
 ) -> Response:
-    """The answer to a request that was read; `as_json` makes objects of it, a line each."""
+    """The answer to a request that was read; `as_json` makes objects of it, a line each.
+
+    `ignored` names fields of the client's protocol that have no counterpart here.
+    """
 
     async def answer(outlet: Outlet) -> None:
         recording = request.recording(context.settings)
@@ -85,13 +103,13 @@ async def answer_speech(
         request.check_task(model.card)
         encoder = open_encoder(context, model, request)
         with context.models.in_use(model):
-            options, ignored = await choose_options(context.clones, model, request, recording)
+            options, unfit = await choose_options(context.clones, model, request, recording)
         speech = SpeechAnswer(
             request,
             encoder,
             open_speech=partial(context.streams.open, model, request.input, **options),
             count_tokens=lambda: len(model.tts.tokenizer.encode(request.input)),
-            headers={IGNORED: ", ".join(ignored)} if ignored else {},
+            headers={IGNORED: ", ".join([*ignored, *unfit])} if ignored or unfit else {},
             as_json=as_json,
         )
         await speech.send(outlet)

@@ -1,8 +1,8 @@
 """The voices of a served model: presets, the library's, described ones, and aliases.
 
 A name of a request is looked up in dictionaries and in a folder whose file names have a strict
-pattern; it never becomes a path. Clients that know only OpenAI's names, or only the nine released
-speakers, are served by an alias wherever the model lacks the name itself.
+pattern; it never becomes a path. Clients that know only OpenAI's names, the nine released
+speakers, or Kokoro's names, are served by an alias wherever the model lacks the name itself.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ MAX_DESCRIPTION_CHARS = 2_000
 MAX_VOICE_NAME = 200  # characters of a request's name that an error repeats
 PART = re.compile(r"([^()]+?)\s*(?:\(\s*([0-9]{1,4}(?:\.[0-9]{1,6})?)\s*\))?")  # of a mix: name(2)
 MAX_PARTS = 8
+KOKORO_NAME = re.compile(r"[a-z]([fm])_([a-z0-9_]+)")  # language, gender, name: af_heart
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,8 @@ class Voices:
             return self._mix(key)
         if key in OPENAI_NAMES or key in SPEAKERS:
             return self._alias(key)
+        if kokoro := KOKORO_NAME.fullmatch(key):
+            return self.find(kokoro[2]) or self._alias(FEMALE[0] if kokoro[1] == "f" else "ryan")
         raise UnknownVoiceError(str(key)[:MAX_VOICE_NAME], self.names())
 
     def find(self, key: str) -> Chosen | None:

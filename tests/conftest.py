@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import itertools
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Container, Iterator
@@ -35,7 +37,15 @@ if TYPE_CHECKING:
 
     from real_vocabulary import Ranks
 
-ROOT = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+LEFT_OUT = ("ci", "slow")  # marks of tests that run only where `-m` names them
+# Files of more than ten seconds, the longest first: a worker that begins one last ends last.
+LONGEST_FIRST = (
+    "backends/test_cuda_graph.py",
+    "compat/test_official_class.py",
+    "backends/test_official_parity.py",
+)
 # Tiny models gain nothing from more threads, and lose on a busy machine.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start
@@ -82,10 +92,12 @@ def load_script(path: Path) -> ModuleType:
     return module
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell starts background jobs with SIGINT ignored, and children inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # pytest-xdist would start the files with the most tests first; LONGEST_FIRST are the longest.
+    config.option.loadscopereorder = False
 
 
 def pytest_unconfigure() -> None:
@@ -120,12 +132,17 @@ def kill_children(kept: Container[int]) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Slow tests run by hand: -m slow."""
-    if "slow" in str(config.getoption("markexpr")):
-        return
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason="slow; run it with -m slow"))
+    """Deselect the marks of LEFT_OUT that `-m` does not name, and begin with the longest files."""
+    named = re.findall(r"\w+", str(config.getoption("markexpr")))
+    left_out = [mark for mark in LEFT_OUT if mark not in named]
+    deselected = [item for item in items if any(map(item.get_closest_marker, left_out))]
+    config.hook.pytest_deselected(items=deselected)
+    kept = set(items).difference(deselected)
+    order = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items[:] = sorted(
+        (item for item in items if item in kept),
+        key=lambda item: order.get(item.path.relative_to(TESTS).as_posix(), len(order)),
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -157,13 +174,24 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds one folder per name of TINY_NAMES."""
-    script = load_script(ROOT / "scripts" / "make_tiny_checkpoints.py")
-    folder = tmp_path_factory.mktemp("tiny")
-    for name in TINY_NAMES:
-        script.make_checkpoint(folder / name)
+def tiny_folder(session_folder: Path) -> Path:
+    """Holds one folder per name of TINY_NAMES; made by the first worker that needs it."""
+    folder, is_made = session_folder / "tiny", session_folder / "tiny.made"
+    with open(session_folder / "tiny.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_made.exists():
+            script = load_script(ROOT / "scripts" / "make_tiny_checkpoints.py")
+            for name in TINY_NAMES:
+                script.make_checkpoint(folder / name)
+            is_made.touch()
     return folder
+
+
+@pytest.fixture(scope="session")
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of pytest-xdist share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session")

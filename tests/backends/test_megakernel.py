@@ -53,27 +53,24 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(str(error))
 
 
-QUICK = ("sm_80",)  # the oldest; the one with instructions of its own has other sizes below
+IN_CI = [("sm_80", SMALL), ("sm_80", SMALL_TALKER)]  # the oldest architecture
+IN_CI += [("sm_90a", SMALL_FP8), ("sm_90a", SMALL_TALKER_FP8)]
+BY_HAND = [
+    *((each, size) for size in (SMALL, SMALL_TALKER) for each in ARCHITECTURES),
+    *((each, size) for size in (SMALL_FP8, SMALL_TALKER_FP8) for each in ARCHITECTURES),
+    ("sm_90a", LARGE_FP8),
+    ("sm_90a", LARGE_TALKER_FP8),
+]
 
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("architecture", "size"),
     [
-        *(
-            pytest.param(each, size, marks=() if each in QUICK else pytest.mark.slow)
-            for size in (SMALL, SMALL_TALKER)
-            for each in ARCHITECTURES
-        ),
         ("sm_90a", LARGE),
         ("sm_90a", LARGE_TALKER),
-        *(
-            pytest.param(each, size, marks=() if each == "sm_90a" else pytest.mark.slow)
-            for size in (SMALL_FP8, SMALL_TALKER_FP8)
-            for each in ARCHITECTURES
-        ),
-        pytest.param("sm_90a", LARGE_FP8, marks=pytest.mark.slow),
-        pytest.param("sm_90a", LARGE_TALKER_FP8, marks=pytest.mark.slow),
+        *(pytest.param(*each, marks=pytest.mark.ci) for each in IN_CI),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in BY_HAND if each not in IN_CI),
     ],
 )
 def test_the_kernels_compile_for_every_gpu_with_bfloat16(

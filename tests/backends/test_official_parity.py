@@ -22,7 +22,7 @@ from vivace.model.cache import KeyValueCache, attend_causally
 ITEMS = [item for name in TINY_NAMES for item in official_items(name)]
 
 
-# Calls that are spoken alone too, besides those with a waveform; the others are slow.
+# Calls that are spoken alone too, besides those with a waveform; the others run in CI.
 ALONE = ("dylan_auto_offline", "two_tokens_streaming", "penalty_strong_streaming")
 
 
@@ -32,7 +32,7 @@ def name_of(item: OfficialItem) -> str:
 
 def alone(item: OfficialItem) -> Any:
     is_quick = item.call in ALONE or "waveform" in item.tensors
-    return pytest.param(item, id=name_of(item), marks=() if is_quick else pytest.mark.slow)
+    return pytest.param(item, id=name_of(item), marks=() if is_quick else pytest.mark.ci)
 
 
 def test_the_goldens_were_made_from_these_very_checkpoints(tiny_folder: Path) -> None:
@@ -57,7 +57,7 @@ def test_greedy_codes_and_their_waveform_are_the_official_ones(
 
 
 @pytest.mark.parametrize(
-    "model", [*TINY_NAMES[:-1], pytest.param(TINY_NAMES[-1], marks=pytest.mark.slow)]
+    "model", [*TINY_NAMES[:-1], pytest.param(TINY_NAMES[-1], marks=pytest.mark.ci)]
 )
 def test_greedy_codes_hold_in_a_ragged_batch(tiny: Callable[[str], Tiny], model: str) -> None:
     """All utterances, of different length and age, joining and leaving as they come and end."""

@@ -14,7 +14,7 @@ from vivace.audio.files import read_audio
 from vivace.engine.stream import Stream
 
 
-@pytest.mark.parametrize("name", ["x.wav", pytest.param("x.flac", marks=pytest.mark.slow), "x.mp3"])
+@pytest.mark.parametrize("name", ["x.wav", pytest.param("x.flac", marks=pytest.mark.ci), "x.mp3"])
 def test_a_streamed_file_is_finished(tiny_folder: Path, tmp_path: Path, name: str) -> None:
     arguments = ["say", LONG_TEXT, "--model", tiny_folder / "custom_voice", "--stream"]
     process = start([*arguments, "-o", tmp_path / name])

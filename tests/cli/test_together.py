@@ -106,8 +106,8 @@ def test_an_overwritten_file_keeps_its_mode(model: Path, tmp_path: Path) -> None
     ("number", "code", "options"),
     [
         (signal.SIGTERM, 143, ["--stream"]),
-        pytest.param(signal.SIGHUP, 129, ["--stream"], marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, 130, [], marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 129, ["--stream"], marks=pytest.mark.ci),
+        pytest.param(signal.SIGINT, 130, [], marks=pytest.mark.ci),
     ],
 )
 def test_a_signal_leaves_a_finished_file_and_tells(

@@ -228,7 +228,7 @@ def test_no_speaker_is_used_where_none_is_given(models: dict[str, FasterQwen3TTS
     assert not np.array_equal(none, first)
 
 
-@pytest.mark.parametrize("method", ["whole", pytest.param("streaming", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["whole", pytest.param("streaming", marks=pytest.mark.ci)])
 def test_a_default_call_returns_audio_with_a_warning(
     models: dict[str, FasterQwen3TTS], caplog: pytest.LogCaptureFixture, method: str
 ) -> None:

@@ -167,7 +167,7 @@ def load(tiny_folder: Path) -> Callable[[str], Qwen3TTSModel]:
     return load_model
 
 
-QUICK = (  # one of each kind; the others are slow
+QUICK = (  # one of each kind; the others run in CI
     ("custom_voice", "eric_auto_offline"),
     ("custom_voice", "no_speaker_offline"),
     ("custom_voice", "one_token_offline"),
@@ -179,7 +179,7 @@ QUICK = (  # one of each kind; the others are slow
 
 @pytest.mark.parametrize(
     ("name", "call"),
-    [pytest.param(*call, marks=() if call in QUICK else pytest.mark.slow) for call in CALLS],
+    [pytest.param(*call, marks=() if call in QUICK else pytest.mark.ci) for call in CALLS],
 )
 def test_a_call_of_the_official_package_sounds_as_its_codes_do(
     load: Callable[[str], Qwen3TTSModel], name: str, call: str

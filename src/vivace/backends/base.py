@@ -95,7 +95,10 @@ class Backend(Protocol):
     name: str
     max_streams: int  # slots at once
     shares_work: bool  # a batched step costs little more than one slot's, also during a render
-    watched: Head | None  # the attention head whose places are reported
+
+    @property
+    def watched(self) -> Head | None:
+        """The attention head whose places are reported."""
 
     def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
         """Prefill prompts into free slots, in one batch; each gives its slot or its error.

@@ -29,6 +29,7 @@ from vivace.engine.thread import Mail, start_thread
 from vivace.engine.utterance import State, Turn, Utterance
 from vivace.engine.wait import WaitEstimator
 from vivace.errors import EngineError, QueueFullError
+from vivace.model.config import Head
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class Engine:
         self.num_rebuilds = 0  # of the backend
         self.has_lost_device = False  # for this process
         self._collected_at = 0.0
+        self._head: Head | None = None  # that was found; the config's own is the backend's
         self._failure: EngineError | None = None  # nothing runs after it
 
     # -- from any thread ---------------------------------------------------------------------
@@ -133,6 +135,11 @@ class Engine:
 
         self._post(run)
         return future.result()
+
+    def watch(self, head: Head) -> None:
+        """Report where this attention head is in the text; call it on the engine's thread."""
+        self._head = head
+        self.backend.watch(head)
 
     def post(self, function: Callable[[], object], wake: Callable[[], None]) -> None:
         """Run it between two turns, and call `wake` then; it may raise nothing."""
@@ -432,6 +439,8 @@ class Engine:
             one.slot = None
         try:
             self.backend = self._rebuild()
+            if self._head is not None:
+                self.backend.watch(self._head)
         except Exception as error:
             self._break(error, f"the backend could not be rebuilt ({describe(error)})")
         self._pipeline, self._num_faults = Pipeline(self.backend), 0

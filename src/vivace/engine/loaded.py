@@ -12,6 +12,7 @@ from vivace.checkpoint import Checkpoint
 from vivace.engine.chunks import RAMP, ChunkFrames, chunk_sizes
 from vivace.engine.completeness import IdMarker
 from vivace.engine.engine import Engine
+from vivace.engine.head_finder import HeadFinder
 from vivace.engine.stream import Stream, StreamSettings, Wake
 from vivace.errors import ClosedError
 from vivace.model.codec import Codec
@@ -43,12 +44,13 @@ class LoadedCheckpoint:
     _parts: Parts | None  # None: closed
     _timer: Timer | None  # of words, once they are asked for
     _marker: IdMarker
+    _finder: HeadFinder | None
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: TextTokenizer, parts: Parts) -> None:
         self.checkpoint = checkpoint
         self._writer = PromptWriter(checkpoint.config, tokenizer)
         self._marker = IdMarker(tokenizer)
-        self._parts, self._timer = parts, None
+        self._parts, self._timer, self._finder = parts, None, None
 
     @property
     def model_type(self) -> ModelType:
@@ -123,8 +125,9 @@ class LoadedCheckpoint:
         voice, and `instruct` reaches any checkpoint. With `wake` it is read in steps.
         """
         model, _, engine = self._open_parts()
-        if timings and self._timer is None:
-            self._timer = Timer(model)
+        if self._timer is None:
+            self._timer = Timer(model, on_head=engine.watch)
+            self._finder = HeadFinder(engine, self._timer)
         settings = StreamSettings(
             sampling=self._settle_sampling(**sampling),
             sizes=chunk_sizes(chunk_frames),
@@ -134,9 +137,16 @@ class LoadedCheckpoint:
         )
         config = self.checkpoint.codec_config
         timer = self._timer if timings else None
-        marker = self._marker if check_words else None
         return Stream(
-            engine, self._writer, config, request, settings, wake=wake, timer=timer, marker=marker
+            engine,
+            self._writer,
+            config,
+            request,
+            settings,
+            wake=wake,
+            timer=timer,
+            marker=self._marker if check_words else None,
+            finder=self._finder if check_words else None,
         )
 
     def warmup(self) -> None:
@@ -148,7 +158,7 @@ class LoadedCheckpoint:
         """Free the weights; speaking afterwards is a ClosedError."""
         if self._parts is not None:
             self._parts.engine.close()
-        self._parts = self._timer = None
+        self._parts = self._timer = self._finder = None
 
     def __enter__(self) -> Self:
         return self

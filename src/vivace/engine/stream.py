@@ -18,6 +18,7 @@ from vivace.engine.assemble import Assembler, Steps, join_empty
 from vivace.engine.completeness import IdMarker, SpokenWords
 from vivace.engine.engine import Engine
 from vivace.engine.follower import TextFollower
+from vivace.engine.head_finder import HeadFinder
 from vivace.engine.pieces import Wait, drop_leak, read_pieces
 from vivace.engine.timings import StreamTimings, UtteranceTimings
 from vivace.engine.utterance import Piece, Turn, Utterance
@@ -62,6 +63,7 @@ class Stream(Iterator[AudioChunk]):
         wake: Wake | None = None,  # None: it is read as an iterator
         timer: Timer | None = None,  # of words, if they are asked for
         marker: IdMarker | None = None,  # of words, if the speech is checked to be complete
+        finder: HeadFinder | None = None,  # of the head that shows whether it is
     ) -> None:
         if wake is None and isinstance(request.text, AsyncIterator):
             raise RequestError("an async iterator of text is for astream; give stream an iterator")
@@ -90,7 +92,7 @@ class Stream(Iterator[AudioChunk]):
         self._utterance: Utterance | None = None  # that is being spoken
         self._num_frames = self._num_text_ids = self._num_retries = 0
         self._marker = marker if engine.backend.watched is not None else None
-        self._spoken_words = SpokenWords(writer.tokenizer)
+        self._spoken_words, self._finder = SpokenWords(writer.tokenizer), finder
         self._is_cancelled = self._is_closed = False
         self._is_cut = False  # by a limit, before the end of the text
         self._reason: FinishReason = "stop"
@@ -307,6 +309,9 @@ class Stream(Iterator[AudioChunk]):
         finally:
             self._engine.cancel(utterance)
             self._count(utterance, line)
+        if self._finder is not None and utterance.finish_reason == "stop" and codes:
+            whole = np.concatenate(codes)
+            self._finder.offer(utterance.prompt, utterance.num_text_ids, whole)
         is_live = not isinstance(self._request.text, str)
         if not self._writer.continues or is_live or utterance.finish_reason != "stop":
             return None

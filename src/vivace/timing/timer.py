@@ -6,7 +6,7 @@ All passes run where the engine's turns do; nothing here knows of threads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
@@ -16,20 +16,26 @@ from vivace.model.config import Head
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
 from vivace.timing.attention import TextAttention
-from vivace.timing.path import TextPath, Weights
+from vivace.timing.path import MAX_STEP, TextPath, Weights
 from vivace.timing.words import Heard, Samples, Span, WordTimer
 
 log = logging.getLogger(__name__)
 
 MIN_SCORE = 0.5  # of a head that follows the text; the embedded voice's has 0.78
 MIN_IDS = 12  # of a text that a head is chosen by
+NUM_LIKELY = 12  # heads that are scored
 MAX_STEADY = 0.8  # share of steps of exactly one id: a head that counts rows, not words
 
 
 class Timer:
-    """Of one model; the head is its config's, or the one that followed a text best so far."""
+    """Of one model; the head is its config's, or the one that followed a text best so far.
 
-    def __init__(self, model: Qwen3TTS) -> None:
+    `on_head` is called with a head that was chosen, where the passes run.
+    """
+
+    def __init__(
+        self, model: Qwen3TTS, on_head: Callable[[Head], None] = lambda head: None
+    ) -> None:
         config = model.config.talker_config
         self.model = model
         layers, heads = range(config.num_hidden_layers), range(config.num_attention_heads)
@@ -37,6 +43,12 @@ class Timer:
         timing = model.config.timing_config
         self._head = timing.followed if timing else None
         self._has_warned = False
+        self._on_head = on_head
+
+    def find_head(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
+        """Choose the head by one utterance: its prompt, and its frames [n, codebooks]."""
+        weights = TextAttention(self.model, prompt, self._all).read(codes, num_ids)
+        self.choose(self._all, weights)
 
     def begin(self, prompt: Prompt, num_ids: int) -> UtteranceTimer:
         """`num_ids` of the utterance's own ids are known."""
@@ -46,15 +58,21 @@ class Timer:
         """The head that follows the text, by its weights [heads, frames, ids]; None: none does."""
         if weights.shape[2] < MIN_IDS:
             return None
-        scores = [score(one) for one in weights]
-        best = int(np.argmax(scores))
-        if scores[best] >= MIN_SCORE:
+        likely = _likely(weights)
+        scores = [score(weights[one]) for one in likely]
+        found = int(np.argmax(scores))
+        if scores[found] >= MIN_SCORE:
+            best = int(likely[found])
             self._head = heads[best]
-            log.info("word timings: %s, score %.2f", heads[best], scores[best])
+            log.info("%s follows the text, score %.2f", heads[best], scores[found])
+            self._on_head(heads[best])
             return best
         if not self._has_warned:
             self._has_warned = True
-            log.warning("no word timings: no attention head of this checkpoint follows the text")
+            log.warning(
+                "no attention head of this checkpoint follows the text: "
+                "no word timings, and speech is not checked for missing words"
+            )
         return None
 
 
@@ -97,6 +115,16 @@ class UtteranceTimer:
             self._words.spans = ()
             return []
         return self._words.feed(whole[best], np.concatenate([samples for _, samples in kept]))
+
+
+def _likely(weights: NDArray[np.float32]) -> NDArray[np.int64]:
+    """The heads worth a full path: those whose peaks move forward through most of the text."""
+    peaks = weights.argmax(2)  # [heads, frames]
+    steps = np.diff(peaks, axis=1)
+    forward = ((steps >= 0) & (steps <= MAX_STEP)).mean(1) if steps.size else np.ones(len(peaks))
+    rough = forward * peaks.max(1) * weights.sum(2).mean(1)
+    order: NDArray[np.int64] = np.argsort(-rough, kind="stable")[:NUM_LIKELY]
+    return order
 
 
 def score(weights: Weights) -> float:

@@ -31,17 +31,21 @@ def _rotated(head, mask, weight, cos, sin, position, eps, D: tl.constexpr, dtype
     return ((x * c).to(dtype).to(tl.float32) + (y * s).to(dtype).to(tl.float32)).to(dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["layer"])
 def attend_slots_kernel(
     qkv, keys, values, pages, q_weight, k_weight, cos, sin,
     slots, positions, num_keys, part_out, part_max, part_sum,
     pages_stride, page_stride, head_stride, eps, softmax_scale,
+    watch, watched_scores, score_stride, layer,
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr,
     SPAN: tl.constexpr,  # chunks of one block
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """Attention of one new token per row to chunks of its slot's keys, for one KV head."""
+    """Attention of one new token per row to chunks of its slot's keys, for one KV head.
+
+    The scores of the watched head are stored, at the slot's positions.
+    """
     dtype: tl.constexpr = qkv.dtype.element_ty
     row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * SPAN
     wait_for_last(OVERLAPS)
@@ -49,7 +53,9 @@ def attend_slots_kernel(
     if first * CHUNK >= count:
         return
     position = tl.load(positions + row).to(tl.int32)
-    slot_pages = pages + tl.load(slots + row) * pages_stride
+    slot = tl.load(slots + row)
+    slot_pages = pages + slot * pages_stride
+    is_watched = (tl.load(watch) == layer) & (tl.load(watch + 1) == head)
     start = qkv + row * (GROUP + 2) * NUM_KV * D
     d = tl.arange(0, D)[None, :]
     one = tl.arange(0, 1)
@@ -76,6 +82,10 @@ def attend_slots_kernel(
         v = tl.where(is_new[:, None], new_v, v)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * softmax_scale
         scores = tl.where((t < count)[None, :], scores, -float("inf"))
+        if is_watched:
+            is_kept = (r == tl.load(watch + 2))[:, None] & (t < count)[None, :]
+            kept_at = watched_scores + slot * score_stride + t[None, :] + (r * 0)[:, None]
+            tl.store(kept_at, scores, mask=is_kept)
         peak = tl.max(scores, 1)
         p = tl.exp(scores - peak[:, None])
         mixed = tl.dot(p.to(dtype), v, input_precision="ieee")

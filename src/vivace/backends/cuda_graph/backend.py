@@ -33,10 +33,11 @@ from vivace.backends.cuda_graph.prefill import Prefill, join_tables
 from vivace.backends.cuda_graph.rendering import Renderer
 from vivace.backends.cuda_graph.reservations import FRAMES_PER_TEXT, Reservations
 from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable, bytes_per_page
-from vivace.backends.cuda_graph.stepper import LiveSlot, Stepper, stack
+from vivace.backends.cuda_graph.stepper import LiveSlot, Made, Stepper, stack
 from vivace.backends.sizes import module_bytes
 from vivace.errors import BackendError, BackendFullError
 from vivace.model.codec import Codec
+from vivace.model.config import Head
 from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
@@ -106,6 +107,8 @@ class CudaGraphBackend:
             self._table, self._pool, max_streams=self.max_streams, max_frames=max_frames
         )
         self._next_slot = 0
+        if model.config.timing_config is not None:
+            self._table.set_head(model.config.timing_config.followed)
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # the graphs run on other streams
         log.info("memory of the graph backend:\n%s", format_sizes(self.memory()))
@@ -145,7 +148,9 @@ class CudaGraphBackend:
             raise BackendError("the slot's text is complete; nothing can be appended")
         ids = [*text_ids, self.model.config.tts_eos_token_id] if is_last else text_ids
         with self.graphs.on_stream():
-            live.num_texts = self._table.append_texts(live.row, live.num_texts, ids, is_last)
+            live.num_texts = self._table.append_texts(
+                live.row, live.num_texts, ids, is_last, len(text_ids)
+            )
             self._reservations.grow(live, FRAMES_PER_TEXT * live.num_texts)
         live.is_complete = is_last
 
@@ -189,7 +194,10 @@ class CudaGraphBackend:
                 for i in range(0, len(live), size)
             ]
         num_groups = self.model.config.talker_config.num_code_groups
-        return lambda: stack([made for wait in waits for made in wait()], num_groups)
+        has_places = self.watched is not None
+        return lambda: stack(
+            [made for wait in waits for made in wait()], num_groups, has_places=has_places
+        )
 
     def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
         return self.start_render(slots, frames)().samples
@@ -205,6 +213,19 @@ class CudaGraphBackend:
         self._reservations.vacate(live.row)
         live.row = self._table.padding  # frames that are not queued yet run on padding
         del self._slots[slot]
+
+    @property
+    def watched(self) -> Head | None:
+        return self._table.head
+
+    @torch.inference_mode()
+    def watch(self, head: Head) -> None:
+        if head == self._table.head:
+            return
+        with self.graphs.on_stream():
+            self._table.set_head(head)
+        if self._layers.name == "plain":  # the kernels look the head up, PyTorch's graphs do not
+            self.graphs.forget()
 
     # -- more than the interface -------------------------------------------------------------
 
@@ -310,7 +331,11 @@ def _join(steps: Sequence[Frames]) -> Frames:
     if len(steps) == 1:
         return steps[0]
     made = [
-        (np.concatenate([step.of(row) for step in steps]), status)
+        Made(
+            np.concatenate([step.of(row) for step in steps]),
+            status,
+            [place for step in steps for place in step.places_of(row)],
+        )
         for row, status in enumerate(steps[-1].status)
     ]
-    return stack(made, steps[-1].codes.shape[2])
+    return stack(made, steps[-1].codes.shape[2], has_places=steps[-1].places is not None)

@@ -21,6 +21,7 @@ from vivace.backends.cuda_graph.launch import (
     Pages,
     Scratch,
     SlotKeys,
+    Watched,
 )
 from vivace.backends.cuda_graph.ledger import DrawKind, Draws, FrameCodes, Ledger, Place
 from vivace.backends.cuda_graph.plain import shape_of
@@ -70,11 +71,12 @@ class FusedLayers:
 
     def read(self, x: Tensor, place: Place) -> Tensor:
         scratch = Scratch.make(len(x), self._heads, place.span, x.device)
+        watched = Watched(self._table.watch, self._table.scores)
 
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
             return launch.attend_slots(
                 qkv, block, self._heads, cache, self._pages,
-                place.slots, place.position, place.num_keys, scratch,
+                place.slots, place.position, place.num_keys, scratch, watched,
             )  # fmt: skip
 
         return self._run_talker(x, attend)
@@ -89,7 +91,8 @@ class FusedLayers:
 
     def _run_talker(self, x: Tensor, attend: Attend) -> Tensor:
         body, table = self._talker.model, self._table
-        caches = [SlotKeys(*each) for each in zip(table.keys, table.values, strict=True)]
+        pairs = enumerate(zip(table.keys, table.values, strict=True))
+        caches = [SlotKeys(keys, values, layer) for layer, (keys, values) in pairs]
         return _run_blocks(_blocks(body.layers), x, body.norm, caches, attend).normalised()
 
     def speak(self, hidden: Tensor, draws: Draws) -> FrameCodes:

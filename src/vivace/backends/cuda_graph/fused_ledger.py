@@ -11,6 +11,7 @@ from vivace.backends.cuda_graph.products import options
 from vivace.backends.cuda_graph.slot_table import RING, Number, Scale, SlotTable
 from vivace.backends.cuda_graph.tiles import power_of_two
 
+SCORE_BLOCK = 512  # scores of one step
 FEW = power_of_two(max(len(Number), len(Scale)))
 
 
@@ -49,9 +50,12 @@ class FusedLedger(Ledger):
         if states is None:
             return super().settle(rows, draws, states)
         hidden = torch.empty_like(states)
+        table = self._table
         ledger_kernels.settle_kernel[(len(rows),)](
-            rows, draws.numbers, states, self._table.hidden, hidden, self._width,
-            WIDTH=power_of_two(self._width), num_warps=4, **options(states),
+            rows, draws.numbers, states, table.hidden, hidden, self._width,
+            table.watch, table.scores, table.places, table.shares, table.scores.shape[1],
+            WIDTH=power_of_two(self._width), RING=RING, BLOCK=SCORE_BLOCK,
+            num_warps=4, **options(states),
         )  # fmt: skip
         return hidden
 

@@ -41,6 +41,10 @@ class GraphPool:
         """The number of captured graphs."""
         return len(self._ready) - len(self.fallbacks)
 
+    def forget(self) -> None:
+        """Capture every graph again when it is next needed."""
+        self._ready.clear()
+
     def on_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
 

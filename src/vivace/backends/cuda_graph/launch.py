@@ -48,6 +48,15 @@ class SlotKeys:
 
     keys: Tensor
     values: Tensor
+    layer: int = -1  # of the talker
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The attention head whose scores are kept, and where."""
+
+    head: Tensor  # int32 [3]: layer, KV head, query of it; -1 is none
+    scores: Tensor  # float32 [slots, positions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,7 @@ def attend_slots(
     positions: Tensor,
     num_keys: Tensor,
     scratch: Scratch,
+    watched: Watched,
 ) -> Tensor:
     """Attention of each row's new token to its slot's KV cache, [B, heads * head_dim]."""
     q_norm, k_norm = _norms(block)
@@ -98,6 +108,7 @@ def attend_slots(
         q_norm.weight, k_norm.weight, heads.cos, heads.sin,
         slots, positions, num_keys, scratch.out, scratch.peak, scratch.total,
         *_strides(cache, pages), q_norm.eps, heads.head_dim**-0.5,
+        watched.head, watched.scores, watched.scores.stride(0), cache.layer,
         NUM_KV=heads.num_kv_heads, GROUP=heads.group, D=heads.head_dim,
         CHUNK=CHUNK, NUM_CHUNKS=num_chunks, SPAN=span, num_warps=SLOT_WARPS,
         num_stages=2, **options(qkv, is_rotating=True),

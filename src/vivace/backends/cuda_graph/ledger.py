@@ -120,9 +120,25 @@ class Ledger:
         hidden = self._table.hidden.index_select(0, rows)
         if states is None:
             return hidden
-        hidden = torch.where(_State.of(draws.numbers).is_read[:, None], states, hidden)
+        is_read = _State.of(draws.numbers).is_read
+        hidden = torch.where(is_read[:, None], states, hidden)
         self._table.hidden.index_copy_(0, rows, hidden)
+        if self._table.head is not None:
+            self._note_places(rows, draws.numbers, is_read)
         return hidden
+
+    def _note_places(self, rows: Tensor, numbers: Tensor, is_read: Tensor) -> None:
+        """Where the watched head attends in each row's own text, and how much."""
+        table, own = self._table, numbers[Number.OWN_ROW, :, None]
+        position = torch.arange(table.scores.shape[1], device=rows.device)
+        is_seen = position <= numbers[Number.POSITION, :, None]
+        scores = table.scores.index_select(0, rows).masked_fill(~is_seen, -torch.inf)
+        is_own = (position >= own) & (position < own + numbers[Number.NUM_OWN, :, None])
+        weights = scores.softmax(-1).masked_fill(~is_own, 0.0)
+        share, place = weights.sum(-1), weights.argmax(-1) - own[:, 0]
+        at = rows, numbers[Number.NUM_FRAMES] % RING
+        table.places[at] = torch.where(is_read & (share > 0), place, -1).int()
+        table.shares[at] = share
 
     def end(self, rows: Tensor, draws: Draws, spoken: FrameCodes) -> None:
         """Keep the codes of the rows that speak, and say how each goes on."""

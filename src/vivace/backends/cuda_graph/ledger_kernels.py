@@ -21,6 +21,8 @@ NUM_TEXTS = tl.constexpr(5)
 IS_COMPLETE = tl.constexpr(6)
 MAX_FRAMES = tl.constexpr(7)
 MIN_FRAMES = tl.constexpr(8)
+OWN_ROW = tl.constexpr(14)
+NUM_OWN = tl.constexpr(15)
 RUNNING = tl.constexpr(0)
 WAITING = tl.constexpr(1)
 STOP = tl.constexpr(2)
@@ -79,10 +81,42 @@ def begin_kernel(
 
 
 @triton.jit
+def _note_place(numbers, stride, scores, places, shares, RING: tl.constexpr, BLOCK: tl.constexpr):
+    """Where the watched head attends in the row's own text, and the text's share of attention."""
+    count = tl.load(numbers + POSITION * stride).to(tl.int32) + 1
+    own = tl.load(numbers + OWN_ROW * stride).to(tl.int32)
+    own_end = own + tl.load(numbers + NUM_OWN * stride).to(tl.int32)
+    i = tl.arange(0, BLOCK)
+    top = -float("inf")
+    best = -float("inf")
+    place = -1
+    for first in range(0, count, BLOCK):
+        t = first + i
+        score = tl.load(scores + t, mask=t < count, other=-float("inf"))
+        top = tl.maximum(top, tl.max(score, 0))
+        mine = tl.where((t >= own) & (t < own_end), score, -float("inf"))
+        peak = tl.max(mine, 0)
+        place = tl.where(peak > best, first + tl.argmax(mine, 0) - own, place)
+        best = tl.maximum(best, peak)
+    total = 0.0
+    share = 0.0
+    for first in range(0, count, BLOCK):
+        t = first + i
+        weight = tl.exp(tl.load(scores + t, mask=t < count, other=-float("inf")) - top)
+        total += tl.sum(weight, 0)
+        share += tl.sum(tl.where((t >= own) & (t < own_end), weight, 0.0), 0)
+    at = tl.load(numbers + NUM_FRAMES * stride) % RING
+    tl.store(places + at, place)
+    tl.store(shares + at, share / total)
+
+
+@triton.jit
 def settle_kernel(
-    rows, numbers, states, hidden, out, width, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr
-):
-    """The talker's states where the row was read, into the table and out."""
+    rows, numbers, states, hidden, out, width,
+    watch, scores, places, shares, score_stride,
+    WIDTH: tl.constexpr, RING: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """The talker's states where the row was read, into the table and out; its place in the text."""
     wait_for_last(OVERLAPS)
     b, batch = tl.program_id(0), tl.num_programs(0)
     row = tl.load(rows + b)
@@ -93,6 +127,9 @@ def settle_kernel(
     state = tl.where(is_read, state, before)
     tl.store(hidden + row * width + w, state, mask=w < width)
     tl.store(out + b * width + w, state, mask=w < width)
+    if is_read & (tl.load(watch) >= 0):
+        mine = scores + row * score_stride
+        _note_place(numbers + b, batch, mine, places + row * RING, shares + row * RING, RING, BLOCK)
 
 
 @triton.jit

@@ -16,6 +16,7 @@ from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.frame_maker import bans, draw_residual_codes, noise_table
 from vivace.model.cache import KeyValueCache
+from vivace.model.config import Head
 from vivace.model.talker import Qwen3TTS
 from vivace.sampling import Shape, draw, talker_scores
 from vivace.speech import SamplingParams
@@ -113,8 +114,17 @@ class SlotAttention:
         values[self._page, :, self._offset] = v[:, :, 0]
         keys, values = self._gather(keys), self._gather(values)
         grouped = q.unflatten(1, (k.shape[1], -1)).squeeze(3)
+        if (head := self._table.head) is not None and head.layer == layer:
+            self._keep_scores(grouped.flatten(1, 2)[:, head.index], keys, head)
         out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=self._mask)
         return out.flatten(1, 2).unsqueeze(2)
+
+    def _keep_scores(self, query: Tensor, keys: Tensor, head: Head) -> None:
+        """Of one head: its queries [B, head_dim] against its keys."""
+        group = self._table.config.num_attention_heads // keys.shape[1]
+        own = keys[:, head.index // group].float()  # [B, span, head_dim]
+        scores = torch.einsum("bd,bsd->bs", query.float(), own) * query.shape[1] ** -0.5
+        self._table.scores[:, : self._place.span].index_copy_(0, self._place.slots, scores)
 
     def _gather(self, cache: Tensor) -> Tensor:
         """[B, kv_heads, span, head_dim]; 0 where pages hold what other slots left, maybe NaN."""

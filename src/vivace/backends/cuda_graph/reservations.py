@@ -52,6 +52,8 @@ class Reservations:
             max_frames=max_frames,
             text_ids=prompt.trailing_ids[: self._table.num_texts],
             is_complete=prompt.is_complete,
+            own_row=prompt.own_row,
+            num_own=prompt.num_own_ids,
         )
 
     def vacate(self, row: int) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from vivace.backends.base import SlotStatus
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.staging import upload
-from vivace.model.config import TalkerConfig
+from vivace.model.config import Head, TalkerConfig
 from vivace.speech import SamplingParams
 
 STATUSES: tuple[SlotStatus, ...] = ("running", "waiting", "stop", "length", "failed")
@@ -43,6 +43,8 @@ class Number(IntEnum):
     LAST = 11  # the rank of the last code that top-k keeps
     PREDICTOR_IS_GREEDY = 12
     PREDICTOR_LAST = 13
+    OWN_ROW = 14  # the position of the first id of the request's own text
+    NUM_OWN = 15  # ids of that text
 
 
 NUMBERS = tuple(Number)
@@ -87,6 +89,8 @@ class FreshSlot:
     max_frames: int  # in the end
     text_ids: Sequence[int]  # to be fed, one per frame, at most `SlotTable.num_texts`
     is_complete: bool  # no more text will be appended
+    own_row: int = 0
+    num_own: int = 0
 
     @property
     def num_reserved(self) -> int:
@@ -135,13 +139,22 @@ class SlotTable:
         self.ring = torch.zeros(
             rows, RING, config.num_code_groups, dtype=torch.int32, device=device
         )
+        self.head: Head | None = None  # the watched one
+        # The same for kernels: its layer, its KV head, and which query of that.
+        self.watch = torch.full((3,), -1, dtype=torch.int32, device=device)
+        self.scores = torch.zeros(rows, num_positions + 1, dtype=torch.float32, device=device)
+        self.places = torch.full((rows, RING), -1, dtype=torch.int32, device=device)
+        self.shares = torch.zeros(rows, RING, dtype=torch.float32, device=device)
         self.numbers = torch.zeros(len(Number), rows, dtype=torch.int64, device=device)
         self.scales = torch.ones(len(Scale), rows, dtype=torch.float32, device=device)
         self.numbers[Number.STATUS, self.padding] = STOP
 
     @property
     def num_bytes(self) -> dict[str, int]:
-        kept = (self.hidden, self.code_sum, self.history, self.text_ids, self.ring, self.pages)
+        kept = (
+            *(self.hidden, self.code_sum, self.history, self.text_ids, self.ring, self.pages),
+            *(self.scores, self.places, self.shares),
+        )
         return {
             "keys and values": self.keys.nbytes + self.values.nbytes,
             "slots": sum(tensor.nbytes for tensor in kept),
@@ -185,6 +198,14 @@ class SlotTable:
         self.numbers.index_copy_(1, rows, numbers.T)
         self.scales.index_copy_(1, rows, scales.contiguous().view(torch.float64).T.float())
         self.history.index_fill_(0, rows, False)
+        self.places.index_fill_(0, rows, -1)
+
+    def set_head(self, head: Head) -> None:
+        """Watch this attention head in all frames from now on."""
+        group = self.config.num_attention_heads // self.config.num_key_value_heads
+        place = [head.layer, head.index // group, head.index % group]
+        self.head = head
+        self.watch.copy_(self.upload(place, torch.int32))
 
     def lay_texts(self, fresh: Sequence[FreshSlot]) -> None:
         """The text ids that these slots read while they speak."""
@@ -208,6 +229,7 @@ class SlotTable:
         numbers[Number.LAST] = _last(sampling.top_k, self.config.vocab_size)
         numbers[Number.PREDICTOR_IS_GREEDY] = int(sampling.residual_temperature == 0)
         numbers[Number.PREDICTOR_LAST] = _last(sampling.predictor_top_k, predictor.vocab_size)
+        numbers[Number.OWN_ROW], numbers[Number.NUM_OWN] = slot.own_row, slot.num_own
         return numbers
 
     def append_pages(self, row: int, start: int, pages: Sequence[int], num_reserved: int) -> None:
@@ -219,11 +241,15 @@ class SlotTable:
         numbers[Number.STATUS].masked_fill_(goes_on, RUNNING)
         numbers[Number.MAX_FRAMES].fill_(num_reserved)
 
-    def append_texts(self, row: int, start: int, ids: Sequence[int], is_complete: bool) -> int:
+    def append_texts(
+        self, row: int, start: int, ids: Sequence[int], is_complete: bool, num_own: int
+    ) -> int:
         """Append text ids after the first `start`; returns their new number.
 
-        Ids beyond the slot's last possible frame are dropped: they would never be read.
+        `num_own` of them are words, the others end the text. Ids beyond the slot's last possible
+        frame are dropped: they would never be read.
         """
+        self.numbers[Number.NUM_OWN, row].add_(num_own)
         ids = ids[: self.num_texts - start]
         end = start + len(ids)
         if ids:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vivace.backends.base import Frames, SlotStatus
+from vivace.backends.base import Frames, Places, SlotStatus
 from vivace.backends.cuda_graph.buckets import BATCHES, fit, spans
 from vivace.backends.cuda_graph.frame import FrameLoop, Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
@@ -23,6 +23,15 @@ from vivace.speech import SamplingParams
 
 Codes = NDArray[np.int64]
 REPORT = (Number.STATUS, Number.NUM_FRAMES)  # what the host reads after a step, before the codes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """The frames that one slot made."""
+
+    codes: Codes
+    status: SlotStatus
+    places: Places
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,9 +76,7 @@ class Stepper:
         self._spans = spans(table.num_positions)
         self._rows = RowNumbers(BATCHES[-1], table.padding, table.numbers.device)
 
-    def start(
-        self, live: Sequence[LiveSlot], num_frames: int
-    ) -> Callable[[], list[tuple[Codes, SlotStatus]]]:
+    def start(self, live: Sequence[LiveSlot], num_frames: int) -> Callable[[], list[Made]]:
         """Queue frames for a batch; the returned call waits for them and gives each slot's."""
         assert 0 < num_frames <= RING
         batch = fit(len(live), BATCHES)
@@ -89,7 +96,7 @@ class Stepper:
         report = self._report(self._rows.tensor[: len(live)])
         before: list[tuple[int, int]] = []
 
-        def wait() -> list[tuple[Codes, SlotStatus]]:  # the same result if it is called again
+        def wait() -> list[Made]:  # the same result if it is called again
             rows = report()
             if not before:
                 before.extend([(slot.num_frames, slot.num_queued - num_frames) for slot in live])
@@ -127,20 +134,22 @@ class Stepper:
         table = self._table
         numbers = table.numbers[as_slice(REPORT)].index_select(1, rows).T
         ring = table.ring.index_select(0, rows).flatten(1)
-        return to_host(torch.cat((numbers.int(), ring), dim=1))
+        places = table.places.index_select(0, rows)
+        shares = table.shares.index_select(0, rows).view(torch.int32)
+        return to_host(torch.cat((numbers.int(), places, shares, ring), dim=1))
 
 
-def _settle(
-    slot: LiveSlot, row: NDArray[np.int32], num_before: int, num_queued: int
-) -> tuple[Codes, SlotStatus]:
+def _settle(slot: LiveSlot, row: NDArray[np.int32], num_before: int, num_queued: int) -> Made:
     """Take over a report: the frames after the first `num_before`, and the slot's new state."""
     status, num_frames = STATUSES[row[0]], int(row[1])  # as in REPORT
     if status == "length" and num_frames < slot.max_frames:
         status = "running"  # it waits for a page
-    ring = row[len(REPORT) :].reshape(RING, -1)
-    codes = ring[np.arange(num_before, num_frames) % RING].astype(np.int64)
+    places, shares, ring = np.split(row[len(REPORT) :], (RING, 2 * RING))
+    made = np.arange(num_before, num_frames) % RING
+    codes = ring.reshape(RING, -1)[made].astype(np.int64)
     slot.status, slot.num_frames, slot.num_queued = status, num_frames, num_queued
-    return codes, status
+    pairs = zip(places[made].tolist(), shares.view(np.float32)[made].tolist(), strict=True)
+    return Made(codes, status, list(pairs))
 
 
 def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:
@@ -160,10 +169,11 @@ def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:
     return wait
 
 
-def stack(made: Sequence[tuple[Codes, SlotStatus]], num_groups: int) -> Frames:
-    """The slots' codes and statuses as one `Frames`."""
-    lengths = tuple(len(codes) for codes, _ in made)
+def stack(made: Sequence[Made], num_groups: int, *, has_places: bool) -> Frames:
+    """What the slots made as one `Frames`."""
+    lengths = tuple(len(one.codes) for one in made)
     padded = np.zeros((len(made), max(lengths, default=0), num_groups), dtype=np.int64)
-    for row, (codes, _) in enumerate(made):
-        padded[row, : len(codes)] = codes
-    return Frames(padded, lengths, tuple(status for _, status in made))
+    for row, one in enumerate(made):
+        padded[row, : len(one.codes)] = one.codes
+    places = tuple(one.places for one in made) if has_places else None
+    return Frames(padded, lengths, tuple(one.status for one in made), places)

@@ -32,8 +32,10 @@ struct KernelArguments {
     u64* partials;                // [batch, KV_HEADS, max_chunks, GROUP, PARTIAL]: a float and a tag each
     u32* exchange;                // two of Exchange
     u32* control;                 // launches, and blocks that gave up
+    const int* watch;             // layer, key head and query whose scores are kept; -1: none
+    float* scores;                // [slots, score_stride]: of that head, at the slot's positions
     s64 layer_stride, page_stride, head_stride;  // of keys and values, in numbers
-    u32 batch, max_chunks, shared_bytes, pages_stride;
+    u32 batch, max_chunks, shared_bytes, pages_stride, score_stride;
 };
 
 // Results that blocks exchange; one half is cleared while the other is used.
@@ -50,6 +52,7 @@ struct Shared {
     u32 lost, epoch;
     u32 units[MAX_BATCH + 1];         // of attention, of all rows before
     u32 slot[MAX_BATCH], position[MAX_BATCH], num_keys[MAX_BATCH];
+    u32 watched[3];                   // layer, key head, query
     float sums[WARPS];
     alignas(16) float scores[GROUP][KEYS];
     float parts[UNITS_AT_ONCE + 1][WARPS][MAX_BATCH * ROWS];
@@ -95,6 +98,7 @@ DEVICE Unit find_unit(const Shared& shared, u32 index) {
 
 DEVICE void init_units(Shared& shared, const KernelArguments& request) {
     shared.units[0] = 0;
+    for (u32 i = 0; i < 3; ++i) shared.watched[i] = (u32)request.watch[i];
     for (u32 row = 0; row < request.batch; ++row) {
         shared.slot[row] = (u32)request.slots[row];
         shared.position[row] = (u32)request.position[row];
@@ -175,7 +179,7 @@ DEVICE void clear_values(Block& b, const Unit& unit, u8* values) {
 }
 
 // A warp scores eight keys.
-DEVICE void score_keys(Block& b, const Unit& unit, const u8* keys) {
+DEVICE void score_keys(Block& b, const Unit& unit, u32 layer, const u8* keys) {
     const u32 row = b.lane & 7, part = b.lane >> 3, query = b.lane / 4;
     const u32 query_at = shared_address(b.shared.queries) + min(row, (u32)GROUP - 1) * HEAD_BYTES + part * 16;
     const u32 key_at = shared_address(keys) + (8 * b.warp + row) * HEAD_BYTES + part * 16;
@@ -189,12 +193,17 @@ DEVICE void score_keys(Block& b, const Unit& unit, const u8* keys) {
         multiply(c[1], q[2], 0, q[3], 0, k[2], k[3]);
     }
     if (query >= GROUP) return;
+    const u32* watched = b.shared.watched;
+    const bool is_watched = layer == watched[0] && unit.head == watched[1] && query == watched[2];
+    float* kept = b.request.scores + (u64)b.shared.slot[unit.row] * b.request.score_stride + unit.chunk * KEYS;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
         const u32 key = 8 * b.warp + 2 * (b.lane % 4) + n;
         const bool is_seen = unit.chunk * KEYS + key < b.shared.num_keys[unit.row];
-        b.shared.scores[query][key] =
+        const float score =
             is_seen ? __fmul_rn(__fadd_rn(c[0][n], c[1][n]), SOFTMAX_SCALE) : -__int_as_float(0x7f800000);
+        b.shared.scores[query][key] = score;
+        if (is_watched && is_seen) kept[key] = score;
     }
 }
 
@@ -297,7 +306,7 @@ DEVICE void run_attention(Block& b, u32 layer, u32 tag) {
         if (b.warp < (16 * (GROUP + 2) + 31) / 32) prepare_heads(b, unit, layer, keys, values, here == 0, tag);
         if (unit.is_last()) clear_values(b, unit, values);
         sync_computing();
-        score_keys(b, unit, keys);
+        score_keys(b, unit, layer, keys);
         sync_computing();
         mix_values(b, unit, values, tag, partial_tag);
         if (unit.is_last()) fence_copies();

@@ -40,11 +40,13 @@ class KernelArguments(ctypes.Structure):
             (name, c_uint64)
             for name in (
                 "weights", "x", "hidden", "keys", "values", "pages", "slots", "position",
-                "num_keys", "partials", "exchange", "control",
+                "num_keys", "partials", "exchange", "control", "watch", "scores",
             )
         ),
         *((name, c_int64) for name in ("layer_stride", "page_stride", "head_stride")),
-        *((name, c_uint32) for name in ("batch", "max_chunks", "shared_bytes", "pages_stride")),
+        *((name, c_uint32) for name in (
+            "batch", "max_chunks", "shared_bytes", "pages_stride", "score_stride",
+        )),
     )  # fmt: skip
 
 
@@ -147,6 +149,8 @@ class TalkerKernel:
             partials=self._partials.data_ptr(),
             exchange=self._kernel.exchange.data_ptr(),
             control=self._kernel.control.data_ptr(),
+            watch=self._table.watch.data_ptr(),
+            scores=self._table.scores.data_ptr(),
             layer_stride=keys.stride(0),
             page_stride=keys.stride(1),
             head_stride=keys.stride(2),
@@ -154,6 +158,7 @@ class TalkerKernel:
             max_chunks=self._max_chunks,
             shared_bytes=self._kernel.most_shared,
             pages_stride=pages.stride(0),
+            score_stride=self._table.scores.stride(0),
         )
         self._kernel.launch(request)
         return hidden

@@ -1,0 +1,111 @@
+"""What checking every word costs on a GPU: the same batches with and without a watched head.
+
+    python benchmarks/watch.py 0.6B-CustomVoice --backend cuda_graph --streams 1,8,64 \
+        --json benchmarks/results/watch-0.6B-h200.json
+
+Random weights of true shape: their attention follows no text, so faults are counted and accepted,
+never repaired. Runs of both kinds alternate; the figures are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine import random_tts
+from vivace.cli.bench.machine import machine
+from vivace.engine import follower, utterance
+from vivace.model.config import Head
+from vivace.tts import TTS
+
+TEXT = "The river babbled inanely to itself, and nobody came to see it any more."
+NUM_FRAMES = 120
+
+
+def main() -> None:
+    arguments = parse()
+    utterance.MAX_RETRIES = 0
+    follower.TAIL_FRAMES = 10**9
+    with random_tts(arguments.shape, arguments, arguments.codec) as tts:
+        tts.warmup()
+        rows = measure(tts, arguments)
+    report = {
+        "benchmark": "watch",
+        "model": f"{arguments.shape}, random weights",
+        "backend": arguments.backend,
+        "machine": machine(),
+        "rows": rows,
+    }
+    print(json.dumps(rows, indent=1))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shape")
+    parser.add_argument("--backend", default="cuda_graph")
+    parser.add_argument("--streams", default="1,8,64")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--layer", type=int, default=20)
+    parser.add_argument("--codec", default="auto")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    arguments.streams = [int(size) for size in arguments.streams.split(",")]
+    more = {"device": "auto", "dtype": "auto", "weights": "full", "rates": ()}
+    for name, value in more.items():
+        setattr(arguments, name, value)
+    return arguments
+
+
+def measure(tts: TTS, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    engine, head = tts.engine, Head(arguments.layer, 3)
+    rows = []
+    for size in arguments.streams:
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(2 * arguments.rounds + 2):
+            is_watched = number % 2 == 1
+            engine.call(lambda on=is_watched: switch(engine.backend, head if on else None))
+            taken = speak(tts, size)
+            if number >= 2:
+                seconds[is_watched].append(taken)
+        plain, watched = (statistics.median(seconds[on]) for on in (False, True))
+        audio_s = size * NUM_FRAMES * 0.08
+        rows.append(
+            {
+                "streams": size,
+                "audio_s_per_s": round(audio_s / plain, 1),
+                "audio_s_per_s_checked": round(audio_s / watched, 1),
+                "slower_percent": round(100 * (watched / plain - 1), 2),
+            }
+        )
+    return rows
+
+
+def switch(backend: Any, head: Head | None) -> None:
+    """Watch a head, or none; a backend itself has no need to stop watching."""
+    table = backend._table
+    if head is None:
+        table.head = None
+        table.watch.fill_(-1)
+        torch.cuda.synchronize()
+    else:
+        backend.watch(head)
+
+
+def speak(tts: TTS, size: int) -> float:
+    began = time.perf_counter()
+    audios = tts.speak([TEXT] * size, language="english", seed=1, max_frames=NUM_FRAMES)
+    seconds = time.perf_counter() - began
+    assert all(len(audio.codes) == NUM_FRAMES for audio in audios), [len(a.codes) for a in audios]
+    return seconds
+
+
+if __name__ == "__main__":
+    main()

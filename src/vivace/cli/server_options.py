@@ -29,7 +29,8 @@ FLAGS = (
     )),
     ("models", (
         ("max-streams", NUMBER, "of one model at once; default: as the device allows"),
-        ("max-queue", NUMBER, "requests that wait for a slot; default: 64"),
+        ("max-wait", SECONDS, "refuse a request that would wait longer; default: 10 s"),
+        ("max-queue", NUMBER, "requests that wait for a slot at most; default: 1,024"),
         ("lexicon", TEXT, "a .toml or .csv file: how words are read, by all models"),
         ("profile", TEXT, "latency, balanced or throughput; default: balanced"),
         ("live", TEXT, "word or sentence: how a session's text is taken; default: the model's"),
@@ -66,8 +67,8 @@ FLAGS = (
     )),
 )  # fmt: skip
 WYOMING_FLAGS = {  # the settings of `vivace serve` that `vivace wyoming` has too
-    *("host", "zeroconf", "allow-anonymous", "max-streams", "max-queue", "profile", "unload-after"),
-    "live",
+    *("host", "zeroconf", "allow-anonymous", "max-streams", "max-wait", "max-queue"),
+    *("profile", "unload-after", "live"),
     *("device", "dtype", "weights", "backend", "threads", "revision", "offline", "max-text-chars"),
     *("max-message-bytes", "max-connections", "max-requests-per-minute", "body-timeout"),
     *("max-connections-per-address", "log-format", "otel", "turn-timeout"),

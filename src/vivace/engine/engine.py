@@ -182,7 +182,7 @@ class Engine:
         return num_held >= self._scheduler.num_slots + self.limits.max_queue
 
     def capacity(self, num_expected: int = 0) -> Load:
-        """The load now. `num_expected` requests are accepted and not yet submitted."""
+        """The load now; `num_expected` accepted requests that are not yet submitted wait too."""
         running, queued = self._running(), self._waiting()
         wait_s = self._waits.estimate_s(
             running,
@@ -192,8 +192,8 @@ class Engine:
             num_expected=num_expected,
             shares_work=self.backend.shares_work,
         )
-        num_slots, max_queue = self._scheduler.num_slots, self.limits.max_queue
-        return Load(num_slots, len(running), len(queued), max_queue, wait_s)
+        num_slots, num_waiting = self._scheduler.num_slots, len(queued) + num_expected
+        return Load(num_slots, len(running), num_waiting, self.limits.max_queue, wait_s)
 
     @property
     def is_broken(self) -> bool:

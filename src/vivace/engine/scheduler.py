@@ -72,6 +72,10 @@ class Load:
         """Whether a request made now would be refused, however short its wait."""
         return self.num_running + self.num_waiting >= self.num_slots + self.max_queue
 
+    def refuses(self, max_wait_s: float) -> bool:
+        """Whether a request made now, which may wait so long, would be refused."""
+        return self.is_full or self.wait_s > max_wait_s
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from vivace.serve.admission import Admission
 from vivace.serve.clones import Clones
 from vivace.serve.encoders import Encoders
 from vivace.serve.metrics import Metrics
@@ -35,6 +36,7 @@ class ServeContext:
     models: Models
     metrics: Metrics
     streams: Streams
+    admission: Admission
     encoders: Encoders  # one thread pool for all protocols
     clones: Clones  # one cache for all protocols
 
@@ -49,5 +51,13 @@ class ServeContext:
         metrics = Metrics()
         models = Models(settings, metrics, load)
         traces = Traces.open() if settings.otel else None
-        streams = Streams(models, metrics, traces, live=settings.live)
-        return cls(settings, models, metrics, streams, Encoders(metrics), Clones(metrics))
+        admission = Admission(models, metrics, settings.max_wait_s)
+        return cls(
+            settings=settings,
+            models=models,
+            metrics=metrics,
+            streams=Streams(models, metrics, admission, traces, live=settings.live),
+            admission=admission,
+            encoders=Encoders(metrics),
+            clones=Clones(metrics),
+        )

@@ -96,6 +96,8 @@ def routes(context: ServeContext) -> APIRouter:
     async def answer(
         http: Request, voice_id: str, *, is_stream: bool, is_timed: bool = False
     ) -> Response:
+        context.streams.check_open()
+        context.admission.check()
         body = await read_json(http)
         text = body.get("text")
         if not isinstance(text, str):

@@ -97,6 +97,7 @@ def watch_models(metrics: Metrics, models: Models) -> None:
         ("waiting_streams", "num_waiting", "Utterances that wait for a slot."),
         ("slots", "num_slots", "Utterances that can be spoken at once."),
         ("max_queue", "max_queue", "Utterances that may wait for a slot."),
+        ("estimated_wait_seconds", "wait_s", "Estimated wait of a request made now."),
     ):
         metrics.watch(name, help_text, capacity(field_name), "model")
     metrics.watch("turn_age_seconds", "Of the turn under way; 0: idle.", by_model(_age_s), "model")

@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vivace.serve.access import Access, route_path
+from vivace.serve.admission import SPEECH_PATH
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.logs import FIELDS
@@ -80,6 +81,7 @@ class Guard:
             self._check_frame(scope, visit.headers)
             visit.origin = self._access.check_origin(visit.headers)
             self._access.check(scope, visit.headers, visit.origin)
+            self._check_room(visit, scope)
             if visit.is_preflight:
                 headers = _preflight_headers(visit.headers)
                 await visit.answer(Response(status_code=204, headers=headers), receive)
@@ -125,6 +127,16 @@ class Guard:
         if len(declared) > 18 or int(declared) > self._context.settings.max_body_bytes:
             raise self._too_large()
 
+    def _check_room(self, visit: Visit, scope: Scope) -> None:
+        """Refuse speech that would wait too long before its body is read and routed.
+
+        Routes admit requests themselves. This check only makes most refusals cheap.
+        """
+        if scope.get("method") == "POST" and route_path(scope) == SPEECH_PATH:
+            visit.route = SPEECH_PATH
+            self._context.streams.check_open()
+            self._context.admission.check()
+
     def _bounded(self, receive: Receive) -> Receive:
         """The body is counted as it comes: its length may be a lie, or chunked."""
         num_bytes = 0
@@ -162,6 +174,7 @@ class Visit:
         self.headers = headers
         self.origin: str | None = None  # of an allowed page elsewhere, which hears so
         self.sends_request_id = True
+        self.route = "-"  # of a request that is answered before it is routed
         self.request_id = new_request_id(scope)
         scope.setdefault("state", {})["request_id"] = self.request_id
         self._began = time.perf_counter()
@@ -205,7 +218,7 @@ class Visit:
 
     def report(self) -> None:
         """One line a request, without anything that was said."""
-        route = getattr(self._scope.get("route"), "path", "-")
+        route = getattr(self._scope.get("route"), "path", self.route)
         status = self._status or LEFT
         seconds = time.perf_counter() - self._began
         self._context.metrics.count_request(route, status, seconds)

@@ -46,7 +46,9 @@ class Models:
         self._lexicon: Any = settings.lexicon  # a path; from the first load on what it holds
         self._tasks: set[asyncio.Task[None]] = set()
         self.created = int(time.time())
-        self.recovery = Recovery(self._entries, metrics, self._fill, self._start)
+        self.recovery = Recovery(
+            self._entries, metrics, self._fill, self._start, settings.max_wait_s
+        )
         watch_models(metrics, self)
 
     @property

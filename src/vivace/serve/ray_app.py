@@ -15,7 +15,7 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, BackpressureConfig
 
 from vivace.serve.context import ServeContext
-from vivace.serve.replica import Replica, Scale, read_arguments
+from vivace.serve.replica import DEFAULTS, Replica, Scale, read_arguments
 from vivace.serve.settings import resolve_settings
 
 RETRY_S = 1.0
@@ -24,7 +24,7 @@ RETRY_S = 1.0
 class RayReplica:
     async def __init__(self, told: dict[str, Any], max_ongoing: int) -> None:  # type: ignore[misc]
         self._replica: Replica | None = None
-        settings = resolve_settings(told, os.environ, defaults={"host": _proxy_host()})
+        settings = resolve_settings(told, os.environ, defaults={**DEFAULTS, "host": _proxy_host()})
         replica = Replica(ServeContext.create(settings))
         self._app = await replica.start(_is_stopping, max_ongoing)
         self._replica = replica

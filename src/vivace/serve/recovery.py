@@ -25,9 +25,10 @@ class Recovery:
         metrics: Metrics,
         fill: Callable[[Entry], Awaitable[Model]],  # loads a model again
         start: Callable[[Coroutine[Any, Any, None]], None],  # a task that `Models` ends
+        max_wait_s: float,  # a request whose estimated wait is longer is refused
     ) -> None:
         self._entries, self._metrics = entries, metrics
-        self._fill, self._start = fill, start
+        self._fill, self._start, self._max_wait_s = fill, start, max_wait_s
         self.on_lost: Callable[[TTSError], None] | None = None  # a broken model cannot be loaded
         self.deaths, self.quarantine = Deaths(), Quarantine()
 
@@ -58,7 +59,8 @@ class Recovery:
             await asyncio.sleep(limit_s / FULL_TICKS)
             for name, entry in self._entries.items():
                 load = None if entry.model is None else entry.model.tts.engine.capacity()
-                entry.is_full = seen[name].has_lasted(load is not None and load.is_full)
+                is_full = load is not None and load.refuses(self._max_wait_s)
+                entry.is_full = seen[name].has_lasted(is_full)
 
     def _give_up(self, model: Model, reason: str) -> None:
         log.error("%s hangs: %s", model.name, reason)

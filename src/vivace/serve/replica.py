@@ -28,6 +28,7 @@ ROUTES_S = 2.0  # until every proxy has heard that a replica is about to stop
 LAST_WORDS_S = 5.0
 POLL_S = 0.25
 PROXYS = ("host", "port", "tls_cert", "tls_key", "wyoming_port", "zeroconf")
+DEFAULTS: dict[str, Any] = {"max_queue": 64}  # beyond it, a request goes to another replica
 ARGUMENTS = "the application's arguments"
 
 
@@ -73,7 +74,7 @@ def read_arguments(told: Mapping[str, Any]) -> tuple[Scale, dict[str, Any]]:
         )
     flags = by_field(words, ARGUMENTS)
     # Where keys are is the replicas' own affair: they may have them and this process not.
-    settings = resolve_settings({**flags, "api_key_env": None}, os.environ)
+    settings = resolve_settings({**flags, "api_key_env": None}, os.environ, defaults=DEFAULTS)
     gpus = _default_gpus(settings) if gpus is None else _amount("gpus", gpus)
     num_models = len(settings.models)
     scale = Scale(

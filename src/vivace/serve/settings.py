@@ -25,7 +25,7 @@ Weights = Literal["full", "fp8"]
 WEIGHTS = get_args(Weights)
 LOG_FORMATS = ("text", "json")
 OPTIONAL = {"max_queue", "max_voices", "drain_timeout_s", "unload_after_s", "turn_timeout_s"}
-OPTIONAL |= {"full_timeout_s"}
+OPTIONAL |= {"full_timeout_s", "max_wait_s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ class ServeSettings:
     tls_key: Path | None = None
     # the models
     max_streams: int | None = None  # a model; None: as `TTS.load`
-    max_queue: int = 64  # requests that wait for a slot, a model
+    max_queue: int = 1_024  # requests that wait for a slot, a model
+    max_wait_s: float = 10.0  # a request whose estimated wait is longer is refused
     profile: Literal["latency", "balanced", "throughput"] = "balanced"
     lexicon: Path | None = None  # how words are read, by all models
     live: LiveMode | None = None  # how a session's text is taken; None: as each model wants

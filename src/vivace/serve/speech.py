@@ -20,6 +20,7 @@ from starlette.responses import Response
 from vivace.audio.clip import AudioChunk
 from vivace.errors import AudioError, EngineError, RunawayError
 from vivace.serve import sse
+from vivace.serve.admission import SPEECH_PATH
 from vivace.serve.bodies import read_json
 from vivace.serve.body import Outlet, WhileConnected
 from vivace.serve.clones import Clones
@@ -65,14 +66,13 @@ def routes(context: ServeContext) -> APIRouter:
         log.warning("cannot be written here: %s", ", ".join(missing))
 
     @router.post(
-        "/v1/audio/speech",
+        SPEECH_PATH,
         response_class=Response,
         responses=ANSWERS,
         openapi_extra=request_body(SpeechRequest),
     )
     async def create_speech(http: Request) -> Response:
         """Speak a text; the audio is sent while it is made."""
-        context.streams.check_open()
         request = SpeechRequest.parse(await read_json(http), context.settings)
         if request.word_timestamps and request.stream_format != "sse":
             raise RefusedError(
@@ -100,19 +100,21 @@ async def answer_speech(
         model = await context.models.get(
             request.model, voice=request.voice_name, model_type=request.model_type
         )
-        request.check_task(model.card)
-        encoder = open_encoder(context, model, request)
-        with context.models.in_use(model):
-            options, unfit = await choose_options(context.clones, model, request, recording)
-        speech = SpeechAnswer(
-            request,
-            encoder,
-            open_speech=partial(context.streams.open, model, request.input, **options),
-            count_tokens=lambda: len(model.tts.tokenizer.encode(request.input)),
-            headers={IGNORED: ", ".join([*ignored, *unfit])} if ignored or unfit else {},
-            as_json=as_json,
-        )
-        await speech.send(outlet)
+        with context.admission.admit(model) as place:
+            request.check_task(model.card)
+            encoder = open_encoder(context, model, request)
+            with context.models.in_use(model):
+                options, unfit = await choose_options(context.clones, model, request, recording)
+            options |= {"place": place}
+            speech = SpeechAnswer(
+                request,
+                encoder,
+                open_speech=partial(context.streams.open, model, request.input, **options),
+                count_tokens=lambda: len(model.tts.tokenizer.encode(request.input)),
+                headers={IGNORED: ", ".join([*ignored, *unfit])} if ignored or unfit else {},
+                as_json=as_json,
+            )
+            await speech.send(outlet)
 
     return WhileConnected(answer)
 

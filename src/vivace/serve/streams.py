@@ -19,6 +19,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from vivace.audio.clip import AudioChunk
 from vivace.errors import BackendError, EngineError, NumericError, QueueFullError, RunawayError
+from vivace.serve.admission import Admission, Place
 from vivace.serve.deaths import digest_of
 from vivace.serve.errors import ENGINE_FAILURES, RefusedError, describe
 from vivace.serve.metrics import Metrics
@@ -37,11 +38,13 @@ class Streams:
         self,
         models: Models,
         metrics: Metrics,
+        admission: Admission,
         traces: Traces | None = None,
         *,
         live: LiveMode | None = None,  # of texts that do not say it themselves
     ) -> None:
         self._models, self._metrics, self._live = models, metrics, live
+        self._admission = admission
         self.traces = traces
         self._num_active = self._num_held = 0
         self._is_idle = asyncio.Event()
@@ -64,7 +67,12 @@ class Streams:
 
     @asynccontextmanager
     async def open(
-        self, model: Model, text: str | Iterable[str] | AsyncIterable[str], **options: Any
+        self,
+        model: Model,
+        text: str | Iterable[str] | AsyncIterable[str],
+        *,
+        place: Place | None = None,  # None: the request is not admitted yet
+        **options: Any,
     ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
         """The chunks of `model.tts.astream(text, **options)`, counted and always closed.
 
@@ -72,8 +80,9 @@ class Streams:
         reported to the models, which probe it and load it again where it stays broken.
         """
         self.check_open()
-        with self.hold():
-            async with self._open(model, text, options) as chunks:
+        admitted = self._admission.admit(model) if place is None else nullcontext(place)
+        with self.hold(), admitted as held:
+            async with self._open(model, text, held, options) as chunks:
                 yield chunks
 
     @contextmanager
@@ -90,7 +99,11 @@ class Streams:
 
     @asynccontextmanager
     async def _open(
-        self, model: Model, text: str | Iterable[str] | AsyncIterable[str], options: dict[str, Any]
+        self,
+        model: Model,
+        text: str | Iterable[str] | AsyncIterable[str],
+        place: Place,
+        options: dict[str, Any],
     ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
         self._num_active += 1
         stream: Any = None
@@ -100,6 +113,7 @@ class Streams:
             async with self._models.recovery.quarantine.running(model.name, digest):
                 with self._models.in_use(model), self._traced(model) as trace:
                     stream = model.tts.astream(text, **options)
+                    place.stream, place.has_whole_text = stream, isinstance(text, str)
                     if trace is not None:
                         stream.on_turn = trace.note
                     yield self._count(stream, model, trace)

@@ -1,0 +1,281 @@
+"""Requests whose estimated wait is too long are refused before any other work is done for them.
+
+While the gate of the scripted backend is closed no frame is made, and every utterance is expected
+to take `UTTERANCE_S`: the estimates do not depend on the machine's speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from scripted_tts import Plan, ScriptedSpeech
+from serving import Running, running
+from talking import talking, wait_until
+
+from vivace.engine.wait import WaitEstimator
+from vivace.serve import speech
+from vivace.serve.admission import Admission
+from vivace.serve.encoders import Encoders
+from vivace.serve.errors import RefusedError
+from vivace.serve.request import SpeechRequest
+from vivace.serve.settings import ModelSpec, ServeSettings
+from vivace.serve.voices import Voices
+
+UTTERANCE_S = 4.0
+MAX_WAIT_S = 10.0
+NUM_TAKEN = 3  # by one slot: the fourth would wait 12 s
+NUM_REQUESTS = 48
+BODY = {"model": "tts-1", "voice": "alloy", "input": "Hello there.", "response_format": "pcm"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fixed_estimates() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WaitEstimator, "_left_s", lambda *_: UTTERANCE_S)
+        patch.setattr(WaitEstimator, "_length", lambda self, one: UTTERANCE_S / self.frame_s)
+        patch.setattr(WaitEstimator, "observe_end", lambda *_, **__: None)
+        defaults = (4.0, UTTERANCE_S, 1.0, 0.0, True)  # 4 frames a second each
+        patch.setattr(WaitEstimator.__init__, "__defaults__", defaults)
+        yield
+
+
+Opened = tuple[Running, ScriptedSpeech]
+
+
+@contextmanager
+def opened(folder: Path, *, max_queue: int = 64, **settings: Any) -> Iterator[Opened]:
+    backend = ScriptedSpeech(default=Plan(10), max_streams=1, max_queue=max_queue)
+    told = ServeSettings(port=0, voices=folder, **{"max_wait_s": MAX_WAIT_S, **settings})
+    with running(told, backend.load) as server:
+        yield server, backend
+
+
+@contextmanager
+def gated(server: Running, backend: ScriptedSpeech) -> Iterator[Opened]:
+    """No frame is made until the gate is opened, at the latest by the end of the block."""
+    backend.is_open.clear()
+    try:
+        yield server, backend
+    finally:
+        backend.is_open.set()
+        wait_until(lambda: server.context.streams.num_active == 0)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    with opened(tmp_path_factory.mktemp("voices")) as both:
+        yield both
+
+
+@pytest.fixture
+def busy(shared: Opened) -> Iterator[Opened]:
+    with gated(*shared) as both:
+        yield both
+
+
+def ask(url: str, path: str = "/v1/audio/speech", **fields: Any) -> httpx.Response:
+    return httpx.post(f"{url}{path}", json={**BODY, **fields}, timeout=60.0)
+
+
+@contextmanager
+def filled(server: Running, num_streams: int = NUM_TAKEN) -> Iterator[list[Future[httpx.Response]]]:
+    """As many requests as fit are running or waiting."""
+    with ThreadPoolExecutor(num_streams) as pool:
+        asked = [pool.submit(ask, server.url) for _ in range(num_streams)]
+        engine = server.context.models.loaded()[0].tts.engine
+        wait_until(lambda: engine.num_running + engine.num_waiting == num_streams)
+        yield asked
+
+
+def test_burst_beyond_max_wait_is_refused_and_the_rest_is_served(busy: Opened) -> None:
+    server, backend = busy
+    with ThreadPoolExecutor(NUM_REQUESTS) as pool:
+        asked = [pool.submit(ask, server.url) for _ in range(NUM_REQUESTS)]
+        wait_until(lambda: sum(one.done() for one in asked) == NUM_REQUESTS - NUM_TAKEN)
+        refused = [one.result() for one in asked if one.done()]
+        assert {answer.status_code for answer in refused} == {429}
+        assert {answer.json()["error"]["code"] for answer in refused} == {"queue_full"}
+        assert {answer.headers["retry-after"] for answer in refused} == {"2"}
+        assert {answer.headers["retry-after-ms"] for answer in refused} == {"2000"}
+        assert "--max-wait" in refused[0].json()["error"]["message"]
+        backend.is_open.set()
+        assert sum(one.result().status_code == 200 for one in asked) == NUM_TAKEN
+        assert ask(server.url).status_code == 200
+
+
+def test_control_without_limit_takes_the_whole_burst(tmp_path: Path) -> None:
+    with (
+        opened(tmp_path, max_wait_s=1e6) as both,
+        gated(*both) as (server, backend),
+        filled(server, 12) as asked,
+    ):
+        backend.is_open.set()
+        assert {one.result().status_code for one in asked} == {200}
+
+
+def test_max_wait_of_zero_admits_only_what_has_a_slot(tmp_path: Path) -> None:
+    with opened(tmp_path, max_wait_s=0.0) as (server, backend):
+        for _ in range(3):  # a request that fails gives its place back
+            assert ask(server.url, voice="nobody").status_code == 400
+        with gated(server, backend), filled(server, 1):
+            assert ask(server.url).status_code == 429
+            backend.is_open.set()
+
+
+def test_full_queue_refuses_although_the_wait_is_short(tmp_path: Path) -> None:
+    with opened(tmp_path, max_queue=1, max_wait_s=1e6) as both, gated(*both) as (server, backend):
+        with filled(server, 2):
+            answer = ask(server.url)
+            backend.is_open.set()
+        assert answer.status_code == 429
+        assert "--max-queue" in answer.json()["error"]["message"]
+
+
+# -- before any other work -------------------------------------------------------------------
+
+
+class Counter:
+    """Counts calls of the functions that it replaces."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self._monkeypatch = monkeypatch
+
+    def watch(self, owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(name)
+            return original(*args, **kwargs)
+
+        kept = staticmethod(counted) if isinstance(owner, type) and name == "parse" else counted
+        self._monkeypatch.setattr(owner, name, kept)
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    counter = Counter(monkeypatch)
+    counter.watch(Encoders, "open")
+    counter.watch(Voices, "choose")
+    counter.watch(speech, "read_json")
+    counter.watch(SpeechRequest, "parse")
+    return counter
+
+
+def test_refusal_of_busy_server_reads_no_body_voice_or_encoder(busy: Opened, work: Counter) -> None:
+    server, backend = busy
+    with filled(server):
+        work.calls.clear()
+        with ThreadPoolExecutor(NUM_REQUESTS) as pool:
+            asked = [pool.submit(ask, server.url) for _ in range(NUM_REQUESTS)]
+            assert {one.result().status_code for one in asked} == {429}
+        assert work.calls == []
+        backend.is_open.set()
+    assert ask(server.url).status_code == 200  # the control: a served request needs all of it
+    assert set(work.calls) == {"open", "choose", "read_json", "parse"}
+
+
+def test_refusal_is_counted_by_route_and_as_failure(busy: Opened) -> None:
+    server, backend = busy
+    names = (
+        'vivace_http_requests_total{route="/v1/audio/speech",status="429"} ',
+        'vivace_stream_failures_total{status="429",code="queue_full"} ',
+    )
+    with filled(server):
+        before = [level(server, name) for name in names]
+        assert ask(server.url).status_code == 429
+        assert [level(server, name) - 1 for name in names] == before
+        assert level(server, 'vivace_estimated_wait_seconds{model="vivace"} ') == 12
+        backend.is_open.set()
+
+
+def level(server: Running, name: str) -> float:
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+def test_elevenlabs_request_is_refused_too(busy: Opened) -> None:
+    server, backend = busy
+    with filled(server):
+        answer = ask(server.url, "/v1/text-to-speech/alloy", text="Hello.")
+        backend.is_open.set()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+
+
+def test_socket_utterance_is_refused_and_the_session_goes_on(busy: Opened) -> None:
+    server, backend = busy
+    with talking(server) as talk:
+        talk.send("session.config", response_format="pcm")
+        with filled(server):
+            refused = talk.speak("Hello.")[0]
+            assert isinstance(refused, dict)
+            assert (refused["code"], refused["retry_after_ms"]) == ("queue_full", 2_000)
+            backend.is_open.set()
+        wait_until(lambda: server.context.streams.num_active == 0)
+        assert any(isinstance(each, bytes) for each in talk.speak("Hello."))
+
+
+def test_two_models_refuse_only_the_one_that_is_busy(tmp_path: Path, work: Counter) -> None:
+    busy, free = (ScriptedSpeech(default=Plan(10), max_streams=1) for _ in range(2))
+    backends = {"busy": busy, "free": free}
+    models = (ModelSpec("busy", None), ModelSpec("free", None))
+    settings = ServeSettings(port=0, voices=tmp_path, models=models, max_wait_s=MAX_WAIT_S)
+    with running(settings, lambda spec: backends[spec.name].load(spec)) as server:
+        busy.is_open.clear()
+        try:
+            with ThreadPoolExecutor(NUM_TAKEN) as pool:
+                asked = [pool.submit(ask, server.url, model="busy") for _ in range(NUM_TAKEN)]
+                engine = server.context.models.loaded()[0].tts.engine
+                wait_until(lambda: engine.num_running + engine.num_waiting == NUM_TAKEN)
+                work.calls.clear()
+                assert ask(server.url, model="busy").status_code == 429
+                assert work.calls == ["read_json", "parse"]  # the body names the model
+                assert ask(server.url, model="free").status_code == 200
+                busy.is_open.set()
+                assert {one.result().status_code for one in asked} == {200}
+        finally:
+            busy.is_open.set()
+
+
+# -- places ----------------------------------------------------------------------------------
+
+
+def test_place_is_expected_until_its_stream_has_begun(busy: Opened) -> None:
+    server, _ = busy
+    model = server.context.models.loaded()[0]
+    admission = Admission(server.context.models, server.context.metrics, MAX_WAIT_S)
+    with admission.admit(model) as first, admission.admit(model), admission.admit(model):
+        with pytest.raises(RefusedError), admission.admit(model):
+            pass
+        first.stream, first.has_whole_text = model.tts.astream(iter(["Hello."])), False
+        with admission.admit(model):  # a live text without words waits for nothing
+            pass
+    admission.check()
+
+
+def test_client_that_leaves_while_waiting_gives_its_place_back(busy: Opened) -> None:
+    server, backend = busy
+
+    async def leave(url: str) -> None:
+        async with httpx.AsyncClient(timeout=60.0) as client:
+            waiting = asyncio.create_task(client.post(f"{url}/v1/audio/speech", json=BODY))
+            engine = server.context.models.loaded()[0].tts.engine
+            while engine.num_waiting < NUM_TAKEN - 1:
+                await asyncio.sleep(0.001)
+            assert (await client.post(f"{url}/v1/audio/speech", json=BODY)).status_code == 429
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            while engine.num_waiting == NUM_TAKEN - 1:
+                await asyncio.sleep(0.001)
+
+    with filled(server, NUM_TAKEN - 1):
+        asyncio.run(leave(server.url))
+        server.context.admission.check()
+        backend.is_open.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from vivace.cli.main import main
+from vivace.cli.server_messages import ServerMessages
 from vivace.serve.settings import ServeSettings
 
 LIMIT_S = 90.0
@@ -91,6 +93,7 @@ def test_a_signal_finishes_the_stream_that_runs_and_exits_with_0() -> None:
         assert num_bytes > 24_000 * 2  # a second of speech and more
         assert served.end() == 0
         told = "".join(served.lines)
+        assert "finishing 1 stream, up to 30 s; send the signal again to stop now" in told
         assert "stopped" in told
         assert "curl" in told
         assert "Rutabaga" not in told  # what was said is not logged
@@ -127,6 +130,10 @@ def endless(tmp_path: Path) -> Iterator[Running]:
 
 def test_a_stream_that_does_not_end_is_cut_visibly_after_the_timeout(endless: Running) -> None:
     body = {"input": "Hello.", "seed": 7, "response_format": "pcm"}
+    drained: list[tuple[int, float, int]] = []
+    cut: list[int] = []
+    endless.server.on_drain = lambda *told: drained.append(told)
+    endless.server.on_cut = cut.append
     with (
         httpx.Client(timeout=LIMIT_S) as client,
         client.stream("POST", f"{endless.url}/v1/audio/speech", json=body) as answer,
@@ -140,6 +147,7 @@ def test_a_stream_that_does_not_end_is_cut_visibly_after_the_timeout(endless: Ru
                 pass
         assert 0.4 < time.monotonic() - began < LIMIT_S / 2
     assert endless.context.streams.num_active == 0
+    assert (drained, cut) == ([(1, 0.5, signal.SIGTERM)], [1])
 
 
 def test_a_socket_is_refused_at_its_handshake_while_the_server_drains(tmp_path: Path) -> None:
@@ -178,6 +186,74 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
 
 
 # -- the command -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_streams", "number", "words"),
+    [
+        (3, signal.SIGINT, "finishing 3 streams, up to 25 s; press Ctrl-C again to stop now\n"),
+        (1, signal.SIGINT, "finishing 1 stream, up to 25 s; press Ctrl-C again to stop now\n"),
+        (2, signal.SIGTERM, "finishing 2 streams, up to 25 s; send the signal again to stop now\n"),
+        (0, signal.SIGINT, ""),
+    ],
+)
+def test_drain_message_names_streams_limit_and_second_signal(
+    capsys: pytest.CaptureFixture[str], num_streams: int, number: int, words: str
+) -> None:
+    ServerMessages("text").show_drain(num_streams, 25.0, number)
+    assert capsys.readouterr().err == words
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+def test_start_prints_changed_settings_only_and_all_with_verbose(
+    capsys: pytest.CaptureFixture[str], taken_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIVACE_MAX_STREMS", "3")
+    command = ["serve", f"--port={taken_port}", "--max-streams=2"]
+    assert main(command) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert "VIVACE_MAX_STREMS is not a setting" in lines[0]
+    assert "VIVACE_MAX_STREAMS?" in lines[0]
+    assert lines[1] == f"settings: port {taken_port}, max_streams 2"
+    assert lines[2] == "loading vivace"
+    assert len(lines) == 4
+    assert main([*command, "--verbose"]) == 1
+    names = [line.split()[0] for line in capsys.readouterr().err.splitlines()]
+    assert {"port", "max_wait", "drain_timeout", "api_keys"} <= set(names)
+
+
+def test_json_log_is_json_from_the_first_line_to_the_error(taken_port: int) -> None:
+    command = [sys.executable, "-m", "vivace", "serve", f"--port={taken_port}"]
+    environment = {**os.environ, "VIVACE_LOG_FORMAT": "json", "VIVACE_PORTT": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    records = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.returncode == 1
+    assert [record["level"] for record in records[:2]] == ["warning", "info"]
+    assert "did you mean VIVACE_PORT?" in records[0]["message"]
+    assert records[1]["settings"]["port"] == str(taken_port)
+    assert records[-1]["level"] == "error"
+    assert "cannot listen on" in records[-1]["message"]
+
+
+@pytest.mark.parametrize("flag", ["--log-format=json", ""])
+def test_setting_error_is_json_if_json_is_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr("vivace.cli.serve.log_to_stderr", printed.append)
+    monkeypatch.setenv("VIVACE_MAX_STREAMS", "many")
+    if not flag:
+        monkeypatch.setenv("VIVACE_LOG_FORMAT", "json")
+    assert main(["serve", *filter(None, [flag])]) == 1
+    assert printed == ["json"]
+    assert "vivace:" not in capsys.readouterr().err
 
 
 def test_an_open_address_without_a_key_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from vivace.serve.settings import (
     field_names,
     public_name,
     resolve_settings,
+    unknown_variables,
 )
 
 
@@ -101,6 +102,12 @@ def test_no_secret_is_printed() -> None:
         ({"root_path": "tts/"}, {}, "begins with /"),
         ({"models": ["=x"]}, {}, "NAME=SOURCE"),
         ({"max_queue": -1}, {}, "0 or more"),
+        ({}, {"VIVACE_MAX_STREAMS": "1e3"}, "VIVACE_MAX_STREAMS: .*'1e3': a whole number"),
+        ({}, {"VIVACE_MAX_STREAMS": "0"}, "VIVACE_MAX_STREAMS: .*'0': a number of more than 0"),
+        ({}, {"VIVACE_MAX_WAIT": "soon"}, "VIVACE_MAX_WAIT: max_wait cannot be 'soon': a number"),
+        ({}, {"VIVACE_MAX_WAIT": "nan"}, "VIVACE_MAX_WAIT: .*a number of 0 or more"),
+        ({}, {"VIVACE_KEEP_ALIVE": "-1"}, "VIVACE_KEEP_ALIVE: .*a number of 0 or more"),
+        ({}, {"VIVACE_PORT": "tcp://10.0.0.1:80"}, "Kubernetes .*enableServiceLinks"),
     ],
 )
 def test_an_impossible_setting_is_named(
@@ -108,6 +115,33 @@ def test_an_impossible_setting_is_named(
 ) -> None:
     with pytest.raises(RequestError, match=message):
         resolve_settings(flags, environment)
+
+
+def test_unknown_variables_are_reported_with_the_nearest_name() -> None:
+    environment = {
+        "VIVACE_MAX_STREMS": "3",
+        "VIVACE_QQQQQQQQ": "1",
+        "HOME": "/",
+        "VIVACE_PORT": "1",
+    }
+    environment |= {"VIVACE_MY_KEYS": "k", "VIVACE_HOME": "/x", "VIVACE_CONFIG": "c"}
+    environment |= {"VIVACE_SERVICE_HOST": "10.0.0.1", "VIVACE_PORT_8000_TCP_ADDR": "10.0.0.1"}
+    messages = unknown_variables(environment, {"VIVACE_MY_KEYS"})
+    assert messages == [
+        "VIVACE_MAX_STREMS is not a setting and is ignored; did you mean VIVACE_MAX_STREAMS?",
+        "VIVACE_QQQQQQQQ is not a setting and is ignored",
+    ]
+
+
+def test_every_setting_is_a_known_variable() -> None:
+    names = [f"VIVACE_{public_name(name).upper()}" for name in field_names() if name != "api_keys"]
+    assert unknown_variables(dict.fromkeys(names, "1"), set()) == []
+
+
+def test_changed_settings_are_those_that_differ_from_defaults() -> None:
+    assert resolve_settings({}, {}).changed() == []
+    settings = resolve_settings({"port": 1, "max_queue": 1_024}, {"VIVACE_API_KEY": "k"})
+    assert settings.changed() == ["port", "api_keys"]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import soundfile
 from serving import Running, running
 
 from vivace.cli.serve import say_ready
+from vivace.cli.server_messages import ServerMessages
 from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.serve.voices import OPENAI_NAMES, SPEAKERS
 from vivace.voices.voice import Voice
@@ -347,7 +348,7 @@ def test_the_line_that_is_printed_works(
     models = (ModelSpec("it's", str(tiny_folder / "base")),)
     settings = ServeSettings(port=0, models=models, voices=tmp_path, api_keys=("k1", "k2"))
     with running(settings) as server, httpx.Client(base_url=server.url, timeout=60.0) as client:
-        say_ready(server.url, server.context)
+        say_ready(server.url, server.context, ServerMessages("text"))
         line = capsys.readouterr().err.splitlines()[-1]
         assert line.endswith(
             '/v1/audio/voices -H "Authorization: Bearer '
@@ -355,7 +356,7 @@ def test_the_line_that_is_printed_works(
         )
         client.headers["xi-api-key"] = "k2"
         create(client, "me")
-        say_ready(server.url, server.context)
+        say_ready(server.url, server.context, ServerMessages("text"))
     words = shlex.split(capsys.readouterr().err.splitlines()[-1])
     assert words[1] == f"{server.url}/v1/audio/speech"
     assert json.loads(words[words.index("-d") + 1])["model"] == "it's"

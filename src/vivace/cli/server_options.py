@@ -63,6 +63,7 @@ FLAGS = (
     )),
     ("observability", (
         ("log-format", TEXT, "text or json, a line each; default: text"),
+        ("verbose", SWITCH, "print every setting at the start"),
         ("otel", SWITCH, "send traces by OTLP, as the OTEL_* variables say"),
     )),
 )  # fmt: skip
@@ -71,7 +72,7 @@ WYOMING_FLAGS = {  # the settings of `vivace serve` that `vivace wyoming` has to
     *("profile", "unload-after", "live"),
     *("device", "dtype", "weights", "backend", "threads", "revision", "offline", "max-text-chars"),
     *("max-message-bytes", "max-connections", "max-requests-per-minute", "body-timeout"),
-    *("max-connections-per-address", "log-format", "otel", "turn-timeout"),
+    *("max-connections-per-address", "log-format", "verbose", "otel", "turn-timeout"),
     *("send-timeout", "socket-idle", "drain-timeout"),
 }
 

@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
-from vivace.engine.async_stream import AsyncStream
-from vivace.engine.scheduler import Load
 from vivace.serve.errors import RefusedError
 from vivace.serve.metrics import Metrics
 from vivace.serve.model import Model
@@ -23,11 +22,32 @@ MIN_RETRY_S = 0.1
 CODE = "queue_full"
 
 
+class Beginning(Protocol):
+    @property
+    def has_begun(self) -> bool:
+        """Whether the stream has given its first utterance to the engine."""
+
+
+class Load(Protocol):
+    """How full an engine is."""
+
+    @property
+    def num_waiting(self) -> int: ...
+
+    @property
+    def wait_s(self) -> float: ...
+
+    @property
+    def is_full(self) -> bool: ...
+
+    def refuses(self, max_wait_s: float) -> bool: ...
+
+
 @dataclass(slots=True, eq=False)
 class Place:
     """An admitted request."""
 
-    stream: AsyncStream | None = None  # None: its body, voice or encoder is being processed
+    stream: Beginning | None = None  # None: its body, voice or encoder is being processed
     has_whole_text: bool = True  # a live text may have nothing to say for minutes
 
     @property

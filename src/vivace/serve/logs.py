@@ -21,12 +21,16 @@ MAX_STACK = 12  # innermost frames
 
 
 def log_to_stderr(log_format: str) -> None:
-    """One line a request; uvicorn's own lines would repeat paths and tracebacks."""
+    """One line for each request; uvicorn's own lines would repeat paths and tracebacks.
+
+    JSON is the format of every line: warnings of Python and of other packages are JSON too.
+    """
+    is_json = log_format == "json"
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(PLAIN))
-    logger = logging.getLogger("vivace")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    handler.setFormatter(JsonFormatter() if is_json else logging.Formatter(PLAIN))
+    logging.getLogger("vivace").setLevel(logging.INFO)
+    logging.getLogger(None if is_json else "vivace").addHandler(handler)
+    logging.captureWarnings(is_json)
     for name in ("uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 

@@ -46,6 +46,8 @@ class Server:
         self._is_over = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._loss: TTSError | None = None
+        self.on_drain: Callable[[int, float, int], None] | None = None  # streams, limit, signal
+        self.on_cut: Callable[[int], None] | None = None  # streams that the end cuts off
         context.models.recovery.on_lost = self._give_up
         watch_process(context.metrics)
         context.metrics.watch("connections", "Open connections.", self._connections, "kind")
@@ -147,12 +149,15 @@ class Server:
         self.wyoming_url = address("tcp", listener)
         return self.wyoming_url
 
-    def stop(self) -> None:
+    def stop(self, number: int = signal.SIGTERM) -> None:
         """Finish what runs and end; the second call ends at once. For the loop's own thread."""
         if self._stopping is None:
+            if self.on_drain is not None:
+                limit_s = self.context.settings.drain_timeout_s
+                self.on_drain(self.context.streams.num_active, limit_s, number)
             self._stopping = asyncio.get_running_loop().create_task(self._drain())
         else:
-            self._end(CUT_S)
+            self._cut()
             self._stopping.cancel()
 
     def _give_up(self, loss: TTSError) -> None:
@@ -161,7 +166,16 @@ class Server:
 
     async def _drain(self) -> None:
         is_over = await self.context.streams.drain(self.context.settings.drain_timeout_s)
-        self._end(LAST_WORDS_S if is_over else CUT_S)
+        if is_over:
+            self._end(LAST_WORDS_S)
+        else:
+            self._cut()
+
+    def _cut(self) -> None:
+        num_streams = self.context.streams.num_active
+        if self.on_cut is not None and num_streams and not self._is_over.is_set():
+            self.on_cut(num_streams)
+        self._end(CUT_S)
 
     def _end(self, seconds: float) -> None:
         """uvicorn closes idle connections, waits for the others, then cancels them."""
@@ -180,7 +194,7 @@ class Server:
             if signal.getsignal(number) is signal.SIG_IGN:
                 continue  # a shell's background job
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, self.stop)  # only in the main thread
+                loop.add_signal_handler(number, self.stop, number)  # only in the main thread
 
 
 def bind(host: str, port: int, flag: str = "--port") -> socket.socket:

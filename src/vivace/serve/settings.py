@@ -6,8 +6,10 @@ One frozen object that every part of the server reads; secrets are left out of w
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import ipaddress
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +26,10 @@ PROFILES = ("latency", "balanced", "throughput")
 Weights = Literal["full", "fp8"]
 WEIGHTS = get_args(Weights)
 LOG_FORMATS = ("text", "json")
+PREFIX = "VIVACE_"
+OTHER_VARIABLES = {f"{PREFIX}{name}" for name in ("API_KEY", "CONFIG", "HOME", "COMMIT")}
+# Kubernetes sets these in every pod beside a service of the name `vivace`.
+SERVICE_LINK = re.compile(rf"{PREFIX}(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
 OPTIONAL = {"max_queue", "max_voices", "drain_timeout_s", "unload_after_s", "turn_timeout_s"}
 OPTIONAL |= {"full_timeout_s", "max_wait_s"}
 
@@ -103,6 +109,7 @@ class ServeSettings:
     drain_timeout_s: float = 30.0  # from SIGTERM until running streams are cut
     # what can be seen
     log_format: Literal["text", "json"] = "text"
+    verbose: bool = False  # print every setting at the start
     otel: bool = False  # send traces; the OTEL_* variables say where to
 
     def __post_init__(self) -> None:
@@ -165,6 +172,12 @@ class ServeSettings:
         shown = {public_name(name): _show(value) for name, value in fields.items()}
         return {**shown, "api_keys": f"{len(self.api_keys)} from {self.api_key_env}"}
 
+    def changed(self) -> list[str]:
+        """Public names of the settings that differ from their defaults."""
+        fields = (each for each in dataclasses.fields(self) if each.name not in UNPRINTED)
+        names = [each.name for each in fields if getattr(self, each.name) != each.default]
+        return [public_name(name) for name in names] + ["api_keys"] * bool(self.api_keys)
+
 
 def resolve_settings(
     flags: Mapping[str, Any],
@@ -179,7 +192,7 @@ def resolve_settings(
     if config is not None:
         told |= {name: _read(name, value, str(config)) for name, value in _toml(config).items()}
     for name in field_names():
-        variable = f"VIVACE_{public_name(name).upper()}"
+        variable = _variable(name)
         if name != "api_keys" and environment.get(variable):
             told[name] = _read(name, environment[variable], variable)
     told |= {name: _read(name, value, "") for name, value in flags.items() if value is not None}
@@ -188,6 +201,24 @@ def resolve_settings(
     if told.get("api_key_env") and not told["api_keys"]:
         raise RequestError(f"the variable {told['api_key_env']} holds no key; set it first")
     return ServeSettings(**told)
+
+
+def unknown_variables(environment: Mapping[str, str], others: set[str]) -> list[str]:
+    """A message for each `VIVACE_*` variable that has no meaning; `others` are known too."""
+    settings = {_variable(name) for name in field_names() if name != "api_keys"}
+    known = {*settings, *OTHER_VARIABLES, *others}
+    messages = []
+    for name in sorted(environment):
+        if not name.startswith(PREFIX) or name in known or SERVICE_LINK.fullmatch(name):
+            continue
+        near = difflib.get_close_matches(name, sorted(known), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        messages.append(f"{name} is not a setting and is ignored{hint}")
+    return messages
+
+
+def _variable(field_name: str) -> str:
+    return f"{PREFIX}{public_name(field_name).upper()}"
 
 
 def field_names() -> list[str]:
@@ -235,10 +266,21 @@ def by_field(told: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _read(name: str, value: Any, where: str) -> Any:
     """The setting's own type, of a flag's, a variable's or a TOML value."""
     try:
-        return _READERS[_kind_of(name)](value)
+        read = _READERS[_kind_of(name)](value)
+        if read == 0 and read is not False and _is_limit(name):
+            raise ValueError("a number of more than 0 is needed")
+        return read
     except (TypeError, ValueError) as error:
         source = f"{where}: " if where else ""
-        raise RequestError(f"{source}{public_name(name)} cannot be {value!r}: {error}") from error
+        hint = ""
+        if where == _variable("port") and "://" in str(value):
+            hint = (
+                "; Kubernetes sets this variable for a service of the name vivace: "
+                "set enableServiceLinks: false in the pod, or give --port"
+            )
+        raise RequestError(
+            f"{source}{public_name(name)} cannot be {value!r}: {error}{hint}"
+        ) from error
 
 
 def _kind_of(name: str) -> str:
@@ -265,7 +307,11 @@ def _above_0(kind: type[int] | type[float]) -> Callable[[Any], int | float]:
     def read(value: Any) -> int | float:
         if isinstance(value, bool):
             raise ValueError("a number is needed")
-        number = kind(value)
+        try:
+            number = kind(value)
+        except ValueError:
+            kinds = {int: "a whole number", float: "a number"}
+            raise ValueError(f"{kinds[kind]} is needed") from None
         if isinstance(value, float) and number != value:
             raise ValueError("a whole number is needed")
         if not 0 <= number < float("inf"):

@@ -1,0 +1,70 @@
+"""Messages of `vivace serve` for people and, with `--log-format json`, for programs."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from vivace.cli.streams import plain, tell
+from vivace.errors import TTSError
+from vivace.serve.logs import FIELDS
+from vivace.serve.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+
+
+class ServerMessages:
+    """One line each on stderr. JSON lines go through the log, which `log_to_stderr` has set up."""
+
+    def __init__(self, log_format: str) -> None:
+        self._is_json = log_format == "json"
+
+    def say(self, words: str, *, level: int = logging.INFO, **fields: Any) -> None:
+        """Print a line; `fields` are for JSON only."""
+        if self._is_json:
+            log.log(level, "%s", plain(words), extra={FIELDS: fields})
+        else:
+            tell(words)
+
+    def warn(self, words: str, **fields: Any) -> None:
+        prefix = "" if self._is_json else "warning: "
+        self.say(f"{prefix}{words}", level=logging.WARNING, **fields)
+
+    def fail(self, error: TTSError) -> None:
+        prefix = "" if self._is_json else "vivace: "
+        fields = {"error": type(error).__name__}
+        self.say(f"{prefix}{plain(error)}", level=logging.ERROR, **fields)
+
+    def show_settings(self, settings: ServeSettings, names: Iterable[str]) -> None:
+        """All settings with `--verbose`, else those that differ from their defaults."""
+        shown = {name: value for name, value in settings.describe().items() if name in {*names}}
+        if settings.verbose and not self._is_json:
+            for name, value in shown.items():
+                tell(f"{name:<28} {plain(value)}")
+            return
+        if not settings.verbose:
+            shown = {name: shown[name] for name in settings.changed() if name in shown}
+        if shown:
+            listed = ", ".join(f"{name} {plain(value)}" for name, value in shown.items())
+            self.say(f"settings: {listed}", settings=shown)
+
+    def show_drain(self, num_streams: int, timeout_s: float, number: int) -> None:
+        """A signal has come and `num_streams` streams are finished first."""
+        if sys.stderr.isatty() and not self._is_json:
+            tell("")  # the terminal has printed ^C
+        if not num_streams:
+            return
+        is_interrupt = number == signal.SIGINT
+        again = "press Ctrl-C again" if is_interrupt else "send the signal again"
+        streams = f"{num_streams} stream{'s' * (num_streams != 1)}"
+        words = f"finishing {streams}, up to {timeout_s:g} s; {again} to stop now"
+        self.say(words, streams=num_streams, timeout_s=timeout_s)
+
+    def show_cut(self, num_streams: int) -> None:
+        """The drain is over and `num_streams` streams are not."""
+        streams = "1 stream is" if num_streams == 1 else f"{num_streams} streams are"
+        words = f"stopping now: {streams} cut off"
+        self.say(words, level=logging.WARNING, streams=num_streams)

@@ -96,11 +96,11 @@ async def answer_speech(
     """
 
     async def answer(outlet: Outlet) -> None:
-        recording = request.recording(context.settings)
         model = await context.models.get(
             request.model, voice=request.voice_name, model_type=request.model_type
         )
         with context.admission.admit(model) as place:
+            recording = request.recording(context.settings)
             request.check_task(model.card)
             encoder = open_encoder(context, model, request)
             with context.models.in_use(model):

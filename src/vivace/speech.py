@@ -6,6 +6,7 @@ The standard library only; no torch, no numpy, no files.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict
@@ -214,11 +215,41 @@ class Usage:
     completeness: float | None = None  # share of words spoken as they should; None: not known
     missing_words: tuple[str, ...] = ()  # that were not spoken
     retries: int = 0  # parts that were spoken wrongly and then again
+    num_words: int = 0  # that were checked
+
+    @classmethod
+    def total(
+        cls, parts: Sequence[Usage], *, audio_s: float, wall_s: float, first_audio_ms: float | None
+    ) -> Usage:
+        """The usage of several parts; their times overlap, so they are arguments."""
+        return cls(
+            text_tokens=sum(part.text_tokens for part in parts),
+            frames=sum(part.frames for part in parts),
+            audio_s=audio_s,
+            wall_s=wall_s,
+            seed=parts[0].seed if parts else 0,
+            first_audio_ms=first_audio_ms,
+            completeness=total_completeness(parts),
+            missing_words=tuple(word for part in parts for word in part.missing_words),
+            retries=sum(part.retries for part in parts),
+            num_words=sum(part.num_words for part in parts),
+        )
 
     @property
     def times_real_time(self) -> float:
         """Seconds of audio made per second of waiting; bigger is better."""
         return self.audio_s / self.wall_s if self.wall_s else float("inf")
+
+
+def total_completeness(parts: Iterable[Usage]) -> float | None:
+    """The share of all words; None if the share of one part is not known."""
+    num_words, num_right = 0, 0.0
+    for part in parts:
+        if part.completeness is None:
+            return None
+        num_words += part.num_words
+        num_right += part.completeness * part.num_words
+    return num_right / num_words if num_words else None
 
 
 def language_name(language: str) -> str:

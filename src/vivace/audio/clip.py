@@ -135,6 +135,7 @@ class AudioChunk:
     finish_reason: FinishReason | None  # on the last chunk
     codes: NDArray[np.int64]  # [frames, codebooks]
     words: tuple[Word, ...] | None = None  # that are over by now, a little late; None: no timings
+    usage: Usage | None = None  # of the whole, on the last chunk
 
     def __array__(
         self, dtype: DTypeLike | None = None, copy: bool | None = None

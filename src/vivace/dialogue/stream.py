@@ -83,12 +83,10 @@ class DialogueStream(Iterator[DialogueChunk]):
     def usage(self) -> Usage:
         """What was made so far and what it cost."""
         usages = [*self._usages, *(stream.usage for stream in self._streams.values())]
-        return Usage(
-            text_tokens=sum(usage.text_tokens for usage in usages),
-            frames=sum(usage.frames for usage in usages),
+        return Usage.total(
+            usages,
             audio_s=self._mix.num_taken / self._rate,
             wall_s=time.perf_counter() - self._began,
-            seed=usages[0].seed if usages else 0,
             first_audio_ms=self._first_audio_ms,
         )
 
@@ -141,6 +139,7 @@ class DialogueStream(Iterator[DialogueChunk]):
             words=words,
             line=number,
             speaker=self._speakers[number],
+            usage=None if self.finish_reason is None else self.usage,
         )
 
     def _read(self, number: int) -> Iterator[AudioChunk]:

@@ -174,12 +174,10 @@ def _join(lines: Sequence[SpokenLine], wall_s: float) -> Dialogue:
         sample_rate=rate,
         codes=np.concatenate([line.audio.codes for line in lines]),
         finish_reason=next((reason for reason in reasons if reason != "stop"), "stop"),
-        usage=Usage(
-            text_tokens=sum(usage.text_tokens for usage in usages),
-            frames=sum(usage.frames for usage in usages),
+        usage=Usage.total(
+            usages,
             audio_s=len(samples) / rate,
             wall_s=wall_s,
-            seed=usages[0].seed,
             first_audio_ms=1000 * wall_s,  # it is handed out whole
         ),
         words=_join_words(lines),

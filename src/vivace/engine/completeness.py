@@ -36,16 +36,16 @@ class SpokenWords:
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._num_words = self._num_wrong = 0
+        self.num_words = self._num_wrong = 0
         self._missing: list[str] = []
         self._is_known = True
 
     @property
     def completeness(self) -> float | None:
         """Share of words with a plausible duration; None if the attention did not show it."""
-        if not self._is_known or not self._num_words:
+        if not self._is_known or not self.num_words:
             return None
-        return 1.0 - self._num_wrong / self._num_words
+        return 1.0 - self._num_wrong / self.num_words
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -58,10 +58,11 @@ class SpokenWords:
             self._is_known = False
             return
         words = find_words(text)
-        self._num_words += len(words)
-        if wrong := follower.lost | follower.doubtful:
+        self.num_words += len(words)
+        lost = follower.lost | set(follower.unreached)  # also where a limit or a stall cut it
+        if wrong := lost | follower.doubtful:
             spans = self._tokenizer.spans(text)
-            self._missing += self._touched(text, words, spans, follower.lost)
+            self._missing += self._touched(text, words, spans, lost)
             self._num_wrong += len(self._touched(text, words, spans, wrong))
 
     @staticmethod

@@ -96,6 +96,11 @@ class TextFollower:
         """Ids of words that were not reached yet."""
         return sum(one.is_word for one in self._ids[self.place + 1 :])
 
+    @property
+    def unreached(self) -> range:
+        """Ids that no frame attended to."""
+        return range(self.place + 1, len(self._ids))
+
     def observe(self, places: Iterator[tuple[int, float]]) -> Fault | None:
         """The next frames' places, up to the first fault in them."""
         for place, share in places:

@@ -125,7 +125,10 @@ class Stream(Iterator[AudioChunk]):
         """The next chunk, or what must come first; StopIteration at the end."""
         try:
             with self._is_stepping:
-                return next(self._steps)
+                step = next(self._steps)
+                if isinstance(step, AudioChunk) and step.is_last:
+                    return dataclasses.replace(step, usage=self.usage)
+                return step
         finally:
             if self._is_cancelled:
                 self._clear()
@@ -216,7 +219,8 @@ class Stream(Iterator[AudioChunk]):
             first_audio_ms=self._made.first_audio_ms,
             completeness=self._spoken_words.completeness,
             missing_words=self._spoken_words.missing,
-            retries=self._num_retries,
+            retries=self._num_retries + (utterance.num_retries if utterance else 0),
+            num_words=self._spoken_words.num_words,
         )
 
     # -- closing -----------------------------------------------------------------------------
@@ -377,12 +381,12 @@ class Stream(Iterator[AudioChunk]):
         self._num_frames += utterance.num_read
         self._num_text_ids += utterance.num_text_ids
         self._num_retries += utterance.num_retries
-        self._spoken_words.add(line.text, utterance.follower)
         self.is_runaway |= utterance.finish_reason == "stall" or utterance.is_over_budget
 
     def _as_chunk(self, piece: Piece, utterance: Utterance, line: Line) -> AudioChunk:
         is_last = False
         if piece.finish_reason is not None:
+            self._spoken_words.add(line.text, utterance.follower)
             is_last = line.is_complete and self._script.is_over
             self._is_cut = not is_last and utterance.num_read == self._num_frames_left
             if self._reason == "stop":  # the first other reason is the text's

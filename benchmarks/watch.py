@@ -88,6 +88,7 @@ def measure(tts: TTS, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+@torch.inference_mode()
 def switch(backend: Any, head: Head | None) -> None:
     """Watch a head, or none; a backend itself has no need to stop watching."""
     table = backend._table

@@ -95,11 +95,15 @@ def test_the_folder_of_a_library_is_the_users_alone(library: VoiceLibrary) -> No
     assert stat.S_IMODE(library.folder.stat().st_mode) == 0o700
 
 
-def test_a_folder_that_was_open_to_others_is_closed_to_them(library: VoiceLibrary) -> None:
-    library.folder.mkdir(mode=0o755, parents=True)
-    library.folder.chmod(0o755)
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
+@pytest.mark.parametrize("mode", [0o755, 0o2775, 0o1777, 0o700])
+def test_existing_folder_keeps_its_mode(library: VoiceLibrary, mode: int) -> None:
+    library.folder.mkdir(parents=True)
+    library.folder.chmod(mode)
     library.add(make_voice())
-    assert stat.S_IMODE(library.folder.stat().st_mode) == 0o700
+    library.add(make_voice(), replace=True)
+    library.remove("ada")
+    assert stat.S_IMODE(library.folder.stat().st_mode) == mode
 
 
 def test_a_replaced_voice_keeps_its_mode(library: VoiceLibrary, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
 import fsspec
@@ -25,6 +26,7 @@ from vivace.voices.shared import SharedLibrary, open_library
 from vivace.voices.voice import MAX_FILE_BYTES, Voice
 
 NUMBERS = itertools.count()
+LIMIT_S = 60.0
 
 
 def make_voice(name: str = "ada", value: float = 1.0) -> Voice:
@@ -97,6 +99,54 @@ def test_a_replaced_voice_is_never_spoken_from_an_old_copy(pair: Pair) -> None:
         first.add(make_voice(value=value), replace=True)
         assert second.get("ada").speaker[0] == value
         assert [voice.speaker[0] for voice in second] == [value]
+
+
+class SignallingLock:
+    """Sets an event whenever a thread is about to wait for the lock."""
+
+    def __init__(self, is_wanted: Event) -> None:
+        self._lock, self._is_wanted = Lock(), is_wanted
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._is_wanted.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_slow_copy_of_replaced_voice_never_overwrites_the_newer_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread has read the old content and not yet written it when another copies the new."""
+    other, library = pair
+    assert isinstance(library, SharedLibrary)
+    other.add(make_voice(value=1))
+    has_old, may_write = Event(), Event()
+    monkeypatch.setattr(library, "_lock", SignallingLock(may_write))
+    cat_file, load = library._store.cat_file, library._load
+
+    def read_slowly(path: str) -> bytes:
+        content: bytes = cat_file(path)
+        if current_thread() is slow:
+            has_old.set()
+            assert may_write.wait(LIMIT_S)
+        return content
+
+    def load_late(name: str) -> Voice:
+        may_write.set()
+        slow.join(LIMIT_S)
+        return load(name)
+
+    monkeypatch.setattr(library._store, "cat_file", read_slowly)
+    monkeypatch.setattr(library, "_load", load_late)
+    slow = Thread(target=library.has_file, args=("ada.safetensors",))
+    slow.start()
+    assert has_old.wait(LIMIT_S)
+    other.add(make_voice(value=2), replace=True)
+    assert library.get("ada").speaker[0] == 2
+    slow.join(LIMIT_S)
 
 
 def test_a_removed_voice_is_gone_everywhere_and_can_be_made_again(pair: Pair) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -21,11 +20,8 @@ def enrolments_folder() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only the user can read; an existing one is changed."""
+    """Create a folder that only the user can read. An existing folder keeps its mode."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if os.name == "posix" and folder.stat().st_mode & 0o077:
-        with contextlib.suppress(OSError):  # another user's folder keeps its mode
-            folder.chmod(0o700)
 
 
 def _home(kind: str) -> Path:

@@ -175,8 +175,9 @@ class Utterance:
 
     @property
     def num_ahead(self) -> int:
-        """Frames made and not yet read."""
-        return self.num_made - self.num_read
+        """Frames made for the reader and not yet read, apart from those that are held back."""
+        num_made = self.num_made if self.follower is None else num_settled(self.num_made)
+        return num_made - self.num_read
 
     @property
     def num_missing(self) -> int:

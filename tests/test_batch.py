@@ -125,7 +125,7 @@ def test_an_interrupt_stops_all_texts_and_frees_their_places(
     def interrupt(num_done: int, num_texts: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vivace.tts.show_batch", interrupt)
+    monkeypatch.setattr("vivace.engine.speaking.show_batch", interrupt)
     with pytest.raises(KeyboardInterrupt):
         together.speak(TEXTS * 5, progress=True, **OPTIONS)
     assert together.engine.num_running == together.engine.num_waiting == 0

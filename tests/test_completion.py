@@ -16,7 +16,7 @@ from vivace import TTS
 from vivace.engine.options import SpeakOptions, StreamOptions
 from vivace.speech import SamplingOptions
 
-WHOLE = ["speak", "dialogue"]
+WHOLE = ["speak", "aspeak", "dialogue"]
 STREAMED = ["stream", "astream", "stream_dialogue"]
 STATIC = "from vivace import TTS\ntts = TTS.load()\n"
 
@@ -104,6 +104,8 @@ def test_defaults_in_the_signature_are_those_that_apply(tts: TTS, method: str) -
     def make(**options: Any) -> list[list[float]]:
         text: Any = [("vivian", "One."), ("ryan", "Two.")] if "dialogue" in method else "Hello."
         result = getattr(tts, method)(text, seed=3, max_frames=8, **options)
+        if method == "aspeak":
+            result = asyncio.run(result)
         if method == "astream":
 
             async def collect() -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import typing
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +26,12 @@ from vivace.dialogue.make import make_dialogue, open_dialogue
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue, Timing
-from vivace.engine.async_stream import AsyncStream, Bells
-from vivace.engine.batch import check_item, speak_batch, speak_once
-from vivace.engine.chunks import RAMP, TOGETHER, WHOLE, ChunkFrames
+from vivace.engine.async_stream import AsyncStream, Bells, run_steps_async
+from vivace.engine.batch import (
+    check_item,
+    run_steps,
+    speak_batch,
+)
 from vivace.engine.engine import Engine
 from vivace.engine.loaded import LoadedCheckpoint, Parts
 from vivace.engine.options import (
@@ -38,21 +41,18 @@ from vivace.engine.options import (
     check_names,
     show_options,
 )
-from vivace.engine.progress import show_batch, show_progress
+from vivace.engine.progress import show_batch
 from vivace.engine.scheduler import EngineLimits, Profile
+from vivace.engine.speaking import SpeakingCheckpoint, read_lexicon
 from vivace.engine.stream import Stream, Wake
 from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.model.fp8 import Weights, check_weights
-from vivace.prompt import AUTO_LANGUAGE, TextLayout
 from vivace.script.prompts import SERVED_BY
-from vivace.script.request import Request, as_pieces
-from vivace.speech import LiveMode
+from vivace.script.request import as_pieces
 from vivace.text.lexicon import Lexicon, LexiconSource
 from vivace.text.tokenizer import TextTokenizer
-from vivace.voices.cache import EnrolmentCache
-from vivace.voices.enroll import enroll, enroll_once
-from vivace.voices.find import Unenrolled, VoiceSource, find_voice
-from vivace.voices.library import VoiceLibrary
+from vivace.voices.enroll import enroll
+from vivace.voices.find import VoiceSource
 from vivace.voices.voice import Voice
 
 if TYPE_CHECKING:
@@ -61,14 +61,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FP8_BACKEND = "megakernel"  # the one that reads them in their own format
-LONG_TEXT = 2_000  # characters that are not split and normalized in an event loop's thread
 
 
-class TTS(LoadedCheckpoint):
+class TTS(SpeakingCheckpoint):
     """A loaded checkpoint that speaks."""
-
-    lexicon: Lexicon | None  # how some words are read, in every text
-    _bells: Bells
 
     def __init__(self) -> None:
         raise RequestError("TTS() loads nothing; write TTS.load(), or TTS.load(a name or folder)")
@@ -210,9 +206,43 @@ class TTS(LoadedCheckpoint):
         then a BatchError has both. An iterator is one text, still being written.
         """
         check_names(options, SpeakOptions)
+        if isinstance(text, str):
+            return run_steps(lambda wake: self._read_one(text, wake, **options))
         if isinstance(text, (list, tuple)):
-            return self._speak_all(text, **options)
-        return self._speak_one(text, **options)
+            return run_steps(lambda wake: self._read_all(text, wake, **options))
+        return self._speak_live(text, **options)
+
+    @typing.overload
+    async def aspeak(
+        self, text: str | Iterator[str] | AsyncIterator[str], **options: Unpack[SpeakOptions]
+    ) -> Audio: ...
+
+    @typing.overload
+    async def aspeak(
+        self, text: list[str] | tuple[str, ...], **options: Unpack[SpeakOptions]
+    ) -> list[Audio]: ...
+
+    async def aspeak(
+        self,
+        text: str | Iterator[str] | AsyncIterator[str] | list[str] | tuple[str, ...],
+        **options: Unpack[SpeakOptions],
+    ) -> Audio | list[Audio]:
+        """`speak` for asyncio; `text` may be an async iterator too.
+
+        The event loop is not blocked, and no thread is needed but the engine's. Cancelling the
+        task stops the speech and frees its slots.
+        """
+        check_names(options, SpeakOptions)
+        if not isinstance(text, (str, list, tuple)):
+            return await self._aspeak_live(as_pieces(text), **options)
+        is_slow = self._is_slow(text, options)
+        if isinstance(text, str):
+            return await run_steps_async(
+                lambda wake: self._read_one(text, wake, **options), self._bells, is_slow=is_slow
+            )
+        return await run_steps_async(
+            lambda wake: self._read_all(text, wake, **options), self._bells, is_slow=is_slow
+        )
 
     def dialogue(
         self,
@@ -242,7 +272,7 @@ class TTS(LoadedCheckpoint):
         report = show_batch if progress else None
         given, seed = set(options), _take_seed(options)
         options.setdefault("trim", True)
-        options.update({"lexicon": _read_lexicon(options.get("lexicon"))})
+        options.update({"lexicon": read_lexicon(options.get("lexicon"))})
 
         def open_line(text: str, wake: Wake, **own: Any) -> Stream:
             return self._open(text, wake=wake, chunk_frames=self._chunks, **own, **options)
@@ -280,7 +310,7 @@ class TTS(LoadedCheckpoint):
         timing = Timing(gap_s=gap_s, overlap_s=overlap_s)
         seed = _take_seed(options)
         options.setdefault("trim", True)
-        options.update({"lexicon": _read_lexicon(options.get("lexicon"))})
+        options.update({"lexicon": read_lexicon(options.get("lexicon"))})
 
         def open_line(text: str, **own: Any) -> Stream:
             return self._open(text, **own, **options)
@@ -324,105 +354,17 @@ class TTS(LoadedCheckpoint):
     ) -> AsyncStream:
         """`stream` for asyncio; `text` may be an async iterator too.
 
-        The engine's thread does the work. Errors are raised when the first chunk is asked for.
+        The engine's thread does the work. Errors of the request are raised when the first chunk is
+        asked for, or before it by `stream = await tts.astream(...)`, which also queues the request.
         """
         source = text if isinstance(text, str) else as_pieces(text)
-        voice = options.get("voice")
-        is_at_hand = voice is None or isinstance(voice, Voice) or voice in self.speakers
-        is_at_hand &= isinstance(options.get("lexicon"), Lexicon | None)
+        is_slow = self._is_slow(text if isinstance(text, str) else "", options)
         return AsyncStream(
             lambda wake: self._open(source, wake=wake, **options),
             None if isinstance(source, str) else source,
             self._bells,
-            is_slow=not is_at_hand or (isinstance(text, str) and len(text) > LONG_TEXT),
+            is_slow=is_slow,
         )
-
-    def _open(
-        self,
-        text: object,
-        *,
-        voice: VoiceSource | None = None,
-        language: str = AUTO_LANGUAGE,
-        instruct: str | None = None,
-        text_layout: TextLayout | None = None,
-        live: LiveMode | None = None,
-        split: bool = True,
-        clean: bool = False,
-        keep_emoji: bool = False,
-        normalize: bool | None = None,
-        lexicon: LexiconSource | None = None,
-        guard: bool = True,
-        trim: bool = False,
-        speed: float = 1.0,
-        timings: bool = False,
-        chunk_frames: ChunkFrames = RAMP,
-        wake: Wake | None = None,
-        **sampling: Any,
-    ) -> Stream:
-        check_names(sampling, StreamOptions)
-        return self.open(
-            Request(
-                text=text if isinstance(text, str) else as_pieces(text),
-                voice=self._writer.default_voice if voice is None else self.voice(voice),
-                language=language,
-                instruct=self._writer.check_follows(instruct),
-                layout=text_layout,
-                live=live,
-                split=split,
-                breaks=True,
-                clean=clean,
-                keep_emoji=keep_emoji,
-                normalize=normalize,
-                lexicons=self._settle_lexicons(lexicon),
-                trim=trim,
-            ),
-            chunk_frames=chunk_frames,
-            guard=guard,
-            check_words=guard,
-            speed=speed,
-            timings=timings,
-            wake=wake,
-            **sampling,
-        )
-
-    def _speak_one(
-        self,
-        text: str | Iterator[str],
-        *,
-        progress: bool = False,
-        trim: bool = True,
-        **options: Any,
-    ) -> Audio:
-        report = show_progress if progress else None
-
-        def open_stream() -> Stream:
-            return self._open(text, trim=trim, chunk_frames=WHOLE, **options)
-
-        if isinstance(text, str):
-            audio = speak_once(open_stream, options, report)
-        else:  # A live text can be read only once, so there is no second attempt.
-            audio = open_stream().collect(report)
-        log.info("spoke %s, %s", audio.usage, audio.finish_reason)
-        return audio
-
-    def _speak_all(
-        self, texts: Sequence[str], *, progress: bool = False, trim: bool = True, **options: Any
-    ) -> list[Audio]:
-        if options.get("voice") is not None:
-            options["voice"] = self.voice(options["voice"])  # a recording is enrolled once
-        options["lexicon"] = _read_lexicon(options.get("lexicon"))
-
-        def open_text(text: str, wake: Wake) -> Stream:
-            return self._open(text, wake=wake, trim=trim, chunk_frames=self._chunks, **options)
-
-        openers = [partial(open_text, check_item(text)) for text in texts]
-        report = show_batch if progress else None
-        return speak_batch(openers, options, self.engine.num_together, report)
-
-    @property
-    def _chunks(self) -> ChunkFrames:
-        """How a text that is not streamed is made: in one chunk, or in turns with others."""
-        return TOGETHER if self.engine.num_together > 1 else WHOLE
 
     def clone(
         self,
@@ -456,39 +398,6 @@ class TTS(LoadedCheckpoint):
                 append_silence=append_silence,
             )
 
-    def voice(self, voice: VoiceSource, transcript: str | None = None) -> str | Voice:
-        """The voice that `speak` will use for this: what it takes as `voice`, looked up.
-
-        A recording's path is enrolled once, with its `transcript` in context; a .safetensors file
-        is loaded; other names are the library's. A preset stays its name. Because paths are
-        opened, a server looks strangers' names up in `speakers` and `VoiceLibrary` instead.
-        """
-        library = VoiceLibrary()
-        found = find_voice(voice, self.speakers, library)
-        if isinstance(found, Unenrolled):
-            self._writer.require("base", "clone a voice")
-            model, codec, engine = self._open_parts()
-            recording, cache = read_audio(found.audio), EnrolmentCache()
-            with use_threads(engine.threads):
-                return enroll_once(
-                    model, codec, recording, name="cloned", transcript=transcript, cache=cache
-                )
-        if transcript is not None:
-            raise RequestError("a transcript belongs to a recording, such as voice='me.wav'")
-        if isinstance(found, str) and self.model_type == "base" and (names := library.names()):
-            served_by = f"{SERVED_BY['custom_voice']}, or take one of yours: {', '.join(names)}"
-            self._writer.require(
-                "custom_voice", f"speak with the preset voice {found[:80]!r}", served_by
-            )
-        return found
-
-    def _settle_lexicons(self, lexicon: LexiconSource | None) -> tuple[Lexicon, ...]:
-        """The request's own, then that of `load`."""
-        own = None if lexicon is None else Lexicon.of(lexicon)
-        if own is not None:
-            own.check_languages(self.languages)
-        return tuple(one for one in (own, self.lexicon) if one is not None)
-
 
 def _take_seed(options: SpeechOptions) -> object:
     """Remove what each line of a dialogue has for itself, and return the seed of the first."""
@@ -497,17 +406,13 @@ def _take_seed(options: SpeechOptions) -> object:
     return options.pop("seed", None)
 
 
-def _read_lexicon(lexicon: LexiconSource | None) -> Lexicon | None:
-    """Read a lexicon's file once for many texts."""
-    return None if lexicon is None else Lexicon.of(lexicon)
-
-
 OPTION_DEFAULTS = {
     parameter.name: parameter.default
     for parameter in inspect.signature(TTS._open).parameters.values()
 }
 WHOLE_DEFAULTS = {**OPTION_DEFAULTS, "trim": True, "progress": False}
 show_options(TTS.speak, SpeakOptions, WHOLE_DEFAULTS)
+show_options(TTS.aspeak, SpeakOptions, WHOLE_DEFAULTS)
 show_options(TTS.stream, StreamOptions, OPTION_DEFAULTS)
 show_options(TTS.astream, StreamOptions, OPTION_DEFAULTS)
 show_options(TTS.dialogue, SpeechOptions, WHOLE_DEFAULTS, leave_out={"voice"})

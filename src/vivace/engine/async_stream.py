@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from vivace.audio.clip import AudioChunk
+from vivace.audio.clip import Audio, AudioChunk
+from vivace.engine.batch import Steps
 from vivace.engine.pieces import Wait
 from vivace.engine.stream import Stream, Wake
 from vivace.engine.utterance import Turn
@@ -20,6 +23,8 @@ from vivace.speech import Usage
 
 if TYPE_CHECKING:
     from vivace.speech import FinishReason  # jedi fails on a property whose Literal resolves
+
+T = TypeVar("T")
 
 MAX_PIECE = 1_000  # characters of a live text that are read at a time, between other tasks
 SETTLE_S = 0.25  # a writer who gives nothing for so long pauses: tokens come faster than this
@@ -70,6 +75,45 @@ class Bells:
         return bell
 
 
+async def run_steps_async(
+    open_steps: Callable[[Wake], Steps[T]], bells: Bells, *, is_slow: bool = False
+) -> T:
+    """Read steps to their end in the event loop; `is_slow`: each step in a thread."""
+    event = asyncio.Event()
+    steps = open_steps(partial(bells.of(asyncio.get_running_loop()).ring, event))
+    with closing(steps):
+        while True:
+            event.clear()
+            if is_slow:
+                step = await _finish(asyncio.ensure_future(asyncio.to_thread(_take, steps)))
+            else:
+                step = _take(steps)
+            if isinstance(step, _Result):
+                return step.value
+            await (asyncio.sleep(0) if step else event.wait())
+
+
+@dataclass(frozen=True, slots=True)
+class _Result(Generic[T]):
+    value: T
+
+
+def _take(steps: Steps[T]) -> bool | _Result[T]:
+    """The next step, or the result: a StopIteration cannot leave a future."""
+    try:
+        return next(steps)
+    except StopIteration as end:
+        return _Result(end.value)
+
+
+async def _finish(task: asyncio.Future[T]) -> T:
+    """Wait for work in a thread, which goes on when its reader is cancelled."""
+    try:
+        return await asyncio.shield(task)
+    finally:
+        await asyncio.wait([task])
+
+
 class AsyncStream(AsyncIterator[AudioChunk]):
     """Audio chunks of a text for `async for`; leaving, closing or cancelling frees its slot."""
 
@@ -87,28 +131,65 @@ class AsyncStream(AsyncIterator[AudioChunk]):
         self._coming: asyncio.Task[str | None] | None = None  # a piece that was not there yet
         self.on_turn: Callable[[Turn], None] | None = None  # set it before the first chunk
         self._stream: Stream | None = None
+        self._ahead: AudioChunk | Wait | None = None  # the first step, which an await takes
         self._is_closed = False
         self._event = asyncio.Event()  # the engine or a close has news
         self._threads: ThreadPoolExecutor | None = None
 
-    async def __anext__(self) -> AudioChunk:
+    def __await__(self) -> Generator[Any, None, AsyncStream]:
+        """Check the request and queue it: what cannot be spoken is raised here."""
+        return self._begin().__await__()
+
+    async def _begin(self) -> AsyncStream:
         try:
             stream = await self._open()
-            while True:
-                self._event.clear()
-                try:
-                    step = stream.step()
-                except StopIteration:
-                    raise StopAsyncIteration from None
-                if isinstance(step, AudioChunk):
-                    return step
-                if step is Wait.TEXT:
-                    await self._pull(stream)
-                else:
-                    await self._event.wait()
+            if self._ahead is None:
+                with suppress(StopIteration):
+                    self._ahead = stream.step()
         except BaseException:
             await self.aclose()
             raise
+        return self
+
+    async def __anext__(self) -> AudioChunk:
+        try:
+            stream = await self._open()
+            ahead, self._ahead = self._ahead, None
+            if isinstance(ahead, AudioChunk):
+                return ahead
+            return await self._drive(stream, stream.step)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def collect(self, report: Callable[[Stream], None] | None = None) -> Audio:
+        """The whole audio, as `speak` gives it; only before the first chunk was asked for."""
+        try:
+            stream = await self._open()
+            with closing(stream.collect_steps()) as steps:
+                while not isinstance(step := await self._drive(stream, steps.__next__), Audio):
+                    if report is not None:
+                        report(stream)
+                    await asyncio.sleep(0)
+            return step
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def _drive(self, stream: Stream, take: Callable[[], T | Wait]) -> T:
+        """The next step that is not a wait, after what it waits for."""
+        while True:
+            self._event.clear()
+            try:
+                step = take()
+            except StopIteration:  # which cannot leave a coroutine
+                raise StopAsyncIteration from None
+            if not isinstance(step, Wait):
+                return step
+            if step is Wait.TEXT:
+                await self._pull(stream)
+            else:
+                await self._event.wait()
 
     async def __aenter__(self) -> AsyncStream:
         return self

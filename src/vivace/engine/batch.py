@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from queue import SimpleQueue
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,11 @@ from vivace.errors import BatchError, RequestError, RunawayError, TTSError
 log = logging.getLogger(__name__)
 
 OpenStream = Callable[[], Stream]
-Reading = Generator[Audio | Wait, None, None]
+OpenAwake = Callable[[Wake], Stream]
+"""Opens a stream that is read in steps."""
+T = TypeVar("T")
+Steps = Generator[bool, None, T]
+"""Work that never blocks: False where it waits for `wake`, True after progress; returns T."""
 BatchReport = Callable[[int, int], None]
 """Called with the number of texts that are done, and of all."""
 PINNED = {"seed", "max_frames"}  # whoever gives one of these gets what it makes
@@ -84,28 +90,54 @@ def check_item(text: object) -> str:
 
 
 def speak_batch(
-    open_streams: Sequence[Callable[[Wake], Stream]],
+    openers: Sequence[OpenAwake],
     given: Collection[str],
     num_together: int,
     report: BatchReport | None = None,
     name: Callable[[int], str] = "text {} of the batch".format,
 ) -> list[Audio]:
-    """One audio for each, in order; a BatchError if some failed, when all others are done.
+    """One audio for each, in order; a BatchError if some failed, when all others are done."""
+    return run_steps(lambda wake: read_batch(openers, given, num_together, wake, report, name))
 
-    A text that cannot be spoken at all is refused before anything runs. One thread reads
-    `num_together` streams at a time, each as far as it goes without waiting.
-    """
+
+def run_steps(open_steps: Callable[[Wake], Steps[T]]) -> T:
+    """Read steps to their end, in this thread."""
     bell: SimpleQueue[None] = SimpleQueue()
-    openers = [partial(open_stream, lambda: bell.put(None)) for open_stream in open_streams]
-    for index, open_stream in enumerate(openers):
+    steps = open_steps(lambda: bell.put(None))
+    with closing(steps):
+        while True:
+            try:
+                has_progress = next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if not has_progress:
+                bell.get()
+
+
+def read_batch(
+    openers: Sequence[OpenAwake],
+    given: Collection[str],
+    num_together: int,
+    wake: Wake,
+    report: BatchReport | None = None,
+    name: Callable[[int], str] = "text {} of the batch".format,
+) -> Steps[list[Audio]]:
+    """`speak_batch` in steps.
+
+    A text that cannot be spoken at all is refused before anything runs. `num_together` streams are
+    read at a time, each as far as it goes without waiting.
+    """
+    open_streams = [partial(opener, wake) for opener in openers]
+    for index, open_stream in enumerate(open_streams):
         try:
             open_stream().close()
         except TTSError as error:
             error.args = (f"{name(index)}: {error}",)
             raise
     outcomes: dict[int, Audio | Exception] = {}
-    waiting = [(number, _read(one, given)) for number, one in enumerate(openers)]
-    reading: list[tuple[int, Reading]] = []
+    waiting = [(number, read_text(one, given)) for number, one in enumerate(open_streams)]
+    reading: list[tuple[int, Steps[Audio]]] = []
     try:
         while waiting or reading:
             num_free = max(1, num_together) - len(reading)
@@ -117,35 +149,47 @@ def speak_batch(
                     if report is not None:
                         report(len(outcomes), len(openers))
             reading = [one for one in reading if one[0] not in outcomes]
-            if len(outcomes) == num_before:
-                bell.get()
+            yield len(outcomes) > num_before
     finally:
         for _, steps in reading:
             steps.close()
-    audios = [outcomes[number] for number in range(len(openers))]
+    return _in_order(outcomes)
+
+
+def _in_order(outcomes: Mapping[int, Audio | Exception]) -> list[Audio]:
+    audios = [outcomes[number] for number in range(len(outcomes))]
     if errors := {n: one for n, one in enumerate(audios) if isinstance(one, Exception)}:
         raise BatchError([None if n in errors else one for n, one in enumerate(audios)], errors)
     return [one for one in audios if isinstance(one, Audio)]
 
 
-def _read(open_stream: OpenStream, given: Collection[str]) -> Reading:
-    """`Wait` where frames must come first, then the whole audio."""
+def read_text(
+    open_stream: OpenStream,
+    given: Collection[str],
+    report: Callable[[Stream], None] | None = None,
+) -> Steps[Audio]:
+    """`speak_once` in steps."""
     audio = None
     for stream in attempts(open_stream, given):
         with stream:
             for step in stream.collect_steps():
                 if isinstance(step, Wait):
-                    yield step
+                    yield False
                 elif isinstance(step, Audio):
                     audio = step
+                elif report is not None:
+                    report(stream)
     assert audio is not None
-    yield audio
+    return audio
 
 
-def _advance(steps: Reading) -> Audio | Exception | None:
+def _advance(steps: Steps[Audio]) -> Audio | Exception | None:
     """The audio or what went wrong; None if it waits for frames."""
     try:
-        step = next(steps)
+        next(steps)
+    except StopIteration as end:
+        audio: Audio = end.value
+        return audio
     except Exception as error:
         return error
-    return step if isinstance(step, Audio) else None
+    return None

@@ -61,6 +61,7 @@ HOMES = {  # the only rooms that know a package
     "RealtimeTTS": {"integrations"},
     "ray": {"serve"},
     "fsspec": {"voices"},
+    "lxml": {"books"},
 }
 GROUND_FLOOR_STRANGERS = {"torch", "numpy"}
 BANNED_PACKAGES = {"transformers", "torchaudio", "librosa", "einops", "accelerate"}

@@ -128,10 +128,10 @@ Last.
 
 def test_headings_of_markdown_begin_chapters(tmp_path: Path) -> None:
     book = open_text(tmp_path, MARKDOWN, "b.md")
-    assert (book.title, book.author, book.is_markdown) == ("The Book", "Somebody", True)
+    assert (book.title, book.author) == ("The Book", "Somebody")
     assert outline(book) == [
         ("The Book", ["The Book", "Before."]),
-        ("One", ["One", "Text with **marks**\nin it.", "Inside", "More."]),
+        ("One", ["One", "Text with marks in it.", "Inside", "More."]),
         ("Two", ["Two", "Last."]),
     ]
 
@@ -150,7 +150,7 @@ def test_markdown_whose_chapters_are_of_the_first_level(tmp_path: Path) -> None:
         ("a.txt", b"caf\xe9", "not UTF-8"),
         ("a.txt", b"a\0b", "NUL"),
         ("a.md", b"```\ncode\n```\n", "no words"),
-        ("a.pdf", b"%PDF", "try .txt, .md or .epub"),
+        ("a.pdf", b"%PDF", "try .txt, .md, .html or .epub"),
         ("a.epub", b"no zip", "no EPUB"),
     ],
 )
@@ -189,3 +189,42 @@ def test_the_key_of_a_piece_is_its_words_and_how_they_are_spoken() -> None:
     one, two = cut_book(Book(title="x", chapters=chapters))
     assert one.key({"seed": 1}) == two.key({"seed": 1})  # the same sound
     assert one.key({"seed": 1}) != one.key({"seed": 2})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Roses are red\nViolets are blue\n\nEnd.", ["Roses are red", "Violets are blue", "End."]),
+        ("It was late\nand dark.\n\nEnd.", ["It was late and dark.", "End."]),
+        ("To pack:\n- three apples\n- a rope\n  and more\n\nEnd.",
+         ["To pack:", "- three apples", "- a rope and more", "End."]),
+        ("One\n\n\u3000\n\nTwo", ["One", "Two"]),
+    ],
+)  # fmt: skip
+def test_verses_and_items_of_plain_text_are_blocks(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
+    assert outline(open_text(tmp_path, text))[0][1] == expected
+
+
+def test_html_file_is_read_by_its_headings(tmp_path: Path) -> None:
+    content = "<h1>Book</h1><h2>One</h2><p>a</p><h2>Two</h2><p>b</p>"
+    book = open_text(tmp_path, content, "b.html")
+    assert book.title == "Book"
+    assert outline(book) == [("One", ["Book", "One", "a"]), ("Two", ["Two", "b"])]
+
+
+def test_pieces_that_lose_words_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Book(title="x", chapters=(Chapter("One", (Paragraph("word " * 400),)),))
+    assert cut_book(book)  # the control
+    monkeypatch.setattr("vivace.books.pieces.split_sentences", lambda text: [text[:100]])
+    with pytest.raises(RequestError, match=r"chapter 'One': 80 of 1,600 letters"):
+        cut_book(book)
+
+
+def test_lines_of_a_verse_are_closer_than_paragraphs() -> None:
+    paragraphs = (Paragraph("a", is_line=True), Paragraph("b"), Paragraph("c"))
+    (piece,) = cut_book(Book(title="x", chapters=(Chapter("x", paragraphs),)))
+    gaps = [each.gap_s for each in piece.passages]
+    assert gaps == sorted(gaps)
+    assert gaps[0] < gaps[1]

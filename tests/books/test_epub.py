@@ -5,11 +5,14 @@ from __future__ import annotations
 import struct
 import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from test_html import MAX_GROWTH, growth
 
 from vivace.books import epub
-from vivace.books.book import Book, open_book
+from vivace.books.book import Book, Chapter, Paragraph, join_silent, open_book
+from vivace.books.page import PageBuilder
 from vivace.errors import RequestError
 
 CONTAINER = '<container><rootfiles><rootfile full-path="OPS/book.opf"/></rootfiles></container>'
@@ -72,7 +75,7 @@ def outline(book: Book) -> list[tuple[str, list[str]]]:
     return [(each.title, [part.text for part in each.paragraphs]) for each in book.chapters]
 
 
-FIRST = ["First one", "Café is open. Now.", "Still first."]
+FIRST = ["First one", "Café is open.", "Now.", "Still first."]
 
 
 def test_epub_3_is_read_by_its_contents(tmp_path: Path) -> None:
@@ -198,3 +201,87 @@ def test_a_cut_file_is_damaged(tmp_path: Path, num_bytes: int) -> None:
     path.write_bytes(path.read_bytes()[:num_bytes])
     with pytest.raises(RequestError, match="no EPUB"):
         open_book(path)
+
+
+# -- every page --------------------------------------------------------------------------------
+
+
+def test_words_outside_the_reading_order_and_of_contents_are_counted(tmp_path: Path) -> None:
+    page = FILES["OPS/text/notes.xhtml"]
+    book = open_book(write_epub(tmp_path, {"OPS/text/notes.xhtml": page}))
+    assert dict(book.left_out) == {
+        "tables of contents": 5,
+        "note marks": 1,
+        "page numbers": 1,
+        "outside the reading order": 2,
+    }
+
+
+def test_text_beside_the_contents_is_spoken(tmp_path: Path) -> None:
+    nav = NAV.replace("<body>", "<body><h1>Title</h1><p>For my reader.</p>")
+    book = open_book(write_epub(tmp_path, {"OPS/nav.xhtml": nav}))
+    assert outline(book)[0] == ("The & Book", ["Title", "For my reader."])
+
+
+def test_picture_in_the_spine_is_no_page(tmp_path: Path) -> None:
+    package = PACKAGE.format(nav='properties="nav"').replace('idref="cover"', 'idref="pic"')
+    assert outline(open_book(write_epub(tmp_path, {"OPS/book.opf": package})))[0][1] == FIRST
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"<p>a <ruby>b<rt>c</p><p>d</p>", ["a b c", "d"]),
+        (b"<p>a<a epub:type='noteref'>1 b</p><p>c</p>", ["a 1 b", "c"]),
+        (b"<html><head><p>a</p>", ["a"]),
+        (b"<p><![CDATA[a]]> b</p>", ["a b"]),
+        ("<html><body><p>Größe</p></body></html>".encode("utf-16-le"), ["Größe"]),
+        ('<?xml version="1.0" encoding="utf-16"?><p>Größe</p>'.encode(), ["Größe"]),
+    ],
+)
+def test_damaged_page_of_an_epub_is_spoken_whole(
+    tmp_path: Path, content: bytes, words: list[str]
+) -> None:
+    book = open_book(write_epub(tmp_path, {"OPS/text/c.xhtml": content}))
+    assert outline(book)[-1][1][2:] == words
+
+
+def test_page_whose_words_get_lost_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_epub(tmp_path)
+    data = PageBuilder.data
+    monkeypatch.setattr(PageBuilder, "data", lambda self, text: data(self, text.replace("Two", "")))
+    with pytest.raises(RequestError, match=r"page 'OPS/text/b.xhtml': .* difference is at 'Two'"):
+        open_book(path)
+
+
+def test_chapters_that_lose_a_paragraph_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_epub(tmp_path)
+    split = epub._split
+    monkeypatch.setattr(epub, "_split", lambda *arguments: split(*arguments)[:-1])
+    with pytest.raises(RequestError, match="its chapters have"):
+        open_book(path)
+
+
+def nested_points(num_points: int) -> str:
+    """Points of an NCX inside each other, none of which has a target."""
+    start = "<navPoint><navLabel><text>x</text></navLabel>" * num_points
+    return f"<ncx><navMap>{start}{'</navPoint>' * num_points}</navMap></ncx>"
+
+
+def test_time_of_nested_contents_is_linear_in_their_length() -> None:
+    def read(source: str) -> None:
+        list(epub._points(ElementTree.fromstring(nested_points(len(source))), "toc.ncx"))
+
+    assert growth(read, "x", 2_000) < MAX_GROWTH
+
+
+def test_time_of_chapters_of_headings_is_linear_in_their_number() -> None:
+    def join(source: str) -> None:
+        chapter = Chapter("x", (Paragraph("x", is_heading=True),))
+        join_silent((chapter,) * len(source))
+
+    assert growth(join, "x", 10_000) < MAX_GROWTH

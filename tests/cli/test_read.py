@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
 from harness import Captured, run_here
 from scripted_tts import Plan, ScriptedSpeech
+
+from vivace.books.output import FORMATS
+from vivace.books.reader import BookReader, Progress
 
 TEXT = "Chapter 1\n\nOne.\n\n* * *\n\nTwo.\n\nChapter 2\n\nThree.\n"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
@@ -31,14 +37,17 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> ScriptedSpeech:
 
 def test_a_list_needs_no_model(book: Path, capsys: Captured, no_model: None) -> None:
     assert run_here("read", book, "--list") == 0
-    assert capsys.readouterr().out.splitlines() == [
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [
         "a book: 2 chapters, 37 characters",
         "   1  Chapter 1 (22)",
         "   2  Chapter 2 (15)",
     ]
+    assert told.err == "7 words to speak; left out: none\n"
     assert run_here("read", book, "--list", "--json", "--title", "T", "--author", "A") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["title"], told["author"], len(told["chapters"])) == ("T", "A", 2)
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["title"], facts["author"], len(facts["chapters"])) == ("T", "A", 2)
+    assert (facts["words"], facts["left_out"]) == (7, {})
 
 
 @pytest.fixture
@@ -100,3 +109,119 @@ def test_parts_that_are_there_are_used(
     assert backend.num_admitted == num_spoken  # nothing is made twice
     assert "2 of 2 pieces are made already" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == files
+
+
+# -- the format --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("output", ["x.xyz", "{n}.xyz"])
+def test_unknown_file_ending_lists_every_format_of_a_book(
+    book: Path, capsys: Captured, no_model: None, output: str
+) -> None:
+    assert run_here("read", book, "-o", output) == 1
+    message = capsys.readouterr().err
+    assert ".m4b" in message
+    assert message.rstrip().endswith(f"name it with one of: {', '.join(FORMATS)}")
+
+
+# -- all words ---------------------------------------------------------------------------------
+
+
+def test_words_that_are_left_out_are_printed(
+    book: Path, capsys: Captured, backend: ScriptedSpeech
+) -> None:
+    Path("b.md").write_text("One two.\n\n```\nx = 1\n```\n\n[Three](http://four.org)\n")
+    assert run_here("read", "b.md", "-o", "b.wav", "--device", "cpu") == 0
+    told = capsys.readouterr().err
+    assert "3 words to speak; left out: 2 in code, 1 in link addresses\n" in told
+    assert run_here("read", "b.md", "-o", "c.wav", "--device", "cpu", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["words"], facts["left_out"]) == (3, {"code": 2, "link addresses": 1})
+
+
+def test_lost_words_fail_before_a_model_is_loaded(
+    book: Path, capsys: Captured, no_model: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivace.books.text.split_wrapped", lambda lines: lines[1:])
+    assert run_here("read", book) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "the first difference is at 'One.'" in told
+
+
+def test_text_that_the_model_refuses_is_found_before_anything_is_spoken(
+    book: Path, backend: ScriptedSpeech, capsys: Captured
+) -> None:
+    book.write_text("Chapter 1\n\nOne.\n\nChapter 2\n\nTwo.\n\nПривет\n\n[pause 99s] x.\n")
+    assert run_here("read", book, "--device", "cpu") == 1
+    told = capsys.readouterr().err
+    assert "2 passages of the book cannot be spoken: chapter 2 (Chapter 2), paragraph 3" in told
+    assert "'Привет'" in told
+    assert "paragraph 4, '[pause 99s] x.'" in told
+    assert backend.num_admitted == 0
+    assert not Path("a book.m4b.parts").exists()
+
+
+def test_epub_without_lxml_is_one_line_that_says_how_to_install_it(
+    book: Path, backend: ScriptedSpeech, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lxml", None)
+    Path("b.html").write_text("<p>One.</p>")
+    assert run_here("read", "b.html") == 1
+    message = "vivace: reading EPUB and HTML needs lxml: pip install 'vivace[books]'\n"
+    assert capsys.readouterr().err == message
+    assert run_here("read", book, "--device", "cpu") == 0  # plain text needs no lxml
+
+
+# -- going on ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["--seed", "2"],
+        ["--speed", "1.5"],
+        ["--temperature", "0.5"],
+        ["--lexicon", "two.toml"],
+        ["--lexicon", "changed"],
+        ["--voice", "michael"],
+        ["--revision", "other"],
+        ["--version-of-vivace"],
+    ],
+)
+def test_parts_made_with_another_option_are_not_used(
+    book: Path, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch, change: list[str]
+) -> None:
+    Path("one.toml").write_text('One = "Won"\n')
+    Path("two.toml").write_text('One = "Wan"\n')
+    command = ["read", str(book), "-o", "b.wav", "--device", "cpu", "--quiet", "--keep-parts"]
+    lexicon = ["--lexicon", "one.toml"]
+    assert run_here(*command, *lexicon) == 0
+    num_spoken = backend.num_admitted
+    assert run_here(*command, *lexicon, "--force") == 0
+    assert backend.num_admitted == num_spoken  # the control: the same options use the parts
+    if change == ["--lexicon", "changed"]:
+        Path("one.toml").write_text('One = "Wonn"\n')
+    elif change == ["--version-of-vivace"]:
+        monkeypatch.setattr("vivace.cli.read.__version__", "another")
+    else:
+        lexicon = [] if change[0] == "--lexicon" else lexicon
+        lexicon += change
+    assert run_here(*command, *lexicon, "--force") == 0
+    assert backend.num_admitted == 2 * num_spoken
+
+
+def test_interrupt_ends_the_progress_line_before_the_message(
+    book: Path, backend: ScriptedSpeech, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: Any) -> Iterator[Progress]:
+        yield Progress(0, 37, 0, None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BookReader, "read", read)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run_here("read", book, "--device", "cpu") == 130
+    lines = capsys.readouterr().err.split("\n")
+    assert lines[-4].endswith("\r0 %: 1 of 2, Chapter 1")
+    assert lines[-3].startswith("what is made is kept in a book.m4b.parts")
+    assert lines[-2:] == ["vivace: interrupted", ""]

@@ -1,12 +1,14 @@
-"""A book: chapters of paragraphs, and what is known about it; opened by its file's ending."""
+"""A book: chapters of paragraphs and its metadata; opened by the ending of its file."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from vivace.books.count import count_letters, count_words
 from vivace.disk import why_not_regular
 from vivace.errors import RequestError
 from vivace.text.letters import is_speakable
@@ -17,8 +19,11 @@ MAX_TITLE_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
+    """A block that is spoken by itself: a paragraph, heading, list item, table row or verse."""
+
     text: str
     is_heading: bool = False
+    is_line: bool = False  # another line of the same paragraph follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,14 @@ class Chapter:
     def num_chars(self) -> int:
         return sum(len(each.text) for each in self.paragraphs)
 
+    @property
+    def num_letters(self) -> int:
+        return sum(count_letters(each.text) for each in self.paragraphs)
+
+    @property
+    def num_words(self) -> int:
+        return sum(count_words(each.text) for each in self.paragraphs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Book:
@@ -37,15 +50,23 @@ class Book:
     chapters: tuple[Chapter, ...]
     author: str | None = None
     cover: bytes | None = None  # an image file
-    is_markdown: bool = False  # its marks have to be taken out
+    num_letters: int | None = None  # of the file that are to be spoken; None: not counted
+    left_out: Mapping[str, int] = field(default_factory=dict)  # words by category
 
     @property
     def num_chars(self) -> int:
         return sum(chapter.num_chars for chapter in self.chapters)
 
+    @property
+    def num_words(self) -> int:
+        return sum(chapter.num_words for chapter in self.chapters)
+
 
 def open_book(path: str | os.PathLike[str]) -> Book:
-    """Read a .txt, .md or .epub; what cannot be read aloud is a RequestError."""
+    """Read a .txt, .md, .html or .epub file.
+
+    A RequestError if the file is not a book, or if any of its words would be lost.
+    """
     path = Path(path)
     if reason := why_not_regular(path):
         raise RequestError(f"{path}: {reason}")
@@ -56,6 +77,12 @@ def open_book(path: str | os.PathLike[str]) -> Book:
     except OSError as error:
         raise RequestError(f"cannot read {path}: {error.strerror or error}") from error
     chapters = join_silent(book.chapters)
+    num_found = sum(chapter.num_letters for chapter in chapters)
+    if book.num_letters is not None and num_found != book.num_letters:
+        raise RequestError(
+            f"{path}: its chapters have {num_found:,} letters and digits and its pages "
+            f"{book.num_letters:,}; this is a defect of vivace, please report it"
+        )
     if not chapters:
         raise RequestError(f"{path} has no words in it; there is nothing to read")
     return replace(book, title=tidy_title(book.title) or path.stem, chapters=chapters)
@@ -67,27 +94,29 @@ def _read(path: Path) -> Book:
     kind = path.suffix.lower()
     if kind == ".epub":
         return epub.read_epub(path)
+    if kind in (".html", ".htm", ".xhtml"):
+        return text.read_html(path)
     if kind in (".md", ".markdown"):
         return text.read_markdown(text.decode(path), path.stem)
     if kind in (".txt", ".text", ""):
         return text.read_plain(text.decode(path), path.stem)
-    raise RequestError(f"{path.name} is no book that can be read; try .txt, .md or .epub")
+    raise RequestError(f"{path.name} cannot be read as a book; try .txt, .md, .html or .epub")
 
 
 def join_silent(chapters: tuple[Chapter, ...]) -> tuple[Chapter, ...]:
-    """Chapters with words in them; one of headings alone begins the next, as `Part Two`."""
+    """Chapters with words in them; headings without a text, as `Part Two`, begin the next one."""
     joined: list[Chapter] = []
-    waiting: tuple[Paragraph, ...] = ()
+    waiting: list[Paragraph] = []
     for chapter in chapters:
-        spoken = tuple(each for each in chapter.paragraphs if is_speakable(each.text))
+        spoken = [each for each in chapter.paragraphs if is_speakable(each.text)]
         if all(each.is_heading for each in spoken):
             waiting += spoken
             continue
         title = tidy_title(chapter.title) or f"Chapter {len(joined) + 1}"
-        joined.append(Chapter(title, waiting + chapter.paragraphs))  # `* * *` is a silence
-        waiting = ()
+        joined.append(Chapter(title, (*waiting, *chapter.paragraphs)))  # `* * *` is a silence
+        waiting = []
     if waiting:
-        joined.append(Chapter(tidy_title(waiting[0].text), waiting))
+        joined.append(Chapter(tidy_title(waiting[0].text), tuple(waiting)))
     return tuple(joined)
 
 

@@ -7,16 +7,19 @@ archive. Sizes are bounded while they are read, entities are refused, and so is 
 from __future__ import annotations
 
 import posixpath
-import re
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
 from vivace.books.book import Book, Chapter, Paragraph
-from vivace.books.html import Page
+from vivace.books.count import LeftOut, count_letters
+from vivace.books.decode import decode_page
+from vivace.books.html import count_page, read_page
+from vivace.books.page import NAVIGATION, Page
 from vivace.errors import RequestError
 
 MAX_PAGE_BYTES = 16 * 2**20
@@ -27,7 +30,12 @@ FONTS = {  # scrambled fonts are no DRM of the words
     "http://www.idpf.org/2008/embedding",
     "http://ns.adobe.com/pdf/enc#RC",
 }
-NAV = re.compile(r"<nav\b[^>]*\btype\s*=\s*([\"'])([^\"'>]*)\1[^>]*>", re.IGNORECASE)
+PAGE_KINDS = {
+    "application/xhtml+xml",
+    "text/html",
+    "application/x-dtbook+xml",
+    "text/x-oeb1-document",
+}
 Xml = ElementTree.Element
 Target = tuple[str, str]  # a page and an anchor in it, or ""
 
@@ -54,6 +62,8 @@ class _Epub:
         self._path, self._archive = path, archive
         self._entries = {info.filename: info for info in archive.infolist()}
         self._num_bytes = 0
+        self._pages: dict[str, Page] = {}  # that were read
+        self._left_out = LeftOut()
         if len(archive.infolist()) > MAX_ENTRIES:
             raise self._refuse(f"has more than {MAX_ENTRIES:,} files")
 
@@ -67,11 +77,23 @@ class _Epub:
         package = self._xml(base)
         items = self._items(package, base)
         title, author = (self._words(package, name) for name in ("title", "creator"))
+        spine = self._spine(package, items)
+        pages = {item.name: self._spoken_page(item) for item in spine}
+        names = [item.name for item in spine]
+        contents = self._contents(package, items)
+        chapters = _split(
+            title or self._path.stem, [(name, pages[name]) for name in names], contents
+        )
+        self._count_others(items, pages)
         return Book(
             title=title or self._path.stem,
             author=author or None,
             cover=self._cover(package, items),
-            chapters=tuple(self._chapters(package, items, base, title or self._path.stem)),
+            chapters=tuple(chapters),
+            num_letters=sum(
+                count_letters(each.text) for name in names for each in pages[name].paragraphs
+            ),
+            left_out=dict(self._left_out.num_words),
         )
 
     # -- the archive -----------------------------------------------------------------------------
@@ -96,10 +118,8 @@ class _Epub:
         return content
 
     def _text(self, name: str) -> str:
-        content = self._bytes(name)
-        code = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         try:
-            return content.decode(code)
+            return decode_page(self._bytes(name))
         except UnicodeDecodeError as error:
             raise self._refuse(f"has a file that is not UTF-8 ({name[:200]!r})") from error
 
@@ -147,66 +167,91 @@ class _Epub:
                 return self._bytes(item.name, MAX_COVER_BYTES)
         return None
 
-    def _spine(self, package: Xml, items: dict[str, _Item]) -> list[str]:
+    def _spine(self, package: Xml, items: dict[str, _Item]) -> list[_Item]:
+        """The files of the reading order, without pictures."""
         references = [each for each in _all(package, "itemref") if each.get("linear") != "no"]
         found = [items[key] for each in references if (key := each.get("idref", "")) in items]
-        if not found:
+        pages = [item for item in found if not item.kind.startswith("image/")]
+        if not pages:
             raise self._refuse("has no pages in its spine")
-        return [item.name for item in found if "nav" not in item.properties]
+        return pages
 
-    # -- chapters --------------------------------------------------------------------------------
+    # -- pages -----------------------------------------------------------------------------------
 
-    def _chapters(
-        self, package: Xml, items: dict[str, _Item], base: str, title: str
-    ) -> list[Chapter]:
-        titles: dict[str, list[tuple[str, str]]] = {}  # by page: anchors and what they begin
-        for (name, anchor), words in self._contents(package, items):
-            titles.setdefault(name, []).append((anchor, words))
-        chapters: list[tuple[str, list[Paragraph]]] = [(title, [])]
-        for name in self._spine(package, items):
-            page = Page(self._text(name))
-            starts = sorted(
-                (page.anchors.get(anchor, 0) if anchor else 0, order, words)
-                for order, (anchor, words) in enumerate(titles.get(name, []))
-            )
-            if not titles:
-                first = next((each.text for each in page.paragraphs if each.is_heading), "")
-                starts = [(0, 0, first)]
-            done = 0
-            for start, _, words in starts:
-                chapters[-1][1].extend(page.paragraphs[done:start])
-                chapters.append((words, []))
-                done = start
-            chapters[-1][1].extend(page.paragraphs[done:])
-        return [Chapter(words, tuple(paragraphs)) for words, paragraphs in chapters]
+    def _page(self, name: str) -> Page:
+        if name not in self._pages:
+            self._pages[name] = read_page(self._text(name), f"{self._path}, page {name[:200]!r}")
+        return self._pages[name]
+
+    def _spoken_page(self, item: _Item) -> Page:
+        """A page of the reading order; a table of contents is left out, text beside it is not."""
+        page = self._page(item.name)
+        is_contents = "nav" in item.properties
+        if is_contents and all(each.is_heading for each in page.paragraphs):
+            self._left_out.add(NAVIGATION, "\n".join(each.text for each in page.paragraphs))
+            page = Page(left_out=page.left_out, links=page.links)
+        self._left_out.update(page.left_out)
+        return page
+
+    def _count_others(self, items: dict[str, _Item], pages: dict[str, Page]) -> None:
+        """Count the words of pages that are not in the reading order; they may be damaged."""
+        for item in items.values():
+            is_page = item.kind in PAGE_KINDS and "nav" not in item.properties
+            if is_page and item.name not in pages and item.name in self._entries:
+                try:
+                    self._left_out.update(count_page(self._text(item.name)))
+                except RequestError:
+                    continue
 
     def _contents(self, package: Xml, items: dict[str, _Item]) -> list[tuple[Target, str]]:
         """The table of contents: EPUB 3's page, else EPUB 2's NCX."""
         for item in items.values():
             if "nav" in item.properties and item.name in self._entries:
-                page = Page(_toc_part(self._text(item.name)))
-                return [(_target(item.name, href), words) for href, words in page.links if words]
+                links = self._page(item.name).links
+                chosen = [link for link in links if link.is_contents] or links
+                return [
+                    (_target(item.name, link.address), link.words) for link in chosen if link.words
+                ]
         spine = _find(package, "spine")
         ncx = items.get(spine.get("toc", "") if spine is not None else "")
         ncx = ncx or next((i for i in items.values() if i.kind == "application/x-dtbncx+xml"), None)
         if ncx is None or ncx.name not in self._entries:
             return []
-        found = []
-        for point in _all(self._xml(ncx.name), "navPoint"):
-            content, label = _find(point, "content"), _find(point, "text")
-            if content is not None and label is not None and (label.text or "").strip():
-                target = _target(ncx.name, content.get("src", ""))
-                found.append((target, (label.text or "").strip()))
-        return found
+        return list(_points(self._xml(ncx.name), ncx.name))
 
 
-def _toc_part(text: str) -> str:
-    """The `nav` of the contents alone: others list pages and landmarks."""
-    for start in NAV.finditer(text):
-        if "toc" in start[2].split():
-            end = text.find("</nav>", start.end())
-            return text[start.end() : end if end > 0 else len(text)]
-    return text
+def _points(ncx: Xml, base: str) -> Iterator[tuple[Target, str]]:
+    for point in _all(ncx, "navPoint"):
+        content, label = _child(point, "content"), _child(point, "navLabel")
+        if content is not None and label is not None:
+            words = " ".join("".join(label.itertext()).split())
+            if words:
+                yield _target(base, content.get("src", "")), words
+
+
+def _split(
+    title: str, pages: list[tuple[str, Page]], contents: list[tuple[Target, str]]
+) -> list[Chapter]:
+    """Chapters by the table of contents; without one, every page is a chapter."""
+    titles: dict[str, list[tuple[str, str]]] = {}  # by page: anchors and what they begin
+    for (name, anchor), words in contents:
+        titles.setdefault(name, []).append((anchor, words))
+    chapters: list[tuple[str, list[Paragraph]]] = [(title, [])]
+    for name, page in pages:
+        starts = sorted(
+            (page.anchors.get(anchor, 0) if anchor else 0, order, words)
+            for order, (anchor, words) in enumerate(titles.get(name, []))
+        )
+        if not titles:
+            first = next((each.text for each in page.paragraphs if each.is_heading), "")
+            starts = [(0, 0, first)]
+        done = 0
+        for start, _, words in starts:
+            chapters[-1][1].extend(page.paragraphs[done:start])
+            chapters.append((words, []))
+            done = start
+        chapters[-1][1].extend(page.paragraphs[done:])
+    return [Chapter(words, tuple(paragraphs)) for words, paragraphs in chapters]
 
 
 def _target(base: str, href: str) -> Target:
@@ -233,3 +278,7 @@ def _all(root: Xml, name: str) -> list[Xml]:
 
 def _find(root: Xml, name: str) -> Xml | None:
     return next((element for element in root.iter() if _local(element) == name), None)
+
+
+def _child(element: Xml, name: str) -> Xml | None:
+    return next((child for child in element if _local(child) == name), None)

@@ -1,78 +1,83 @@
-"""The paragraphs of an XHTML page, and where its anchors are. Nothing in it is fetched or run."""
+"""Reads an XHTML or HTML page: paragraphs, anchors and links. Nothing in it is fetched or run.
+
+lxml parses the page as XML. A page that is not well-formed is repaired and parsed as HTML; elements
+that are not closed then cannot hide more than their own kind of text. The letters of the source are
+counted by another path (`markup`), and a page of which any are lost is refused.
+"""
 
 from __future__ import annotations
 
-import re
-from html.parser import HTMLParser
+from typing import Any
 
-from vivace.books.book import Paragraph
+from vivace.books.count import LeftOut, check_letters
+from vivace.books.markup import prepare, repair, scan
+from vivace.books.page import Page, PageBuilder
+from vivace.errors import RequestError
 
-BLOCKS = {
-    *("address", "article", "aside", "blockquote", "body", "br", "caption", "center", "dd", "div"),
-    *("dl", "dt", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6"),
-    *("header", "hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "td", "th", "tr"),
-    "ul",
-}
-INLINE_BREAKS = {"br", "td", "th"}
-HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
-SILENT = {"head", "script", "style", "svg", "math", "rt", "rp", "template", "audio", "video"}
-VOID = {"br", "hr", "img", "input", "link", "meta", "col", "area", "base", "source", "wbr"}
-NOTES = {"pagebreak", "noteref", "doc-pagebreak", "doc-noteref"}  # numbers, in the middle of words
+INSTALL = "pip install 'vivace[books]'"
 
 
-class Page(HTMLParser):
-    def __init__(self, content: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.paragraphs: list[Paragraph] = []
-        self.anchors: dict[str, int] = {}  # ids, by the paragraph that comes next
-        self.links: list[tuple[str, str]] = []  # of a table of contents: address and words
-        self._words: list[str] = []
-        self._silent = ""  # the open tag whose content is not read
-        self._depth = 0  # of tags of that name inside each other
-        self._is_heading = False
-        self._address: str | None = None
-        self._link_words: list[str] = []
-        self.feed(content)
-        self.close()
-        self._end_paragraph()
+def read_page(source: str, where: str) -> Page:
+    """Read a decoded page; a RequestError names `where` if any of its text would be lost."""
+    try:
+        source = prepare(source)
+    except RequestError as error:
+        raise RequestError(f"{where}: {error}") from error
+    page, is_well_formed = _parse_xml(source), True
+    if page is None:
+        page, is_well_formed = _parse_html(source), False
+    text = source_text(source, is_well_formed=is_well_formed)
+    parts = [each.text for each in page.paragraphs]
+    check_letters(where, text, parts, page.left_out.num_letters)
+    return page
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        fields = {name: value or "" for name, value in attrs}
-        if tag in BLOCKS and not self._silent:
-            if tag in INLINE_BREAKS:
-                self._words.append(" ")
-            else:
-                self._end_paragraph()
-                self._is_heading = tag in HEADINGS
-        for name in (fields.get("id"), fields.get("name") if tag == "a" else None):
-            if name:
-                self.anchors.setdefault(name, len(self.paragraphs))
-        kinds = {*fields.get("epub:type", "").split(), *fields.get("role", "").split()}
-        is_silent = tag not in VOID and bool(tag in SILENT or kinds & NOTES)
-        if tag == self._silent or (is_silent and not self._silent):
-            self._silent, self._depth = tag, self._depth + 1
-        if tag == "a" and "href" in fields:
-            self._address, self._link_words = fields["href"], []
 
-    def handle_endtag(self, tag: str) -> None:
-        if self._silent:
-            self._depth -= tag == self._silent
-            self._silent = self._silent if self._depth else ""
-            return
-        if tag == "a" and self._address is not None:
-            self.links.append((self._address, " ".join("".join(self._link_words).split())))
-            self._address = None
-        if tag in BLOCKS - INLINE_BREAKS:
-            self._end_paragraph()
+def source_text(source: str, *, is_well_formed: bool) -> str:
+    """All text of a prepared page, a space for every tag; no parser is involved."""
+    tokens = scan(source, is_well_formed=is_well_formed)
+    return "".join(token.source if token.kind == "text" else " " for token in tokens)
 
-    def handle_data(self, data: str) -> None:
-        if not self._silent:
-            self._words.append(data)
-            self._link_words.append(data)
 
-    def _end_paragraph(self) -> None:
-        words = re.sub(r"\s+", " ", "".join(self._words)).strip()
-        self._words = []
-        if words:
-            self.paragraphs.append(Paragraph(words, is_heading=self._is_heading))
-        self._is_heading = False
+def count_page(source: str) -> LeftOut:
+    """The text of a page that is not read at all."""
+    left_out = LeftOut()
+    left_out.add("outside the reading order", source_text(source, is_well_formed=False))
+    return left_out
+
+
+def _parse_xml(source: str) -> Page | None:
+    """None if the page is not well-formed, or nested deeper than libxml2 allows."""
+    etree = _import_lxml()
+    builder = PageBuilder(is_well_formed=True)
+    parser = etree.XMLParser(
+        target=builder,
+        encoding="utf-8",
+        resolve_entities=False,
+        load_dtd=False,
+        no_network=True,
+        huge_tree=False,
+    )
+    try:
+        page: Page = etree.fromstring(source.encode(), parser)
+    except etree.XMLSyntaxError:
+        return None
+    # With a target, lxml ignores what follows the root element if a prefix was not declared.
+    return None if len(parser.error_log) else page
+
+
+def _parse_html(source: str) -> Page:
+    etree = _import_lxml()
+    repaired = repair(source)
+    builder = PageBuilder(is_well_formed=False, num_open=repaired.num_open)
+    parser = etree.HTMLParser(target=builder, encoding="utf-8", no_network=True, huge_tree=True)
+    content = f"<html><body>{repaired.source}</body></html>".encode()
+    page: Page = etree.fromstring(content, parser)
+    return page
+
+
+def _import_lxml() -> Any:
+    try:
+        from lxml import etree
+    except ImportError as error:
+        raise RequestError(f"reading EPUB and HTML needs lxml: {INSTALL}") from error
+    return etree

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.audio.encode import format_of, open_encoder
+from vivace.audio.encode import EXTENSIONS, open_encoder
 from vivace.audio.id3 import id3_tag
 from vivace.audio.loudness import LoudnessMeter, limit_peaks
 from vivace.audio.m4b import Mark, write_m4b
@@ -25,6 +25,7 @@ from vivace.books.reader import WorkFolder
 from vivace.errors import AudioError, RequestError
 
 M4B = (".m4b", ".m4a")
+FORMATS = {**dict.fromkeys(M4B, "m4b"), **EXTENSIONS}  # of a book, by the ending of its file
 CEILING = 10 ** (-1 / 20)  # -1 dBFS, for encoders that overshoot
 MAX_NAME_CHARS = 80
 PATTERN_NAMES = {"n", "title"}
@@ -47,7 +48,7 @@ class Output:
                 raise AudioError(
                     f"{path} exists; choose another name, or overwrite it with --force"
                 )
-        if self.paths[0].suffix.lower() in M4B:
+        if format_of(self.paths[0]) == "m4b":
             silence = [np.zeros(4_096, np.float32)]
             write_m4b(io.BytesIO(), silence, sample_rate, marks=[], tags={}, cover=cover)
         else:
@@ -56,10 +57,9 @@ class Output:
     def write(self, book: Book, pieces: list[Piece], work: WorkFolder) -> float:
         """Write the files; returns the gain in dB that brought them to the loudness."""
         gain_db = self._gain(pieces, work)
-        chapters = [
-            [piece for piece in pieces if piece.chapter == number]
-            for number in range(len(book.chapters))
-        ]
+        chapters: list[list[Piece]] = [[] for _ in book.chapters]
+        for piece in pieces:
+            chapters[piece.chapter].append(piece)
         if not self.is_split:
             self._write(self.paths[0], book, list(enumerate(chapters)), work, gain_db)
         else:
@@ -112,7 +112,7 @@ class Output:
         tags: dict[str, str],
         cover: bytes | None,
     ) -> None:
-        if path.suffix.lower() in M4B:
+        if format_of(path) == "m4b":
             write_m4b(
                 file, samples, rate, marks=marks, tags=tags, cover=cover, bit_rate=self.bit_rate
             )
@@ -125,6 +125,13 @@ class Output:
         for position, patch in encoder.patches:
             file.seek(start + position)
             file.write(patch)
+
+
+def format_of(path: Path) -> str:
+    """`m4b`, or the name of an audio format, by the file's ending."""
+    if path.suffix.lower() not in FORMATS:
+        raise AudioError(f"cannot write {path.name!r}; name it with one of: {', '.join(FORMATS)}")
+    return FORMATS[path.suffix.lower()]
 
 
 def choose_output(

@@ -1,17 +1,19 @@
-"""A book as pieces: what is spoken in one go, kept in one file and never made twice."""
+"""Cuts a book into pieces. A piece is spoken in one go, kept in one file and never made twice."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from vivace.books.book import Book, Chapter
+from vivace.books.book import Book, Chapter, Paragraph
+from vivace.books.count import count_letters
+from vivace.errors import RequestError
 from vivace.text.split import split_sentences
 
 MAX_PIECE_CHARS = 800  # less than a minute of audio: what a kill loses
-CUT_GAP_S, PARAGRAPH_GAP_S, HEADING_GAP_S, CHAPTER_GAP_S = 0.3, 0.6, 1.0, 2.0
+CUT_GAP_S, LINE_GAP_S, PARAGRAPH_GAP_S, HEADING_GAP_S, CHAPTER_GAP_S = 0.3, 0.4, 0.6, 1.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class Passage:
 
     text: str
     gap_s: float
+    paragraph: int = 0  # its index in the chapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +41,49 @@ class Piece:
 
 
 def cut_book(book: Book) -> list[Piece]:
-    return [
+    """A RequestError if the pieces have other letters than the book."""
+    pieces = [
         Piece(number, passages)
         for number, chapter in enumerate(book.chapters)
         for passages in _group(_passages(chapter))
     ]
+    num_letters = [0] * len(book.chapters)
+    for piece in pieces:
+        num_letters[piece.chapter] += sum(count_letters(each.text) for each in piece.passages)
+    for chapter, num_found in zip(book.chapters, num_letters, strict=True):
+        if chapter.num_letters != num_found:
+            raise RequestError(
+                f"chapter {chapter.title!r}: {num_found:,} of {chapter.num_letters:,} letters and "
+                "digits would be spoken; this is a defect of vivace, please report it"
+            )
+    return pieces
 
 
 def _group(passages: list[Passage]) -> Iterator[tuple[Passage, ...]]:
     waiting: list[Passage] = []
+    num_chars = 0
     for passage in passages:
-        num_chars = sum(len(each.text) for each in waiting)
         if waiting and num_chars + len(passage.text) > MAX_PIECE_CHARS:
             yield tuple(waiting)
-            waiting = []
+            waiting, num_chars = [], 0
         waiting.append(passage)
+        num_chars += len(passage.text)
     yield tuple(waiting)
 
 
 def _passages(chapter: Chapter) -> list[Passage]:
     found: list[Passage] = []
-    for paragraph in chapter.paragraphs:
-        gap_s = HEADING_GAP_S if paragraph.is_heading else PARAGRAPH_GAP_S
+    for number, paragraph in enumerate(chapter.paragraphs):
         parts = _cut(paragraph.text)
-        found += [Passage(part, CUT_GAP_S) for part in parts[:-1]]
-        found.append(Passage(parts[-1], gap_s))
-    return [*found[:-1], Passage(found[-1].text, CHAPTER_GAP_S)]
+        found += [Passage(part, CUT_GAP_S, number) for part in parts[:-1]]
+        found.append(Passage(parts[-1], _gap_after(paragraph), number))
+    return [*found[:-1], replace(found[-1], gap_s=CHAPTER_GAP_S)]
+
+
+def _gap_after(paragraph: Paragraph) -> float:
+    if paragraph.is_heading:
+        return HEADING_GAP_S
+    return LINE_GAP_S if paragraph.is_line else PARAGRAPH_GAP_S
 
 
 def _cut(text: str) -> list[str]:

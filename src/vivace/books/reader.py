@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,7 +138,7 @@ class BookReader:
 
     def _make(self, pieces: list[Piece]) -> None:
         passages = [each for piece in pieces for each in piece.passages]
-        spoken = [each for each in passages if self._is_speakable(each.text)]
+        spoken = [each for each in passages if is_spoken(each.text, self.options)]
         audio = dict(zip(map(id, spoken), self._speak_all(spoken), strict=True))
         silence = np.zeros(round(SILENT_S * self.work.sample_rate), np.float32)
         for piece in pieces:
@@ -147,11 +147,6 @@ class BookReader:
                 parts.append(audio.get(id(each), silence))
                 parts.append(np.zeros(round(each.gap_s * self.work.sample_rate), np.float32))
             self.work.save(piece, np.concatenate(parts))
-
-    def _is_speakable(self, text: str) -> bool:
-        text = clean_text(text) if self.options.get("clean") else text
-        keeps_emoji = bool(self.options.get("keep_emoji"))
-        return is_speakable(text if keeps_emoji else drop_emoji(text), with_emoji=keeps_emoji)
 
     def _speak_all(self, passages: list[Passage]) -> list[NDArray[np.float32]]:
         if not passages:
@@ -178,6 +173,13 @@ class BookReader:
             f"{_shown(text)} did not end by itself in {MAX_ATTEMPTS} attempts; change it a little, "
             "or try another --seed"
         )
+
+
+def is_spoken(text: str, options: Mapping[str, Any]) -> bool:
+    """Whether a passage has anything to say; one without, such as `* * *`, is a silence."""
+    text = clean_text(text) if options.get("clean") else text
+    keeps_emoji = bool(options.get("keep_emoji"))
+    return is_speakable(text if keeps_emoji else drop_emoji(text), with_emoji=keeps_emoji)
 
 
 def _shown(text: str) -> str:

@@ -1,13 +1,18 @@
-"""Chapters of plain text and of markdown, found by their headings."""
+"""Chapters of plain text and of HTML files, found by their headings."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from vivace.books.book import Book, Chapter, Paragraph
+from vivace.books.count import check_letters, count_letters
+from vivace.books.decode import decode_page
+from vivace.books.html import read_page
+from vivace.books.lines import split_wrapped
+from vivace.books.markdown import read_blocks
 from vivace.errors import RequestError
 
 MAX_HEADING_CHARS = 80
@@ -26,10 +31,6 @@ HEADING = re.compile(
     r"|제\s*\d{1,4}\s*[장부].*)\Z",
     re.IGNORECASE,
 )
-FENCE = re.compile(r" {0,3}(```+|~~~+)")
-ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*\Z")
-SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*\Z")
-FIELD = re.compile(r"(title|author):\s*(.*?)\s*\Z", re.IGNORECASE)
 
 
 def decode(path: Path) -> str:
@@ -55,16 +56,17 @@ def read_plain(text: str, name: str) -> Book:
     for block in _blocks(text):
         lines = block.split("\n")
         is_heading = len(block) <= MAX_HEADING_CHARS and HEADING.match(lines[0].strip()) is not None
-        words = " ".join(line.strip() for line in lines)
         if is_heading and len(lines) <= 2:
+            words = " ".join(line.strip() for line in lines)
             chapters.append((words, [Paragraph(words, is_heading=True)]))
         else:
-            chapters[-1][1].append(Paragraph(words))
-    return Book(title=name, chapters=_freeze(chapters))
+            chapters[-1][1].extend(as_lines(split_wrapped(lines)))
+    check_letters(name, text, (each.text for _, chapter in chapters for each in chapter))
+    return Book(title=name, chapters=_freeze(chapters), num_letters=count_letters(text))
 
 
 def _blocks(text: str) -> list[str]:
-    """Paragraphs: parted by blank lines, or where there are none, by every line."""
+    """Paragraphs: separated by blank lines, or where there are none, by every line."""
     stripped = text.strip("\n")
     parts = re.split(r"\n[ \t\u3000]*\n\s*", stripped)
     if len(parts) == 1:
@@ -72,59 +74,64 @@ def _blocks(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-# -- markdown ----------------------------------------------------------------------------------
+def as_lines(lines: list[str]) -> list[Paragraph]:
+    """The lines of one paragraph, each spoken by itself."""
+    return [
+        Paragraph(line, is_line=number < len(lines)) for number, line in enumerate(lines, start=1)
+    ]
+
+
+# -- markdown and HTML ---------------------------------------------------------------------------
 
 
 def read_markdown(text: str, name: str) -> Book:
-    """Chapters are at the highest level of headings that comes more than once, or at the first."""
-    fields, text = _front_matter(text)
-    blocks = list(_markdown_blocks(text))
-    levels = Counter(level for level, _ in blocks if level)
-    repeated = [level for level in sorted(levels) if levels[level] > 1]
-    level_of_chapters = (repeated or sorted(levels) or [0])[0]
-    title = fields.get("title") or next((words for level, words in blocks if level == 1), name)
-    chapters: list[tuple[str, list[Paragraph]]] = [(title, [])]
-    for level, words in blocks:
-        if level and level <= level_of_chapters:
-            chapters.append((words, []))
-        chapters[-1][1].append(Paragraph(words, is_heading=bool(level)))
+    """A RequestError if cleaning would lose any word."""
+    document = read_blocks(text, name)
+    fields = document.fields
+    title = fields.get("title") or _first_title(document.blocks) or name
     return Book(
-        title=title, author=fields.get("author"), chapters=_freeze(chapters), is_markdown=True
+        title=title,
+        author=fields.get("author"),
+        chapters=_by_headings(title, document.blocks),
+        num_letters=sum(count_letters(block.text) for _, block in document.blocks),
+        left_out=dict(document.left_out.num_words),
     )
 
 
-def _markdown_blocks(text: str) -> Iterator[tuple[int, str]]:
-    """Headings by their level, and paragraphs with level 0; code is left out."""
-    lines: list[str] = []
-    fence = ""
-    for line in [*text.split("\n"), ""]:
-        mark = FENCE.match(line)
-        if fence:
-            fence = "" if mark and mark[1].startswith(fence) else fence
-            continue
-        heading = ATX.match(line)
-        underline = SETEXT.match(line) if len(lines) == 1 else None
-        if underline:
-            yield (1 if "=" in underline[1] else 2), lines[0].strip()
-            lines = []
-        elif heading or mark or not line.strip():
-            if lines:
-                yield 0, "\n".join(lines)
-            lines, fence = [], mark[1] if mark else ""
-            if heading and heading[2]:
-                yield len(heading[1]), heading[2]
-        else:
-            lines.append(line)
+def read_html(path: Path) -> Book:
+    try:
+        source = decode_page(path.read_bytes())
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{path} is not UTF-8: {error}") from error
+    page = read_page(source, str(path))
+    blocks = [(page.levels.get(number, 0), each) for number, each in enumerate(page.paragraphs)]
+    title = _first_title(blocks) or path.stem
+    return Book(
+        title=title,
+        chapters=_by_headings(title, blocks),
+        num_letters=sum(count_letters(each.text) for each in page.paragraphs),
+        left_out=dict(page.left_out.num_words),
+    )
 
 
-def _front_matter(text: str) -> tuple[dict[str, str], str]:
-    """`title` and `author` of a YAML block at the top, without a YAML reader."""
-    found = re.match(r"---[ \t]*\n(.*?)\n(?:---|\.\.\.)[ \t]*\n", text, re.DOTALL)
-    if not found:
-        return {}, text
-    matches = (FIELD.match(line) for line in found[1].split("\n"))
-    fields = {match[1].lower(): match[2].strip("\"'") for match in matches if match}
-    return fields, text[found.end() :]
+def _first_title(blocks: Iterable[tuple[int, Paragraph]]) -> str | None:
+    return next((block.text for level, block in blocks if level == 1), None)
+
+
+def _by_headings(title: str, blocks: list[tuple[int, Paragraph]]) -> tuple[Chapter, ...]:
+    """Chapters begin at the highest level of headings that occurs more than once, or at the first.
+
+    Each block comes with its level; 0 is a paragraph.
+    """
+    levels = Counter(level for level, _ in blocks if level)
+    repeated = [level for level in sorted(levels) if levels[level] > 1]
+    level_of_chapters = (repeated or sorted(levels) or [0])[0]
+    chapters: list[tuple[str, list[Paragraph]]] = [(title, [])]
+    for level, block in blocks:
+        if level and level <= level_of_chapters:
+            chapters.append((block.text, []))
+        chapters[-1][1].append(block)
+    return _freeze(chapters)
 
 
 def _freeze(chapters: list[tuple[str, list[Paragraph]]]) -> tuple[Chapter, ...]:

@@ -39,6 +39,12 @@ class LiveLine:
             self.show(words.format(value))
             yield value
 
+    def end(self) -> None:
+        """Leave the line as it is; what is printed next begins a new one."""
+        if self._num_shown:
+            tell("")
+            self._num_shown = 0
+
     def clear(self) -> None:
         if self._num_shown:
             tell(" " * self._num_shown, start="\r", end="\r")

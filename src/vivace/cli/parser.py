@@ -177,10 +177,12 @@ def _add_read(commands: Commands) -> None:
         commands, "read", "make an audiobook of a text, markdown or EPUB", "BOOK [OPTIONS]"
     )
     read.description = (
-        "Read a .txt, .md or .epub to an audiobook with chapters. What is made is kept beside the "
-        "output until all is done: after a kill, the same command goes on where it stopped."
+        "Read a .txt, .md, .html or .epub file to an audiobook with chapters. The whole book is "
+        "checked before anything is spoken. Finished parts are kept beside the output until the "
+        "end: after an interruption, the same command continues. EPUB and HTML need "
+        "pip install 'vivace[books]'."
     )
-    read.add_argument("book", metavar="BOOK", help="a .txt, .md or .epub file")
+    read.add_argument("book", metavar="BOOK", help="a .txt, .md, .html or .epub file")
     read.add_argument("--list", action="store_true", help="show the chapters and make nothing")
     options.add_voice_option(read)
     options.add_speech(read, instruct=HOW_TO_SPEAK)

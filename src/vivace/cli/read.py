@@ -1,4 +1,4 @@
-"""`vivace read BOOK -o book.m4b`: a book as an audiobook, made piece by piece."""
+"""`vivace read BOOK -o book.m4b`: checks a book, then makes an audiobook of it piece by piece."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ def read(arguments: argparse.Namespace) -> int:
 
     path = Path(arguments.output or f"{Path(arguments.book).stem}.m4b")
     output, pieces = _output(path, book, arguments), cut_book(book)
+    _print_count(book, arguments)
     with ExitStack() as stack:
         tts = stack.enter_context(load_model(arguments, max_streams=None))
         options["voice"] = pick_voice(tts, arguments)
         options |= {"speed": arguments.speed, "seed": options.get("seed", SEED)}
-        options["clean"] = options["clean"] or book.is_markdown
+        _check(tts, book, pieces, options, arguments)
         reader = _open_reader(tts, path, options, pieces, arguments)
         stack.enter_context(reader.work.locked())
         _make(reader, book, pieces, arguments)
@@ -58,7 +59,7 @@ def read(arguments: argparse.Namespace) -> int:
         audio_s = sum(map(reader.work.num_samples, pieces)) / reader.work.sample_rate
         if not arguments.keep_parts:
             reader.work.remove()
-    _report(path, output, audio_s, gain_db, arguments)
+    _report(path, book, output, audio_s, gain_db, arguments)
     return 0
 
 
@@ -79,14 +80,31 @@ def _describe(book: Book, arguments: argparse.Namespace) -> Book:
 
 
 def _list(book: Book, arguments: argparse.Namespace) -> None:
-    rows = [{"title": each.title, "characters": each.num_chars} for each in book.chapters]
+    rows = [
+        {"title": each.title, "characters": each.num_chars, "words": each.num_words}
+        for each in book.chapters
+    ]
     if arguments.json:
-        put(json.dumps({"title": book.title, "author": book.author, "chapters": rows}))
+        facts = {"title": book.title, "author": book.author, "chapters": rows}
+        put(json.dumps(facts | _counts(book)))
         return
     by = f", by {book.author}" if book.author else ""
     put(f"{book.title}{by}: {len(rows)} chapters, {book.num_chars:,} characters")
     for number, row in enumerate(rows, start=1):
         put(f"{number:4d}  {row['title']} ({row['characters']:,})")
+    _print_count(book, arguments)
+
+
+def _print_count(book: Book, arguments: argparse.Namespace) -> None:
+    """Print how many words are spoken, and how many of each category are left out."""
+    if arguments.quiet or arguments.json:
+        return
+    left_out = ", ".join(f"{count:,} in {name}" for name, count in book.left_out.items())
+    tell(f"{book.num_words:,} words to speak; left out: {left_out or 'none'}")
+
+
+def _counts(book: Book) -> dict[str, Any]:
+    return {"words": book.num_words, "left_out": dict(book.left_out)}
 
 
 def _output(path: Path, book: Book, arguments: argparse.Namespace) -> Output:
@@ -107,6 +125,24 @@ def _output(path: Path, book: Book, arguments: argparse.Namespace) -> Output:
 
 
 # -- with a model ------------------------------------------------------------------------------
+
+
+def _check(
+    tts: TTS,
+    book: Book,
+    pieces: list[Piece],
+    options: dict[str, Any],
+    arguments: argparse.Namespace,
+) -> None:
+    """Find every passage that the model refuses, before the first one is spoken."""
+    from vivace.books.check import check_pieces
+
+    live = LiveLine(is_quiet=arguments.quiet or arguments.json)
+    live.show("checking all chapters")
+    try:
+        check_pieces(tts, book, pieces, options)
+    finally:
+        live.clear()
 
 
 def _open_reader(
@@ -156,6 +192,7 @@ def _make(
                 tell(words)
             last = progress.chapter
     except KeyboardInterrupt:
+        live.end()
         if not is_quiet:
             tell(f"what is made is kept in {plain(reader.work.path)}; the same command goes on")
         raise
@@ -178,11 +215,17 @@ def _duration(seconds: float) -> str:
 
 
 def _report(
-    path: Path, output: Output, audio_s: float, gain_db: float, arguments: argparse.Namespace
+    path: Path,
+    book: Book,
+    output: Output,
+    audio_s: float,
+    gain_db: float,
+    arguments: argparse.Namespace,
 ) -> None:
     if arguments.json:
         files = [str(each) for each in output.paths]
-        put(json.dumps({"output": files, "audio_s": audio_s, "gain_db": round(gain_db, 2)}))
+        facts = {"output": files, "audio_s": audio_s, "gain_db": round(gain_db, 2)}
+        put(json.dumps(facts | _counts(book)))
     elif not arguments.quiet:
         what = f"{len(output.paths)} files" if output.is_split else "one file"
         tell(

@@ -1,0 +1,95 @@
+"""Decodes the bytes of a page: by their byte order mark, by what they are, by what they declare.
+
+A declaration that the bytes contradict is ignored: pages that were converted often keep an old one.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+BOMS = (  # UTF-32 first: its little-endian mark begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+)
+NUM_SNIFFED_BYTES = 1024
+MIN_NUL_SHARE = 0.3  # of the even or odd bytes: markup in UTF-16 is mostly ASCII
+LATIN = "cp1252"
+_DECLARED = re.compile(rb"(?:encoding|charset)\s{0,9}=\s{0,9}[\"']?\s{0,9}([A-Za-z0-9._-]{2,40})")
+_SEVEN_BIT = ("iso2022", "hz")  # escape sequences that are valid UTF-8
+_EIGHT_BIT = ("big5", "cp", "euc", "gb", "iso8859", "johab", "koi8", "mac", "ptcp", "shift", "tis")
+_HIGH_RUN = re.compile(rb"[\x80-\xff]{3}")
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def decode_page(content: bytes) -> str:
+    """Decode a page; a UnicodeDecodeError if its encoding is neither declared nor recognized.
+
+    Characters that XML forbids, such as NUL, become spaces.
+    """
+    return _NOT_IN_XML.sub(" ", _decode(content))
+
+
+def _decode(content: bytes) -> str:
+    encoding = _by_mark(content) or _by_nuls(content)
+    declared = _declared(content)
+    if encoding is None and declared and declared.startswith(_SEVEN_BIT):
+        encoding = declared
+    if encoding is not None:
+        return content.decode(encoding)
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        if declared and (text := _try(content, declared)) is not None:
+            return text
+        if _looks_latin(content) and (text := _try(content, LATIN)) is not None:
+            return text
+        raise
+
+
+def _by_mark(content: bytes) -> str | None:
+    return next((encoding for mark, encoding in BOMS if content.startswith(mark)), None)
+
+
+def _by_nuls(content: bytes) -> str | None:
+    """UTF-16 or UTF-32 without a byte order mark: every second byte of ASCII is NUL."""
+    start = content[: min(len(content), NUM_SNIFFED_BYTES) // 4 * 4]
+    nuls = tuple(start[i::4].count(0) > MIN_NUL_SHARE * len(start) / 4 for i in range(4))
+    encodings: dict[tuple[bool, ...], str] = {
+        (False, True, True, True): "utf-32-le",
+        (True, True, True, False): "utf-32-be",
+        (False, True, False, True): "utf-16-le",
+        (True, False, True, False): "utf-16-be",
+    }
+    return encodings.get(nuls)
+
+
+def _declared(content: bytes) -> str | None:
+    """The declared encoding, unless the bytes themselves would have shown it."""
+    found = _DECLARED.search(content[:NUM_SNIFFED_BYTES])
+    if found is None:
+        return None
+    try:
+        name = codecs.lookup(found[1].decode()).name
+    except LookupError:
+        return None
+    if not name.startswith((*_SEVEN_BIT, *_EIGHT_BIT)):
+        return None
+    return LATIN if name == "iso8859-1" else name  # as every browser reads it
+
+
+def _try(content: bytes, encoding: str) -> str | None:
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError:
+        return None
+
+
+def _looks_latin(content: bytes) -> bool:
+    """Whether other bytes than ASCII are as rare and as scattered as accented letters."""
+    num_high = len(content.translate(None, bytes(range(0x80))))
+    num_ascii = len(content.translate(None, bytes([*range(0x41), *range(0x80, 0x100)])))
+    return num_high * 5 < num_ascii and _HIGH_RUN.search(content) is None

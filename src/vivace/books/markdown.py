@@ -1,0 +1,225 @@
+"""Reads markdown into blocks that are spoken one by one, and counts what is left out.
+
+Left out are code, comments, the front matter and the addresses of links. A block whose words would
+be lost by cleaning is spoken without cleaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from vivace.books.book import Paragraph
+from vivace.books.count import LeftOut, check_letters, is_within
+from vivace.books.markup import scan
+from vivace.text.markup import clean_text
+
+CODE, COMMENTS, FRONT_MATTER, ADDRESSES = "code", "comments", "front matter", "link addresses"
+FIELDS = ("title", "author")
+HTML_NAMES = {
+    *(
+        "a",
+        "abbr",
+        "b",
+        "big",
+        "blockquote",
+        "br",
+        "center",
+        "cite",
+        "code",
+        "dd",
+        "del",
+        "details",
+    ),
+    *("dfn", "div", "dl", "dt", "em", "figcaption", "figure", "font", "h1", "h2", "h3", "h4", "h5"),
+    *("h6", "hr", "i", "img", "ins", "kbd", "li", "mark", "ol", "p", "picture", "pre", "q", "rp"),
+    *("rt", "ruby", "s", "samp", "section", "small", "source", "span", "strike", "strong", "sub"),
+    *("summary", "sup", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "tt", "u", "ul"),
+    *("var", "wbr"),
+}
+HTML_INLINE = {
+    *(
+        "a",
+        "abbr",
+        "b",
+        "big",
+        "cite",
+        "code",
+        "del",
+        "dfn",
+        "em",
+        "font",
+        "i",
+        "img",
+        "ins",
+        "kbd",
+    ),
+    *("mark", "q", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "tt", "u"),
+    *("var", "wbr"),
+}
+_FENCE = re.compile(r" {0,3}(?:> ?)*(```+|~~~+)")
+_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
+_SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*\Z")
+_ITEM = re.compile(r"[\s>]*(?:[-*+•][ \t]+|\d{1,9}[.)][ \t]+)")
+_BULLET = re.compile(r"\s*[-*+•][ \t]+(?:\[[ xX]\][ \t]+)?(?=\S)")
+_ROW = re.compile(r"\s*\|.*\|\s*\Z")
+_TABLE_RULE = re.compile(r"[\s>]*\|?(?:[ \t]*:?-{1,99}:?[ \t]*\|){1,99}(?:[ \t]*:?-{1,99}:?)?\s*\Z")
+_BLANK = re.compile(r"[\s>]*\Z")
+_DEFINITION = re.compile(r" {0,3}\[[^\]^\n]{1,200}\]:[ \t]+\S")
+_ADDRESS = re.compile(
+    r"\]\((?:[^()\n]|\([^()\n]*\))*\)|\]\[[^\[\]\n]*\]|\[\^\w{1,40}\]:?"
+    r"|(?:https?://|ftp://|www\.)[^\s<>\"'，。！？、；：（）【】「」『』]*",
+    re.IGNORECASE,
+)
+_MARKS = re.compile(r"[*_`~#>|\[\]{}\\]+")
+_HARD_BREAK = re.compile(r"(?: {2,}|\\)\Z")
+
+
+@dataclass(slots=True)
+class Document:
+    blocks: list[tuple[int, Paragraph]] = field(
+        default_factory=list
+    )  # the level of a heading, or 0
+    fields: dict[str, str] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=LeftOut)
+
+
+def read_blocks(text: str, name: str) -> Document:
+    """Read a document; a RequestError if a line of it got lost."""
+    document = Document()
+    body = _drop_comments(_front_matter(text, document), document.left_out)
+    num_before = document.left_out.num_letters
+    sources = list(_split(body, document.left_out))
+    num_code = document.left_out.num_letters - num_before
+    check_letters(name, body, (source for _, source, _ in sources), num_code)
+    for level, source, is_line in sources:
+        spoken = _clean(source, document.left_out)
+        for number, words in enumerate(spoken, start=1):
+            is_inside = is_line and number == len(spoken)
+            block = Paragraph(words, is_heading=level > 0, is_line=is_inside)
+            document.blocks.append((level, block))
+    return document
+
+
+# -- blocks ------------------------------------------------------------------------------------
+
+
+def _split(text: str, left_out: LeftOut) -> Iterator[tuple[int, str, bool]]:
+    """Blocks as the level of a heading, the source, and whether the paragraph goes on."""
+    lines: list[str] = []
+    code: list[str] = []
+    fence = ""
+    for line in [*text.split("\n"), ""]:
+        mark = _FENCE.match(line)
+        if fence:
+            code.append(line)
+            fence = "" if mark and mark[1].startswith(fence) else fence
+            continue
+        heading = _ATX.match(line)
+        underline = _SETEXT.match(line) if len(lines) == 1 else None
+        if underline and not _ITEM.match(lines[0]):
+            yield (1 if "=" in underline[1] else 2), lines[0].strip(), False
+            lines = []
+        elif heading or mark or _BLANK.match(line):
+            yield from _paragraph(lines)
+            lines, fence = [], mark[1] if mark else ""
+            if mark:
+                code.append(line)
+            if heading:
+                yield len(heading[1]), _heading_text(line[heading.end() :]), False
+        else:
+            lines.append(line)
+    left_out.add(CODE, "\n".join(code))
+
+
+def _heading_text(rest: str) -> str:
+    """Without the hashes that may close a heading."""
+    rest = rest.strip()
+    bare = rest.rstrip("#")
+    return bare.rstrip() if not bare or bare[-1] in " \t" else rest
+
+
+def _paragraph(lines: list[str]) -> Iterator[tuple[int, str, bool]]:
+    """Items, rows and lines with a hard break by themselves; other lines are joined."""
+    is_table = any(_TABLE_RULE.match(line) and "|" in line for line in lines[1:2])
+    waiting: list[str] = []
+    for line in lines:
+        is_row = is_table or _ROW.match(line) is not None
+        if waiting and (is_row or _ITEM.match(line) or _DEFINITION.match(line)):
+            yield 0, "\n".join(waiting), False
+            waiting = []
+        if is_row:
+            yield 0, line if _ROW.match(line) else f"| {line.strip()} |", False
+            continue
+        waiting.append(line)
+        if _HARD_BREAK.search(line):
+            yield 0, "\n".join([*waiting[:-1], _HARD_BREAK.sub("", line)]), True
+            waiting = []
+    if waiting:
+        yield 0, "\n".join(waiting), False
+
+
+# -- cleaning ----------------------------------------------------------------------------------
+
+
+def _clean(source: str, left_out: LeftOut) -> list[str]:
+    """The words of a block without markup; more than one if it contains paragraphs."""
+    if _DEFINITION.match(source) and "\n" not in source:
+        left_out.add(ADDRESSES, source)
+        return []
+    text = _drop_tags(_BULLET.sub("", source, 1) if _BULLET.match(source) else source)
+    wanted = _ADDRESS.sub(" ", text)
+    cleaned = clean_text(text)
+    if not is_within(wanted, cleaned):
+        cleaned = _MARKS.sub(" ", text)
+    for address in _ADDRESS.finditer(text):
+        left_out.add(ADDRESSES, address[0])
+    parts = re.split(r"\n\s*\n", cleaned)
+    return [words for part in parts if (words := " ".join(part.split()))]
+
+
+def _drop_tags(source: str) -> str:
+    """HTML inside markdown; whatever is not the name of an HTML element is text."""
+    if "<" not in source:
+        return source
+    parts: list[str] = []
+    for token in scan(source, is_well_formed=False):
+        is_html = token.kind == "tag" and token.name in HTML_NAMES
+        if not is_html:
+            parts.append(token.source)
+        elif token.name not in HTML_INLINE:
+            parts.append("\n\n")
+    return "".join(parts)
+
+
+def _drop_comments(text: str, left_out: LeftOut) -> str:
+    parts: list[str] = []
+    position = 0
+    while (start := text.find("<!--", position)) >= 0:
+        end = text.find("-->", start)
+        if end < 0:
+            break
+        left_out.add(COMMENTS, text[start:end])
+        parts += [text[position:start], "\n" * text.count("\n", start, end)]
+        position = end + 3
+    return "".join([*parts, text[position:]])
+
+
+def _front_matter(text: str, document: Document) -> str:
+    """Take `title` and `author` out of a YAML block at the top; returns the rest of the text."""
+    lines = text.split("\n")
+    if lines[0].rstrip() != "---":
+        return text
+    ends = (
+        number for number, line in enumerate(lines) if number and line.rstrip() in ("---", "...")
+    )
+    end = next(ends, None)
+    if end is None:
+        return text
+    for line in lines[1:end]:
+        key, _, value = line.partition(":")
+        if key.strip().lower() in FIELDS:
+            document.fields[key.strip().lower()] = value.strip().strip("\"'")
+    document.left_out.add(FRONT_MATTER, "\n".join(lines[1:end]))
+    return "\n".join(lines[end + 1 :])

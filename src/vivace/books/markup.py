@@ -1,0 +1,274 @@
+"""Scans the source of a page into text and tags, without a parser.
+
+Two purposes: the text is counted, independently of the parser that reads it; and a page that is not
+well-formed is rewritten so that an HTML parser loses none of its text. Every scan is linear in the
+length of the page: a search that found nothing is not repeated.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from vivace.errors import RequestError
+
+MAX_ENTITY_CHARS = 1_000
+MAX_ADDED_CHARS = 2**24  # by entities that a page declares
+KEPT = {"amp", "lt", "gt", "quot", "apos"}
+RAW = ("script", "style", "title")  # not part of the page's text
+SWALLOWING = ("iframe", "noembed", "noframes", "noscript", "plaintext", "textarea", "xmp")
+VOID = {
+    *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param"),
+    *("source", "track", "wbr"),
+}
+BLOCKS = {
+    *("address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details"),
+    *("dialog", "dir", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form"),
+    *("h1", "h2", "h3", "h4", "h5", "h6", "head", "header", "hgroup", "hr", "html", "legend", "li"),
+    *("main", "menu", "nav", "ol", "optgroup", "option", "p", "pre", "search", "section"),
+    *("summary", "table", "tbody", "tfoot", "thead", "tr", "ul"),
+}
+BARE_ATTRIBUTES = {  # that need no value; `<John Smith>` is text
+    *("async", "autofocus", "autoplay", "checked", "compact", "controls", "default", "defer"),
+    *("disabled", "hidden", "ismap", "itemscope", "loop", "multiple", "muted", "nohref", "noshade"),
+    *("novalidate", "nowrap", "open", "readonly", "required", "reversed", "selected"),
+}
+_START = r"</?([A-Za-z][\w:.-]*)"
+_NO_TAG_INSIDE = r"(?:[^{0}<]|<(?![A-Za-z/!?]))*"
+_SIMPLE_TAG = re.compile(
+    rf"""{_START}[^<>"']*(?:"{_NO_TAG_INSIDE.format('"')}"[^<>"']*|'{_NO_TAG_INSIDE.format("'")}'[^<>"']*)*>"""
+)
+_TAG_WITH_TAGS_IN_QUOTES = re.compile(
+    rf"{_START}(?:\s{{1,9}}[\w:.-]{{1,80}}(?:\s{{0,9}}=\s{{0,9}}"
+    r"""(?:"[^"]{0,400}"|'[^']{0,400}'|[^\s"'<>]{1,400}))?){1,32}\s{0,9}/?>"""
+)
+_BROKEN_TAG = re.compile(rf"{_START}[^<>]*>")  # with an odd number of quotes
+_TAG_START = re.compile(r"<(?=[A-Za-z/!?])")
+_REFERENCE = re.compile(
+    r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{0,31}|[A-Za-z_][\w.-]{0,99});"
+)
+_DTD_TOKEN = re.compile(r"<!--|[\"'\[\]>]")
+_ENTITY = re.compile(r"<!ENTITY\s+([\w.-]+)\s+(?:\"([^\"]*)\"|'([^']*)')\s*>")
+_BOUNDED_DECLARATION = re.compile(r"<[!?][^<>]*>")
+_NAMED_REFERENCE = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)[A-Za-z_]")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: Literal["text", "tag"]
+    source: str  # text has its character references resolved
+    name: str = ""  # of a tag, in lower case, without a prefix
+    is_broken: bool = False  # the quotes of its attributes do not match
+
+    @property
+    def is_end(self) -> bool:
+        return self.source.startswith("</")
+
+    @property
+    def is_empty(self) -> bool:
+        return self.source.endswith("/>")
+
+
+def prepare(source: str) -> str:
+    """The page without its declarations, all references resolved but the five of XML.
+
+    A RequestError for entities that are more than a text: they could be of any size.
+    """
+    start, end = _prologue(source)
+    declared = _entities(source[start:end])
+    source = source[end:]
+    num_added = 0
+
+    def resolve(reference: re.Match[str]) -> str:
+        nonlocal num_added
+        if reference[1] in KEPT:
+            return reference[0]
+        if reference[1] not in declared:
+            return html.escape(html.unescape(reference[0]), quote=True)
+        num_added += len(declared[reference[1]])
+        if num_added > MAX_ADDED_CHARS:
+            raise RequestError("its entities stand for more text than a page has")
+        return html.escape(declared[reference[1]], quote=True)
+
+    return _REFERENCE.sub(resolve, source)
+
+
+def _prologue(source: str) -> tuple[int, int]:
+    """Start of the document type declaration, and the end of all that precedes the page."""
+    start = position = 0
+    while found := re.compile(r"\s*(<\?|<!--|<!DOCTYPE\b)", re.IGNORECASE).match(source, position):
+        if found[1] in ("<?", "<!--"):
+            mark = "?>" if found[1] == "<?" else "-->"
+            end: int | None = source.find(mark, found.end()) + len(mark)
+        else:
+            start, end = found.end(), _doctype_end(source, found.end())
+        if end is None or end < found.end():
+            return position, position
+        position = end
+    return start, position
+
+
+def _doctype_end(source: str, start: int) -> int | None:
+    """The end of a document type declaration; None if it has none."""
+    is_inside = False  # the internal subset
+    while token := _DTD_TOKEN.search(source, start):
+        start = token.end()
+        if token[0] in ("<!--", '"', "'"):
+            mark = "-->" if token[0] == "<!--" else token[0]
+            start = source.find(mark, start) + len(mark)
+            if start < token.end():
+                return None
+        elif token[0] in "[]":
+            is_inside = token[0] == "["
+        elif not is_inside:
+            return start
+    return None
+
+
+def _entities(subset: str) -> dict[str, str]:
+    found = {match[1]: match[2] or match[3] or "" for match in _ENTITY.finditer(subset)}
+    is_plain = all(
+        len(value) <= MAX_ENTITY_CHARS
+        and not set(value) & {"<", "%"}
+        and not _NAMED_REFERENCE.search(value)
+        for value in found.values()
+    )
+    if len(found) < subset.upper().count("<!ENTITY") or not is_plain:
+        raise RequestError("it declares entities that are more than a short text")
+    return {name: html.unescape(value) for name, value in found.items()}
+
+
+def scan(source: str, *, is_well_formed: bool) -> Iterator[Token]:
+    """Text and tags in order, without comments, scripts, styles and titles.
+
+    `is_well_formed` scans by the rules of XML. Otherwise a comment, script or attribute that does
+    not end is bounded by the next tag, so that it cannot swallow the page.
+    """
+    return _Scanner(source, is_well_formed).scan()
+
+
+class _Scanner:
+    def __init__(self, source: str, is_well_formed: bool) -> None:
+        self._source, self._is_well_formed = source, is_well_formed
+        self._absent: set[str] = set()  # what does not occur in the rest of the page
+        self._found: dict[str, int] = {}  # where marks were found last
+
+    def scan(self) -> Iterator[Token]:
+        position, source = 0, self._source
+        while found := _TAG_START.search(source, position):
+            if text := source[position : found.start()]:
+                yield Token("text", html.unescape(text))
+            start = found.start()
+            if source.startswith("<![CDATA[", start):
+                position = self._end("]]>", start + 9) or start + 9
+                if position > start + 9:
+                    yield Token("text", source[start + 9 : position - 3])
+            elif source[start + 1] in "!?":
+                position = self._skip_comment(start)
+            elif tag := self._tag(start):
+                name = tag[1].rpartition(":")[2].lower()
+                token = Token("tag", tag[0], name, is_broken=tag.re is _BROKEN_TAG)
+                position = tag.end()
+                if token.name in RAW and not token.is_end and not token.is_empty:
+                    position = self._skip_raw(token.name, position)
+                else:
+                    yield token
+            else:
+                yield Token("text", "<")
+                position = start + 1
+        if text := source[position:]:
+            yield Token("text", html.unescape(text))
+
+    def _tag(self, start: int) -> re.Match[str] | None:
+        source = self._source
+        if self._is_well_formed:
+            return _SIMPLE_TAG.match(source, start)
+        patterns = (_SIMPLE_TAG, _TAG_WITH_TAGS_IN_QUOTES, _BROKEN_TAG)
+        found = next((tag for each in patterns if (tag := each.match(source, start))), None)
+        if found is None:
+            return None
+        rest = source[found.end(1) : found.end() - 1]
+        is_tag = "=" in rest or BARE_ATTRIBUTES.issuperset(rest.lower().strip("/ ").split())
+        return found if is_tag else None
+
+    def _end(self, mark: str, start: int) -> int | None:
+        """The position after the next `mark`."""
+        if mark in self._absent:
+            return None
+        if (found := self._found.get(mark, -1)) < start:
+            found = self._found[mark] = self._source.find(mark, start)
+        if found < 0:
+            self._absent.add(mark)
+            return None
+        return found + len(mark)
+
+    def _skip_comment(self, start: int) -> int:
+        """The end of a comment, declaration or processing instruction."""
+        if self._source.startswith("<!--", start):
+            end = self._end("-->", start + 4) or start + 4
+            is_nested = self._source.find("<!--", start + 4, end) >= 0
+            return start + 4 if is_nested and not self._is_well_formed else end
+        if self._is_well_formed:
+            return self._end("?>", start + 2) or start + 2
+        bounded = _BOUNDED_DECLARATION.match(self._source, start)
+        return bounded.end() if bounded else start + 2
+
+    def _skip_raw(self, name: str, start: int) -> int:
+        """The end of an element whose content is not text; one without an end tag is cut short."""
+        if name not in self._absent:
+            pattern = re.compile(rf"</(?:[\w.-]+:)?{name}\b[^<>]*>", re.IGNORECASE)
+            end = pattern.search(self._source, start)
+            if end is not None:
+                return end.end()
+            self._absent.add(name)
+        tag = _TAG_START.search(self._source, start)
+        return tag.start() if tag else len(self._source)
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """A page that is not well-formed, rewritten for an HTML parser."""
+
+    source: str
+    num_open: Counter[str]  # start tags without an end tag, by name
+
+
+def repair(source: str) -> Repaired:
+    """Rewrite a page so that every tag is complete and every other character is text.
+
+    An element that is closed as in XML gets an end tag, since HTML would leave it open. An end tag
+    without a start tag is dropped: a parser searches all open elements for it.
+    """
+    parts: list[str] = []
+    num_open: Counter[str] = Counter()
+    for token in scan(source, is_well_formed=False):
+        if token.kind == "text":
+            parts.append(html.escape(token.source, quote=False))
+            continue
+        name, tag = token.name, token.source
+        if name in SWALLOWING:
+            name, tag = "div", "</div>" if token.is_end else "<div>"
+        elif token.is_broken:
+            tag = f"</{name}>" if token.is_end else f"<{name}>"
+        if token.is_end:
+            if num_open[name] <= 0:
+                parts.append("<hr>" if name in BLOCKS else "")  # blocks stay apart
+                continue
+            num_open[name] -= 1
+        elif name not in VOID:
+            if token.is_empty:
+                tag += f"</{_full_name(token.source)}>"
+            else:
+                num_open[name] += 1
+        parts.append(tag)
+    return Repaired("".join(parts), +num_open)
+
+
+def _full_name(tag: str) -> str:
+    found = re.match(_START, tag)
+    assert found is not None
+    return found[1]

@@ -1,0 +1,37 @@
+"""A hundred pages of awkward markup: every word of each is given to the voice, in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from corpus import html_page, markdown_page, spoken_words, write_epub
+
+from vivace.books.book import open_book
+from vivace.books.pieces import cut_book
+
+
+def words_for_the_voice(path: Path) -> list[str]:
+    pieces = cut_book(open_book(path))
+    return spoken_words([each.text for piece in pieces for each in piece.passages])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_markdown_page_gives_every_word_to_the_voice(tmp_path: Path, seed: int) -> None:
+    content, words = markdown_page(seed)
+    (tmp_path / "page.md").write_bytes(content)
+    assert words_for_the_voice(tmp_path / "page.md") == words
+
+
+@pytest.mark.parametrize("seed", range(39))
+def test_html_page_gives_every_word_to_the_voice(tmp_path: Path, seed: int) -> None:
+    content, words = html_page(seed)
+    (tmp_path / "page.html").write_bytes(content)
+    assert words_for_the_voice(tmp_path / "page.html") == words
+
+
+def test_epub_of_generated_pages_gives_every_word_to_the_voice(tmp_path: Path) -> None:
+    pages = [html_page(seed) for seed in range(100, 139)]
+    write_epub(tmp_path / "book.epub", [content for content, _ in pages])
+    expected = [word for _, words in pages for word in words]
+    assert words_for_the_voice(tmp_path / "book.epub") == expected

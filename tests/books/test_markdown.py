@@ -1,0 +1,65 @@
+"""Markdown: blocks that are spoken one by one, and what is left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from vivace.books import markdown
+from vivace.books.markdown import read_blocks
+
+
+def blocks(text: str) -> list[str]:
+    return [block.text for _, block in read_blocks(text, "a file").blocks]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# One\ntext\nmore", ["One", "text more"]),
+        ("One\n===\ntext", ["One", "text"]),
+        ("- a\n- b\n  goes on\n- c", ["a", "b goes on", "c"]),
+        ("1. a\n2. b", ["1. a", "2. b"]),
+        ("* [x] done\n* [ ] open", ["done", "open"]),
+        ("| a | b |\n|---|---|\n| c | d |", ["a, b", "c, d"]),
+        ("a | b\n--- | ---\nc | d", ["a, b", "c, d"]),
+        ("> a\n>\n> b\n> c", ["a", "b c"]),
+        (
+            "Roses are red,  \nViolets are blue\\\nend",
+            ["Roses are red,", "Violets are blue", "end"],
+        ),
+        ("a <b>bold</b> word<br/>and <John Smith>", ["a bold word", "and <John Smith>"]),
+        ("<div>\n<p>a</p>\n<p>b</p></div>", ["a", "b"]),
+        ("[a](http://no.org/no 'no') b [c][no]\n\n[no]: http://no.org", ["a b c"]),
+        ("a[^1]\n\n[^1]: b", ["a", "b"]),
+        ("# a #\n## b#", ["a", "b#"]),
+        ("a\n\n---\n\nb", ["a", "b"]),
+    ],
+)
+def test_markdown_gives_every_block_by_itself(text: str, expected: list[str]) -> None:
+    assert blocks(text) == expected
+
+
+def test_markdown_counts_what_is_left_out() -> None:
+    text = "---\ntitle: My Book\n---\nword <!-- two words -->\n\n```\nx = 1\n```\n\n[a](http://b)"
+    document = read_blocks(text, "a file")
+    assert document.fields == {"title": "My Book"}
+    assert dict(document.left_out.num_words) == {
+        "front matter": 3,
+        "comments": 2,
+        "code": 2,
+        "link addresses": 1,
+    }
+
+
+def test_block_whose_words_cleaning_would_lose_is_spoken_uncleaned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(markdown, "clean_text", lambda text: text.replace("two", ""))
+    assert blocks("**one** two\n\nthree") == ["one two", "three"]
+
+
+@pytest.mark.parametrize("unit", ["# a   ", "<!--", "[a](", "- ", "|", "title: \t", "```\n", "> "])
+def test_time_of_markdown_is_linear_in_its_length(unit: str) -> None:
+    from test_html import MAX_GROWTH, growth
+
+    assert growth(blocks, unit) < MAX_GROWTH

@@ -20,6 +20,9 @@ from vivace.audio.files import read_audio
 from vivace.audio.trim import sound_span
 from vivace.backends.eager import EagerBackend
 from vivace.cli.main import main
+from vivace.dialogue.cast import find_cast
+from vivace.dialogue.make import cast_lines
+from vivace.dialogue.names import FreeNames
 from vivace.dialogue.script import DialogueScript, Line
 from vivace.dialogue.talk import Dialogue, Timing, arrange, track_paths
 from vivace.errors import (
@@ -403,6 +406,72 @@ def test_speakers_of_any_name_get_files_of_their_own() -> None:
         "x/talk-a_b.mp3",
         "x/talk-a_b-2.mp3",
     ]
+
+
+# -- many voices -------------------------------------------------------------------------------
+
+
+class CountingName(str):
+    """A name that counts how often any name is case folded."""
+
+    num_folded = 0
+
+    def casefold(self) -> str:
+        type(self).num_folded += 1
+        return super().casefold()
+
+
+def test_cast_of_6000_voices_looks_every_name_up_a_bounded_number_of_times() -> None:
+    names = [CountingName(f"Speaker {number}") for number in range(6_000)]
+    CountingName.num_folded = 0
+    lines = [(name, "Hi.") for name in names]
+    script = DialogueScript.of(lines, dict.fromkeys(names, "ryan"))
+    cast, speakers = find_cast(script, ["ryan"])
+    assert (len(cast), speakers) == (6_000, names)
+    assert CountingName.num_folded <= 6 * len(names)
+
+
+def test_script_of_many_voices_is_parsed_in_linear_time() -> None:
+    def parse(names: int) -> float:
+        rows = [f"Speaker {number} = ryan" for number in range(names)]
+        content = "\n".join([*rows, "Speaker 1: Hi."]).encode()
+        began = time.process_time()
+        DialogueScript.parse(content, "talk.txt")
+        return time.process_time() - began
+
+    ratios = (parse(8_000) / parse(2_000) for _ in range(4))
+    assert any(ratio < 9 for ratio in ratios)  # a quadratic one gives 16
+
+
+def test_voices_of_one_name_get_numbers_without_searching() -> None:
+    class Taken(set[str]):
+        num_lookups = 0
+
+        def __contains__(self, name: object) -> bool:
+            self.num_lookups += 1
+            return super().__contains__(name)
+
+    names = FreeNames()
+    names._taken = taken = Taken()
+    assert [names.take("Ben") for _ in range(3)] == ["Ben", "Ben-2", "Ben-3"]
+    for _ in range(997):
+        names.take("Ben")
+    assert len(taken) == 1_000
+    assert taken.num_lookups <= 2 * len(taken)
+
+
+def test_voice_of_many_speakers_is_found_once() -> None:
+    found: list[object] = []
+
+    def get_voice(source: Any) -> Any:
+        found.append(source)
+        return source
+
+    names = [f"Speaker {number}" for number in range(100)]
+    script = DialogueScript.of([(name, "Hi.") for name in names], dict.fromkeys(names, "ryan"))
+    speakers, texts = cast_lines(script, None, ["ryan"], get_voice)
+    assert (speakers, found) == (names, ["ryan"])
+    assert {options["voice"] for _, options in texts} == {"ryan"}
 
 
 # -- the command -------------------------------------------------------------------------------

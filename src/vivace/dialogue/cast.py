@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from vivace.dialogue.names import FreeNames
 from vivace.dialogue.script import DialogueScript, Line
 from vivace.errors import RequestError, UnknownVoiceError
 from vivace.voices.find import VoiceSource, find_voice
@@ -18,48 +19,52 @@ Cast = dict[str, VoiceSource]
 
 def find_cast(script: DialogueScript, presets: Collection[str]) -> tuple[Cast, list[str]]:
     """The cast, and the name of each line's speaker; all unknown voices are one error."""
-    cast: Cast = {}
     names: dict[object, str] = {}
-    unknown: dict[str, Line] = {}
+    firsts: dict[str, Line] = {}  # by name
+    numbers = FreeNames()
     for line in script.lines:
-        if _key(line) in names:
-            continue
-        name = names[_key(line)] = _free_name(line, cast)
-        cast[name] = script.voice_of(line.speaker)
-        if not _is_known(cast[name], line, presets):
-            unknown.setdefault(str(cast[name]), line)
+        key = _key(line)
+        if key not in names:
+            names[key] = _free_name(line, numbers)
+            firsts[names[key]] = line
+    cast: Cast = {name: script.voice_of(line.speaker) for name, line in firsts.items()}
+    _check_known(cast, firsts, presets)
+    return cast, [names[_key(line)] for line in script.lines]
+
+
+def _check_known(cast: Cast, firsts: Mapping[str, Line], presets: Collection[str]) -> None:
+    known_names = frozenset(preset.lower() for preset in presets)
+    library = VoiceLibrary()
+    unknown: dict[str, Line] = {}
+    for name, source in cast.items():
+        if not _is_known(source, firsts[name], known_names, library):
+            unknown.setdefault(str(source), firsts[name])
     if unknown:
         first, *others = unknown
-        known = sorted(presets) or VoiceLibrary().names()
-        error = UnknownVoiceError(first, known, *others)
+        error = UnknownVoiceError(first, sorted(presets) or library.names(), *others)
         error.args = (f"{unknown[first].where}: {error}",)
         raise error
-    return cast, [names[_key(line)] for line in script.lines]
 
 
 def _key(line: Line) -> object:
     return line.speaker.casefold() if isinstance(line.speaker, str) else id(line.speaker)
 
 
-def _free_name(line: Line, cast: Cast) -> str:
-    """What the speaker is called; voices may have the same name."""
+def _free_name(line: Line, names: FreeNames) -> str:
+    """The name of a new speaker; voices may have the same name."""
     speaker = line.speaker
     if isinstance(speaker, Voice):
-        name = speaker.name
-    elif isinstance(speaker, Path):
-        name = speaker.stem
-    elif isinstance(speaker, str) and speaker.strip():
-        return speaker
-    else:
-        kind = type(speaker).__name__
-        raise RequestError(f"{line.where}: a voice is a name, a path or a Voice, not {kind}")
-    number, free = 2, name
-    while free in cast:
-        number, free = number + 1, f"{name}-{number}"
-    return free
+        return names.take(speaker.name)
+    if isinstance(speaker, Path):
+        return names.take(speaker.stem)
+    if isinstance(speaker, str) and speaker.strip():
+        return names.take(speaker)
+    kind = type(speaker).__name__
+    raise RequestError(f"{line.where}: a voice is a name, a path or a Voice, not {kind}")
 
 
-def _is_known(source: object, line: Line, presets: Collection[str]) -> bool:
+def _is_known(source: object, line: Line, presets: Collection[str], library: VoiceLibrary) -> bool:
+    """`presets` are in lower case."""
     if isinstance(source, Voice):
         return True
     if not isinstance(source, (str, Path)):
@@ -67,6 +72,6 @@ def _is_known(source: object, line: Line, presets: Collection[str]) -> bool:
         raise RequestError(f"{line.where}: a voice is a name, a path or a Voice, not {kind}")
     if isinstance(source, Path) or Path(source).suffix.lower() in (*RECORDINGS, SUFFIX):
         return os.path.exists(source)
-    if str(source).lower() in {preset.lower() for preset in presets}:
+    if str(source).lower() in presets:
         return True
-    return not isinstance(find_voice(source, presets, VoiceLibrary()), str)
+    return not isinstance(find_voice(source, (), library), str)

@@ -80,11 +80,17 @@ def cast_lines(
 ) -> tuple[list[str], list[tuple[str, dict[str, Any]]]]:
     """The speaker of each line, and its text and own options; every voice is known then."""
     cast, speakers = find_cast(script, presets)
-    voices = {name: get_voice(source) for name, source in cast.items()}
+    sources = {_key(source): source for source in cast.values()}
+    found = {key: get_voice(source) for key, source in sources.items()}  # each once
+    voices = {name: found[_key(source)] for name, source in cast.items()}
     return speakers, [
         (line.text, _line_options(seed, number, voices[speaker]))
         for number, (line, speaker) in enumerate(zip(script.lines, speakers, strict=True))
     ]
+
+
+def _key(source: VoiceSource) -> object:
+    return id(source) if isinstance(source, Voice) else source
 
 
 def _line_options(seed: object, number: int, voice: str | Voice) -> dict[str, Any]:

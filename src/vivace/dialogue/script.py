@@ -67,6 +67,11 @@ class DialogueScript:
 
     lines: tuple[Line, ...]
     voices: Mapping[str, Any] = field(default_factory=dict)
+    _by_name: Mapping[str, Any] = field(init=False, repr=False, compare=False)  # case folded
+
+    def __post_init__(self) -> None:
+        by_name = {name.casefold(): voice for name, voice in self.voices.items()}
+        object.__setattr__(self, "_by_name", by_name)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DialogueScript:
@@ -96,8 +101,7 @@ class DialogueScript:
         """The voice that a name stands for, or itself."""
         if not isinstance(speaker, str):
             return speaker
-        named = {name.casefold(): voice for name, voice in self.voices.items()}
-        return named.get(speaker.casefold(), speaker)
+        return self._by_name.get(speaker.casefold(), speaker)
 
 
 def _line_of(item: object, number: int) -> Line:
@@ -114,6 +118,7 @@ def _line_of(item: object, number: int) -> Line:
 
 def _parse(text: str, name: str) -> DialogueScript:
     voices: dict[str, str] = {}
+    known: set[str] = set()  # their names, case folded
     spoken: list[tuple[str, list[str], str]] = []
     for number, row in enumerate(text.split("\n"), start=1):
         where, words = f"{name}, line {number}", row.strip()
@@ -122,9 +127,10 @@ def _parse(text: str, name: str) -> DialogueScript:
         if row[0].isspace() and spoken:
             spoken[-1][1].append(words)
         elif not spoken and (voice := _VOICE.fullmatch(words)):
-            if voice[1].casefold() in {known.casefold() for known in voices}:
+            if voice[1].casefold() in known:
                 raise RequestError(f"{where}: {voice[1][:80]!r} has a voice already")
             voices[voice[1]] = voice[2]
+            known.add(voice[1].casefold())
         elif (said := _SPOKEN.fullmatch(words)) and len(said[1]) <= MAX_NAME_CHARS:
             spoken.append((said[1], [said[2]], where))
         else:

@@ -57,7 +57,7 @@ class DialogueStream(Iterator[DialogueChunk]):
         self._streams: dict[int, LineStream] = {}
         self._early: dict[int, AudioChunk] = {}  # of lines that were begun
         self._mix = _Mix()
-        self._usages: list[Usage] = []
+        self._ended: list[Usage] = []  # the total of the lines that ended
         self._began = time.perf_counter()
         self._first_audio_ms: float | None = None
         self._chunks = self._make()
@@ -82,7 +82,7 @@ class DialogueStream(Iterator[DialogueChunk]):
     @property
     def usage(self) -> Usage:
         """What was made so far and what it cost."""
-        usages = [*self._usages, *(stream.usage for stream in self._streams.values())]
+        usages = [*self._ended, *(stream.usage for stream in self._streams.values())]
         return Usage.total(
             usages,
             audio_s=self._mix.num_taken / self._rate,
@@ -153,7 +153,8 @@ class DialogueStream(Iterator[DialogueChunk]):
                     self._begin_early(number + 1)
                 yield chunk
         finally:
-            self._usages.append(stream.usage)
+            parts = [*self._ended, stream.usage]
+            self._ended = [Usage.total(parts, audio_s=0.0, wall_s=0.0, first_audio_ms=None)]
             self._streams.pop(number).close()
 
     def _begin(self, number: int) -> LineStream:
@@ -198,7 +199,8 @@ class _LineSound:
         self._earliest, self._rate, self._mix = earliest, rate, mix
         self._margin = round(KEPT_S * rate)
         begins_with_pause, self._ends_with_pause = line.has_pauses
-        self._samples = np.empty(0, np.float32)
+        self._buffer = np.empty(0, np.float32)  # longer than what is known, so that it can grow
+        self._num_samples = 0
         self._first: int | None = 0 if begins_with_pause else None  # of its sound
         self._last = self._num_laid = self._num_searched = 0
         self._words: list[Word] | None = []
@@ -220,8 +222,21 @@ class _LineSound:
             return self._earliest - self._margin
         return self.start - self._first + max(self._first - self._margin, 0, self._num_laid)
 
+    @property
+    def _samples(self) -> Samples:
+        return self._buffer[: self._num_samples]
+
+    def _append(self, samples: Samples) -> None:
+        size = self._num_samples + len(samples)
+        if size > len(self._buffer):
+            grown = np.empty(max(size, 2 * len(self._buffer)), np.float32)
+            grown[: self._num_samples] = self._samples
+            self._buffer = grown
+        self._buffer[self._num_samples : size] = samples
+        self._num_samples = size
+
     def add(self, chunk: AudioChunk) -> None:
-        self._samples = np.concatenate((self._samples, chunk.samples))
+        self._append(chunk.samples)
         self._search(chunk.is_last)
         self._words = None if chunk.words is None or self._words is None else [
             *self._words, *chunk.words

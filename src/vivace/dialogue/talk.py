@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vivace.audio.clip import Audio
 from vivace.audio.trim import sound_span
 from vivace.audio.writer import write_audio
+from vivace.dialogue.names import FreeNames
 from vivace.dialogue.script import Line
 from vivace.errors import RequestError
 from vivace.speech import Usage, Word, shown
@@ -91,12 +92,10 @@ class Dialogue(Audio):
     @property
     def tracks(self) -> dict[str, Samples]:
         """Of each speaker, as long as the whole: silence while others speak."""
-        return {
-            speaker: _lay(
-                [line for line in self.lines if line.speaker == speaker], len(self.samples)
-            )
-            for speaker in self.speakers
-        }
+        own: dict[str, list[SpokenLine]] = {}
+        for line in self.lines:
+            own.setdefault(line.speaker, []).append(line)
+        return {speaker: _lay(lines, len(self.samples)) for speaker, lines in own.items()}
 
     def save_tracks(self, path: str | Path, *, overwrite: bool = False) -> list[Path]:
         """Write a file for each speaker: talk-Anna.wav and talk-Ben.wav for talk.wav.
@@ -111,14 +110,9 @@ class Dialogue(Audio):
 
 def track_paths(path: str | Path, speakers: Iterable[str]) -> list[Path]:
     """A file's name for each speaker; what a name cannot have becomes _."""
-    paths: dict[str, Path] = {}
-    for speaker in speakers:
-        stem = f"{Path(path).stem}-{_NOT_IN_NAMES.sub('_', speaker)[:80]}"
-        number, name = 2, stem
-        while name.casefold() in paths:
-            number, name = number + 1, f"{stem}-{number}"
-        paths[name.casefold()] = Path(path).with_name(name + Path(path).suffix)
-    return list(paths.values())
+    names = FreeNames(fold=str.casefold)
+    stems = (f"{Path(path).stem}-{_NOT_IN_NAMES.sub('_', speaker)[:80]}" for speaker in speakers)
+    return [Path(path).with_name(names.take(stem) + Path(path).suffix) for stem in stems]
 
 
 def arrange(

@@ -123,7 +123,7 @@ def test_tokenizer_of_the_embedded_voice_gets_single_spaces_only(
 ) -> None:
     said = stop_after(embedded, monkeypatch, 3, once_text_is_in=True)
     text = f"The list{gap}three apples{gap}and\u00a0two pears.{gap}"
-    embedded.speak(text if live is None else iter(text), live=live, split=split)
+    embedded.speak(text if live is None else iter(text), live=live, split=split, guard=False)
     texts = said.texts(embedded)
     assert not any(re.search(r"[^\S ]|  |\A\s|\s\Z", one) for one in texts)
     words = re.findall(r"\w+", " ".join(texts))
@@ -148,3 +148,9 @@ def test_released_checkpoint_gets_lines_as_written_and_paragraphs_one_by_one(
         tts.speak(text)
         tts.speak(text, split=False)
         assert said.texts(tts) == ["One line\nand two.", "Three.", text]
+
+
+@pytest.mark.parametrize("voice", ["heart", "michael"])
+def test_word_after_an_ellipsis_is_spoken(embedded: TTS, voice: str) -> None:
+    for seed in range(2):
+        assert embedded.speak("Wait… what?", seed=seed, voice=voice).duration_s > 0.8

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vivace.script.script import plan_utterances
-from vivace.text.breaks import BreakReader, PlainSpaces, plain_spaces, read_breaks
+from vivace.text.breaks import BreakReader, read_breaks
 from vivace.text.cutter import Cut
 from vivace.text.events import Event, EventReader
 from vivace.text.markup import Pause, ScriptOptions
+from vivace.text.plain import PlainText, plain_text
 from vivace.text.trace import Trace
 
 PLAIN = ScriptOptions(
@@ -99,7 +100,7 @@ def test_sign_that_has_a_name_is_kept(text: str) -> None:
 
 
 def test_tab_between_words_separates_cells() -> None:
-    assert plain_spaces(read_breaks("Ann\t3\n\tBob\t4")) == "Ann, 3. Bob, 4"
+    assert plain_text(read_breaks("Ann\t3\n\tBob\t4")) == "Ann, 3. Bob, 4"
 
 
 def test_white_space_of_every_kind_becomes_one_space() -> None:
@@ -108,9 +109,9 @@ def test_white_space_of_every_kind_becomes_one_space() -> None:
     assert read_breaks("One" + " " * 40 + "two") == "One\n\ntwo"
 
 
-def test_plain_spaces_ends_an_item_without_punctuation_with_a_full_stop() -> None:
-    assert plain_spaces("A list\n\nmilk,\n\neggs!\n\n\nEnd") == "A list. milk, eggs! End"
-    assert plain_spaces(" \n\nOne\n\n") == "One"
+def test_plain_text_ends_an_item_without_punctuation_with_a_full_stop() -> None:
+    assert plain_text("A list\n\nmilk,\n\neggs!\n\n\nEnd") == "A list. milk, eggs! End"
+    assert plain_text(" \n\nOne\n\n") == "One"
 
 
 ALPHABET = "aB3.,:- \n\r\t\u2028\u00a0*#("
@@ -124,16 +125,19 @@ def cut(text: str, places: list[int]) -> list[str]:
 @given(st.text(ALPHABET, max_size=80), st.lists(st.integers(0, 999), max_size=12))
 @settings(deadline=None, max_examples=300)
 def test_breaks_do_not_depend_on_the_pieces(text: str, places: list[int]) -> None:
-    reader, spaces = BreakReader(), PlainSpaces()
-    parts = [*map(reader.feed, cut(text, places)), reader.finish()]
-    assert "".join(parts) == read_breaks(text)
-    assert "".join(map(spaces.feed, cut(text, places))) == plain_spaces(text)
+    for reader, whole in (
+        (BreakReader(), read_breaks(text)),
+        (PlainText(), plain_text(text)),
+        (PlainText(has_ellipsis=False), plain_text(text, has_ellipsis=False)),
+    ):
+        parts = [*map(reader.feed, cut(text, places)), reader.finish()]
+        assert "".join(parts) == whole
 
 
 @given(st.text(ALPHABET, max_size=80))
 @settings(deadline=None, max_examples=300)
 def test_no_letter_or_digit_is_lost_and_only_single_spaces_are_left(text: str) -> None:
-    plain = plain_spaces(read_breaks(text))
+    plain = plain_text(read_breaks(text))
     assert re.findall(r"\w", plain) == re.findall(r"\w", text)
     assert not re.search(r"[^\S ]|  |\A | \Z", plain)
 

@@ -393,5 +393,7 @@ def test_deeply_nested_lexicon_is_refused_with_a_lexicon_error(tmp_path: Path) -
         with pytest.raises(LexiconError, match="a deeply nested dict"):
             Lexicon.load(path)
     path.write_text(f"a = {'[' * 3000}{']' * 3000}")
-    with pytest.raises(LexiconError, match="words.toml, line 1: not valid TOML: nested too deeply"):
+    with pytest.raises(
+        LexiconError, match=r"words\.toml, line 1: not valid TOML: nested too deeply"
+    ):
         Lexicon.load(path)

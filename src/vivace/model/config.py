@@ -118,6 +118,9 @@ class ReadingConfig:
     normalize: bool = False  # English numbers, dates, capitals and signs as words
     strip_end: bool = False  # white space at the end of an utterance is left out
     plain_breaks: bool = False  # line breaks end utterances; the tokenizer gets single spaces only
+    plain_ellipsis: bool = False  # an ellipsis is read as a comma or a full stop
+    end_stop: bool = False  # an utterance without punctuation at its end gets a full stop
+    min_utterance_chars: int = 0  # a shorter utterance is not extended by the next sentence
     max_utterance_chars: int = 300
     seam_s: float = 0.15  # silence added between utterances
     paragraph_s: float = 0.5  # silence added between paragraphs
@@ -130,6 +133,11 @@ class ReadingConfig:
                 raise CheckpointError(
                     f"{name} must be above 0 and at most 10 s, not {getattr(self, name)}"
                 )
+        if not 0 <= self.min_utterance_chars <= self.max_utterance_chars:
+            raise CheckpointError(
+                f"min_utterance_chars must be 0 to {self.max_utterance_chars}, "
+                f"not {self.min_utterance_chars}"
+            )
         if not 0 <= self.silence_rms <= 0.01:
             raise CheckpointError(f"silence_rms must be 0 to 0.01, not {self.silence_rms}")
         if self.live not in LIVE_MODES:

@@ -95,11 +95,14 @@ class PromptWriter:
         reading = self._config.reading_config
         return ScriptOptions(
             max_chars=reading.max_utterance_chars if request.split else None,
+            min_chars=reading.min_utterance_chars if request.breaks else 0,
             clean=request.clean,
             keep_emoji=request.keep_emoji,
             normalize=self._normalizes(request),
             strip_end=reading.strip_end,
             plain_breaks=request.breaks and reading.plain_breaks,
+            plain_ellipsis=request.breaks and reading.plain_ellipsis,
+            end_stop=request.breaks and reading.end_stop,
             lexicon=tuple(
                 trie
                 for lexicon in request.lexicons

@@ -12,12 +12,13 @@ from typing import Protocol
 from vivace.errors import TextError, TextTooLongError
 from vivace.script.prompts import MAX_TEXT_CHARS, PromptWriter
 from vivace.script.request import Request
-from vivace.text.breaks import BlockEnd, find_blocks, plain_spaces, read_breaks
+from vivace.text.breaks import BlockEnd, find_blocks, read_breaks
 from vivace.text.cutter import Cut
 from vivace.text.emoji import drop_emoji
 from vivace.text.letters import is_speakable
 from vivace.text.markup import Pause, ScriptOptions, clean_text, item_end, parse_pauses
 from vivace.text.normalize import normalize_text
+from vivace.text.plain import plain_text
 from vivace.text.respell import respell
 from vivace.text.split import goes_on, split_sentences
 from vivace.text.tidy import tidy_text
@@ -151,13 +152,15 @@ def plan_utterances(
             part = normalize_text(part, trace)
         elif trace is not None:
             trace.say(part, part)
-        for cut, utterance in _utterances(part, options):
+        found = [*_utterances(part, options)]
+        cuts_after = [*(cut for cut, _ in found[1:]), Cut()]
+        for (cut, utterance), cut_after in zip(found, cuts_after, strict=True):
             if not is_speakable(utterance, with_emoji=options.keep_emoji):
                 plan.append(Pause(SILENT_S))
                 continue
             if plan and isinstance(plan[-1], str):
                 plan.append(seam(options, cut))
-            plan.append(_finish_utterance(utterance, options))
+            plan.append(_finish_utterance(utterance, options, is_inside=cut_after.is_inside))
     return plan
 
 
@@ -165,9 +168,14 @@ def _clean(text: str, options: ScriptOptions) -> str:
     return clean_text(text, item_end=item_end(options)) if options.clean else text
 
 
-def _finish_utterance(text: str, options: ScriptOptions) -> str:
+def _finish_utterance(text: str, options: ScriptOptions, *, is_inside: bool) -> str:
     if options.plain_breaks:
-        return plain_spaces(text)
+        return plain_text(
+            text,
+            has_ellipsis=not options.plain_ellipsis,
+            end_stop=options.end_stop,
+            is_inside=is_inside,
+        )
     return text.rstrip() if options.strip_end else text
 
 
@@ -180,31 +188,35 @@ def seam(options: ScriptOptions, cut: Cut) -> Pause:
 
 def _utterances(text: str, options: ScriptOptions) -> Iterator[tuple[Cut, str]]:
     """Parts of the text that are not blank, each with the cut before it."""
-    is_long = options.max_chars is not None and len(text) > options.max_chars
+    if options.max_chars is None:
+        if text.strip():
+            yield Cut(), text
+        return
     blocks: Iterable[tuple[int, int, BlockEnd | None]] = [(0, len(text), None)]
     if options.paragraph_s is not None:
         blocks = find_blocks(text, has_marks=options.plain_breaks)
-    cut, num_found = Cut(), 0
+    cut, is_first = Cut(), len(text) > options.max_chars
     for start, end, kind in blocks:
-        block = text[start:end]
-        max_chars = options.max_chars or len(block)
-        for inner, utterance in _cut_block(block, max_chars, is_first=is_long and not num_found):
+        for inner, utterance in _cut_block(text[start:end], options, is_first=is_first):
             yield inner or cut, utterance
-            num_found += 1
+            is_first = False
         cut = Cut(is_paragraph=kind == "paragraph")
 
 
-def _cut_block(text: str, max_chars: int, *, is_first: bool) -> Iterator[tuple[Cut | None, str]]:
+def _cut_block(
+    text: str, options: ScriptOptions, *, is_first: bool
+) -> Iterator[tuple[Cut | None, str]]:
     """A block in parts of up to `max_chars`; of the first block, the first part is a sentence."""
-    if len(text) <= max_chars and not is_first:
+    max_chars = options.max_chars or len(text)
+    if len(text) <= max_chars and not is_first and not options.min_chars:
         if text.strip():
             yield None, text
         return
     last = start = end = 0  # end of the last utterance; start and end of the one at hand
     num_sentences = 0
     for begin, stop in _sentence_spans(text, max_chars):
-        is_alone = is_first and num_sentences == 1
-        if is_alone or (num_sentences and stop - start > max_chars):
+        is_alone = (is_first and num_sentences == 1) or end - start < options.min_chars
+        if num_sentences and (is_alone or stop - start > max_chars):
             yield _cut_before(text, last, start), text[start:end]
             last, start = end, begin
         elif not num_sentences:

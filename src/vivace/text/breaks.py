@@ -5,8 +5,8 @@ from its tokenizer:
 
 1. `BreakReader` reads the written text and replaces each run of white space by one of four marks:
    `WRAP`, `CELL`, `ITEM` and `PARAGRAPH`. List marks and rules at the start of a line are dropped.
-2. `PlainSpaces` runs after normalization, inside one utterance, and replaces the marks by a space,
-   a comma or a full stop.
+2. `vivace.text.plain` runs after normalization, inside one utterance, and replaces the marks by a
+   space, a comma or a full stop.
 
 Both steps give the same result for a text in pieces of any size.
 """
@@ -216,49 +216,6 @@ def read_breaks(text: str) -> str:
     """A whole text with marks for its white space."""
     reader = BreakReader()
     return reader.feed(text) + reader.finish()
-
-
-class PlainSpaces:
-    """Replaces the marks inside one utterance: only single spaces are left between words.
-
-    A full stop ends an item or a paragraph that has no punctuation of its own.
-    """
-
-    def __init__(self) -> None:
-        self._gap = self._last = ""
-
-    def feed(self, piece: str) -> str:
-        """The text without its last white space, which later text may extend."""
-        out: list[str] = []
-        place = 0
-        for spaces in _SPACES.finditer(piece):
-            self._pass(piece[place : spaces.start()], out)
-            self._gap += spaces[0]
-            place = spaces.end()
-        self._pass(piece[place:], out)
-        return "".join(out)
-
-    def finish(self) -> None:
-        """The utterance ends; white space at its end is dropped."""
-        self._gap = self._last = ""
-
-    def _pass(self, words: str, out: list[str]) -> None:
-        if not words:
-            return
-        if self._gap and self._last:
-            out.append(self._sign() + " ")
-        out.append(words)
-        self._gap, self._last = "", words[-1]
-
-    def _sign(self) -> str:
-        if "\n" in self._gap:
-            return "." if self._last.isalnum() or self._last in _CLOSERS else ""
-        return "," if CELL in self._gap and self._last.isalnum() else ""
-
-
-def plain_spaces(text: str) -> str:
-    """One whole utterance."""
-    return PlainSpaces().feed(text)
 
 
 def block_end(spaces: str, *, has_marks: bool) -> BlockEnd | None:

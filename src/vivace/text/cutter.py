@@ -93,7 +93,8 @@ class SentenceCutter:
         return self._give(self._splitter.feed(piece))
 
     def finish(self) -> list[str | Cut]:
-        return self._give(self._splitter.finish())
+        events = self._give(self._splitter.finish())
+        return [*events[:-1], Cut()] if events else []
 
     def _give(self, sentences: list[str]) -> list[str | Cut]:
         events: list[str | Cut] = []

@@ -7,12 +7,13 @@ of the lexicon, a number, or a full stop that may end an utterance.
 from __future__ import annotations
 
 from vivace.errors import RequestError
-from vivace.text.breaks import BreakReader, PlainSpaces
+from vivace.text.breaks import BreakReader
 from vivace.text.cutter import BlockCutter, Cut
 from vivace.text.emoji import EmojiDropper
 from vivace.text.live_clean import LiveCleaner
 from vivace.text.markup import OPEN_MARK, Pause, ScriptOptions, item_end, parse_pauses
 from vivace.text.normalize import open_normalizer
+from vivace.text.plain import PlainText
 from vivace.text.respell import Respeller
 from vivace.text.split import ends_sentence
 from vivace.text.tidy import Tidier
@@ -85,7 +86,8 @@ class _Reader:
         self._respeller = Respeller(options.lexicon, is_english=english, trace=trace)
         self._normalizer = open_normalizer(trace) if english else None
         self._breaks = BreakReader() if options.plain_breaks else None
-        self._spaces = PlainSpaces() if options.plain_breaks else None
+        plain = PlainText(has_ellipsis=not options.plain_ellipsis, end_stop=options.end_stop)
+        self._plain = plain if options.plain_breaks else None
         self._cutter = BlockCutter(options)
         self._trace = trace
         if trace is not None:
@@ -102,19 +104,20 @@ class _Reader:
         rest = self._say(self._respeller.feed(rest) + self._respeller.finish())
         if self._normalizer:
             rest += self._normalizer.finish()
-        return self._make_plain(self._cutter.feed(rest) + self._cutter.finish())
+        events = self._make_plain(self._cutter.feed(rest) + self._cutter.finish())
+        rest = self._plain.finish() if self._plain else ""
+        return [*events, rest] if rest else events
 
     def _make_plain(self, events: list[str | Cut]) -> list[str | Cut]:
-        if self._spaces is None:
+        if self._plain is None:
             return events
         plain: list[str | Cut] = []
         for event in events:
             if isinstance(event, Cut):
-                self._spaces.finish()
-                plain.append(event)
-            elif text := self._spaces.feed(event):
-                plain.append(text)
-        return plain
+                plain += [self._plain.finish(is_inside=event.is_inside), event]
+            else:
+                plain.append(self._plain.feed(event))
+        return [event for event in plain if event != ""]
 
     def _say(self, text: str) -> str:
         if self._normalizer:

@@ -47,11 +47,14 @@ class ScriptOptions:
     """How a text is prepared for speaking."""
 
     max_chars: int | None = 300  # of an utterance; None leaves a text whole
+    min_chars: int = 0  # a shorter utterance is not extended by the next sentence
     clean: bool = False  # markdown and links out
     keep_emoji: bool = False
     normalize: bool = False  # English numbers, dates, capitals and signs as words
     strip_end: bool = False  # white space at the end of an utterance is left out
     plain_breaks: bool = False  # line breaks end utterances, and only single spaces are left
+    plain_ellipsis: bool = False  # an ellipsis is a comma or a full stop
+    end_stop: bool = False  # an utterance without punctuation at its end gets a full stop
     lexicon: tuple[Trie, ...] = ()  # words that are read otherwise; the first has precedence
     seam_s: float = 0.15  # silence added between utterances
     paragraph_s: float | None = None  # silence between paragraphs; None: they do not end utterances

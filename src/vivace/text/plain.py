@@ -1,0 +1,92 @@
+"""The text of one utterance for checkpoints that want it plain: single spaces, no ellipsis.
+
+Runs after normalization. It replaces the marks of `vivace.text.breaks` by a space, a comma or a
+full stop, and an ellipsis by a comma or a full stop. The result does not depend on the pieces.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vivace.text.breaks import CELL
+
+_CLOSERS = "\"'”’»)]}"
+_RUN = re.compile(rf"[\s.…{re.escape(_CLOSERS)}]+")
+_ELLIPSIS = re.compile(r"\s*(?:\.(?:\s?\.)+|\.*…[.…]*)")
+_SPACES = re.compile(r"\s+")
+_TAIL = 8  # characters of the text before a place that are looked at
+
+
+class PlainText:
+    """One utterance after the other, each fed in pieces and finished."""
+
+    def __init__(self, *, has_ellipsis: bool = True, end_stop: bool = False) -> None:
+        """`has_ellipsis`: leave an ellipsis as it is. `end_stop`: end with punctuation."""
+        self._has_ellipsis, self._end_stop = has_ellipsis, end_stop
+        self._held = self._before = ""
+
+    def feed(self, piece: str) -> str:
+        """The text that has become certain: all but white space and stops at its end."""
+        return self._read(self._held + piece, is_final=False)
+
+    def finish(self, *, is_inside: bool = False) -> str:
+        """The rest; the next piece begins another utterance. `is_inside`: of the same sentence."""
+        rest = self._read(self._held, is_final=True)
+        if self._end_stop and not is_inside and _is_open(self._before):
+            rest += "."
+        self._before = ""
+        return rest
+
+    def _read(self, text: str, *, is_final: bool) -> str:
+        out: list[str] = []
+        place, self._held = 0, ""
+        for run in _RUN.finditer(text):
+            self._give(text[place : run.start()], out)
+            place = run.end()
+            following = text[place : place + 1]
+            if not following and not is_final:
+                self._held = run[0]
+                break
+            self._give(self._render(run[0], following), out)
+        self._give(text[place:], out)
+        return "".join(out)
+
+    def _give(self, text: str, out: list[str]) -> None:
+        self._before = (self._before + text)[-_TAIL:]
+        out.append(text)
+
+    def _render(self, run: str, following: str) -> str:
+        if not self._has_ellipsis:
+            run = _ELLIPSIS.sub(lambda dots: self._stop(dots, following), run, count=1)
+        return _SPACES.sub(lambda spaces: self._gap(spaces, following), run)
+
+    def _stop(self, dots: re.Match[str], following: str) -> str:
+        """What an ellipsis is read as; nothing at the start, and before other punctuation."""
+        if not (self._before + dots.string[: dots.start()]).strip():
+            return ""
+        if following in tuple("?!,;:"):
+            return ""
+        is_end = not following.islower() or "\n" in dots.string
+        is_glued = following.isalnum() and dots.end() == len(dots.string)
+        return ("." if is_end else ",") + " " * is_glued
+
+    def _gap(self, spaces: re.Match[str], following: str) -> str:
+        before = self._before + spaces.string[: spaces.start()]
+        is_last = not following and not spaces.string[spaces.end() :].strip()
+        if not before.strip() or is_last:
+            return ""
+        sign = "." if "\n" in spaces[0] else "," if CELL in spaces[0] else ""
+        return f"{sign * _is_open(before)} "
+
+
+def _is_open(text: str) -> bool:
+    """Whether a text ends with a word and no punctuation."""
+    return text.rstrip(_CLOSERS)[-1:].isalnum()
+
+
+def plain_text(
+    text: str, *, has_ellipsis: bool = True, end_stop: bool = False, is_inside: bool = False
+) -> str:
+    """One whole utterance."""
+    plain = PlainText(has_ellipsis=has_ellipsis, end_stop=end_stop)
+    return plain.feed(text) + plain.finish(is_inside=is_inside)

@@ -1,0 +1,96 @@
+"""Plain utterances: an ellipsis is a comma or a full stop, and short sentences stand alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from vivace.script.script import plan_utterances
+from vivace.text.cutter import Cut
+from vivace.text.events import EventReader
+from vivace.text.markup import Pause, ScriptOptions
+from vivace.text.plain import plain_text
+from vivace.text.trace import Trace
+
+PLAIN = ScriptOptions(
+    max_chars=120, min_chars=8, plain_breaks=True, plain_ellipsis=True, seam_s=0.5, paragraph_s=0.9
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Wait... what?", "Wait, what?"),
+        ("Wait… what?", "Wait, what?"),
+        ("Wait.. what?", "Wait, what?"),
+        ("Wait . . . what?", "Wait, what?"),
+        ("Wait...what?", "Wait, what?"),
+        ("I waited a while… Then I left.", "I waited a while. Then I left."),
+        ("“Wait…” he said.", "“Wait,” he said."),
+        ("I do not know…", "I do not know."),
+        ("...and so on", "and so on"),
+        ("Really…?", "Really?"),
+        ("Dr. Wu paid 3.50 (in coins).", "Dr. Wu paid 3.50 (in coins)."),
+    ],
+)
+def test_ellipsis_becomes_a_comma_before_a_small_letter_and_else_a_full_stop(
+    text: str, said: str
+) -> None:
+    assert plain_text(text, has_ellipsis=False) == said
+    assert plan_utterances(text, PLAIN) == [said]
+
+
+def test_ellipsis_stays_where_the_checkpoint_does_not_ask_for_it() -> None:
+    text = "Wait… what?"
+    assert plain_text(text) == text
+    assert plan_utterances(text, replace(PLAIN, plain_ellipsis=False)) == [text]
+
+
+def test_sentence_below_the_shortest_length_is_an_utterance_of_its_own() -> None:
+    seam = Pause(0.5)
+    assert plan_utterances("Well. Maybe.", PLAIN) == ["Well.", seam, "Maybe."]
+    assert plan_utterances("Well now. Maybe.", PLAIN) == ["Well now. Maybe."]  # 9 characters
+    assert plan_utterances("Well no. Maybe.", PLAIN) == ["Well no. Maybe."]  # 8 characters
+    assert plan_utterances("Well n. Maybe.", PLAIN) == ["Well n.", seam, "Maybe."]
+    assert plan_utterances("It was late. No. We left.", PLAIN) == ["It was late. No. We left."]
+    assert plan_utterances("Well. Maybe.", replace(PLAIN, min_chars=0)) == ["Well. Maybe."]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("You", "You."),
+        ("You!", "You!"),
+        ("He said “no”", "He said “no”."),
+        ("one, two,", "one, two,"),
+        ("I am here ", "I am here."),
+    ],
+)
+def test_utterance_that_ends_with_a_word_gets_a_full_stop(text: str, said: str) -> None:
+    assert plan_utterances(text, replace(PLAIN, end_stop=True)) == [said]
+    assert plan_utterances(text, PLAIN) == [text.strip()]
+
+
+def test_utterance_that_ends_inside_a_sentence_gets_no_full_stop() -> None:
+    words = "word " * 12
+    options = replace(PLAIN, end_stop=True, max_chars=30)
+    said = [part for part in plan_utterances(words, options) if isinstance(part, str)]
+    assert "".join(said).count(".") == 1
+    assert said[-1].endswith("word.")
+    reader = EventReader(replace(options, by_sentence=True))
+    events = [*reader.feed(words), *reader.finish()]
+    assert "".join("|" if isinstance(one, Cut) else str(one) for one in events) == (
+        "|".join([*said, ""])
+    )
+
+
+def test_words_keep_their_places_where_an_ellipsis_was_replaced() -> None:
+    text = "Wait… what? Oh… no"
+    trace = Trace()
+    trace.give(text)
+    [said] = plan_utterances(text, replace(PLAIN, min_chars=0), trace)
+    assert isinstance(said, str)
+    owners = dict.fromkeys(owner for owner in trace.match(said, is_start=True) if owner >= 0)
+    words = [trace.word(number) for number in owners]
+    assert [text[word.start : word.end] for word in words] == ["Wait…", "what?", "Oh…", "no"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vivace._version import __version__
+from vivace.speech import Usage
 
 FIRST_AUDIO_BOUNDS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 REQUEST_BOUNDS_S = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -26,6 +27,8 @@ COUNTERS = {
     "stream_failures_total": "Streams that failed, by the status and code of their error.",
     "streams_total": "Streams spoken to their end.",
     "audio_seconds_total": "Seconds of audio made.",
+    "words_missing_total": "Words that were not spoken, also not after a retry.",
+    "utterance_retries_total": "Parts of utterances that were spoken wrongly and then again.",
     "turns_total": "Turns of the engine.",
     "frames_total": "Frames of 80 ms that were asked of the backend.",
     "rebuilds_total": "Models loaded again after a failure.",
@@ -128,6 +131,10 @@ class Metrics:
 
     def count_audio(self, model: str, seconds: float) -> None:
         self._count("audio_seconds_total", seconds, model=model)
+
+    def count_completeness(self, model: str, usage: Usage) -> None:
+        self._count("words_missing_total", len(usage.missing_words), model=model)
+        self._count("utterance_retries_total", usage.retries, model=model)
 
     def count_rebuild(self, model: str) -> None:
         self._count("rebuilds_total", model=model)

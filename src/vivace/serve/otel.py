@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from vivace._version import __version__
 from vivace.errors import RequestError
 from vivace.serve.metrics import Turn
+from vivace.speech import Usage
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -118,6 +119,7 @@ class SpeechTrace:
         self.first_audio_s: float | None = None
         self.audio_s = 0.0
         self.finish_reason: str | None = None
+        self.usage: Usage | None = None  # of a speech that is over
 
     def note(self, turn: Turn) -> None:
         """Called by the engine's thread."""
@@ -134,6 +136,10 @@ class SpeechTrace:
             "vivace.first_audio_seconds": self.first_audio_s,
             "vivace.finish_reason": self.finish_reason,
         }
+        if (usage := self.usage) is not None and usage.completeness is not None:
+            known["vivace.completeness"] = usage.completeness
+            known["vivace.words_missing"] = len(usage.missing_words)
+            known["vivace.retries"] = usage.retries
         self._span.set_attributes({name: v for name, v in known.items() if v is not None})
         inside = set_span_in_context(self._span)
         if self._turns:

@@ -30,13 +30,15 @@ from vivace.serve.errors import RefusedError, describe
 from vivace.serve.model import Model
 from vivace.serve.request import SpeechRequest
 from vivace.serve.schema import SPEECH_FORMATS, audio_response, request_body
-from vivace.speech import Word
+from vivace.speech import Usage, Word
 from vivace.voices.voice import Voice
 
 log = logging.getLogger(__name__)
 
 UNBUFFERED = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # by proxies
 IGNORED = "x-vivace-ignored"  # names fields that the model cannot follow
+COMPLETENESS = "x-vivace-completeness"  # of speech that is sent whole: share of words spoken
+MISSING_WORDS = "x-vivace-missing-words"  # their number
 EVENTS = {
     "schema": {
         "type": "string",
@@ -161,6 +163,7 @@ class Ending:
     reason: str | None = None
     words: tuple[Word, ...] | None = ()  # None: there are no timings
     audio_s: float = 0.0
+    usage: Usage | None = None
 
     def count(self, chunk: AudioChunk) -> None:
         self.num_frames += len(chunk.codes)
@@ -168,6 +171,28 @@ class Ending:
         none = self.words is None or chunk.words is None
         self.words = None if none else (*(self.words or ()), *(chunk.words or ()))
         self.reason = chunk.finish_reason or self.reason
+        self.usage = chunk.usage or self.usage
+
+    @property
+    def completeness(self) -> dict[str, Any]:
+        """Fields that say whether every word was spoken; none where that is not known."""
+        usage = self.usage
+        if usage is None or usage.completeness is None:
+            return {}
+        return {
+            "completeness": round(usage.completeness, 4),
+            "missing_words": list(usage.missing_words),
+            "retries": usage.retries,
+        }
+
+    @property
+    def completeness_headers(self) -> dict[str, str]:
+        if not (fields := self.completeness):
+            return {}
+        return {
+            COMPLETENESS: f"{fields['completeness']:g}",
+            MISSING_WORDS: str(len(fields["missing_words"])),
+        }
 
     @property
     def is_complete(self) -> bool:
@@ -259,7 +284,7 @@ class SpeechAnswer:
         if not self._is_sse:
             return b""
         num_tokens = await asyncio.to_thread(self._count_tokens)  # of perhaps a whole chapter
-        return sse.done(num_tokens, ending.num_frames, ending.reason)
+        return sse.done(num_tokens, ending.num_frames, ending.reason, ending.completeness)
 
     # -- whole -----------------------------------------------------------------------------------
 
@@ -270,7 +295,8 @@ class SpeechAnswer:
         if self._has_word_events:
             content += sse.words(ending.words)
         content += await self._done(ending)
-        await outlet.start({**self._fields, "content-length": str(len(content))})
+        length = {"content-length": str(len(content))}
+        await outlet.start({**self._fields, **ending.completeness_headers, **length})
         await outlet.end(content)
 
     async def _collect(self) -> tuple[list[NDArray[np.float32]], Ending]:

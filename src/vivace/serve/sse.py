@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vivace.serve.errors import Failure
@@ -36,12 +36,18 @@ def as_json(word: Word) -> dict[str, Any]:
     }
 
 
-def done(num_text_tokens: int, num_frames: int, finish_reason: str | None) -> bytes:
+def done(
+    num_text_tokens: int,
+    num_frames: int,
+    finish_reason: str | None,
+    completeness: Mapping[str, Any] | None = None,
+) -> bytes:
     """The end of a speech that is complete; a frame counts as one output token."""
     usage = {
         "input_tokens": num_text_tokens,
         "output_tokens": num_frames,
         "total_tokens": num_text_tokens + num_frames,
+        **(completeness or {}),
     }
     return event("speech.audio.done", usage=usage, finish_reason=finish_reason)
 

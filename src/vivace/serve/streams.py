@@ -10,6 +10,7 @@ Leaving the block, however it is left, closes the stream and frees its slot.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
@@ -22,11 +23,14 @@ from vivace.errors import BackendError, EngineError, NumericError, QueueFullErro
 from vivace.serve.admission import Admission, Place
 from vivace.serve.deaths import digest_of
 from vivace.serve.errors import ENGINE_FAILURES, RefusedError, describe
+from vivace.serve.logs import FIELDS
 from vivace.serve.metrics import Metrics
 from vivace.serve.model import Model
 from vivace.serve.models import Models
 from vivace.serve.otel import SpeechTrace, Traces
-from vivace.speech import LiveMode
+from vivace.speech import LiveMode, Usage
+
+log = logging.getLogger(__name__)
 
 DRAINING_RETRY_S = 5.0
 
@@ -148,11 +152,32 @@ class Streams:
                 self._metrics.observe_first_audio(model.name, first_s)
             seconds = len(chunk.samples) / chunk.sample_rate
             self._metrics.count_audio(model.name, seconds)
+            if chunk.usage is not None:
+                self._note_completeness(model.name, chunk.usage)
             if trace is not None:
                 trace.first_audio_s, trace.finish_reason = first_s, chunk.finish_reason
                 trace.audio_s += seconds
+                trace.usage = chunk.usage
             yield chunk
         self._metrics.count_stream(model.name)
+
+    def _note_completeness(self, model: str, usage: Usage) -> None:
+        self._metrics.count_completeness(model, usage)
+        if num_missing := len(usage.missing_words):
+            log.warning(
+                "%s: %d of %d words were not spoken",
+                model,
+                num_missing,
+                usage.num_words,
+                extra={
+                    FIELDS: {
+                        "model": model,
+                        "words_missing": num_missing,
+                        "words": usage.num_words,
+                        "retries": usage.retries,
+                    }
+                },
+            )
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more streams; whether those that run were over within `timeout_s`."""

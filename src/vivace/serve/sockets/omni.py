@@ -220,7 +220,8 @@ class OmniSession(Session):
                 ]
             )
             await self._send_chunk(utterance, b"", words)
-        await self.send(self._done(utterance, error=False, finish_reason=ending.reason))
+        facts = {"finish_reason": ending.reason, **ending.completeness}
+        await self.send(self._done(utterance, error=False, **facts))
 
     async def _send_words(self, utterance: Utterance, words: Sequence[Word] | None) -> None:
         """Those that the client was not told yet; null, once: the model gives no timings."""

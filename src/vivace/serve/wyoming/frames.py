@@ -26,6 +26,8 @@ async def read_event(reader: asyncio.StreamReader, first: bytes, max_data: int) 
     """The event that begins with the byte `first`; None where the client left inside it."""
     try:
         line = first + await reader.readuntil(b"\n") if first != b"\n" else first
+        if len(line) > MAX_HEADER_BYTES:
+            raise _line_too_long()
         header = parse_object(line)
         kind, data = header.get("type"), header.get("data") or {}
         if not isinstance(kind, str) or not 0 < len(kind) <= MAX_TYPE_CHARS:
@@ -44,11 +46,15 @@ async def read_event(reader: asyncio.StreamReader, first: bytes, max_data: int) 
     except asyncio.IncompleteReadError:
         return None
     except asyncio.LimitOverrunError as error:
-        raise RefusedError(
-            f"an event's first line has at most {MAX_HEADER_BYTES:,} bytes; send data behind it",
-            code="too_large",
-        ) from error
+        raise _line_too_long() from error
     return Event(kind, data)
+
+
+def _line_too_long() -> RefusedError:
+    return RefusedError(
+        f"an event's first line has at most {MAX_HEADER_BYTES:,} bytes; send data behind it",
+        code="too_large",
+    )
 
 
 def encode_event(event: Event) -> bytes:

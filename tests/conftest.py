@@ -174,24 +174,34 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(session_folder: Path) -> Path:
-    """Holds one folder per name of TINY_NAMES; made by the first worker that needs it."""
-    folder, is_made = session_folder / "tiny", session_folder / "tiny.made"
-    with open(session_folder / "tiny.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_made.exists():
-            script = load_script(ROOT / "scripts" / "make_tiny_checkpoints.py")
-            for name in TINY_NAMES:
-                script.make_checkpoint(folder / name)
-            is_made.touch()
-    return folder
-
-
-@pytest.fixture(scope="session")
 def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all workers of pytest-xdist share."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """A folder that `make` fills, called by the first worker that needs the folder."""
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = folder.with_suffix(".unfinished")
+            unfinished.mkdir(exist_ok=True)
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(session_folder: Path) -> Path:
+    """Holds one folder per name of TINY_NAMES."""
+    return make_once(session_folder / "tiny", make_tiny_checkpoints)
+
+
+def make_tiny_checkpoints(folder: Path) -> None:
+    script = load_script(ROOT / "scripts" / "make_tiny_checkpoints.py")
+    for name in TINY_NAMES:
+        script.make_checkpoint(folder / name)
 
 
 @pytest.fixture(scope="session")
@@ -248,10 +258,10 @@ def real_ranks() -> Ranks:
 
 
 @pytest.fixture(scope="session")
-def real_folder(tmp_path_factory: pytest.TempPathFactory, real_ranks: Ranks) -> Path:
+def real_folder(session_folder: Path, real_ranks: Ranks) -> Path:
     """A folder with the tokenizer files of the released checkpoints."""
     from real_vocabulary import write_tokenizer
 
-    folder = tmp_path_factory.mktemp("released")
-    write_tokenizer(folder, real_ranks)
-    return folder
+    return make_once(
+        session_folder / "released", lambda folder: write_tokenizer(folder, real_ranks)
+    )

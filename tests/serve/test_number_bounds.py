@@ -104,3 +104,70 @@ def test_number_beyond_its_bounds_is_refused_over_a_socket(server: Running, name
             error = talk.read()
             assert isinstance(error, dict)
             assert (error["type"], error.get("param")) == ("error", name), value
+
+
+# -- the numbers of other protocols --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_served"),
+    [
+        ({"voice_settings": {"speed": 0.25}}, True),
+        ({"voice_settings": {"speed": 4}}, True),
+        ({"voice_settings": {"speed": 0.24}}, False),
+        ({"voice_settings": {"speed": 4.01}}, False),
+        ({"voice_settings": {"speed": 1e-40}}, False),
+        ({"seed": 0}, True),
+        ({"seed": BOUNDS["seed"].high}, True),
+        ({"seed": -1}, False),
+        ({"seed": BOUNDS["seed"].high + 1}, False),
+    ],
+)
+def test_numbers_of_elevenlabs_have_the_same_bounds(
+    server: Running, client: httpx.Client, fields: dict[str, Any], is_served: bool
+) -> None:
+    path = "/v1/text-to-speech/alloy"
+    answer = client.post(path, json={"text": "Hello.", **fields})
+    assert answer.status_code == (200 if is_served else 400)
+    with talking(server, f"{path}/stream-input?output_format=pcm_24000") as talk:
+        talk.send(text=" ", **fields)
+        talk.send(text="Hello. ")
+        talk.send(text="")
+        messages, code = talk.until_closed()
+    assert code == (1000 if is_served else 1008)
+    assert any("audio" in message for message in messages if isinstance(message, dict)) == is_served
+
+
+@pytest.mark.parametrize("seed", ["-1", "9223372036854775808", "1" * 30, "0x1", "1.5", "²"])
+def test_seed_of_a_query_beyond_its_bounds_is_refused(client: httpx.Client, seed: str) -> None:
+    path = "/v1/text-to-speech/alloy"
+    answer = client.post(path, params={"seed": seed}, json={"text": "Hello."})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "seed"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_served"), [("1", True), ("3600", True), ("0", False), ("3601", False)]
+)
+def test_inactivity_timeout_at_its_bounds_is_taken_and_beyond_them_refused(
+    server: Running, seconds: str, is_served: bool
+) -> None:
+    query = f"output_format=pcm_24000&inactivity_timeout={seconds}"
+    with talking(server, f"/v1/text-to-speech/alloy/stream-input?{query}") as talk:
+        talk.send(text="Hello. ")
+        talk.send(text="")
+        assert talk.until_closed()[1] == (1000 if is_served else 1008)
+
+
+@pytest.mark.parametrize(
+    ("speed", "is_taken"), [(0.25, True), (4, True), (0.2, False), (4.1, False), (1e-40, False)]
+)
+def test_speed_of_a_realtime_session_has_the_same_bounds(
+    server: Running, speed: float, is_taken: bool
+) -> None:
+    with talking(server, "/v1/realtime") as talk:
+        talk.until("session.created")
+        talk.send("session.update", session={"audio": {"output": {"speed": speed}}})
+        answer = talk.read()
+    assert isinstance(answer, dict)
+    assert answer["type"] == ("session.updated" if is_taken else "error")

@@ -115,7 +115,6 @@ def check_serves(client: httpx.Client) -> None:
         ({"speaker_embedding": [0.1] * 10_000}, "speaker_embedding"),
         ({"speaker_embedding": ["x"]}, "speaker_embedding"),
         ({"speaker_embedding": [0.1, 0.2]}, "speaker_embedding"),
-        ({"speaker_embedding": [1e39] * 8}, "speaker_embedding"),
         ({"x_vector_only_mode": "yes"}, "x_vector_only_mode"),
     ],
 )  # fmt: skip

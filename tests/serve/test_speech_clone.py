@@ -17,6 +17,7 @@ from talking import talking
 from vivace import TTS
 from vivace.audio.clip import encode
 from vivace.serve.settings import ModelSpec, ServeSettings
+from vivace.voices.voice import MAX_SPEAKER_VALUE
 
 PATH = "/v1/audio/speech"
 RATE = 24_000
@@ -79,6 +80,17 @@ def test_another_vector_is_another_voice(client: httpx.Client) -> None:
     first = ask(client, speaker_embedding=[1.0] * 32).content
     assert first == ask(client, speaker_embedding=[1.0] * 32).content
     assert first != ask(client, speaker_embedding=[-1.0] * 32).content
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_speaker_embedding_at_its_bounds_is_spoken_and_beyond_them_400(
+    client: httpx.Client, sign: int
+) -> None:
+    assert ask(client, speaker_embedding=[sign * MAX_SPEAKER_VALUE] * 32).status_code == 200
+    for value in (MAX_SPEAKER_VALUE * 1.001, 3e38, 1e39, 1e300):
+        answer = ask(client, speaker_embedding=[0.0] * 31 + [sign * value])
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "speaker_embedding"
 
 
 def test_a_recording_is_cloned_once(

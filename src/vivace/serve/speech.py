@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vivace.audio.clip import AudioChunk
-from vivace.errors import AudioError, EngineError, RunawayError
+from vivace.errors import AudioError, EngineError, RequestError, RunawayError
 from vivace.serve import sse
 from vivace.serve.admission import SPEECH_PATH
 from vivace.serve.bodies import read_json
@@ -146,13 +146,19 @@ async def choose_options(
             raise RefusedError(str(error), param="ref_audio", code="invalid_audio") from error
         chosen: dict[str, Any] = {"voice": voice, "instruct": instructions}
     elif request.speaker_embedding:
-        speaker = np.asarray(request.speaker_embedding, np.float32)
-        chosen = {"voice": Voice(name="embedding", speaker=speaker), "instruct": instructions}
+        chosen = {"voice": read_embedding(request.speaker_embedding), "instruct": instructions}
     else:
         choose = partial(model.voices.choose, request.voice_name)
         found = await asyncio.to_thread(choose) if model.voices.is_on_disk else choose()
         chosen = found.options(instructions)
     return {**request.options(), **chosen}, ignored
+
+
+def read_embedding(values: Sequence[float]) -> Voice:
+    try:
+        return Voice(name="embedding", speaker=np.asarray(values, np.float64))
+    except RequestError as error:
+        raise RefusedError(f"speaker_embedding: {error}", param="speaker_embedding") from error
 
 
 @dataclass(slots=True)

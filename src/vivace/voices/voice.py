@@ -30,6 +30,7 @@ DEVICE_NAME = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")  # Windo
 MAX_FILE_BYTES = 2**20
 MAX_HEADER_BYTES = 2**16
 MAX_REF_TEXT = 4_000  # characters; thirty seconds of speech are a quarter of that
+MAX_SPEAKER_VALUE = 10_000.0  # far above any encoder's; far larger ones overflow in the model
 MAX_NOTE = 200  # characters of language and licence
 TEXT_FIELDS = ("name", "language", "ref_text", "source_sha256", "licence", "created", "family")
 
@@ -209,6 +210,11 @@ def _check_speaker(speaker: NDArray[Any]) -> NDArray[np.float32]:
         raise RequestError(f"speaker must be of shape [D], not {list(vector.shape)}")
     if not np.isfinite(vector).all():
         raise RequestError("speaker holds NaN or infinite values; clone the voice again")
+    if np.abs(vector).max() > MAX_SPEAKER_VALUE:
+        raise RequestError(
+            f"speaker must have values from -{MAX_SPEAKER_VALUE:g} to {MAX_SPEAKER_VALUE:g}; "
+            "clone the voice again"
+        )
     return vector
 
 

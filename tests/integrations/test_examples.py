@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 from scripted_tts import Plan
 from talking import wait_until
-from voices_at_hand import LIMIT_S, voice_at_hand
+from voices_at_hand import LIMIT_S, VoiceAtHand, voice_at_hand
 
 from conftest import ROOT, load_script
 from vivace import TTS
@@ -42,15 +44,136 @@ def test_a_callback_speaks_every_token_and_is_interrupted(tmp_path: Path) -> Non
         wait_until(lambda: at_hand.is_free, LIMIT_S)
 
 
-def test_langchain_calls_the_callback(tmp_path: Path) -> None:
-    models = pytest.importorskip("langchain_core.language_models.fake_chat_models")
+def num_samples(chunks: list[Any]) -> int:
+    return sum(len(chunk.samples) for chunk in chunks)
+
+
+@pytest.fixture
+def langchain_speaker(tmp_path: Path) -> Iterator[tuple[Any, list[Any], VoiceAtHand]]:
+    pytest.importorskip("langchain_core")
+    with voice_at_hand("in process", tmp_path) as at_hand:
+        chunks: list[Any] = []
+        yield example("callback").Speaker(at_hand.voice, chunks.append), chunks, at_hand
+
+
+Spoken = tuple[Any, list[Any], VoiceAtHand]
+
+
+def fake_model(content: Any) -> Any:
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage
+
+    return GenericFakeChatModel(messages=iter([AIMessage(content=content)]))
+
+
+def test_langchain_stream_is_spoken(langchain_speaker: Spoken) -> None:
+    speaker, chunks, _ = langchain_speaker
+    model = fake_model("Hello there, this is an agent.")
+    written = [part.content for part in model.stream("Hi", config={"callbacks": [speaker]})]
+    assert len(written) > 3
+    assert num_samples(chunks) == 25 * 1_920
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Hello there.",
+        [{"type": "text", "text": "Hello "}, {"type": "text", "text": "there."}],
+        ["Hello ", "there."],
+        [{"type": "tool_use", "name": "look", "input": {}}, {"type": "text", "text": "Hello."}],
+    ],
+)
+def test_langchain_invoke_is_spoken_whatever_the_content(
+    langchain_speaker: Spoken, content: Any
+) -> None:
+    speaker, chunks, _ = langchain_speaker
+    fake_model(content).invoke("Hi", config={"callbacks": [speaker]})
+    assert num_samples(chunks) == 25 * 1_920
+
+
+def test_langchain_invoke_without_text_is_silent(langchain_speaker: Spoken) -> None:
+    speaker, chunks, _ = langchain_speaker
+    content = [{"type": "tool_use", "name": "look", "input": {}}]
+    fake_model(content).invoke("Hi", config={"callbacks": [speaker]})
+    assert chunks == []
+
+
+def test_callback_takes_lists_of_blocks_as_tokens(tmp_path: Path) -> None:
+    module = example("callback")
+    blocks = [{"type": "text", "text": "Hello ", "index": 0}, {"type": "thinking", "text": "Hm"}]
+    assert module.text_of(blocks) == "Hello "
+    assert module.text_of(None) == module.text_of([]) == module.text_of([{"type": "text"}]) == ""
+    with voice_at_hand("in process", tmp_path) as at_hand:
+        chunks: list[Any] = []
+        speaker = module.Speaker(at_hand.voice, chunks.append)
+        for token in (blocks, "", [], [{"type": "text", "text": "there."}]):
+            speaker.on_llm_new_token(token)
+        speaker.finish()
+        assert num_samples(chunks) == 25 * 1_920
+
+
+def test_callback_error_of_its_thread_is_raised_by_finish(tmp_path: Path) -> None:
+    def fail(_: Any) -> None:
+        raise OSError("no loudspeaker")
+
+    with voice_at_hand("in process", tmp_path) as at_hand:
+        speaker = example("callback").Speaker(at_hand.voice, fail)
+        speaker("Hello there. ")
+        with pytest.raises(OSError, match="no loudspeaker"):
+            speaker.finish()
+        speaker.finish()  # nothing is left of it
+        wait_until(lambda: at_hand.is_free, LIMIT_S)
+
+
+def test_callback_interrupted_before_its_stream_exists_says_nothing(tmp_path: Path) -> None:
+    is_opening, may_open = Event(), Event()
+    with voice_at_hand("in process", tmp_path) as at_hand:
+        chunks: list[Any] = []
+
+        class SlowVoice:
+            """Its stream is opened when the test allows it."""
+
+            def stream(self, *args: Any, **options: Any) -> Any:
+                is_opening.set()
+                assert may_open.wait(LIMIT_S)
+                return at_hand.voice.stream(*args, **options)
+
+        speaker = example("callback").Speaker(SlowVoice(), chunks.append)
+        for word in WORDS:
+            speaker(word)
+        assert is_opening.wait(LIMIT_S)
+        speaker.interrupt()
+        may_open.set()
+        speaker("More of the same reply. ")
+        speaker.finish()
+        assert chunks == []
+        speaker("The next reply is spoken. ")
+        speaker.finish()
+        assert num_samples(chunks) == 25 * 1_920
+        wait_until(lambda: at_hand.is_free, LIMIT_S)
+
+
+def test_callback_interrupted_before_the_first_token_says_nothing(tmp_path: Path) -> None:
     with voice_at_hand("in process", tmp_path) as at_hand:
         chunks: list[Any] = []
         speaker = example("callback").Speaker(at_hand.voice, chunks.append)
-        model = models.GenericFakeChatModel(messages=iter(["Hello there, this is an agent."]))
-        written = [part.content for part in model.stream("Hi", config={"callbacks": [speaker]})]
-        assert len(written) > 3
-        assert sum(len(chunk.samples) for chunk in chunks) == 25 * 1_920
+        speaker.on_chat_model_start({}, [])
+        speaker.interrupt()
+        speaker("Too late. ")
+        speaker.finish()
+        assert chunks == []
+
+
+def test_callback_interrupted_while_it_waits_for_a_token_ends(tmp_path: Path) -> None:
+    with voice_at_hand("in process", tmp_path) as at_hand:
+        chunks: list[Any] = []
+        speaker = example("callback").Speaker(at_hand.voice, chunks.append)
+        for word in WORDS:
+            speaker(word)
+        wait_until(lambda: len(chunks) > 0, LIMIT_S)
+        speaker.interrupt()
+        wait_until(lambda: at_hand.is_free, LIMIT_S)
+        speaker.finish()
 
 
 def test_a_comfyui_node_gives_audio(monkeypatch: pytest.MonkeyPatch, tiny_folder: Path) -> None:

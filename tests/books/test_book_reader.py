@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import av
 import numpy as np
@@ -145,6 +146,42 @@ def test_a_passage_that_does_not_end_is_tried_with_other_seeds(tmp_path: Path) -
         backend.seeds = tuple(1 + 1_000_003 * number for number in range(4))
         with pytest.raises(RunawayError, match="'Chapter 0' did not end by itself in 4 attempts"):
             make(tts, book, tmp_path / "b.wav")
+
+
+class Forgetful:
+    """Reports a word of every text as missing, unless the seed is one of `complete_seeds`."""
+
+    def __init__(self, tts: TTS, complete_seeds: tuple[int, ...] = ()) -> None:
+        self.tts, self.complete_seeds = tts, complete_seeds
+        self.seeds: list[int] = []
+        self.engine, self.sample_rate = tts.engine, tts.sample_rate
+
+    def speak(self, text: Any, **options: Any) -> Any:
+        if isinstance(text, list):
+            return [self.speak(each, **options) for each in text]
+        audio = self.tts.speak(text, **options)
+        self.seeds.append(options["seed"])
+        words = () if options["seed"] in self.complete_seeds else ("word",)
+        usage = dataclasses.replace(audio.usage, missing_words=words)
+        return dataclasses.replace(audio, usage=usage)
+
+
+@pytest.mark.parametrize(
+    ("complete_seeds", "missing", "num_attempts"),
+    [((1,), [], 1), ((1_000_004,), [], 2), ((), ["word"], 4)],
+)
+def test_passage_with_missing_words_is_tried_with_other_seeds(
+    tmp_path: Path, tts: TTS, complete_seeds: tuple[int, ...], missing: list[str], num_attempts: int
+) -> None:
+    forgetful = Forgetful(tts, complete_seeds)
+    book = Book(title="x", chapters=(Chapter("x", (Paragraph("One word."),)),))
+    pieces = cut_book(book)
+    work = open_work(tmp_path / "a.wav", tts, pieces)
+    for _ in BookReader(cast(TTS, forgetful), work, {"seed": 1}).read(pieces):
+        pass
+    assert forgetful.seeds == [1 + 1_000_003 * number for number in range(num_attempts)]
+    again = open_work(tmp_path / "a.wav", tts, pieces)  # as after an interruption
+    assert again.missing_words(pieces[0]) == missing
 
 
 def test_a_silent_passage_is_a_silence(tmp_path: Path) -> None:

@@ -19,6 +19,12 @@ def test_unicode_page_is_decoded_whatever_it_declares(declared: str, encoding: s
     assert decode_page(text.encode(encoding)).lstrip("\ufeff") == text
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_page_of_few_ascii_letters_is_recognized(encoding: str) -> None:
+    text = f"<p>{'吾輩は猫である。' * 200}</p>"
+    assert decode_page(text.encode(encoding)) == text
+
+
 @pytest.mark.parametrize(
     ("encoding", "words"),
     [

@@ -13,6 +13,7 @@ import pytest
 from harness import Captured, run_here
 from scripted_tts import Plan, ScriptedSpeech
 
+from vivace.audio.clip import Audio
 from vivace.books.output import FORMATS
 from vivace.books.reader import BookReader, Progress
 
@@ -171,6 +172,20 @@ def test_epub_without_lxml_is_one_line_that_says_how_to_install_it(
     message = "vivace: reading EPUB and HTML needs lxml: pip install 'vivace[books]'\n"
     assert capsys.readouterr().err == message
     assert run_here("read", book, "--device", "cpu") == 0  # plain text needs no lxml
+
+
+def test_words_that_were_not_spoken_are_reported_with_exit_code_3(
+    book: Path, backend: ScriptedSpeech, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Audio, "missing_words", property(lambda self: ("One", "two")))
+    assert run_here("read", book, "-o", "b.wav", "--device", "cpu", "--quiet") == 3
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == (
+        "vivace: chapter 1 (Chapter 1), 'Chapter 1': not spoken: One, two, One, two, One, two"
+    )
+    assert len(told) == 2
+    assert run_here("read", book, "-o", "c.wav", "--device", "cpu", "--json") == 3
+    assert json.loads(capsys.readouterr().out)["missing_words"] == ["One", "two"] * 5
 
 
 # -- going on ----------------------------------------------------------------------------------

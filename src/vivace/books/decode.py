@@ -56,6 +56,8 @@ def _by_mark(content: bytes) -> str | None:
 
 def _by_nuls(content: bytes) -> str | None:
     """UTF-16 or UTF-32 without a byte order mark: every second byte of ASCII is NUL."""
+    if content.startswith((b"<\0", b"\0<")) and content[2:4] not in (b"\0\0", b"\0<"):
+        return "utf-16-le" if content[1] == 0 else "utf-16-be"
     start = content[: min(len(content), NUM_SNIFFED_BYTES) // 4 * 4]
     nuls = tuple(start[i::4].count(0) > MIN_NUL_SHARE * len(start) / 4 for i in range(4))
     encodings: dict[tuple[bool, ...], str] = {

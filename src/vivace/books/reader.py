@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vivace.audio.clip import Audio
 from vivace.books.pieces import Passage, Piece
 from vivace.disk import AtomicFile, sweep, write_whole
 from vivace.errors import BatchError, RequestError, RunawayError
@@ -25,7 +26,7 @@ from vivace.tts import TTS
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-MAX_ATTEMPTS = 4  # at a passage that does not end by itself, each with another seed
+MAX_ATTEMPTS = 4  # at a passage that does not end, or lacks words; each with another seed
 SEED_STEP = 1_000_003
 MAX_TOGETHER = 16  # pieces, each of several passages: what memory holds
 SILENT_S = 0.6  # for a passage of nothing that can be said, such as `* * *`
@@ -93,9 +94,24 @@ class WorkFolder:
         stored /= FULL_SCALE
         return stored
 
-    def save(self, piece: Piece, samples: NDArray[np.float32]) -> None:
+    def missing_words(self, piece: Piece) -> list[str]:
+        """Words of a finished piece that were not spoken."""
+        try:
+            return [str(word) for word in json.loads(self._missing_file(piece).read_text("utf-8"))]
+        except FileNotFoundError:
+            return []
+
+    def _missing_file(self, piece: Piece) -> Path:
+        return self.file(piece).with_suffix(".missing.json")
+
+    def save(
+        self, piece: Piece, samples: NDArray[np.float32], missing_words: Sequence[str] = ()
+    ) -> None:
         content = (np.clip(samples, -1, 1) * FULL_SCALE).round().astype("<i2").tobytes()
         try:
+            if missing_words:  # before the piece, which is finished when its own file exists
+                words = json.dumps(list(missing_words)).encode()
+                write_whole(self._missing_file(piece), words, replace=True)
             write_whole(self.file(piece), content, replace=True)
         except OSError as error:
             reason = error.strerror or error
@@ -106,6 +122,12 @@ class WorkFolder:
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spoken:
+    samples: NDArray[np.float32]
+    missing_words: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -139,16 +161,19 @@ class BookReader:
     def _make(self, pieces: list[Piece]) -> None:
         passages = [each for piece in pieces for each in piece.passages]
         spoken = [each for each in passages if is_spoken(each.text, self.options)]
-        audio = dict(zip(map(id, spoken), self._speak_all(spoken), strict=True))
-        silence = np.zeros(round(SILENT_S * self.work.sample_rate), np.float32)
+        made = dict(zip(map(id, spoken), self._speak_all(spoken), strict=True))
+        silence = _Spoken(np.zeros(round(SILENT_S * self.work.sample_rate), np.float32))
         for piece in pieces:
             parts: list[NDArray[np.float32]] = []
+            missing: list[str] = []
             for each in piece.passages:
-                parts.append(audio.get(id(each), silence))
+                passage = made.get(id(each), silence)
+                missing += passage.missing_words
+                parts.append(passage.samples)
                 parts.append(np.zeros(round(each.gap_s * self.work.sample_rate), np.float32))
-            self.work.save(piece, np.concatenate(parts))
+            self.work.save(piece, np.concatenate(parts), missing)
 
-    def _speak_all(self, passages: list[Passage]) -> list[NDArray[np.float32]]:
+    def _speak_all(self, passages: list[Passage]) -> list[_Spoken]:
         if not passages:
             return []
         try:
@@ -156,23 +181,30 @@ class BookReader:
         except BatchError as error:
             number, reason = next(iter(error.errors.items()))
             raise RequestError(f"{_shown(passages[number].text)}: {reason}") from error
-        made = []
-        for passage, audio in zip(passages, audios, strict=True):
-            samples = audio.samples if audio.finish_reason == "stop" else self._again(passage.text)
-            made.append(samples)
-        return made
+        return [
+            self._accept(passage.text, audio)
+            for passage, audio in zip(passages, audios, strict=True)
+        ]
 
-    def _again(self, text: str) -> NDArray[np.float32]:
-        """A passage that did not end by itself, with other seeds: always the same ones."""
-        for attempt in range(1, MAX_ATTEMPTS):
-            seed = self.options["seed"] + attempt * SEED_STEP
-            audio = self.tts.speak(text, **{**self.options, "seed": seed})
-            if audio.finish_reason == "stop":
-                return audio.samples
-        raise RunawayError(
-            f"{_shown(text)} did not end by itself in {MAX_ATTEMPTS} attempts; change it a little, "
-            "or try another --seed"
-        )
+    def _accept(self, text: str, audio: Audio) -> _Spoken:
+        """The audio, or a better attempt with another seed; the seeds are always the same ones."""
+        best: Audio | None = None
+        for attempt in range(MAX_ATTEMPTS):
+            if attempt:
+                seed = self.options["seed"] + attempt * SEED_STEP
+                audio = self.tts.speak(text, **{**self.options, "seed": seed})
+            if audio.finish_reason != "stop":
+                continue
+            if best is None or len(audio.missing_words) < len(best.missing_words):
+                best = audio
+            if not best.missing_words:
+                break
+        if best is None:
+            raise RunawayError(
+                f"{_shown(text)} did not end by itself in {MAX_ATTEMPTS} attempts; change it a "
+                "little, or try another --seed"
+            )
+        return _Spoken(best.samples, best.missing_words)
 
 
 def is_spoken(text: str, options: Mapping[str, Any]) -> bool:

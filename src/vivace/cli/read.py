@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from vivace._version import __version__
 from vivace.audio.m4b import cover_kind
 from vivace.books.book import Book, open_book
-from vivace.cli.messages import LiveLine
+from vivace.cli.messages import CUT_SHORT, LiveLine
 from vivace.cli.request import load_model, model_name, speech_options
 from vivace.cli.speak import pick_voice
 from vivace.cli.streams import plain, put, tell
 from vivace.cli.text import read_file
 from vivace.errors import RequestError
-from vivace.speech import SAMPLE_RATE
+from vivace.speech import SAMPLE_RATE, shown
 
 if TYPE_CHECKING:
     from vivace.books.output import Output
@@ -57,10 +58,11 @@ def read(arguments: argparse.Namespace) -> int:
         tts.close()  # its memory is for others while the file is written
         gain_db = output.write(book, pieces, reader.work)
         audio_s = sum(map(reader.work.num_samples, pieces)) / reader.work.sample_rate
+        missing = {piece: words for piece in pieces if (words := reader.work.missing_words(piece))}
         if not arguments.keep_parts:
             reader.work.remove()
-    _report(path, book, output, audio_s, gain_db, arguments)
-    return 0
+    _report(path, book, output, audio_s, gain_db, missing, arguments)
+    return CUT_SHORT if missing else 0
 
 
 # -- before a model is loaded ------------------------------------------------------------------
@@ -220,13 +222,20 @@ def _report(
     output: Output,
     audio_s: float,
     gain_db: float,
+    missing: Mapping[Piece, list[str]],
     arguments: argparse.Namespace,
 ) -> None:
     if arguments.json:
         files = [str(each) for each in output.paths]
         facts = {"output": files, "audio_s": audio_s, "gain_db": round(gain_db, 2)}
-        put(json.dumps(facts | _counts(book)))
-    elif not arguments.quiet:
+        words = [word for some in missing.values() for word in some]
+        put(json.dumps(facts | _counts(book) | {"missing_words": words}))
+        return
+    for piece, some in missing.items():
+        title = plain(book.chapters[piece.chapter].title)
+        where = f"chapter {piece.chapter + 1} ({title}), {shown(piece.passages[0].text)}"
+        tell(f"vivace: {where}: not spoken: {plain(', '.join(some))}")
+    if not arguments.quiet:
         what = f"{len(output.paths)} files" if output.is_split else "one file"
         tell(
             f"{plain(path)}: {what}, {_duration(audio_s)} of audio at {output.loudness:g} LUFS "

@@ -110,6 +110,11 @@ def test_page_leaves_out_marks_and_counts_them(
         ("<nav epub:type='toc'><a href='x'>a</a><p>b</p>", ["a", "b"]),
         ("<textarea>a<p>b</textarea><plaintext>c<p>d", ["a", "b", "c", "d"]),
         ("a</p></div></body></html>b", ["a", "b"]),
+        ('<?xml version="1.0"><p>a<?b?>c', ["ac"]),
+        ('<!DOCTYPE html PUBLIC "-//W3C><p>a</p><p class="b">c', ["a", "c"]),
+        ("<!DOCTYPE html [<p>a</p>]><p>b", ["a", "]>", "b"]),
+        ("<!DOCTYPE html [<!ENTITY a 'b>]><html><p>don't</p>it's</html>", ["]>", "don't", "it's"]),
+        ("<!-- a <p>b</p><!-- no --><p>c", ["a", "b", "c"]),
         ("<span e:t='x'/>a", ["a"]),  # a prefix that is not declared
         ("<table><tr>a<td>b<td>c</table>d", ["a, b, c", "d"]),
         ("<div>" * 5_000 + "deep", ["deep"]),

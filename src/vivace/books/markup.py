@@ -51,9 +51,12 @@ _TAG_START = re.compile(r"<(?=[A-Za-z/!?])")
 _REFERENCE = re.compile(
     r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{0,31}|[A-Za-z_][\w.-]{0,99});"
 )
-_DTD_TOKEN = re.compile(r"<!--|[\"'\[\]>]")
+_PROLOGUE_START = re.compile(r"\s*(<\?|<!--|<!DOCTYPE\b)", re.IGNORECASE)
+_DTD_TOKEN = re.compile(r"<!--|[\"'\[\]>]|<(?![!?])")
 _ENTITY = re.compile(r"<!ENTITY\s+([\w.-]+)\s+(?:\"([^\"]*)\"|'([^']*)')\s*>")
-_BOUNDED_DECLARATION = re.compile(r"<[!?][^<>]*>")
+_BOUNDED_DECLARATION = re.compile(
+    r"<!(?:DOCTYPE|ENTITY|ELEMENT|ATTLIST|NOTATION)\b[^<>]*>?|<[!?][^<>]*>", re.IGNORECASE
+)
 _NAMED_REFERENCE = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)[A-Za-z_]")
 
 
@@ -78,8 +81,8 @@ def prepare(source: str) -> str:
 
     A RequestError for entities that are more than a text: they could be of any size.
     """
-    start, end = _prologue(source)
-    declared = _entities(source[start:end])
+    doctype, end = _prologue(source)
+    declared = _entities(doctype)
     source = source[end:]
     num_added = 0
 
@@ -97,35 +100,51 @@ def prepare(source: str) -> str:
     return _REFERENCE.sub(resolve, source)
 
 
-def _prologue(source: str) -> tuple[int, int]:
-    """Start of the document type declaration, and the end of all that precedes the page."""
-    start = position = 0
-    while found := re.compile(r"\s*(<\?|<!--|<!DOCTYPE\b)", re.IGNORECASE).match(source, position):
-        if found[1] in ("<?", "<!--"):
-            mark = "?>" if found[1] == "<?" else "-->"
-            end: int | None = source.find(mark, found.end()) + len(mark)
+def _prologue(source: str) -> tuple[str, int]:
+    """The document type declaration, and the end of all that precedes the page.
+
+    A comment, instruction or declaration that is not closed is left to the scanner.
+    """
+    doctype, position = "", 0
+    while found := _PROLOGUE_START.match(source, position):
+        start = found.end()
+        if found[1] == "<?":
+            end = _end_without(source, start, "?>", "<")
+        elif found[1] == "<!--":
+            end = _end_without(source, start, "-->", "<!--")
         else:
-            start, end = found.end(), _doctype_end(source, found.end())
-        if end is None or end < found.end():
-            return position, position
+            end = _doctype_end(source, start)
+            doctype = source[start:end] if end else ""
+        if end is None:
+            break
         position = end
-    return start, position
+    return doctype, position
+
+
+def _end_without(source: str, start: int, mark: str, forbidden: str) -> int | None:
+    """The position after the next `mark`, unless something forbidden comes first."""
+    end = source.find(mark, start)
+    return None if end < 0 or source.find(forbidden, start, end) >= 0 else end + len(mark)
 
 
 def _doctype_end(source: str, start: int) -> int | None:
-    """The end of a document type declaration; None if it has none."""
+    """The end of a document type declaration; None if it is not closed before the page begins."""
     is_inside = False  # the internal subset
     while token := _DTD_TOKEN.search(source, start):
-        start = token.end()
-        if token[0] in ("<!--", '"', "'"):
-            mark = "-->" if token[0] == "<!--" else token[0]
-            start = source.find(mark, start) + len(mark)
-            if start < token.end():
-                return None
+        end: int | None = token.end()
+        if token[0] == "<!--":
+            end = _end_without(source, token.end(), "-->", "<!--")
+        elif token[0] in ('"', "'"):
+            end = _end_without(source, token.end(), token[0], "<html" if is_inside else "<")
         elif token[0] in "[]":
             is_inside = token[0] == "["
+        elif token[0] == "<":
+            return None
         elif not is_inside:
-            return start
+            return end
+        if end is None:
+            return None
+        start = end
     return None
 
 

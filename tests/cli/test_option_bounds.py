@@ -1,4 +1,4 @@
-"""Every sampling number of the command line, at its bounds and beyond."""
+"""Every number of the command line, at its bounds and beyond."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from harness import Captured, say
 
+from vivace.dialogue.talk import MAX_GAP_S, Timing
+from vivace.errors import RequestError
 from vivace.speech import BOUNDS, WHOLE_NUMBERS
 
 TEXT = "Hello there."
@@ -42,3 +44,21 @@ def test_sampling_option_beyond_its_bounds_is_refused_by_name(
         assert say(tiny_folder / "custom_voice", TEXT, "-o", out, flag(name, value)) == 1
         assert f"{name.replace('_', '-')} must be " in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["gap_s", "overlap_s"])
+def test_seconds_between_lines_at_their_bounds_are_taken_and_beyond_them_refused(name: str) -> None:
+    for value in (0, 0.0, MAX_GAP_S):
+        assert getattr(Timing(**{name: value}), name) == value
+    for value in (math.nextafter(0, -1), math.nextafter(MAX_GAP_S, math.inf), math.inf, math.nan):
+        with pytest.raises(RequestError, match=f"{name} must be from 0 to 10"):
+            Timing(**{name: value})
+
+
+@pytest.mark.parametrize(("value", "code"), [(1, 0), (2**40, 0), (0, 1), (-1, 1)])
+def test_chunk_frames_at_their_bounds_are_spoken_and_below_them_refused(
+    tiny_folder: Path, tmp_path: Path, value: int, code: int
+) -> None:
+    out = tmp_path / "out.wav"
+    options = ("--max-frames=3", "--seed=1", f"--chunk-frames={value}")
+    assert say(tiny_folder / "custom_voice", TEXT, "-o", out, *options) == code

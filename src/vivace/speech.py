@@ -242,9 +242,11 @@ class Usage:
 
 
 def total_completeness(parts: Iterable[Usage]) -> float | None:
-    """The share of all words; None if the share of one part is not known."""
+    """The share of all words; None if the share of one part with text is not known."""
     num_words, num_right = 0, 0.0
     for part in parts:
+        if not part.text_tokens:
+            continue
         if part.completeness is None:
             return None
         num_words += part.num_words

@@ -7,14 +7,15 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from vivace.cli.streams import plain, put, tell
 from vivace.speech import FinishReason, SamplingParams, Usage
 
 T = TypeVar("T")
-CUT_SHORT = 3  # exit code if speech was cut, and not by a limit that the user set
+CUT_SHORT = 3  # exit code if words are missing: speech was cut, but not at --max-frames
+MAX_SHOWN_WORDS = 5  # of those that are missing
 
 _OPTIONS = {"chunk_frames", "text_layout", *(f.name for f in dataclasses.fields(SamplingParams))}
 _OPTION = re.compile("|".join(rf"\b{name}\b" for name in sorted(_OPTIONS) if "_" in name))
@@ -65,16 +66,20 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0, or CUT_SHORT if speech was cut before a limit that the user set."""
-        is_whole = self.finish_reason in ("stop", "cancelled")  # a signal has a code of its own
+        """0, or CUT_SHORT if words are missing and no limit of the user explains it."""
+        if self.finish_reason == "stop":
+            return CUT_SHORT if self.usage.missing_words else 0
         is_asked_for = self.finish_reason == "length" and self.max_frames is not None
-        return 0 if is_whole or is_asked_for else CUT_SHORT
+        is_cancelled = self.finish_reason == "cancelled"  # a signal has a code of its own
+        return 0 if is_cancelled or is_asked_for else CUT_SHORT
 
     @property
     def warning(self) -> str | None:
-        """The warning that speech was cut, or None."""
-        if self.finish_reason in ("stop", "cancelled"):
+        """The warning that speech was cut or words are missing, or None."""
+        if self.finish_reason == "cancelled":
             return None
+        if self.finish_reason == "stop":
+            return describe_missing(self.usage.missing_words)
         if not self.exit_code:
             return f"cut at --max-frames {self.max_frames}: the text was not read to its end"
         return f"cut ({self.finish_reason}): the speech did not end by itself; try another --seed"
@@ -85,7 +90,7 @@ class Report:
             "output": self.output,
             "played": self.is_played,
             "finish_reason": self.finish_reason,
-            "is_complete": self.finish_reason == "stop",
+            "is_complete": self.finish_reason == "stop" and not self.usage.missing_words,
             **dataclasses.asdict(self.usage),
             "times_real_time": self.usage.times_real_time,
             "start_to_first_audio_ms": self.first_audio_s and round(1000 * self.first_audio_s),
@@ -104,6 +109,16 @@ class Report:
     def places(self) -> str:
         file = "stdout" if self.output == "-" else self.output
         return plain(" and ".join(place for place in (file, "played" * self.is_played) if place))
+
+
+def describe_missing(words: Sequence[str]) -> str | None:
+    """Names the first missing words; None if there are none."""
+    if not words:
+        return None
+    shown = ", ".join(repr(plain(word)) for word in words[:MAX_SHOWN_WORDS])
+    num_more = len(words) - MAX_SHOWN_WORDS
+    more = f" and {num_more} more" if num_more > 0 else ""
+    return f"words not spoken: {shown}{more}; try another --seed"
 
 
 def describe_progress(usage: Usage) -> str:

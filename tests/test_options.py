@@ -144,6 +144,7 @@ BAD = [
 ]
 
 
+@pytest.mark.ci  # a type checker reads the whole package
 def test_a_type_checker_knows_every_option(tmp_path: Path) -> None:
     config = tmp_path / "mypy.ini"
     config.write_text(

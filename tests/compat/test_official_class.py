@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from conftest import ROOT, load_script
-from official_calls import GOLDEN, official_items
+from official_calls import GOLDEN, OfficialItem, official_items
 from vivace.compat import Qwen3TTSModel, VoiceClonePromptItem
 from vivace.engine.stream import Stream
 from vivace.errors import TextTooLongError
@@ -23,6 +23,8 @@ from vivace.speech import BOUNDS, SamplingParams
 
 GREEDY = {"do_sample": False, "subtalker_dosample": False, "max_new_tokens": 65}
 BRIEF = {**GREEDY, "max_new_tokens": 9}
+# Of the official utterances, 16 frames by default and all 64 in CI.
+TOKENS = [17, pytest.param(65, marks=pytest.mark.ci)]
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +48,23 @@ def with_waveform(model: str, call: str) -> Iterator[Any]:
     return (i for i in official_items(model) if i.call == call and "waveform" in i.tensors)
 
 
+def frames_of(item: OfficialItem, num_tokens: int) -> int:
+    """The frames that a call with this limit makes of an official utterance."""
+    return min(len(item.codes), num_tokens - 1)
+
+
+def assert_official_sound(wave: np.ndarray, item: OfficialItem, num_tokens: int) -> None:
+    assert len(wave) == frames_of(item, num_tokens) * 1920
+    stride = -(-item.raw["num_samples"] // len(item.tensors["waveform"]))
+    found = wave[::stride]
+    expected = item.tensors["waveform"][: len(found)]
+    assert np.allclose(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_tokens", TOKENS)
 @pytest.mark.parametrize("layout", ["streaming", "offline"])
 def test_a_greedy_custom_voice_sounds_as_the_official_one(
-    models: dict[str, Qwen3TTSModel], layout: str
+    models: dict[str, Qwen3TTSModel], layout: str, num_tokens: int
 ) -> None:
     (item,) = with_waveform("custom_voice", f"plain_{layout}")
     waves, rate = models["custom_voice"].generate_custom_voice(
@@ -56,19 +72,20 @@ def test_a_greedy_custom_voice_sounds_as_the_official_one(
         item.raw["speaker"],
         language=item.raw["language"],
         non_streaming_mode=layout == "offline",
-        **GREEDY,
+        **{**GREEDY, "max_new_tokens": num_tokens},
     )
     assert rate == 24_000
     assert len(waves) == 1
-    assert len(waves[0]) == item.raw["num_samples"]
-    expected = item.tensors["waveform"]
-    stride = -(-len(waves[0]) // len(expected))
-    assert np.allclose(waves[0][::stride], expected, rtol=0, atol=5e-5)
+    assert_official_sound(waves[0], item, num_tokens)
 
 
+@pytest.mark.parametrize("num_tokens", TOKENS)
 @pytest.mark.parametrize("x_vector_only", [True, False])
 def test_a_greedy_clone_sounds_as_the_official_one(
-    models: dict[str, Qwen3TTSModel], reference: tuple[np.ndarray, int], x_vector_only: bool
+    models: dict[str, Qwen3TTSModel],
+    reference: tuple[np.ndarray, int],
+    x_vector_only: bool,
+    num_tokens: int,
 ) -> None:
     call = "x_vector_streaming" if x_vector_only else "icl_reference_longer_streaming"
     (item,) = with_waveform("base", call)
@@ -78,11 +95,9 @@ def test_a_greedy_clone_sounds_as_the_official_one(
         ref_audio=reference,
         ref_text="A long reference.",
         x_vector_only_mode=x_vector_only,
-        **GREEDY,
+        **{**GREEDY, "max_new_tokens": num_tokens},
     )
-    expected = item.tensors["waveform"]
-    stride = -(-len(waves[0]) // len(expected))
-    assert np.allclose(waves[0][::stride], expected, rtol=0, atol=1e-4)
+    assert_official_sound(waves[0], item, num_tokens)
 
 
 def test_lists_are_batches_and_single_values_spread(models: dict[str, Qwen3TTSModel]) -> None:
@@ -167,7 +182,7 @@ def load(tiny_folder: Path) -> Callable[[str], Qwen3TTSModel]:
     return load_model
 
 
-QUICK = (  # one of each kind; the others run in CI
+BY_DEFAULT = (  # one of each kind, 16 frames of it; all of all calls are compared in CI
     ("custom_voice", "eric_auto_offline"),
     ("custom_voice", "no_speaker_offline"),
     ("custom_voice", "one_token_offline"),
@@ -178,61 +193,72 @@ QUICK = (  # one of each kind; the others run in CI
 
 
 @pytest.mark.parametrize(
-    ("name", "call"),
-    [pytest.param(*call, marks=() if call in QUICK else pytest.mark.ci) for call in CALLS],
+    ("name", "call", "num_tokens"),
+    [
+        *((*call, 17) for call in BY_DEFAULT),
+        *(pytest.param(*call, 10_000, marks=pytest.mark.ci) for call in CALLS),
+    ],
 )
 def test_a_call_of_the_official_package_sounds_as_its_codes_do(
-    load: Callable[[str], Qwen3TTSModel], name: str, call: str
+    load: Callable[[str], Qwen3TTSModel], name: str, call: str, num_tokens: int
 ) -> None:
     """No speaker, no instruct, dialects, penalties, limits and padded batches among them."""
     model = load(name)
     items = [item for item in official_items(name) if item.call == call]
+    settings = items[0].settings
     arguments: dict[str, Any] = {
         "text": [item.raw["text"] for item in items],
         "language": [item.raw["language"] for item in items],
         "instruct": [item.raw.get("instruct") for item in items],
         "non_streaming_mode": items[0].layout == "offline",
-        **items[0].settings,
+        **settings,
+        "max_new_tokens": min(num_tokens, settings["max_new_tokens"]),
     }
     if name == "voice_design":
         waves, _ = model.generate_voice_design(**arguments)
     else:
         speakers = [item.raw.get("speaker") for item in items]
         waves, _ = model.generate_custom_voice(speaker=speakers, **arguments)
-    codes = [{"audio_codes": torch.from_numpy(item.codes)} for item in items]
-    expected, _ = model.model.speech_tokenizer.decode(codes)
-    for wave, official, item in zip(waves, expected, items, strict=True):
-        assert len(wave) == item.raw["num_samples"]
+    for wave, item in zip(waves, items, strict=True):
+        official = decode(model, item, num_tokens)
+        assert len(wave) == len(official)
         np.testing.assert_allclose(wave, official, rtol=0, atol=1e-4)
 
 
+def decode(model: Qwen3TTSModel, item: OfficialItem, num_tokens: int) -> np.ndarray:
+    codes = torch.from_numpy(item.codes[: frames_of(item, num_tokens)])
+    waves, _ = model.model.speech_tokenizer.decode([{"audio_codes": codes}])
+    return waves[0]
+
+
+@pytest.mark.parametrize("num_tokens", TOKENS)
 @pytest.mark.parametrize("nothing", [None, ""])
 def test_a_voice_is_designed_without_an_instruct(
-    load: Callable[[str], Qwen3TTSModel], nothing: str | None
+    load: Callable[[str], Qwen3TTSModel], nothing: str | None, num_tokens: int
 ) -> None:
     (item,) = (i for i in official_items("voice_design") if i.call == "no_instruct_offline")
-    arguments = {"language": item.raw["language"], **item.settings}
+    arguments = {"language": item.raw["language"], **item.settings, "max_new_tokens": num_tokens}
     model = load("voice_design")
     waves, _ = model.generate_voice_design(item.raw["text"], nothing, **arguments)
-    expected, _ = model.model.speech_tokenizer.decode([{"audio_codes": item.codes}])
-    np.testing.assert_allclose(waves[0], expected[0], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(waves[0], decode(model, item, num_tokens), rtol=0, atol=1e-4)
+    num_frames = frames_of(item, num_tokens)
     ours = model.tts.speak(
         item.raw["text"], language="french", instruct=nothing, temperature=0, trim=False,
-        max_frames=64,
+        max_frames=num_frames,
     )  # fmt: skip
-    np.testing.assert_array_equal(ours.codes, item.codes)
+    np.testing.assert_array_equal(ours.codes, item.codes[:num_frames])
 
 
+@pytest.mark.parametrize("num_tokens", TOKENS)
 @pytest.mark.parametrize("nobody", [None, ""])
 def test_no_speaker_means_no_speaker_and_not_the_first(
-    load: Callable[[str], Qwen3TTSModel], nobody: str | None
+    load: Callable[[str], Qwen3TTSModel], nobody: str | None, num_tokens: int
 ) -> None:
     model = load("custom_voice")
     (item,) = (i for i in official_items("custom_voice") if i.call == "no_speaker_offline")
-    arguments = {"language": item.raw["language"], **item.settings}
+    arguments = {"language": item.raw["language"], **item.settings, "max_new_tokens": num_tokens}
     waves, _ = model.generate_custom_voice(item.raw["text"], nobody, **arguments)
-    expected, _ = model.model.speech_tokenizer.decode([{"audio_codes": item.codes}])
-    np.testing.assert_allclose(waves[0], expected[0], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(waves[0], decode(model, item, num_tokens), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("limit", [2, 3, 9])

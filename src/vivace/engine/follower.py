@@ -7,7 +7,6 @@ attention on the text. It does not import torch, backends or threading code.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +15,7 @@ FaultKind = Literal["early_end", "skip", "loop", "stall", "tail"]
 
 MIN_SHARE = 0.3  # of attention on the text; below it a frame says nothing about the place
 MAX_SKIPPED_IDS = 3  # of words, between two consecutive frames
-MAX_FAST_IDS = 10  # of words, within `FAST_FRAMES`
+MAX_FAST_IDS = 12  # within `FAST_FRAMES`
 FAST_FRAMES = 4
 MAX_BACK_IDS = 3  # to which attention may return
 LOOP_FRAMES = 6  # in a row with attention further back
@@ -61,6 +60,7 @@ class Fault:
 class TextFollower:
     def __init__(self, ids: Iterable[TextId], *, is_complete: bool = True) -> None:
         self._ids: list[TextId] = []
+        self._num_words_to = [0]  # ids of words before each id, and in all
         self._last_word = -1  # the last id of a word
         self.is_complete = is_complete  # no more ids follow
         self.extend(ids, is_last=is_complete)
@@ -68,7 +68,6 @@ class TextFollower:
         self._num_frames = 0
         self._jump: tuple[int, int] | None = None  # frame and id of a jump to be confirmed
         self._num_back = 0  # frames in a row with attention further back
-        self._recent: deque[int] = deque(maxlen=FAST_FRAMES)  # places of the last frames
         self._changed = 0  # the frame of the last change: an arrival, or the start
         self._accepted = 0  # the frame at which the last fault was accepted
         self.num_settled = 0  # frames that are final, whatever fault comes
@@ -77,8 +76,11 @@ class TextFollower:
 
     def extend(self, ids: Iterable[TextId], *, is_last: bool = False) -> None:
         """More of the text became known."""
-        self._ids += ids
-        self._last_word = max((i for i, one in enumerate(self._ids) if one.is_word), default=-1)
+        for one in ids:
+            if one.is_word:
+                self._last_word = len(self._ids)
+            self._ids.append(one)
+            self._num_words_to.append(self._num_words_to[-1] + one.is_word)
         self.is_complete = is_last
 
     @property
@@ -94,7 +96,7 @@ class TextFollower:
     @property
     def num_left(self) -> int:
         """Ids of words that were not reached yet."""
-        return sum(one.is_word for one in self._ids[self.place + 1 :])
+        return self._num_words(self.place + 1, len(self._ids))
 
     @property
     def unreached(self) -> range:
@@ -103,8 +105,14 @@ class TextFollower:
 
     def observe(self, places: Iterator[tuple[int, float]]) -> Fault | None:
         """The next frames' places, up to the first fault in them."""
+        arrivals = self._arrivals
         for place, share in places:
-            fault = self._step(place if share >= MIN_SHARE else -1)
+            if share >= MIN_SHARE and self._jump is None and place == len(arrivals):
+                arrivals.append(self._num_frames)  # the next id: by far the most frequent case
+                self._num_back, self._changed = 0, self._num_frames
+                fault = None
+            else:
+                fault = self._step(place if share >= MIN_SHARE else -1)
             self._num_frames += 1
             if fault is not None:
                 return fault
@@ -146,18 +154,12 @@ class TextFollower:
         return self._fault("skip", frame, range(self.place + 1, target))
 
     def _arrive(self, place: int, frame: int) -> Fault | None:
-        first = self.place + 1
         self._arrivals += [frame] * (place - self.place)
         self._num_back, self._changed = 0, frame
-        self._recent.append(place)
-        if self._num_words(self._recent[0] + 1, place) > MAX_FAST_IDS and self._is_fast(frame):
-            began = self._arrivals[self._recent[0]] + 1
-            return self._fault("skip", began, range(first, place))
+        first = place - MAX_FAST_IDS
+        if first >= 0 and frame - self._arrivals[first] < FAST_FRAMES:
+            return self._fault("skip", self._arrivals[first], range(first, place))
         return None
-
-    def _is_fast(self, frame: int) -> bool:
-        """Whether the last arrivals came within `FAST_FRAMES`."""
-        return frame - self._arrivals[self._recent[0]] < FAST_FRAMES
 
     def _check_still(self) -> Fault | None:
         num_still = self._num_frames - self._changed
@@ -177,7 +179,7 @@ class TextFollower:
 
     def _num_words(self, first: int, end: int) -> int:
         """Ids of words from `first` on, before `end`."""
-        return sum(one.is_word for one in self._ids[first:end])
+        return self._num_words_to[min(end, len(self._ids))] - self._num_words_to[first]
 
     # -- after a fault -----------------------------------------------------------------------
 
@@ -202,10 +204,9 @@ class TextFollower:
 
     def rewind(self, frame: int) -> None:
         """Forget this frame and all later ones."""
-        self._arrivals = [arrival for arrival in self._arrivals if arrival < frame]
+        self._arrivals[:] = [arrival for arrival in self._arrivals if arrival < frame]
         self._num_frames = self._changed = frame
         self._jump, self._num_back = None, 0
-        self._recent.clear()
 
     def accept(self, fault: Fault) -> None:
         """The fault stays; go on after it."""

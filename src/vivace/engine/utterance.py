@@ -92,6 +92,18 @@ def join(pieces: Sequence[Piece]) -> Piece:
     )
 
 
+def divide(pieces: Sequence[Piece], num_frames: int) -> tuple[list[Piece], list[Piece]]:
+    """The first frames of pieces that have more, and the rest."""
+    first: list[Piece] = []
+    for index, piece in enumerate(pieces):
+        if len(piece.codes) > num_frames:
+            rest = [piece.without(num_frames), *pieces[index + 1 :]]
+            return [*first, piece.first(num_frames)] if num_frames else first, rest
+        first.append(piece)
+        num_frames -= len(piece.codes)
+    return first, []
+
+
 def _copied(arrays: Sequence[NDArray[T]]) -> NDArray[T]:
     """All of their numbers in a row. NumPy would give the GIL away, and wait to get it back."""
     parts = (np.ascontiguousarray(array).data for array in arrays)
@@ -295,7 +307,8 @@ class Utterance:
             codes, loudness = codes[:num_left], loudness[:num_left]
         self._has_sound = self._has_sound or bool((loudness >= SILENCE).any())
         reason = self._end_of(codes, loudness, None if is_cut else status)
-        self._held.append(Piece(codes, samples, reason, self._num_stalled))
+        if len(codes) or reason is not None:
+            self._held.append(Piece(codes, samples, reason, self._num_stalled))
         if self.follower is not None:
             self._codes.append(codes)
             if self._find_fault(self.follower, iter(places), status):
@@ -360,14 +373,19 @@ class Utterance:
         """Forget this frame and all later ones; they were not handed out."""
         self._kept = np.concatenate(self._codes)[:frame]
         self._codes = [self._kept]
-        held = join(self._held)
         assert frame >= self._num_given
-        self._held = [held.first(frame - self._num_given)] if len(held.codes) else []
+        held, _ = divide(self._held, frame - self._num_given)
+        self._held = [Piece(piece.codes, piece.samples) for piece in held if len(piece.codes)]
 
     def _cut_tail(self, follower: TextFollower, fault: Fault) -> None:
         """End the utterance at the last settled frame before speech that is not in the text."""
         self._drop_from(max(fault.frame, follower.num_settled))
-        self._held = [dataclasses.replace(self._held[0], finish_reason="stop")]
+        self._append_end()
+
+    def _append_end(self) -> None:
+        """What was kept is all there is."""
+        assert self._kept is not None
+        self._held.append(Piece(self._kept[:0], np.empty(0, np.float32), "stop"))
 
     def _publish(self) -> None:
         """Hand frames to the reader in one operation, the end with the last of them.
@@ -376,18 +394,16 @@ class Utterance:
         """
         if not self._held:
             return
-        held, self._held = join(self._held) if len(self._held) > 1 else self._held[0], []
-        self.finish_reason = held.finish_reason
-        num_ready = len(held.codes)
-        if self.follower is not None and held.finish_reason is None:
-            num_ready = self._num_final(self.follower) - self._num_given
-        if num_ready < len(held.codes):
-            self._held = [held.without(num_ready)] if num_ready else [held]
-            held = held.first(num_ready)
-        if num_ready or held.finish_reason is not None:
-            self._rendered.append(held)
-            self._num_given += num_ready
-        if held.finish_reason is not None:
+        self.finish_reason = reason = self._held[-1].finish_reason
+        num_ready = num_held = sum(len(piece.codes) for piece in self._held)
+        if self.follower is not None and reason is None:
+            num_ready = max(0, self._num_final(self.follower) - self._num_given)
+        ready, self._held = self._held, []
+        if num_ready < num_held:
+            ready, self._held = divide(ready, num_ready)
+        self._rendered.extend(ready)
+        self._num_given += num_ready
+        if reason is not None:
             self._state = State.DONE
 
     def _num_final(self, follower: TextFollower) -> int:
@@ -404,7 +420,7 @@ class Utterance:
             return
         if (fault := self.follower.end()) is not None:
             self.follower.accept(fault)
-        self._held.append(Piece(self._kept[:0], np.empty(0, np.float32), "stop"))
+        self._append_end()
         self._publish()
 
     def fail(self, error: Exception) -> None:

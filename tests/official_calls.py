@@ -72,7 +72,8 @@ class OfficialItem:
         )
 
 
-def official_items(model: str) -> Iterator[OfficialItem]:
+def official_items(model: str, *, with_empty: bool = False) -> Iterator[OfficialItem]:
+    """`with_empty`: empty texts too, which the compat classes speak and `TTS` refuses."""
     header = json.loads((GOLDEN / f"codes_{model}.json").read_text())
     tensors = load_file(GOLDEN / f"codes_{model}.safetensors")
     references = {}
@@ -85,8 +86,8 @@ def official_items(model: str) -> Iterator[OfficialItem]:
         }
     for call in header["calls"]:
         for index, raw in enumerate(call["items"]):
-            if not raw["text"]:
-                continue  # the official code reads an empty text's end marker aloud; we refuse it
+            if not raw["text"] and not with_empty:
+                continue
             prefix = f"{call['name']}.{index}."
             yield OfficialItem(
                 model=model,

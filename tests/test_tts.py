@@ -668,3 +668,29 @@ def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(
     path.write_text(json.dumps(tokens))
     with pytest.raises(CheckpointError, match="ids up to 384 and the model's text_vocab_size"):
         TTS.load(folder, device="cpu")
+
+
+# -- names of languages --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["German", "GERMAN", "de", "de-DE", "de_AT", " De "])
+def test_language_may_be_a_name_or_a_code(custom: TTS, base: TTS, name: str) -> None:
+    options: dict[str, Any] = {"seed": 3, "max_frames": 3, "trim": False}
+    expected = custom.speak(TEXT, language="german", **options)
+    assert custom.speak(TEXT, language=name, **options) == expected
+    assert custom.speak([TEXT], language=name, **options) == [expected]
+    dialogue = custom.dialogue([("vivian", TEXT)], language=name, **options)
+    assert dialogue == custom.dialogue([("vivian", TEXT)], language="german", **options)
+    assert base.clone(make_recording(), language=name).language == "german"
+    words = {name: {"user": "usher"}}
+    assert custom.speak(TEXT, language="de", lexicon=words, **options) == custom.speak(
+        TEXT.replace("user", "usher"), language="german", **options
+    )
+
+
+def test_unknown_language_code_is_refused(custom: TTS) -> None:
+    for name in ("xx", "klingon", "en2"):
+        with pytest.raises(UnknownLanguageError, match=name):
+            custom.speak(TEXT, language=name)
+    with pytest.raises(RequestError, match="language must be a string"):
+        custom.speak(TEXT, language=3)  # type: ignore[call-overload]

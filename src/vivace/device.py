@@ -37,7 +37,8 @@ def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
         raise RequestError(f"no device named {name!r}; try auto, cpu, cuda, cuda:0 or mps")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BackendUnavailableError(
-            f"device {name!r} was asked for, but PyTorch {torch.__version__} sees no CUDA GPU here"
+            f"device {name!r} was asked for, but PyTorch {torch.__version__} sees no CUDA GPU "
+            'here; give device="cpu", or "auto" for the best one'
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise BackendUnavailableError(

@@ -49,6 +49,7 @@ from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.model.fp8 import Weights, check_weights
 from vivace.script.prompts import SERVED_BY
 from vivace.script.request import as_pieces
+from vivace.speech import language_name
 from vivace.text.lexicon import Lexicon, LexiconSource
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.enroll import enroll
@@ -177,7 +178,8 @@ class TTS(SpeakingCheckpoint):
 
         `voice`: a preset speaker's name, a cloned `Voice`, the name of one in the library, or the
         path of a voice file or of a recording to clone.
-        `language`: of the text, whatever the voice's own; `auto` lets the model hear it.
+        `language`: of the text, by name or code (`english`, `en`, `en-US`), whatever the voice's
+        own; `auto` leaves it to the model.
         `instruct`: how to speak, or the voice described to a voice_design checkpoint.
         `speed`: 0.25 to 4 times as fast, at the same pitch.
         `split`: false speaks a text of any length as one utterance, not as several of a few
@@ -393,7 +395,7 @@ class TTS(SpeakingCheckpoint):
                 recording,
                 name=name,
                 transcript=transcript,
-                language=language,
+                language=None if language is None else language_name(language),
                 licence=licence,
                 append_silence=append_silence,
             )

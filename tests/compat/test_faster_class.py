@@ -289,3 +289,28 @@ def test_errors_are_those_of_the_peer(
 def test_an_unknown_argument_is_not_dropped(models: dict[str, FasterQwen3TTS]) -> None:
     with pytest.raises(TypeError, match="top_z"):
         models["custom_voice"].generate_custom_voice("Hi.", "ryan", "english", top_z=1)
+
+
+def test_loading_without_a_cuda_gpu_falls_back_with_a_warning(
+    tiny_folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    folder = str(tiny_folder / "custom_voice")
+    with caplog.at_level("WARNING", "vivace"):
+        for arguments in ((), ("cuda",), ("cuda:1", "bfloat16")):
+            caplog.clear()
+            model = FasterQwen3TTS.from_pretrained(folder, *arguments)
+            assert (model.device, model.dtype) == ("cpu", torch.float32)
+            assert "there is no CUDA GPU here; it is cpu" in caplog.text
+        caplog.clear()
+        FasterQwen3TTS.from_pretrained(folder, "cpu")
+    assert "CUDA" not in caplog.text
+
+
+def test_language_codes_are_names_too(models: dict[str, FasterQwen3TTS]) -> None:
+    speak = models["custom_voice"].generate_custom_voice
+    options = {"max_new_tokens": 4, "seed": 1}
+    (expected,), _ = speak("Hi.", "ryan", "french", **options)
+    (wave,), _ = speak("Hi.", "ryan", "fr-CA", **options)
+    assert np.array_equal(wave, expected)

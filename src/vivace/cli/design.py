@@ -13,6 +13,7 @@ from vivace.cli.speak import speak
 from vivace.cli.text import read_text
 from vivace.cli.voice import check_save, keep_voice
 from vivace.errors import RequestError, UnsupportedRequestError
+from vivace.speech import language_name
 from vivace.text.emoji import drop_emoji
 from vivace.text.markup import clean_text, parse_pauses
 from vivace.text.respell import respell
@@ -70,7 +71,7 @@ def _settle_words(arguments: argparse.Namespace) -> None:
 def _words_of(text: str, options: dict[str, Any]) -> str:
     """The words that were spoken: respelled, without cleaned markdown, emoji and marks."""
     lexicon = options["lexicon"]
-    tries = lexicon.tries(options["language"].lower()) if lexicon else ()
+    tries = lexicon.tries(language_name(options["language"])) if lexicon else ()
     text = clean_text(text) if options["clean"] else text
     parts = parse_pauses(text if options["keep_emoji"] else drop_emoji(text))
     return " ".join(respell(part.strip(), tries) for part in parts if isinstance(part, str))

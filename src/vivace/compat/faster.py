@@ -21,6 +21,7 @@ from vivace.compat.references import References
 from vivace.compat.sampling import Sampling
 from vivace.compat.speaking import request, speak_together
 from vivace.compat.tokenizer import Qwen3TTSTokenizer
+from vivace.device import pick_device
 from vivace.script.request import Request
 from vivace.tts import TTS
 from vivace.voices.voice import Voice
@@ -73,7 +74,8 @@ class FasterQwen3TTS:
     ) -> FasterQwen3TTS:
         """One backend serves all three names; it reads safetensors, so GGUF files are refused.
 
-        `device` and `dtype` are the torch backend's; ggml picks its own, as there.
+        `device` and `dtype` are the torch backend's; ggml picks its own, as there. Without a CUDA
+        GPU the model runs on the best other device, with a warning in the log.
         """
         if backend not in BACKENDS:
             raise ValueError(
@@ -83,8 +85,10 @@ class FasterQwen3TTS:
             raise NotImplementedError("GGUF files cannot be read; give a folder or a hub id")
         if backend != "torch":
             log.warning("backend %r: %s runs unquantised, on our own backend", backend, model_name)
-            is_missing = str(device).startswith("cuda") and not torch.cuda.is_available()
-            device, dtype = "auto" if is_missing else device, "auto"
+            dtype = "auto"
+        if str(device).startswith("cuda") and not torch.cuda.is_available():
+            log.warning("device %r: there is no CUDA GPU here; it is %s", device, pick_device())
+            device, dtype = "auto", "auto"
         tts = load_tts(
             model_name,
             device=device,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,8 +74,6 @@ class Processor:
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self.tokenizer = tokenizer
-        names = sorted(tokenizer.added_tokens, key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, names)))
 
     def __call__(
         self,
@@ -89,7 +86,8 @@ class Processor:
         """`input_ids` and `attention_mask` of each text, padded on the left if asked."""
         if text is None:
             raise ValueError("You need to specify either a `text` input to process.")
-        rows = [list(self._ids(one)) for one in ([text] if isinstance(text, str) else text)]
+        texts = [text] if isinstance(text, str) else text
+        rows = [self.tokenizer.encode_marked(one) for one in texts]
         length = max(map(len, rows), default=0) if padding else 0
         blanks = [max(0, length - len(row)) for row in rows]
         pad = self.tokenizer.special_id(PAD)
@@ -108,11 +106,3 @@ class Processor:
 
     def batch_decode(self, sequences: Any, **kwargs: Any) -> list[str]:
         return [self.decode(sequence) for sequence in sequences]
-
-    def _ids(self, text: str) -> Iterator[int]:
-        start = 0
-        for match in self._special.finditer(text):
-            yield from self.tokenizer.encode(text[start : match.start()])
-            yield self.tokenizer.special_id(match[0])
-            start = match.end()
-        yield from self.tokenizer.encode(text[start:])

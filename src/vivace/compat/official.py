@@ -24,6 +24,7 @@ from vivace.compat.loaded import LoadedModel, Processor
 from vivace.compat.prompts import VoiceClonePromptItem, item_of, prompt_dict, voices_of
 from vivace.compat.speaking import request, speak_together
 from vivace.prompt import AUTO_LANGUAGE
+from vivace.speech import language_name
 from vivace.tts import TTS
 from vivace.voices.voice import Voice
 
@@ -152,8 +153,9 @@ class Qwen3TTSModel:
     # -- what others call as well ------------------------------------------------------------
 
     def _validate_languages(self, languages: Sequence[str | None]) -> None:
+        """The official error for unknown names; codes such as `en` and `en-US` are names too."""
         known = self.get_supported_languages()
-        if bad := [name for name in languages if name is None or str(name).lower() not in known]:
+        if bad := [name for name in languages if not name or language_name(str(name)) not in known]:
             raise ValueError(f"Unsupported languages: {bad}. Supported: {known}")
 
     def _validate_speakers(self, speakers: Sequence[str | None]) -> None:

@@ -14,6 +14,7 @@ from vivace.engine.stream import Stream, Wake
 from vivace.errors import BatchError
 from vivace.prompt import AUTO_LANGUAGE
 from vivace.script.request import Request
+from vivace.speech import language_name
 from vivace.tts import TTS
 from vivace.voices.voice import Voice
 
@@ -35,10 +36,10 @@ def request(
     return Request(
         text=text,
         voice=voice or None,
-        language=AUTO_LANGUAGE if language is None else language,
+        language=AUTO_LANGUAGE if language is None else language_name(language),
         instruct=instruct,
         layout="whole" if is_whole else "streamed",
-        keep_emoji=True,
+        verbatim=True,
         normalize=False,
     )
 

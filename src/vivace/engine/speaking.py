@@ -21,7 +21,7 @@ from vivace.errors import RequestError
 from vivace.prompt import AUTO_LANGUAGE, TextLayout
 from vivace.script.prompts import SERVED_BY
 from vivace.script.request import Pieces, Request, as_pieces
-from vivace.speech import LiveMode
+from vivace.speech import LiveMode, language_name
 from vivace.text.lexicon import Lexicon, LexiconSource
 from vivace.voices.cache import EnrolmentCache
 from vivace.voices.enroll import enroll_once
@@ -100,7 +100,7 @@ class SpeakingCheckpoint(LoadedCheckpoint):
             Request(
                 text=text if isinstance(text, str) else as_pieces(text),
                 voice=self._writer.default_voice if voice is None else self.voice(voice),
-                language=language,
+                language=language_name(language) if isinstance(language, str) else language,
                 instruct=self._writer.check_follows(instruct),
                 layout=text_layout,
                 live=live,

@@ -67,7 +67,7 @@ class PromptWriter:
     def check(self, request: Request) -> None:
         """Raise a RequestError for what the checkpoint cannot do, before anything runs."""
         if isinstance(request.text, str):
-            if not request.lexicons:  # an entry may make a word of any sign
+            if not (request.lexicons or request.verbatim):  # an entry may make a word of any sign
                 check_speakable(request.text, with_emoji=request.keep_emoji)
             if len(request.text) > MAX_TEXT_CHARS:
                 raise TextTooLongError(len(request.text), MAX_TEXT_CHARS, "characters")
@@ -95,6 +95,7 @@ class PromptWriter:
         reading = self._config.reading_config
         return ScriptOptions(
             max_chars=reading.max_utterance_chars if request.split else None,
+            verbatim=request.verbatim,
             min_chars=reading.min_utterance_chars if request.breaks else 0,
             clean=request.clean,
             keep_emoji=request.keep_emoji,
@@ -177,7 +178,10 @@ class PromptWriter:
         is_streamed = self.continues or (is_live and not self.is_by_sentence(request))
         default: TextLayout = "streamed" if is_streamed else "whole"
         reference, transcript = self._reference(request, previous)
-        prompt = self._write(request, text_ids, request.layout or default, is_complete, reference)
+        layout = request.layout or default
+        if request.verbatim and not text_ids and layout == "streamed" and reference is None:
+            text_ids = [self._config.im_end_token_id]  # the official code reads the end marker
+        prompt = self._write(request, text, text_ids, layout, is_complete, reference)
         may_leak = request.trim and not is_live and not shares_words(transcript, text)
         return prompt, reference if may_leak else None
 
@@ -190,9 +194,26 @@ class PromptWriter:
         transcript = request.voice.ref_text if isinstance(request.voice, Voice) else None
         return self._voice_reference(request.voice), transcript or ""
 
+    def encode(self, request: Request, text: str) -> list[int]:
+        """The ids of an utterance's text."""
+        return self._verbatim_ids(text)[1:] if request.verbatim else self.tokenizer.encode(text)
+
+    def _role_ids(self, request: Request, text: str) -> list[int]:
+        """The ids that open the assistant's turn."""
+        role_ids = self.tokenizer.role_ids("assistant")
+        return [*role_ids[:-1], self._verbatim_ids(text)[0]] if request.verbatim else role_ids
+
+    def _verbatim_ids(self, text: str) -> list[int]:
+        """The ids of the role's line break and a text, encoded together by the official code.
+
+        A line break at the start of the text becomes one id with that of the role.
+        """
+        return self.tokenizer.encode_marked("\n" + text)
+
     def _write(
         self,
         request: Request,
+        text: str,
         text_ids: Sequence[int],
         layout: TextLayout,
         is_complete: bool,
@@ -202,7 +223,7 @@ class PromptWriter:
         prompt = build_prompt(
             self._config,
             text_ids,
-            role_ids=self.tokenizer.role_ids("assistant"),
+            role_ids=self._role_ids(request, text),
             layout=layout,
             language=request.language,
             preset=preset,
@@ -275,10 +296,9 @@ class PromptWriter:
     def check_follows(self, instruct: str | None) -> str | None:
         """The instruction itself, unless the checkpoint was not trained to follow any."""
         if instruct and not self._config.honours_instruct:
-            kind, size = self._config.tts_model_type, self._config.tts_model_size
             raise UnsupportedRequestError(
-                f"this {kind} checkpoint (size {size}) was not trained to follow instruct; "
-                f"load {SERVED_BY['instruct']}"
+                f"this {self._config.tts_model_type} checkpoint was not trained to follow "
+                f"instruct; load {SERVED_BY['instruct']}"
             )
         return instruct
 

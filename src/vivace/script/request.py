@@ -27,6 +27,7 @@ class Request:
     live: LiveMode | None = None  # how a text in pieces is taken; None: the checkpoint's default
     split: bool = True  # a long text into utterances
     breaks: bool = False  # read line breaks as pauses; False: a text as it is, as the official code
+    verbatim: bool = False  # every character reaches the voice, with the official template's ids
     clean: bool = False  # remove markdown, emoji and links first
     keep_emoji: bool = False
     normalize: bool | None = None  # None: the checkpoint's default

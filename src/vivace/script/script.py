@@ -7,6 +7,7 @@ the model speaks well; the first is one sentence, so that first audio does not c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from vivace.errors import TextError, TextTooLongError
@@ -90,12 +91,14 @@ class KnownScript:
     def __init__(self, writer: PromptWriter, request: Request, trace: Trace | None = None) -> None:
         """A TextError if nothing of the text can be spoken, or some letters cannot."""
         assert isinstance(request.text, str)
-        self._encode = writer.tokenizer.encode
+        self._encode = partial(writer.encode, request)
         if trace is not None:
             trace.give(request.text)
         self._parts = plan_utterances(request.text, writer.script_options(request), trace)
         self._num_taken = self._num_spoken = 0
         self._num_chars = sum(len(part) for part in self._parts if isinstance(part, str))
+        if request.verbatim:
+            return
         if not self._num_chars:
             raise TextError("the text has no words in it; there is nothing to say")
         for part in self._parts:
@@ -108,7 +111,7 @@ class KnownScript:
 
     @property
     def progress(self) -> float:
-        return self._num_spoken / self._num_chars
+        return self._num_spoken / max(1, self._num_chars)
 
     def next_part(self) -> Line | Pause | None:
         if self.is_over:
@@ -134,6 +137,8 @@ def plan_utterances(
     text: str, options: ScriptOptions, trace: Trace | None = None
 ) -> list[str | Pause]:
     """Utterances and pauses in order; every utterance has something that can be spoken."""
+    if options.verbatim:
+        return _plan_verbatim(text, options)
     plan: list[str | Pause] = []
     text, num_chars = tidy_text(text), 0
     for part in parse_pauses(_clean(text, options)):
@@ -162,6 +167,17 @@ def plan_utterances(
                 plan.append(seam(options, cut))
             plan.append(_finish_utterance(utterance, options, is_inside=cut_after.is_inside))
     return plan
+
+
+def _plan_verbatim(text: str, options: ScriptOptions) -> list[str | Pause]:
+    """All characters of the text, in several utterances only if it is long."""
+    if options.max_chars is None or len(text) <= options.max_chars:
+        return [text]
+    plan: list[str | Pause] = []
+    for cut, utterance in _utterances(text, options):
+        plan += [seam(options, cut)] if plan else []
+        plan.append(utterance)
+    return plan or [text]
 
 
 def _clean(text: str, options: ScriptOptions) -> str:

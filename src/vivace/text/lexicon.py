@@ -12,7 +12,7 @@ from typing import Any
 from vivace.errors import LexiconError
 from vivace.speech import shown
 from vivace.text.letters import DIALECT, SCRIPTS
-from vivace.text.lexicon_files import ANY_LANGUAGE, Row, read_rows
+from vivace.text.lexicon_files import ANY_LANGUAGE, Row, entry_language, read_rows
 from vivace.text.markup import has_pause
 from vivace.text.trie import Trie
 
@@ -116,7 +116,7 @@ def _check_text(row: Row, what: str, value: object, max_chars: int) -> str:
 def _rows_of(source: Mapping[str, Any]) -> Iterable[Row]:
     for word, respelling in source.items():
         if isinstance(respelling, Mapping):
-            language = str(word).lower()
+            language = entry_language(str(word))
             yield from (Row(*entry, language, "the lexicon") for entry in respelling.items())
         else:
             yield Row(word, respelling, ANY_LANGUAGE, "the lexicon")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vivace.errors import LexiconError
+from vivace.speech import language_name
 from vivace.text.files import read_utf8
 
 if sys.version_info >= (3, 11):
@@ -52,6 +53,11 @@ def read_rows(path: Path) -> Iterator[Row]:
     return (_read_toml if suffix == ".toml" else _read_csv)(text, path)
 
 
+def entry_language(name: str) -> str:
+    """The language of an entry: a name or a code such as `en`; none is every language."""
+    return language_name(name) if name.strip() else ANY_LANGUAGE
+
+
 def _read_csv(text: str, path: Path) -> Iterator[Row]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     while True:
@@ -70,7 +76,7 @@ def _read_csv(text: str, path: Path) -> Iterator[Row]:
                 f"{path}, line {line}: a row is word,respelling or word,respelling,language, and "
                 f"this has {len(cells)} cells (a cell with a comma is quoted)"
             )
-        language = cells[2].lower() if len(cells) == 3 else ANY_LANGUAGE
+        language = entry_language(cells[2] if len(cells) == 3 else ANY_LANGUAGE)
         yield Row(cells[0], cells[1], language, f"{path}, line {line}")
 
 
@@ -87,7 +93,7 @@ def _read_toml(text: str, path: Path) -> Iterator[Row]:
 
     def row(word: str, respelling: object, language: str = ANY_LANGUAGE) -> Row:
         line = lines.get((language, word), lines.get((language, ""), 1))
-        return Row(word, respelling, language.lower(), f"{path}, line {line}")
+        return Row(word, respelling, entry_language(language), f"{path}, line {line}")
 
     for name, value in told.items():
         if isinstance(value, dict):

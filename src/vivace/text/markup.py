@@ -47,6 +47,7 @@ class ScriptOptions:
     """How a text is prepared for speaking."""
 
     max_chars: int | None = 300  # of an utterance; None leaves a text whole
+    verbatim: bool = False  # every character is spoken as it is; only long texts are cut
     min_chars: int = 0  # a shorter utterance is not extended by the next sentence
     clean: bool = False  # markdown and links out
     keep_emoji: bool = False

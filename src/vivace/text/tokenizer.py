@@ -10,6 +10,7 @@ import itertools
 import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -99,6 +100,20 @@ class TextTokenizer:
         if self._known is not None:
             self._known.learn(text, ids, encoding.word_ids)
         return ids
+
+    def encode_marked(self, text: str) -> list[int]:
+        """The ids of a text in which the names of special tokens stand for those tokens."""
+        ids, start = list[int](), 0
+        for name in self._marks.finditer(text):
+            ids += self.encode(text[start : name.start()]) if name.start() > start else []
+            ids.append(self._added_ids[name[0]])
+            start = name.end()
+        return ids + self.encode(text[start:])
+
+    @cached_property
+    def _marks(self) -> re.Pattern[str]:
+        names = sorted(self._added_ids, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names)) or r"(?!)")
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """The characters that each id of the text stands for; ids of one character share it."""

@@ -240,3 +240,8 @@ def test_words_keep_their_places_where_full_stops_are_added() -> None:
             "more",
         ]
         assert all(text[word.start : word.end] == word.text for word in words)
+
+
+def test_blank_text_between_two_pauses_is_no_utterance() -> None:
+    plan = plan_utterances("One.[pause 0.5s] \n [pause 0.5s]Two.", ScriptOptions())
+    assert [part for part in plan if isinstance(part, str)] == ["One.", "Two."]

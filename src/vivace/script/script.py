@@ -158,7 +158,7 @@ def plan_utterances(
         elif trace is not None:
             trace.say(part, part)
         found = [*_utterances(part, options)]
-        cuts_after = [*(cut for cut, _ in found[1:]), Cut()]
+        cuts_after = [*(cut for cut, _ in found[1:]), Cut()][: len(found)]
         for (cut, utterance), cut_after in zip(found, cuts_after, strict=True):
             if not is_speakable(utterance, with_emoji=options.keep_emoji):
                 plan.append(Pause(SILENT_S))

@@ -43,8 +43,19 @@ LEFT_OUT = ("ci", "slow")  # marks of tests that run only where `-m` names them
 # Files of more than ten seconds, the longest first: a worker that begins one last ends last.
 LONGEST_FIRST = (
     "backends/test_cuda_graph.py",
-    "compat/test_official_class.py",
     "backends/test_official_parity.py",
+    "serve/test_page_features.py",
+    "test_docs.py",
+    "compat/test_faster_class.py",
+    "compat/test_official_class.py",
+    "cli/test_streams.py",
+    "audio/test_sandbox.py",
+    "test_dialogue.py",
+    "embedded/test_embedded_speech.py",
+    "reliability/test_server_faults.py",
+    "cli/test_cli.py",
+    "cli/test_front.py",
+    "cli/test_bench.py",
 )
 # Tiny models gain nothing from more threads, and lose on a busy machine.
 torch.set_num_threads(1)

@@ -109,6 +109,12 @@ def test_averages_follow_finished_utterances() -> None:
     assert averages.frames_per_id == pytest.approx(3.0)  # a cut utterance says nothing of its text
 
 
+def test_utterance_of_few_frames_is_not_measured() -> None:
+    averages = WaitEstimator()
+    averages.observe_end(Speech(num_made=7), 70.0, is_complete=True)
+    assert averages == WaitEstimator()
+
+
 def test_first_measured_utterance_replaces_the_guesses() -> None:
     averages = WaitEstimator()
     averages.observe_end(Speech(num_text_ids=20, num_made=60), 30.0, is_complete=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 SMOOTHING = 0.2  # weight of the latest utterance in each average
-MIN_MEASURED_FRAMES = 8  # an utterance with fewer frames has no speed of its own yet
+MIN_MEASURED_FRAMES = 8  # with fewer, as a server's probe has, the first turn is most of the time
 OVERRUN = 0.1  # share of the expected frames that an utterance beyond its expected end still needs
 
 
@@ -38,7 +38,7 @@ class WaitEstimator:
 
     def observe_end(self, one: Spoken, held_s: float, *, is_complete: bool) -> None:
         """An utterance has left its slot. `is_complete`: it was spoken to its natural end."""
-        if one.num_made:
+        if one.num_made >= MIN_MEASURED_FRAMES:
             self.frame_s = self._average(self.frame_s, held_s / one.num_made)
             self.num_frames = self._average(self.num_frames, one.num_made)
             if is_complete and one.num_text_ids:

@@ -96,6 +96,13 @@ def test_a_signal_finishes_the_stream_that_runs_and_exits_with_0() -> None:
         assert "finishing 1 stream, up to 30 s; send the signal again to stop now" in told
         assert "stopped" in told
         assert "curl" in told
+        before, _, after = told.partition("ready: ")
+        assert before.splitlines()[-2:] == [
+            "settings: port 0, api_keys 1 from MY_KEY",
+            "loading vivace",
+        ]
+        assert " INFO " not in before
+        assert " INFO " in after  # a line for each request
         assert "Rutabaga" not in told  # what was said is not logged
         assert "k3y-k3y" not in told  # nor a key
         with pytest.raises(httpx.ConnectError):

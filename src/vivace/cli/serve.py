@@ -18,7 +18,7 @@ from vivace.cli.server_messages import ServerMessages
 from vivace.cli.server_options import WYOMING_FLAGS
 from vivace.cli.streams import plain
 from vivace.errors import EngineLostError, RequestError, TTSError
-from vivace.serve.logs import log_to_stderr
+from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.settings import (
     ServeSettings,
     field_names,
@@ -87,6 +87,8 @@ def _serve(settings: ServeSettings, messages: ServerMessages, *, has_http: bool)
         import_torch()
     from vivace.serve.context import ServeContext
 
+    # A person sees a short block until the server is ready, and a program all events.
+    show_events(is_quiet=settings.log_format == "text" and not settings.verbose)
     _allow_files(settings.max_connections * (has_http + (settings.wyoming_port is not None)))
     messages.say(f"loading {', '.join(plain(spec.name) for spec in settings.models)}")
     return _run(ServeContext.create(settings), messages, has_http=has_http)
@@ -104,6 +106,7 @@ def _run(context: ServeContext, messages: ServerMessages, *, has_http: bool) -> 
 
     def on_ready(url: str) -> None:
         gc.collect()
+        show_events()
         gc.freeze()  # else a collection looks through all that was imported: 0.1 s for everybody
         if server.wyoming_url is not None:
             messages.say(f"wyoming: {server.wyoming_url}", url=server.wyoming_url)

@@ -28,11 +28,16 @@ def log_to_stderr(log_format: str) -> None:
     is_json = log_format == "json"
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if is_json else logging.Formatter(PLAIN))
-    logging.getLogger("vivace").setLevel(logging.INFO)
+    show_events()
     logging.getLogger(None if is_json else "vivace").addHandler(handler)
     logging.captureWarnings(is_json)
     for name in ("uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def show_events(*, is_quiet: bool = False) -> None:
+    """Log every event; warnings and errors only if `is_quiet`."""
+    logging.getLogger("vivace").setLevel(logging.WARNING if is_quiet else logging.INFO)
 
 
 class JsonFormatter(logging.Formatter):

@@ -188,7 +188,7 @@ PATTERNS = [
 ]
 
 
-def growth(run: Callable[[str], object], unit: str, size: int = 20_000) -> float:
+def growth(run: Callable[[str], object], unit: str, size: int = 8_000) -> float:
     """How much more CPU time four times the text takes; the best of some attempts."""
     best = float("inf")
     for _ in range(4):

@@ -24,8 +24,8 @@ from vivace.text.markup import MAX_PAUSE_S, Pause, parse_pauses
 
 MAX_SCRIPT_BYTES = 4_000_000
 MAX_NAME_CHARS = 100
-_VOICE = re.compile(r"([^:：=]+?)\s*=\s*(.+)")
-_SPOKEN = re.compile(r"([^:：]+?)\s*[:：]\s*(.+)")
+_VOICE = re.compile(r"([^:：=]+)=\s*(.+)")
+_SPOKEN = re.compile(r"([^:：]+)[:：]\s*(.+)")
 _OVERLAP = re.compile(
     r"\s*\[overlap[ \t]{1,8}([0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9})[ \t]{0,8}(ms|s)\]\s*",
     re.IGNORECASE,
@@ -127,12 +127,13 @@ def _parse(text: str, name: str) -> DialogueScript:
         if row[0].isspace() and spoken:
             spoken[-1][1].append(words)
         elif not spoken and (voice := _VOICE.fullmatch(words)):
-            if voice[1].casefold() in known:
-                raise RequestError(f"{where}: {voice[1][:80]!r} has a voice already")
-            voices[voice[1]] = voice[2]
-            known.add(voice[1].casefold())
-        elif (said := _SPOKEN.fullmatch(words)) and len(said[1]) <= MAX_NAME_CHARS:
-            spoken.append((said[1], [said[2]], where))
+            speaker = voice[1].rstrip()
+            if speaker.casefold() in known:
+                raise RequestError(f"{where}: {speaker[:80]!r} has a voice already")
+            voices[speaker] = voice[2]
+            known.add(speaker.casefold())
+        elif (said := _SPOKEN.fullmatch(words)) and len(said[1].rstrip()) <= MAX_NAME_CHARS:
+            spoken.append((said[1].rstrip(), [said[2]], where))
         else:
             hint = "" if spoken else ", or Name = voice,"
             raise RequestError(

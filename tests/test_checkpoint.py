@@ -762,6 +762,7 @@ def test_a_checkpoint_may_say_which_form_of_text_suits_it(tiny_folder: Path) -> 
         {"strip_end": 1},
         {"plain_breaks": 1},
         {"plain_ellipsis": 1},
+        {"plain_quotes": 1},
         {"end_stop": 1},
         {"min_utterance_chars": -1},
         {"paragraph_s": 0},
@@ -780,6 +781,6 @@ def test_a_form_of_text_that_cannot_be_is_refused(tiny_folder: Path, reading: ob
     raw = json.loads((tiny_folder / "base" / "config.json").read_text(encoding="utf-8"))
     with pytest.raises(
         CheckpointError,
-        match=r"reading_config|normalize|strip|utterance|seam|silence|breaks|paragraph|ellipsis|stop",
+        match=r"reading_config|normalize|strip|utterance|seam|silence|breaks|paragraph|ellipsis|quotes|stop",
     ):
         parse_model_config({**raw, "reading_config": reading})

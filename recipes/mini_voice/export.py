@@ -52,6 +52,7 @@ def model_config(settings: SimpleNamespace, tokenizer: TextTokenizer, text_size:
             "strip_end": True,
             "plain_breaks": True,
             "plain_ellipsis": True,
+            "plain_quotes": True,
             "end_stop": True,
             "min_utterance_chars": 8,
             "max_utterance_chars": 120,

@@ -17,6 +17,9 @@ FinishReason = Literal["stop", "length", "stall", "cancelled"]
 LiveMode = Literal["word", "sentence"]
 """How a text that is still being written is taken: each word as it comes, or whole sentences."""
 LIVE_MODES: tuple[LiveMode, ...] = ("word", "sentence")
+OnUnsupported = Literal["error", "skip"]
+"""What happens to letters of a script that the checkpoint does not read."""
+ON_UNSUPPORTED: tuple[OnUnsupported, ...] = ("error", "skip")
 """`stop`: the end of speech was drawn. `stall`: nothing new was said any more, or nothing ever."""
 
 SAMPLE_RATE = 24_000  # every released checkpoint speaks at this rate
@@ -216,6 +219,7 @@ class Usage:
     missing_words: tuple[str, ...] = ()  # that were not spoken
     retries: int = 0  # parts that were spoken wrongly and then again
     num_words: int = 0  # that were checked
+    skipped: tuple[str, ...] = ()  # parts of the text that the checkpoint cannot read
 
     @classmethod
     def total(
@@ -233,6 +237,7 @@ class Usage:
             missing_words=tuple(word for part in parts for word in part.missing_words),
             retries=sum(part.retries for part in parts),
             num_words=sum(part.num_words for part in parts),
+            skipped=tuple(one for part in parts for one in part.skipped),
         )
 
     @property

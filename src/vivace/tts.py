@@ -187,6 +187,8 @@ class TTS(SpeakingCheckpoint):
         `clean`: take markdown and links out. `keep_emoji`: speak emoji, which are left out else.
         `normalize`: English numbers, dates, capitals and signs as words; None is what the
         checkpoint wants: true for the embedded voice, false for the released ones.
+        `on_unsupported`: letters that the checkpoint does not read are left out (`skip`) and listed
+        in `Audio.skipped`, unless nothing else is there; `error` refuses the text.
         `lexicon`: words and how they are read, before those that were loaded: a file's path, a
         mapping or a `Lexicon`. `[spell: NASA]` and `[digits: 2024]` are read one by one.
         `guard`: stop speech that does not end by itself, or is silent; without a `seed` or

@@ -65,6 +65,20 @@ def test_say_writes_the_file_and_reports_on_stderr(
     )
 
 
+def test_say_warns_of_characters_that_it_skips_unless_errors_are_asked_for(
+    tiny_folder: Path, out: Path, capsys: Captured
+) -> None:
+    text = "שלום עולם is it"
+    options = ("-o", out, "--max-frames", "3", "--force")
+    assert say(tiny_folder / "custom_voice", text, *options) == 0
+    warning = "skipped 8 characters that this model does not read: 'שלום', 'עולם'"
+    assert f"vivace: {out}: {warning}\n" in capsys.readouterr().err
+    assert say(tiny_folder / "custom_voice", text, *options, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["skipped"] == ["שלום", "עולם"]
+    code = say(tiny_folder / "custom_voice", text, *options, "--on-unsupported", "error")
+    assert_refused(code, capsys, "the text has the letter")
+
+
 def test_say_without_an_output_writes_speech_wav_here(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

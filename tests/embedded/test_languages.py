@@ -9,7 +9,7 @@ import pytest
 
 from engine_watch import stop_after
 from vivace import TTS, AudioChunk
-from vivace.errors import UnknownLanguageError, UnsupportedRequestError
+from vivace.errors import RequestError, UnknownLanguageError, UnsupportedRequestError
 from vivace.text.letters import Letters
 
 FOREIGN = {
@@ -18,9 +18,9 @@ FOREIGN = {
     "japanese": "こんにちは",
     "katakana": "カタカナ",
     "korean": "안녕하세요",
-    "one word of many": "The Russian name is Москва, they say.",
 }
-UNREAD = {"arabic": "مرحبا", "hindi": "हिन्दी", "greek": "καλημέρα", "hebrew": "שלום"}
+UNREAD = {"arabic": "مرحبا", "hindi": "हिन्दी", "hebrew": "שלום"}
+ONE_WORD = "The Russian name is Москва, they say."
 ENGLISH = [
     "Plain words.",
     "A café, naïve and déjà vu.",
@@ -51,8 +51,45 @@ def test_english_is_not_refused(text: str) -> None:
 def test_what_cleaning_takes_out_is_not_held_against_a_text(embedded: TTS) -> None:
     text = "See [the page](https://example.org/Москва)."
     with pytest.raises(UnsupportedRequestError):
-        embedded.stream(text)
-    embedded.stream(text, clean=True).close()
+        embedded.stream(text, on_unsupported="error")
+    embedded.stream(text, on_unsupported="error", clean=True).close()
+
+
+def test_one_foreign_word_is_refused_where_errors_are_asked_for(embedded: TTS) -> None:
+    for text in (ONE_WORD, "Greek: καλημέρα"):
+        with pytest.raises(UnsupportedRequestError, match="speaks only english"):
+            embedded.speak(text, on_unsupported="error")
+    with pytest.raises(RequestError, match="on_unsupported must be one of"):
+        embedded.speak(ONE_WORD, on_unsupported="ignore")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_foreign_words_are_skipped_and_reported_by_default(
+    embedded: TTS, monkeypatch: pytest.MonkeyPatch, is_live: bool
+) -> None:
+    said = stop_after(embedded, monkeypatch, 3, once_text_is_in=True)
+    text = f"{ONE_WORD} Also 東京。\n\nПривет, мир.\n\nBye."
+    audio = embedded.speak(iter(text) if is_live else text, guard=False)
+    spoken = " ".join(" ".join(said.texts(embedded)).split())
+    assert spoken == "The Russian name is, they say. Also. Bye."
+    assert audio.skipped == audio.usage.skipped == ("Москва", "東京", "Привет", "мир")
+    assert embedded.speak("All is read.").skipped == ()
+
+
+def test_stream_of_a_known_text_names_what_it_skips_before_the_first_chunk(embedded: TTS) -> None:
+    with embedded.stream(ONE_WORD, seed=1) as stream:
+        assert stream.skipped == ("Москва",)
+        assert next(stream).skipped == ("Москва",)
+        assert next(stream).skipped == ()
+
+
+def test_skipped_words_between_pauses_leave_one_pause(
+    embedded: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(embedded, monkeypatch, 3)
+    chunks = list(embedded.stream("One.[pause 1s]мир[pause 2s]Two.", guard=False))
+    pauses = [len(c.samples) for c in chunks if len(c.samples) and not len(c.codes)]
+    assert pauses == [2 * embedded.sample_rate]
 
 
 @pytest.mark.parametrize("language", ["french", "Chinese"])
@@ -77,9 +114,10 @@ def test_live_text_is_spoken_without_the_foreign_piece_and_then_the_error_heard(
 ) -> None:
     said = stop_after(embedded, monkeypatch, 3, once_text_is_in=True)
     chunks: list[AudioChunk] = []
+    pieces = ["Hello ", "there, ", "友人", " of mine."]
     with pytest.raises(UnsupportedRequestError, match=RELEASED):
-        keep(embedded.stream(iter(["Hello ", "there, ", "友人", " of mine."]), seed=1), chunks)
-    assert said.texts(embedded) == ["Hello there,  of mine."]
+        keep(embedded.stream(iter(pieces), seed=1, on_unsupported="error"), chunks)
+    assert said.texts(embedded)[-1] == "Hello there, of mine."
     assert chunks[-1].is_last
     with pytest.raises(UnsupportedRequestError, match=RELEASED):
         next(embedded.stream(iter(["友人"])))
@@ -98,7 +136,6 @@ REFUSED = {
     "hindi": "हिन्दी में",
     "thai": "สวัสดี",
     "greek": "καλημέρα",
-    "mostly hebrew": "שלום עולם is peace",
 }
 
 
@@ -107,6 +144,19 @@ def test_letters_of_none_of_its_languages_are_refused(released: TTS, text: str) 
     with pytest.raises(UnsupportedRequestError, match=r"speaks only .*russian.* spanish") as caught:
         released.stream(text, voice="ryan")
     assert "load" not in str(caught.value)
+
+
+def test_mostly_foreign_utterance_is_skipped_unless_errors_are_asked_for(
+    released: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "שלום עולם is peace"
+    with pytest.raises(UnsupportedRequestError, match="speaks only"):
+        released.stream(text, voice="ryan", on_unsupported="error")
+    said = stop_after(released, monkeypatch, 3, once_text_is_in=True)
+    for given in (text, iter(text)):
+        audio = released.speak(given, voice="ryan", live="sentence")
+        assert audio.skipped == ("שלום", "עולם")
+    assert [one.strip() for one in said.texts(released)] == ["is peace"] * 2
 
 
 ACCEPTED = {

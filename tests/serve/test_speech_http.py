@@ -11,6 +11,7 @@ import wave
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import av
 import httpx
@@ -263,6 +264,32 @@ def test_instructions_that_the_model_cannot_follow_are_named(client: httpx.Clien
     assert response.status_code == 200
     assert response.headers["x-vivace-ignored"] == "instructions"
     assert "x-vivace-ignored" not in ask(client).headers
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_characters_that_the_model_does_not_read_are_skipped_and_named_in_a_header(
+    client: httpx.Client, is_streamed: bool
+) -> None:
+    response = ask(client, input="The name is Мама, they say.", stream=is_streamed)
+    assert response.status_code == 200
+    num_chars, _, names = response.headers["x-vivace-skipped"].partition("; ")
+    assert (num_chars, unquote(names)) == ("4", "Мам")
+    assert "x-vivace-skipped" not in ask(client).headers
+
+
+def test_skipped_header_names_a_bounded_number_of_characters(client: httpx.Client) -> None:
+    letters = "".join(map(chr, range(0x430, 0x450))) + "".join(map(chr, range(0x3400, 0x3460)))
+    header = ask(client, input=f"Hello, {letters}.").headers["x-vivace-skipped"]
+    num_chars, _, names = header.partition("; ")
+    assert (num_chars, len(unquote(names))) == (str(len(letters)), 32)
+
+
+def test_unsupported_characters_are_an_error_where_that_is_asked_for(client: httpx.Client) -> None:
+    response = ask(client, input="The name is Мама.", on_unsupported="error")
+    assert response.status_code == 400
+    assert "the letter 'М'" in response.json()["error"]["message"]
+    assert ask(client, input="Мама").status_code == 400
+    assert ask(client, on_unsupported="maybe").status_code in (400, 422)
 
 
 def test_4096_characters_are_taken_and_more(client: httpx.Client) -> None:

@@ -15,7 +15,7 @@ from vivace.text.breaks import BreakReader, read_breaks
 from vivace.text.cutter import Cut
 from vivace.text.events import Event, EventReader
 from vivace.text.markup import Pause, ScriptOptions
-from vivace.text.plain import PlainText, plain_text
+from vivace.text.plain import PlainRules, PlainText, plain_text
 from vivace.text.trace import Trace
 
 PLAIN = ScriptOptions(
@@ -23,6 +23,7 @@ PLAIN = ScriptOptions(
 )
 RAW = ScriptOptions(max_chars=300, paragraph_s=0.5)
 ITEM = "\n\n"
+PLAINEST = PlainRules(drops_ellipsis=True, drops_quotes=True, end_stop=True)
 LINE_ENDS = ("\n", "\r\n", "\r", "\v", "\f", "\x85", "\u2028")
 
 WRAPPED = (
@@ -100,7 +101,7 @@ def test_sign_that_has_a_name_is_kept(text: str) -> None:
 
 
 def test_tab_between_words_separates_cells() -> None:
-    assert plain_text(read_breaks("Ann\t3\n\tBob\t4")) == "Ann, 3. Bob, 4"
+    assert plain_text(read_breaks("Ann\t3\n\tBob\t4"), PlainRules()) == "Ann, 3. Bob, 4"
 
 
 def test_white_space_of_every_kind_becomes_one_space() -> None:
@@ -110,11 +111,13 @@ def test_white_space_of_every_kind_becomes_one_space() -> None:
 
 
 def test_plain_text_ends_an_item_without_punctuation_with_a_full_stop() -> None:
-    assert plain_text("A list\n\nmilk,\n\neggs!\n\n\nEnd") == "A list. milk, eggs! End"
-    assert plain_text(" \n\nOne\n\n") == "One"
+    assert (
+        plain_text("A list\n\nmilk,\n\neggs!\n\n\nEnd", PlainRules()) == "A list. milk, eggs! End"
+    )
+    assert plain_text(" \n\nOne\n\n", PlainRules()) == "One"
 
 
-ALPHABET = "aB3.,:- \n\r\t\u2028\u00a0*#("
+ALPHABET = "aB3.,:-'\" \n\r\t\u2028\u00a0*#("
 
 
 def cut(text: str, places: list[int]) -> list[str]:
@@ -127,8 +130,8 @@ def cut(text: str, places: list[int]) -> list[str]:
 def test_breaks_do_not_depend_on_the_pieces(text: str, places: list[int]) -> None:
     for reader, whole in (
         (BreakReader(), read_breaks(text)),
-        (PlainText(), plain_text(text)),
-        (PlainText(has_ellipsis=False), plain_text(text, has_ellipsis=False)),
+        (PlainText(PlainRules()), plain_text(text, PlainRules())),
+        (PlainText(PLAINEST), plain_text(text, PLAINEST)),
     ):
         parts = [*map(reader.feed, cut(text, places)), reader.finish()]
         assert "".join(parts) == whole
@@ -137,7 +140,7 @@ def test_breaks_do_not_depend_on_the_pieces(text: str, places: list[int]) -> Non
 @given(st.text(ALPHABET, max_size=80))
 @settings(deadline=None, max_examples=300)
 def test_no_letter_or_digit_is_lost_and_only_single_spaces_are_left(text: str) -> None:
-    plain = plain_text(read_breaks(text))
+    plain = plain_text(read_breaks(text), PlainRules())
     assert re.findall(r"\w", plain) == re.findall(r"\w", text)
     assert not re.search(r"[^\S ]|  |\A | \Z", plain)
 

@@ -10,12 +10,14 @@ from vivace.script.script import plan_utterances
 from vivace.text.cutter import Cut
 from vivace.text.events import EventReader
 from vivace.text.markup import Pause, ScriptOptions
-from vivace.text.plain import plain_text
+from vivace.text.plain import PlainRules, PlainText, plain_text
 from vivace.text.trace import Trace
 
+RULES = PlainRules(drops_ellipsis=True)
 PLAIN = ScriptOptions(
-    max_chars=120, min_chars=8, plain_breaks=True, plain_ellipsis=True, seam_s=0.5, paragraph_s=0.9
+    max_chars=120, min_chars=8, plain_breaks=True, plain=RULES, seam_s=0.5, paragraph_s=0.9
 )
+ENDED = replace(PLAIN, plain=PlainRules(end_stop=True))
 
 
 @pytest.mark.parametrize(
@@ -37,14 +39,14 @@ PLAIN = ScriptOptions(
 def test_ellipsis_becomes_a_comma_before_a_small_letter_and_else_a_full_stop(
     text: str, said: str
 ) -> None:
-    assert plain_text(text, has_ellipsis=False) == said
+    assert plain_text(text, RULES) == said
     assert plan_utterances(text, PLAIN) == [said]
 
 
 def test_ellipsis_stays_where_the_checkpoint_does_not_ask_for_it() -> None:
     text = "Wait… what?"
-    assert plain_text(text) == text
-    assert plan_utterances(text, replace(PLAIN, plain_ellipsis=False)) == [text]
+    assert plain_text(text, PlainRules()) == text
+    assert plan_utterances(text, replace(PLAIN, plain=PlainRules())) == [text]
 
 
 def test_sentence_below_the_shortest_length_is_an_utterance_of_its_own() -> None:
@@ -68,13 +70,30 @@ def test_sentence_below_the_shortest_length_is_an_utterance_of_its_own() -> None
     ],
 )
 def test_utterance_that_ends_with_a_word_gets_a_full_stop(text: str, said: str) -> None:
-    assert plan_utterances(text, replace(PLAIN, end_stop=True)) == [said]
+    assert plan_utterances(text, ENDED) == [said]
     assert plan_utterances(text, PLAIN) == [text.strip()]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('He said "yes" and left.', "He said yes and left."),
+        ("“Good night!” he said.", "Good night! he said."),
+        ("The 'word' isn't long.", "The word isn't long."),
+        ("The dogs' bones, rock 'n' roll", "The dogs bones, rock n roll"),
+        ("It’s one”two", "It’s one two"),
+    ],
+)
+def test_quotation_marks_are_left_out_and_apostrophes_stay(text: str, said: str) -> None:
+    rules = PlainRules(drops_quotes=True)
+    assert plain_text(text, rules) == said
+    plain = PlainText(rules)
+    assert "".join([*map(plain.feed, text), plain.finish()]) == said
 
 
 def test_utterance_that_ends_inside_a_sentence_gets_no_full_stop() -> None:
     words = "word " * 12
-    options = replace(PLAIN, end_stop=True, max_chars=30)
+    options = replace(ENDED, max_chars=30)
     said = [part for part in plan_utterances(words, options) if isinstance(part, str)]
     assert "".join(said).count(".") == 1
     assert said[-1].endswith("word.")

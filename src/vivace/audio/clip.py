@@ -46,6 +46,11 @@ class Audio:
         """Words of the text that were not spoken, as they were given to the voice."""
         return self.usage.missing_words
 
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Parts of the text in letters that the checkpoint does not read, in order."""
+        return self.usage.skipped
+
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the samples to a file; its extension picks the format (.wav, .flac, .mp3, …).
 
@@ -136,6 +141,7 @@ class AudioChunk:
     codes: NDArray[np.int64]  # [frames, codebooks]
     words: tuple[Word, ...] | None = None  # that are over by now, a little late; None: no timings
     usage: Usage | None = None  # of the whole, on the last chunk
+    skipped: tuple[str, ...] = ()  # left out of the text since the last chunk; see `Audio.skipped`
 
     def __array__(
         self, dtype: DTypeLike | None = None, copy: bool | None = None

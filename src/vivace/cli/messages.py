@@ -16,6 +16,7 @@ from vivace.speech import FinishReason, SamplingParams, Usage
 T = TypeVar("T")
 CUT_SHORT = 3  # exit code if words are missing: speech was cut, but not at --max-frames
 MAX_SHOWN_WORDS = 5  # of those that are missing
+MAX_SKIPPED_SHOWN = 5  # parts of a text that a warning names
 
 _OPTIONS = {"chunk_frames", "text_layout", *(f.name for f in dataclasses.fields(SamplingParams))}
 _OPTION = re.compile("|".join(rf"\b{name}\b" for name in sorted(_OPTIONS) if "_" in name))
@@ -139,8 +140,17 @@ def print_report(report: Report, *, is_json: bool, is_quiet: bool) -> None:
         return
     if not is_quiet:
         tell(report)
+    if report.usage.skipped:
+        tell(f"vivace: {report.places}: {describe_skipped(report.usage.skipped)}")
     if report.warning:
         tell(f"vivace: {report.places}: {report.warning}")
+
+
+def describe_skipped(skipped: Sequence[str]) -> str:
+    """A warning that names the first parts of a text that were left out."""
+    num_chars, names = sum(map(len, skipped)), ", ".join(map(repr, skipped[:MAX_SKIPPED_SHOWN]))
+    more = ", …" * (len(skipped) > MAX_SKIPPED_SHOWN)
+    return f"skipped {num_chars} characters that this model does not read: {plain(names)}{more}"
 
 
 def print_error(

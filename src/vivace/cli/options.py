@@ -44,6 +44,13 @@ def add_speech(parser: argparse.ArgumentParser, *, instruct: str) -> None:
     )
     group.add_argument("--keep-emoji", action="store_true", help="speak emoji; else they are not")
     group.add_argument(
+        "--on-unsupported",
+        choices=("error", "skip"),
+        default="skip",
+        help="letters that the model does not read: skip them with a warning, or fail; "
+        "default: skip (error for books)",
+    )
+    group.add_argument(
         "--live",
         choices=("word", "sentence"),
         help="a text that is still being written: as it comes, or by sentences; default: the "

@@ -186,6 +186,7 @@ def _add_read(commands: Commands) -> None:
     read.add_argument("--list", action="store_true", help="show the chapters and make nothing")
     options.add_voice_option(read)
     options.add_speech(read, instruct=HOW_TO_SPEAK)
+    read.set_defaults(on_unsupported="error")  # a book is checked before it is read
     group = read.add_argument_group("output")
     group.add_argument(
         "-o",

@@ -36,6 +36,7 @@ def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "clean": arguments.clean,
         "keep_emoji": arguments.keep_emoji,
         "normalize": arguments.normalize,
+        "on_unsupported": arguments.on_unsupported,
         "timings": getattr(arguments, "subtitles", None) is not None,
         "lexicon": None if arguments.lexicon is None else Lexicon.load(arguments.lexicon),
         **_given(arguments, ("chunk_frames",)),

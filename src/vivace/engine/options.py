@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from vivace.engine.chunks import ChunkFrames
 from vivace.errors import RequestError
 from vivace.prompt import TextLayout
-from vivace.speech import LiveMode, SamplingOptions
+from vivace.speech import LiveMode, OnUnsupported, SamplingOptions
 from vivace.text.lexicon import LexiconSource
 from vivace.voices.find import VoiceSource
 
@@ -28,6 +28,7 @@ class SpeechOptions(SamplingOptions, total=False):
     keep_emoji: bool
     normalize: bool | None
     lexicon: LexiconSource | None
+    on_unsupported: OnUnsupported
     guard: bool
     trim: bool
     speed: float

@@ -21,7 +21,7 @@ from vivace.errors import RequestError
 from vivace.prompt import AUTO_LANGUAGE, TextLayout
 from vivace.script.prompts import SERVED_BY
 from vivace.script.request import Pieces, Request, as_pieces
-from vivace.speech import LiveMode, language_name
+from vivace.speech import LiveMode, OnUnsupported, language_name
 from vivace.text.lexicon import Lexicon, LexiconSource
 from vivace.voices.cache import EnrolmentCache
 from vivace.voices.enroll import enroll_once
@@ -87,6 +87,7 @@ class SpeakingCheckpoint(LoadedCheckpoint):
         keep_emoji: bool = False,
         normalize: bool | None = None,
         lexicon: LexiconSource | None = None,
+        on_unsupported: OnUnsupported = "skip",
         guard: bool = True,
         trim: bool = False,
         speed: float = 1.0,
@@ -110,6 +111,7 @@ class SpeakingCheckpoint(LoadedCheckpoint):
                 keep_emoji=keep_emoji,
                 normalize=normalize,
                 lexicons=self._settle_lexicons(lexicon),
+                on_unsupported=on_unsupported,
                 trim=trim,
             ),
             chunk_frames=chunk_frames,

@@ -90,7 +90,7 @@ class Stream(Iterator[AudioChunk]):
         self._pid = os.getpid()
         self._is_reading, self._is_stepping = Lock(), Lock()
         self._utterance: Utterance | None = None  # that is being spoken
-        self._num_frames = self._num_text_ids = self._num_retries = 0
+        self._num_frames = self._num_text_ids = self._num_retries = self._num_skipped = 0
         self._marker = marker if engine.backend.watched is not None else None
         self._spoken_words, self._finder = SpokenWords(writer.tokenizer), finder
         self._is_cancelled = self._is_closed = False
@@ -125,13 +125,25 @@ class Stream(Iterator[AudioChunk]):
         """The next chunk, or what must come first; StopIteration at the end."""
         try:
             with self._is_stepping:
-                step = next(self._steps)
+                step = self._with_skipped(next(self._steps))
                 if isinstance(step, AudioChunk) and step.is_last:
                     return dataclasses.replace(step, usage=self.usage)
                 return step
         finally:
             if self._is_cancelled:
                 self._clear()
+
+    def _with_skipped(self, step: AudioChunk | Wait) -> AudioChunk | Wait:
+        skipped = self._script.skipped
+        if isinstance(step, Wait) or len(skipped) == self._num_skipped:
+            return step
+        new, self._num_skipped = tuple(skipped[self._num_skipped :]), len(skipped)
+        return dataclasses.replace(step, skipped=new)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Parts of the text that were left out so far; all of them if the text is known."""
+        return tuple(self._script.skipped)
 
     def _step_or_end(self) -> AudioChunk | Wait | None:
         try:
@@ -221,6 +233,7 @@ class Stream(Iterator[AudioChunk]):
             missing_words=self._spoken_words.missing,
             retries=self._num_retries + (utterance.num_retries if utterance else 0),
             num_words=self._spoken_words.num_words,
+            skipped=tuple(self._script.skipped),
         )
 
     # -- closing -----------------------------------------------------------------------------

@@ -119,6 +119,7 @@ class ReadingConfig:
     strip_end: bool = False  # white space at the end of an utterance is left out
     plain_breaks: bool = False  # line breaks end utterances; the tokenizer gets single spaces only
     plain_ellipsis: bool = False  # an ellipsis is read as a comma or a full stop
+    plain_quotes: bool = False  # quotation marks are left out
     end_stop: bool = False  # an utterance without punctuation at its end gets a full stop
     min_utterance_chars: int = 0  # a shorter utterance is not extended by the next sentence
     max_utterance_chars: int = 300

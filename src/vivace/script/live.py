@@ -11,7 +11,7 @@ from vivace.script.request import Request
 from vivace.script.script import SILENT_S, Line, seam
 from vivace.text.cutter import Cut
 from vivace.text.events import Event, EventReader
-from vivace.text.letters import Letters, is_speakable
+from vivace.text.letters import Letters, close_gaps, is_speakable
 from vivace.text.live import LiveTokenizer
 from vivace.text.markup import Pause
 from vivace.text.trace import Trace
@@ -28,6 +28,8 @@ class LiveScript:
     def __init__(self, writer: PromptWriter, request: Request, trace: Trace | None = None) -> None:
         self._writer, self._letters = writer, writer.letters
         self._options = writer.script_options(request)
+        self._skips = request.on_unsupported == "skip"
+        self.skipped: list[str] = []
         self._trace = trace
         self._reader = EventReader(self._options, trace)
         self._events: deque[Event] = deque()
@@ -75,6 +77,8 @@ class LiveScript:
     def raise_error(self) -> None:
         if self._error is not None:
             raise self._error
+        if self.is_over and not self._has_lines and self.skipped:
+            raise self._writer.refuse_letter(self.skipped[0][0])
         if self.is_over and not self._has_lines:
             raise TextError("the text has no words in it; there is nothing to say")
 
@@ -89,9 +93,10 @@ class LiveScript:
                     self._events.appendleft(self._beginning.take())
                     return self._next_line()
                 continue
-            if (silence := self._end_beginning()) is not None:
-                self._events.appendleft(event)
-                return silence
+            self._events.appendleft(event)
+            if (part := self._end_beginning()) is not None:
+                return part
+            self._events.popleft()
             if isinstance(event, Pause):
                 self._needs_seam = False
                 return event
@@ -107,16 +112,27 @@ class LiveScript:
         self._line = LiveLine(self, tokenizer, is_whole=self._options.by_sentence)
         return self._line
 
-    def _end_beginning(self) -> Pause | None:
-        """Silence for an utterance of nothing that can be spoken; foreign letters are an error."""
+    def _end_beginning(self) -> Line | Pause | None:
+        """Silence for an utterance of nothing that can be spoken."""
         text = self._beginning.take()
         if (letter := self._letters.find_foreign(text)) is not None:
-            self._fail(self._writer.refuse_letter(letter))
-            return None
+            return self._refuse_beginning(text, letter)
         if not text.strip():
             return None
         self._needs_seam = False
         return Pause(SILENT_S)
+
+    def _refuse_beginning(self, text: str, letter: str) -> Line | Pause | None:
+        """Speak what is left of an utterance that has too many foreign letters."""
+        if not self._skips:
+            self._fail(self._writer.refuse_letter(letter))
+            return None
+        text, runs = self._letters.skip_foreign(text)
+        self.skipped += runs
+        if not is_speakable(text, with_emoji=self._options.keep_emoji):
+            return None
+        self._events.appendleft(close_gaps(text))
+        return self._next_line()
 
     def take_text(self) -> str | None:
         """The next text of the utterance at hand; None at its end, and where more must come."""
@@ -136,12 +152,21 @@ class LiveScript:
     def _take_in(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, str) and self._letters.is_strict:
-                if (letter := self._letters.find_foreign(event)) is not None:
-                    self._fail(self._writer.refuse_letter(letter))
-                event = self._letters.without_foreign(event)
+                event, runs = self._letters.skip_foreign(event)
+                if runs and not self._skips:
+                    self._fail(self._writer.refuse_letter(runs[0][0]))
+                self.skipped += runs
+                if runs:
+                    event = self._close_gaps(event)
             if event != "":
                 self._events.append(event)
         self._fail(self._reader.error)
+
+    def _close_gaps(self, text: str) -> str:
+        """A text of which letters were left out; "" if nothing to say is left."""
+        if not is_speakable(text, with_emoji=self._options.keep_emoji):
+            return ""
+        return close_gaps(text) if self._options.by_sentence else text
 
 
 class _Beginning:

@@ -26,9 +26,10 @@ from vivace.prompt import (
     preset_id,
 )
 from vivace.script.request import Request
-from vivace.speech import LIVE_MODES
+from vivace.speech import LIVE_MODES, ON_UNSUPPORTED
 from vivace.text.letters import Letters, check_speakable
 from vivace.text.markup import ScriptOptions
+from vivace.text.plain import PlainRules
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.reference_leak import shares_words
 from vivace.voices.voice import Voice
@@ -78,6 +79,10 @@ class PromptWriter:
             )
         if request.live is not None and request.live not in LIVE_MODES:
             raise RequestError(f"live must be one of {LIVE_MODES}, not {request.live!r}")
+        if request.on_unsupported not in ON_UNSUPPORTED:
+            raise RequestError(
+                f"on_unsupported must be one of {ON_UNSUPPORTED}, not {request.on_unsupported!r}"
+            )
         if not isinstance(request.language, str):
             kind = type(request.language).__name__
             raise RequestError(f"language must be a string, not {kind}")
@@ -102,8 +107,11 @@ class PromptWriter:
             normalize=self._normalizes(request),
             strip_end=reading.strip_end,
             plain_breaks=request.breaks and reading.plain_breaks,
-            plain_ellipsis=request.breaks and reading.plain_ellipsis,
-            end_stop=request.breaks and reading.end_stop,
+            plain=PlainRules(
+                drops_ellipsis=reading.plain_ellipsis,
+                drops_quotes=reading.plain_quotes,
+                end_stop=reading.end_stop,
+            ),
             lexicon=tuple(
                 trie
                 for lexicon in request.lexicons

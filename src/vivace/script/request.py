@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vivace.errors import RequestError
 from vivace.prompt import TextLayout
-from vivace.speech import LiveMode
+from vivace.speech import LiveMode, OnUnsupported
 from vivace.text.lexicon import Lexicon
 from vivace.voices.voice import Voice
 
@@ -32,6 +32,7 @@ class Request:
     keep_emoji: bool = False
     normalize: bool | None = None  # None: the checkpoint's default
     lexicons: tuple[Lexicon, ...] = ()  # the first has precedence
+    on_unsupported: OnUnsupported = "error"  # for letters that the checkpoint does not read
     trim: bool = False  # remove silence and the end of a reference at the start
 
 

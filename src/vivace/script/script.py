@@ -16,7 +16,7 @@ from vivace.script.request import Request
 from vivace.text.breaks import BlockEnd, find_blocks, read_breaks
 from vivace.text.cutter import Cut
 from vivace.text.emoji import drop_emoji
-from vivace.text.letters import is_speakable
+from vivace.text.letters import close_gaps, is_speakable
 from vivace.text.markup import Pause, ScriptOptions, clean_text, item_end, parse_pauses
 from vivace.text.normalize import normalize_text
 from vivace.text.plain import plain_text
@@ -57,6 +57,10 @@ class Script(Protocol):
     def progress(self) -> float:
         """Share of the text in the parts taken; 0 if it is not known."""
 
+    @property
+    def skipped(self) -> Sequence[str]:
+        """Parts of the text that were left out so far: letters that the checkpoint cannot read."""
+
     def next_part(self) -> Line | Pause | None:
         """None at the end, or if more text must be fed first."""
 
@@ -94,16 +98,41 @@ class KnownScript:
         self._encode = partial(writer.encode, request)
         if trace is not None:
             trace.give(request.text)
+        # Letters are checked after cleaning, which removes links.
         self._parts = plan_utterances(request.text, writer.script_options(request), trace)
+        self.skipped: list[str] = []
+        if not request.verbatim:
+            self._check_letters(writer, request)
         self._num_taken = self._num_spoken = 0
         self._num_chars = sum(len(part) for part in self._parts if isinstance(part, str))
-        if request.verbatim:
-            return
-        if not self._num_chars:
+        if not self._num_chars and not request.verbatim:
             raise TextError("the text has no words in it; there is nothing to say")
+
+    def _check_letters(self, writer: PromptWriter, request: Request) -> None:
+        if request.on_unsupported == "skip":
+            self._skip_unsupported(writer, request)
         for part in self._parts:
             if isinstance(part, str):
-                writer.check_letters(part)  # after cleaning, which removes links
+                writer.check_letters(part)
+
+    def _skip_unsupported(self, writer: PromptWriter, request: Request) -> None:
+        """Leave out letters that the checkpoint cannot read, unless nothing else is there."""
+        kept: list[str | Pause] = []
+        for part in self._parts:
+            if isinstance(part, str) and writer.letters.find_foreign(part) is not None:
+                part, runs = writer.letters.skip_foreign(part)
+                self.skipped += runs
+                if not is_speakable(part, with_emoji=request.keep_emoji):
+                    continue
+                part = close_gaps(part)
+            before = kept[-1] if kept else None
+            if isinstance(part, Pause) and isinstance(before, Pause) and self.skipped:
+                kept[-1] = max(part, before, key=lambda pause: pause.seconds)
+            else:
+                kept.append(part)
+        if self.skipped and not any(isinstance(part, str) for part in kept):
+            raise writer.refuse_letter(self.skipped[0][0])
+        self._parts = kept
 
     @property
     def is_over(self) -> bool:
@@ -186,12 +215,7 @@ def _clean(text: str, options: ScriptOptions) -> str:
 
 def _finish_utterance(text: str, options: ScriptOptions, *, is_inside: bool) -> str:
     if options.plain_breaks:
-        return plain_text(
-            text,
-            has_ellipsis=not options.plain_ellipsis,
-            end_stop=options.end_stop,
-            is_inside=is_inside,
-        )
+        return plain_text(text, options.plain, is_inside=is_inside)
     return text.rstrip() if options.strip_end else text
 
 

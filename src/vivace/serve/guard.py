@@ -35,7 +35,9 @@ log = logging.getLogger(__name__)
 CROWDED = "vivace_crowded"  # of a connection's state: there are too many, or of its address
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 SUBPROTOCOLS = ("vivace", "realtime")  # that may be accepted; a key never is
-EXPOSED = "x-request-id, retry-after, retry-after-ms, content-type, x-vivace-ignored"
+EXPOSED = (
+    "x-request-id, retry-after, retry-after-ms, content-type, x-vivace-ignored, x-vivace-skipped"
+)
 CORS_METHODS = "GET, POST, DELETE, OPTIONS"
 CORS_HEADERS = "authorization, content-type, xi-api-key, x-request-id"
 HEADER_NAMES = re.compile(r"[A-Za-z0-9_, -]{1,2000}")

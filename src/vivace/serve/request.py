@@ -23,7 +23,14 @@ from vivace.serve.bodies import decode_audio
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
-from vivace.speech import BOUNDS, LiveMode, as_sampling_number, language_name, shown
+from vivace.speech import (
+    BOUNDS,
+    LiveMode,
+    OnUnsupported,
+    as_sampling_number,
+    language_name,
+    shown,
+)
 
 TASKS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
 MAX_EMBEDDING = 8_192  # numbers
@@ -94,6 +101,11 @@ class SpeechRequest(BaseModel):
     )
     lexicon: dict[Word, Respelling] | None = Field(
         None, max_length=MAX_LEXICON, description="Words and how they are read: `word: respelling`."
+    )
+    on_unsupported: OnUnsupported = Field(
+        "skip",
+        description="Letters that the model does not read: `skip` them and name them in the header "
+        "`x-vivace-skipped`, or answer with an `error`.",
     )
     word_timestamps: bool = Field(
         False, description="With `stream_format: sse`: events say when each word is heard."
@@ -183,7 +195,12 @@ class SpeechRequest(BaseModel):
             options["max_frames"] = self.max_new_tokens
         if self.word_timestamps:
             options["timings"] = True
-        return {**options, "speed": self.speed, "language": language_name(self.language)}
+        return {
+            **options,
+            "speed": self.speed,
+            "language": language_name(self.language),
+            "on_unsupported": self.on_unsupported,
+        }
 
     def check_task(self, card: Card) -> None:
         """A RefusedError where the model that was chosen is of another type than is needed."""

@@ -40,6 +40,11 @@ HEADERS = {
         "schema": {"type": "string"},
         "description": "Fields that were ignored, separated by commas.",
     },
+    "x-vivace-skipped": {
+        "schema": {"type": "string"},
+        "description": "How many characters of `input` the model does not read, and which, "
+        "percent-encoded: `5; %D0%9C%D0%B0`.",
+    },
 }
 
 

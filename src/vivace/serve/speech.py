@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from fastapi import APIRouter
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 UNBUFFERED = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # by proxies
 IGNORED = "x-vivace-ignored"  # names fields that the model cannot follow
+SKIPPED = "x-vivace-skipped"  # characters of the text that the model does not read
+MAX_SKIPPED_CHARS = 32  # different characters that the header names
 COMPLETENESS = "x-vivace-completeness"  # of speech that is sent whole: share of words spoken
 MISSING_WORDS = "x-vivace-missing-words"  # their number
 EVENTS = {
@@ -161,6 +164,14 @@ def read_embedding(values: Sequence[float]) -> Voice:
         raise RefusedError(f"speaker_embedding: {error}", param="speaker_embedding") from error
 
 
+def skipped_header(skipped: Sequence[str]) -> dict[str, str]:
+    """How many characters were left out of the text, and which, percent-encoded: `5; %D0%9C`."""
+    if not skipped:
+        return {}
+    characters = "".join(dict.fromkeys("".join(skipped)))[:MAX_SKIPPED_CHARS]
+    return {SKIPPED: f"{sum(map(len, skipped))}; {quote(characters)}"}
+
+
 @dataclass(slots=True)
 class Ending:
     """What is known of a speech when it is over."""
@@ -170,6 +181,7 @@ class Ending:
     words: tuple[Word, ...] | None = ()  # None: there are no timings
     audio_s: float = 0.0
     usage: Usage | None = None
+    skipped: tuple[str, ...] = ()  # parts of the text
 
     def count(self, chunk: AudioChunk) -> None:
         self.num_frames += len(chunk.codes)
@@ -178,6 +190,7 @@ class Ending:
         self.words = None if none else (*(self.words or ()), *(chunk.words or ()))
         self.reason = chunk.finish_reason or self.reason
         self.usage = chunk.usage or self.usage
+        self.skipped += chunk.skipped
 
     @property
     def completeness(self) -> dict[str, Any]:
@@ -259,7 +272,7 @@ class SpeechAnswer:
                 ending.count(chunk)
                 content = await self._encode(chunk.samples) if len(chunk.samples) else b""
                 if len(chunk.samples) and not outlet.is_started:
-                    await outlet.start(self._fields)
+                    await outlet.start({**self._fields, **skipped_header(ending.skipped)})
                 await outlet.write(self._wrap(content, chunk.words))
                 if self._has_word_events and (chunk.words or chunk.is_last):
                     await outlet.write(sse.words(chunk.words))
@@ -302,7 +315,8 @@ class SpeechAnswer:
             content += sse.words(ending.words)
         content += await self._done(ending)
         length = {"content-length": str(len(content))}
-        await outlet.start({**self._fields, **ending.completeness_headers, **length})
+        told = {**ending.completeness_headers, **skipped_header(ending.skipped)}
+        await outlet.start({**self._fields, **told, **length})
         await outlet.end(content)
 
     async def _collect(self) -> tuple[list[NDArray[np.float32]], Ending]:

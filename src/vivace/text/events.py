@@ -86,8 +86,7 @@ class _Reader:
         self._respeller = Respeller(options.lexicon, is_english=english, trace=trace)
         self._normalizer = open_normalizer(trace) if english else None
         self._breaks = BreakReader() if options.plain_breaks else None
-        plain = PlainText(has_ellipsis=not options.plain_ellipsis, end_stop=options.end_stop)
-        self._plain = plain if options.plain_breaks else None
+        self._plain = PlainText(options.plain) if options.plain_breaks else None
         self._cutter = BlockCutter(options)
         self._trace = trace
         if trace is not None:
@@ -105,8 +104,7 @@ class _Reader:
         if self._normalizer:
             rest += self._normalizer.finish()
         events = self._make_plain(self._cutter.feed(rest) + self._cutter.finish())
-        rest = self._plain.finish() if self._plain else ""
-        return [*events, rest] if rest else events
+        return _join_last(events, self._plain.finish() if self._plain else "")
 
     def _make_plain(self, events: list[str | Cut]) -> list[str | Cut]:
         if self._plain is None:
@@ -114,7 +112,7 @@ class _Reader:
         plain: list[str | Cut] = []
         for event in events:
             if isinstance(event, Cut):
-                plain += [self._plain.finish(is_inside=event.is_inside), event]
+                plain = [*_join_last(plain, self._plain.finish(is_inside=event.is_inside)), event]
             else:
                 plain.append(self._plain.feed(event))
         return [event for event in plain if event != ""]
@@ -125,3 +123,10 @@ class _Reader:
         if self._trace is not None:
             self._trace.say(text, text)
         return text
+
+
+def _join_last(events: list[str | Cut], rest: str) -> list[str | Cut]:
+    """Add the end of an utterance to its last text: a sentence comes as one text."""
+    if rest and events and isinstance(events[-1], str):
+        return [*events[:-1], events[-1] + rest]
+    return [*events, rest] if rest else events

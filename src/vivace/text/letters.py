@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ SCRIPTS = {
 }
 DIALECT = "_dialect"  # of Chinese, in the released files
 _SIGNS = frozenset("&%@§°©®™")  # that people read aloud, beside the signs of currencies
+_GAP = re.compile(r" {2,}")
+_GAP_BEFORE_SIGN = re.compile(r"[ ,]+(?=[,.;:!?])")
+_LEADING_SIGNS = re.compile(r"\A(\s*)[,.;:!?]+ ?")
 _BLANK = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})  # white space and control characters
 
 
@@ -91,15 +95,39 @@ class Letters:
         num_foreign = sum(map(self._is_foreign, text)) if self.scripts else 0
         return sum(map(_is_letter, text)) - num_foreign, num_foreign
 
-    def without_foreign(self, text: str) -> str:
-        """The text without letters that are of none of these languages."""
+    def skip_foreign(self, text: str) -> tuple[str, list[str]]:
+        """The text without letters of other languages, and the runs that were left out.
+
+        Marks and wide punctuation after such a letter belong to its run.
+        """
         if not self.scripts or text.isascii():
-            return text
-        return "".join(letter for letter in text if not self._is_foreign(letter))
+            return text, []
+        kept, runs, is_inside = list[str](), list[str](), False
+        for character in text:
+            is_foreign = self._is_foreign(character)
+            if is_foreign and not is_inside:
+                runs.append("")
+            is_inside = is_foreign or (is_inside and _clings(character))
+            if is_inside:
+                runs[-1] += character
+            else:
+                kept.append(character)
+        return "".join(kept), runs
 
     def _is_foreign(self, character: str) -> bool:
         scripts = _scripts_of(character)
         return bool(scripts) and not self.scripts.issuperset(scripts)
+
+
+def _clings(character: str) -> bool:
+    """Whether a character belongs to the letter before it: a mark, or wide punctuation."""
+    is_mark = unicodedata.category(character)[0] == "M"
+    return is_mark or unicodedata.east_asian_width(character) in "WF"
+
+
+def close_gaps(text: str) -> str:
+    """A text of which words were left out, without spaces and commas that are too many."""
+    return _GAP_BEFORE_SIGN.sub("", _LEADING_SIGNS.sub(r"\1", _GAP.sub(" ", text)))
 
 
 @lru_cache(maxsize=4096)

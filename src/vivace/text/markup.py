@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vivace.errors import RequestError, TextError
+from vivace.text.plain import NO_RULES, PlainRules
 from vivace.text.spelling import MARK_PATTERN
 from vivace.text.trie import Trie
 
@@ -54,8 +55,7 @@ class ScriptOptions:
     normalize: bool = False  # English numbers, dates, capitals and signs as words
     strip_end: bool = False  # white space at the end of an utterance is left out
     plain_breaks: bool = False  # line breaks end utterances, and only single spaces are left
-    plain_ellipsis: bool = False  # an ellipsis is a comma or a full stop
-    end_stop: bool = False  # an utterance without punctuation at its end gets a full stop
+    plain: PlainRules = NO_RULES  # of utterances, with `plain_breaks`
     lexicon: tuple[Trie, ...] = ()  # words that are read otherwise; the first has precedence
     seam_s: float = 0.15  # silence added between utterances
     paragraph_s: float | None = None  # silence between paragraphs; None: they do not end utterances

@@ -7,22 +7,35 @@ full stop, and an ellipsis by a comma or a full stop. The result does not depend
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from vivace.text.breaks import CELL
 
 _CLOSERS = "\"'”’»)]}"
-_RUN = re.compile(rf"[\s.…{re.escape(_CLOSERS)}]+")
+_QUOTES = re.compile("[\"'“”„‘’‚«»]")
+_RUN = re.compile(rf"[\s.…“„‘‚«{re.escape(_CLOSERS)}]+")
 _ELLIPSIS = re.compile(r"\s*(?:\.(?:\s?\.)+|\.*…[.…]*)")
 _SPACES = re.compile(r"\s+")
 _TAIL = 8  # characters of the text before a place that are looked at
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainRules:
+    """What is made plain beside white space."""
+
+    drops_ellipsis: bool = False  # an ellipsis is a comma or a full stop
+    drops_quotes: bool = False  # quotation marks are left out
+    end_stop: bool = False  # an utterance that ends with a word gets a full stop
+
+
+NO_RULES = PlainRules()
+
+
 class PlainText:
     """One utterance after the other, each fed in pieces and finished."""
 
-    def __init__(self, *, has_ellipsis: bool = True, end_stop: bool = False) -> None:
-        """`has_ellipsis`: leave an ellipsis as it is. `end_stop`: end with punctuation."""
-        self._has_ellipsis, self._end_stop = has_ellipsis, end_stop
+    def __init__(self, rules: PlainRules) -> None:
+        self._rules = rules
         self._held = self._before = ""
 
     def feed(self, piece: str) -> str:
@@ -32,7 +45,7 @@ class PlainText:
     def finish(self, *, is_inside: bool = False) -> str:
         """The rest; the next piece begins another utterance. `is_inside`: of the same sentence."""
         rest = self._read(self._held, is_final=True)
-        if self._end_stop and not is_inside and _is_open(self._before):
+        if self._rules.end_stop and not is_inside and _is_open(self._before):
             rest += "."
         self._before = ""
         return rest
@@ -56,9 +69,18 @@ class PlainText:
         out.append(text)
 
     def _render(self, run: str, following: str) -> str:
-        if not self._has_ellipsis:
+        if self._rules.drops_quotes:
+            run = self._without_quotes(run, following)
+        if self._rules.drops_ellipsis:
             run = _ELLIPSIS.sub(lambda dots: self._stop(dots, following), run, count=1)
         return _SPACES.sub(lambda spaces: self._gap(spaces, following), run)
+
+    def _without_quotes(self, run: str, following: str) -> str:
+        """Quotation marks left out; an apostrophe inside a word stays."""
+        is_inside = self._before[-1:].isalnum() and following.isalnum()
+        if is_inside and run in ("'", "’"):
+            return run
+        return _QUOTES.sub("", run) or (" " if is_inside else "")
 
     def _stop(self, dots: re.Match[str], following: str) -> str:
         """What an ellipsis is read as; nothing at the start, and before other punctuation."""
@@ -84,9 +106,7 @@ def _is_open(text: str) -> bool:
     return text.rstrip(_CLOSERS)[-1:].isalnum()
 
 
-def plain_text(
-    text: str, *, has_ellipsis: bool = True, end_stop: bool = False, is_inside: bool = False
-) -> str:
+def plain_text(text: str, rules: PlainRules, *, is_inside: bool = False) -> str:
     """One whole utterance."""
-    plain = PlainText(has_ellipsis=has_ellipsis, end_stop=end_stop)
+    plain = PlainText(rules)
     return plain.feed(text) + plain.finish(is_inside=is_inside)

@@ -316,7 +316,6 @@ def serve_and_lose(monkeypatch: pytest.MonkeyPatch, loss: EngineError) -> int:
 
     monkeypatch.setattr(Server, "serve", lose)
     monkeypatch.setattr(deaths_module, "PAUSES_S", (0.0,))
-    monkeypatch.setattr("vivace.serve.logs.log_to_stderr", lambda _: None)
     return cli._serve(ServeSettings(port=0))
 
 

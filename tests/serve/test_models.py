@@ -144,7 +144,6 @@ def test_a_collection_does_not_look_through_what_was_loaded(
             frozen.append(gc.get_freeze_count())
 
     monkeypatch.setattr("vivace.serve.server.Server", Ready)
-    monkeypatch.setattr("vivace.serve.logs.log_to_stderr", lambda *_: None)
     gc.unfreeze()
     num_objects = len(gc.get_objects())
     try:

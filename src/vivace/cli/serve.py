@@ -57,7 +57,7 @@ def _serve_with_messages(
         settings = _resolve(arguments, defaults)
         log_format = settings.log_format
         log_to_stderr(log_format)
-        return _serve(settings, ServerMessages(log_format), has_http=has_http)
+        return _serve(settings, has_http=has_http)
     except TTSError as error:
         if log_format != "json":
             raise
@@ -71,13 +71,14 @@ def _resolve(arguments: argparse.Namespace, defaults: dict[str, Any]) -> ServeSe
     return resolve_settings(_flags(arguments), os.environ, config, defaults)
 
 
-def _serve(settings: ServeSettings, messages: ServerMessages, *, has_http: bool) -> int:
+def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise RequestError(
             f"the server needs {', '.join(missing)}: pip install 'vivace[server]' brings it"
         )
     if settings.wyoming_port is not None:
         _check_wyoming(settings)
+    messages = ServerMessages(settings.log_format)
     for words in unknown_variables(os.environ, {settings.api_key_env, LAST_LIFE}):
         messages.warn(words)
     names = settings.describe()

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vivace.text.emoji import EmojiDropper, drop_emoji
+from vivace.script.script import plan_utterances
+from vivace.text.emoji import EMOJI, EmojiDropper, drop_emoji
+from vivace.text.events import EventReader
+from vivace.text.markup import ScriptOptions
 
 CASES = {
     "between words": ("Hello 🙂 world", "Hello world"),
@@ -60,3 +63,19 @@ def test_any_pieces_give_the_same_result(text: str, places: list[int]) -> None:
 def test_letters_and_digits_stay(text: str) -> None:
     kept = "".join(c for c in text if c.isalnum())
     assert "".join(c for c in drop_emoji(text) if c.isalnum()) == kept
+
+
+@pytest.mark.parametrize("text", ["**Done** ✅ now 🎉", "- 👍🏽 yes\n- 👩‍🚀 no", "A ☑ and ❤️."])
+@pytest.mark.parametrize("is_live", [False, True])
+def test_cleaned_text_keeps_emoji_where_that_is_asked_for(text: str, is_live: bool) -> None:
+    def read(keep_emoji: bool) -> str:
+        options = ScriptOptions(clean=True, keep_emoji=keep_emoji)
+        if not is_live:
+            return "".join(part for part in plan_utterances(text, options) if isinstance(part, str))
+        reader = EventReader(options)
+        events = [event for one in text for event in reader.feed(one)] + reader.finish()
+        return "".join(event for event in events if isinstance(event, str))
+
+    assert EMOJI.findall(read(keep_emoji=True)) == EMOJI.findall(text) != []
+    assert EMOJI.findall(read(keep_emoji=False)) == []
+    assert "*" not in read(keep_emoji=True)

@@ -170,7 +170,7 @@ def _clean(source: str, left_out: LeftOut) -> list[str]:
         return []
     text = _drop_tags(_BULLET.sub("", source, 1) if _BULLET.match(source) else source)
     wanted = _ADDRESS.sub(" ", text)
-    cleaned = clean_text(text)
+    cleaned = clean_text(text, keep_emoji=True)
     if not is_within(wanted, cleaned):
         cleaned = _MARKS.sub(" ", text)
     for address in _ADDRESS.finditer(text):

@@ -209,7 +209,7 @@ class BookReader:
 
 def is_spoken(text: str, options: Mapping[str, Any]) -> bool:
     """Whether a passage has anything to say; one without, such as `* * *`, is a silence."""
-    text = clean_text(text) if options.get("clean") else text
+    text = clean_text(text, keep_emoji=True) if options.get("clean") else text
     keeps_emoji = bool(options.get("keep_emoji"))
     return is_speakable(text if keeps_emoji else drop_emoji(text), with_emoji=keeps_emoji)
 

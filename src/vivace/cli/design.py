@@ -72,6 +72,6 @@ def _words_of(text: str, options: dict[str, Any]) -> str:
     """The words that were spoken: respelled, without cleaned markdown, emoji and marks."""
     lexicon = options["lexicon"]
     tries = lexicon.tries(language_name(options["language"])) if lexicon else ()
-    text = clean_text(text) if options["clean"] else text
+    text = clean_text(text, keep_emoji=True) if options["clean"] else text
     parts = parse_pauses(text if options["keep_emoji"] else drop_emoji(text))
     return " ".join(respell(part.strip(), tries) for part in parts if isinstance(part, str))

@@ -210,7 +210,9 @@ def _plan_verbatim(text: str, options: ScriptOptions) -> list[str | Pause]:
 
 
 def _clean(text: str, options: ScriptOptions) -> str:
-    return clean_text(text, item_end=item_end(options)) if options.clean else text
+    if not options.clean:
+        return text
+    return clean_text(text, item_end=item_end(options), keep_emoji=options.keep_emoji)
 
 
 def _finish_utterance(text: str, options: ScriptOptions, *, is_inside: bool) -> str:

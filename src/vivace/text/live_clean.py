@@ -44,8 +44,8 @@ class _OpenMarkup:
 class LiveCleaner:
     """`clean_text` for a text in pieces; only white space between words may differ."""
 
-    def __init__(self, *, item_end: str = "\n\n") -> None:
-        self._item_end = item_end
+    def __init__(self, *, item_end: str = "\n\n", keep_emoji: bool = False) -> None:
+        self._item_end, self._keep_emoji = item_end, keep_emoji
         self._is_after_item = False
         self._held = ""
         self._num_read = 0  # characters of it that were searched for open markup
@@ -127,9 +127,9 @@ class LiveCleaner:
     def _say(self, text: str, gap: str) -> str:
         """The words of some text, after the white space that is due."""
         # A letter in front keeps the middle of a line from being taken for a bullet or heading.
-        end = self._item_end
-        is_start = self._is_line_start
-        words = clean_text(text, item_end=end) if is_start else clean_text("a" + text)[1:]
+        end, before = self._item_end, "" if self._is_line_start else "a"
+        cleaned = clean_text(before + text, item_end=end, keep_emoji=self._keep_emoji)
+        words = cleaned[len(before) :]
         if not words.strip():
             return ""
         ranks = ("", "\n", end, "\n\n")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vivace.errors import RequestError, TextError
+from vivace.text.emoji import drop_emoji
 from vivace.text.plain import NO_RULES, PlainRules
 from vivace.text.spelling import MARK_PATTERN
 from vivace.text.trie import Trie
@@ -91,14 +92,15 @@ def has_pause(text: str) -> bool:
     return PAUSE_MARK.search(text) is not None
 
 
-def clean_text(text: str, *, item_end: str = "\n\n") -> str:
+def clean_text(text: str, *, item_end: str = "\n\n", keep_emoji: bool = False) -> str:
     """The words of markdown, as a chat model writes it, without the markup, emoji and URLs.
 
     Headings become paragraphs of their own; list items and table rows are separated by `item_end`.
     A link leaves its text, a bare URL its host, code its content. Marks stay as they are. Cleaning
     twice is cleaning once.
     """
-    return _clean_all(text).replace(_ITEM_END, item_end)
+    cleaned = _clean_all(text if keep_emoji else drop_emoji(text))
+    return cleaned.replace(_ITEM_END, item_end)
 
 
 def _clean_all(text: str) -> str:
@@ -152,10 +154,6 @@ _AFTER_URL = ".,;:!?)]}*_~`"  # belongs to the sentence
 _HOST = re.compile(r"(?:[^/?#@]*@)?(?:www\.)?([^/?#:@]*)", re.IGNORECASE)
 _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+.!|>~-])")
 _STARS = re.compile(r"\*+|_+|~~+|`+")
-_EMOJI = re.compile(
-    r"[^\S\n]?[\U0001f000-\U0001faff\u2600-\u2775\u2794-\u27bf\u2b1b\u2b1c\u2b50\u2b55"
-    r"\u200d\u20e3\ufe0e\ufe0f\U000e0020-\U000e007f]+"
-)
 _MARKUP = re.compile(r"[\[\]*`~|#<>\\_=]")
 _URL_START = re.compile(r"(www)\.|(:)//", re.IGNORECASE)
 _LINE_START = re.compile(r"[-+•\s]*")
@@ -172,7 +170,6 @@ def _clean_once(text: str) -> str:
     text = _FOOTNOTE.sub("", text)
     text = _LINK.sub(r"\1", text)
     text = _URL.sub(_speak_url, text)
-    text = _EMOJI.sub("", text)
     text = _ESCAPE.sub(r"\1", text)
     text = _STARS.sub(_drop_emphasis, text)
     return _collapse_space(text)
@@ -225,7 +222,7 @@ def _drop_emphasis(run: re.Match[str]) -> str:
 
 def _strip_markup(text: str) -> str:
     """Leave nothing in which `_clean_once` would find anything."""
-    text = _MARKUP.sub("", _EMOJI.sub("", text))
+    text = _MARKUP.sub("", text)
     text = _URL_START.sub(r"\1\2 ", text)
     return _collapse_space("\n".join(_LINE_START.sub("", line, 1) for line in text.split("\n")))
 

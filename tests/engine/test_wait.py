@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 
 import pytest
-from scripted import ScriptedBackend, open_pieces, script
+from scripted import ScriptedBackend, SpeakingBackend, open_pieces, script, wait_until
 
 from vivace.engine.engine import Engine
 from vivace.engine.scheduler import EngineLimits
@@ -175,6 +175,29 @@ def test_engine_with_full_queue_refuses_new_streams_and_takes_running_ones() -> 
     submit(engine, 20, is_continued=True)
     assert engine.num_running + engine.num_waiting == 2
     backend.gate.set()
+
+
+def test_stream_that_has_begun_waits_for_a_slot_instead_of_being_refused() -> None:
+    backend = SpeakingBackend(max_streams=1)
+    text = "This sentence is one of many, and all of them are spoken. " * 12
+    with backend.load(max_streams=1, max_queue=0) as tts:
+        stream, chunks = tts.stream(text, seed=1), []
+        while stream.num_utterances == 0:
+            chunks.append(next(stream))
+            if not tts.engine.num_running:  # the first utterance is over, the second not begun
+                break
+        other = tts.stream("Somebody else.", seed=2)
+        next(other)
+        rest = threading.Thread(target=lambda: chunks.extend(stream))
+        rest.start()
+        wait_until(lambda: tts.engine.num_waiting == 1)
+        with pytest.raises(QueueFullError):
+            next(tts.stream("One more.", seed=3))
+        other.close()
+        rest.join(60)
+        assert not rest.is_alive()
+        assert chunks[-1].finish_reason == "stop"
+        assert stream.num_utterances > 1
 
 
 def submit(engine: Engine, num_frames: int, *, is_continued: bool = False) -> Utterance:

@@ -129,6 +129,15 @@ def html_page(seed: int) -> tuple[bytes, list[str]]:
     return source.encode(encoding), words.spoken
 
 
+def damaged_page(seed: int) -> tuple[str, list[str]]:
+    """A well-formed page without one of its tags, or without one character of its markup."""
+    content, words = html_page(6 * seed)
+    source, draw = content.decode(), random.Random(seed).choice
+    pattern = draw([r"</?[a-z][^<>]*>", r"[<>\"'&;/\[\]!-]"])
+    start, end = draw([found.span() for found in re.finditer(pattern, source)])
+    return source[:start] + source[end:], words
+
+
 def write_epub(path: Path, pages: list[bytes]) -> None:
     names = [f"p{number}.xhtml" for number in range(len(pages))]
     items = "".join(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from corpus import html_page, markdown_page, spoken_words, write_epub
+from corpus import damaged_page, html_page, markdown_page, spoken_words, write_epub
 
 from vivace.books.book import open_book
+from vivace.books.html import read_page
 from vivace.books.pieces import cut_book
 
 
@@ -28,6 +29,14 @@ def test_html_page_gives_every_word_to_the_voice(tmp_path: Path, seed: int) -> N
     content, words = html_page(seed)
     (tmp_path / "page.html").write_bytes(content)
     assert words_for_the_voice(tmp_path / "page.html") == words
+
+
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_page_that_lost_a_tag_or_a_sign_gives_every_word_to_the_voice(first: int) -> None:
+    for seed in range(first, first + 25):
+        source, words = damaged_page(seed)
+        text = " ".join(each.text for each in read_page(source, f"page {seed}").paragraphs)
+        assert [word for word in words if word not in text] == [], source
 
 
 def test_epub_of_generated_pages_gives_every_word_to_the_voice(tmp_path: Path) -> None:

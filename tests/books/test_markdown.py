@@ -28,6 +28,7 @@ def blocks(text: str) -> list[str]:
             ["Roses are red,", "Violets are blue", "end"],
         ),
         ("a <b>bold</b> word<br/>and <John Smith>", ["a bold word", "and <John Smith>"]),
+        ("The <title> tag, <style> and <x> too", ["The <title> tag, <style> and <x> too"]),
         ("<div>\n<p>a</p>\n<p>b</p></div>", ["a", "b"]),
         ("[a](http://no.org/no 'no') b [c][no]\n\n[no]: http://no.org", ["a b c"]),
         ("a[^1]\n\n[^1]: b", ["a", "b"]),

@@ -184,7 +184,7 @@ def _drop_tags(source: str) -> str:
     if "<" not in source:
         return source
     parts: list[str] = []
-    for token in scan(source, is_well_formed=False):
+    for token in scan(source, is_well_formed=False, has_raw=False):
         is_html = token.kind == "tag" and token.name in HTML_NAMES
         if not is_html:
             parts.append(token.source)

@@ -48,6 +48,7 @@ _TAG_WITH_TAGS_IN_QUOTES = re.compile(
 )
 _BROKEN_TAG = re.compile(rf"{_START}[^<>]*>")  # with an odd number of quotes
 _TAG_START = re.compile(r"<(?=[A-Za-z/!?])")
+_ELEMENT_START = re.compile(r"<(?=[A-Za-z/])")
 _REFERENCE = re.compile(
     r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{0,31}|[A-Za-z_][\w.-]{0,99});"
 )
@@ -161,18 +162,18 @@ def _entities(subset: str) -> dict[str, str]:
     return {name: html.unescape(value) for name, value in found.items()}
 
 
-def scan(source: str, *, is_well_formed: bool) -> Iterator[Token]:
-    """Text and tags in order, without comments, scripts, styles and titles.
+def scan(source: str, *, is_well_formed: bool, has_raw: bool = True) -> Iterator[Token]:
+    """Text and tags in order, without comments; with `has_raw` without scripts, styles and titles.
 
     `is_well_formed` scans by the rules of XML. Otherwise a comment, script or attribute that does
     not end is bounded by the next tag, so that it cannot swallow the page.
     """
-    return _Scanner(source, is_well_formed).scan()
+    return _Scanner(source, is_well_formed, RAW if has_raw else ()).scan()
 
 
 class _Scanner:
-    def __init__(self, source: str, is_well_formed: bool) -> None:
-        self._source, self._is_well_formed = source, is_well_formed
+    def __init__(self, source: str, is_well_formed: bool, raw: tuple[str, ...]) -> None:
+        self._source, self._is_well_formed, self._raw = source, is_well_formed, raw
         self._absent: set[str] = set()  # what does not occur in the rest of the page
         self._found: dict[str, int] = {}  # where marks were found last
 
@@ -192,7 +193,7 @@ class _Scanner:
                 name = tag[1].rpartition(":")[2].lower()
                 token = Token("tag", tag[0], name, is_broken=tag.re is _BROKEN_TAG)
                 position = tag.end()
-                if token.name in RAW and not token.is_end and not token.is_empty:
+                if token.name in self._raw and not token.is_end and not token.is_empty:
                     position = self._skip_raw(token.name, position)
                 else:
                     yield token
@@ -237,15 +238,30 @@ class _Scanner:
         return bounded.end() if bounded else start + 2
 
     def _skip_raw(self, name: str, start: int) -> int:
-        """The end of an element whose content is not text; one without an end tag is cut short."""
-        if name not in self._absent:
-            pattern = re.compile(rf"</(?:[\w.-]+:)?{name}\b[^<>]*>", re.IGNORECASE)
-            end = pattern.search(self._source, start)
-            if end is not None:
-                return end.end()
+        """The end of an element whose content is not text.
+
+        In a damaged page the content ends at the next tag if its own end tag may be missing:
+        styles and titles contain no tags, and scripts no other scripts.
+        """
+        tag = _ELEMENT_START.search(self._source, start)
+        if self._is_well_formed or name == "script":
+            tag = self._find_tag(name, start) or tag
+        if tag is None:
+            return len(self._source)
+        own = re.compile(rf"</(?:[\w.-]+:)?{name}\b[^<>]*>?", re.IGNORECASE)
+        end = own.match(self._source, tag.start())
+        return end.end() if end else tag.start()
+
+    def _find_tag(self, name: str, start: int) -> re.Match[str] | None:
+        """The end tag of a raw element; None if it is missing or another element begins first."""
+        if name in self._absent:
+            return None
+        slash = "/" if self._is_well_formed else "/?"
+        pattern = re.compile(rf"<({slash})(?:[\w.-]+:)?{name}\b", re.IGNORECASE)
+        found = pattern.search(self._source, start)
+        if found is None:
             self._absent.add(name)
-        tag = _TAG_START.search(self._source, start)
-        return tag.start() if tag else len(self._source)
+        return found if found and found[1] else None
 
 
 @dataclass(frozen=True, slots=True)

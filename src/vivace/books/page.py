@@ -76,10 +76,9 @@ class PageBuilder:
 
     def __init__(self, *, is_well_formed: bool, num_open: Mapping[str, int] | None = None) -> None:
         """`num_open`: how many elements of a name were never closed."""
-        is_open = num_open or {}
+        self._num_open = num_open or {}
         self._is_well_formed = is_well_formed
-        self._has_open_readings = bool(is_open.get("ruby") and is_open.get("rt"))
-        self._has_open_navigation = bool(is_open.get("nav"))
+        self._has_open_readings = bool(self._num_open.get("ruby") and self._num_open.get("rt"))
         self._page = Page()
         self._anchors: list[tuple[str, int]] = []
         self._parts: list[str] = []  # text of the open block
@@ -231,7 +230,7 @@ class PageBuilder:
         category = _category(name, kinds)
         if category is None or self._skip is not None:
             return None
-        if category == NAVIGATION and self._has_open_navigation:
+        if category in (FIGURE, NAVIGATION) and self._num_open.get(name):
             return None  # it may have swallowed the rest of the page
         page = self._page
         sizes = (len(page.paragraphs), len(self._parts), len(page.links))

@@ -1,0 +1,105 @@
+"""How compat opens streams and reads chunks ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from vivace.audio.clip import AudioChunk
+from vivace.compat.chunks import _Reader
+from vivace.compat.speaking import open_stream, request
+from vivace.engine.stream import Stream
+from vivace.errors import StreamClosedError
+from vivace.tts import TTS
+
+
+@pytest.fixture(scope="module")
+def tts(tiny_folder: Path) -> Iterator[TTS]:
+    with TTS.load(tiny_folder / "custom_voice", device="cpu") as loaded:
+        yield loaded
+
+
+# -- the guard -----------------------------------------------------------------------------------
+
+
+def spoken(tts: TTS, **sampling: Any) -> tuple[int, str | None]:
+    wanted = request("Stuck.", None, "ryan", None, is_whole=True)
+    with open_stream(tts, wanted, {"seed": 1, "min_frames": 30, **sampling}) as stream:
+        num_frames = sum(len(chunk.codes) for chunk in stream)
+        return num_frames, stream.finish_reason
+
+
+def test_speech_with_a_limit_is_not_guarded_and_without_one_is(
+    tts: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "vivace.engine.guard.StallDetector.observe",
+        lambda self, codes, samples: len(codes),  # every frame is a stall
+    )
+    assert spoken(tts, max_frames=40) == (40, "length")
+    num_frames, reason = spoken(tts)
+    assert reason == "stall"
+    assert num_frames < 40
+
+
+# -- reading ahead -------------------------------------------------------------------------------
+
+
+def chunk(num_frames: int, num_samples: int) -> AudioChunk:
+    return AudioChunk(
+        samples=np.ones(num_samples, np.float32),
+        sample_rate=24_000,
+        start_s=0.0,
+        is_last=False,
+        finish_reason=None,
+        codes=np.zeros((num_frames, 16), np.int64),
+    )
+
+
+def reader(*chunks: AudioChunk, error: Exception | None = None) -> _Reader:
+    def give() -> Iterator[AudioChunk]:
+        yield from chunks
+        if error is not None:
+            raise error
+
+    return _Reader(cast(Stream, give()))
+
+
+def test_reader_is_over_where_only_an_empty_part_is_left() -> None:
+    parts = reader(chunk(4, 10), chunk(0, 0))
+    assert len(parts.read(4)) == 1
+    assert parts.is_over()
+
+
+def test_reader_is_over_where_nothing_is_left() -> None:
+    parts = reader(chunk(4, 10))
+    parts.read(4)
+    assert parts.is_over()
+    assert reader().is_over()
+
+
+def test_reader_is_not_over_before_a_part_with_samples_and_keeps_it() -> None:
+    second = chunk(2, 5)
+    parts = reader(chunk(4, 10), second)
+    parts.read(4)
+    assert not parts.is_over()
+    assert not parts.is_over()  # asked twice, it reads no further
+    assert parts.read(2) == [second]
+
+
+def test_reader_looks_past_an_empty_part_for_one_with_samples() -> None:
+    last = chunk(1, 3)
+    parts = reader(chunk(4, 10), chunk(0, 0), last)
+    parts.read(4)
+    assert not parts.is_over()
+    assert parts.read(1) == [last]
+
+
+def test_reader_of_a_closed_stream_is_not_over() -> None:
+    parts = reader(chunk(4, 10), error=StreamClosedError("closed"))
+    parts.read(4)
+    assert not parts.is_over()

@@ -13,11 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from vivace import TTS, Voice
 from vivace.checkpoint import Checkpoint
 from vivace.errors import CheckpointError
 from vivace.model import config
@@ -128,6 +130,7 @@ def test_every_number_of_a_config_may_be_wrong_at_little_cost(folder: Path, stri
     assert sum(answer == "loaded" for answer, _ in answers) < len(cases) / 2
 
 
+RATES = ("input_sample_rate", "output_sample_rate")
 TALKER, PREDICTOR = ("talker_config",), ("talker_config", "code_predictor_config")
 DECODER, ENCODER, SPEAKER = ("decoder_config",), ("encoder_config",), ("speaker_encoder_config",)
 
@@ -192,8 +195,49 @@ def test_what_no_tensor_shows_has_limits(
         section = section[key]
     section[keys[-1]] = value
     (folder / file).write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=rf"{file}: {keys[-1]} is {value}; it must be from 1"):
+    with pytest.raises(
+        CheckpointError, match=rf"{file}: {keys[-1]} is {value}; it must be from \d"
+    ):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "value"),
+    [
+        *((CODEC, (name,), value) for name in RATES for value in (1, 2, 49, 3_999, 192_001)),
+        *((MODEL, (*SPEAKER, "sample_rate"), value) for value in (1, 3_999, 192_001)),
+        *((MODEL, (*TALKER, "rope_theta"), value) for value in (1e-300, 0.5, 1e300)),
+        *((MODEL, (*PREDICTOR, "rms_norm_eps"), value) for value in (1e-300, 2.0, 1e300)),
+        *((CODEC, (*ENCODER, "norm_eps"), value) for value in (1e-300, 2.0)),
+        *((CODEC, (*DECODER, "rope_theta"), value) for value in (1e-30, 1e30)),
+    ],
+)
+def test_number_out_of_bounds_is_a_checkpoint_error(
+    folder: Path, file: str, keys: tuple[str, ...], value: float
+) -> None:
+    change(folder / file, keys, value)
+    with pytest.raises(CheckpointError, match=rf"{file}: {keys[-1]} is .*; it must be from"):
+        load(folder)
+
+
+@pytest.mark.parametrize("value", [4_000, 192_000])
+def test_sample_rate_at_a_bound_is_spoken_and_encoded(folder: Path, value: int) -> None:
+    change(folder / CODEC, ("output_sample_rate",), value)
+    with TTS.load(folder, device="cpu") as tts:
+        voice = Voice(name="me", speaker=np.zeros(32, np.float32))
+        audio = tts.speak("Hello.", voice=voice, seed=1, max_frames=3, speed=1.5)
+        assert audio.sample_rate == value
+        assert audio.to_bytes("wav")
+        chunks = list(tts.stream("Hello.", voice=voice, seed=1, max_frames=3, trim=True))
+    assert sum(len(chunk.samples) for chunk in chunks)
+
+
+def change(path: Path, keys: tuple[str, ...], value: float) -> None:
+    content = section = json.loads(path.read_text())
+    for key in keys[:-1]:
+        section = section[key]
+    section[keys[-1]] = value
+    path.write_text(json.dumps(content))
 
 
 def test_a_list_of_a_hundred_thousand_rates_is_refused_briefly(folder: Path) -> None:

@@ -403,3 +403,30 @@ def test_the_examples_of_the_help_can_be_typed() -> None:
     lines += [line.split("| vivace ")[1] for line in EXAMPLES.splitlines() if "| vivace" in line]
     works = [parse(shlex.split(line.split("   ")[0])).work for line in lines]
     assert works == ["say:say", "say:say", "clone:clone", "design:design", "say:say"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (["Hello.", "--vioce", "ryan"], "--voice"),
+        (["Hello.", "--vioce=ryan"], "--voice"),
+        (["--vioce", "ryan", "Hello."], "--voice"),
+        (["say", "Hello.", "--sead", "3", "--languge", "en"], "--seed, --language"),
+        (["serve", "--prot", "3"], "--port"),
+        (["plan", "--calls", "3", "--prise", "2"], "--price"),
+        (["voice", "list", "--jsn"], "--json"),
+    ],
+)
+def test_misspelt_option_gets_a_suggestion(
+    argv: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_option_like_nothing_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["Hello.", "--qqqqqq"])
+    assert "did you mean" not in capsys.readouterr().err

@@ -38,7 +38,9 @@ def add_command(
     )
     if usage:
         parser.usage = f"{parser.prog} {usage}"
-    parser.set_defaults(work=work or f"{name}:{name}", fail=parser.error)
+    parser.set_defaults(
+        work=work or f"{name}:{name}", fail=parser.error, options=parser._option_string_actions
+    )
     return parser
 
 

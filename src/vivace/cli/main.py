@@ -64,8 +64,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         hint = (
             f'; put a text of several words in quotes: "{text}"' if text and words == rest else ""
         )
+        hint = hint or suggest_options(rest, arguments.options)
         arguments.fail(f"unrecognized arguments: {' '.join(rest)}{hint}")
     return arguments
+
+
+def suggest_options(words: Sequence[str], known: Sequence[str]) -> str:
+    """The options that unknown ones look like."""
+    names = [word.partition("=")[0] for word in words if word.startswith("--")]
+    near = [found[0] for name in names if (found := difflib.get_close_matches(name, known, 1))]
+    return f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else ""
 
 
 def _is_text_file(word: str) -> bool:

@@ -26,18 +26,24 @@ SPEAKER = -2  # in codebook 0: the speaker's vector is added to this row
 
 T = TypeVar("T")
 
-# Bounds of fields that no tensor's shape confirms but that cost memory or time.
+SAMPLE_RATES = (4_000, 192_000)  # Hz; below, a window of 10 ms has too few samples to measure
+# Bounds of whole numbers that no tensor's shape confirms but that cost memory or time.
 LIMITS = {
     "max_position_embeddings": (1, 2**20),
     "sliding_window": (1, 2**16),
-    "input_sample_rate": (1, 10**6),
-    "output_sample_rate": (1, 10**6),
-    "sample_rate": (1, 10**6),
+    "input_sample_rate": SAMPLE_RATES,
+    "output_sample_rate": SAMPLE_RATES,
+    "sample_rate": SAMPLE_RATES,
     "decode_upsample_rate": (1, 10**6),
     "encode_downsample_rate": (1, 10**6),
     "dilation_growth_rate": (1, 64),
     "enc_dilations": (1, 64),
     "max_utterance_chars": (20, 10_000),
+}
+FLOAT_LIMITS = {  # of numbers that would make infinities; others are above 0 and finite
+    "rope_theta": (1.0, 1e12),
+    "rms_norm_eps": (1e-12, 1.0),
+    "norm_eps": (1e-12, 1.0),
 }
 
 
@@ -329,6 +335,11 @@ def _check_type(name: str, annotation: Any, value: Any, where: str) -> None:
         if type(value) not in (int, float) or not 0 < value < math.inf:
             raise CheckpointError(
                 f"{where}: {name} must be a number above 0, not {reprlib.repr(value)}"
+            )
+        low, high = FLOAT_LIMITS.get(name, (0.0, math.inf))
+        if not low <= value <= high:
+            raise CheckpointError(
+                f"{where}: {name} is {value}; it must be from {low:g} to {high:g}"
             )
     elif annotation == "tuple[int, ...]":
         if not isinstance(value, tuple) or not value:

@@ -190,7 +190,8 @@ def test_stream_that_has_begun_waits_for_a_slot_instead_of_being_refused() -> No
         next(other)
         rest = threading.Thread(target=lambda: chunks.extend(stream))
         rest.start()
-        wait_until(lambda: tts.engine.num_waiting == 1)
+        wait_until(lambda: tts.engine.num_waiting == 1 or not rest.is_alive())
+        assert rest.is_alive(), "its second utterance was refused"
         with pytest.raises(QueueFullError):
             next(tts.stream("One more.", seed=3))
         other.close()

@@ -7,6 +7,7 @@ attention on the text. It does not import torch, backends or threading code.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -35,10 +36,21 @@ def num_settled(num_made: int) -> int:
 
 def num_needed(num_final: int) -> int:
     """The frames to make until `num_final` are settled: the inverse of `num_settled`."""
-    num_made = num_final
-    while num_settled(num_made) < num_final:
-        num_made += 1
-    return num_made
+    return _NEEDED[num_final] if num_final < len(_NEEDED) else num_final + MAX_LOOKAHEAD
+
+
+def _first_needed() -> Iterator[int]:
+    """Of each number of final frames, while fewer than `MAX_LOOKAHEAD` are held back."""
+    num_made = 0
+    for num_final in itertools.count():
+        while num_settled(num_made) < num_final:
+            num_made += 1
+        if num_made == num_final + MAX_LOOKAHEAD:
+            return
+        yield num_made
+
+
+_NEEDED = tuple(_first_needed())  # looked up several times a turn for every utterance
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,15 @@ def speaks(talk: WyomingTalk) -> bool:
     return len(audio(talk.until("audio-stop"))) == NUM_FRAMES * 3_840
 
 
+@pytest.mark.parametrize("voice", [{"name": ""}, {"name": None}, {}, None])
+def test_event_without_a_voice_name_is_spoken_by_the_default(
+    server: Running, voice: object
+) -> None:
+    with talking(server) as talk:
+        talk.send("synthesize", text="One.", voice=voice)
+        assert len(audio(talk.until("audio-stop"))) == NUM_FRAMES * 3_840
+
+
 START = frame("synthesize-start")
 BAD: dict[str, tuple[bytes, str]] = {
     "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "not JSON"),

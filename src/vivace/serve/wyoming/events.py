@@ -36,6 +36,7 @@ def read_speech(event: Event) -> dict[str, Any]:
     if not isinstance(voice, dict):
         raise RefusedError(f"voice is an object, not {shown(voice)}", param="voice")
     name, speaker = voice.get("name"), voice.get("speaker")
+    name = None if name == "" else name  # Home Assistant without a chosen voice
     if speaker not in (None, "", name):
         raise RefusedError(
             f"voice {shown(name)} has no speaker {shown(speaker)}; every voice is one speaker",

@@ -163,6 +163,18 @@ def test_text_that_the_model_refuses_is_found_before_anything_is_spoken(
     assert not Path("a book.m4b.parts").exists()
 
 
+def test_letters_that_the_model_does_not_read_are_skipped_on_request(
+    book: Path, backend: ScriptedSpeech, capsys: Captured
+) -> None:
+    book.write_text("One.\n\nПривет\n\nTwo мир.\n")
+    command = ("read", book, "--device", "cpu", "--on-unsupported", "skip")
+    assert run_here(*command, "-o", "b.wav", "--quiet") == 0
+    assert "skipped 9 characters" in capsys.readouterr().err
+    assert backend.num_admitted == 2
+    assert run_here(*command, "-o", "c.wav", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["skipped"] == ["Привет", "мир"]
+
+
 def test_epub_without_lxml_is_one_line_that_says_how_to_install_it(
     book: Path, backend: ScriptedSpeech, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

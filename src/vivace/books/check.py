@@ -9,7 +9,7 @@ from typing import Any
 from vivace.books.book import Book
 from vivace.books.pieces import Passage, Piece
 from vivace.books.reader import is_spoken
-from vivace.errors import RequestError, TextError
+from vivace.errors import RequestError, TextError, UnsupportedTextError
 from vivace.speech import shown
 from vivace.tts import TTS
 
@@ -32,9 +32,47 @@ class Refusal:
         )
 
 
-def check_pieces(tts: TTS, book: Book, pieces: Iterable[Piece], options: dict[str, Any]) -> None:
-    """Raise RequestError if `speak` would refuse any passage; it names chapter and paragraph."""
-    refusals = list(find_refusals(tts, pieces, options))
+@dataclass(frozen=True, slots=True)
+class BookCheck:
+    """What is left out of a book with `on_unsupported="skip"`."""
+
+    silent: frozenset[str] = frozenset()  # passages of which nothing can be spoken
+    skipped: tuple[str, ...] = ()  # all letters that the model does not read, in runs
+
+
+def check_pieces(
+    tts: TTS, book: Book, pieces: Iterable[Piece], options: dict[str, Any]
+) -> BookCheck:
+    """Raise RequestError if `speak` would refuse any passage; it names chapter and paragraph.
+
+    With `on_unsupported="skip"`, passages of letters that the model does not read are silent.
+    """
+    refusals: list[Refusal] = []
+    silent: list[str] = []
+    skipped: list[str] = []
+    can_skip = options.get("on_unsupported") == "skip"
+    for piece, passage in _spoken_passages(pieces, options):
+        try:
+            with tts.stream(passage.text, **options) as stream:
+                skipped += stream.usage.skipped
+        except TextError as error:
+            if can_skip and isinstance(error, UnsupportedTextError):
+                silent.append(passage.text)
+                skipped.append(passage.text)
+            else:
+                refusals.append(Refusal(piece.chapter, passage, error))
+    _raise(refusals, book)
+    return BookCheck(frozenset(silent), tuple(skipped))
+
+
+def _spoken_passages(
+    pieces: Iterable[Piece], options: dict[str, Any]
+) -> Iterator[tuple[Piece, Passage]]:
+    for piece in pieces:
+        yield from ((piece, each) for each in piece.passages if is_spoken(each.text, options))
+
+
+def _raise(refusals: list[Refusal], book: Book) -> None:
     if not refusals:
         return
     shown_ones = [each.describe(book) for each in refusals[:MAX_SHOWN]]
@@ -42,14 +80,3 @@ def check_pieces(tts: TTS, book: Book, pieces: Iterable[Piece], options: dict[st
     rest = f"; and {more:,} more" if more else ""
     count = f"{len(refusals):,} passage{'s' * (len(refusals) > 1)}"
     raise RequestError(f"{count} of the book cannot be spoken: {'; '.join(shown_ones)}{rest}")
-
-
-def find_refusals(tts: TTS, pieces: Iterable[Piece], options: dict[str, Any]) -> Iterator[Refusal]:
-    for piece in pieces:
-        for passage in piece.passages:
-            if not is_spoken(passage.text, options):
-                continue
-            try:
-                tts.stream(passage.text, **options).close()
-            except TextError as error:
-                yield Refusal(piece.chapter, passage, error)

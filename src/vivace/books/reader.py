@@ -135,6 +135,7 @@ class BookReader:
     tts: TTS
     work: WorkFolder
     options: dict[str, Any] = field(default_factory=dict)  # of `TTS.speak`, with a seed
+    silent: frozenset[str] = frozenset()  # passages that are not spoken
 
     def read(self, pieces: list[Piece]) -> Iterator[Progress]:
         """Make what is missing; progress before every step and after the last."""
@@ -160,7 +161,11 @@ class BookReader:
 
     def _make(self, pieces: list[Piece]) -> None:
         passages = [each for piece in pieces for each in piece.passages]
-        spoken = [each for each in passages if is_spoken(each.text, self.options)]
+        spoken = [
+            each
+            for each in passages
+            if each.text not in self.silent and is_spoken(each.text, self.options)
+        ]
         made = dict(zip(map(id, spoken), self._speak_all(spoken), strict=True))
         silence = _Spoken(np.zeros(round(SILENT_S * self.work.sample_rate), np.float32))
         for piece in pieces:

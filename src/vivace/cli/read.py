@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vivace._version import __version__
 from vivace.audio.m4b import cover_kind
 from vivace.books.book import Book, open_book
-from vivace.cli.messages import CUT_SHORT, LiveLine
+from vivace.cli.messages import CUT_SHORT, LiveLine, describe_skipped
 from vivace.cli.request import load_model, model_name, speech_options
 from vivace.cli.speak import pick_voice
 from vivace.cli.streams import plain, put, tell
@@ -23,6 +23,7 @@ from vivace.errors import RequestError
 from vivace.speech import SAMPLE_RATE, shown
 
 if TYPE_CHECKING:
+    from vivace.books.check import BookCheck
     from vivace.books.output import Output
     from vivace.books.pieces import Piece
     from vivace.books.reader import BookReader, Progress
@@ -51,8 +52,9 @@ def read(arguments: argparse.Namespace) -> int:
         tts = stack.enter_context(load_model(arguments, max_streams=None))
         options["voice"] = pick_voice(tts, arguments)
         options |= {"speed": arguments.speed, "seed": options.get("seed", SEED)}
-        _check(tts, book, pieces, options, arguments)
+        checked = _check(tts, book, pieces, options, arguments)
         reader = _open_reader(tts, path, options, pieces, arguments)
+        reader.silent = checked.silent
         stack.enter_context(reader.work.locked())
         _make(reader, book, pieces, arguments)
         tts.close()  # its memory is for others while the file is written
@@ -61,7 +63,7 @@ def read(arguments: argparse.Namespace) -> int:
         missing = {piece: words for piece in pieces if (words := reader.work.missing_words(piece))}
         if not arguments.keep_parts:
             reader.work.remove()
-    _report(path, book, output, audio_s, gain_db, missing, arguments)
+    _report(path, book, output, audio_s, gain_db, missing, checked, arguments)
     return CUT_SHORT if missing else 0
 
 
@@ -135,16 +137,19 @@ def _check(
     pieces: list[Piece],
     options: dict[str, Any],
     arguments: argparse.Namespace,
-) -> None:
+) -> BookCheck:
     """Find every passage that the model refuses, before the first one is spoken."""
     from vivace.books.check import check_pieces
 
     live = LiveLine(is_quiet=arguments.quiet or arguments.json)
     live.show("checking all chapters")
     try:
-        check_pieces(tts, book, pieces, options)
+        checked = check_pieces(tts, book, pieces, options)
     finally:
         live.clear()
+    if checked.skipped and not arguments.json:
+        tell(f"vivace: {plain(arguments.book)}: {describe_skipped(checked.skipped)}")
+    return checked
 
 
 def _open_reader(
@@ -223,13 +228,15 @@ def _report(
     audio_s: float,
     gain_db: float,
     missing: Mapping[Piece, list[str]],
+    checked: BookCheck,
     arguments: argparse.Namespace,
 ) -> None:
     if arguments.json:
         files = [str(each) for each in output.paths]
         facts = {"output": files, "audio_s": audio_s, "gain_db": round(gain_db, 2)}
         words = [word for some in missing.values() for word in some]
-        put(json.dumps(facts | _counts(book) | {"missing_words": words}))
+        facts |= {"missing_words": words, "skipped": list(checked.skipped)}
+        put(json.dumps(facts | _counts(book)))
         return
     for piece, some in missing.items():
         title = plain(book.chapters[piece.chapter].title)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
 from vivace import TTS
 from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotStatus
+from vivace.checkpoint import Checkpoint
 from vivace.prompt import Prompt
 from vivace.serve.settings import ModelSpec
 from vivace.speech import LiveMode, SamplingParams
@@ -84,7 +86,11 @@ class ScriptedSpeech(Immediate):
 
     def load(self, spec: ModelSpec) -> TTS:
         """For `serving.running`: the embedded voice's words, spoken by this backend."""
-        with patch("vivace.tts.build_backend", lambda *_: self):
+        with (
+            patch("vivace.tts.build_backend", lambda *_: self),
+            patch.object(Checkpoint, "load_model", _load_model),
+            patch.object(Checkpoint, "load_codec", _load_codec),
+        ):
             tts = TTS.load(device="cpu", max_streams=self.max_streams, max_queue=self.max_queue)
         reading = replace(tts._writer._config.reading_config, live=self.live)
         tts._writer._config = replace(tts._writer._config, reading_config=reading)
@@ -138,6 +144,23 @@ class ScriptedSpeech(Immediate):
 
     def facts(self) -> dict[str, str]:
         return {}
+
+
+def load_once(load: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of `Checkpoint` that loads a folder once: no scripted speech changes the weights."""
+    loaded: dict[tuple[object, ...], Any] = {}
+
+    def look_up(checkpoint: Checkpoint, *settings: object) -> Any:
+        key = (checkpoint.folder, *settings)
+        if key not in loaded:
+            loaded[key] = load(checkpoint, *settings)
+        return loaded[key]
+
+    return look_up
+
+
+_load_model = load_once(Checkpoint.load_model)
+_load_codec = load_once(Checkpoint.load_codec)
 
 
 def tone(num_frames: int, start: int = 0) -> Samples:

@@ -11,12 +11,25 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import unquote
 
 import pytest
 
 from conftest import ROOT
 from vivace.errors import UnknownVoiceError
-from vivace.serve import access, bodies, clones, deaths, enrol, guard, logs, otel, request, voices
+from vivace.serve import (
+    access,
+    bodies,
+    clones,
+    deaths,
+    enrol,
+    guard,
+    logs,
+    otel,
+    request,
+    speech,
+    voices,
+)
 from vivace.serve.access import Access
 from vivace.serve.bodies import decode_audio, parse_object
 from vivace.serve.card import Card
@@ -223,6 +236,15 @@ def test_error_repeats_a_voice_name_up_to_its_limit(embedded: Voices) -> None:
         with pytest.raises(UnknownVoiceError) as unknown:
             embedded.choose("q" * length)
         assert str(unknown.value).count("q") == most
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_skipped_characters_are_named_up_to_the_limit_and_all_are_counted(extra: int) -> None:
+    num_chars = speech.MAX_SKIPPED_CHARS + extra
+    characters = [chr(0x430 + number) for number in range(num_chars)]
+    count, _, names = speech.skipped_header(characters)[speech.SKIPPED].partition("; ")
+    assert int(count) == num_chars
+    assert unquote(names) == "".join(characters[: speech.MAX_SKIPPED_CHARS])
 
 
 # -- what is remembered --------------------------------------------------------------------------

@@ -41,6 +41,7 @@ def options_of(method: str) -> dict[str, Any]:
     options = get_type_hints(SpeakOptions if method in WHOLE else StreamOptions)
     if "dialogue" in method:
         del options["voice"]  # each line has its own
+        options.pop("verify", None)  # of `speak` alone
     return options
 
 

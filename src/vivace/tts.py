@@ -200,6 +200,7 @@ class TTS(SpeakingCheckpoint):
         written; None is what the checkpoint wants: `sentence` for the embedded voice.
         `timings`: give start and end of every word, as `Audio.words` (docs/timings.md).
         `progress`: show a bar on stderr.
+        `verify`: transcribe the speech and compare it with the text (docs/completeness.md).
 
         `seed`, `temperature` and the other fields of `SamplingParams` replace the checkpoint's
         defaults. `max_frames` of yours counts over the whole text, pauses apart, and what it cuts
@@ -272,7 +273,7 @@ class TTS(SpeakingCheckpoint):
         The result is an `Audio` with `lines`, `tracks` by speaker and `save_tracks`.
         """
         self._check_dialogue()
-        check_names(options, SpeakOptions)
+        check_names(options, SpeechOptions)
         report = show_batch if progress else None
         given, seed = set(options), _take_seed(options)
         options.setdefault("trim", True)
@@ -414,7 +415,7 @@ OPTION_DEFAULTS = {
     parameter.name: parameter.default
     for parameter in inspect.signature(TTS._open).parameters.values()
 }
-WHOLE_DEFAULTS = {**OPTION_DEFAULTS, "trim": True, "progress": False}
+WHOLE_DEFAULTS = {**OPTION_DEFAULTS, "trim": True, "progress": False, "verify": False}
 show_options(TTS.speak, SpeakOptions, WHOLE_DEFAULTS)
 show_options(TTS.aspeak, SpeakOptions, WHOLE_DEFAULTS)
 show_options(TTS.stream, StreamOptions, OPTION_DEFAULTS)

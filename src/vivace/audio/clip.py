@@ -31,6 +31,8 @@ class Audio:
     finish_reason: FinishReason
     usage: Usage
     words: tuple[Word, ...] | None = None  # None: not asked for, or the checkpoint gives none
+    transcript: str | None = None  # a recogniser's, with `verify=True`
+    word_error_rate: float | None = None  # of the transcript
 
     @property
     def duration_s(self) -> float:

@@ -37,6 +37,7 @@ class SpeechOptions(SamplingOptions, total=False):
 
 class SpeakOptions(SpeechOptions, total=False):
     progress: bool
+    verify: bool
 
 
 class StreamOptions(SpeechOptions, total=False):

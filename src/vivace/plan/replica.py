@@ -48,7 +48,9 @@ class Talk:
 
     @property
     def num_missing(self) -> int:
-        return max(0, self.num_wanted - self.num_ahead) if self.state is State.RUNNING else 0
+        """Frames that its reader waits for; a queued one is stepped in the turn that admits it."""
+        is_open = self.state in (State.QUEUED, State.RUNNING)
+        return max(0, self.num_wanted - self.num_ahead) if is_open else 0
 
     @property
     def is_ready(self) -> bool:

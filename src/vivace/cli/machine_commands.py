@@ -111,6 +111,9 @@ def add_plan(commands: Commands) -> None:
     plan.add_argument("--calls", type=count, required=True, metavar="N", help="at once")
     plan.add_argument("--gpu", default="h200", help="default: h200, the one that was measured")
     plan.add_argument("--model", default="1.7B", help="0.6B or 1.7B; default: 1.7B")
+    plan.add_argument(
+        "--bench", metavar="FILE", help="figures of `vivace bench --json FILE`, instead of --gpu"
+    )
     plan.add_argument("--price", type=number, metavar="X", help="of a GPU, for an hour")
     plan.add_argument(
         "--first-audio", type=number, default=200.0, metavar="MS", help="p95; default: 200 ms"

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from vivace.cli.streams import put
+from vivace.plan.bench_file import read_bench
 from vivace.plan.figures import load_figures
 from vivace.plan.planner import CapacityPlan, Demand, plan_capacity
 from vivace.plan.replica import percentile
@@ -14,7 +15,8 @@ from vivace.plan.traffic import Call, Heard
 
 
 def plan(arguments: argparse.Namespace) -> None:
-    figures = load_figures(arguments.gpu, arguments.model)
+    bench = arguments.bench
+    figures = read_bench(bench) if bench else load_figures(arguments.gpu, arguments.model)
     demand = Demand(
         num_calls=arguments.calls,
         call=Call(arguments.utterance, arguments.pause),

@@ -95,7 +95,7 @@ def _read(gpu: str) -> dict[str, Any]:
     if gpu not in GPUS:
         raise RequestError(
             f"nothing was measured on {gpu!r}; there are figures of: {', '.join(GPUS)}. "
-            "`vivace bench` measures yours"
+            "Measure yours with `vivace bench --json FILE`, then plan with --bench FILE"
         )
     found: dict[str, Any] = json.loads((files("vivace.plan") / f"{gpu}.json").read_text("utf-8"))
     return found

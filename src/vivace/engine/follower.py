@@ -26,12 +26,14 @@ TAIL_FRAMES = 25  # after the last word began, 2 s
 MAX_LOOKAHEAD = 8  # frames that are held back, so that a fault in them can be repaired
 FREE_FRAMES = 8  # at the start, none of which are held back: first audio is not delayed
 FRAMES_PER_HELD = 4  # made for each one that is held back
+LOOKAHEAD_FULL = FREE_FRAMES + FRAMES_PER_HELD * MAX_LOOKAHEAD  # from here on all are held back
 
 
 def num_settled(num_made: int) -> int:
     """Frames that are final when `num_made` frames were made without a fault."""
-    num_held = max(0, num_made - FREE_FRAMES) // FRAMES_PER_HELD
-    return num_made - min(MAX_LOOKAHEAD, num_held)
+    if num_made >= LOOKAHEAD_FULL:  # most frames, and several calls for each
+        return num_made - MAX_LOOKAHEAD
+    return num_made - max(0, num_made - FREE_FRAMES) // FRAMES_PER_HELD
 
 
 def num_needed(num_final: int) -> int:

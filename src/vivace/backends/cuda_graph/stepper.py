@@ -22,7 +22,8 @@ from vivace.backends.cuda_graph.staging import RowNumbers
 from vivace.speech import SamplingParams
 
 Codes = NDArray[np.int64]
-REPORT = (Number.STATUS, Number.NUM_FRAMES)  # what the host reads after a step, before the codes
+REPORT = (Number.STATUS, Number.NUM_FRAMES)  # what the host reads after a step, first
+PLACES, SHARES = slice(2, 2 + RING), slice(2 + RING, 2 + 2 * RING)  # then these, then the codes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,10 +101,18 @@ class Stepper:
             rows = report()
             if not before:
                 before.extend([(slot.num_frames, slot.num_queued - num_frames) for slot in live])
-            steps = zip(live, rows, before, strict=True)
-            return [_settle(slot, row, *then) for slot, row, then in steps]
+            steps = zip(live, rows, self._places(rows), before, strict=True)
+            return [_settle(slot, row, places, *then) for slot, row, places, then in steps]
 
         return wait
+
+    def _places(self, rows: NDArray[np.int32]) -> Sequence[Places]:
+        """Of each slot, the places in its ring."""
+        if self._table.head is None:
+            return [()] * len(rows)
+        shares = np.ascontiguousarray(rows[:, SHARES]).view(np.float32)
+        found = rows[:, PLACES].tolist(), shares.tolist()
+        return [list(zip(*row, strict=True)) for row in zip(*found, strict=True)]
 
     def frames(self, batch: int, span: int, kind: DrawKind, count: int = 1) -> Work:
         """A call that makes so many frames in one graph."""
@@ -139,17 +148,22 @@ class Stepper:
         return to_host(torch.cat((numbers.int(), places, shares, ring), dim=1))
 
 
-def _settle(slot: LiveSlot, row: NDArray[np.int32], num_before: int, num_queued: int) -> Made:
+def _settle(
+    slot: LiveSlot,
+    row: NDArray[np.int32],
+    places: Places,  # in the ring
+    num_before: int,
+    num_queued: int,
+) -> Made:
     """Take over a report: the frames after the first `num_before`, and the slot's new state."""
     status, num_frames = STATUSES[row[0]], int(row[1])  # as in REPORT
     if status == "length" and num_frames < slot.max_frames:
         status = "running"  # it waits for a page
-    places, shares, ring = np.split(row[len(REPORT) :], (RING, 2 * RING))
-    made = np.arange(num_before, num_frames) % RING
-    codes = ring.reshape(RING, -1)[made].astype(np.int64)
+    ring = row[SHARES.stop :].reshape(RING, -1)
+    codes = ring[np.arange(num_before, num_frames) % RING].astype(np.int64)
     slot.status, slot.num_frames, slot.num_queued = status, num_frames, num_queued
-    pairs = zip(places[made].tolist(), shares.view(np.float32)[made].tolist(), strict=True)
-    return Made(codes, status, list(pairs))
+    made = range(num_before, num_frames) if places else ()
+    return Made(codes, status, [places[frame % RING] for frame in made])
 
 
 def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:

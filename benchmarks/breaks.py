@@ -109,7 +109,7 @@ def speak(tts: TTS, pair: Pair, *, is_raw: bool) -> Audio:
     if is_raw:
         voice = tts.speakers[0]
         request = Request(text=text, voice=voice, language="auto", instruct=None, layout=None)
-        return tts.open(request, {"seed": pair.line}).collect()
+        return tts.open(request, seed=pair.line).collect()
     clean = pair.kind in ("list", "heading", "table")
     pieces = iter(re.findall(r"\s*\S+", text))
     return tts.speak(pieces if pair.is_live else text, seed=pair.line, clean=clean)

@@ -46,7 +46,10 @@ def stream(models: dict[str, FasterQwen3TTS], **options: Any) -> list[Any]:
     )
 
 
-@pytest.mark.parametrize("chunk_size", [1, 2, 5, 8, 12, 25, 40])
+@pytest.mark.parametrize(
+    "chunk_size",
+    [1, 12, 40, *(pytest.param(size, marks=pytest.mark.ci) for size in (2, 5, 8, 25))],
+)
 def test_streamed_chunks_are_the_whole_and_the_last_is_final(
     models: dict[str, FasterQwen3TTS], chunk_size: int
 ) -> None:
@@ -172,7 +175,14 @@ GOLDEN_CALLS = json.loads((GOLDEN / "faster.json").read_text())
 GOLDEN_WAVES = load_file(GOLDEN / "faster.safetensors")
 
 
-@pytest.mark.parametrize("call", GOLDEN_CALLS["calls"], ids=lambda call: call["name"])
+@pytest.mark.parametrize(
+    "call",
+    [  # every other call by default
+        pytest.param(call, marks=pytest.mark.ci if number % 2 else ())
+        for number, call in enumerate(GOLDEN_CALLS["calls"])
+    ],
+    ids=lambda call: call["name"],
+)
 def test_a_clone_sounds_as_that_of_the_peer(
     models: dict[str, FasterQwen3TTS], recording: str, call: dict[str, Any]
 ) -> None:

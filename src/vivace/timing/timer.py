@@ -48,7 +48,8 @@ class Timer:
     def find_head(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
         """Choose the head by one utterance: its prompt, and its frames [n, codebooks]."""
         weights = TextAttention(self.model, prompt, self._all).read(codes, num_ids)
-        self.choose(self._all, weights)
+        if self._pick(self._all, weights) is None:
+            log.info("no attention head follows the text; speech is not checked for missing words")
 
     def begin(self, prompt: Prompt, num_ids: int) -> UtteranceTimer:
         """`num_ids` of the utterance's own ids are known."""
@@ -58,6 +59,13 @@ class Timer:
         """The head that follows the text, by its weights [heads, frames, ids]; None: none does."""
         if weights.shape[2] < MIN_IDS:
             return None
+        best = self._pick(heads, weights)
+        if best is None and not self._has_warned:
+            self._has_warned = True
+            log.warning("no word timings: no attention head of this checkpoint follows the text")
+        return best
+
+    def _pick(self, heads: Sequence[Head], weights: NDArray[np.float32]) -> int | None:
         likely = _likely(weights)
         scores = [score(weights[one]) for one in likely]
         found = int(np.argmax(scores))
@@ -67,12 +75,6 @@ class Timer:
             log.info("%s follows the text, score %.2f", heads[best], scores[found])
             self._on_head(heads[best])
             return best
-        if not self._has_warned:
-            self._has_warned = True
-            log.warning(
-                "no attention head of this checkpoint follows the text: "
-                "no word timings, and speech is not checked for missing words"
-            )
         return None
 
 

@@ -13,6 +13,7 @@ from followed import Course, FollowedBackend, correct, early_end
 from vivace.cli.messages import CUT_SHORT, describe_missing
 from vivace.engine.utterance import MAX_RETRIES, _retry_seed
 from vivace.speech import Usage, total_completeness
+from vivace.verify import Verification
 
 TEXT = "Seven grey herons stood beside the old canal."
 LOST = ["stood", "beside", "the", "old", "canal."]
@@ -154,3 +155,28 @@ def test_total_completeness_is_weighted_by_words() -> None:
     assert total_completeness([one, two, silent]) == pytest.approx(35 / 40)
     assert total_completeness([one, unknown]) is None
     assert total_completeness([silent]) is None
+
+
+def test_verify_reports_the_transcript_and_its_error_rate(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    use(monkeypatch)
+    monkeypatch.setattr("vivace.cli.say.check_recogniser", lambda: None)
+    heard = Verification("Seven grey herons", 0.625)
+    monkeypatch.setattr("vivace.cli.speak.Verifier.verify", lambda *_: heard)
+    assert run_here("say", TEXT, "-o", "out.wav", "--verify", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["transcript"], facts["word_error_rate"]) == ("Seven grey herons", 0.625)
+    assert run_here("say", TEXT, "-o", "out.wav", "--verify", "--force") == 0
+    assert "word error rate 62 %" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--stream"], ["--batch", "lines.txt"]])
+def test_verify_is_refused_where_there_is_no_whole_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured, options: list[str]
+) -> None:
+    monkeypatch.setattr("vivace.cli.say.check_recogniser", lambda: None)
+    text = [] if "--batch" in options else [TEXT]
+    with pytest.raises(SystemExit):
+        run_here("say", *text, "-o", "out.wav", "--verify", *options)
+    assert "--verify" in capsys.readouterr().err

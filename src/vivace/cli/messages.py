@@ -64,6 +64,8 @@ class Report:
     max_frames: int | None = None  # the user's own limit
     first_audio_s: float | None = None  # from the start of the process
     line: int | None = None  # of a batch
+    transcript: str | None = None  # a recogniser's, with --verify
+    word_error_rate: float | None = None
 
     @property
     def exit_code(self) -> int:
@@ -96,6 +98,8 @@ class Report:
             "times_real_time": self.usage.times_real_time,
             "start_to_first_audio_ms": self.first_audio_s and round(1000 * self.first_audio_s),
         }
+        if self.transcript is not None:
+            facts |= {"transcript": self.transcript, "word_error_rate": self.word_error_rate}
         return json.dumps(line | facts)
 
     def __str__(self) -> str:
@@ -104,7 +108,13 @@ class Report:
         return (
             f"{self.places}: {_first_audio(usage)}{since}, {usage.audio_s:.2f} s of audio in "
             f"{usage.wall_s:.2f} s ({_pace(usage)}), seed {usage.seed}, {self.finish_reason}"
+            f"{self._verified}"
         )
+
+    @property
+    def _verified(self) -> str:
+        rate = self.word_error_rate
+        return "" if rate is None else f", word error rate {100 * rate:.0f} %"
 
     @property
     def places(self) -> str:

@@ -76,6 +76,11 @@ def _add_say(commands: Commands) -> None:
         metavar="FILE",
         help="every line of FILE, or of - as stdin, to a file in -o FOLDER",
     )
+    say.add_argument(
+        "--verify",
+        action="store_true",
+        help="transcribe English speech and report its word error rate; needs vivace[quality]",
+    )
     options.add_dialogue(say)
     options.add_voice_option(say)
     _add_speaking(say)

@@ -10,16 +10,23 @@ from vivace.cli.output import choose_target
 from vivace.cli.request import load_model, speech_options
 from vivace.cli.speak import pick_voice, speak
 from vivace.cli.text import read_text
+from vivace.verify import check_recogniser
 
 
 def say(arguments: argparse.Namespace) -> int:
     options = speech_options(arguments)
+    if arguments.verify and (arguments.dialogue is not None or arguments.batch is not None):
+        arguments.fail("--verify is for one text, without --batch and --dialogue")
     if arguments.dialogue is not None:
         return say_dialogue(arguments, options)
     if (arguments.gap, arguments.overlap, arguments.tracks) != (None, None, False):
         arguments.fail("--gap, --overlap and --tracks belong to --dialogue FILE")
     if arguments.batch is not None:
         return _say_batch(arguments, options)
+    if arguments.verify:
+        check_recogniser()
+        if arguments.stream:
+            arguments.fail("--verify needs the whole text and speech; leave --stream out")
     text = read_text(arguments, live=arguments.stream)
     with choose_target(arguments) as target, load_model(arguments) as tts:
         options["voice"] = pick_voice(tts, arguments)

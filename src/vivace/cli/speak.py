@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vivace.audio.speed import SpeedChanger
 from vivace.audio.subtitles import write_subtitles
 from vivace.cli.clock import since_start
@@ -18,6 +20,7 @@ from vivace.cli.streams import STDOUT
 from vivace.cli.text import read_transcript
 from vivace.errors import RequestError
 from vivace.speech import FinishReason, Usage, Word
+from vivace.verify import Verifier
 
 if TYPE_CHECKING:
     from vivace.audio.clip import AudioChunk
@@ -124,6 +127,8 @@ def speak(
     speech.on_chunk = lambda usage: line.show(describe_progress(usage))
     is_heard_at_once = target.loudspeaker is not None or target.output == STDOUT
     subtitles = subtitle_path(arguments, target.output)
+    is_verified = getattr(arguments, "verify", False)
+    made = [] if is_verified and made is None else made
     try:
         with target.open(tts.sample_rate) as sinks:
             speech.write_to(
@@ -139,18 +144,29 @@ def speak(
         raise
     finally:
         line.clear()
-    report = _report(speech, target, arguments)
+    facts = _verify(text, made or [], tts.sample_rate) if is_verified else {}
+    report = _report(speech, target, arguments, **facts)
     if subtitles is not None:
         write_subtitles(subtitles, speech.words, force=arguments.force)
     return report
 
 
-def _report(speech: Speech, target: Target, arguments: argparse.Namespace) -> Report | None:
+def _verify(text: str | Iterator[str], made: Sequence[Samples], rate: int) -> dict[str, Any]:
+    """Facts for the report: what a recogniser makes of the speech."""
+    if not isinstance(text, str) or not made:
+        return {}
+    return Verifier().verify(text, np.concatenate(made), rate)._asdict()
+
+
+def _report(
+    speech: Speech, target: Target, arguments: argparse.Namespace, **facts: Any
+) -> Report | None:
     is_first = arguments.command != "repl"  # there, the process began long before the line
     report = speech.report(
         output=target.output,
         is_played=target.loudspeaker is not None,
         first_audio_s=speech.first_audio_s if is_first else None,
+        **facts,
     )
     if report is not None:
         print_report(report, is_json=arguments.json, is_quiet=arguments.quiet)

@@ -179,7 +179,7 @@ def _add_repl(commands: Commands) -> None:
 
 def _add_read(commands: Commands) -> None:
     read = add_command(
-        commands, "read", "make an audiobook of a text, markdown or EPUB", "BOOK [OPTIONS]"
+        commands, "read", "make an audiobook of a text, markdown, HTML or EPUB", "BOOK [OPTIONS]"
     )
     read.description = (
         "Read a .txt, .md, .html or .epub file to an audiobook with chapters. The whole book is "

@@ -121,10 +121,13 @@ class TextFollower:
         """The next frames' places, up to the first fault in them."""
         arrivals = self._arrivals
         for place, share in places:
-            if share >= MIN_SHARE and self._jump is None and place == len(arrivals):
-                arrivals.append(self._num_frames)  # the next id: by far the most frequent case
+            num_ahead = place - len(arrivals) if self._jump is None and share >= MIN_SHARE else None
+            if num_ahead == 0:  # the next id; this case and the next one are by far most frames
+                arrivals.append(self._num_frames)
                 self._num_back, self._changed = 0, self._num_frames
                 fault = None
+            elif num_ahead == -1 and self._num_frames - self._changed < TAIL_FRAMES:
+                self._num_back, fault = 0, None  # the same id, and not for long
             else:
                 fault = self._step(place if share >= MIN_SHARE else -1)
             self._num_frames += 1

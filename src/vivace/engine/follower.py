@@ -18,7 +18,7 @@ MIN_SHARE = 0.3  # of attention on the text; below it a frame says nothing about
 MAX_SKIPPED_IDS = 3  # of words, between two consecutive frames
 MAX_FAST_IDS = 12  # within `FAST_FRAMES`
 FAST_FRAMES = 4
-MAX_BACK_IDS = 3  # of words, over which attention may return: as far as it may skip
+MAX_BACK_IDS = 3  # to which attention may return
 LOOP_FRAMES = 6  # in a row with attention further back
 STALL_FRAMES = 38  # at one id, 3 s
 TAIL_FRAMES = 25  # after the last word began, 2 s
@@ -152,7 +152,7 @@ class TextFollower:
                 self._jump = self._num_frames, place
                 return None
             return self._arrive(place, self._num_frames)
-        if self._num_words(place + 1, self.place) > MAX_BACK_IDS:
+        if place < self.place - MAX_BACK_IDS:
             self._num_back += 1
             if self._num_back == LOOP_FRAMES:
                 first = self._num_frames + 1 - LOOP_FRAMES

@@ -6,6 +6,7 @@ frames are made. A synchronous backend has finished a call when it returns.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 from vivace.backends.base import Backend, Frames, Rendered, Slot
 from vivace.engine.utterance import Utterance
 from vivace.errors import BackendFullError, EngineError, TTSError
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -113,6 +117,8 @@ class Pipeline:
             if isinstance(slot, BackendFullError):
                 self._refused.append(one)
             elif isinstance(slot, Exception):
+                if one.num_retries:
+                    log.warning("a retry was not admitted, words are missing: %s", slot)
                 one.refuse(_as_refusal(slot))
             else:
                 one.admit(slot, began)

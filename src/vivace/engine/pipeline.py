@@ -16,7 +16,6 @@ from vivace.backends.base import Backend, Frames, Rendered, Slot
 from vivace.engine.utterance import Utterance
 from vivace.errors import BackendFullError, EngineError, TTSError
 
-
 log = logging.getLogger(__name__)
 
 

@@ -227,9 +227,14 @@ def test_a_foreign_utterance_is_left_out_of_a_live_text_and_a_quoted_word_is_not
     said = stop_after(tts, monkeypatch, 3, once_text_is_in=True)
     list(tts.stream(iter("שלום means peace."), **OPTIONS))
     assert said.texts(tts) == ["שלום means peace."]
+    text, refuse = "One.[pause 1s]שלום[pause 1s]Two.", {"on_unsupported": "error"}
     with pytest.raises(UnsupportedRequestError, match="speaks only"):
-        collect(tts.stream(iter("One.[pause 1s]שלום[pause 1s]Two."), **OPTIONS), [])
+        collect(tts.stream(iter(text), **OPTIONS, **refuse), [])
     assert said.texts(tts)[1:] == ["One.", "Two."]
+    stream = tts.stream(iter(text), **OPTIONS)
+    list(stream)
+    assert said.texts(tts)[3:] == ["One.", "Two."]
+    assert "".join(stream.skipped) == "שלום"
 
 
 def test_speech_is_not_taken_for_a_stall_while_text_still_comes(

@@ -232,9 +232,10 @@ def test_what_a_request_asks_of_the_engine() -> None:
     assert request.options() == {
         "speed": 2.0, "language": "german", "seed": 7, "max_frames": 50,
         "temperature": 0.5, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.1,
+        "on_unsupported": "skip",
     }  # fmt: skip
     bare = SpeechRequest.parse({"input": "Hello."}, ServeSettings())
-    assert bare.options() == {"speed": 1.0, "language": "auto"}
+    assert bare.options() == {"speed": 1.0, "language": "auto", "on_unsupported": "skip"}
 
 
 @pytest.mark.parametrize(

@@ -341,10 +341,11 @@ class Utterance:
         fault = follower.observe(places)
         may_retry = status in ("running", "waiting", "stop")
         while fault is not None:
-            if may_retry and self._retry(follower, fault):
+            is_wanted = fault.kind == "tail" and fault.num_seen < self.sampling.min_frames
+            if may_retry and not is_wanted and self._retry(follower, fault):
                 return True
             follower.accept(fault)
-            if fault.kind == "tail":
+            if fault.kind == "tail" and not is_wanted:
                 self._cut_tail(follower, fault)
                 return False
             fault = follower.observe(places)

@@ -103,10 +103,14 @@ def load_script(path: Path) -> ModuleType:
     return module
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def restore_interrupts() -> None:
     """A shell starts background jobs with SIGINT ignored, and children inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    restore_interrupts()
     # pytest-xdist would start the files with the most tests first; LONGEST_FIRST are the longest.
     config.option.loadscopereorder = False
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import find_children, kill_children, pytest_configure
+from conftest import find_children, kill_children, restore_interrupts
 
 TELL = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
 FAMILY = """
@@ -37,7 +37,7 @@ def ignored_ctrl_c() -> Iterator[None]:
 @pytest.mark.usefixtures("ignored_ctrl_c")
 def test_children_hear_ctrl_c_where_the_tests_were_started_without_it() -> None:
     assert not hears_ctrl_c()
-    pytest_configure()
+    restore_interrupts()
     assert hears_ctrl_c()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -1,4 +1,4 @@
-"""What checking every word costs on a GPU: the same batches with and without a watched head.
+"""What checking every word costs: the same batches with and without a watched head.
 
     python benchmarks/watch.py 0.6B-CustomVoice --backend cuda_graph --streams 1,8,64 \
         --json benchmarks/results/watch-0.6B-h200.json
@@ -49,7 +49,9 @@ def main() -> None:
 def load(arguments: argparse.Namespace) -> TTS:
     if arguments.shape == "embedded":
         return TTS.load(
-            device="cuda", backend=arguments.backend, max_streams=max(arguments.streams)
+            device=arguments.device,
+            backend=arguments.backend,
+            max_streams=max(arguments.streams),
         )
     utterance.MAX_RETRIES = 0
     follower.TAIL_FRAMES = 10**9
@@ -64,10 +66,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--layer", type=int, default=20)
     parser.add_argument("--codec", default="auto")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     arguments.streams = [int(size) for size in arguments.streams.split(",")]
-    more = {"device": "auto", "dtype": "auto", "weights": "full", "rates": ()}
+    more = {"dtype": "auto", "weights": "full", "rates": ()}
     for name, value in more.items():
         setattr(arguments, name, value)
     return arguments
@@ -101,8 +104,10 @@ def measure(tts: TTS, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 @torch.inference_mode()
 def switch(backend: Any, head: Head | None) -> None:
     """Watch a head, or none; a backend itself has no need to stop watching."""
-    table = backend._table
-    if head is None:
+    table = getattr(backend, "_table", None)
+    if table is None:
+        backend.watched = head
+    elif head is None:
         table.head = None
         table.watch.fill_(-1)
         torch.cuda.synchronize()

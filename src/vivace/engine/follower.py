@@ -139,8 +139,7 @@ class TextFollower:
         """The end of speech was drawn."""
         if not self.is_useful or (self.place >= self._last_word and self.is_complete):
             return None
-        ids = range(self.place + 1, len(self._ids))
-        return Fault("early_end", self._num_frames, ids, self._num_frames)
+        return self._fault("early_end", self._num_frames, self.unreached)
 
     def _step(self, place: int) -> Fault | None:
         if place < 0:

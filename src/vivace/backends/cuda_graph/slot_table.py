@@ -246,8 +246,8 @@ class SlotTable:
     ) -> int:
         """Append text ids after the first `start`; returns their new number.
 
-        `num_own` of them are words, the others end the text. Ids beyond the slot's last possible
-        frame are dropped: they would never be read.
+        The first `num_own` of them are the request's text; another one may end it. Ids beyond the
+        slot's last possible frame are dropped: they would never be read.
         """
         self.numbers[Number.NUM_OWN, row].add_(num_own)
         ids = ids[: self.num_texts - start]

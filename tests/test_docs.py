@@ -57,10 +57,10 @@ def test_there_are_snippets_to_run() -> None:
     assert len(SNIPPETS) >= 2
 
 
-def test_the_help_in_the_readme_is_real(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_in_docs_equals_help_of_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert capsys.readouterr().out in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -308,6 +308,34 @@ def test_the_end_is_final_and_closed_with_1000(server: Running) -> None:
     assert code == 1000
 
 
+def test_final_message_lists_letters_that_the_checkpoint_does_not_read(server: Running) -> None:
+    with open_talk(server, "stream-input") as talk:
+        talk.send(text="The name is Мама, they say. ", flush=True)
+        talk.send(text="And Папа. ")
+        talk.send(text="")
+        messages, code = talk.until_closed()
+    assert messages[-1] == {"audio": None, "isFinal": True, "skipped": ["Мама", "Папа"]}
+    assert code == 1000
+
+
+def test_final_message_of_a_context_lists_its_own_skipped_letters(server: Running) -> None:
+    with open_talk(server, "multi-stream-input") as talk:
+        talk.send(text="The name is Мама, they say. ", context_id="a")
+        talk.send(text="The name is Mama. ", context_id="b")
+        talk.send(close_socket=True)
+        messages, _ = talk.until_closed()
+    last = {m["contextId"]: m for m in messages if isinstance(m, dict) and m["isFinal"]}
+    assert last["a"]["skipped"] == ["Мама"]
+    assert "skipped" not in last["b"]
+
+
+def test_package_speaks_text_with_unsupported_letters(eleven: ElevenLabs) -> None:
+    pieces = eleven.text_to_speech.convert_realtime(
+        "alloy", text=iter(["The name is Мама. "]), output_format="pcm_24000"
+    )
+    assert len(b"".join(pieces)) == NUM_FRAMES * 3_840
+
+
 def test_an_end_without_text_is_final_too(server: Running) -> None:
     with open_talk(server, "stream-input") as talk:
         talk.send(text=" ")

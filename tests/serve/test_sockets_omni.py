@@ -68,6 +68,22 @@ def test_an_utterance_is_announced_spoken_and_ended(scripted: Running) -> None:
     assert messages[-1] == {"type": "session.done", "utterance_index": 0, "total_sentences": 1}
 
 
+def test_done_message_lists_letters_that_the_checkpoint_does_not_read(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk)
+        [done] = only(talk.speak("The name is ", "Мама", ", they say."), "audio.done")
+        [other] = only(talk.speak("The name is Mama."), "audio.done")
+    assert done["skipped"] == ["Мама"]
+    assert "skipped" not in other
+
+
+def test_session_with_on_unsupported_error_fails_for_unsupported_letters(scripted: Running) -> None:
+    with talking(scripted) as talk:
+        configure(talk, on_unsupported="error")
+        [error] = only(talk.speak("Мама"), "error")
+    assert "the letter 'М'" in error["message"]
+
+
 def test_the_audio_is_what_the_engine_makes_of_live_text(server: Running, embedded: TTS) -> None:
     with talking(server) as talk:
         configure(talk)

@@ -111,6 +111,15 @@ def test_a_response_is_announced_item_by_item(talk: Talk) -> None:
     ]
 
 
+def test_usage_lists_letters_that_the_checkpoint_does_not_read(talk: Talk) -> None:
+    usages = []
+    for text in ("The name is Мама, they say.", "The name is Mama."):
+        create(talk, text)
+        usages.append(last(talk.until("response.done"))["response"]["usage"])
+    assert usages[0]["skipped"] == ["Мама"]
+    assert "skipped" not in usages[1]
+
+
 def test_a_connection_gives_several_responses(talk: Talk) -> None:
     for text in ("One.", "Two."):
         create(talk, text)

@@ -277,6 +277,16 @@ def test_characters_that_the_model_does_not_read_are_skipped_and_named_in_a_head
     assert "x-vivace-skipped" not in ask(client).headers
 
 
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_event_usage_lists_letters_that_the_checkpoint_does_not_read(
+    client: httpx.Client, is_streamed: bool
+) -> None:
+    text = "The name is Мама, they say."
+    response = ask(client, input=text, stream=is_streamed, stream_format="sse")
+    done = json.loads(response.text.rpartition("data: ")[2])
+    assert done["usage"]["skipped"] == ["Мама"]
+
+
 def test_skipped_header_names_a_bounded_number_of_characters(client: httpx.Client) -> None:
     letters = "".join(map(chr, range(0x430, 0x450))) + "".join(map(chr, range(0x3400, 0x3460)))
     header = ask(client, input=f"Hello, {letters}.").headers["x-vivace-skipped"]

@@ -100,6 +100,20 @@ def test_a_text_is_spoken_while_it_is_written(server: Running) -> None:
     assert len(audio([*before, *after])) == len(PCM)
 
 
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_audio_stop_lists_letters_that_the_checkpoint_does_not_read(
+    server: Running, is_streamed: bool
+) -> None:
+    stops = []
+    for text in ("The name is Мама, they say.", "The name is Mama."):
+        with talking(server) as talk:
+            talk.write_stream(text) if is_streamed else talk.send("synthesize", text=text)
+            stops.append(talk.until("audio-stop")[-1])
+    assert stops[0].data["skipped"] == ["Мама"]
+    assert "skipped" not in stops[1].data
+    assert AudioStop.from_event(stops[0]) == AudioStop.from_event(stops[1])
+
+
 def test_the_whole_text_again_is_not_spoken_twice(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

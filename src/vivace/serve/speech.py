@@ -193,20 +193,27 @@ class Ending:
         self.skipped += chunk.skipped
 
     @property
-    def completeness(self) -> dict[str, Any]:
-        """Fields that say whether every word was spoken; none where that is not known."""
-        usage = self.usage
-        if usage is None or usage.completeness is None:
-            return {}
-        return {
-            "completeness": round(usage.completeness, 4),
-            "missing_words": list(usage.missing_words),
-            "retries": usage.retries,
-        }
+    def usage_fields(self) -> dict[str, Any]:
+        """JSON fields of the last message: words that were not spoken, letters that were skipped.
+
+        A field is absent if its value is not known; `skipped` also if nothing was skipped.
+        """
+        fields: dict[str, Any] = {}
+        if self.usage is not None and self.usage.completeness is not None:
+            fields["completeness"] = round(self.usage.completeness, 4)
+            fields["missing_words"] = list(self.usage.missing_words)
+            fields["retries"] = self.usage.retries
+        return fields | self.skipped_field
+
+    @property
+    def skipped_field(self) -> dict[str, list[str]]:
+        """`skipped`: parts of the text that the checkpoint does not read."""
+        return {"skipped": list(self.skipped)} if self.skipped else {}
 
     @property
     def completeness_headers(self) -> dict[str, str]:
-        if not (fields := self.completeness):
+        fields = self.usage_fields
+        if "completeness" not in fields:
             return {}
         return {
             COMPLETENESS: f"{fields['completeness']:g}",
@@ -303,7 +310,7 @@ class SpeechAnswer:
         if not self._is_sse:
             return b""
         num_tokens = await asyncio.to_thread(self._count_tokens)  # of perhaps a whole chapter
-        return sse.done(num_tokens, ending.num_frames, ending.reason, ending.completeness)
+        return sse.done(num_tokens, ending.num_frames, ending.reason, ending.usage_fields)
 
     # -- whole -----------------------------------------------------------------------------------
 

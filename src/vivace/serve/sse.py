@@ -40,14 +40,14 @@ def done(
     num_text_tokens: int,
     num_frames: int,
     finish_reason: str | None,
-    completeness: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> bytes:
     """The end of a speech that is complete; a frame counts as one output token."""
     usage = {
         "input_tokens": num_text_tokens,
         "output_tokens": num_frames,
         "total_tokens": num_text_tokens + num_frames,
-        **(completeness or {}),
+        **(more or {}),
     }
     return event("speech.audio.done", usage=usage, finish_reason=finish_reason)
 

@@ -43,6 +43,7 @@ class Context:
     is_synced: bool  # `sync_alignment`
     text: LiveText | None = None  # of the utterance that is being written
     audio_s: float = 0.0  # of the utterances that were spoken
+    skipped: list[str] = field(default_factory=list)  # letters that the checkpoint does not read
     aligned_ms: int = 0  # the end of the last alignment
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -208,6 +209,7 @@ class ElevenLabsSession(Session):
                 await context.speaker.speak(text, send, ending=ending)
                 await send(None, is_last=True)
                 context.audio_s += ending.audio_s
+                context.skipped += ending.skipped
             except WebSocketDisconnect:
                 raise
             except Exception as error:
@@ -215,7 +217,8 @@ class ElevenLabsSession(Session):
 
     async def _send_final(self, context: Context) -> None:
         async with context.turn:
-            await self.send(context.tag({"audio": None, "isFinal": True}))
+            skipped = {"skipped": context.skipped} if context.skipped else {}
+            await self.send(context.tag({"audio": None, "isFinal": True, **skipped}))
         self._contexts.pop(context.id, None)
         await self._close_if_over()
 

@@ -220,7 +220,7 @@ class OmniSession(Session):
                 ]
             )
             await self._send_chunk(utterance, b"", words)
-        facts = {"finish_reason": ending.reason, **ending.completeness}
+        facts = {"finish_reason": ending.reason, **ending.usage_fields}
         await self.send(self._done(utterance, error=False, **facts))
 
     async def _send_words(self, utterance: Utterance, words: Sequence[Word] | None) -> None:

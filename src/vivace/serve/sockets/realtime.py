@@ -176,7 +176,7 @@ class RealtimeSession(Session):
             await self._send("response.output_audio_transcript.done", **place, transcript=text)
             await self._send_item("done", response, "completed", text)
             done = response.as_json("completed", text)
-            done["usage"] = {"output_tokens": ending.num_frames, **ending.completeness}
+            done["usage"] = {"output_tokens": ending.num_frames, **ending.usage_fields}
         except WebSocketDisconnect:
             raise
         except Exception as error:

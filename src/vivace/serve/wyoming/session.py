@@ -258,8 +258,10 @@ class Session:
         speaker = await self._studio.choose(utterance.fields)
         if await text.has_words():
             whole = text if utterance.is_streamed else text.received
-            await speaker.speak(whole, self._audio(utterance, speaker.sample_rate))
-            await self._send(AudioStop(_milliseconds(utterance, speaker.sample_rate)).event())
+            ending = await speaker.speak(whole, self._audio(utterance, speaker.sample_rate))
+            stop = AudioStop(_milliseconds(utterance, speaker.sample_rate)).event()
+            stop.data |= ending.skipped_field
+            await self._send(stop)
         elif text.num_chars or not utterance.is_streamed:
             raise RefusedError("the text is blank", code="empty_input", param="text")
         if utterance.is_streamed:

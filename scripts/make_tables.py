@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/mini-voice.md", "docs/performance.md", "docs/integrations/README.md")
+PAGES = ("README.md", "docs/embedded-voice.md", "docs/performance.md", "docs/integrations/README.md")
 PACKAGES = (
     *("cli", "compat", "serve", "integrations", "plan", "engine", "script", "backends", "voices"),
     *("model", "timing", "dialogue", "books", "audio", "text", ""),

@@ -33,9 +33,9 @@ from vivace import TTS
 from vivace.cli.bench.machine import machine
 from vivace.serve.settings import ModelSpec, ServeSettings
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "serve"))
-from scripted_tts import ScriptedSpeech
-from serving import running
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.support.scripted_tts import ScriptedSpeech
+from tests.support.serving import running
 
 SENTENCE = "Hello there, this is your agent, and it speaks at once."
 WORDS = [f"{word} " for word in SENTENCE.split()]

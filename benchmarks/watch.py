@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from engine import random_tts
+
 from vivace.cli.bench.machine import machine
 from vivace.engine import follower, utterance
 from vivace.model.config import Head

@@ -1,6 +1,6 @@
 """Write the tables of README and docs anew from the results of the benchmarks.
 
-    python scripts/make_tables.py            # tests/test_docs.py holds them to it
+    python scripts/make_tables.py            # tests/docs/test_docs.py holds them to it
 
 A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`.
 """

@@ -2,55 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import importlib.util
 import itertools
 import logging
 import os
 import re
-import signal
 import sys
-from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-import warm
+from tests.support import warm
+from tests.support.processes import find_children, kill_children, restore_interrupts
+from tests.support.project import ROOT, load_script
+from tests.support.tiny import TINY_NAMES, Tiny
 from vivace import TTS
 from vivace.audio.sandbox import SANDBOX
-from vivace.backends.eager import EagerBackend
 from vivace.checkpoint import Checkpoint
-from vivace.model.codec import Codec
-from vivace.model.talker import Qwen3TTS
 from vivace.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     import httpx
-    from serving import Running  # of tests/serve, and only there
 
-    from real_vocabulary import Ranks
+    from tests.support.real_vocabulary import Ranks
+    from tests.support.serving import Running
 
 TESTS = Path(__file__).parent
-ROOT = TESTS.parent
 LEFT_OUT = ("ci", "slow")  # marks of tests that run only where `-m` names them
 # Files of more than ten seconds, the longest first: a worker that begins one last ends last.
 LONGEST_FIRST = (
     "backends/test_cuda_graph.py",
     "backends/test_official_parity.py",
     "serve/test_page_features.py",
-    "test_docs.py",
+    "docs/test_docs.py",
     "compat/test_faster_class.py",
     "compat/test_official_class.py",
     "cli/test_streams.py",
     "audio/test_sandbox.py",
-    "test_dialogue.py",
+    "dialogue/test_dialogue.py",
     "embedded/test_embedded_speech.py",
     "reliability/test_server_faults.py",
     "cli/test_cli.py",
@@ -71,42 +65,6 @@ settings.register_profile(
 settings.register_profile("search", deadline=None)
 settings.load_profile("repeatable")
 HOMES = itertools.count()  # one for each test
-TINY_NAMES = (
-    "custom_voice",
-    "custom_voice_projected",
-    "voice_design",
-    "base",
-    "base_projected",
-)
-
-
-@dataclass(frozen=True)
-class Tiny:
-    """One tiny checkpoint, loaded in float32 on the CPU."""
-
-    checkpoint: Checkpoint
-    tokenizer: TextTokenizer
-    model: Qwen3TTS
-    codec: Codec
-
-    def backend(self, pass_rows: int | None = None) -> EagerBackend:
-        return EagerBackend(self.model, self.codec, pass_rows=pass_rows)
-
-
-def load_script(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-def restore_interrupts() -> None:
-    """A shell starts background jobs with SIGINT ignored, and children inherit that."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -119,31 +77,12 @@ def pytest_unconfigure() -> None:
     warm.end()
 
 
-def find_children(parent: int | str = "self") -> set[int]:
-    """Processes that it started and has not waited for; none where /proc does not tell."""
-    children: set[int] = set()
-    for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            children.update(map(int, tasks.read_text().split()))
-    return children
-
-
 @pytest.fixture(autouse=True)
 def end_children() -> Iterator[None]:
     """A test that fails leaves no process behind."""
     before = find_children()
     yield
     kill_children(before | {child.process.pid for child in SANDBOX._idle} | warm.pids())
-
-
-def kill_children(kept: Container[int]) -> None:
-    """With their process groups, where they lead one."""
-    for pid in find_children().union(*map(find_children, warm.pids())):
-        if pid in kept:
-            continue
-        with contextlib.suppress(OSError):
-            (os.killpg if os.getpgid(pid) == pid else os.kill)(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -244,12 +183,10 @@ def embedded() -> Iterator[TTS]:
         yield tts
 
 
-# A second conftest.py in tests/serve would hide this one from the modules that import it.
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The embedded voice on a free port of loopback, without a key; one for each module."""
-    from serving import running
-
+    from tests.support.serving import running
     from vivace.serve.settings import ServeSettings
 
     voices = tmp_path_factory.mktemp("voices")
@@ -267,7 +204,7 @@ def client(server: Running) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="session")
 def real_ranks() -> Ranks:
-    from real_vocabulary import read_ranks
+    from tests.support.real_vocabulary import read_ranks
 
     return read_ranks()
 
@@ -275,7 +212,7 @@ def real_ranks() -> Ranks:
 @pytest.fixture(scope="session")
 def real_folder(session_folder: Path, real_ranks: Ranks) -> Path:
     """A folder with the tokenizer files of the released checkpoints."""
-    from real_vocabulary import write_tokenizer
+    from tests.support.real_vocabulary import write_tokenizer
 
     return make_once(
         session_folder / "released", lambda folder: write_tokenizer(folder, real_ranks)

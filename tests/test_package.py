@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -328,9 +327,3 @@ def test_the_version_is_a_version() -> None:
 
 def test_the_package_says_that_it_is_typed() -> None:
     assert (SOURCE / "py.typed").is_file()
-
-
-def test_test_files_have_names_of_their_own() -> None:
-    """pytest imports two files of one name as one module, and a whole run ends at collection."""
-    names = Counter(path.name for path in Path(__file__).parent.rglob("*.py"))
-    assert {name for name, count in names.items() if count > 1} <= {"conftest.py", "__init__.py"}

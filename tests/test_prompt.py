@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conftest import Tiny
+from tests.support.tiny import Tiny
 from vivace.errors import UnknownLanguageError, UnknownVoiceError
 from vivace.model.config import NO_CODE, SPEAKER, ModelConfig
 from vivace.prompt import SpokenReference, TextLayout, build_prompt

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conftest import Tiny
+from tests.support.tiny import Tiny
 from vivace.backends.eager import EagerBackend
 from vivace.model.config import Head
 from vivace.prompt import Prompt, SpokenReference, TextLayout, build_prompt

@@ -10,7 +10,7 @@ from threading import Event
 import numpy as np
 import pytest
 
-from followed import FollowedBackend
+from tests.support.scripted_attention import FollowedBackend
 from vivace import TTS
 from vivace.errors import CheckpointError, RequestError
 from vivace.verify import Verifier, check_recogniser, checked, word_error_rate

@@ -21,7 +21,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import find_children
+from tests.support.processes import find_children
 from vivace.audio import sandbox as sandbox_module
 from vivace.audio.decode import DEFAULT_LIMITS, MIB, AudioLimits, decode_compressed
 from vivace.audio.files import read_audio

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from conftest import Tiny
-from slots import NUM_FRAMES, make_prompt, params
-from utterances import generate
+from tests.support.slots import NUM_FRAMES, make_prompt, params
+from tests.support.tiny import Tiny
+from tests.support.utterances import generate
 from vivace.backends import Capacity, build_backend, survey
 from vivace.backends.base import Backend
 from vivace.backends.eager import EagerBackend

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import TINY_NAMES, Tiny
-from official_calls import official_items
-from slots import assert_official_codes_in_a_batch
-from utterances import generate
+from tests.support.official_calls import official_items
+from tests.support.slots import assert_official_codes_in_a_batch
+from tests.support.tiny import TINY_NAMES, Tiny
+from tests.support.utterances import generate
 from vivace.backends.eager import EagerBackend
 from vivace.speech import SamplingParams
 

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from conftest import TINY_NAMES, Tiny
-from official_calls import official_items
-from slots import NUM_FRAMES, make_prompt, params, speak
+from tests.support.official_calls import official_items
+from tests.support.slots import NUM_FRAMES, make_prompt, params, speak
+from tests.support.tiny import TINY_NAMES, Tiny
 from vivace.backends import survey
 from vivace.backends.base import Backend, Frames
 from vivace.backends.cuda_graph import backend as backend_module

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import vivace.backends as backends
-from conftest import Tiny
+from tests.support.tiny import Tiny
 from vivace.backends import AUTO_BACKEND, BackendEntry, Capacity, build_backend
 from vivace.backends.megakernel import nvrtc, predictor, talker
 from vivace.backends.megakernel.backend import MegakernelBackend, unfit

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from official_order import OfficialOrder, read_steps
 from safetensors.torch import load_file
 
-from conftest import ROOT, TINY_NAMES, Tiny, load_script
-from official_calls import GOLDEN, OfficialItem, official_items
-from utterances import generate
+from tests.support.official_calls import GOLDEN, OfficialItem, official_items
+from tests.support.official_order import OfficialOrder, read_steps
+from tests.support.project import ROOT, load_script
+from tests.support.tiny import TINY_NAMES, Tiny
+from tests.support.utterances import generate
 from vivace.backends.base import Backend
 from vivace.backends.eager import EagerBackend
 from vivace.model.cache import KeyValueCache, attend_causally

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import Tiny
-from official_calls import official_items
-from slots import params, speak, stored
+from tests.support.official_calls import official_items
+from tests.support.slots import params, speak, stored
+from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph import codec as codec_module
 from vivace.backends.cuda_graph import layers as layers_module

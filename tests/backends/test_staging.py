@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conftest import Tiny
-from slots import make_prompt, params
+from tests.support.slots import make_prompt, params
+from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph import staging
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.prefill import Pass

@@ -16,9 +16,8 @@ from typing import Any, cast
 import av
 import numpy as np
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
 
-from conftest import ROOT
+from tests.support.scripted_tts import Plan, ScriptedSpeech
 from vivace import TTS
 from vivace.audio.loudness import LoudnessMeter
 from vivace.books.book import Book, Chapter, Paragraph, open_book
@@ -35,7 +34,7 @@ SPEC = ModelSpec("scripted", None)
 def codebooks() -> Iterator[None]:
     """The embedded voice has six, which matter where a text has pauses."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scripted_tts.NUM_CODEBOOKS", 6)
+        patch.setattr("tests.support.scripted_tts.NUM_CODEBOOKS", 6)
         yield
 
 
@@ -84,7 +83,7 @@ def test_a_book_that_was_killed_is_the_book_that_was_not(tmp_path: Path) -> None
         for number in range(1, 4)
     )
     (tmp_path / "book.txt").write_text(text)
-    command = [sys.executable, str(ROOT / "tests" / "books" / "killed_reader.py")]
+    command = [sys.executable, "-m", "tests.support.killed_reader"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [*command, str(tmp_path / "book.txt"), str(tmp_path)],

@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from corpus import damaged_page, html_page, markdown_page, spoken_words, write_epub
 
+from tests.support.book_corpus import (
+    damaged_page,
+    html_page,
+    markdown_page,
+    spoken_words,
+    write_epub,
+)
 from vivace.books.book import open_book
 from vivace.books.html import read_page
 from vivace.books.pieces import cut_book

@@ -8,8 +8,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from test_html import MAX_GROWTH, growth
 
+from tests.books.test_html import MAX_GROWTH, growth
 from vivace.books import epub
 from vivace.books.book import Book, Chapter, Paragraph, join_silent, open_book
 from vivace.books.page import PageBuilder

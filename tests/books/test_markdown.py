@@ -61,6 +61,6 @@ def test_block_whose_words_cleaning_would_lose_is_spoken_uncleaned(
 
 @pytest.mark.parametrize("unit", ["# a   ", "<!--", "[a](", "- ", "|", "title: \t", "```\n", "> "])
 def test_time_of_markdown_is_linear_in_its_length(unit: str) -> None:
-    from test_html import MAX_GROWTH, growth
+    from tests.books.test_html import MAX_GROWTH, growth
 
     assert growth(blocks, unit) < MAX_GROWTH

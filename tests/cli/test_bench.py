@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from harness import assert_refused, run_here
 
+from tests.support.cli_harness import assert_refused, run_here
 from vivace.audio.clip import AudioChunk
 from vivace.cli.bench import load
 from vivace.cli.bench.backends import measure_backends

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Captured, assert_refused, make_recording, num_frames, run, say
 
+from tests.support.cli_harness import Captured, assert_refused, make_recording, num_frames, run, say
 from vivace import TTS, Voice, __version__
 from vivace.audio.files import read_audio
 from vivace.cli.main import main

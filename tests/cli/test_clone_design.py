@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Captured, assert_refused, make_recording, num_frames, run_here
 
+from tests.support.cli_harness import Captured, assert_refused, make_recording, num_frames, run_here
 from vivace import TTS, Voice
 from vivace.audio.files import read_audio
 from vivace.cli.command import UsageError

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import (
+
+from tests.support.cli_harness import (
     LIMIT_S,
     Captured,
     assert_refused,
@@ -23,7 +24,6 @@ from harness import (
     run_here,
     start,
 )
-
 from vivace import TTS
 from vivace.cli.main import main, parse
 from vivace.cli.parser import EXAMPLES, build_parser

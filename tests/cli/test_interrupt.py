@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from harness import LIMIT_S, LONG_TEXT, Captured, say, start, wait_until
 
+from tests.support.cli_harness import LIMIT_S, LONG_TEXT, Captured, say, start, wait_until
 from vivace.audio.clip import AudioChunk
 from vivace.audio.files import read_audio
 from vivace.engine.stream import Stream

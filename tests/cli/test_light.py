@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from harness import LIMIT_S, environment
 
+from tests.support.cli_harness import LIMIT_S, environment
 from vivace.audio.files import read_audio
 
 CODE = """

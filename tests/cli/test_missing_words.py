@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Captured, run_here
 
-from followed import Course, FollowedBackend, correct, early_end
+from tests.support.cli_harness import Captured, run_here
+from tests.support.scripted_attention import Course, FollowedBackend, correct, early_end
 from vivace.cli.messages import CUT_SHORT, describe_missing
 from vivace.engine.utterance import MAX_RETRIES, _retry_seed
 from vivace.speech import Usage, total_completeness

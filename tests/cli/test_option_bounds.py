@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 
 import pytest
-from harness import Captured, say
 
+from tests.support.cli_harness import Captured, say
 from vivace.dialogue.talk import MAX_GAP_S, Timing
 from vivace.errors import RequestError
 from vivace.speech import BOUNDS, WHOLE_NUMBERS

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import (
+
+from tests.support.cli_harness import (
     LIMIT_S,
     LONG_TEXT,
     WAV_HEADER_BYTES,
@@ -22,7 +23,6 @@ from harness import (
     start,
     wait_until,
 )
-
 from vivace.audio.files import read_audio
 
 SHORT = ("--seed=1", "--max-frames=9")

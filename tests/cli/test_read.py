@@ -10,9 +10,9 @@ from typing import Any
 
 import av
 import pytest
-from harness import Captured, run_here
-from scripted_tts import Plan, ScriptedSpeech
 
+from tests.support.cli_harness import Captured, run_here
+from tests.support.scripted_tts import Plan, ScriptedSpeech
 from vivace.audio.clip import Audio
 from vivace.books.output import FORMATS
 from vivace.books.reader import BookReader, Progress
@@ -32,7 +32,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def backend(monkeypatch: pytest.MonkeyPatch) -> ScriptedSpeech:
     backend = ScriptedSpeech(default=Plan(8), max_streams=4)
     monkeypatch.setattr("vivace.tts.build_backend", lambda *_: backend)
-    monkeypatch.setattr("scripted_tts.NUM_CODEBOOKS", 6)
+    monkeypatch.setattr("tests.support.scripted_tts.NUM_CODEBOOKS", 6)
     return backend
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import (
+
+from tests.support.cli_harness import (
     LIMIT_S,
     LONG_TEXT,
     Captured,
@@ -27,7 +28,6 @@ from harness import (
     wait_until,
     wait_until_it_waits,
 )
-
 from vivace import TTS
 
 SHORT = ("--seed=1", "--max-frames=3")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.cli.main import main
 from vivace.serve.settings import ServeSettings
 

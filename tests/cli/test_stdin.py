@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import Captured, num_frames, say
 
+from tests.support.cli_harness import Captured, num_frames, say
 from vivace.audio.files import read_audio
 from vivace.cli.text import live_stdin, read_stdin
 from vivace.errors import RequestError

@@ -12,8 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import LIMIT_S, Captured, command_line, environment, num_frames, run, run_here, start
 
+from tests.support.cli_harness import (
+    LIMIT_S,
+    Captured,
+    command_line,
+    environment,
+    num_frames,
+    run,
+    run_here,
+    start,
+)
 from vivace import TTS, Voice
 from vivace.audio.files import read_audio
 from vivace.cli.main import main

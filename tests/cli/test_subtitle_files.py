@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from harness import Captured, run_here, say
 
+from tests.support.cli_harness import Captured, run_here, say
 from vivace import TTS
 from vivace.audio.files import read_audio
 

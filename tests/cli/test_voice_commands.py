@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import LIMIT_S, Captured, assert_refused, make_recording
-from harness import run_here as run
 
+from tests.support.cli_harness import LIMIT_S, Captured, assert_refused, make_recording
+from tests.support.cli_harness import run_here as run
 from vivace import TTS, Voice
 from vivace.cli.main import main
 from vivace.voices.library import VoiceLibrary

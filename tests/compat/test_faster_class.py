@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from conftest import ROOT, load_script
-from official_calls import GOLDEN
+from tests.support.official_calls import GOLDEN
+from tests.support.project import ROOT, load_script
 from vivace.audio.files import read_audio
 from vivace.compat import FasterQwen3TTS, Qwen3TTSCudaGraphs
 

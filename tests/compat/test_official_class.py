@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import ROOT, load_script
-from official_calls import GOLDEN, OfficialItem, official_items
+from tests.support.official_calls import GOLDEN, OfficialItem, official_items
+from tests.support.project import ROOT, load_script
 from vivace.compat import Qwen3TTSModel, VoiceClonePromptItem
 from vivace.engine.stream import Stream
 from vivace.errors import TextTooLongError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from official_calls import official_items
+from tests.support.official_calls import official_items
 from vivace.compat import FasterQwen3TTS, Qwen3TTSModel
 from vivace.compat.official import VoiceClonePromptItem
 from vivace.errors import TextError

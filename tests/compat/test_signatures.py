@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conftest import ROOT, load_script
+from tests.support.project import ROOT, load_script
 from vivace import compat
 
 TABLE: dict[str, dict[str, list[list[str]]]] = json.loads(

@@ -14,8 +14,8 @@ import soundfile
 import torch
 from safetensors.numpy import load_file
 
-from conftest import ROOT, load_script
-from official_calls import GOLDEN
+from tests.support.official_calls import GOLDEN
+from tests.support.project import ROOT, load_script
 from vivace.compat import Qwen3TTSTokenizer
 from vivace.errors import CheckpointError
 

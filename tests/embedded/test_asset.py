@@ -12,7 +12,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from conftest import ROOT
+from tests.support.project import ROOT
 from vivace import TTS
 from vivace.checkpoint import EMBEDDED
 from vivace.errors import UnsupportedRequestError

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import ROOT, load_script
-from engine_watch import assert_same_audio, interleave
+from tests.support.project import ROOT, load_script
+from tests.support.recording_backend import assert_same_audio, interleave
 from vivace import TTS, Audio
 from vivace.prompt import TextLayout
 from vivace.script.request import Request

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_watch import stop_after
+from tests.support.recording_backend import stop_after
 from vivace import TTS, AudioChunk
 from vivace.errors import RequestError, UnknownLanguageError, UnsupportedRequestError
 from vivace.text.letters import Letters

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_watch import stop_after
+from tests.support.recording_backend import stop_after
 from vivace import TTS
 from vivace.errors import RequestError
 from vivace.speech import LiveMode

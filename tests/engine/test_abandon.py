@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from threading import Event
 
 import pytest
-from scripted import Frames, ScriptedBackend, Slot, open_pieces, wait_until
 
+from tests.support.scripted_backend import Frames, ScriptedBackend, Slot, open_pieces, wait_until
 from vivace.engine.engine import Engine
 from vivace.engine.scheduler import EngineLimits
 from vivace.engine.utterance import Piece
@@ -113,7 +113,7 @@ def test_an_engine_says_since_when_it_is_in_a_turn() -> None:
 EXIT = """
 import sys, threading
 sys.path += sys.argv[1:]
-from test_abandon import Engine, HangingBackend, Reader
+from tests.engine.test_abandon import Engine, HangingBackend, Reader
 
 backend = HangingBackend()
 engine = Engine(backend)

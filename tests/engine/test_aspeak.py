@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted import SpeakingBackend, wait_until_empty
 
+from tests.support.scripted_backend import SpeakingBackend, wait_until_empty
 from vivace import TTS, Audio
 from vivace.engine.async_stream import Bells
 from vivace.errors import (

@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from scripted import SpeakingBackend, wait_until, wait_until_empty
 
+from tests.support.scripted_backend import SpeakingBackend, wait_until, wait_until_empty
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
 from vivace.engine.async_stream import AsyncStream, Bells

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from scripted import SpeakingBackend
 
+from tests.support.scripted_backend import SpeakingBackend
 from vivace.engine.batch import attempts
 from vivace.engine.stream import Stream
 from vivace.errors import RunawayError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine_watch import stop_after
+from tests.support.recording_backend import stop_after
 from vivace import TTS
 from vivace.backends.base import Frames
 from vivace.errors import NumericError, RunawayError

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import (
+
+from tests.support.scripted_backend import (
     BusyBackend,
     ScriptedBackend,
     open_pieces,
@@ -21,7 +22,6 @@ from scripted import (
     wait_until,
     wait_until_empty,
 )
-
 from vivace.backends.base import Frames, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.scheduler import PACES, EngineLimits, Plan, Scheduler

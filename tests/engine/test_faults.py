@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scripted import (
+
+from tests.support.scripted_backend import (
     BusyBackend,
     Frames,
     Prompt,
@@ -23,7 +24,6 @@ from scripted import (
     open_pieces,
     wait_until_empty,
 )
-
 from vivace import TTS
 from vivace.engine.engine import Engine
 from vivace.engine.scheduler import EngineLimits

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine_watch import stop_after
+from tests.support.recording_backend import stop_after
 from vivace import TTS
 from vivace.engine.stream import Stream
 from vivace.errors import RequestError, RunawayError

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import SpeakingBackend, wait_until_empty
 
-from engine_watch import stop_after
+from tests.support.recording_backend import stop_after
+from tests.support.scripted_backend import SpeakingBackend, wait_until_empty
 from vivace import TTS
 from vivace.errors import CheckpointError, RequestError
 from vivace.model.config import ReadingConfig

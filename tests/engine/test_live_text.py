@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_watch import stop_after
+from tests.support.recording_backend import stop_after
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
 from vivace.engine.stream import Stream

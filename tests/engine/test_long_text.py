@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_watch import stop_after
+from tests.support.recording_backend import stop_after
 from vivace import TTS
 from vivace.audio.trim import StartTrimmer
 from vivace.errors import RequestError

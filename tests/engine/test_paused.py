@@ -10,8 +10,14 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from scripted import ScriptedBackend, open_pieces, script, wait_until, wait_until_empty
 
+from tests.support.scripted_backend import (
+    ScriptedBackend,
+    open_pieces,
+    script,
+    wait_until,
+    wait_until_empty,
+)
 from vivace.engine.engine import Engine
 from vivace.engine.scheduler import PACES, EngineLimits, Scheduler
 from vivace.engine.utterance import Utterance

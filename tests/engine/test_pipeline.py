@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from scripted import ScriptedBackend
 
+from tests.support.scripted_backend import ScriptedBackend
 from vivace.engine.pipeline import FramesInFlight, Pipeline, SamplesInFlight
 from vivace.engine.utterance import Utterance
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from followed import FRAMES_PER_ID, Course, FollowedBackend, early_end
+from tests.support.scripted_attention import FRAMES_PER_ID, Course, FollowedBackend, early_end
 from vivace import TTS, Audio
 from vivace.audio.clip import AudioChunk
 from vivace.engine.follower import num_settled

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_watch import assert_same_audio, interleave
+from tests.support.recording_backend import assert_same_audio, interleave
 from vivace import TTS, Audio
 from vivace.audio.clip import AudioChunk
 from vivace.backends.base import Frames

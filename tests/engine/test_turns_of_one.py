@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from scripted import ScriptedBackend, open_pieces, script, wait_until_empty
 
+from tests.support.scripted_backend import ScriptedBackend, open_pieces, script, wait_until_empty
 from vivace.engine.engine import Engine
 from vivace.engine.scheduler import MAX_WHILE_OTHERS_WAIT, EngineLimits, Plan, Scheduler
 from vivace.engine.utterance import Utterance

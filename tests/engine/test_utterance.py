@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from scripted import script
 
+from tests.support.scripted_backend import script
 from vivace.engine.utterance import NO_FRAMES, Piece, Utterance, join
 from vivace.speech import SamplingParams
 

@@ -6,8 +6,14 @@ import threading
 from dataclasses import dataclass
 
 import pytest
-from scripted import ScriptedBackend, SpeakingBackend, open_pieces, script, wait_until
 
+from tests.support.scripted_backend import (
+    ScriptedBackend,
+    SpeakingBackend,
+    open_pieces,
+    script,
+    wait_until,
+)
 from vivace.engine.engine import Engine
 from vivace.engine.scheduler import EngineLimits
 from vivace.engine.utterance import Utterance

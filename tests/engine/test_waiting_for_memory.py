@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from scripted import ScriptedBackend, script, wait_until, wait_until_empty
 
+from tests.support.scripted_backend import ScriptedBackend, script, wait_until, wait_until_empty
 from vivace.backends.base import Admission, Frames, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.guard import frame_budget

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine_watch import assert_same_audio, interleave
+from tests.support.recording_backend import assert_same_audio, interleave
 from vivace import TTS
 from vivace.errors import EngineError
 

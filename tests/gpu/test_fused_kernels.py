@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import Tiny
-from official_calls import official_items
-from slots import stored
+from tests.support.official_calls import official_items
+from tests.support.slots import stored
+from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder
 from vivace.checkpoint import EMBEDDED, Checkpoint
@@ -23,8 +23,7 @@ from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
 from vivace.speech import SamplingParams
 
 pytest.importorskip("triton")
-from teacher_forced import distance, predictor_logits, share_within, talker_states
-
+from tests.support.teacher_forced import distance, predictor_logits, share_within, talker_states
 from vivace.backends.cuda_graph import launch, products
 from vivace.backends.cuda_graph.codec_fused import FusedDecoder
 from vivace.backends.cuda_graph.products import Residual

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import TINY_NAMES, Tiny
-from official_calls import official_items
-from slots import assert_official_codes_in_a_batch, speak
+from tests.support.official_calls import official_items
+from tests.support.slots import assert_official_codes_in_a_batch, speak
+from tests.support.tiny import TINY_NAMES, Tiny
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.eager import EagerBackend

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from shapes import load_configs, random_module
-from teacher_forced import distance, share_within
 
+from tests.support.teacher_forced import distance, share_within
 from vivace.backends.cuda_graph.fused import FusedLayers
 from vivace.backends.cuda_graph.ledger import DrawKind, Draws, FrameCodes, Place
 from vivace.backends.cuda_graph.pages import PAGE

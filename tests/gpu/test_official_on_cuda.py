@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conftest import Tiny
+from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 
 pytest.importorskip("triton")
-from teacher_forced import distance, predictor_logits, share_within, talker_states
+from tests.support.teacher_forced import distance, predictor_logits, share_within, talker_states
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import Tiny
-from official_calls import official_items
-from slots import make_prompt, params, speak
+from tests.support.official_calls import official_items
+from tests.support.slots import make_prompt, params, speak
+from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph import backend as backend_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.pages import PAGE

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scripted_tts import Plan
-from talking import wait_until
-from voices_at_hand import LIMIT_S, VoiceAtHand, voice_at_hand
 
-from conftest import ROOT, load_script
+from tests.support.project import ROOT, load_script
+from tests.support.scripted_tts import Plan
+from tests.support.voice_sources import LIMIT_S, VoiceAtHand, voice_at_hand
+from tests.support.websocket_client import wait_until
 from vivace import TTS
 
 WORDS = ["Hel", "lo ", "there. ", "This ", "is ", "an ", "agent."]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loudspeaker import install_loudspeaker
-from voices_at_hand import VoiceAtHand, voice_at_hand
 
-from conftest import ROOT
+from tests.support.project import ROOT
+from tests.support.pyaudio_stub import install_loudspeaker
+from tests.support.voice_sources import VoiceAtHand, voice_at_hand
 from vivace.compat import uninstall
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_tts import Plan
-from voices_at_hand import LIMIT_S, WAYS, VoiceAtHand, speaking, voice_at_hand
+
+from tests.support.scripted_tts import Plan
+from tests.support.voice_sources import LIMIT_S, WAYS, VoiceAtHand, speaking, voice_at_hand
 
 pytest.importorskip("livekit.agents")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loudspeaker import PyAudio, install_loudspeaker
-from scripted_tts import Plan, ScriptedSpeech
-from talking import wait_until
-from voices_at_hand import LIMIT_S, VoiceAtHand, voice_at_hand
 
+from tests.support.pyaudio_stub import PyAudio, install_loudspeaker
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.voice_sources import LIMIT_S, VoiceAtHand, voice_at_hand
+from tests.support.websocket_client import wait_until
 from vivace import TTS
 from vivace.errors import TextTooLongError, UnknownVoiceError
 

@@ -8,9 +8,9 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from scripted_tts import Plan
-from voices_at_hand import LIMIT_S, VoiceAtHand, speaking, voice_at_hand
 
+from tests.support.scripted_tts import Plan
+from tests.support.voice_sources import LIMIT_S, VoiceAtHand, speaking, voice_at_hand
 from vivace.errors import RequestError, ServerError
 from vivace.integrations.server import ServerSource, as_error, socket_url
 from vivace.integrations.source import open_source

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from voices_at_hand import voice_at_hand
 
+from tests.support.voice_sources import voice_at_hand
 from vivace import TTS
 from vivace.audio.resample import StreamResampler
 from vivace.integrations.sound import Sound

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from talking import wait_until
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.websocket_client import wait_until
 from vivace import TTS
 from vivace.compat import install, uninstall
 

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from conftest import ROOT, Tiny, load_script
+from tests.support.project import ROOT, load_script
+from tests.support.tiny import Tiny
 from vivace.model.conv import CausalState
 
 GOLDEN = Path(__file__).parent.parent / "golden"

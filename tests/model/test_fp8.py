@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import Tiny
+from tests.support.tiny import Tiny
 from vivace.backends.megakernel.fp8 import BIAS, DEPTH, pack_fp8
 from vivace.errors import CheckpointError, RequestError
 from vivace.model.fp8 import power_of_two, round_weights, rounded_layers, to_fp8

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import ROOT, load_script
+from tests.support.project import ROOT, load_script
 from vivace.model.codec import Codec
 from vivace.model.config import parse_codec_config, parse_model_config
 from vivace.model.talker import Qwen3TTS

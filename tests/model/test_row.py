@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from conftest import Tiny
+from tests.support.tiny import Tiny
 from vivace.backends.frame_maker import FrameMaker
 from vivace.model.cache import KeyValueCache
 from vivace.model.ops import rms_norm

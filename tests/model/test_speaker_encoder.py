@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import ROOT, Tiny, load_script
+from tests.support.project import ROOT, load_script
+from tests.support.tiny import Tiny
 from vivace.audio.files import read_audio
 from vivace.voices.enroll import speaker_vector
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 
+from tests.support.project import ROOT
 from vivace.cli.main import main
 from vivace.errors import RequestError
 from vivace.plan import planner
@@ -16,7 +16,6 @@ from vivace.plan.planner import Demand, plan_capacity
 from vivace.plan.replica import Replica, Talk, percentile
 from vivace.plan.traffic import Call, arrivals, calls, together
 
-ROOT = Path(__file__).parents[2]
 WITHIN = 0.25  # of what was measured
 SEEDS = range(4)
 NUM_CALLS = 1_600

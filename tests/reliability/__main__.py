@@ -20,11 +20,8 @@ import threading
 import time
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "serve")]
-
-from goals import GOALS, Goal  # noqa: E402
-from nightly import Report, Result, load_average, run_goal, summarize, tabulate  # noqa: E402
+from tests.reliability.goals import GOALS, Goal
+from tests.reliability.nightly import Report, Result, load_average, run_goal, summarize, tabulate
 
 SOAK = "G9"
 SOAK_MOST_MIB = 32.0  # of growth, in a night
@@ -37,7 +34,7 @@ def say(words: str) -> None:
 
 def run_soak(minutes: float, cpu: float, seed: int, report: Report) -> None:
     """The soak, then its control: the same traffic over a server that leaks."""
-    from soak import Told, soak
+    from tests.reliability.soak import Told, soak
 
     began, load, result = time.monotonic(), load_average(), Result(SOAK, "soak", rounds=1)
     result.failed = ["it did not come to its end"]

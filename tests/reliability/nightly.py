@@ -17,11 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from goals import Goal
-
+from tests.reliability.goals import Goal
+from tests.support.project import ROOT
 from vivace.cli.bench.machine import machine
 
-ROOT = Path(__file__).parents[2]
 # Figures that count cases; `figures.record` keeps them.
 COUNTED = (
     *("cases", "visits", "departures", "messages", "frames", "requests", "headers", "bodies"),

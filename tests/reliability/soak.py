@@ -21,11 +21,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from soak_fit import MIN_SAMPLES, Growth, Sample, measure_growth
-from soak_traffic import KINDS, LIMIT_S, Remote, converse, converse_as
+from tests.reliability.soak_fit import MIN_SAMPLES, Growth, Sample, measure_growth
+from tests.reliability.soak_traffic import KINDS, LIMIT_S, Remote, converse, converse_as
+from tests.support.project import ROOT
 
-SERVER = Path(__file__).parent / "soak_serve.py"
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SERVER = "tests.reliability.soak_serve"
+SCRIPTS = ROOT / "scripts"
 START_S = 180.0
 NUM_CLIENTS = 8
 WARM_ROUNDS = 4  # every kind so often before the first sample
@@ -218,9 +219,10 @@ def served(*flags: str) -> Iterator[Served]:
         models = [] if "--scripted" in flags else make_tiny(Path(folder))
         process = subprocess.Popen(
             [
-                *(sys.executable, str(SERVER), *flags, *models),
+                *(sys.executable, "-m", SERVER, *flags, *models),
                 *("--port=0", "--wyoming-port=0", f"--voices={folder}/voices"),
             ],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -1,6 +1,6 @@
 """`vivace serve` in a process that tells how many tasks it has, for the soak.
 
-    python soak_serve.py [--scripted] [--leak] FLAGS...
+    python -m tests.reliability.soak_serve [--scripted] [--leak] FLAGS...
 
 For every line of stdin it collects garbage and prints a line: the tasks of its loop. `--scripted`
 takes a backend without a model; `--leak` keeps a little of every speech: the control.
@@ -16,14 +16,10 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
-
-from scripted_tts import Plan, ScriptedSpeech
-
+from tests.support.scripted_tts import Plan, ScriptedSpeech
 from vivace.cli.main import main
 from vivace.serve.server import Server
 from vivace.serve.streams import Streams

@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from visitors import DIALECTS, Visit
 from websockets.exceptions import WebSocketException
+
+from tests.support.leaving_clients import DIALECTS, Visit
 
 LIMIT_S = 120.0  # after which a conversation counts as hung
 SPEECH = "/v1/audio/speech"
@@ -37,7 +38,7 @@ RECORDINGS = ("WAV", "FLAC", "OGG", "MP3")
 
 @dataclass(frozen=True)
 class Remote:
-    """A server in another process, as the dialects of `visitors` know one."""
+    """A server in another process, as the clients of `leaving_clients` know one."""
 
     port: int
     wyoming_port: int

@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
-from figures import record
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.generation import GenerationMode
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
 
+from tests.support.figures import record
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.serve import speech as speech_module
 from vivace.serve.settings import ServeSettings
 

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from figures import memory_mib, record, seed_of_round
 
+from tests.support.figures import memory_mib, record, seed_of_round
 from vivace.audio.decode import DEFAULT_LIMITS, MIB
 from vivace.audio.files import Recording, check_reference, read_audio
 from vivace.audio.sandbox import CPU_LIMIT_S, SANDBOX

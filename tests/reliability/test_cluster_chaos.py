@@ -3,7 +3,7 @@
 By hand, with HAProxy. Who is hurt is the killed one's own, visibly; new requests are served by the
 others at once; one that stops answering is left out; work is shared evenly. The control is the same
 proxy without checks and retries. `benchmarks/replicas.py` does it with the embedded voice for five
-minutes, `tests/scale/test_ray.py` with Ray, `test_drain_load.py` restarts two replicas in turn.
+minutes, `tests/serve/test_ray_app.py` with Ray, `test_drain_load.py` restarts two replicas in turn.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from typing import Any
 
 import httpx
 import pytest
-from figures import percentile, record
-from load_client import ask
-from talking import wait_until
-from test_drain_load import NUM_BYTES, Servers, forked, free_port
+
+from tests.reliability.test_drain_load import NUM_BYTES, Servers, forked, free_port
+from tests.support.figures import percentile, record
+from tests.support.load_client import ask
+from tests.support.websocket_client import wait_until
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "proxy" / "haproxy.cfg"
 BODY = b'{"input": "Hello there.", "response_format": "pcm"}'

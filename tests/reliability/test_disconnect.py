@@ -16,14 +16,14 @@ from typing import Any
 
 import httpx
 import pytest
-from census import LIMIT_S, Census, find_leaks
-from figures import percentile, record
-from scripted_tts import SAMPLES_PER_FRAME, Plan, ScriptedSpeech
-from serving import Running, running
 from starlette.websockets import WebSocketDisconnect
-from talking import wait_until
-from visitors import DIALECTS, ENDLESS, POINTS, Visit, every_visit, visit_all
 
+from tests.support.figures import percentile, record
+from tests.support.leaving_clients import DIALECTS, ENDLESS, POINTS, Visit, every_visit, visit_all
+from tests.support.resource_counts import LIMIT_S, Census, find_leaks
+from tests.support.scripted_tts import SAMPLES_PER_FRAME, Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import wait_until
 from vivace.backends.base import Frames, Samples, Slot
 from vivace.engine.engine import Engine
 from vivace.prompt import Prompt

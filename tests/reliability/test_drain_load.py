@@ -25,18 +25,19 @@ from typing import Any
 
 import httpx
 import pytest
-from figures import record
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import wait_until
-from visitors import TALKS
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
+from tests.support.figures import record
+from tests.support.leaving_clients import TALKS
+from tests.support.project import ROOT
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import wait_until
 from vivace.serve.settings import ServeSettings
 
-SCRIPT = Path(__file__).parent / "scripted_serve.py"
-NUM_FRAMES, ENDLESS = 60, 7  # of scripted_serve.py
+SCRIPT = "tests.support.scripted_server"
+NUM_FRAMES, ENDLESS = 60, 7  # of tests/support/scripted_server.py
 NUM_BYTES = NUM_FRAMES * 1_920 * 2
 LIMIT_S = 120.0
 PATH = "/v1/audio/speech"
@@ -192,7 +193,8 @@ class Servers:
 @contextmanager
 def forked(*flags: str) -> Iterator[Servers]:
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), *flags],
+        [sys.executable, "-m", SCRIPT, *flags],
+        cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

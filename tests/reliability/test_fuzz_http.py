@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from figures import record
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
 from starlette.types import Receive, Scope, Send
 
+from tests.support.figures import record
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.serve.guard import Guard
 from vivace.serve.settings import ServeSettings
 

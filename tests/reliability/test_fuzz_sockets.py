@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from figures import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import OMNI, audio, talking, wait_until
 from websockets.exceptions import ConnectionClosed
 
+from tests.support.figures import record
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import OMNI, audio, talking, wait_until
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import session as session_module
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from goals import GOALS, Goal
-from nightly import Report, Result, count_cases, read_report, run_within, tabulate
-from talking import wait_until
 
-ROOT = Path(__file__).parents[2]
+from tests.reliability.goals import GOALS, Goal
+from tests.reliability.nightly import Report, Result, count_cases, read_report, run_within, tabulate
+from tests.support.project import ROOT
+from tests.support.websocket_client import wait_until
+
 DOCS = (ROOT / "docs" / "reliability.md").read_text()
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import httpx
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import talking, wait_until
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import talking, wait_until
 from vivace import TTS
 from vivace.backends.base import Frames, Slot
 from vivace.serve.pulse import HANG_TICKS, Pulse

@@ -19,13 +19,13 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from figures import record
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from visitors import TALKS
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from tests.support.figures import record
+from tests.support.leaving_clients import TALKS
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.errors import NumericError
 from vivace.serve import speech as speech_module
 from vivace.serve.body import Outlet

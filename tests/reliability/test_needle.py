@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from figures import record, seed_of_round
 
-from engine_watch import assert_same_audio
+from tests.support.figures import record, seed_of_round
+from tests.support.recording_backend import assert_same_audio
 from vivace import TTS, Audio
 from vivace.audio.clip import AudioChunk
 from vivace.backends.eager import EagerBackend

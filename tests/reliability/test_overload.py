@@ -17,11 +17,12 @@ from typing import Any
 
 import httpx
 import pytest
-from figures import memory_mib, percentile, record
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import wait_until
 
+from tests.support.figures import memory_mib, percentile, record
+from tests.support.project import ROOT
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import wait_until
 from vivace.engine.scheduler import Load
 from vivace.serve.settings import ServeSettings
 
@@ -30,7 +31,7 @@ NUM_FRAMES = 180
 FULL_AFTER_S = 2.0
 NUM_BYTES = NUM_FRAMES * 1_920 * 2
 BODY = {"input": "Hello there.", "response_format": "pcm"}
-CLIENT = Path(__file__).parent / "load_client.py"
+CLIENT = "tests.support.load_client"
 
 
 @contextmanager
@@ -137,8 +138,9 @@ class Offered:
 
 
 def offer(server: Running, seconds: float, *load: str) -> Offered:
-    command = [sys.executable, str(CLIENT), str(server.port), json.dumps(BODY), str(seconds), *load]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    arguments = [str(server.port), json.dumps(BODY), str(seconds), *load]
+    command = [sys.executable, "-m", CLIENT, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     outcomes = json.loads(done.stdout)
     assert {each["status"] for each in outcomes} <= {200, 429}
     return Offered(outcomes)

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from figures import record, seed_of_round
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from soak_traffic import Remote, ask
-from test_drain_load import MARKED
-from test_midstream_error import SOCKETS, takes_for_whole
-from test_server_faults import hear
 
+from tests.reliability.soak_traffic import Remote, ask
+from tests.reliability.test_drain_load import MARKED
+from tests.reliability.test_midstream_error import SOCKETS, takes_for_whole
+from tests.reliability.test_server_faults import hear
+from tests.support.figures import record, seed_of_round
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.backends.base import Frames, Slot, SlotStatus
 from vivace.engine import utterance as utterance_module
 from vivace.engine.guard import MIN_BUDGET, StallDetector, frame_budget

@@ -34,12 +34,8 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from census import Census, find_leaks
-from figures import record
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import wait_until
-from test_drain_load import (
+
+from tests.reliability.test_drain_load import (
     BODY,
     MARKED,
     NUM_FRAMES,
@@ -53,7 +49,11 @@ from test_drain_load import (
     is_gone,
     judge,
 )
-
+from tests.support.figures import record
+from tests.support.resource_counts import Census, find_leaks
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import wait_until
 from vivace.backends.base import Frames, Samples, Slot, SlotStatus
 from vivace.prompt import Prompt
 from vivace.serve.settings import ModelSpec, ServeSettings

@@ -20,16 +20,16 @@ from typing import Any
 
 import httpx
 import pytest
-from figures import memory_mib, percentile, record
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import wait_until
 
+from tests.support.figures import memory_mib, percentile, record
+from tests.support.project import ROOT
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import wait_until
 from vivace.serve import server as server_module
 from vivace.serve.server import bind
 from vivace.serve.settings import ServeSettings
 
-HERE = Path(__file__).parent
 NEVER_S = 10_000.0
 ENDLESS = Plan(1_000_000)
 ALONE_S = 15.0  # as long as with the slow clients
@@ -58,8 +58,10 @@ class Attack:
 @contextmanager
 def attacked(server: Running, size: Size, give_up_s: float) -> Iterator[Attack]:
     counts = [str(each) for each in (size.headers, size.bodies, size.readers)]
+    program = [sys.executable, "-m", "tests.support.slow_client"]
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "slow_client.py"), str(server.port), *counts, str(give_up_s)],
+        [*program, str(server.port), *counts, str(give_up_s)],
+        cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -144,7 +146,8 @@ def others(server: Running) -> Iterator[list[Round]]:
     """Somebody else asks all the time, from a process of their own; told when the block ends."""
     rounds: list[Round] = []
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "other_client.py"), str(server.port)],
+        [sys.executable, "-m", "tests.support.probe_client", str(server.port)],
+        cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

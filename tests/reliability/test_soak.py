@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from census import Census, find_leaks
-from figures import record
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from soak import Told, soak
-from soak_fit import MIN_SAMPLES, Sample, measure_growth
-from soak_serve import Leak
-from soak_traffic import KINDS, Remote, converse_as
 
+from tests.reliability.soak import Told, soak
+from tests.reliability.soak_fit import MIN_SAMPLES, Sample, measure_growth
+from tests.reliability.soak_serve import Leak
+from tests.reliability.soak_traffic import KINDS, Remote, converse_as
+from tests.support.figures import record
+from tests.support.resource_counts import Census, find_leaks
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.serve.settings import ServeSettings
 from vivace.serve.streams import Streams
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.project import ROOT
+
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")])
 QUEUES = ("Queue", "LifoQueue", "PriorityQueue", "JoinableQueue")
 # Bells and mail of our own threads: their senders wait for answers, so few are ever in them.

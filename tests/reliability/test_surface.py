@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from figures import record
-from scripted_tts import ScriptedSpeech
-from serving import Running, running
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from wire import talk
 
+from tests.support.figures import record
+from tests.support.raw_http import talk
+from tests.support.scripted_tts import ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.serve import access, app
 from vivace.serve.context import ServeContext
 from vivace.serve.settings import ServeSettings

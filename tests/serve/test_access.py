@@ -11,14 +11,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from scripted_tts import ScriptedSpeech
-from serving import Running, running
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
-from wire import talk
 
+from tests.support.raw_http import talk
+from tests.support.scripted_tts import ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.serve.settings import ServeSettings
 
 KEY = "s3cret, with / and ="

@@ -8,8 +8,8 @@ import warnings
 import httpx
 import pytest
 from fastapi import APIRouter
-from serving import Running
 
+from tests.support.serving import Running
 from vivace.serve import app
 from vivace.serve.context import ServeContext
 from vivace.serve.settings import ServeSettings

@@ -8,9 +8,9 @@ import time
 
 import httpx
 import pytest
-from serving import Running
-from wire import LIMIT_S, talk
 
+from tests.support.raw_http import LIMIT_S, talk
+from tests.support.serving import Running
 from vivace.serve.bodies import parse_object
 from vivace.serve.errors import RefusedError
 

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.audio.files import read_audio
 from vivace.serve.settings import ServeSettings
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_tts import ScriptedSpeech
-from serving import Running, running
 
+from tests.support.scripted_tts import ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.audio.files import read_audio
 from vivace.serve.settings import ServeSettings
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import Running, running
-from talking import talking
 
-from followed import FollowedBackend, early_end
+from tests.support.scripted_attention import FollowedBackend, early_end
+from tests.support.serving import Running, running
+from tests.support.websocket_client import talking
 from vivace.engine.utterance import MAX_RETRIES
 from vivace.serve.logs import JsonFormatter
 from vivace.serve.metrics import Metrics

@@ -13,12 +13,12 @@ from typing import Any
 
 import httpx
 import pytest
-from scripted_tts import ScriptedSpeech
-from serving import Running, running
-from talking import OMNI
 from websockets.sync.client import connect
-from wire import talk
 
+from tests.support.raw_http import talk
+from tests.support.scripted_tts import ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import OMNI
 from vivace.errors import RequestError
 from vivace.serve.pulse import FULL_TICKS, MOSTLY, Fullness
 from vivace.serve.settings import ServeSettings

@@ -12,15 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.sync.client import connect
-from wire import LIMIT_S, read_all, talk
 
+from tests.support.raw_http import LIMIT_S, read_all, talk
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.serve.body import TRANSPORT
 from vivace.serve.settings import ServeSettings
 

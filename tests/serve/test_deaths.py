@@ -17,9 +17,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from scripted_tts import ScriptedSpeech
-from serving import Running, running
 
+from tests.support.project import ROOT
+from tests.support.scripted_tts import ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace import TTS
 from vivace.backends.base import Slot
 from vivace.cli import serve as cli
@@ -349,7 +350,7 @@ def test_a_lost_device_replaces_the_process_which_knows_of_the_death(
 SCRIPT = """
 import os, sys
 sys.path.insert(0, {tests!r})
-import test_deaths
+from tests.serve import test_deaths
 from vivace.cli import main, serve
 from vivace.serve.models import Models
 if serve.LAST_LIFE not in os.environ:
@@ -363,7 +364,7 @@ sys.exit(main.main(sys.argv[1:]))
 @pytest.mark.slow
 def test_a_process_that_lost_its_device_starts_again_by_itself(tmp_path: Path) -> None:
     script = tmp_path / "deadly.py"
-    script.write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
+    script.write_text(SCRIPT.format(tests=str(ROOT)))
     command = [sys.executable, str(script), "serve", "--port", "0", "--voices", str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from serving import Running
 
-from conftest import ROOT
+from tests.support.project import ROOT
+from tests.support.serving import Running
 
 PAGE = (ROOT / "docs" / "websockets.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```py\n(.*?)^```", PAGE, re.M | re.S)

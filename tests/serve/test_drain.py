@@ -17,11 +17,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.cli.main import main
 from vivace.cli.server_messages import ServerMessages
 from vivace.serve.settings import ServeSettings

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import wait_until
-from wire import LIMIT_S, read_all, talk
 
+from tests.support.raw_http import LIMIT_S, read_all, talk
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import wait_until
 from vivace.serve import half_close
 from vivace.serve.settings import ServeSettings
 

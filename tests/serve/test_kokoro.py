@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import Running, running
 
+from tests.support.serving import Running, running
 from vivace import TTS
 from vivace.serve.settings import ServeSettings
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from conftest import ROOT
+from tests.support.project import ROOT
 from vivace.errors import UnknownVoiceError
 from vivace.serve import (
     access,

@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import OMNI, Talk, audio, talking
-from wire import LIMIT_S, read_all
 
+from tests.support.raw_http import LIMIT_S, read_all
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import OMNI, Talk, audio, talking
 from vivace.serve import enrol, guard, protocol
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
 from websockets.sync.client import connect
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace import TTS
 from vivace.cli import serve as cli_serve
 from vivace.errors import CheckpointError, EngineError

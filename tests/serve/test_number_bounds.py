@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import talking
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import talking
 from vivace.serve.request import SpeechRequest
 from vivace.serve.settings import ServeSettings
 from vivace.speech import BOUNDS

@@ -19,10 +19,11 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
 from websockets.sync.client import connect
 
+from tests.support.project import ROOT
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.errors import ClosedError, EngineError, QueueFullError, RequestError, RunawayError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
@@ -33,7 +34,6 @@ from vivace.serve.metrics import NOT_BY_MODEL, Metrics
 from vivace.serve.otel import MAX_TURNS, Traces
 from vivace.serve.settings import ModelSpec, ServeSettings
 
-ROOT = Path(__file__).parents[2]
 LIMIT_S = 60.0
 SECRET = "The password of the vault is marmalade."
 SPEECH = {"model": "tts-1", "input": SECRET, "voice": "alloy", "response_format": "pcm"}

@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from conftest import ROOT
+from tests.support.project import ROOT
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.serve.docs import SOCKETS
 from vivace.serve.settings import ServeSettings
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from page_driver import Driver, browser, tab
-from scripted_tts import SAMPLES_PER_FRAME, Plan, ScriptedSpeech
-from serving import Running, running
 
+from tests.support.page_driver import Driver, browser, tab
+from tests.support.scripted_tts import SAMPLES_PER_FRAME, Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.serve.settings import ServeSettings
 
 SHORT = 1  # a seed

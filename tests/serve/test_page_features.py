@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from page_driver import Driver, browser, make_wav, proxy, tab
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
 
+from tests.support.page_driver import Driver, browser, make_wav, proxy, tab
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.serve.settings import ServeSettings
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}

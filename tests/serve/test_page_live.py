@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from page_driver import Driver, browser, tab
-from serving import Running
+
+from tests.support.page_driver import Driver, browser, tab
+from tests.support.serving import Running
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_driver import Driver, browser, make_wav, tab
-from serving import Running, running
 
+from tests.support.page_driver import Driver, browser, make_wav, tab
+from tests.support.serving import Running, running
 from vivace.serve.settings import ModelSpec, ServeSettings
 
 

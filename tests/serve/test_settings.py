@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from conftest import ROOT
+from tests.support.project import ROOT
 from vivace.cli.parser import build_parser
 from vivace.errors import RequestError
 from vivace.serve.metrics import Metrics

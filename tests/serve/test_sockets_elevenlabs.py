@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from elevenlabs.client import ElevenLabs
 from elevenlabs.core.api_error import ApiError
 from elevenlabs.types import VoiceSettings
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import Message, Talk, talking, wait_until
-from wire import LIMIT_S
 
+from tests.support.raw_http import LIMIT_S
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import Message, Talk, talking, wait_until
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets.elevenlabs import read_idle

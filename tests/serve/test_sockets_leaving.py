@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import OMNI, Talk, talking, wait_until
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import OMNI, Talk, talking, wait_until
 from vivace.serve.settings import ServeSettings
 
 NUM_FRAMES = 10

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import OMNI, Talk, audio, talking, types, wait_until
 from websockets.frames import Frame, Opcode
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import OMNI, Talk, audio, talking, types, wait_until
 from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import omni, session

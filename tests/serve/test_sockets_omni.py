@@ -14,10 +14,10 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import Message, Talk, audio, talking, types, wait_until
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import Message, Talk, audio, talking, types, wait_until
 from vivace import TTS
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets.omni import OmniSession

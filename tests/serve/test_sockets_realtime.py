@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import Message, Talk, talking, types, wait_until
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import Message, Talk, talking, types, wait_until
 from vivace.serve.settings import ServeSettings
 
 PATH = "/v1/realtime?model=gpt-realtime-2.1-mini"

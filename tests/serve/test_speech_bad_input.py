@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from scripted_tts import ScriptedSpeech
-from serving import Running, running
 
+from tests.support.scripted_tts import ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.serve.bodies import parse_object
 from vivace.serve.errors import RefusedError
 from vivace.serve.request import SpeechRequest, language_name

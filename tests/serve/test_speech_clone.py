@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from serving import Running, running
-from talking import talking
 
+from tests.support.serving import Running, running
+from tests.support.websocket_client import talking
 from vivace import TTS
 from vivace.audio.clip import encode
 from vivace.serve.settings import ModelSpec, ServeSettings

@@ -17,9 +17,9 @@ import av
 import httpx
 import numpy as np
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.audio.files import read_audio
 from vivace.serve.encoders import Encoders, SpeechEncoder
 from vivace.serve.settings import ServeSettings

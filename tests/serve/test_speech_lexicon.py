@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 import httpx
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import talking
 
-from engine_watch import text_ids
+from tests.support.recording_backend import text_ids
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import talking
 from vivace.backends.base import Slot
 from vivace.errors import LexiconError
 from vivace.prompt import Prompt

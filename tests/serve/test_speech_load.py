@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from figures import percentile, record
-from scripted_tts import Plan, ScriptedSpeech
-from serving import running
 
+from tests.support.figures import percentile, record
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import running
 from vivace.serve.settings import ServeSettings
 
 NUM_FRAMES = 50

@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 import httpx
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
 from vivace.prompt import Prompt
 from vivace.serve.body import RESET, run_while_connected
 from vivace.serve.settings import ServeSettings

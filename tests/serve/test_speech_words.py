@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import Running
-from talking import audio, talking, types
 
+from tests.support.serving import Running
+from tests.support.websocket_client import audio, talking, types
 from vivace import TTS, Word
 from vivace.serve.alignment import Aligner, as_milliseconds, as_seconds
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings

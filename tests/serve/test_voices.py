@@ -16,8 +16,8 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
-from serving import Running, running
 
+from tests.support.serving import Running, running
 from vivace.cli.serve import say_ready
 from vivace.cli.server_messages import ServerMessages
 from vivace.serve.settings import ModelSpec, ServeSettings

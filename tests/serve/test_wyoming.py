@@ -11,15 +11,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted_tts import Plan, ScriptedSpeech, tone
-from serving import Running, running
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.client import AsyncTcpClient
 from wyoming.event import Event
 from wyoming.info import Describe, Info
 from wyoming.tts import Synthesize, SynthesizeVoice
-from wyoming_talk import LIMIT_S, WyomingTalk, audio, hear, talking, types, wyoming_port
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech, tone
+from tests.support.serving import Running, running
+from tests.support.wyoming_client import (
+    LIMIT_S,
+    WyomingTalk,
+    audio,
+    hear,
+    talking,
+    types,
+    wyoming_port,
+)
 from vivace.cli.main import main
 from vivace.errors import RequestError
 from vivace.serve.settings import ServeSettings

@@ -14,11 +14,11 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import wait_until
-from wyoming_talk import LIMIT_S, WyomingTalk, audio, talking
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import wait_until
+from tests.support.wyoming_client import LIMIT_S, WyomingTalk, audio, talking
 from vivace.serve.settings import ServeSettings
 
 NUM_LEAVING, AT_ONCE = 200, 8

@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from scripted_tts import Plan, ScriptedSpeech
-from serving import Running, running
-from talking import wait_until
 from wyoming.event import Event
-from wyoming_talk import WyomingTalk, audio, talking, types, wyoming_port
 
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from tests.support.serving import Running, running
+from tests.support.websocket_client import wait_until
+from tests.support.wyoming_client import WyomingTalk, audio, talking, types, wyoming_port
 from vivace.serve.settings import ServeSettings
 
 NUM_FRAMES = 4

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_tokenizer import SENTENCES
 
-from real_vocabulary import symbols
+from tests.support.real_vocabulary import symbols
+from tests.text.test_tokenizer import SENTENCES
 from vivace.text.live import LiveTokenizer
 from vivace.text.tokenizer import TextTokenizer
 

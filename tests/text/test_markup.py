@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_split import takes_at_most
-from test_tokenizer import SENTENCES
 
+from tests.text.test_split import takes_at_most
+from tests.text.test_tokenizer import SENTENCES
 from vivace.errors import RequestError
 from vivace.text import markup
 from vivace.text.markup import Pause, clean_text, parse_pauses

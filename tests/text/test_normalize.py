@@ -11,8 +11,8 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from normalize_cases import ALL
 
+from tests.text.normalize_cases import ALL
 from vivace.text.events import EventReader
 from vivace.text.markup import Pause, ScriptOptions
 from vivace.text.normalize import normalize_text

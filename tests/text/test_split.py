@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_tokenizer import ALL_SENTENCES
 
+from tests.text.test_tokenizer import ALL_SENTENCES
 from vivace.errors import RequestError
 from vivace.text.split import ABBREVIATIONS, BEFORE_NUMBERS, SentenceSplitter, split_sentences
 

@@ -12,7 +12,7 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real_vocabulary import ADDED_IDS, Ranks, reference_encoding
+from tests.support.real_vocabulary import ADDED_IDS, Ranks, reference_encoding
 from vivace.errors import CheckpointError, RequestError
 from vivace.text.tokenizer import TextTokenizer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from real_vocabulary import compact_json, symbols, tokenizer_config
+from tests.support.real_vocabulary import compact_json, symbols, tokenizer_config
 from vivace.errors import CheckpointError
 from vivace.text.tokenizer import TextTokenizer
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import Tiny
+from tests.support.tiny import Tiny
 from vivace import TTS
 from vivace.model import ops
 from vivace.prompt import Prompt, SpokenReference, TextLayout, build_prompt

@@ -79,7 +79,7 @@ def _is_stopping() -> bool:
     """Whether Ray waits for this replica's requests before it ends it.
 
     Ray tells a replica only after it has waited, and a socket without speech would keep it waiting
-    until it is killed; so its own flag is read, and tests/scale tries that with the pinned version.
+    until it is killed; so its own flag is read, and tests/serve/test_ray_app.py tries it.
     """
     worker = ray._private.worker.global_worker
     actor = worker.actors.get(worker.actor_id)

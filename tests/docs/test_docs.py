@@ -1,0 +1,96 @@
+"""What README and docs show is what happens; hub ids stand for tiny checkpoints here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import ROOT, load_script
+from vivace.checkpoint import EMBEDDED
+from vivace.cli.main import main
+
+TINY_OF = {
+    "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice": "custom_voice",
+    "Qwen/Qwen3-TTS-12Hz-0.6B-Base": "base",
+    "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign": "voice_design",
+    "tiny/custom_voice": "custom_voice",
+}
+MOST_FRAMES = 60
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def snippets(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+SNIPPETS = [(page, code) for page in PAGES for code in snippets(page)]
+
+
+@pytest.mark.parametrize(
+    ("page", "code"), SNIPPETS, ids=[f"{page.stem}-{i}" for i, (page, _) in enumerate(SNIPPETS)]
+)
+def test_a_python_snippet_runs(
+    page: Path,
+    code: str,
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stand_in(name: str | None, **_: object) -> Path:
+        return EMBEDDED if name is None else tiny_folder / TINY_OF[str(name)]
+
+    monkeypatch.setattr("vivace.tts.find_folder", stand_in)
+    if "Qwen/" in code:  # what stands in for those seldom comes to an end
+        monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: MOST_FRAMES)
+    monkeypatch.setenv("VIVACE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(code, str(page), "exec"), names)
+    for name, value in names.items():
+        if name.startswith("test_") and callable(value):
+            value(tmp_path)
+
+
+def test_there_are_snippets_to_run() -> None:
+    assert len(SNIPPETS) >= 2
+
+
+def test_help_in_docs_equals_help_of_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert capsys.readouterr().out in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tables_are_those_of_the_results(page: Path) -> None:
+    tables = load_script(ROOT / "scripts" / "make_tables.py")
+    text = page.read_text(encoding="utf-8")
+    assert tables.fill(text) == text, "run scripts/make_tables.py"
+
+
+def test_every_result_of_a_benchmark_is_used() -> None:
+    users = [*PAGES, *(ROOT / "scripts").glob("*.py"), *(ROOT / "benchmarks").glob("*.*")]
+    text = "".join(path.read_text(encoding="utf-8") for path in users)
+    for size in ("0.6B", "1.7B"):  # named by their size
+        for name in (
+            "engine-{size}-half-h200",
+            "engine-{size}-megakernel-h200",
+        ):
+            text = text.replace(name, f"{name} {name.format(size=size)}")
+    results = sorted((ROOT / "benchmarks" / "results").iterdir())
+    assert results
+    assert [path.name for path in results if path.stem not in text] == []
+
+
+def test_there_are_tables_to_hold() -> None:
+    tables = load_script(ROOT / "scripts" / "make_tables.py")
+    for page in tables.PAGES:
+        assert tables.BLOCK.search((ROOT / page).read_text(encoding="utf-8")), page

@@ -1,0 +1,69 @@
+"""The FastAPI application of docs/streaming.md serves speech and gives errors a status."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import soundfile
+from fastapi.testclient import TestClient
+
+from tests.docs.test_docs import snippets
+from tests.support.project import ROOT
+from vivace import TTS
+from vivace.errors import QueueFullError
+
+TEXT = "Hello there."
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    (code,) = (one for one in snippets(ROOT / "docs" / "streaming.md") if "FastAPI(" in one)
+    names: dict[str, object] = {}
+    exec(compile(code, "docs/streaming.md", "exec"), names)
+    with TestClient(names["app"]) as client:
+        yield client
+
+
+def tts_of(client: TestClient) -> TTS:
+    return client.app.state.tts  # type: ignore[attr-defined]
+
+
+def test_whole_speech_is_an_mp3_file(client: TestClient) -> None:
+    answer = client.get("/whole", params={"text": TEXT})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "audio/mpeg"
+    samples, rate = soundfile.read(io.BytesIO(answer.content))
+    assert rate == 24_000
+    assert len(samples) > 0.3 * rate
+
+
+def test_streamed_speech_is_pcm_of_the_same_voice(client: TestClient) -> None:
+    answer = client.get("/stream", params={"text": TEXT})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "audio/L16;rate=24000"
+    samples = np.frombuffer(answer.content, "<i2")
+    assert len(samples) > 0.3 * 24_000
+    assert np.abs(samples).max() > 1_000
+
+
+@pytest.mark.parametrize("path", ["/whole", "/stream"])
+def test_text_that_cannot_be_spoken_is_a_bad_request(client: TestClient, path: str) -> None:
+    answer = client.get(path, params={"text": "..."})
+    assert answer.status_code == 400
+    assert "nothing to say" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/whole", "/stream"])
+def test_full_queue_is_an_unavailable_service(
+    client: TestClient, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(utterance: object) -> None:
+        raise QueueFullError(8, 2.2)
+
+    monkeypatch.setattr(tts_of(client).engine, "submit", refuse)
+    answer = client.get(path, params={"text": TEXT})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "3"

@@ -1,0 +1,86 @@
+"""The recipe of the mini voice goes on from the voice that is shipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.support.project import ROOT
+
+pytest.importorskip("tomllib", reason="the recipe reads TOML with Python 3.11's own library")
+WEIGHTS = ("model.safetensors", "speech_tokenizer/model.safetensors")
+
+
+@pytest.fixture
+def recipe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.chdir(ROOT)  # its settings name folders of the checkout
+    from recipes.mini_voice import import_asset
+
+    return import_asset
+
+
+def test_the_asset_comes_back_from_the_training_checkpoints_made_of_it(
+    recipe: ModuleType, tmp_path: Path
+) -> None:
+    from recipes.mini_voice.export import export
+    from recipes.mini_voice.settings import load_settings
+
+    recipe.import_asset(recipe.ASSET, tmp_path / "parts")
+    export(load_settings(False, []), tmp_path / "parts", tmp_path / "parts", tmp_path / "made")
+    names = {path.relative_to(recipe.ASSET) for path in recipe.ASSET.rglob("*.*")}
+    assert names == {path.relative_to(tmp_path / "made") for path in tmp_path.rglob("made/**/*.*")}
+    for name in WEIGHTS:
+        shipped, made = load_file(recipe.ASSET / name), load_file(tmp_path / "made" / name)
+        assert shipped.keys() == made.keys()
+        # The codec's encoder is untrained: drawn at the export, and drawn otherwise elsewhere.
+        trained = [key for key in shipped if not key.startswith("encoder.")]
+        assert trained
+        assert [key for key in trained if not shipped[key].equal(made[key])] == []
+    for name in sorted(map(str, names)):
+        if name not in WEIGHTS:
+            assert (tmp_path / "made" / name).read_bytes() == (recipe.ASSET / name).read_bytes()
+
+
+def test_what_a_voice_does_not_hold_comes_from_the_shared_folder(
+    recipe: ModuleType, tmp_path: Path
+) -> None:
+    shared, out = tmp_path / "shared", tmp_path / "out"
+    shared.mkdir()
+    out.mkdir()
+    with pytest.raises(SystemExit, match=r"lacks encoder\.safetensors, .*--shared or MINI_VOICE"):
+        recipe.copy_shared(shared, out)
+    for name in recipe.SHARED_FILES:
+        (shared / name).write_text(name)
+    recipe.copy_shared(shared, out)
+    assert {path.name: path.read_text() for path in out.iterdir()} == {
+        name: name for name in recipe.SHARED_FILES
+    }
+
+
+def test_training_drops_out_inside_the_layers_and_judging_does_not(recipe: ModuleType) -> None:
+    """The layers call no hooks, so that a hook would never run."""
+    import torch
+
+    from recipes.mini_voice.settings import load_settings
+    from recipes.mini_voice.talker_files import build
+    from recipes.mini_voice.train_talker import Dropout
+    from vivace.model.cache import attend_causally
+    from vivace.text.tokenizer import TextTokenizer
+
+    settings = load_settings(True, [])
+    talker = build(settings, TextTokenizer.from_folder(Path(settings.tokenizer.folder)))
+    x = torch.ones(1, 4, settings.talker.hidden_size)
+
+    def hidden() -> torch.Tensor:
+        with torch.no_grad():
+            return talker(x, talker.rope.span(0, 4, x), attend_causally)
+
+    plain, dropout = hidden(), Dropout(talker, 0.5)
+    torch.manual_seed(1)
+    assert not hidden().equal(plain)
+    dropout.is_on = False
+    assert hidden().equal(plain)

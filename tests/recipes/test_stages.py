@@ -1,0 +1,244 @@
+"""Every stage of the mini voice's recipe runs, in `--smoke` size, with a teacher of tones."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.project import ROOT
+
+pytest.importorskip("tomllib", reason="the recipe reads TOML with Python 3.11's own library")
+RECIPE = ROOT / "recipes" / "mini_voice"
+TEACHER = """
+import numpy as np
+
+
+class dsp:
+    synth = staticmethod(lambda wave, rng: wave + rng.normal(0, 1e-3, len(wave)))
+
+
+class Session:
+    def run(self, _, feed):
+        ids = feed["ids"][0]
+        tones = np.repeat(0.002 * ids, 2 * 600)
+        return [0.2 * np.sin(np.cumsum(tones))[None], np.full((1, len(ids)), 2)]
+
+
+class Hibari:
+    def __init__(self, model, threads):
+        self.sess = Session()
+
+    def phonemize(self, text):
+        return [text]
+
+    def ids(self, phonemes):
+        return [ord(letter) % 170 + 1 for letter in phonemes]
+"""
+KOKORO = """
+import numpy as np
+
+SessionOptions = type("SessionOptions", (), {})
+
+
+class InferenceSession:
+    def __init__(self, model, options, providers):
+        assert model == "build/kokoro/kokoro_durations.onnx"
+
+    def run(self, _, feed):
+        ids = feed["tokens"][0]
+        assert feed["style"].shape == (1, 256)
+        return [0.3 * np.sin(np.cumsum(np.repeat(0.001 * ids, 600))), np.ones(len(ids))]
+"""
+SENTENCES = [f"This is sentence {word}, and it says little more." for word in "abcdefghijkl"]
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    """`build/` with lines, and a teacher with a lexicon."""
+    assets = tmp_path / "build" / "hibari" / "hibari" / "assets"
+    assets.mkdir(parents=True)
+    (assets.parent / "__init__.py").write_text(TEACHER)
+    letters = [a + b for a in "abcdefgh" for b in "ijklmn"]
+    words = {f"str{one}": "" for one in letters} | {f"Br{one}": "" for one in letters}
+    for name in ("gold", "silver"):
+        packed = gzip.compress(json.dumps(words).encode())
+        (assets / f"lexicon_us_{name}.json.gz").write_bytes(packed)
+    for name, lines in (("dev", SENTENCES[:4]), ("train", SENTENCES[4:])):
+        (tmp_path / "build" / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def run(workplace: Path, stage: str, *options: str, sets: dict[str, object] | None = None) -> str:
+    """One command, as the README has it; its settings name folders of the work place."""
+    told = {
+        "tokenizer.folder": str(workplace / "tokenizer"), "data.num_templates": 40,
+        "data.speakers": ["heart"], "data.num_rare": 30, "data.num_more_templates": 10,
+        "data.num_leads": 3,
+        "data.max_lines": 24, "data.shards": "build/shards", "train_gan.codes": "build/codec",
+        "train_gan.state": "build/gan_state.pt", "train_talker.codes": "build/more",
+        "train_talker.decoder": "build/codec/decoder.safetensors", **(sets or {}),
+    }  # fmt: skip
+    sets_as_options = [f"--set={name}={json.dumps(value)}" for name, value in told.items()]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            f"recipes.mini_voice.{stage}",
+            "--smoke",
+            *sets_as_options,
+            *options,
+        ],
+        cwd=workplace,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, f"{stage}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_every_stage_runs_from_lines_to_a_checkpoint(workplace: Path) -> None:
+    codec, more = ("--out=build/codec", "--seconds=2"), ("--resume=build/codec", "--out=build/more")
+    run(workplace, "lines")
+    run(workplace, "tokenizer", sets={"tokenizer.num_merges": 40})
+    run(workplace, "rare_lines")
+    run(workplace, "synthesize")
+    run(workplace, "train_codec", *codec)
+    run(workplace, "train_listener", *codec)
+    run(workplace, "train_all_codec", "--out=build/codec", "--codec-seconds=2", "--until=30")
+    run(workplace, "train_gan", "--resume=build/codec", "--out=build/gan", "--until=25")
+    read = run(workplace, "more_codes", *more, "--seconds=1", sets={"data.lines_per_shard": 2})
+    assert "hours of them new" in read
+    run(workplace, "leads", *more)
+    run(workplace, "train_talker", "--out=build/talker", "--seconds=2")
+    talker = ("--resume=build/talker", "--out=build/talker2", "--seconds=2")
+    run(workplace, "train_talker", *talker, sets={"train_talker.num_samples": 0})
+    parts = ("--codec=build/gan", "--talker=build/talker2", "--out=build/mini")
+    run(workplace, "export", *parts)
+    dev = ("--resume=build/gan", "--talker=build/talker2", "--out=build/dev", "--first=0")
+    run(workplace, "dev_set", *dev, "--count=2")
+    made = {path.name for path in (workplace / "build" / "mini").iterdir()}
+    assert {"config.json", "model.safetensors", "speech_tokenizer", "vocab.json"} <= made
+
+
+@pytest.mark.slow
+def test_every_stage_takes_a_second_speaker_and_two_more_codebooks(workplace: Path) -> None:
+    (workplace / "onnxruntime.py").write_text(KOKORO)
+    (workplace / "build" / "kokoro").mkdir()
+    np.zeros((510, 256), np.float32).tofile(workplace / "build" / "kokoro" / "michael.bin")
+    both: dict[str, object] = {"data.speakers": ["heart", "michael"], "codec.num_quantizers": 8}
+    run(workplace, "lines")
+    run(workplace, "tokenizer", sets={"tokenizer.num_merges": 40})
+    run(workplace, "rare_lines")
+    run(workplace, "synthesize")
+    run(workplace, "train_codec", "--out=build/one", "--seconds=2")
+    grown = ("--resume=build/one", "--out=build/codec", "--codec-seconds=2", "--until=30")
+    run(workplace, "train_all_codec", *grown, sets={**both, "data.shards": "build/shards2"})
+    more = ("--resume=build/codec", "--out=build/more", "--seconds=1", "--speaker=1")
+    run(workplace, "more_codes", *more, sets={**both, "data.lines_per_shard": 2})
+    run(workplace, "train_talker", "--out=build/talker", "--seconds=2", sets=both)
+    parts = ("--codec=build/codec", "--talker=build/talker", "--out=build/mini")
+    run(workplace, "export", *parts, sets=both)
+    config = json.loads((workplace / "build" / "mini" / "config.json").read_text())
+    assert config["talker_config"]["spk_id"] == {"heart": 1500, "michael": 1501}
+    assert config["talker_config"]["num_code_groups"] == 8
+    with np.load(workplace / "build" / "more" / "utterances.npz") as kept:
+        assert set(kept["lines"] // 1_000_000) == {0, 1}
+
+
+@pytest.mark.slow
+def test_a_second_speaker_is_added_to_a_codec_whose_codes_stay(workplace: Path) -> None:
+    (workplace / "onnxruntime.py").write_text(KOKORO)
+    (workplace / "build" / "kokoro").mkdir()
+    np.zeros((510, 256), np.float32).tofile(workplace / "build" / "kokoro" / "michael.bin")
+    both: dict[str, object] = {"data.speakers": ["heart", "michael"]}
+    later = {**both, "data.shards": "build/shards2", "train_gan.codes": "build/two",
+             "train_talker.codes": "build/two"}  # fmt: skip
+    run(workplace, "lines")
+    run(workplace, "tokenizer", sets={"tokenizer.num_merges": 40})
+    run(workplace, "synthesize")
+    run(workplace, "train_all_codec", "--out=build/codec", "--codec-seconds=2", "--until=30")
+    run(workplace, "share_books", "--resume=build/codec", "--out=build/shared", sets=both)
+    run(workplace, "synthesize", sets=later)
+    run(workplace, "train_speaker", "--resume=build/shared", "--out=build/two", "--seconds=2",
+        sets=later)  # fmt: skip
+    build = workplace / "build"
+    for name in ("encoder.safetensors", "decoder.safetensors"):  # beside codes of the first alone
+        shutil.copy(build / "two" / name, build / "shared")
+    run(workplace, "train_speaker", "--resume=build/shared", "--out=build/again", "--seconds=0",
+        sets=later)  # fmt: skip
+    for name in ("encoder.safetensors", "decoder.safetensors", "utterances.npz"):
+        assert (build / "two" / name).read_bytes() == (build / "again" / name).read_bytes(), name
+    gan = ("--resume=build/two", "--out=build/gan", "--until=25")
+    run(workplace, "train_gan", *gan, sets={**later, "train_gan.state": "build/gan2_state.pt"})
+    run(workplace, "train_talker", "--out=build/talker", "--seconds=2",
+        sets={**later, "train_talker.num_samples": 0})  # fmt: skip
+    run(workplace, "export", "--codec=build/gan", "--talker=build/talker", "--out=build/mini",
+        sets=both)  # fmt: skip
+    with np.load(workplace / "build" / "gan" / "samples.npz") as heard:
+        speakers = {int(name.split("_")[1]) // 1_000_000 for name in heard}
+    assert speakers == {0, 1}
+    config = json.loads((workplace / "build" / "mini" / "config.json").read_text())
+    assert config["talker_config"]["spk_id"] == {"heart": 1500, "michael": 1501}
+
+
+def test_no_module_of_the_recipe_imports_itself_in_a_circle() -> None:
+    names = {path.stem for path in RECIPE.glob("*.py")}
+    needs = {name: _imports(RECIPE / f"{name}.py") & names for name in names}
+    while free := [name for name, others in needs.items() if not others]:
+        needs = {n: others - set(free) for n, others in needs.items() if n not in free}
+    assert needs == {}
+
+
+def _imports(path: Path) -> set[str]:
+    """The recipe's modules that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("recipes."):
+            module = (node.module or "").split(".")[2:]
+            found |= {module[0]} if module else {alias.name for alias in node.names}
+    return found
+
+
+def test_a_talker_trains_and_becomes_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part that later sittings repeat: codes, a time box, weights, and the official layout."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.chdir(ROOT)
+    from recipes.mini_voice import encode, export, train_codec, train_talker
+    from recipes.mini_voice.common import Log, save_half
+    from recipes.mini_voice.settings import load_settings
+
+    lines, folder = tmp_path / "lines.txt", tmp_path / "parts"
+    lines.write_text("\n".join(SENTENCES))
+    sets = [f'data.lines="{lines}"', f'data.rare="{tmp_path / "none"}"']
+    sets += [f'train_talker.codes="{folder}"', "train_talker.num_samples=0"]
+    settings = load_settings(True, sets)
+    rng, frames = np.random.default_rng(1), np.full(len(SENTENCES), 30)
+    codes = rng.integers(0, 512, (int(frames.sum()), 6)).astype(np.int16)
+    labels = rng.integers(0, 170, 2 * len(codes)).astype(np.uint8)
+    encode.write(encode.Codes(codes, labels, np.arange(len(frames)), frames, 2), folder)
+    np.save(folder / encode.LEADS, codes[:6].reshape(2, 3, 6))
+    save_half(folder / "decoder.safetensors", train_codec.build(settings).decoder.state_dict())
+    for out, resume in (("first", None), ("second", tmp_path / "first")):
+        log = Log(tmp_path / out / "log.jsonl")
+        train_talker.run(settings, log, tmp_path / out, seconds=0.5, resume=resume)
+    export.export(settings, folder, tmp_path / "second", tmp_path / "voice")
+    log_text = (tmp_path / "second" / "log.jsonl").read_text()
+    told = [json.loads(row) for row in log_text.splitlines()]
+    assert told[-1]["steps"] >= 1
+    assert np.isfinite(told[-1]["ce0"])
+    config = json.loads((tmp_path / "voice" / "config.json").read_text())
+    assert config["reading_config"]["live"] == "sentence"

@@ -1,0 +1,83 @@
+"""The check of sdist and wheel, which CI runs on real ones, notices what is missing or too much."""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.support.project import ROOT, load_script
+
+TRACKED = {"README.md", "constraints.txt", "src/vivace/tts.py", "src/vivace/assets/voice.bin"}
+IN_WHEEL = {
+    "vivace/tts.py", "vivace/assets/voice.bin",
+    "vivace-1.dist-info/METADATA",
+    "vivace-1.dist-info/licenses/LICENSE", "vivace-1.dist-info/licenses/NOTICE",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def check() -> ModuleType:
+    return load_script(ROOT / "scripts" / "check_dist.py")
+
+
+def make_sdist(folder: Path, names: Iterable[str]) -> Path:
+    path = folder / "vivace-1.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(f"vivace-1/{name}"), io.BytesIO())
+    return path
+
+
+def make_wheel(folder: Path, names: Iterable[str]) -> Path:
+    path = folder / "vivace-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, "")
+    return path
+
+
+def test_a_whole_sdist_and_a_whole_wheel_pass(check: ModuleType, tmp_path: Path) -> None:
+    check.check_sdist(make_sdist(tmp_path, TRACKED | {"PKG-INFO"}), TRACKED)
+    check.check_wheel(make_wheel(tmp_path, IN_WHEEL), TRACKED)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"constraints.txt"}, "lacks ['constraints.txt']"), ({"left.wav"}, "has ['left.wav']")],
+)
+def test_an_sdist_is_the_repository(
+    check: ModuleType, tmp_path: Path, change: set[str], message: str
+) -> None:
+    path = make_sdist(tmp_path, (TRACKED | {"PKG-INFO"}) ^ change)
+    with pytest.raises(check.DistError, match=re.escape(message)):
+        check.check_sdist(path, TRACKED)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"vivace/assets/voice.bin"}, "differs from src/vivace/ in ['vivace/assets/voice.bin']"),
+        ({"tests/test_tts.py"}, "differs from src/vivace/ in ['tests/test_tts.py']"),
+        ({"vivace-1.dist-info/licenses/NOTICE"}, "carries the licences ['LICENSE']"),
+    ],
+)
+def test_a_wheel_is_the_package(
+    check: ModuleType, tmp_path: Path, change: set[str], message: str
+) -> None:
+    with pytest.raises(check.DistError, match=re.escape(message)):
+        check.check_wheel(make_wheel(tmp_path, IN_WHEEL ^ change), TRACKED)
+
+
+def test_a_wheel_that_has_grown_is_noticed(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "MAX_WHEEL_BYTES", 100)
+    with pytest.raises(check.DistError, match="bytes"):
+        check.check_wheel(make_wheel(tmp_path, IN_WHEEL), TRACKED)

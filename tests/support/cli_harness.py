@@ -1,0 +1,143 @@
+"""Helpers of the command line tests: run a command in this process, or in one of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+import wave
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+import vivace
+from tests.support import warm
+from vivace.cli.main import main
+
+RUN = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup and background jobs ignore them
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.modules["sounddevice"] = None  # so that nothing is heard
+from vivace.cli.main import run
+run()
+"""
+FAKE_PLAYER = """#!{python} -IS
+import os, signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: open(os.path.join({folder!r}, "interrupted"), "w"))
+with open(os.path.join({folder!r}, f"{name}-{{os.getpid()}}.raw"), "wb", buffering=0) as file:
+    while content := os.read(0, 4096):
+        file.write(content)
+        {then}
+"""
+WAV_HEADER_BYTES = 44
+LIMIT_S = 300.0  # for what takes seconds on a quiet machine
+LONG_TEXT = "The kettle was singing, and nobody had the heart to stop it. " * 200
+
+Captured = pytest.CaptureFixture[str]
+
+
+def run_here(*arguments: str | Path) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def say(folder: Path, *arguments: str | Path) -> int:
+    return run_here("say", "--model", folder, "--device", "cpu", *arguments)
+
+
+def command_line(arguments: Sequence[str | Path]) -> list[str]:
+    return [sys.executable, "-c", RUN, *map(str, arguments)]
+
+
+def environment(players: Path | None = None) -> dict[str, str]:
+    """A process finds the fake players and no other program."""
+    own = {"PATH": str(players or ""), "PYTHONPATH": str(Path(vivace.__file__).parents[1])}
+    dropped = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # the second makes every start slower
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return {**kept, **own, "OMP_NUM_THREADS": "1"}
+
+
+def run(
+    arguments: Sequence[str | Path],
+    *,
+    players: Path | None = None,
+    input: bytes | None = None,
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    streams = {"stdout": subprocess.PIPE} | ({} if input is None else {"stdin": subprocess.PIPE})
+    process = start(arguments, players=players, cwd=cwd, **streams)
+    output, error = process.communicate(input, timeout=LIMIT_S)
+    assert process.returncode is not None
+    return subprocess.CompletedProcess([], process.returncode, output, error)
+
+
+def start(
+    arguments: Sequence[str | Path], *, players: Path | None = None, **options: Any
+) -> warm.Process:
+    """In a group of its own, as a shell starts a job; `end_children` ends what a test leaves."""
+    return warm.server().start(
+        RUN,
+        [str(argument) for argument in arguments],
+        env=environment(players),
+        start_new_session=True,
+        **{"stderr": subprocess.PIPE} | options,
+    )
+
+
+def wait_until(is_so: Callable[[], bool], what: str, seconds: float = LIMIT_S) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, f"waited for {what}"
+        time.sleep(0.02)
+
+
+def wait_until_it_waits(pid: int) -> None:
+    """Until a process sleeps in the kernel: one that is ready to run says R, on any machine."""
+    state = Path(f"/proc/{pid}/stat")
+    if not state.exists():
+        time.sleep(1)
+        return
+    wait_until(lambda: state.read_text().rsplit(")", 1)[1].split()[0] == "S", "a process to wait")
+
+
+def make_player(folder: Path, name: str, then: str = "pass") -> Path:
+    """A program on a PATH of its own; it writes what it is given to play to NAME-PID.raw."""
+    folder.mkdir(exist_ok=True)
+    script = FAKE_PLAYER.format(python=sys.executable, folder=str(folder), name=name, then=then)
+    (folder / name).write_text(script)
+    (folder / name).chmod(0o755)
+    return folder
+
+
+def played(folder: Path) -> list[bytes]:
+    """What was played, without the silence that asks whether a player works."""
+    files = sorted(folder.glob("*.raw"), key=lambda path: path.stat().st_mtime_ns)
+    contents = [path.read_bytes() for path in files]
+    return [content for content in contents if any(content[WAV_HEADER_BYTES:])]
+
+
+def make_recording(path: Path) -> Path:
+    """A second and a half of something like a voice."""
+    t = np.arange(36_000) / 24_000
+    soundfile.write(path, 0.2 * np.sin(2 * np.pi * 150 * t) * np.sin(3 * t), 24_000)
+    return path
+
+
+def num_frames(path: Path) -> int:
+    with wave.open(str(path)) as file:
+        assert file.getparams()[:3] == (1, 2, 24_000)
+        return file.getnframes() // 1920
+
+
+def assert_refused(code: int, captured: Captured, match: str) -> None:
+    """One line on stderr that says why, nothing on stdout, exit code 1."""
+    output = captured.readouterr()
+    assert code == 1
+    assert output.out == ""
+    assert re.fullmatch(rf"vivace: [^\n]*{match}[^\n]*\n", output.err), output.err

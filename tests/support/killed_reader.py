@@ -1,0 +1,88 @@
+"""Reads a book with a scripted voice in forked children that are killed on the way; for a test.
+
+    python -m tests.support.killed_reader BOOK FOLDER
+
+Prints what every child found and made, as JSON.
+The process has one thread when it forks, so a child is what a fresh process would be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import vivace.books.pieces
+import vivace.disk
+from tests.support import scripted_tts
+from tests.support.scripted_tts import Plan, ScriptedSpeech
+from vivace.books.book import Book, open_book
+from vivace.books.output import choose_output
+from vivace.books.pieces import Piece, cut_book
+from vivace.books.reader import BookReader, WorkFolder, work_path
+from vivace.serve.settings import ModelSpec
+from vivace.tts import TTS
+
+
+class Killer(ScriptedSpeech):
+    """Kills its process when it has spoken so many texts."""
+
+    kill_after: int = 10**9
+
+    def admit(self, prompt: object, sampling: object) -> int:
+        if self.num_admitted >= self.kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().admit(prompt, sampling)  # type: ignore[arg-type]
+
+
+def read(tts: TTS, book: Book, output: Path, kill_after: int | None) -> None:
+    """Killed after so many texts, or at 0 while it writes the first piece."""
+    backend = tts.engine.backend
+    assert isinstance(backend, Killer)
+    pieces = cut_book(book)
+    work = WorkFolder.open(work_path(output), tts.sample_rate, {"seed": 1}, pieces)
+    told = {"missing": missing(work, pieces)}
+    if kill_after:
+        backend.kill_after = kill_after
+    elif kill_after == 0:
+        vivace.disk.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
+    for _ in BookReader(tts, work, {"seed": 1}).read(pieces):
+        pass
+    told["spoken"] = backend.num_admitted
+    chosen = choose_output(output, book, format=None, loudness=-18.0, force=False, bit_rate=None)
+    chosen.write(book, pieces, work)
+    work.remove()
+    tell(told)
+
+
+def tell(facts: dict[str, int]) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+def missing(work: WorkFolder, pieces: list[Piece]) -> int:
+    """Texts that are still to be spoken."""
+    return sum(len(piece.passages) for piece in pieces if not work.has(piece))
+
+
+def main() -> None:
+    book, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    scripted_tts.NUM_CODEBOOKS = 6  # as the embedded voice has
+    vivace.books.pieces.MAX_PIECE_CHARS = 160
+    for name, kill_after in (("whole", None), ("killed", 17), ("killed", 0), ("killed", None)):
+        child = os.fork()
+        if not child:
+            try:
+                tts = Killer(default=Plan(3), max_streams=4).load(ModelSpec("x", None))
+                read(tts, open_book(book), folder / f"{name}.m4b", kill_after)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        tell({"status": status, "hidden": len(list(folder.rglob(".vivace-*")))})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Somebody else, in a process of their own: a speech and a question for health, in turns.
+
+    python -m tests.support.probe_client PORT
+
+It says `here`, goes on until its stdin has a line, and then prints a row for each round: when it
+began (of the monotonic clock), and how many milliseconds the first byte and health took.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import select
+import sys
+import time
+
+SPEECH = json.dumps({"input": "Hello.", "response_format": "pcm"})
+KIND = {"content-type": "application/json"}
+LIMIT_S = 120.0
+
+
+def first_byte_ms(connection: http.client.HTTPConnection) -> float:
+    began = time.monotonic()
+    connection.request("POST", "/v1/audio/speech", SPEECH, KIND)
+    answer = connection.getresponse()
+    assert answer.status == 200
+    assert answer.read(1)
+    took_ms = 1e3 * (time.monotonic() - began)
+    answer.read()
+    return took_ms
+
+
+def health_ms(connection: http.client.HTTPConnection) -> float:
+    began = time.monotonic()
+    connection.request("GET", "/health/live")
+    answer = connection.getresponse()
+    answer.read()
+    assert answer.status == 200
+    return 1e3 * (time.monotonic() - began)
+
+
+def main(port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+    first_byte_ms(connection)
+    print("here", flush=True)  # noqa: T201
+    rounds = []
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        rounds.append((time.monotonic(), first_byte_ms(connection), health_ms(connection)))
+    print(json.dumps(rounds), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

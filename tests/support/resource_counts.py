@@ -1,0 +1,63 @@
+"""What a server holds: tasks, threads, open files, streams, places in the engine, slots."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from dataclasses import asdict, dataclass
+
+from tests.support.scripted_tts import ScriptedSpeech
+from tests.support.serving import Running
+
+LIMIT_S = 60.0  # generous: on a busy machine
+POOL_THREADS = 8  # that a thread pool may have grown by
+
+
+@dataclass(frozen=True)
+class Census:
+    tasks: int
+    threads: int
+    files: int
+    streams: int
+    running: int
+    waiting: int
+    slots: int
+
+    @classmethod
+    def of(cls, server: Running, backend: ScriptedSpeech) -> Census:
+        (model,) = server.context.models.loaded()
+        tasks = asyncio.run_coroutine_threadsafe(_count_tasks(), server.loop).result(LIMIT_S)
+        return cls(
+            tasks,
+            threading.active_count(),
+            len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0,
+            server.context.streams.num_active,
+            model.tts.engine.num_running,
+            model.tts.engine.num_waiting,
+            len(backend.lives),
+        )
+
+    def surplus(self, before: Census) -> dict[str, int]:
+        """What there is more of than before; a thread pool may have grown."""
+        then = {**asdict(before), "threads": before.threads + POOL_THREADS}
+        return {
+            name: count - then[name] for name, count in asdict(self).items() if count > then[name]
+        }
+
+
+async def _count_tasks() -> int:
+    return len(asyncio.all_tasks())
+
+
+def find_leaks(
+    server: Running, backend: ScriptedSpeech, before: Census, patience_s: float = LIMIT_S
+) -> dict[str, int]:
+    """What is still there that was not there before, when it has had time to go."""
+    deadline = time.monotonic() + patience_s
+    while leaks := Census.of(server, backend).surplus(before):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return leaks

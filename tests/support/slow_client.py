@@ -1,0 +1,94 @@
+"""Slow clients in a process of their own: headers and bodies that trickle, readers that stall.
+
+    python -m tests.support.slow_client PORT NUM_HEADERS NUM_BODIES NUM_READERS GIVE_UP_S
+
+It says `open` when all are there, and at the end how long each was kept: `null` if the server had
+not cut it after GIVE_UP_S. Of readers that take nothing only the server knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import sys
+import time
+
+TRICKLE_S = 0.25
+ARRIVAL_S = 0.05  # between readers: 64 speeches that begin at once are a load of their own (G2)
+HEAD = b"POST /v1/audio/speech HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+SPEECH = b'{"input": "Hello.", "seed": 7, "max_new_tokens": 1000000, "response_format": "pcm"}'
+
+
+async def trickle(port: int, first: bytes) -> tuple[float, socket.socket]:
+    connection = await connect(port)
+    await asyncio.get_running_loop().sock_sendall(connection, first)
+    return time.monotonic(), connection
+
+
+async def connect(port: int, size: int | None = None) -> socket.socket:
+    connection = socket.socket()
+    connection.setblocking(False)
+    if size is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
+    return connection
+
+
+async def until_cut(
+    began: float, connection: socket.socket, give_up_s: float, wait_s: float
+) -> float | None:
+    """A byte now and then, and whatever is answered read, until the server closes."""
+    loop, left = asyncio.get_running_loop(), asyncio.Event()
+
+    async def send() -> None:
+        with contextlib.suppress(OSError):
+            await asyncio.sleep(wait_s)
+            while True:
+                await asyncio.sleep(TRICKLE_S)
+                await loop.sock_sendall(connection, b"x")
+
+    async def read() -> None:
+        with contextlib.suppress(OSError):
+            while await loop.sock_recv(connection, 65_536):
+                pass
+        left.set()
+
+    tasks = [asyncio.create_task(send()), asyncio.create_task(read())]
+    try:
+        await asyncio.wait_for(left.wait(), began + give_up_s - time.monotonic())
+        return time.monotonic() - began
+    except asyncio.TimeoutError:
+        return None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connection.close()
+
+
+async def main(
+    port: int, num_headers: int, num_bodies: int, num_readers: int, give_up_s: float
+) -> None:
+    headers = [await trickle(port, HEAD + b"x-slow: ") for _ in range(num_headers)]
+    body = HEAD + b"content-length: 5000\r\n\r\n{"
+    bodies = [await trickle(port, body) for _ in range(num_bodies)]
+    readers = [await connect(port, 4_096) for _ in range(num_readers)]
+    for connection in readers:
+        told = HEAD + b"content-length: %d\r\n\r\n%b" % (len(SPEECH), SPEECH)
+        await asyncio.get_running_loop().sock_sendall(connection, told)
+        await asyncio.sleep(ARRIVAL_S)
+    print("open", flush=True)  # noqa: T201
+    # Each in a rhythm of its own: all at once they would take a core from the server ever so often.
+    waits_s = [TRICKLE_S * n / (num_headers + num_bodies) for n in range(num_headers + num_bodies)]
+    random.Random(7).shuffle(waits_s)
+    slow = zip((*headers, *bodies), waits_s, strict=True)
+    kept = await asyncio.gather(*(until_cut(*each, give_up_s, wait_s) for each, wait_s in slow))
+    print(json.dumps({"headers": kept[:num_headers], "bodies": kept[num_headers:]}), flush=True)  # noqa: T201
+    sys.stdin.readline()  # readers stay until they are told
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*map(int, sys.argv[1:5]), float(sys.argv[5])))

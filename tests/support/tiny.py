@@ -1,0 +1,32 @@
+"""Tiny checkpoints in the released layout, loaded in float32 on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vivace.backends.eager import EagerBackend
+from vivace.checkpoint import Checkpoint
+from vivace.model.codec import Codec
+from vivace.model.talker import Qwen3TTS
+from vivace.text.tokenizer import TextTokenizer
+
+TINY_NAMES = (
+    "custom_voice",
+    "custom_voice_projected",
+    "voice_design",
+    "base",
+    "base_projected",
+)
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """One tiny checkpoint and its parts."""
+
+    checkpoint: Checkpoint
+    tokenizer: TextTokenizer
+    model: Qwen3TTS
+    codec: Codec
+
+    def backend(self, pass_rows: int | None = None) -> EagerBackend:
+        return EagerBackend(self.model, self.codec, pass_rows=pass_rows)

@@ -1,0 +1,66 @@
+"""A scripted voice, in this process or behind a real server; and what is left of its speech."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.scripted_tts import ScriptedSpeech
+from tests.support.serving import Running, running
+from vivace import TTS
+from vivace.serve.settings import ServeSettings
+
+LIMIT_S = 60.0  # on a busy machine
+WAYS = ("in process", "over a socket")
+
+
+@dataclass
+class VoiceAtHand:
+    """`voice` is what an integration is given; `backend` says how its speech goes."""
+
+    voice: TTS | str
+    backend: ScriptedSpeech
+    server: Running | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """No slot is taken and nothing waits for one."""
+        if isinstance(self.voice, TTS):
+            load = self.voice.engine.capacity()
+            return not self.backend.lives and load.num_running == load.num_waiting == 0
+        assert self.server is not None
+        return not self.backend.lives and self.server.context.streams.num_active == 0
+
+    async def wait_free(self) -> None:
+        import asyncio
+
+        deadline = time.monotonic() + LIMIT_S
+        while not self.is_free:
+            assert time.monotonic() < deadline, "a slot is still taken"
+            await asyncio.sleep(0.005)
+
+
+@contextmanager
+def voice_at_hand(way: str, folder: Path, **settings: object) -> Iterator[VoiceAtHand]:
+    backend = ScriptedSpeech()
+    if way == "in process":
+        with backend.load(None) as tts:  # type: ignore[arg-type]
+            yield VoiceAtHand(tts, backend)
+        return
+    told = ServeSettings(port=0, voices=folder, **settings)  # type: ignore[arg-type]
+    with running(told, backend.load) as server:
+        yield VoiceAtHand(server.url, backend, server)
+
+
+@contextmanager
+def speaking(way: str, folder: Path) -> Iterator[TTS | str]:
+    """The real embedded voice, which knows when its words are heard."""
+    if way == "in process":
+        with TTS.load("mini") as tts:
+            yield tts
+        return
+    with running(ServeSettings(port=0, voices=folder)) as server:
+        yield server.url

@@ -1,13 +1,12 @@
-"""Write the tables of README and docs anew from the results of the benchmarks.
+"""Update the tables of README and docs from the results in benchmarks/results.
 
-    python scripts/make_tables.py            # tests/docs/test_docs.py holds them to it
+    python scripts/make_tables.py            # tests/docs/test_docs.py checks that they are current
 
 A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Callable
@@ -16,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/embedded-voice.md", "docs/performance.md", "docs/integrations/README.md")
-PACKAGES = (
-    *("cli", "compat", "serve", "integrations", "plan", "engine", "script", "backends", "voices"),
-    *("model", "timing", "dialogue", "books", "audio", "text", ""),
+PAGES = (
+    "README.md",
+    "docs/embedded-voice.md",
+    "docs/performance.md",
+    "docs/integrations/README.md",
 )
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(\n<!-- end of table -->)", re.DOTALL)
 
@@ -28,26 +28,6 @@ def main() -> None:
     for name in PAGES:
         page = ROOT / name
         page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
-    (ROOT / "docs" / "modules.md").write_text(modules(), encoding="utf-8")
-
-
-def modules() -> str:
-    """A page with the first line of every module's docstring."""
-    package = ROOT / "src" / "vivace"
-    parts = [
-        "# Modules",
-        "Every module in one line, by `scripts/make_tables.py` from its docstring.",
-    ]
-    for name in PACKAGES:
-        paths = (package / name).rglob("*.py") if name else package.glob("*.py")
-        rows: list[list[object]] = []
-        for path in sorted(paths):
-            if lines := ast.get_docstring(ast.parse(path.read_text("utf-8"))):
-                rows.append([f"`{path.relative_to(package)}`", lines.split("\n")[0]])
-        parts.append(
-            f"## {name or 'Single modules'}\n\n{table('| module | what it is for |', rows)}"
-        )
-    return "\n\n".join(parts) + "\n"
 
 
 def fill(text: str) -> str:

@@ -1,0 +1,31 @@
+"""The generated page of modules."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from tests.support.project import ROOT, load_script
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load_script(ROOT / "scripts" / "make_modules.py")
+
+
+def test_page_describes_every_module_with_code(script: ModuleType) -> None:
+    page = script.make_page()
+    for path in script.PACKAGE.rglob("*.py"):
+        name = path.relative_to(script.PACKAGE)
+        if path.stat().st_size:
+            assert script.first_line(name), f"{name} has no docstring"
+            assert f"| `{name.as_posix()}` | {script.first_line(name)} |" in page
+        else:
+            assert f"`{name.as_posix()}`" not in page
+
+
+def test_page_groups_modules_by_package(script: ModuleType) -> None:
+    headings = [line[3:] for line in script.make_page().splitlines() if line.startswith("## ")]
+    assert headings == sorted(set(headings))
+    assert "vivace/engine" in headings

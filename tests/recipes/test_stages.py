@@ -6,6 +6,7 @@ import ast
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -191,6 +192,14 @@ def test_a_second_speaker_is_added_to_a_codec_whose_codes_stay(workplace: Path) 
     assert speakers == {0, 1}
     config = json.loads((workplace / "build" / "mini" / "config.json").read_text())
     assert config["talker_config"]["spk_id"] == {"heart": 1500, "michael": 1501}
+
+
+def test_readme_lists_every_stage_of_the_recipe() -> None:
+    page = (RECIPE / "README.md").read_text(encoding="utf-8").partition("## Teachers")[0]
+    listed = re.findall(r"^\| `([\w.]+)[^`]*` \|", page, re.M)
+    stages = [path.stem for path in RECIPE.glob("*.py") if "__main__" in path.read_text("utf-8")]
+    inside = {"train_codec"}  # a stage of train_all_codec
+    assert sorted(listed) == sorted({*stages, "sitting.sh", "speaker_sitting.sh"} - inside)
 
 
 def test_no_module_of_the_recipe_imports_itself_in_a_circle() -> None:

@@ -22,7 +22,7 @@ OFFICIAL = json.loads((GOLDEN / "codes_embedded.json").read_text(encoding="utf-8
 OFFICIAL_TENSORS = load_file(GOLDEN / "codes_embedded.safetensors")
 SEEDS = json.loads((GOLDEN / "embedded_seeds.json").read_text(encoding="utf-8"))
 MAX_BYTES = 40_000_000
-MAX_LOAD_S = 2.0  # of a processor
+MAX_LOAD_RATIO = 20.0  # CPU time of a load relative to reading the weights; measured: 3
 
 
 def test_it_is_small_enough_to_ship() -> None:
@@ -52,16 +52,26 @@ def test_nothing_that_was_only_for_training_is_in_it() -> None:
     }
 
 
+def read_weights() -> None:
+    for part in ("", "speech_tokenizer"):
+        for weight in load_file(EMBEDDED / part / "model.safetensors").values():
+            weight.astype(np.float32)
+
+
 def test_it_loads_without_a_name_or_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU time is compared with a control in the same run: a busy machine slows both."""
     monkeypatch.chdir(tmp_path)
-    seconds = []
+    load_s, read_s = [], []
     for _ in range(3):
         began = time.process_time()
+        read_weights()
+        read_s.append(time.process_time() - began)
+        began = time.process_time()
         with TTS.load(device="cpu", offline=True) as tts:
-            seconds.append(time.process_time() - began)
+            load_s.append(time.process_time() - began)
             assert (tts.model_type, tts.speakers) == ("custom_voice", ["heart", "michael"])
             assert tts.languages == ["auto", "english"]
-    assert min(seconds) < MAX_LOAD_S
+    assert min(load_s) < MAX_LOAD_RATIO * min(read_s)
 
 
 def test_a_name_or_a_folder_still_wins(tiny_folder: Path) -> None:

@@ -1,11 +1,11 @@
-"""A book read on the CPU, once undisturbed and once killed on the way: the same file, flat memory.
+"""Checks that `vivace read` resumes after SIGKILL with the same audiobook and constant memory.
 
     python benchmarks/book.py sentences.txt --chars 100000 --out build/book \\
         --json benchmarks/results/book-mini.json
 
-Both readings are `vivace read` in a process of its own, side by side. One of them gets SIGKILL
-some random seconds after the shares of the book that `--kill-at` names, and the same command again.
-Needs Linux, where the memory of another process can be seen, and the extra `av`.
+Two `vivace read` processes read the same book at the same time. One of them is killed a few random
+seconds after each share of the book in `--kill-at`, and started again with the same command. Needs
+Linux (`/proc` shows the memory of another process) and the extra `av`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Row = dict[str, Any]
 SENTENCES_PER_PARAGRAPH, PARAGRAPHS_PER_CHAPTER = 5, 45
 POINTS = {"start": 0.0, "quarter": 0.25, "half": 0.5, "three_quarters": 0.75, "end": 1.0}
 POLL_S = 0.5
-MAX_DELAY_S = 10.0  # less than a piece takes, so that a kill is in the middle of one
-SEED = 7  # of the moments of the kills
+MAX_DELAY_S = 10.0  # shorter than the time for a piece, so that a kill interrupts a piece
+SEED = 7  # for the times of the kills
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("sentences", type=Path, help="a sentence a line")
+    parser.add_argument("sentences", type=Path, help="one sentence per line")
     parser.add_argument("--chars", type=int, default=100_000)
     parser.add_argument("--kill-at", type=float, nargs="+", default=[0.35, 0.7], metavar="SHARE")
     parser.add_argument("--out", type=Path, required=True, help="an empty folder")
@@ -43,7 +43,7 @@ def main() -> None:
     arguments = parser.parse_args()
     from vivace.cli.bench.machine import machine
 
-    begun_on = machine()  # the commit that is read with, not one that comes in between
+    begun_on = machine()  # before the runs: records the commit that they use
     text = write_text(read_sentences(arguments.sentences, arguments.chars))
     report = {"benchmark": "book", "machine": begun_on}
     report |= compare(text, arguments.out, arguments.kill_at)
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def write_text(sentences: Sequence[str]) -> str:
-    """Sentences as paragraphs and chapters."""
+    """Write the sentences as paragraphs and chapters."""
     blocks: list[str] = []
     for number, start in enumerate(range(0, len(sentences), SENTENCES_PER_PARAGRAPH)):
         if number % PARAGRAPHS_PER_CHAPTER == 0:
@@ -68,7 +68,7 @@ def compare(text: str, folder: Path, kill_at: Sequence[float]) -> Row:
     from vivace.books.book import open_book
     from vivace.books.pieces import cut_book
 
-    folder.mkdir(parents=True)  # one that is there has pieces of another reading
+    folder.mkdir(parents=True)  # must not exist: an old folder has pieces of another run
     path = folder / "book.txt"
     path.write_text(text)
     book = open_book(path)
@@ -96,23 +96,23 @@ def compare(text: str, folder: Path, kill_at: Sequence[float]) -> Row:
 
 
 def plan_kills(shares: Sequence[float]) -> list[tuple[float, float]]:
-    """For each kill the share of the book that is made by then, and seconds after that."""
+    """For each kill: the share of the book that must be finished first, and a delay in seconds."""
     chance = random.Random(SEED)
     return [(share, chance.uniform(0, MAX_DELAY_S)) for share in shares]
 
 
 @dataclass
 class Reading:
-    """`vivace read` in a process of its own, watched from outside."""
+    """A `vivace read` process and its measurements."""
 
     book: Path
     output: Path
     num_pieces: int
     kills: list[tuple[float, float]] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)  # one for every piece that was finished
+    rows: list[Row] = field(default_factory=list)  # one for each finished piece
     killed: list[Row] = field(default_factory=list)
-    kept: dict[str, int] = field(default_factory=dict)  # what a kill left, and when it was made
-    due: float | None = None  # when the next kill comes
+    kept: dict[str, int] = field(default_factory=dict)  # files left by a kill, and their mtime
+    due: float | None = None  # time of the next kill
 
     def __post_init__(self) -> None:
         self.began = time.monotonic()
@@ -128,12 +128,12 @@ class Reading:
         return {path.name: path.stat().st_mtime_ns for path in parts.glob("*.pcm")}
 
     def poll(self) -> bool:
-        """Note what is new, kill if it is time, and say whether the book is read."""
+        """Record new pieces, kill the process if a kill is due, and return True at the end."""
         if self.process.poll() is not None:
             return True
         made = self.made()
         if (memory := memory_mib(self.process.pid)) is None:
-            return False  # it has just ended
+            return False  # the process has just exited
         row = {"pieces": len(made), "at_s": self._now(), **memory}
         if made and (not self.rows or self.rows[-1]["pieces"] != len(made)):
             self.rows.append(row)
@@ -152,7 +152,7 @@ class Reading:
         if time.monotonic() < self.due:
             return
         self.process.send_signal(signal.SIGKILL)
-        with self.process:  # its pipe is closed too
+        with self.process:  # closes the pipe too
             self.killed.append({**row, "status": self.process.wait()})
         self.kept |= self.made() or made
         self.kills, self.due = self.kills[1:], None
@@ -168,7 +168,7 @@ class Reading:
         made = self.made()
         content, samples, num_samples = self.output.read_bytes(), *decode(self.output)
         return {
-            "seconds": self.rows[-1]["at_s"],  # until the last piece; the file comes after it
+            "seconds": self.rows[-1]["at_s"],  # until the last piece
             "audio_s": round(json.loads(told)["audio_s"], 1),
             "rss_mib": {name: self._rss(share) for name, share in POINTS.items()},
             "most_rss_mib": max(row["most_rss_mib"] for row in [*self.rows, *self.killed]),
@@ -186,7 +186,7 @@ class Reading:
 
 
 def memory_mib(pid: int) -> Row | None:
-    """Memory of a process: now, and the most so far; None where it has ended."""
+    """Current and peak memory of a process; None after it has exited."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):

@@ -54,7 +54,7 @@ KINDS: dict[str, Callable[[str, str], str]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("sentences", type=Path, help="one sentence in each line")
+    parser.add_argument("sentences", type=Path, help="one sentence per line")
     parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument("--as-written", action="store_true", help="leave breaks in the text")
     parser.add_argument("--json", type=Path)
@@ -116,7 +116,7 @@ def speak(tts: TTS, pair: Pair, *, is_raw: bool) -> Audio:
 
 
 def judge(pair: Pair, heard: str) -> Row:
-    """The share of the words of each sentence that was heard, and all word errors."""
+    """The share of each sentence's words in the transcript, and the number of word errors."""
     wanted = [spellings(text)[0] for text in pair.texts]
     together = [word for words in wanted for word in words]
     matcher = difflib.SequenceMatcher(None, together, spellings(heard)[0], autojunk=False)

@@ -42,7 +42,7 @@ class Spoken:
 
 
 class GuardedVoice:
-    """Utterances of one loaded checkpoint; `end_at` makes the backend end the first try early."""
+    """Speaks with one loaded checkpoint. `end_at` makes the backend end the first attempt early."""
 
     def __init__(self, tts: TTS) -> None:
         self.tts = tts
@@ -106,7 +106,7 @@ class GuardedVoice:
         return frames
 
     def read_places(self, text: str, codes: Codes) -> Places:
-        """Where the followed head attends to while frames are given to the talker."""
+        """The attention positions of the followed head while the talker reads the given frames."""
         model, head = self.tts._open_parts().model, self._backend.watched
         prompt = self.prompt(text)
         weights = TextAttention(model, prompt, [head]).read(codes, prompt.num_own_ids)[0]
@@ -120,7 +120,7 @@ class GuardedVoice:
 
 
 def find_faults(follower: TextFollower, places: Places) -> list[Fault]:
-    """All faults of an utterance that has ended, each accepted."""
+    """All faults of a finished utterance. Each one is accepted, so that the next can be found."""
     rest, faults = iter(places), list[Fault]()
     while (fault := follower.observe(rest)) is not None:
         faults.append(fault)
@@ -133,7 +133,7 @@ def find_faults(follower: TextFollower, places: Places) -> list[Fault]:
 
 
 def arrivals(places: Places, num_ids: int, min_share: float) -> list[int]:
-    """The frame at which each id or a later one was first attended to."""
+    """For each text id, the first frame that attends to it or to a later id."""
     found: list[int] = []
     for frame, (place, share) in enumerate(places):
         if share >= min_share:

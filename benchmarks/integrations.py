@@ -1,12 +1,12 @@
-"""First audio in voice-agent frameworks, over the engine's own: what each integration adds.
+"""Measures how much latency each voice-agent framework adds to the engine's first audio.
 
     python benchmarks/integrations.py --runs 30 --json benchmarks/results/integrations-cpu.json
 
-Needs the frameworks (extra `integrations-test`; tests/integrations says how the rest is installed).
-One text, word by word and at once, is spoken by the engine alone and then through a framework, in
-turn; a run's overhead is the difference of the two first audios. The server has its own process.
-By default a frame takes 30 ms without using the processor, as on a GPU, so that the noise of a busy
-machine is not taken for overhead; `--voice mini` computes real speech.
+Needs the frameworks (extra `integrations-test`; `.ci/frameworks` installs all of them). Each run
+speaks one text with the engine alone and then through the framework. The overhead of the run is the
+difference of the two times to first audio. The server runs in a separate process. By default a
+scripted backend takes 30 ms per frame without CPU load, like a GPU. `--voice mini` computes real
+speech on the CPU.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--voice", choices=("paced", "mini"), default="paced")
-    parser.add_argument("--serve", action="store_true", help="be the server of a measurement")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
         serve(arguments.voice)
@@ -127,7 +127,7 @@ async def engine_live(tts: TTS) -> float:
 
 
 async def engine_chunks(tts: TTS) -> float:
-    """As speech-to-speech asks for it: a known text, the first chunk of eight frames."""
+    """The request of speech-to-speech: a complete text, with eight frames in the first chunk."""
     began = time.perf_counter()
     told: dict[str, Any] = {"text_layout": "whole", "chunk_frames": CHUNK_FRAMES}
     with tts.stream(TEXT, voice=VOICE, seed=SEED, **told) as stream:
@@ -159,7 +159,7 @@ async def pipecat(source: TTS | str) -> AsyncIterator[First]:
 
     from vivace.integrations.pipecat import VivaceTTSService
 
-    class Ear(FrameProcessor):  # type: ignore[misc]
+    class FirstAudio(FrameProcessor):  # type: ignore[misc]
         first, interrupted = asyncio.Event(), asyncio.Event()
 
         async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
@@ -170,11 +170,11 @@ async def pipecat(source: TTS | str) -> AsyncIterator[First]:
                 self.interrupted.set()
             await self.push_frame(frame, direction)
 
-    ear = Ear()
+    first_audio = FirstAudio()
     settings = VivaceTTSService.Settings(voice=VOICE)
     service = VivaceTTSService(source, settings=settings, options={"seed": SEED})
     worker = PipelineWorker(
-        Pipeline([service, ear]), cancel_on_idle_timeout=False, enable_rtvi=False
+        Pipeline([service, first_audio]), cancel_on_idle_timeout=False, enable_rtvi=False
     )
     started = asyncio.Event()
 
@@ -183,16 +183,16 @@ async def pipecat(source: TTS | str) -> AsyncIterator[First]:
         started.set()
 
     async def first() -> float:
-        ear.first.clear()
-        ear.interrupted.clear()
+        first_audio.first.clear()
+        first_audio.interrupted.clear()
         began = time.perf_counter()
         for frame in (LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS)):
             await worker.queue_frame(frame)
         await worker.queue_frame(LLMFullResponseEndFrame())
-        await asyncio.wait_for(ear.first.wait(), LIMIT_S)
+        await asyncio.wait_for(first_audio.first.wait(), LIMIT_S)
         took = 1000 * (time.perf_counter() - began)
         await worker.queue_frame(InterruptionFrame())
-        await asyncio.wait_for(ear.interrupted.wait(), LIMIT_S)
+        await asyncio.wait_for(first_audio.interrupted.wait(), LIMIT_S)
         return took
 
     runner = WorkerRunner(handle_sigint=False)
@@ -237,7 +237,7 @@ async def realtimetts(tts: TTS) -> AsyncIterator[First]:
         began = time.perf_counter()
         stream.feed(iter(WORDS))
         stream.play_async(on_audio_chunk=lambda _: heard.set())
-        while not heard.is_set():  # a loop that sleeps leaves the engine its processor
+        while not heard.is_set():  # polls with a sleep, so that the engine keeps its core
             await asyncio.sleep(0.001)
         took = 1000 * (time.perf_counter() - began)
         stream.stop()
@@ -266,7 +266,7 @@ async def speech_to_speech(tts: TTS) -> AsyncIterator[First]:
         setup_args=(threading.Event(),),
         setup_kwargs=told,
     )
-    handler.model = FasterQwen3TTS(tts)  # the engine that it is compared with
+    handler.model = FasterQwen3TTS(tts)  # the same engine as in the direct measurement
 
     async def first() -> float:
         began = time.perf_counter()
@@ -279,7 +279,7 @@ async def speech_to_speech(tts: TTS) -> AsyncIterator[First]:
     yield first
 
 
-# -- what they need --------------------------------------------------------------------------
+# -- setup -----------------------------------------------------------------------------------
 
 
 def load(voice: str) -> TTS:
@@ -291,7 +291,7 @@ def load(voice: str) -> TTS:
 
 
 def serve(voice: str) -> None:
-    """Print the address, and serve until standard input ends."""
+    """Print the address and serve until stdin is closed."""
     settings = ServeSettings(port=0)
     with running(settings, lambda _: load(voice)) as server:
         print(server.url, flush=True)
@@ -299,7 +299,7 @@ def serve(voice: str) -> None:
 
 
 class serving:
-    """The server in a process of its own, on a free port."""
+    """A context manager that runs the server in a separate process on a free port."""
 
     def __init__(self, voice: str) -> None:
         self._voice = voice
@@ -319,7 +319,7 @@ class serving:
 
 
 def install_loudspeaker() -> None:
-    """RealtimeTTS imports PyAudio even where it is muted."""
+    """Install a PyAudio stub: RealtimeTTS imports PyAudio even when it is muted."""
 
     class PyAudio:
         def get_sample_size(self, format: int) -> int:

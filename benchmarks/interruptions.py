@@ -1,10 +1,10 @@
-"""Speech broken off at random moments in every integration: is a slot left that stays taken?
+"""Interrupts speech at random times in every integration and checks that no slot leaks.
 
     python benchmarks/interruptions.py --json benchmarks/results/interruptions-cpu.json
 
-Runs the tests that do it, with the frameworks' own code (see benchmarks/integrations.py for what it
-needs); each of them fails if a slot or a request in the queue is left, or the next text is not
-spoken whole. A framework that is not installed is told and counts as a failure.
+Runs the interruption tests of every framework (benchmarks/integrations.py lists what they need). A
+test fails if a slot or a queued request remains, or if the next text is not spoken completely. A
+framework that is not installed counts as a failure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMES = "leave_no_slot_taken or leaving_at_any_moment"
 
 
 class Results:
-    """A plugin of pytest: what each test counted."""
+    """A pytest plugin that collects the counters of each test."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []

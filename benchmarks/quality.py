@@ -1,13 +1,16 @@
-"""How well a voice speaks: word errors, naturalness, likeness, runaways and pace, for any model.
+"""Measures speech quality of a model: word errors, naturalness, speaker similarity and duration.
 
     python benchmarks/quality.py speak benchmarks/texts/hard.txt --out build/hard
     python benchmarks/quality.py judge build/hard --json benchmarks/results/quality-hard.json
     python benchmarks/quality.py table benchmarks/results/quality-*.json --png quality.png
 
-Both need vivace (or PYTHONPATH=src), `judge` the packages of benchmarks/judges.py as well; each
-goes on where it stopped. `--teacher FOLDER` lets an unpacked hibari-tts wheel speak instead of a
-model; its recordings, given to `judge` as `--reference`, are what likeness and pace are measured
-against. `collect` takes arrays named GROUP_LINE out of .npz files.
+- `speak` records every line of a text file. `--teacher FOLDER` uses an unpacked hibari-tts wheel
+  instead of a model.
+- `judge` rates the recordings and needs the packages of benchmarks/judges.py. `--reference` names
+  recordings of the same lines for speaker similarity and duration.
+- `collect` makes such a folder from arrays named GROUP_LINE in .npz files.
+
+`speak` and `judge` resume where they stopped.
 """
 
 from __future__ import annotations
@@ -31,10 +34,10 @@ Samples = np.ndarray[Any, np.dtype[np.float32]]
 Row = dict[str, Any]
 
 MANIFEST, VERDICTS, VOICE = "manifest.jsonl", "verdicts.jsonl", "voice.json"
-WORDS_PER_SECOND = 2.75  # 165 words a minute, an unhurried reader
+WORDS_PER_SECOND = 2.75  # 165 words per minute, a calm reader
 LOST = 0.5  # share of wrong words above which a line counts as lost
 SAMPLE_RATE = 24_000
-NUM_DRAWS = 4_000  # for intervals
+NUM_DRAWS = 4_000  # bootstrap draws for the intervals
 
 
 def main() -> None:
@@ -47,29 +50,29 @@ def parse_arguments() -> argparse.Namespace:
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("speak", help="texts to a folder of recordings")
     command.set_defaults(run=speak)
-    command.add_argument("texts", type=Path, help="a text a line")
+    command.add_argument("texts", type=Path, help="one text per line")
     command.add_argument("--out", type=Path, required=True)
     command.add_argument("--model", help="a folder or hub id; default: the embedded voice")
     command.add_argument("--weights", default="full", help="full, fp8")
     command.add_argument("--voice")
     command.add_argument("--device", default="auto")
     command.add_argument("--layout", choices=("whole", "streamed"), help="default: the model's own")
-    command.add_argument("--live", choices=("word", "sentence"), help="the text comes in words")
+    command.add_argument("--live", choices=("word", "sentence"), help="feed the text word by word")
     command.add_argument("--temperature", type=float, help="default: the model's own")
-    command.add_argument("--teacher", type=Path, help="an unpacked hibari-tts wheel speaks instead")
-    command.add_argument("--limit", type=int, help="only the first so many lines")
+    command.add_argument("--teacher", type=Path, help="use this unpacked hibari-tts wheel")
+    command.add_argument("--limit", type=int, help="number of lines; default: all")
     command = commands.add_parser("collect", help="arrays of .npz files to a folder of recordings")
     command.set_defaults(run=collect)
     command.add_argument("files", type=Path, nargs="+")
     command.add_argument("--group", required=True)
-    command.add_argument("--texts", type=Path, required=True, help="LINE is a line of it, from 0")
+    command.add_argument("--texts", type=Path, required=True, help="the text; LINE counts from 0")
     command.add_argument("--out", type=Path, required=True)
     command = commands.add_parser("judge", help="a folder of recordings to figures")
     command.set_defaults(run=judge)
     command.add_argument("folder", type=Path)
-    command.add_argument("--reference", type=Path, help="the same texts as another voice says them")
+    command.add_argument("--reference", type=Path, help="recordings of another voice")
     command.add_argument("--json", type=Path, required=True)
-    command.add_argument("--name", help="of the row in tables; default: the folder's")
+    command.add_argument("--name", help="name of the row; default: the folder's name")
     command.add_argument("--threads", type=int, default=2)
     command.add_argument(
         "--without-texts", action="store_true", help="the worst lines by number, not by their words"
@@ -98,7 +101,7 @@ def speak(arguments: argparse.Namespace) -> None:
 
 
 def check_voice(arguments: argparse.Namespace) -> None:
-    """A folder that another voice has begun is not gone on with: its figures would be of both."""
+    """Refuse to continue a folder that another voice began: the figures would mix both."""
     from vivace.checkpoint import EMBEDDED
 
     folder = Path(arguments.teacher or arguments.model or EMBEDDED)
@@ -119,13 +122,13 @@ def check_voice(arguments: argparse.Namespace) -> None:
     if (arguments.out / MANIFEST).exists() and (
         not path.exists() or json.loads(path.read_text(encoding="utf-8")) != voice
     ):
-        raise SystemExit(f"{arguments.out} was begun by another voice; name another folder")
+        raise SystemExit(f"{arguments.out} has recordings of another voice; use another folder")
     arguments.out.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(voice), encoding="utf-8")
 
 
 def model_voice(arguments: argparse.Namespace) -> Callable[[str, int], tuple[Samples, str]]:
-    """Speech with the line's number as its seed, so that a run can be repeated."""
+    """Speak with the line number as the seed, so that a run can be repeated."""
     from vivace import TTS
 
     tts = TTS.load(arguments.model, device=arguments.device, weights=arguments.weights)
@@ -189,7 +192,7 @@ def judge(arguments: argparse.Namespace) -> None:
         append_row(path, verdict)
     rows = [count(spoken[row["line"]] | row) for row in read_rows(path) if row["line"] in spoken]
     if not rows:
-        raise SystemExit(f"{arguments.folder} holds no recordings; `speak` into it first")
+        raise SystemExit(f"{arguments.folder} has no recordings; run `speak` first")
     from vivace.cli.bench.machine import machine  # `speak --teacher` needs no torch
 
     worst = sorted(rows, key=lambda row: -row["errors"] / row["words"])[:12]
@@ -208,7 +211,7 @@ def judge(arguments: argparse.Namespace) -> None:
 
 
 def verdicts(arguments: argparse.Namespace, rows: list[Row]) -> Iterator[Row]:
-    """What the judges say of each recording; they are loaded only if there is one to judge."""
+    """Judge each recording. The judges are loaded only if a recording is not judged yet."""
     if not rows:
         return
     from judges import NaturalnessJudge, Recogniser, SpeakerJudge, has_speaker_judge
@@ -263,7 +266,7 @@ def summarise(rows: list[Row]) -> dict[str, Any]:
 
 
 def intervals(rows: list[Row]) -> dict[str, list[float]]:
-    """Where word errors and DistillMOS lie if other lines of the same kind are drawn."""
+    """Bootstrap intervals of word errors and DistillMOS over the lines."""
     drawn = draw(np.array([(row["errors"], row["words"]) for row in rows]))
     figures = {"wer_percent": 100 * drawn[:, :, 0].sum(1) / drawn[:, :, 1].sum(1)}
     if mos := _known(rows, "mos"):
@@ -277,7 +280,7 @@ def intervals(rows: list[Row]) -> dict[str, list[float]]:
 
 
 def draw(values: NDArray[Any]) -> NDArray[Any]:
-    """As many of the lines' values, with repetition, many times: [draw, line, ...]."""
+    """Bootstrap samples of the lines' values: [draw, line, ...]."""
     return values[np.random.default_rng(1).integers(0, len(values), (NUM_DRAWS, len(values)))]
 
 
@@ -288,7 +291,7 @@ def duration_ratio(row: Row) -> float:
 
 
 def span(samples: Samples) -> float:
-    """Seconds from the first sound to the last, whatever silence is around them."""
+    """Seconds from the first sound to the last, without the silence around them."""
     loud = np.flatnonzero(np.abs(samples) > 0.01 * np.abs(samples).max(initial=1e-6))
     return round(float(loud[-1] - loud[0] + 1) / SAMPLE_RATE, 3) if len(loud) else 0.0
 
@@ -321,7 +324,7 @@ def read_wav(path: Path) -> Samples:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Every row; a last one that was cut off is taken out of the file."""
+    """All rows. An incomplete last row is removed from the file."""
     if not path.exists():
         return []
     content = path.read_bytes()

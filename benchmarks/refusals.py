@@ -4,10 +4,9 @@
 
 `vivace serve` runs in one process with the embedded voice and one slot, which a client that reads a
 long text holds. A second process opens 48 connections, sends one request on each at the same
-moment, and measures the time from sending a request to the end of its answer. `--flags` replaces
-the server's limits. The report has the system's load before the run. The figures are those of a
-quiet machine only if it is near 0, or if the processes have real-time priority: `chrt -r 1 python
-benchmarks/refusals.py` takes the processor from everything else for some 15 s.
+moment, and measures the time from sending a request to the end of its response. `--flags` replaces
+the server's limits. The report includes the system load before the run. On a loaded machine, run
+`chrt -r 1 python benchmarks/refusals.py`: real-time priority takes the CPU for about 15 s.
 """
 
 from __future__ import annotations

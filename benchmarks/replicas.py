@@ -1,17 +1,16 @@
-"""Two servers behind one address, while they are killed or restarted: what do clients notice?
+"""Measures what clients notice while one of two replicas is killed or restarted.
 
     PYTHONPATH=src python benchmarks/replicas.py http://127.0.0.1:8000 --kill-every 20 \\
         --title ray::ServeReplica:default:vivace --logs /tmp/ray/session_latest/logs/serve
 
-`--clients` connections speak short texts with a seed, one in four over WebSockets, and pause
-between (`--pause 0`: never); another one asks every second for a short word, which is how long a
-new request waits. Every `--kill-every` seconds one of the processes whose title begins with
-`--title` gets SIGKILL, if there are two; or `--restart` is a command that is run once, after a
-third of the time.
+- `--clients` connections request short texts with a seed, one in four over WebSockets, with a pause
+  between requests (`--pause 0`: none). A probe requests one word every second to measure the wait.
+- `--kill-every S` sends SIGKILL to one of two processes whose title begins with `--title`.
+- `--restart COMMAND` runs once, after a third of the time.
 
-A whole answer has the reference's length and sound, a failed one is a part of it that its client
-can tell from a whole one; every request is in the servers' logs once at most, and one that failed
-is in none: it was the killed server's own.
+A complete response has the length and the samples of the reference. The client must be able to tell
+a failed response from a complete one. The servers' logs must list every request at most once, and
+failed requests not at all: they belong to the killed process.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 TEXTS = ("Yes.", "Thank you.", "One moment, please.", "I am on my way home.")
 SEED = 7
 SAMPLE_RATE = 24_000
-NEARBY = 0.02  # of full scale: a batch of another size rounds differently
-ANSWER_S = 120.0  # after which a request counts as hung
-AFTER_S = 5.0  # of a kill: its requests are looked at apart
+NEARBY = 0.02  # of full scale: rounding depends on the batch size
+ANSWER_S = 120.0  # a request without a response after this time counts as hung
+AFTER_S = 5.0  # requests this soon after a kill are reported separately
 
 
 @dataclass
 class Asked:
-    """One request and what came of it."""
+    """One request and its result."""
 
     id: str
     kind: str  # http, socket or probe
@@ -54,7 +53,7 @@ class Asked:
     first_s: float | None = None  # until the first audio
     ended: float = 0.0
     audio: bytearray = field(default_factory=bytearray, repr=False)
-    failure: str | None = None  # as its client sees it
+    failure: str | None = None  # as the client reports it
 
     @property
     def key(self) -> tuple[bool, str]:
@@ -74,16 +73,16 @@ class Drill:
         self.asked: list[Asked] = []
         self.kills: list[float] = []
         self.restarts: list[tuple[float, float]] = []
-        self.num_skipped = 0  # kills that would have hit the only one
+        self.num_skipped = 0  # kills skipped because only one replica was running
         self.is_over = False
 
     async def run(self) -> dict[str, Any]:
         reference = {}
-        for kind in ("http", "socket"):  # a socket's text is live, and its sound another
+        for kind in ("http", "socket"):  # text over a socket is live and gives other samples
             for text in TEXTS:
                 one = await self.ask(kind, text, is_counted=False)
                 if not one.is_whole:
-                    raise SystemExit(f"no answer before the drill: {one.failure}")
+                    raise SystemExit(f"no response before the first kill: {one.failure}")
                 reference[one.key] = bytes(one.audio)
         num_before = len(find(self.arguments.title))
         began = time.monotonic()
@@ -144,7 +143,7 @@ class Drill:
         return one
 
     async def over_http(self, one: Asked) -> None:
-        """Chunked, by hand: only the last chunk says that an answer is whole."""
+        """Read the chunked response by hand: only the last chunk proves that it is complete."""
         body = json.dumps(
             {"input": one.text, "voice": "alloy", "response_format": "pcm", "seed": SEED}
         )
@@ -187,7 +186,7 @@ class Drill:
                 if told["type"] == "session.done":
                     return
 
-    # -- the trouble -------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------
 
     async def trouble(self) -> None:
         began, arguments = time.monotonic(), self.arguments
@@ -209,7 +208,7 @@ class Drill:
             os.kill(random.choice(found), signal.SIGKILL)
             self.kills.append(time.monotonic())
 
-    # -- what came of it ---------------------------------------------------------------------
+    # -- report ------------------------------------------------------------------------------
 
     def report(self, reference: dict[tuple[bool, str], bytes]) -> dict[str, Any]:
         whole = [one for one in self.asked if one.is_whole]
@@ -272,7 +271,7 @@ async def is_ready(url: str) -> bool:
 
 
 def find(title: str) -> list[int]:
-    """The processes whose title begins so, but for one of Ray's that is still being made."""
+    """Processes whose title begins with `title`, without Ray replicas that are still starting."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -289,13 +288,13 @@ def read_title(entry: Path) -> str:
 
 
 def count_in_logs(ids: list[str], folder: Path | None) -> dict[str, int]:
-    """How often each request was served, by the servers' logs; a line is written when it ends."""
+    """How often each request appears in the servers' logs. A line is written at its end."""
     counts = dict.fromkeys(ids, 0)
     if folder is None:
         return {}
     for path in folder.glob("replica*.log"):
         for line in path.read_text(errors="replace").splitlines():
-            if " 503 " in line:  # refused while it drained, and sent to another by the proxy
+            if " 503 " in line:  # rejected while draining; the proxy sends it to the other replica
                 continue
             for word in line.split():
                 if word in counts:
@@ -328,10 +327,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--kill-every", type=float, default=0.0)
     parser.add_argument("--restart", help="a command")
-    parser.add_argument("--title", required=True, help="of a ready server's process")
-    parser.add_argument("--check", nargs="*", default=[], help="URLs that are 200 when all serve")
+    parser.add_argument("--title", required=True, help="process title of a ready server")
+    parser.add_argument("--check", nargs="*", default=[], help="URLs that are 200 once all serve")
     parser.add_argument("--logs", type=Path, help="a folder of replica*.log")
-    parser.add_argument("--note", default="", help="what ran behind the address")
+    parser.add_argument("--note", default="", help="the deployment, for the report")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     load_before = os.getloadavg()[0]

@@ -1,16 +1,17 @@
-"""Speech over HTTP and Wyoming against the engine alone: first byte, seconds of audio a second.
+"""Compares speech over HTTP and Wyoming with the engine alone: first audio and throughput.
 
     PYTHONPATH=src python benchmarks/serve.py --streams 1 8 64 --json benchmarks/results/serve.json
     PYTHONPATH=src python benchmarks/serve.py 1.7B-CustomVoice --frames 100 --streams 1 64
 
-Without a name it is the embedded voice; a released model's name has its true shape and random
-weights, with `:half` after it for a codec in half precision; anything else is loaded. Every stream
-is an utterance of `--frames` at most. First come `tts.astream`s in one process, then as many
-connections from another process to a server in this one, over loopback. At first all streams begin
-at the same instant; `--rounds` adds a second figure, `steady`: as many clients, each with so many
-utterances one after another, of half to one and a half times the frames; what they wait for their
-first one is not counted. The clients are plain asyncio. Wyoming needs its extra and has no limit of
-frames, so its utterances are whole; random weights do not end them and are not measured with it.
+The model is the embedded voice (default), a checkpoint, or a released model's name, which selects
+random weights of its shape (`:half` after it: codec in half precision). Every stream speaks one
+utterance of at most `--frames` frames. The engine is measured with `tts.astream` in this process,
+the server with as many connections from another process over loopback.
+
+All streams start at the same time. `--rounds N` adds the figure `steady`: each client speaks N
+utterances in sequence, of 0.5 to 1.5 times the frames; the wait for the first one is not counted.
+Wyoming needs its extra. It has no frame limit, so models with random weights, which do not end, are
+not measured with it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ BYTES_PER_SECOND = 48_000  # of 16-bit samples at 24 kHz
 
 @dataclass(frozen=True)
 class Run:
-    """One round of so many streams at once."""
+    """One round with a number of simultaneous streams."""
 
     first_ms: list[float]
     audio_s: float
@@ -62,7 +63,7 @@ def main() -> None:
                 "seed": 7,
             }
             direct, served, wyoming = [], [], []
-            for _ in rounds(arguments):  # by turns: the machine may have other work
+            for _ in rounds(arguments):  # alternating, because the load of the machine may change
                 direct.append(asyncio.run(speak_all(tts, num_streams, 1, options)))
                 served.append(ask_from_outside(url, num_streams, 1, body))
                 if wyoming_url is not None:
@@ -87,9 +88,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", nargs="?", default="embedded")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 64], help="at once")
-    parser.add_argument("--frames", type=int, default=50, help="of one utterance, 80 ms each")
-    parser.add_argument("--repeats", type=int, default=3, help="rounds that count, after one more")
-    parser.add_argument("--rounds", type=int, default=0, help="utterances of a client, `steady`")
+    parser.add_argument("--frames", type=int, default=50, help="frames of an utterance, 80 ms each")
+    parser.add_argument("--repeats", type=int, default=3, help="measured rounds after a warm-up")
+    parser.add_argument("--rounds", type=int, default=0, help="utterances per client for `steady`")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--backend", default="auto")
@@ -98,7 +99,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def rounds(arguments: argparse.Namespace) -> range:
-    return range(arguments.repeats + 1)  # the first warms up
+    return range(arguments.repeats + 1)  # the first is a warm-up
 
 
 def load(arguments: argparse.Namespace) -> Any:
@@ -129,7 +130,7 @@ def is_random(model: str) -> bool:
 
 @contextmanager
 def serving(tts: Any, arguments: argparse.Namespace) -> Iterator[tuple[str, str | None]]:
-    """A server of this model in a thread; gives its URLs."""
+    """Run a server of this model in a thread and yield its URLs."""
     from vivace.serve.context import ServeContext
     from vivace.serve.server import Server
     from vivace.serve.settings import ServeSettings
@@ -163,7 +164,7 @@ def serving(tts: Any, arguments: argparse.Namespace) -> Iterator[tuple[str, str 
 
 
 def lengths(most: int, stream: int, num_rounds: int) -> list[int]:
-    """Frames of a client's utterances: always the same one, or of any length around it."""
+    """Frames of each utterance of a client: constant, or 0.5 to 1.5 times `frames` for `steady`."""
     if num_rounds == 1:
         return [most]
     chance = random.Random(stream)
@@ -181,7 +182,7 @@ async def speak_all(tts: Any, num_streams: int, num_rounds: int, options: dict[s
 
 
 def as_run(heard: list[list[tuple[float, float]]], wall_s: float) -> Run:
-    """The first of several utterances of a client does not count as a wait."""
+    """Combine results. With several utterances per client, the first wait is not counted."""
     first_ms = [ms for one in heard for ms, _ in one[min(1, len(one) - 1) :]]
     return Run(first_ms, sum(audio_s for one in heard for _, audio_s in one), wall_s)
 
@@ -227,7 +228,7 @@ async def ask_all(url: str, num_streams: int, num_rounds: int, body: dict[str, A
 async def ask_http(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, body: bytes
 ) -> tuple[float, int]:
-    """Milliseconds to the first byte of audio, and how many bytes came."""
+    """Milliseconds to the first byte of audio, and the number of bytes."""
     head = (
         f"POST /v1/audio/speech HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
@@ -236,7 +237,7 @@ async def ask_http(
     writer.write(head.encode() + body)
     status = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0]
     if b" 200" not in status:
-        raise SystemExit(f"the server said {status.decode()}")
+        raise SystemExit(f"the server returned {status.decode()}")
     while num_bytes := int(await reader.readline(), 16):
         await reader.readexactly(num_bytes + 2)
         first_ms = first_ms or 1000 * (time.perf_counter() - began)
@@ -252,7 +253,7 @@ async def ask_wyoming(
     writer.write(b'{"type": "synthesize", "data_length": %d}\n' % len(body) + body)
     while (event := json.loads(await reader.readline()))["type"] != "audio-stop":
         if event["type"] == "error":
-            raise SystemExit("the server refused")
+            raise SystemExit("the server returned an error")
         num_bytes = event.get("payload_length", 0)
         await reader.readexactly(event.get("data_length", 0) + num_bytes)
         if num_bytes:

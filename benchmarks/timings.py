@@ -1,13 +1,12 @@
-"""How far word timings are from those of forced aligners, and what they cost.
+"""Measures the distance of word timings from forced aligners, and their CPU cost.
 
     pip install -e ".[quality]" pocketsphinx
     python benchmarks/timings.py SENTENCES --num 200 --json build/timings.json
 
-Whisper-base is told the words and says where it hears them, by the attention of its decoder;
-PocketSphinx (--sphinx) by a hidden Markov model of phonemes. Both are wrong by some
-tens of milliseconds themselves: their distance from each other is measured too. Sentences are
-left out where a word is written otherwise than it is spoken, or where an aligner finds no
-alignment or the speech is lost.
+Whisper-base aligns the known words by the attention of its decoder, PocketSphinx (`--sphinx`) by a
+hidden Markov model of phonemes. Both have errors of some tens of milliseconds, so their distance
+from each other is measured too. A sentence is skipped if a word is not written as it is spoken, if
+an aligner finds no alignment, or if the speech is lost.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from vivace.text.normalize import normalize_text
 
 Times = list[tuple[float, float]]
 OURS = "vivace"
-NUM_TIMED = 10  # sentences that the cost is measured on
-MIN_COLUMNS = 400  # 4 s; silence up to 30 s takes eight times as long and moves times by 10 ms
+NUM_TIMED = 10  # sentences for the CPU cost
+MIN_COLUMNS = 400  # 4 s; padding to 30 s takes eight times as long and shifts times by 10 ms
 
 
 class WhisperAligner:
-    """Where Whisper's decoder attends to while it is made to say the words."""
+    """Aligns words by the cross-attention of Whisper's decoder."""
 
     def __init__(self) -> None:
         from faster_whisper.tokenizer import Tokenizer
@@ -65,7 +64,7 @@ class WhisperAligner:
 
 
 class SphinxAligner:
-    """PocketSphinx' forced alignment; its dictionary must have every word."""
+    """Forced alignment with PocketSphinx, whose dictionary must have every word."""
 
     def __init__(self) -> None:
         from pocketsphinx import Decoder, get_model_path
@@ -94,7 +93,7 @@ class SphinxAligner:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("lines", type=Path)
-    parser.add_argument("--num", type=int, default=200, help="sentences that count")
+    parser.add_argument("--num", type=int, default=200, help="number of sentences")
     parser.add_argument("--skip", type=int, default=0, help="lines before the first")
     parser.add_argument("--layout", choices=("whole", "streamed"), default="whole")
     parser.add_argument("--sphinx", action="store_true", help="compare with PocketSphinx too")
@@ -127,7 +126,7 @@ def main() -> None:
 def align(
     tts: TTS, line: str, seed: int, layout: Any, aligners: dict[str, Any]
 ) -> dict[str, Times] | None:
-    """The times of every word, by us and by each aligner; None if one of them finds none."""
+    """The times of every word from Vivace and each aligner; None if an aligner fails."""
     words = [word for word in line.split() if re.search(r"\w", word)]
     spoken = [word for word in normalize_text(line).split() if re.search(r"\w", word)]
     if len(spoken) != len(words):
@@ -142,7 +141,7 @@ def align(
 def write(
     result: dict[str, Any], found: dict[str, list[Times]], num_lost: int, path: Path | None
 ) -> None:
-    """What is known so far."""
+    """Write the intermediate results."""
     result["sentences"], result["left_out"] = len(found[OURS]), num_lost
     result["words"] = sum(map(len, found[OURS]))
     result["errors"] = {
@@ -172,7 +171,7 @@ def figures(errors: NDArray[np.float64]) -> dict[str, float]:
 
 
 def measure_cost(tts: TTS, lines: list[str]) -> dict[str, float]:
-    """CPU seconds of speaking with and without timings, taken in turns."""
+    """CPU seconds of speech with and without timings, in alternating runs."""
     spent = {False: 0.0, True: 0.0}
     audio_s = 0.0
     for seed, line in enumerate(lines):

@@ -1,7 +1,7 @@
-"""How many words of a text were heard wrongly, whatever way numbers and names are written.
+"""Counts word errors of a transcript, independent of the spelling of numbers.
 
-A recogniser writes "$5" or "five dollars" as it likes, and "1984" can be read in three ways: texts
-are spelled out in every way that fits, and the closest pair counts. The standard library only.
+A recogniser writes "$5" or "five dollars", and "1984" has three readings. Both texts are spelled out
+in every possible reading, and the closest pair counts. Uses the standard library only.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ class Count:
 
 
 def count_errors(text: str, heard: str) -> Count:
-    """Words missing, added or replaced in what was heard, of the words in the text."""
+    """Words that are missing, added or replaced in the transcript."""
     pairs = [(wanted, found) for wanted in spellings(text) for found in spellings(heard)]
     counts = [Count(distance(wanted, found), len(wanted)) for wanted, found in pairs]
     return min(counts, key=lambda count: (count.errors, count.words))
 
 
 def spellings(text: str) -> list[list[str]]:
-    """The words of a text, once for each way of reading its numbers."""
+    """The words of a text, once for each reading of its numbers."""
     readings = READINGS if re.search(r"\d", text) else READINGS[:1]
     found = [list(_words(text, read)) for read in readings]
     return [words for index, words in enumerate(found) if words not in found[:index]]
 
 
 def distance(wanted: list[str], found: list[str]) -> int:
-    """Edits in words; two words written as one, or one as two, are no edit."""
+    """Edit distance in words. Two words written as one, or one as two, are no edit."""
     table = [[i + j for j in range(len(found) + 1)] for i in range(len(wanted) + 1)]
     for i in range(1, len(wanted) + 1):
         for j in range(1, len(found) + 1):

@@ -1,9 +1,9 @@
-"""Check a built sdist and wheel: nothing is missing, nothing too much, and the wheel speaks.
+"""Check the files of a built sdist and wheel, and that the installed wheel speaks.
 
     python -m build --outdir DIST && python scripts/check_dist.py DIST
 
-The wheel is installed into an environment of its own, which borrows this one's dependencies, and
-runs in an empty folder without a network.
+The wheel is installed into a new environment that uses the dependencies of this one. It runs in an
+empty folder without a network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGE = "src/vivace/"
 MAX_WHEEL_BYTES = 45_000_000
-NOWHERE = "http://127.0.0.1:9"  # the discard port: whatever asks for a network fails
+NOWHERE = "http://127.0.0.1:9"  # the discard port: every network access fails
 SPEAK = """
 import vivace
 assert vivace.__file__.startswith({folder!r}), vivace.__file__
@@ -32,7 +32,7 @@ with vivace.TTS.load(device="cpu") as tts:
 
 
 class DistError(Exception):
-    """What was built is not what was meant."""
+    """A distribution lacks a file, has an extra one, or does not speak."""
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def check_sdist(path: Path, tracked: set[str]) -> None:
-    """It has every tracked file, so that its README, its tests and its own build work."""
+    """The sdist must have exactly the tracked files."""
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     if missing := sorted(tracked - names):
@@ -58,7 +58,7 @@ def check_sdist(path: Path, tracked: set[str]) -> None:
 
 
 def check_wheel(path: Path, tracked: set[str]) -> None:
-    """It has the package, its voice and licences, and nothing else."""
+    """The wheel must have the package, the embedded voice and the licences, and nothing else."""
     wanted = {name.removeprefix("src/") for name in tracked if name.startswith(PACKAGE)}
     with zipfile.ZipFile(path) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -72,7 +72,7 @@ def check_wheel(path: Path, tracked: set[str]) -> None:
 
 
 def check_speech(wheel: Path, folder: Path) -> None:
-    """`vivace "Hello."` in an empty folder writes speech.wav, and nothing else is left there."""
+    """`vivace "Hello."` in an empty folder must write speech.wav and nothing else."""
     venv.create(folder / "venv", with_pip=False)
     python = folder / "venv" / "bin" / "python"
     site = Path(

@@ -2,9 +2,9 @@
 
     python scripts/make_embedded_golden.py
 
-Run it after the weights in src/vivace/assets/mini have changed, and scripts/official/make_golden.py
---only embedded with it. A draw between two almost equal scores could fall otherwise on another
-machine, so each entry takes the first seed whose draws all have a clear winner.
+Run it after a change of the weights in src/vivace/assets/mini, together with
+`scripts/official/make_golden.py --only embedded`. A draw between two almost equal scores may differ
+on another machine, so each entry uses the first seed whose draws all have a clear winner.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLEAR_LEAD = 3e-3
 
 
 class LeadWatch:
-    """Stands in for `draw` and remembers the narrowest lead of a winner over the next."""
+    """Replaces `draw` and records the smallest margin between the best and the second score."""
 
     def __init__(self) -> None:
         self.narrowest = float("inf")

@@ -1,11 +1,11 @@
-"""Write src/vivace/plan/h200.json: what `vivace plan` knows of a GPU, from the benchmarks' results.
+"""Write src/vivace/plan/h200.json: the GPU figures of `vivace plan`, from the benchmark results.
 
-    python scripts/make_plan_figures.py        # a minute or two
+    python scripts/make_plan_figures.py        # one to two minutes
 
-Measured: milliseconds of a frame, of the codec in half precision and of a prompt, and the tables of
-whole calls. Not measured: the share of a prompt that a second one of the same turn costs, set by
-hand, and how long a reader keeps the engine, chosen by the measured *throughput*. The table of
-requests at random is not used here, so that tests/plan can hold the simulation to it.
+Measured: milliseconds per frame, per codec call in half precision and per prompt, and whole calls.
+Not measured: the cost of a second prompt in the same turn, set by hand, and the time that a client
+blocks the engine, fitted to the measured throughput. The table of random arrivals is not used here,
+because tests/plan compares the simulation with it.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ def make(model: str) -> dict[str, Any]:
 
 
 def frame_ms(rows: list[dict[str, Any]], alone_ms: float) -> dict[int, float]:
-    """By batch: a single slot's of the engine, and what the roofline's graphs take beyond theirs.
+    """Milliseconds per frame by batch size.
 
-    Those may be of an older sitting. Their slots hold 200 keys, a stream of 64 frames about 80 on
-    average. What attention takes beyond a single slot's is taken to be proportional to them.
+    The engine measures one slot. The roofline benchmark adds the difference of larger batches; its
+    slots hold 200 keys, while a stream of 64 frames holds about 80 on average. The extra time of
+    attention is scaled in proportion to the keys.
     """
     attention = {
         row["batch"]: sum(k["total_us"] for k in row["kernels"] if k["kernel"] in OF_KEYS) / 1000
@@ -75,7 +76,7 @@ def frame_ms(rows: list[dict[str, Any]], alone_ms: float) -> dict[int, float]:
 
 
 def distance(model: str, told: dict[str, Any]) -> float:
-    """How far the simulation is from the measured throughput."""
+    """Distance of the simulated from the measured throughput."""
     figures = parse_figures("h200", model, told)
     loss = 0.0
     for row in told["throughput"]:

@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def fill(text: str) -> str:
-    """The text with its tables as the results have them now."""
+    """The page with its tables made from the current results."""
     return BLOCK.sub(lambda block: block[1] + TABLES[block[2]]() + block[3], text)
 
 
@@ -171,7 +171,7 @@ def chunks() -> str:
 
 
 def load() -> str:
-    """Requests that just come."""
+    """Requests that arrive at random times."""
     rows = []
     for size in SIZES:
         for row in read(f"engine-{size}-half-h200")["arrivals"]:
@@ -191,7 +191,7 @@ def load() -> str:
 
 def memory() -> str:
     sizes = read("latency-0.6B-one-stream-h200")["results"][0]["memory_mib"]
-    names = {"kept voices": "voice cache"}  # as it was called when this was measured
+    names = {"kept voices": "voice cache"}  # the name at the time of the measurement
     sizes = {names.get(name, name): size for name, size in sizes.items()}
     rows: list[list[object]] = [["0.6B", *(f"{value:,.0f}" for value in sizes.values())]]
     return table(f"| MiB, one stream | {' | '.join(sizes)} |", rows)
@@ -215,7 +215,7 @@ def persistent() -> str:
 
 
 def fp8() -> str:
-    """A frame with full weights and with fp8 weights, of two runs before `fused_ledger.py`."""
+    """Time per frame with full and with fp8 weights, from two older runs."""
     names = ("persistent-167a51b-h200", "persistent-fp8-h200")
     found = {
         (row["shape"][:4], name, row["batch"]): row
@@ -255,7 +255,7 @@ def megakernel_calls() -> str:
 
 
 def backends() -> str:
-    """Where a frame's time goes, in every backend that ran."""
+    """Time per frame by part, for every backend."""
     report = read("backends-0.6B-h200")
     parts = ("model_ms", "codec_ms", "host_ms", "prompts_ms")
     rows: list[list[object]] = []
@@ -279,7 +279,7 @@ def codec_precisions() -> str:
 
 
 def roofline() -> str:
-    """The kernels that take most of the time of 64 streams, and how close they come to a roof."""
+    """The slowest kernels with 64 streams, and their share of the roofline."""
     rows: list[list[object]] = []
     parts = {
         "0.6B-CustomVoice talker": 5,

@@ -1,7 +1,6 @@
-"""What the official package is asked to say: every mode, layout and model, greedily.
+"""The calls of the official package for golden values: every mode, layout and model, greedy.
 
-Plain data; it knows no torch. A call is one call of the official package with one item or, for a
-left-padded batch, several.
+Plain data without torch. A call has one item, or several for a left-padded batch.
 """
 
 from __future__ import annotations

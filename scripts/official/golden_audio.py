@@ -43,7 +43,7 @@ def keep_wave(name: str, wave: Tensor) -> Tensors:
 
 
 def check_codes_are_stable(codec: Any, tensors: Tensors) -> None:
-    """Codes that float64 or a breath of noise would change are no golden values."""
+    """Reject codes that float64 or slight noise would change."""
     for name, seconds in WAVES.items():
         wave = synthetic_wave(seconds)
         breath = np.random.RandomState(1).uniform(-1e-6, 1e-6, len(wave)).astype(np.float32)

@@ -12,7 +12,7 @@ from environment import Tensors, live_ids, load, save
 from recorder import Recorder
 from waves import synthetic_wave
 
-MIN_MARGIN = 2e-5  # a greedy choice closer than this could fall otherwise on another machine
+MIN_MARGIN = 2e-5  # a greedy choice with a smaller margin may differ on another machine
 WAVEFORM_STRIDE = 61
 
 

@@ -50,7 +50,7 @@ def make_tokens(checkpoints: Path, output: Path) -> None:
 
 
 def make_fingerprints(checkpoints: Path, output: Path) -> None:
-    """So that a test can tell a wrong answer from other weights."""
+    """Digests of the weights, so that a test can detect other weights."""
     write_json(output / "checkpoints", {model: fingerprint(checkpoints / model) for model in CALLS})
 
 

@@ -1,4 +1,4 @@
-"""Listens to an official model while its public methods run."""
+"""Records the tensors of an official model while its public methods run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Recorder:
-    """What passed through the last call: inputs, prefill rows, logits, scores and codes.
+    """The tensors of the last call: inputs, prefill rows, logits, scores and codes.
 
     The official methods are wrapped on the instance; their arguments and results are untouched,
     save that generate() is asked to return its logits and scores as well.

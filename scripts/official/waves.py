@@ -1,4 +1,4 @@
-"""The recordings that golden values are made of: a formula instead of files.
+"""Synthetic recordings for the golden values, made by a formula.
 
 `tests/golden/README.md` repeats it for the tests.
 """

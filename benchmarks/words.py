@@ -1,7 +1,7 @@
 """Counts word errors of a transcript, independent of the spelling of numbers.
 
-A recogniser writes "$5" or "five dollars", and "1984" has three readings. Both texts are spelled out
-in every possible reading, and the closest pair counts. Uses the standard library only.
+A recogniser writes "$5" or "five dollars", and "1984" has three readings. Both texts are spelled
+out in every possible reading, and the closest pair counts. Uses the standard library only.
 """
 
 from __future__ import annotations

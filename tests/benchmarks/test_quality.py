@@ -38,7 +38,7 @@ def test_speaking_goes_on_where_it_was_stopped(quality: ModuleType, tmp_path: Pa
     rows = quality.read_rows(manifest)
     assert [entry["text"] for entry in rows] == ["Yes.", "No."]
     assert (tmp_path / "out" / "0000.wav").stat().st_mtime_ns == first
-    with pytest.raises(SystemExit, match="has recordings of another voice; name another folder"):
+    with pytest.raises(SystemExit, match="has recordings of another voice; use another folder"):
         quality.speak(argparse.Namespace(**options | {"temperature": 0.4}, limit=None))
     num_samples = len(quality.read_wav(tmp_path / "out" / "0001.wav"))
     assert num_samples == round(rows[1]["seconds"] * 24_000) > 0

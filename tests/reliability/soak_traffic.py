@@ -23,7 +23,7 @@ import numpy as np
 import soundfile
 from websockets.exceptions import WebSocketException
 
-from tests.support.leaving_clients import DIALECTS, Visit
+from tests.support.leaving_clients import DIALECTS, Exchange
 
 LIMIT_S = 120.0  # after which a conversation counts as hung
 SPEECH = "/v1/audio/speech"
@@ -96,10 +96,10 @@ def talk(remote: Remote, chance: random.Random) -> str | None:
 
 
 def leave(remote: Remote, chance: random.Random) -> str | None:
-    visit = Visit(
+    exchange = Exchange(
         chance.choice(sorted(DIALECTS)), chance.choice(LEAVING), is_reset=chance.random() < 0.5
     )
-    visit.go(remote)  # type: ignore[arg-type]
+    exchange.go(remote)  # type: ignore[arg-type]
     return None
 
 

@@ -19,7 +19,14 @@ import pytest
 from starlette.websockets import WebSocketDisconnect
 
 from tests.support.figures import percentile, record
-from tests.support.leaving_clients import DIALECTS, ENDLESS, POINTS, Visit, every_visit, visit_all
+from tests.support.leaving_clients import (
+    DIALECTS,
+    ENDLESS,
+    POINTS,
+    Exchange,
+    every_exchange,
+    run_exchanges,
+)
 from tests.support.resource_counts import LIMIT_S, Census, find_leaks
 from tests.support.scripted_tts import SAMPLES_PER_FRAME, Plan, ScriptedSpeech
 from tests.support.serving import Running, running
@@ -76,7 +83,7 @@ def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def warm_up(server: Running) -> None:
-    """Every dialect once, to its end: threads and imports are there, and no visit is in vain."""
+    """Run every protocol once to its end, so that threads and imports exist before counting."""
     for enter in DIALECTS.values():
         enter(server, "ended")(False)
 
@@ -111,7 +118,7 @@ def test_who_leaves_leaves_nothing_and_disturbs_nobody(
     peer = threading.Thread(target=listen)
     peer.start()
     began = time.monotonic()
-    visit_all(server, every_visit() * num_rounds)
+    run_exchanges(server, every_exchange() * num_rounds)
     seconds = time.monotonic() - began
     is_over.set()
     peer.join(LIMIT_S)
@@ -120,7 +127,7 @@ def test_who_leaves_leaves_nothing_and_disturbs_nobody(
     assert {len(each) for each in heard} == {len(alone)}
     assert set(heard) == {alone}
     if num_rounds > 1:
-        num_visits = num_rounds * len(every_visit())
+        num_visits = num_rounds * len(every_exchange())
         record(
             "G1 leaving",
             visits=num_visits,
@@ -136,7 +143,7 @@ def test_who_leaves_leaves_nothing_and_disturbs_nobody(
 # -- the engine is told --------------------------------------------------------------------------
 
 ASKING = [
-    Visit(dialect, "asked", is_reset)
+    Exchange(dialect, "asked", is_reset)
     for dialect in DIALECTS
     for is_reset in (True, False)
     if dialect != "omni-ahead"  # which takes it back
@@ -174,9 +181,9 @@ def test_the_engine_is_told_while_it_is_in_a_turn(server: Running, backend: Scri
     assert speak(server)
 
 
-def looks_half_closed(visit: Visit) -> bool:
+def looks_half_closed(exchange: Exchange) -> bool:
     """Whether the client may still read: a FIN before the response, over HTTP."""
-    return visit.dialect.startswith("http") and not visit.is_reset
+    return exchange.dialect.startswith("http") and not exchange.is_reset
 
 
 @pytest.mark.slow  # on a machine with nothing else to do
@@ -189,12 +196,12 @@ def test_engine_is_told_of_a_departure_in_time(
     monkeypatch.setattr(backend, "default", Plan(1_000_000))
     (model,) = server.context.models.loaded()
     engine, waited = model.tts.engine, []
-    for visit in [each for each in ASKING if looks_half_closed(each) == is_half] * 10:
+    for exchange in [each for each in ASKING if looks_half_closed(each) == is_half] * 10:
         assert is_told(server)
-        go = DIALECTS[visit.dialect](server, "asked")
+        go = DIALECTS[exchange.dialect](server, "asked")
         wait_until(lambda: engine.num_running == 1)
         began = time.monotonic()
-        go(visit.is_reset)
+        go(exchange.is_reset)
         while engine.num_running:
             assert time.monotonic() < began + LIMIT_S
             time.sleep(0.0005)
@@ -258,7 +265,7 @@ def test_an_engine_that_frees_no_slot_is_found_out(
     before = Census.of(server, backend)
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "_release", lambda engine, utterance: None)
-        visit_all(server, [Visit("http", "first", True)])
+        run_exchanges(server, [Exchange("http", "first", True)])
         assert find_leaks(server, backend, before, patience_s=0.5).keys() >= {"slots"}
     backend.lives.clear()
 

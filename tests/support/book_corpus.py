@@ -1,6 +1,6 @@
-"""Generates pages of awkward markup, and the words of each that must be spoken, in order.
+"""Generates pages with unusual markup, and the words of each page that must be spoken, in order.
 
-Words to speak begin with `w`, words that are left out with `x`; every word occurs once.
+Words to be spoken begin with `w`, words to be skipped with `x`. Every word occurs once.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ ENCODINGS: list[tuple[str, str]] = [  # declared, used
 
 
 def html_page(seed: int) -> tuple[bytes, list[str]]:
-    """Two pages of three are well-formed but for entities; the third is damaged in some way."""
+    """Two of three pages are well-formed except for entities. The third is damaged."""
     words = Words(random.Random(seed))
     blocks = [html_block(words) for _ in range(words.random.randint(3, 12))]
     if seed % 3 == 2:

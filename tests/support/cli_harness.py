@@ -1,4 +1,4 @@
-"""Helpers of the command line tests: run a command in this process, or in one of its own."""
+"""Runs `vivace` commands for tests, in this process or in a child process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def command_line(arguments: Sequence[str | Path]) -> list[str]:
 
 
 def environment(players: Path | None = None) -> dict[str, str]:
-    """A process finds the fake players and no other program."""
+    """Environment in which a process finds the fake players and no other program."""
     own = {"PATH": str(players or ""), "PYTHONPATH": str(Path(vivace.__file__).parents[1])}
     dropped = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # the second makes every start slower
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
@@ -80,7 +80,7 @@ def run(
 def start(
     arguments: Sequence[str | Path], *, players: Path | None = None, **options: Any
 ) -> warm.Process:
-    """In a group of its own, as a shell starts a job; `end_children` ends what a test leaves."""
+    """Start a command in a new process group, which `end_children` kills after the test."""
     return warm.server().start(
         RUN,
         [str(argument) for argument in arguments],
@@ -98,7 +98,7 @@ def wait_until(is_so: Callable[[], bool], what: str, seconds: float = LIMIT_S) -
 
 
 def wait_until_it_waits(pid: int) -> None:
-    """Until a process sleeps in the kernel: one that is ready to run says R, on any machine."""
+    """Wait until a process sleeps in the kernel (a runnable process has state R)."""
     state = Path(f"/proc/{pid}/stat")
     if not state.exists():
         time.sleep(1)
@@ -107,7 +107,7 @@ def wait_until_it_waits(pid: int) -> None:
 
 
 def make_player(folder: Path, name: str, then: str = "pass") -> Path:
-    """A program on a PATH of its own; it writes what it is given to play to NAME-PID.raw."""
+    """A fake player on a separate PATH. It writes its input to NAME-PID.raw."""
     folder.mkdir(exist_ok=True)
     script = FAKE_PLAYER.format(python=sys.executable, folder=str(folder), name=name, then=then)
     (folder / name).write_text(script)
@@ -116,14 +116,14 @@ def make_player(folder: Path, name: str, then: str = "pass") -> Path:
 
 
 def played(folder: Path) -> list[bytes]:
-    """What was played, without the silence that asks whether a player works."""
+    """The played samples, without the silence that probes the player."""
     files = sorted(folder.glob("*.raw"), key=lambda path: path.stat().st_mtime_ns)
     contents = [path.read_bytes() for path in files]
     return [content for content in contents if any(content[WAV_HEADER_BYTES:])]
 
 
 def make_recording(path: Path) -> Path:
-    """A second and a half of something like a voice."""
+    """1.5 s of voice-like sound."""
     t = np.arange(36_000) / 24_000
     soundfile.write(path, 0.2 * np.sin(2 * np.pi * 150 * t) * np.sin(3 * t), 24_000)
     return path
@@ -136,7 +136,7 @@ def num_frames(path: Path) -> int:
 
 
 def assert_refused(code: int, captured: Captured, match: str) -> None:
-    """One line on stderr that says why, nothing on stdout, exit code 1."""
+    """Expect one line with the reason on stderr, nothing on stdout, and exit code 1."""
     output = captured.readouterr()
     assert code == 1
     assert output.out == ""

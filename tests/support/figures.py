@@ -1,4 +1,4 @@
-"""What a run by hand measured, kept as JSON where `VIVACE_RELIABILITY_JSON` names a file.
+"""Stores the figures of reliability tests as JSON in the file of `VIVACE_RELIABILITY_JSON`.
 
 VIVACE_RELIABILITY_JSON=benchmarks/results/reliability.json pytest -m slow tests/reliability
 """
@@ -26,7 +26,7 @@ def record(goal: str, **figures: Figure) -> None:
 
 
 def seed_of_round() -> int:
-    """0; `python -m tests.reliability --repeat` counts its rounds, for other examples in each."""
+    """The round of `python -m tests.reliability --repeat`, which draws other examples; else 0."""
     return int(os.environ.get("VIVACE_RELIABILITY_ROUND", "0"))
 
 
@@ -36,7 +36,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def memory_mib() -> float:
-    """Resident memory of this process; 0 where /proc does not tell."""
+    """Resident memory of this process; 0 without /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

@@ -1,9 +1,9 @@
-"""Reads a book with a scripted voice in forked children that are killed on the way; for a test.
+"""Reads a book with a scripted voice in forked children, some of which are killed.
 
     python -m tests.support.killed_reader BOOK FOLDER
 
-Prints what every child found and made, as JSON.
-The process has one thread when it forks, so a child is what a fresh process would be.
+Prints what each child found and made, as JSON. The process has one thread when it forks, so a child
+behaves like a new process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vivace.tts import TTS
 
 
 class Killer(ScriptedSpeech):
-    """Kills its process when it has spoken so many texts."""
+    """Kills its process after `kill_after` texts."""
 
     kill_after: int = 10**9
 
@@ -38,7 +38,7 @@ class Killer(ScriptedSpeech):
 
 
 def read(tts: TTS, book: Book, output: Path, kill_after: int | None) -> None:
-    """Killed after so many texts, or at 0 while it writes the first piece."""
+    """Read the book. `kill_after` kills after that many texts; 0 while writing the first piece."""
     backend = tts.engine.backend
     assert isinstance(backend, Killer)
     pieces = cut_book(book)
@@ -63,7 +63,7 @@ def tell(facts: dict[str, int]) -> None:
 
 
 def missing(work: WorkFolder, pieces: list[Piece]) -> int:
-    """Texts that are still to be spoken."""
+    """The number of texts that are not spoken yet."""
     return sum(len(piece.passages) for piece in pieces if not work.has(piece))
 
 

@@ -1,6 +1,7 @@
-"""Clients of every dialect that leave at a point of their conversation, by FIN or by reset.
+"""Clients of every protocol that disconnect at a chosen point, by FIN or by reset.
 
-A dialect takes a conversation to a point and returns how it is left; `DIALECTS` names them all.
+A protocol function takes an exchange to a point and returns the function that disconnects.
+`DIALECTS` lists them all.
 """
 
 from __future__ import annotations
@@ -31,38 +32,38 @@ Leave = Callable[[bool], None]  # by reset, or by FIN
 
 
 @dataclass(frozen=True)
-class Visit:
+class Exchange:
     dialect: str
     point: str
     is_reset: bool
 
     def go(self, server: Running) -> None:
-        """A server that has had enough first is no failure of the visit."""
+        """Run the exchange. A server that closes first is no failure."""
         with contextlib.suppress(ConnectionError, WebSocketException):
             DIALECTS[self.dialect](server, self.point)(self.is_reset)
 
 
-def every_visit() -> list[Visit]:
+def every_exchange() -> list[Exchange]:
     return [
-        Visit(dialect, point, is_reset)
+        Exchange(dialect, point, is_reset)
         for point in POINTS
         for dialect in DIALECTS
         for is_reset in (False, True)
     ]
 
 
-def visit_all(server: Running, visits: Sequence[Visit], at_once: int = 8) -> None:
-    """So many at a time, each in a thread of its own."""
+def run_exchanges(server: Running, exchanges: Sequence[Exchange], at_once: int = 8) -> None:
+    """Run the exchanges in `at_once` threads."""
     with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(lambda visit: visit.go(server), visits))
+        list(pool.map(lambda exchange: exchange.go(server), exchanges))
 
 
 def leave(connection: socket.socket, is_reset: bool) -> None:
-    """By reset, or by FIN."""
+    """Close the connection by reset or by FIN."""
     with contextlib.suppress(OSError):
         if is_reset:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-        # A thread that reads has to let go of the connection before it is closed.
+        # A reading thread must release the connection before it is closed.
         connection.shutdown(socket.SHUT_RD if is_reset else socket.SHUT_RDWR)
     connection.close()
 
@@ -81,7 +82,7 @@ def enter_http(server: Running, point: str, fields: Words) -> Leave:
     try:
         connection.sendall(told.get(point, head + content))
         if point == "waited":
-            time.sleep(0.02)  # wherever it is by then
+            time.sleep(0.02)  # an arbitrary point
         elif point in ("first", "midway", "ended"):
             read_bytes(connection, {"first": 1, "midway": MIDWAY}.get(point))
     except BaseException:
@@ -91,7 +92,7 @@ def enter_http(server: Running, point: str, fields: Words) -> Leave:
 
 
 def read_bytes(connection: socket.socket, most: int | None) -> None:
-    """So many bytes, or all."""
+    """Read `num_bytes` bytes, or to the end."""
     num_bytes = 0
     while (most is None or num_bytes < most) and (part := connection.recv(65_536)):
         num_bytes += len(part)
@@ -103,7 +104,7 @@ def read_bytes(connection: socket.socket, most: int | None) -> None:
 
 @dataclass(frozen=True)
 class Talk:
-    """What a client of a socket says, and what tells it that the speech is over."""
+    """The messages of a socket client, and the text that marks the end of speech."""
 
     path: str
     config: Words
@@ -120,7 +121,7 @@ TALKS = {
         ({"type": "input.done"},),
         '"session.done"',
     ),
-    "omni-ahead": Talk(  # several utterances, and a change of mind
+    "omni-ahead": Talk(  # several utterances and a cancellation
         "/v1/audio/speech/stream",
         {"type": "session.config", "response_format": "mp3"},
         {"type": "input.text", "text": "One. Two. Three. "},
@@ -181,7 +182,7 @@ def enter_socket(server: Running, point: str, talk: Talk) -> Leave:
 
 
 def leave_socket(opened: ClientConnection, is_reset: bool) -> None:
-    """Without a close frame."""
+    """Disconnect without a close frame."""
     leave(opened.socket, is_reset)
     opened.close()
 
@@ -202,7 +203,7 @@ def read_messages(opened: ClientConnection, point: str, last: str) -> None:
 
 
 def enter_wyoming(server: Running, point: str) -> Leave:
-    """Events without data behind their line; text as it comes."""
+    """Wyoming events without payload, with streamed text."""
     told = [
         {"type": "synthesize-start", "data": {}},
         {"type": "synthesize-chunk", "data": {"text": "One. Two. Three. "}},

@@ -1,9 +1,9 @@
-"""A client in a process of its own: requests that come at a rate, or so many at a time.
+"""A load generator in a separate process: requests at a rate, or with a fixed concurrency.
 
     python -m tests.support.load_client PORT BODY SECONDS (--rate PER_S | --at-once N)
 
-It prints a list of outcomes. Times count from when a request was due, not from when it was sent:
-a server that is slow to take a connection is not flattered.
+Prints a list of outcomes. Times count from the planned start of a request, so that a slow accept
+counts too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def ask(port: int, body: bytes, due: float) -> Outcome:
 
 
 async def at_a_rate(port: int, body: bytes, seconds: float, rate: float) -> list[Outcome]:
-    """Arrivals of chance, whatever becomes of those before."""
+    """Poisson arrivals, independent of earlier requests."""
     chance, due, began = random.Random(7), 0.0, time.perf_counter() + 0.2
     asked = []
     while (due := due + chance.expovariate(rate)) < seconds:
@@ -53,7 +53,7 @@ async def at_a_rate(port: int, body: bytes, seconds: float, rate: float) -> list
 
 
 async def so_many(port: int, body: bytes, seconds: float, at_once: int) -> list[Outcome]:
-    """The next one comes when one is through."""
+    """Keep `at_once` requests in flight."""
     end, outcomes = time.perf_counter() + seconds, []
 
     async def go_on() -> None:

@@ -1,4 +1,4 @@
-"""Calls of the official package and what came out, read from tests/golden."""
+"""Calls of the official package and their results, read from tests/golden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chromium on the page: what it plays is counted in the audio graph, complaints are kept."""
+"""Drives the web page in Chromium, counts the samples it plays and records its errors."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ TAP = """(() => {
 
 @dataclass
 class Driver:
-    """A page in a tab of its own."""
+    """The page in a browser tab."""
 
     tab: Any
     faults: list[str] = field(default_factory=list)
-    aborted: list[str] = field(default_factory=list)  # requests that did not come to their end
+    aborted: list[str] = field(default_factory=list)  # requests that did not finish
 
     def open(self, url: str, is_ready: bool = True) -> None:
         self.tab.goto(url)
@@ -76,17 +76,17 @@ class Driver:
 
     @property
     def num_loud(self) -> int:
-        """Samples that were heard so far."""
+        """Number of non-silent samples played so far."""
         return int(self.tab.evaluate("ear.loud"))
 
     @property
     def pitch_hz(self) -> float:
-        """Of what was heard, by its changes of sign."""
+        """Pitch of the played audio, by zero crossings."""
         return float(self.tab.evaluate("ear.turns / 2 / ear.seconds"))
 
     @property
     def is_silent(self) -> bool:
-        """Nothing was heard for a quarter of a second."""
+        """Whether nothing was played for a quarter of a second."""
         return bool(self.tab.evaluate("ear.quietFor > 6000"))
 
     def say(self, text: str) -> None:
@@ -97,21 +97,21 @@ class Driver:
         return self.tab.get_by_role("button", name=name, exact=True)
 
     def wait(self, is_so: Callable[[], object], what: str = "") -> None:
-        """Until `is_so`. The page's policy forbids Playwright's own way, which evaluates text."""
+        """Wait for a condition. The page's CSP forbids Playwright's `wait_for_function`."""
         limit = time.monotonic() + LIMIT_S
         while not is_so():
             assert time.monotonic() < limit, f"{what}; {self.status=} {self.error=} {self.faults=}"
             self.tab.wait_for_timeout(30)
 
     def check(self) -> None:
-        """No error in the console, nothing that the policy had to stop."""
+        """Expect no console error and no CSP violation."""
         assert self.faults == []
         assert self.tab.evaluate("violations") == []
 
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Chromium of the system, or Playwright's own; without either the test is skipped."""
+    """The system's Chromium or Playwright's own. Skips the test if neither is installed."""
     playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright")
     with playwright.sync_playwright() as driven:
         try:
@@ -155,7 +155,7 @@ def make_wav(seconds: float, amplitude: float) -> bytes:
 
 @contextmanager
 def proxy(port: int, prefix: str) -> Iterator[str]:
-    """A proxy that serves `port` under `prefix` only, sockets too; one request a connection."""
+    """A proxy that serves `port` under `prefix`, with WebSockets; one request per connection."""
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=_accept, args=(listener, port, prefix), daemon=True).start()
     try:

@@ -1,9 +1,9 @@
-"""Somebody else, in a process of their own: a speech and a question for health, in turns.
+"""A well-behaved client in a separate process that alternates speech and health requests.
 
     python -m tests.support.probe_client PORT
 
-It says `here`, goes on until its stdin has a line, and then prints a row for each round: when it
-began (of the monotonic clock), and how many milliseconds the first byte and health took.
+Prints `here` when it is ready and runs until its stdin has a line. Then it prints a row per round:
+the start (monotonic clock) and the milliseconds of the first audio byte and of the health request.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tests.support import warm
 
 
 def find_children(parent: int | str = "self") -> set[int]:
-    """Processes that it started and has not waited for; none where /proc does not tell."""
+    """Children of a process that it has not waited for; empty without /proc."""
     children: set[int] = set()
     for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has just ended
@@ -21,7 +21,7 @@ def find_children(parent: int | str = "self") -> set[int]:
 
 
 def kill_children(kept: Container[int]) -> None:
-    """With their process groups, where they lead one."""
+    """Kill all children except `kept`, with their process groups if they lead one."""
     for pid in find_children().union(*map(find_children, warm.pids())):
         if pid in kept:
             continue
@@ -31,6 +31,6 @@ def kill_children(kept: Container[int]) -> None:
 
 
 def restore_interrupts() -> None:
-    """A shell starts background jobs with SIGINT ignored, and children inherit that."""
+    """Stop ignoring SIGINT: shells start background jobs with SIGINT ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""PyAudio for tests: RealtimeTTS imports it, and plays into a loudspeaker that only listens."""
+"""A PyAudio stub for RealtimeTTS that accepts audio without playing it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 class PyAudio:
-    """A loudspeaker that takes whatever comes, as fast as it comes."""
+    """An output device that accepts all samples at once."""
 
     heard = bytearray()
 

@@ -1,4 +1,4 @@
-"""Bytes on the wire, as no well-behaved client would send them."""
+"""Sends raw bytes to a server, for requests that no regular client would send."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import contextlib
 import socket
 import time
 
-LIMIT_S = 60.0  # generous: what has to be quick is compared with a control
+LIMIT_S = 60.0  # generous: tests of speed compare with a control
 
 
 def talk(port: int, request: bytes, limit_s: float = LIMIT_S) -> bytes:
-    """Send bytes as they are, and read until the server closes."""
+    """Send the bytes and read until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", port), limit_s) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(request)

@@ -1,7 +1,7 @@
-"""The released vocabulary without a download, and a second tokenizer to compare ours with.
+"""The released vocabulary without a download, and a reference tokenizer.
 
 The `dashscope` wheel carries Qwen's byte-pair ranks. The vocab.json and merges.txt that are derived
-from them here are byte for byte the released ones: a test holds their SHA-256.
+from them here are byte for byte the released ones: a test checks their SHA-256.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tiktoken
 
 Ranks = dict[bytes, int]
 
-# Both patterns stand here a second time on purpose: as transformers 4.57.3 spells them.
+# Copies of the two patterns, on purpose: as transformers 4.57.3 has them.
 QWEN2_REGEX = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""  # noqa: E501
 MISTRAL_REGEX = r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"""  # noqa: E501
 
@@ -61,7 +61,7 @@ def write_tokenizer(folder: Path, ranks: Ranks) -> None:
 
 
 def last_merge(token: bytes, ranks: Ranks) -> tuple[bytes, bytes]:
-    """The pair that makes the token: its bytes, merged with all that ranks below it."""
+    """The last merge of a token: its bytes merged with all lower-ranked pairs."""
     limit = ranks[token]
     parts = [token[i : i + 1] for i in range(len(token))]
     while len(parts) > 2:
@@ -75,7 +75,7 @@ def last_merge(token: bytes, ranks: Ranks) -> tuple[bytes, bytes]:
 
 
 def symbols(token: bytes) -> str:
-    """GPT-2's letters for bytes: printable ones stand for themselves, the rest from U+0100 on."""
+    """GPT-2's byte symbols: printable bytes map to themselves, the others to U+0100 onwards."""
     return token.decode("latin-1").translate(_SYMBOLS)
 
 

@@ -1,4 +1,4 @@
-"""What a server holds: tasks, threads, open files, streams, places in the engine, slots."""
+"""Counts the resources of a server: tasks, threads, open files, streams, queue places and slots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.scripted_tts import ScriptedSpeech
 from tests.support.serving import Running
 
 LIMIT_S = 60.0  # generous: on a busy machine
-POOL_THREADS = 8  # that a thread pool may have grown by
+POOL_THREADS = 8  # a thread pool may grow by this many
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Census:
         )
 
     def surplus(self, before: Census) -> dict[str, int]:
-        """What there is more of than before; a thread pool may have grown."""
+        """Resources beyond those of `before`. A grown thread pool does not count."""
         then = {**asdict(before), "threads": before.threads + POOL_THREADS}
         return {
             name: count - then[name] for name, count in asdict(self).items() if count > then[name]
@@ -54,7 +54,7 @@ async def _count_tasks() -> int:
 def find_leaks(
     server: Running, backend: ScriptedSpeech, before: Census, patience_s: float = LIMIT_S
 ) -> dict[str, int]:
-    """What is still there that was not there before, when it has had time to go."""
+    """Resources that are still held although the server had time to release them."""
     deadline = time.monotonic() + patience_s
     while leaks := Census.of(server, backend).surplus(before):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""A backend without a model: a prompt's script says how many frames it makes."""
+"""A backend without a model. The script in a prompt sets the number of frames."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def script(num_frames: int, *, fails_at: int | None = None) -> Prompt:
-    """A prompt that says in its text ids how long it is and where its numbers break."""
+    """A prompt whose text ids encode its length and the frame with non-finite samples."""
     return Prompt(
         text_ids=(num_frames, -1 if fails_at is None else fails_at),
         codes=np.zeros((1, 2), dtype=np.int64),
@@ -108,7 +108,7 @@ class ScriptedBackend(Immediate):
 
 @dataclass
 class BusyBackend(ScriptedBackend):
-    """Frames and samples come when they are waited for; `events` says what happened when."""
+    """Makes frames and samples when they are awaited. `events` records the order."""
 
     events: list[str] = field(default_factory=list)
 
@@ -131,7 +131,7 @@ class BusyBackend(ScriptedBackend):
 
 @dataclass
 class SpeakingBackend(ScriptedBackend):
-    """Speaks any prompt of the embedded voice: `num_frames` frames that name the seed."""
+    """Speaks any prompt of the embedded voice with `num_frames` frames that encode the seed."""
 
     num_frames: int = 12
     num_extended: int = 0
@@ -164,7 +164,7 @@ def open_pieces(
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
-    """For what another thread does; a hang ends with the test's own timeout."""
+    """Wait for a change made by another thread."""
     while not is_so():
         time.sleep(0.001)
 

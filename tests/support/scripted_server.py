@@ -1,10 +1,10 @@
-"""`vivace serve` over the scripted backend, in processes of its own.
+"""Runs `vivace serve` with the scripted backend in forked processes.
 
     python -m tests.support.scripted_server FLAGS...
 
-For every line of stdin a server is forked (importing torch takes longer than all the rest); its own
-words go to stderr. stdout tells `pid N` when it begins and `exit CODE` when it is over; the flag
-`--abort` comes before the server's and makes one that does not drain.
+Forks a server for each line of stdin, because importing torch takes most of a server's start. The
+server's messages go to stderr. stdout gets `pid N` at its start and `exit CODE` at its end. The
+flag `--abort`, before the server's flags, makes a server that does not drain.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENDLESS = 7  # a seed
 
 
 def serve(flags: list[str]) -> int:
-    if spare := os.environ.get("SCRIPTED_FILES"):  # it may open so many more
+    if spare := os.environ.get("SCRIPTED_FILES"):  # number of further files that it may open
         most = len(os.listdir("/proc/self/fd")) + int(spare)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     num_slots = int(os.environ.get("SCRIPTED_SLOTS", "8"))

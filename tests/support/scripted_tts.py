@@ -1,4 +1,4 @@
-"""The real TTS and engine over a backend without a model: the seed says how a speech goes."""
+"""The real TTS and engine over a backend without a model. The seed selects the plan of a speech."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NUM_CODEBOOKS = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """How a speech goes: so many frames, then the end; or a fault."""
+    """The length of a speech, or its fault."""
 
     num_frames: int = 25
-    fails_at: int | None = None  # frames after which its numbers are not finite
+    fails_at: int | None = None  # after this many frames the samples are not finite
     never_ends: bool = False
-    is_refused: bool = False  # it cannot be read at all
+    is_refused: bool = False  # the prompt is rejected
 
 
 @dataclass
@@ -62,18 +62,18 @@ class ScriptedSpeech(Immediate):
     shares_work: bool = True
     max_streams: int = 256
     max_queue: int = 64
-    live: LiveMode = "word"  # as a released checkpoint
-    step_s: float = 0.0  # a turn takes so long
-    frame_s: float = 0.0  # and so much more for each of its frames
+    live: LiveMode = "word"  # like a released checkpoint
+    step_s: float = 0.0  # duration of a turn
+    frame_s: float = 0.0  # additional duration per frame
     plans: dict[int, Plan] = field(default_factory=dict)  # by seed
     default: Plan = field(default_factory=Plan)
     lives: dict[Slot, Life] = field(default_factory=dict)
     num_admitted: int = 0
     num_steps: int = 0
     broken: Exception | None = None
-    is_open: Event = field(default_factory=Event)  # not set: turns wait
-    pause_at: int | None = None  # frames after which a speech waits for `is_over`
-    pause_s: float = 30.0  # but not for longer
+    is_open: Event = field(default_factory=Event)  # while not set, turns wait
+    pause_at: int | None = None  # after this many frames a speech waits for `is_over`
+    pause_s: float = 30.0  # longest wait for `is_over`
     is_over: Event = field(default_factory=Event)
 
     def __post_init__(self) -> None:
@@ -81,11 +81,11 @@ class ScriptedSpeech(Immediate):
 
     @property
     def num_made(self) -> int:
-        """Frames of the speech that is furthest on."""
+        """Frames of the longest speech so far."""
         return max((life.num_made for life in list(self.lives.values())), default=0)
 
     def load(self, spec: ModelSpec) -> TTS:
-        """For `serving.running`: the embedded voice's words, spoken by this backend."""
+        """A loader for `serving.running`: the embedded voice's text with this backend."""
         with (
             patch("vivace.tts.build_backend", lambda *_: self),
             patch.object(Checkpoint, "load_model", _load_model),
@@ -147,7 +147,7 @@ class ScriptedSpeech(Immediate):
 
 
 def load_once(load: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of `Checkpoint` that loads a folder once: no scripted speech changes the weights."""
+    """Wrap a method of `Checkpoint` so that it loads a folder once; the weights never change."""
     loaded: dict[tuple[object, ...], Any] = {}
 
     def look_up(checkpoint: Checkpoint, *settings: object) -> Any:
@@ -164,6 +164,6 @@ _load_codec = load_once(Checkpoint.load_codec)
 
 
 def tone(num_frames: int, start: int = 0) -> Samples:
-    """As many frames of 440 Hz, from frame `start` on."""
+    """`num_frames` frames of a 440 Hz tone, beginning at frame `start`."""
     time_s = (np.arange(num_frames * SAMPLES_PER_FRAME) + start * SAMPLES_PER_FRAME) / 24_000
     return (0.5 * np.sin(2 * np.pi * 440 * time_s)).astype(np.float32)

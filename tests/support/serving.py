@@ -1,4 +1,4 @@
-"""A real server in a thread: real sockets, the embedded voice or a tiny checkpoint."""
+"""Runs a real server with real sockets in a thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_LIMIT_S = 120.0  # on a busy machine
 
 @dataclass(frozen=True)
 class Running:
-    """A server that listens: `url` is http://127.0.0.1:PORT."""
+    """A listening server. `url` is http://127.0.0.1:PORT."""
 
     url: str
     context: ServeContext
@@ -34,7 +34,7 @@ class Running:
 def running(
     settings: ServeSettings | None = None, load: Callable[[ModelSpec], TTS] | None = None
 ) -> Iterator[Running]:
-    """Serve on a free port until the block is left; `load` replaces `TTS.load`."""
+    """Serve on a free port until the block ends. `load` replaces `TTS.load`."""
     settings = settings or ServeSettings(port=0)
     context = ServeContext.create(settings, load)
     server = Server(context)
@@ -67,7 +67,7 @@ def running(
         yield Running(found[0], context, server, loop)
     finally:
         if thread.is_alive():
-            with suppress(RuntimeError):  # it has ended by itself and closed its loop
+            with suppress(RuntimeError):  # the server has ended and closed its loop
                 loop.call_soon_threadsafe(server.stop)
             thread.join(START_LIMIT_S)
     if failed:

@@ -1,4 +1,4 @@
-"""Prompts and settings for slots of a tiny checkpoint, and a slot spoken alone."""
+"""Prompts and settings for slots of a tiny checkpoint, and speech of a single slot."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stored(table: SlotTable, cache: Tensor, row: int, length: int) -> Tensor:
 
 
 def assert_official_codes_in_a_batch(backend: Backend, part: Tiny, model: str) -> None:
-    """Greedy codes of a few official calls, side by side."""
+    """Compare greedy codes of a few official calls that run in one batch."""
     items = [item for item in official_items(model) if item.settings["max_new_tokens"] == 65]
     items = items[:: max(1, len(items) // 8)]
     slots = [backend.admit(item.prompt(part), item.sampling) for item in items]

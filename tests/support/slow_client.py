@@ -1,9 +1,9 @@
-"""Slow clients in a process of their own: headers and bodies that trickle, readers that stall.
+"""Slow clients in a separate process: they send headers or bodies slowly, or stop reading.
 
     python -m tests.support.slow_client PORT NUM_HEADERS NUM_BODIES NUM_READERS GIVE_UP_S
 
-It says `open` when all are there, and at the end how long each was kept: `null` if the server had
-not cut it after GIVE_UP_S. Of readers that take nothing only the server knows.
+Prints `open` when all are connected, and at the end how long each connection lasted: `null` if the
+server had not closed it after GIVE_UP_S. Stalled readers are observed at the server only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import time
 
 TRICKLE_S = 0.25
-ARRIVAL_S = 0.05  # between readers: 64 speeches that begin at once are a load of their own (G2)
+ARRIVAL_S = 0.05  # between readers: 64 simultaneous starts are another test's load (G2)
 HEAD = b"POST /v1/audio/speech HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 SPEECH = b'{"input": "Hello.", "seed": 7, "max_new_tokens": 1000000, "response_format": "pcm"}'
 
@@ -40,7 +40,7 @@ async def connect(port: int, size: int | None = None) -> socket.socket:
 async def until_cut(
     began: float, connection: socket.socket, give_up_s: float, wait_s: float
 ) -> float | None:
-    """A byte now and then, and whatever is answered read, until the server closes."""
+    """Send a byte every `TRICKLE_S` and read all responses until the server closes."""
     loop, left = asyncio.get_running_loop(), asyncio.Event()
 
     async def send() -> None:
@@ -81,13 +81,13 @@ async def main(
         await asyncio.get_running_loop().sock_sendall(connection, told)
         await asyncio.sleep(ARRIVAL_S)
     print("open", flush=True)  # noqa: T201
-    # Each in a rhythm of its own: all at once they would take a core from the server ever so often.
+    # Different phases: simultaneous sends would take a core from the server periodically.
     waits_s = [TRICKLE_S * n / (num_headers + num_bodies) for n in range(num_headers + num_bodies)]
     random.Random(7).shuffle(waits_s)
     slow = zip((*headers, *bodies), waits_s, strict=True)
     kept = await asyncio.gather(*(until_cut(*each, give_up_s, wait_s) for each, wait_s in slow))
     print(json.dumps({"headers": kept[:num_headers], "bodies": kept[num_headers:]}), flush=True)  # noqa: T201
-    sys.stdin.readline()  # readers stay until they are told
+    sys.stdin.readline()  # readers stay until stdin has a line
 
 
 if __name__ == "__main__":

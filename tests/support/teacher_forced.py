@@ -39,13 +39,13 @@ def predictor_logits(backend: CudaGraphBackend, hidden: Tensor, codes: Tensor) -
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
-    """Relative to the expected ones' size."""
+    """Distance relative to the size of the expected values."""
     expected = expected.to(found.device).float()
     return float((found.float() - expected).norm() / expected.norm())
 
 
 def share_within(found: Tensor, expected: Tensor, ulps: int) -> float:
-    """Neighbouring bfloat16 values are neighbouring integers once the sign is unfolded."""
+    """Share of bfloat16 values within some units in the last place of the expected ones."""
 
     def ordinal(x: Tensor) -> Tensor:
         bits = x.contiguous().view(torch.int16).int()

@@ -16,7 +16,7 @@ from vivace.speech import SamplingParams
 def read_pieces(
     engine: Engine, prompt: Prompt, sampling: SamplingParams, sizes: Iterator[int]
 ) -> Iterator[Piece]:
-    """Pieces of at most these numbers of frames; dropping the iterator cancels the utterance."""
+    """Pieces of at most these sizes in frames. Deleting the iterator cancels the utterance."""
     bell: SimpleQueue[None] = SimpleQueue()
     utterance = Utterance(
         prompt=prompt,

@@ -1,4 +1,4 @@
-"""A scripted voice, in this process or behind a real server; and what is left of its speech."""
+"""A scripted voice in this process or behind a real server, and its remaining resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAYS = ("in process", "over a socket")
 
 @dataclass
 class VoiceAtHand:
-    """`voice` is what an integration is given; `backend` says how its speech goes."""
+    """`voice` is given to an integration, `backend` controls its speech."""
 
     voice: TTS | str
     backend: ScriptedSpeech
@@ -27,7 +27,7 @@ class VoiceAtHand:
 
     @property
     def is_free(self) -> bool:
-        """No slot is taken and nothing waits for one."""
+        """Whether no slot is used and no request waits."""
         if isinstance(self.voice, TTS):
             load = self.voice.engine.capacity()
             return not self.backend.lives and load.num_running == load.num_waiting == 0
@@ -57,7 +57,7 @@ def voice_at_hand(way: str, folder: Path, **settings: object) -> Iterator[VoiceA
 
 @contextmanager
 def speaking(way: str, folder: Path) -> Iterator[TTS | str]:
-    """The real embedded voice, which knows when its words are heard."""
+    """The real embedded voice, which has word timings."""
     if way == "in process":
         with TTS.load("mini") as tts:
             yield tts

@@ -1,7 +1,7 @@
-"""Processes of Python that have torch already: one imports it, and forks as many as tests want.
+"""A fork server: Python processes that have already imported torch.
 
-The import takes two seconds of the processor, and dozens of tests need a process of their own.
-Whatever depends on how Python starts belongs in a process that is really started.
+The import takes two seconds of CPU time, and dozens of tests need a separate process. Tests that
+depend on the start of Python itself must start a new process.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ exec(compile(wanted["code"], "<string>", "exec"), {"__name__": "__main__"})
 
 
 class Process:
-    """What tests use of `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that tests use."""
 
     def __init__(self, pid: int, told: int, pipes: Sequence[int | None]) -> None:
         self.pid, self.returncode, self._told = pid, None, told
@@ -99,7 +99,7 @@ class Process:
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
             if not select.select([self._told], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired("a warm process", timeout or 0)
+                raise subprocess.TimeoutExpired("a forked process", timeout or 0)
             self.returncode = int(os.read(self._told, 16))
             os.close(self._told)
         return self.returncode
@@ -112,7 +112,7 @@ class Process:
         self.send_signal(SIGKILL)
 
     def communicate(self, input: bytes | None = None, timeout: float | None = None) -> Any:
-        """Whole outputs, of those that are pipes, once it has ended."""
+        """Wait for the end and return the outputs that are pipes."""
         outputs: dict[int, bytes] = {}
 
         def read(number: int, file: IO[bytes]) -> None:
@@ -133,7 +133,7 @@ class Process:
 
 
 class Server:
-    """The process that forks; it ends when its door is closed, as when this process ends."""
+    """The process that forks. It ends when its socket is closed, also when this process ends."""
 
     def __init__(self) -> None:
         self._door, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
@@ -155,7 +155,7 @@ class Server:
         start_new_session: bool = False,
         **streams: int,
     ) -> Process:
-        """`streams` are descriptors or PIPE, named as those of `subprocess.Popen`."""
+        """`streams` are descriptors or PIPE, with the names of `subprocess.Popen`."""
         ours: list[int | None] = []
         theirs, own = [], []  # `own` are closed here, once they are passed on
         for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -170,7 +170,7 @@ class Server:
         for descriptor in (*own, tell):
             os.close(descriptor)
         pid = int.from_bytes(self._door.recv(8), "little")
-        assert pid, "the server of warm processes has died"
+        assert pid, "the fork server has crashed"
         return Process(pid, told, ours)
 
     def close(self) -> None:
@@ -182,18 +182,18 @@ _servers: list[Server] = []
 
 
 def server() -> Server:
-    """The one of this process, started when it is first asked for."""
+    """The fork server of this process, started on first use."""
     if not _servers:
         _servers.append(Server())
     return _servers[0]
 
 
 def end() -> None:
-    """The server's own end, after the last test."""
+    """Stop the fork server after the last test."""
     while _servers:
         _servers.pop().close()
 
 
 def pids() -> set[int]:
-    """Of the server, if there is one."""
+    """The process id of the fork server, if it runs."""
     return {server.process.pid for server in _servers}

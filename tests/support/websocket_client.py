@@ -1,4 +1,4 @@
-"""A WebSocket client for tests: JSON out, JSON and bytes in, never without a time limit."""
+"""A WebSocket client for tests: sends JSON, receives JSON and bytes, always with a time limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.support.serving import Running
 
-LIMIT_S = 30.0  # on a busy machine
+LIMIT_S = 60.0  # generous, for a busy machine
 OMNI = "/v1/audio/speech/stream"
 Message = dict[str, Any] | bytes
 
@@ -26,7 +26,7 @@ class Talk:
         self.send_raw(json.dumps({**({} if type is None else {"type": type}), **fields}))
 
     def send_raw(self, message: str | bytes) -> None:
-        """Send it, or leave a connection that the server has closed for `read` to report."""
+        """Send a message. `read` reports a connection that the server has closed."""
         with suppress(ConnectionClosed):
             self.socket.send(message)
 
@@ -35,21 +35,21 @@ class Talk:
         return got if isinstance(got, bytes) else json.loads(got)
 
     def until(self, type: str) -> list[Message]:
-        """All messages up to one of that type, that one included."""
+        """All messages up to and including the first one of that type."""
         messages = [self.read()]
         while not (isinstance(messages[-1], dict) and messages[-1].get("type") == type):
             messages.append(self.read())
         return messages
 
     def speak(self, *pieces: str, **context: str) -> list[Message]:
-        """One utterance over vLLM-Omni's messages."""
+        """Speak one utterance with vLLM-Omni's messages."""
         for piece in pieces:
             self.send("input.text", text=piece, **context)
         self.send("input.done", **context)
         return self.until("session.done")
 
     def until_closed(self) -> tuple[list[Message], int]:
-        """Whatever still comes, and the code that the server closed with."""
+        """The remaining messages, and the server's close code."""
         messages = []
         try:
             while True:
@@ -71,7 +71,7 @@ def audio(messages: list[Message]) -> bytes:
 
 
 def types(messages: list[Message]) -> list[str]:
-    """The types of messages, with runs of audio as one `bytes`."""
+    """The types of messages. A run of audio is one `bytes`."""
     found: list[str] = []
     for message in messages:
         kind = "bytes" if isinstance(message, bytes) else message["type"]
@@ -81,7 +81,7 @@ def types(messages: list[Message]) -> list[str]:
 
 
 def wait_until(is_true: Callable[[], bool], limit_s: float = LIMIT_S) -> float:
-    """Seconds until it was true."""
+    """Wait for a condition and return the seconds that it took."""
     began = time.monotonic()
     while not is_true():
         assert time.monotonic() - began < limit_s, "it did not come true"

@@ -1,4 +1,4 @@
-"""A Wyoming client for tests: the package's own reader and writer over a socket with a limit."""
+"""A Wyoming client for tests, based on the `wyoming` package, with a time limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WyomingTalk:
         self._writer = connection.makefile("wb")
 
     def send(self, type: str, **data: Any) -> None:
-        """Send it; a connection that the server has closed is for `read` to report."""
+        """Send an event. `read` reports a connection that the server has closed."""
         with contextlib.suppress(OSError):
             write_event(Event(type, data), self._writer)
 
@@ -32,14 +32,14 @@ class WyomingTalk:
             self.socket.sendall(content)
 
     def read(self) -> Event | None:
-        """None once the server has closed."""
+        """The next event, or None after the server has closed the connection."""
         try:
             return read_event(self._reader)
         except ConnectionResetError:
             return None
 
     def until(self, type: str) -> list[Event]:
-        """All events up to one of that type, that one included."""
+        """All events up to and including the first one of that type."""
         events: list[Event] = []
         while not events or events[-1].type != type:
             event = self.read()
@@ -51,7 +51,7 @@ class WyomingTalk:
         return list(iter(self.read, None))
 
     def write_stream(self, *pieces: str, whole: bool = True, **data: Any) -> None:
-        """As Home Assistant does: start, chunks, the whole text again, stop."""
+        """Send a streamed text like Home Assistant: start, chunks, the whole text again, stop."""
         self.send("synthesize-start", **data)
         for piece in pieces:
             self.send("synthesize-chunk", text=piece)
@@ -85,7 +85,7 @@ def wyoming_port(server: Running) -> int:
 
 
 def types(events: list[Event]) -> list[str]:
-    """The types of events, with runs of audio as one."""
+    """The types of events. A run of audio chunks is one entry."""
     found: list[str] = []
     for event in events:
         if event.type != "audio-chunk" or found[-1:] != ["audio-chunk"]:
@@ -98,7 +98,7 @@ def audio(events: list[Event]) -> bytes:
 
 
 def hear(server: Running, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts that reach the engine, each as far as it has come."""
+    """Record the texts that reach the engine."""
     tts = server.context.models.loaded()[0].tts
     spoken: list[str] = []
     original = tts.astream

@@ -1,4 +1,4 @@
-"""The package as a whole: light to import, exact in its names, built in floors."""
+"""The package as a whole: import time, public names, and the layers of its modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import vivace
 SOURCE = Path(vivace.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-# A file imports from floors below its own and from its own room; never above, never beside.
+# A file imports from lower layers and from its own package only.
 FLOORS = {
     "errors": 0, "speech": 0, "live_text": 0, "disk": 0, "checkpoint_files": 0, "_version": 0,
     "model": 1, "audio": 1, "text": 1, "sampling": 1, "device": 1, "hub": 1,
@@ -34,12 +34,12 @@ NEIGHBOURS = {
     ("live_text", "errors"),
     ("checkpoint_files", "errors"),
 }  # on the ground floor
-NARROW = {  # rooms that see less than what lies below them
+NARROW = {  # packages that may import less than all lower layers
     "serve": {"tts", "speech", "live_text", "errors", "audio", "voices", "disk", "_version"},
     "integrations": {"tts", "speech", "live_text", "errors", "audio", "_version"},
     "books": {"tts", "speech", "errors", "audio", "text", "disk", "_version"},
 }
-HOMES = {  # the only rooms that know a package
+HOMES = {  # third-party packages and the only packages that may import them
     "huggingface_hub": {"hub"},
     "safetensors": {"checkpoint", "voices"},
     "tokenizers": {"text"},
@@ -73,14 +73,14 @@ PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "mar
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Every module that is imported anywhere, in functions and under TYPE_CHECKING too."""
+    """Every imported module, including imports in functions and under TYPE_CHECKING."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative imports hide the floor"
             module = node.module or ""
-            # `from vivace import model` names a room; `from vivace.model import ops` a module
+            # `from vivace import model` names a package, `from vivace.model import ops` a module
             is_root = module == "vivace"
             yield from (f"vivace.{alias.name}" for alias in node.names) if is_root else [module]
 
@@ -90,7 +90,7 @@ def room(module: str) -> str:
 
 
 def find_breaches(name: str, source: str) -> list[str]:
-    """What the module `name` imports against the rules of the house."""
+    """The forbidden imports of the module `name`."""
     breaches = []
     for imported in imports(ast.parse(source)):
         package = imported.split(".")[0]
@@ -119,7 +119,7 @@ def may_know(importer: str, package: str) -> bool:
 
 
 def find_dangers(source: str) -> list[str]:
-    """Whatever could run code out of a file: pickles, torch.load, eval, exec."""
+    """Calls that could execute code from a file: pickle, torch.load, eval, exec."""
     tree = ast.parse(source)
     dangers = [name for name in imports(tree) if name.split(".")[0] in PICKLES]
     for node in ast.walk(tree):
@@ -140,15 +140,15 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-# --- The floors -------------------------------------------------------------------------------
+# --- Layers -----------------------------------------------------------------------------------
 
 
-def test_the_walk_finds_the_sources() -> None:
+def test_source_walk_finds_modules() -> None:
     names = {module_name(path) for path in MODULES}
     assert {"vivace", "vivace.tts", "vivace.model.ops", "vivace.backends"} <= names
 
 
-def test_every_module_has_a_floor() -> None:
+def test_every_module_has_a_layer() -> None:
     rooms = {room(module_name(path)) for path in MODULES} - {""}
     assert rooms <= FLOORS.keys()
 
@@ -159,7 +159,7 @@ def test_every_module_has_a_floor() -> None:
     [path for path in MODULES if path.parent != SOURCE or path.stem != "__init__"],
     ids=module_name,
 )
-def test_a_module_imports_only_from_lower_floors_and_its_own_package(path: Path) -> None:
+def test_module_imports_only_lower_layers_and_own_package(path: Path) -> None:
     assert find_breaches(module_name(path), path.read_text()) == []
 
 
@@ -189,7 +189,7 @@ def test_a_module_imports_only_from_lower_floors_and_its_own_package(path: Path)
         ("vivace.engine.engine", "import triton"),
     ],
 )
-def test_a_breach_of_the_floors_is_caught(name: str, source: str) -> None:
+def test_forbidden_import_is_detected(name: str, source: str) -> None:
     assert len(find_breaches(name, source)) == 1
 
 
@@ -203,26 +203,26 @@ def test_a_breach_of_the_floors_is_caught(name: str, source: str) -> None:
         ("vivace.serve.app", "import fastapi\nfrom vivace.audio.files import read_audio"),
     ],
 )
-def test_what_the_floors_allow_is_allowed(name: str, source: str) -> None:
+def test_allowed_import_is_accepted(name: str, source: str) -> None:
     assert find_breaches(name, source) == []
 
 
-def test_relative_imports_are_not_followed_but_refused() -> None:
+def test_relative_import_is_rejected() -> None:
     with pytest.raises(AssertionError, match="relative"):
         find_breaches("vivace.prompt", "from .tts import TTS")
 
 
-# --- What no module may use -------------------------------------------------------------------
+# --- Banned packages and calls ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_no_module_uses_a_banned_package(path: Path) -> None:
+def test_no_module_imports_banned_package(path: Path) -> None:
     used = {name.split(".")[0] for name in imports(ast.parse(path.read_text()))}
     assert used & BANNED_PACKAGES == set()
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_no_module_runs_code_out_of_a_file(path: Path) -> None:
+def test_no_module_executes_code_from_files(path: Path) -> None:
     assert find_dangers(path.read_text()) == []
 
 
@@ -240,11 +240,11 @@ def test_no_module_runs_code_out_of_a_file(path: Path) -> None:
         "np.load(path, allow_pickle=True)",
     ],
 )
-def test_a_dangerous_call_is_caught(source: str) -> None:
+def test_dangerous_call_is_detected(source: str) -> None:
     assert len(find_dangers(source)) == 1
 
 
-def test_evaluation_mode_is_no_danger() -> None:
+def test_eval_method_of_module_is_accepted() -> None:
     assert find_dangers("model.requires_grad_(False).eval()\nre.compile('x')") == []
 
 
@@ -260,30 +260,30 @@ print(time.process_time() - began, *sorted({HEAVY} & sys.modules.keys()))
 
 
 def weigh(code: str) -> tuple[float, list[str]]:
-    """Seconds of the processor and the heavy modules of a fresh Python that runs `code`."""
+    """CPU seconds and heavy modules of a new Python process that runs `code`."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     seconds, *heavy = done.stdout.split()
     return float(seconds), heavy
 
 
-def test_importing_the_package_is_quick_and_imports_nothing_heavy() -> None:
+def test_package_import_is_quick_and_light() -> None:
     runs = [weigh(WEIGH) for _ in range(3)]
     assert [heavy for _, heavy in runs] == [[], [], []]
     assert min(seconds for seconds, _ in runs) < 0.2
 
 
-def test_the_weighing_would_notice_a_heavy_import() -> None:
+def test_heavy_import_is_detected() -> None:
     seconds, heavy = weigh(WEIGH.replace("import vivace\n", "import vivace\nvivace.TTS\n"))
     assert {"torch", "numpy"} <= set(heavy)
     assert seconds > 0.2
 
 
-def test_errors_and_requests_need_nothing_heavy() -> None:
+def test_errors_and_requests_import_no_heavy_package() -> None:
     light = "import vivace, vivace.errors, vivace.speech\nvivace.SamplingParams()\n"
     assert weigh(WEIGH.replace("import vivace\n", light))[1] == []
 
 
-def test_audio_libraries_are_imported_only_where_files_are_read_or_written() -> None:
+def test_audio_libraries_are_imported_on_demand() -> None:
     heavy = weigh(WEIGH.replace("import vivace\n", "import vivace\nvivace.TTS\n"))[1]
     assert set(heavy) & {"soundfile", "soxr"} == set()
 
@@ -302,28 +302,28 @@ PUBLIC = [
 ]
 
 
-def test_the_public_names_are_exactly_these() -> None:
+def test_public_names_are_complete() -> None:
     assert vivace.__all__ == PUBLIC
     assert dir(vivace) == sorted(PUBLIC)
 
 
 @pytest.mark.parametrize("name", PUBLIC[:-1])
-def test_a_public_name_is_the_thing_itself(name: str) -> None:
+def test_public_name_is_defined_object(name: str) -> None:
     thing = getattr(vivace, name)
     assert thing.__name__ == name
     assert getattr(import_module(thing.__module__), name) is thing
 
 
-def test_a_name_that_is_not_public_is_no_attribute() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'vivace' has no attribute 'Speaker'"):
         _ = vivace.Speaker
 
 
-def test_the_version_is_a_version() -> None:
+def test_version_has_three_parts() -> None:
     parts = vivace.__version__.split(".")
     assert len(parts) == 3
     assert all(part.isdigit() for part in parts[:2])
 
 
-def test_the_package_says_that_it_is_typed() -> None:
+def test_package_has_py_typed() -> None:
     assert (SOURCE / "py.typed").is_file()

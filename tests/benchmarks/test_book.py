@@ -1,4 +1,4 @@
-"""The benchmark of a whole book: chapters, kills, and a small book read by the real voice."""
+"""benchmarks/book.py: chapters, kills, and a small book with the embedded voice."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def sentences(count: int) -> list[str]:
     return [f"This is sentence number {number}." for number in range(count)]
 
 
-def test_sentences_become_chapters_of_paragraphs(script: ModuleType, tmp_path: Path) -> None:
+def test_text_has_chapters_and_paragraphs(script: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text(script.write_text(sentences(460)))
     book = open_book(tmp_path / "book.txt")
     assert [chapter.title for chapter in book.chapters] == ["Chapter 1", "Chapter 2", "Chapter 3"]
     assert [len(chapter.paragraphs) for chapter in book.chapters] == [46, 46, 3]
 
 
-def test_memory_is_that_of_a_process_as_long_as_it_runs(script: ModuleType) -> None:
+def test_memory_is_none_after_process_exit(script: ModuleType) -> None:
     memory = script.memory_mib(os.getpid())
     assert 10 < memory["rss_mib"] <= memory["most_rss_mib"]
     pid = os.posix_spawnp("true", ["true"], os.environ)
@@ -38,7 +38,7 @@ def test_memory_is_that_of_a_process_as_long_as_it_runs(script: ModuleType) -> N
     assert script.memory_mib(pid) is None
 
 
-def test_a_reading_is_killed_at_its_share_and_begun_again(
+def test_reading_is_killed_at_share_and_restarted(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sleep(_: object) -> subprocess.Popen[str]:
@@ -63,7 +63,7 @@ def test_a_reading_is_killed_at_its_share_and_begun_again(
 
 
 @pytest.mark.slow
-def test_a_book_of_the_real_voice_is_the_same_after_kills(
+def test_killed_book_equals_uninterrupted_book(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script, "MAX_DELAY_S", 0.5)

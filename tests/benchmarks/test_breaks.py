@@ -1,4 +1,4 @@
-"""The benchmark of line breaks: it finds a lost sentence, and uses every kind of break."""
+"""benchmarks/breaks.py detects a lost sentence and uses every kind of break."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 SENTENCES = ["The dog ran away.", "Nobody saw it go.", "We stayed.", "It rained."] * 20
 
 
-def test_sentence_that_was_not_heard_counts_as_lost(script: ModuleType) -> None:
+def test_sentence_missing_in_transcript_counts_as_lost(script: ModuleType) -> None:
     pair = script.plan_pair(0, SENTENCES)
     whole = pair.as_row() | script.judge(pair, "the dog ran away nobody saw it go")
     cut = pair.as_row() | script.judge(pair, "The dog ran away.")
@@ -27,7 +27,7 @@ def test_sentence_that_was_not_heard_counts_as_lost(script: ModuleType) -> None:
     assert cut["shares"] == [1.0, 0.0]
 
 
-def test_every_kind_of_break_is_used_known_and_live(script: ModuleType) -> None:
+def test_pairs_use_every_break_for_known_and_live_text(script: ModuleType) -> None:
     pairs = [script.plan_pair(number, SENTENCES) for number in range(2 * len(script.KINDS))]
     assert {(pair.kind, pair.is_live) for pair in pairs} == {
         (kind, is_live) for kind in script.KINDS for is_live in (False, True)

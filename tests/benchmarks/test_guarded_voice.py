@@ -1,4 +1,4 @@
-"""The embedded voice: damage is found, correct speech raises no alarm, losses are repaired."""
+"""The completeness check on the embedded voice: damage, false alarms and repairs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Speech:
 
 @pytest.fixture(scope="module")
 def voice(embedded: TTS) -> Iterator[object]:
-    """The engine's backend is watched, and given back as it was."""
+    """A guarded voice. The backend's `step` is restored afterwards."""
     step = embedded.engine.backend.step  # type: ignore[attr-defined]
     yield guarded.GuardedVoice(embedded)
     embedded.engine.backend.step = step  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The long text benchmark: it notices words that are missing, and goes on where it stopped."""
+"""benchmarks/long_text.py detects missing words and resumes after an interruption."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return load_script(ROOT / "benchmarks" / "long_text.py")
 
 
-def test_words_that_were_not_heard_are_marked(script: ModuleType) -> None:
+def test_missing_words_are_marked(script: ModuleType) -> None:
     verdict = script.compare("One two three four five.", "one two five")
     assert (verdict["errors"], verdict["words"], verdict["missing"]) == (2, 5, "00110")
     assert script.compare("It cost $5.", "it cost five dollars")["errors"] == 0
 
 
-def test_a_run_of_missing_words_is_counted_across_windows(script: ModuleType) -> None:
+def test_missing_words_are_counted_across_windows(script: ModuleType) -> None:
     verdicts = [script.compare("One two three.", "one"), script.compare("Four five.", "five")]
     window = {"stream": 0, "end": 48_000, "rate": 24_000, "rss_mib": 1.0, "wall_s": 1.0}
     windows = [{**window, "first": n - 1, "last": n, "finish_reason": None} for n in (1, 2)]
@@ -36,7 +36,7 @@ def test_a_run_of_missing_words_is_counted_across_windows(script: ModuleType) ->
     assert report["lost_windows"] == [0]
 
 
-def test_words_after_a_seam_inside_a_line_are_counted_where_they_were_heard(
+def test_words_after_seam_are_counted_in_their_window(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentences = ["One two. Three four.", "Five six.", "Seven."]
@@ -52,7 +52,7 @@ def test_words_after_a_seam_inside_a_line_are_counted_where_they_were_heard(
     assert [run["words"] for run in runs] == [6, 1]
 
 
-def test_a_text_that_was_interrupted_goes_on_at_its_next_sentence(
+def test_interrupted_text_resumes_at_next_sentence(
     script: ModuleType, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentences = [f"This is sentence number {n}, and it says little." for n in range(30)]
@@ -73,7 +73,7 @@ def test_a_text_that_was_interrupted_goes_on_at_its_next_sentence(
     assert path.stat().st_size == 2 * rows[-1]["end"]
 
 
-def test_windows_lie_around_seams_and_inside_long_utterances(script: ModuleType) -> None:
+def test_seam_windows_cover_seams_and_long_utterances(script: ModuleType) -> None:
     ends = [0, 600, 650, 1300]  # at a rate of 100: 6 s, half a second, 6.5 s
     windows = [{"start": start, "end": end, "rate": 100} for start, end in itertools.pairwise(ends)]
     at_seams, inside = script.seam_windows(windows)
@@ -82,7 +82,7 @@ def test_windows_lie_around_seams_and_inside_long_utterances(script: ModuleType)
     assert script.seam_windows(windows, seconds=20) == ([], [])
 
 
-def test_what_is_said_of_seams_is_added_to_the_report(
+def test_seam_figures_are_added_to_report(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Two voices on the same lines: the difference is of what both said, with an interval."""
+"""benchmarks/pairs.py compares two voices on the lines that both have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def folder(path: Path, heard: dict[str, str], mos: float = 4.0) -> Path:
-    """Judged by a judge that hears every text as it was written, but for `heard`."""
+    """A judged folder whose transcripts equal the texts, except for those in `heard`."""
     path.mkdir()
     rows = [{"line": n, "text": text} for n, text in enumerate(TEXTS)]
     verdicts = [
@@ -31,7 +31,7 @@ def folder(path: Path, heard: dict[str, str], mos: float = 4.0) -> Path:
     return path
 
 
-def test_a_voice_does_not_differ_from_itself(pairs: ModuleType, tmp_path: Path) -> None:
+def test_equal_voices_have_zero_difference(pairs: ModuleType, tmp_path: Path) -> None:
     one = folder(tmp_path / "one", {TEXTS[3]: "The ship failed."})
     found = pairs.compare(one, one, {})
     assert found["lines"] == len(TEXTS)
@@ -40,9 +40,7 @@ def test_a_voice_does_not_differ_from_itself(pairs: ModuleType, tmp_path: Path) 
     assert found["wer_percent"]["interval"] == [0, 0]
 
 
-def test_a_voice_that_is_worse_on_every_line_is_told_apart(
-    pairs: ModuleType, tmp_path: Path
-) -> None:
+def test_worse_voice_has_interval_above_zero(pairs: ModuleType, tmp_path: Path) -> None:
     old = folder(tmp_path / "old", {}, mos=4.2)
     new = folder(tmp_path / "new", dict.fromkeys(TEXTS, "Nothing of it."), mos=4.0)
     found = pairs.compare(old, new, {})
@@ -51,7 +49,7 @@ def test_a_voice_that_is_worse_on_every_line_is_told_apart(
     assert found["lost"] == [0, len(TEXTS)]
 
 
-def test_an_accepted_reading_is_no_error(pairs: ModuleType, tmp_path: Path) -> None:
+def test_accepted_reading_is_no_error(pairs: ModuleType, tmp_path: Path) -> None:
     new = folder(tmp_path / "new", {TEXTS[0]: "Gate see seventeen."})
     old = folder(tmp_path / "old", {})
     assert pairs.compare(old, new, {})["wer_percent"]["difference"] > 0
@@ -59,6 +57,6 @@ def test_an_accepted_reading_is_no_error(pairs: ModuleType, tmp_path: Path) -> N
     assert pairs.compare(old, new, readings)["wer_percent"]["difference"] == 0
 
 
-def test_every_text_with_readings_is_there_to_be_spoken(pairs: ModuleType) -> None:
+def test_readings_belong_to_benchmark_texts(pairs: ModuleType) -> None:
     texts = (ROOT / "benchmarks" / "texts" / "codes.txt").read_text(encoding="utf-8")
     assert texts.splitlines() == list(pairs.accepted_readings())

@@ -1,4 +1,4 @@
-"""The quality benchmark: it goes on where it stopped, and its figures mean what they say."""
+"""benchmarks/quality.py resumes where it stopped and computes correct figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def row(text: str, heard: str, **changes: object) -> dict[str, object]:
     return row | {"mos": 4.0, "span_s": 1.0, "reference_s": 1.0} | changes
 
 
-def test_speaking_goes_on_where_it_was_stopped(quality: ModuleType, tmp_path: Path) -> None:
+def test_speak_resumes_where_it_stopped(quality: ModuleType, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("Yes.\nNo.\n")
     options = {"texts": texts, "out": tmp_path / "out", "model": None, "voice": None}
@@ -44,7 +44,7 @@ def test_speaking_goes_on_where_it_was_stopped(quality: ModuleType, tmp_path: Pa
     assert num_samples == round(rows[1]["seconds"] * 24_000) > 0
 
 
-def test_the_figures_count_words_losses_and_runaways(quality: ModuleType) -> None:
+def test_figures_count_words_losses_and_runaways(quality: ModuleType) -> None:
     rows = [
         quality.count(row("one two three four", "one two three four")),
         quality.count(row("five six seven eight", "nine six nine nine", span_s=2.0)),
@@ -61,7 +61,7 @@ def test_the_figures_count_words_losses_and_runaways(quality: ModuleType) -> Non
     assert figures["times_real_time_while_speaking"] == 2.0
 
 
-def test_an_interval_holds_the_figure_and_shrinks_with_more_lines(quality: ModuleType) -> None:
+def test_interval_contains_figure_and_shrinks_with_lines(quality: ModuleType) -> None:
     lines = [
         quality.count(row("one two", "one two", mos=3.0)),
         quality.count(row("three four", "three five", mos=4.0)),
@@ -76,12 +76,12 @@ def test_an_interval_holds_the_figure_and_shrinks_with_more_lines(quality: Modul
     assert many["intervals_95_percent"]["distillmos_5th_percentile"] == [3.0, 3.0]
 
 
-def test_lines_that_nobody_rated_have_no_interval_of_it(quality: ModuleType) -> None:
+def test_unrated_lines_have_no_interval(quality: ModuleType) -> None:
     silent = quality.count(row("one two", "", mos=None))
     assert quality.summarise([silent])["intervals_95_percent"] == {"wer_percent": [100.0, 100.0]}
 
 
-def test_silence_around_speech_is_not_its_length(quality: ModuleType) -> None:
+def test_silence_around_speech_is_not_counted(quality: ModuleType) -> None:
     samples = np.zeros(24_000, dtype=np.float32)
     samples[6_000:18_000] = 0.5
     assert quality.span(samples) == 0.5

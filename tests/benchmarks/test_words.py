@@ -1,4 +1,4 @@
-"""The normaliser behind the word error rate: what sounds the same counts the same."""
+"""The normalizer of the word error rate: equal readings count as equal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ words = load_script(ROOT / "benchmarks" / "words.py")
         ("Everyone is here.", "Every one is here."),
     ],
 )
-def test_what_sounds_the_same_has_no_errors(text: str, heard: str) -> None:
+def test_equal_readings_have_no_errors(text: str, heard: str) -> None:
     assert words.count_errors(text, heard).errors == 0
 
 
@@ -50,7 +50,7 @@ def test_numbers_are_spelled_out(number: int, expected: str) -> None:
     assert words.cardinal(number) == expected
 
 
-def test_hard_lines_are_a_hundred_and_all_different() -> None:
+def test_hard_lines_are_100_unique_lines() -> None:
     lines = (ROOT / "benchmarks" / "texts" / "hard.txt").read_text(encoding="utf-8").splitlines()
     assert len(lines) == len(set(lines)) == 100
     assert max(len(line.split()) for line in lines) >= 60

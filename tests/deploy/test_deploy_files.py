@@ -1,4 +1,4 @@
-"""The files under deploy/ say what the server understands."""
+"""The files in deploy/ match the server's options and each other."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def serve_config(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", SERVE_FILES, ids=lambda path: path.name)
-def test_the_arguments_of_a_serve_file_are_understood(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serve_config_arguments_are_valid(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VIVACE_MAX_STREAMS", raising=False)
     (application,) = serve_config(path)["applications"]
     assert application["import_path"] == "vivace.serve.ray_app:app"
@@ -41,7 +39,7 @@ def test_the_arguments_of_a_serve_file_are_understood(
 
 
 @pytest.mark.parametrize("path", sorted((DEPLOY / "kuberay").glob("*.yaml")), ids=lambda p: p.name)
-def test_the_workers_of_a_manifest_have_room_for_its_replicas(path: Path) -> None:
+def test_manifest_workers_have_resources_for_replicas(path: Path) -> None:
     told = yaml.safe_load(path.read_text("utf-8"))
     (application,) = serve_config(path)["applications"]
     scale, _ = read_arguments(application["args"])
@@ -63,7 +61,7 @@ def is_server(service: dict[str, Any]) -> bool:
     return "--voices" in service.get("command", [])
 
 
-def test_compose_gives_the_voices_volume_to_the_servers_user_first() -> None:
+def test_compose_changes_owner_of_voices_before_server_starts() -> None:
     services = compose()["services"]
     dockerfile = (DEPLOY.parent / "docker" / "Dockerfile").read_text("utf-8")
     (user,) = re.findall(r"useradd .*--uid (\d+) vivace", dockerfile)
@@ -81,8 +79,8 @@ def test_compose_gives_the_voices_volume_to_the_servers_user_first() -> None:
         assert f"chown {user} {folder}" in owner["entrypoint"][-1]
 
 
-def test_compose_entrypoint_of_the_folder_gives_it_away(tmp_path: Path) -> None:
-    """The command itself, with a folder and a user of this machine."""
+def test_compose_entrypoint_changes_owner_of_folder(tmp_path: Path) -> None:
+    """Run the real command with a folder and a user of this machine."""
     shell, flag, command = compose()["services"]["folder"]["entrypoint"]
     folder = tmp_path / "voices"
     folder.mkdir(mode=0o755)
@@ -91,7 +89,7 @@ def test_compose_entrypoint_of_the_folder_gives_it_away(tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_compose_file_gives_the_proxy_every_server() -> None:
+def test_compose_proxy_lists_every_server() -> None:
     told = compose()
     servers = {name for name, service in told["services"].items() if is_server(service)}
     proxy = told["services"]["proxy"]
@@ -116,7 +114,7 @@ fi
 @pytest.mark.parametrize(
     ("num_busy", "timeout_s", "code"), [(1, "60", 0), (2, "60", 0), (9, "0", 1)]
 )
-def test_drain_script_waits_until_no_application_is_left(
+def test_drain_script_waits_for_last_application(
     tmp_path: Path, num_busy: int, timeout_s: str, code: int
 ) -> None:
     program = tmp_path / "bin" / "serve"
@@ -135,9 +133,9 @@ def test_drain_script_waits_until_no_application_is_left(
     assert yaml.safe_load((tmp_path / "deployed").read_text()) == {"applications": []}
 
 
-@pytest.mark.slow  # nginx wants to write its logs, which is for a machine that one knows
+@pytest.mark.slow  # nginx writes logs to system folders
 @pytest.mark.parametrize("name", ["haproxy", "nginx"])
-def test_the_proxy_reads_its_file(name: str) -> None:
+def test_proxy_accepts_config_file(name: str) -> None:
     if shutil.which(name) is None:
         pytest.skip(f"no {name}")
     path = str(DEPLOY / "proxy" / ("haproxy.cfg" if name == "haproxy" else "nginx.conf"))

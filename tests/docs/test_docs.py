@@ -1,4 +1,4 @@
-"""What README and docs show is what happens; hub ids stand for tiny checkpoints here."""
+"""Python examples, links and tables of the README and docs. Hub ids load tiny checkpoints here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SNIPPETS = [(page, code) for page in PAGES for code in snippets(page)]
 @pytest.mark.parametrize(
     ("page", "code"), SNIPPETS, ids=[f"{page.stem}-{i}" for i, (page, _) in enumerate(SNIPPETS)]
 )
-def test_a_python_snippet_runs(
+def test_python_example_runs(
     page: Path,
     code: str,
     tiny_folder: Path,
@@ -42,7 +42,7 @@ def test_a_python_snippet_runs(
         return EMBEDDED if name is None else tiny_folder / TINY_OF[str(name)]
 
     monkeypatch.setattr("vivace.tts.find_folder", stand_in)
-    if "Qwen/" in code:  # what stands in for those seldom comes to an end
+    if "Qwen/" in code:  # tiny checkpoints seldom end their speech
         monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: MOST_FRAMES)
     monkeypatch.setenv("VIVACE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -53,7 +53,7 @@ def test_a_python_snippet_runs(
             value(tmp_path)
 
 
-def test_there_are_snippets_to_run() -> None:
+def test_pages_have_python_examples() -> None:
     assert len(SNIPPETS) >= 2
 
 
@@ -64,19 +64,19 @@ def test_help_in_docs_equals_help_of_command(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
+def test_links_between_pages_resolve(page: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_tables_are_those_of_the_results(page: Path) -> None:
+def test_tables_match_benchmark_results(page: Path) -> None:
     tables = load_script(ROOT / "scripts" / "make_tables.py")
     text = page.read_text(encoding="utf-8")
     assert tables.fill(text) == text, "run scripts/make_tables.py"
 
 
-def test_every_result_of_a_benchmark_is_used() -> None:
+def test_every_benchmark_result_is_referenced() -> None:
     users = [*PAGES, *(ROOT / "scripts").glob("*.py"), *(ROOT / "benchmarks").glob("*.*")]
     text = "".join(path.read_text(encoding="utf-8") for path in users)
     for size in ("0.6B", "1.7B"):  # named by their size
@@ -90,7 +90,7 @@ def test_every_result_of_a_benchmark_is_used() -> None:
     assert [path.name for path in results if path.stem not in text] == []
 
 
-def test_there_are_tables_to_hold() -> None:
+def test_listed_pages_have_generated_tables() -> None:
     tables = load_script(ROOT / "scripts" / "make_tables.py")
     for page in tables.PAGES:
         assert tables.BLOCK.search((ROOT / page).read_text(encoding="utf-8")), page

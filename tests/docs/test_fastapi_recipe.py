@@ -1,4 +1,4 @@
-"""The FastAPI application of docs/streaming.md serves speech and gives errors a status."""
+"""The FastAPI example of docs/streaming.md serves speech and maps errors to status codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tts_of(client: TestClient) -> TTS:
     return client.app.state.tts  # type: ignore[attr-defined]
 
 
-def test_whole_speech_is_an_mp3_file(client: TestClient) -> None:
+def test_speech_endpoint_returns_mp3(client: TestClient) -> None:
     answer = client.get("/whole", params={"text": TEXT})
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "audio/mpeg"
@@ -40,7 +40,7 @@ def test_whole_speech_is_an_mp3_file(client: TestClient) -> None:
     assert len(samples) > 0.3 * rate
 
 
-def test_streamed_speech_is_pcm_of_the_same_voice(client: TestClient) -> None:
+def test_stream_endpoint_returns_pcm_of_same_voice(client: TestClient) -> None:
     answer = client.get("/stream", params={"text": TEXT})
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "audio/L16;rate=24000"
@@ -50,14 +50,14 @@ def test_streamed_speech_is_pcm_of_the_same_voice(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/whole", "/stream"])
-def test_text_that_cannot_be_spoken_is_a_bad_request(client: TestClient, path: str) -> None:
+def test_unspeakable_text_returns_400(client: TestClient, path: str) -> None:
     answer = client.get(path, params={"text": "..."})
     assert answer.status_code == 400
     assert "nothing to say" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("path", ["/whole", "/stream"])
-def test_full_queue_is_an_unavailable_service(
+def test_full_queue_returns_503(
     client: TestClient, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(utterance: object) -> None:

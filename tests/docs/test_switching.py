@@ -1,4 +1,4 @@
-"""Every command of the peers has a counterpart in docs/switching.md, and each of ours runs."""
+"""docs/switching.md lists every command of other packages, and its Vivace commands run."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ THEIRS = [
 
 
 @pytest.mark.parametrize("command", THEIRS)
-def test_each_command_of_the_peers_is_on_the_page(command: str) -> None:
+def test_page_lists_every_command_of_other_packages(command: str) -> None:
     assert command in PAGE
 
 
 def stand_in(argument: str, tiny_folder: Path) -> str:
-    """A hub id stands for a tiny checkpoint of its type; its speakers are named otherwise."""
+    """Load a tiny checkpoint of the same type, whose speakers have other names."""
     if argument.startswith("Qwen/"):
         return str(tiny_folder / TINY_OF[argument.rpartition("-")[2]])
     return "ryan" if argument == "aiden" else argument
 
 
-def test_each_of_our_commands_on_the_page_runs(
+def test_vivace_commands_on_page_run(
     tiny_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In the order of the page: a voice that one command keeps is spoken with by the next."""
+    """Run in the order of the page: a command may use the voice that an earlier one saved."""
     monkeypatch.chdir(tmp_path)
     time = np.arange(36_000) / 24_000
     for name in ("ref_audio.wav", "voice.wav"):

@@ -1,4 +1,4 @@
-"""The recipe of the mini voice goes on from the voice that is shipped."""
+"""The recipe can continue from the shipped voice."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ WEIGHTS = ("model.safetensors", "speech_tokenizer/model.safetensors")
 @pytest.fixture
 def recipe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(ROOT))
-    monkeypatch.chdir(ROOT)  # its settings name folders of the checkout
+    monkeypatch.chdir(ROOT)  # the settings contain relative paths
     from recipes.mini_voice import import_asset
 
     return import_asset
 
 
-def test_the_asset_comes_back_from_the_training_checkpoints_made_of_it(
-    recipe: ModuleType, tmp_path: Path
-) -> None:
+def test_import_and_export_preserve_shipped_weights(recipe: ModuleType, tmp_path: Path) -> None:
     from recipes.mini_voice.export import export
     from recipes.mini_voice.settings import load_settings
 
@@ -36,7 +34,7 @@ def test_the_asset_comes_back_from_the_training_checkpoints_made_of_it(
     for name in WEIGHTS:
         shipped, made = load_file(recipe.ASSET / name), load_file(tmp_path / "made" / name)
         assert shipped.keys() == made.keys()
-        # The codec's encoder is untrained: drawn at the export, and drawn otherwise elsewhere.
+        # The codec's encoder is untrained: the export draws random weights.
         trained = [key for key in shipped if not key.startswith("encoder.")]
         assert trained
         assert [key for key in trained if not shipped[key].equal(made[key])] == []
@@ -45,9 +43,7 @@ def test_the_asset_comes_back_from_the_training_checkpoints_made_of_it(
             assert (tmp_path / "made" / name).read_bytes() == (recipe.ASSET / name).read_bytes()
 
 
-def test_what_a_voice_does_not_hold_comes_from_the_shared_folder(
-    recipe: ModuleType, tmp_path: Path
-) -> None:
+def test_import_copies_missing_files_from_shared_folder(recipe: ModuleType, tmp_path: Path) -> None:
     shared, out = tmp_path / "shared", tmp_path / "out"
     shared.mkdir()
     out.mkdir()
@@ -61,8 +57,8 @@ def test_what_a_voice_does_not_hold_comes_from_the_shared_folder(
     }
 
 
-def test_training_drops_out_inside_the_layers_and_judging_does_not(recipe: ModuleType) -> None:
-    """The layers call no hooks, so that a hook would never run."""
+def test_dropout_acts_in_layers_during_training_only(recipe: ModuleType) -> None:
+    """The layers call no hooks, so dropout must not depend on one."""
     import torch
 
     from recipes.mini_voice.settings import load_settings

@@ -1,4 +1,4 @@
-"""The recipe's own runner of ONNX graphs, and what makes its files of the exported ones."""
+"""The recipe's ONNX runner and the conversion of exported graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Nodes = list[tuple[str, str, str, dict[str, Any]]]
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
-    """A graph of nodes and constants, converted, written and read again."""
+    """Convert a graph of nodes and constants, write it, and load it."""
     monkeypatch.syspath_prepend(str(ROOT))
     from recipes.mini_voice import convert_graph, onnx_graph
 
@@ -40,7 +40,7 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
 
 
 def quantised(op: str, x: str, w: str, out: str, at: dict[str, Any], bias: str = "") -> Nodes:
-    """A layer as the export has it: all in integers, and both scales at the end."""
+    """A layer as exported: integers, with both scales applied at the end."""
     head: Nodes = [
         ("DynamicQuantizeLinear", x, f"{out}_q {out}_s {out}_z", {}),
         (op, f"{out}_q {w} {out}_z {w}_zero", f"{out}_whole", at),
@@ -64,7 +64,7 @@ def floats(constants: dict[str, np.ndarray], name: str) -> np.ndarray:
     return (whole - constants[f"{name}_zero"]) * constants[f"{name}_scale"]  # type: ignore[no-any-return]
 
 
-def test_integer_weights_become_what_they_stand_for(load: Any) -> None:
+def test_quantised_weights_are_dequantised(load: Any) -> None:
     rng = np.random.default_rng(0)
     constants = {
         "w": rng.integers(0, 255, (4, 6)).astype(np.uint8), "w_zero": np.full(6, 7, np.uint8),
@@ -89,7 +89,7 @@ def test_integer_weights_become_what_they_stand_for(load: Any) -> None:
     assert len(graph._steps) == 5
 
 
-def test_a_shape_that_follows_the_input_is_left_open(load: Any) -> None:
+def test_input_dependent_shape_stays_dynamic(load: Any) -> None:
     nodes: Nodes = [
         ("Shape", "tokens", "sizes", {}),
         ("Gather", "sizes one", "length", {"axis": 0}),
@@ -106,8 +106,8 @@ def test_a_shape_that_follows_the_input_is_left_open(load: Any) -> None:
     assert len(graph._steps) == 1
 
 
-def test_an_lstm_reads_both_ways_with_its_gates_in_order(load: Any) -> None:
-    """As the standard says: gates in the order input, output, forget, cell."""
+def test_bidirectional_lstm_matches_onnx_gate_order(load: Any) -> None:
+    """ONNX orders the gates input, output, forget, cell."""
     rng = np.random.default_rng(1)
     shapes = {"w": (2, 5, 4 * HIDDEN), "r": (2, HIDDEN, 4 * HIDDEN)}
     constants = {name: rng.integers(-90, 90, s).astype(np.int8) for name, s in shapes.items()}
@@ -148,7 +148,7 @@ CONV = {"strides": [2], "pads": [3, 3], "dilations": [2], "group": 1}
 
 
 def voice() -> tuple[Nodes, dict[str, np.ndarray]]:
-    """Two layers of a style, a convolution, and a norm with a snake under each style's rule."""
+    """Two style layers, a convolution, and a norm with a snake activation for each style."""
     rng = np.random.default_rng(2)
     constants: dict[str, np.ndarray] = {
         "w": rng.integers(0, 255, (4, 3, 5)).astype(np.uint8), "w_zero": np.array(120, np.uint8),
@@ -187,7 +187,7 @@ def voice() -> tuple[Nodes, dict[str, np.ndarray]]:
     return nodes, constants
 
 
-def test_layers_that_the_export_took_apart_are_put_together(load: Any) -> None:
+def test_split_layers_are_fused(load: Any) -> None:
     nodes, constants = voice()
     kept = dict(constants)
     graph = load(nodes, constants, "f17 g17")
@@ -205,7 +205,7 @@ def test_layers_that_the_export_took_apart_are_put_together(load: Any) -> None:
 
 
 class OnDevice(TorchDispatchMode):
-    """Fails where a tensor of the host takes part."""
+    """Fails when a host tensor is used."""
 
     def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         for value in torch.utils._pytree.tree_leaves((args, kwargs)):
@@ -213,8 +213,8 @@ class OnDevice(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_no_step_reads_from_the_host_or_waits_for_the_device(load: Any) -> None:
-    """On tensors without values, which fail where one is asked for."""
+def test_steps_need_no_host_tensor_or_device_sync(load: Any) -> None:
+    """Runs on meta tensors, which fail when a value is read."""
     graph = load(*voice(), "f17 g17", device="meta")
     fed = {n: torch.zeros(s, device="meta") for n, s in (("x", (1, 3, 40)), ("style", (1, 6)))}
     with torch.inference_mode(), OnDevice():
@@ -224,7 +224,7 @@ def test_no_step_reads_from_the_host_or_waits_for_the_device(load: Any) -> None:
 
 
 @pytest.mark.parametrize("kernel", [1, 5])
-def test_a_convolution_is_a_product(load: Any, kernel: int) -> None:
+def test_convolution_equals_matrix_product(load: Any, kernel: int) -> None:
     from recipes.mini_voice.onnx_graph import library_convolution, product_convolution
 
     at = CONV if kernel > 1 else CONV | {"strides": [1], "pads": [0, 0], "dilations": [1]}
@@ -241,7 +241,7 @@ def test_a_convolution_is_a_product(load: Any, kernel: int) -> None:
     ("shape", "stride", "pad", "more", "group"),
     [((3, 4, 20), 10, 5, 0, 1), ((3, 1, 3), 2, 1, 1, 3), ((3, 1, 20), 5, 0, 0, 1)],
 )
-def test_a_transposed_convolution_sums_where_windows_meet(
+def test_transposed_convolution_sums_overlapping_windows(
     load: Any, shape: tuple[int, ...], stride: int, pad: int, more: int, group: int
 ) -> None:
     from recipes.mini_voice.onnx_graph import transposed_convolution
@@ -253,7 +253,7 @@ def test_a_transposed_convolution_sums_where_windows_meet(
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_a_spectrum_is_that_of_torch_and_rounding_leaves_no_phase(load: Any) -> None:
+def test_spectrum_matches_torch_without_phase_from_rounding(load: Any) -> None:
     from recipes.mini_voice.onnx_graph import spectrum
 
     window, x = torch.hann_window(20), torch.randn(1, 137)
@@ -263,7 +263,7 @@ def test_a_spectrum_is_that_of_torch_and_rounding_leaves_no_phase(load: Any) -> 
     assert not run(torch.full((1, 40), 0.3))[:, :, 2:].any()
 
 
-def test_a_negative_number_has_half_a_turn_and_an_empty_bin_any_angle(load: Any) -> None:
+def test_phase_of_negative_number_is_pi(load: Any) -> None:
     nodes: Nodes = [
         ("Div", "y x", "ratio", {}), ("Atan", "ratio", "tangent", {}),
         ("Sub", "tangent pi", "down", {}), ("Add", "tangent pi", "up", {}),

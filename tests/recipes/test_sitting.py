@@ -1,4 +1,4 @@
-"""A sitting brings back all that it made, whatever of it fails: its programs are stand-ins here."""
+"""The training scripts return all results even if a stage fails. The stages are stubs here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ esac
 
 
 def sit(tmp_path: Path, fails: str = "") -> tuple[int, dict[str, str], list[str]]:
-    """The script's status, what it brought back, and the calls it made."""
+    """The script's exit status, its output files, and the calls it made."""
     carry, out = tmp_path / "carry", tmp_path / "out"
     carry.mkdir()
     for name in KNOWN:
@@ -55,7 +55,7 @@ def sit(tmp_path: Path, fails: str = "") -> tuple[int, dict[str, str], list[str]
     return done.returncode, back, (tmp_path / "calls").read_text().splitlines()
 
 
-def test_talker_codes_and_logs_come_back(tmp_path: Path) -> None:
+def test_sitting_returns_talker_codes_and_logs(tmp_path: Path) -> None:
     status, back, calls = sit(tmp_path)
     assert status == 0
     assert {back[name] for name in TALKER} == {"trained"}
@@ -69,7 +69,7 @@ def test_talker_codes_and_logs_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("fails", "talker", "codes"), [
     ("reading", "trained", "old"), ("training", "shipped", "new"),
 ])  # fmt: skip
-def test_what_fails_does_not_cost_the_rest(
+def test_sitting_keeps_other_results_after_stage_failure(
     tmp_path: Path, fails: str, talker: str, codes: str
 ) -> None:
     status, back, _ = sit(tmp_path, fails)
@@ -105,7 +105,7 @@ KNOWN_OF_TWO = tuple(f"{name}.safetensors" for name in ("decoder", "discriminato
 def sit_with_two(
     tmp_path: Path, fails: str = "", *, encoder: str = "", **told: str
 ) -> tuple[int, dict[str, str], list[str]]:
-    """`encoder` is the second speaker's, if an earlier run left one."""
+    """`encoder` is the second speaker's encoder of an earlier run, if any."""
     carry, out, python = tmp_path / "carry", tmp_path / "out", tmp_path / "python"
     (carry / "second").mkdir(parents=True)
     for name in {*KNOWN_OF_TWO, *KNOWN}:
@@ -134,9 +134,7 @@ def sit_with_two(
 
 
 @pytest.mark.parametrize("fails", ["", "lines"])
-def test_a_second_speaker_comes_back_with_the_decoder_and_the_talker_of_both(
-    tmp_path: Path, fails: str
-) -> None:
+def test_speaker_sitting_returns_decoder_and_talker_of_both(tmp_path: Path, fails: str) -> None:
     status, back, calls = sit_with_two(tmp_path, fails)
     assert status == 0
     made = {name: back[name] for name in (*TALKER, "discriminators.safetensors", "samples.npz")}
@@ -149,9 +147,7 @@ def test_a_second_speaker_comes_back_with_the_decoder_and_the_talker_of_both(
 
 
 @pytest.mark.parametrize("encoder", ["", "earlier"])
-def test_the_second_speakers_encoder_is_trained_only_if_there_is_none(
-    tmp_path: Path, encoder: str
-) -> None:
+def test_second_encoder_is_trained_only_if_missing(tmp_path: Path, encoder: str) -> None:
     status, _, calls = sit_with_two(tmp_path, encoder=encoder)
     assert status == 0
     [call] = [call.split() for call in calls if "train_speaker" in call]
@@ -163,7 +159,7 @@ def test_the_second_speakers_encoder_is_trained_only_if_there_is_none(
 @pytest.mark.parametrize(
     ("cycles", "fails", "made"), [("1", "", 1), ("3", "", 3), ("3", "gan_2", 1)]
 )
-def test_the_decoder_is_the_mean_of_its_cycles_each_from_the_last(
+def test_decoder_is_mean_of_successive_cycles(
     tmp_path: Path, cycles: str, fails: str, made: int
 ) -> None:
     status, back, calls = sit_with_two(tmp_path, fails, CYCLES=cycles)
@@ -178,7 +174,7 @@ def test_the_decoder_is_the_mean_of_its_cycles_each_from_the_last(
     assert back["decoder.safetensors"] == "mean"
 
 
-def test_a_sitting_ends_early_if_the_second_speaker_is_not_read(tmp_path: Path) -> None:
+def test_speaker_sitting_stops_if_synthesis_fails(tmp_path: Path) -> None:
     status, back, calls = sit_with_two(tmp_path, "reading")
     assert (status, back) == (3, {})
     assert not [call for call in calls if "train" in call]

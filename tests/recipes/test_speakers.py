@@ -1,4 +1,4 @@
-"""Two speakers in one set of codes, codebooks added to a trained codec, and reading ahead."""
+"""Training with two speakers, added codebooks, and prefetching."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINES = [f"Line {number} is here." for number in range(10)]
 
 @pytest.fixture
 def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Settings that name a file of lines, two speakers, and tiny sizes."""
+    """Settings with a file of lines, two speakers and tiny sizes."""
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.chdir(ROOT)
     (tmp_path / "lines.txt").write_text("\n".join(LINES))
@@ -35,7 +35,7 @@ def settings_of(overrides: list[str]) -> SimpleNamespace:
     return load_settings(True, overrides)
 
 
-def test_a_shard_is_of_one_speaker_and_dev_lines_come_first(lines: list[str]) -> None:
+def test_shards_have_one_speaker_and_dev_lines_first(lines: list[str]) -> None:
     from recipes.mini_voice.synthesize import plan
 
     other = ["data.num_dev_other=2", "data.num_lines_other=3", "data.lines_per_shard=4"]
@@ -56,7 +56,7 @@ def test_a_shard_is_of_one_speaker_and_dev_lines_come_first(lines: list[str]) ->
     assert shards[-1][0][1] == LINES[6]
 
 
-def test_reading_ends_when_it_is_told_and_late_shards_are_not_taken(
+def test_synthesis_stops_on_request_and_late_shards_are_ignored(
     lines: list[str], tmp_path: Path
 ) -> None:
     from recipes.mini_voice.store import Store
@@ -68,7 +68,7 @@ def test_reading_ends_when_it_is_told_and_late_shards_are_not_taken(
     (shards / STOP).touch()
     jobs: queue.SimpleQueue[object] = queue.SimpleQueue()
     jobs.put((0, [(0, LINES[0])]))
-    work(data, jobs, shards)  # there is no teacher: reading would fail
+    work(data, jobs, shards)  # without a teacher, synthesis would fail
     assert not list(shards.glob("*.npz"))
     store = Store(data, 6)
     assert not store.is_complete
@@ -79,7 +79,7 @@ def test_reading_ends_when_it_is_told_and_late_shards_are_not_taken(
     assert (store.is_complete, store.dev.num_frames) == (True, 0)
 
 
-def test_an_utterance_is_taught_under_the_id_of_who_spoke_it(lines: list[str]) -> None:
+def test_utterance_is_trained_with_its_speaker_id(lines: list[str]) -> None:
     from recipes.mini_voice.encode import Codes
     from recipes.mini_voice.rows import build_examples
     from recipes.mini_voice.settings import talker_config
@@ -99,7 +99,7 @@ def test_an_utterance_is_taught_under_the_id_of_who_spoke_it(lines: list[str]) -
     assert speakers == [{1500}, {1501}]
 
 
-def test_a_speaker_goes_on_after_the_last_line_it_read_itself(lines: list[str]) -> None:
+def test_speaker_continues_after_its_own_last_line(lines: list[str]) -> None:
     from recipes.mini_voice.encode import Codes
     from recipes.mini_voice.more_codes import unread
 
@@ -111,10 +111,8 @@ def test_a_speaker_goes_on_after_the_last_line_it_read_itself(lines: list[str]) 
     assert unread(data, Codes(*none, np.array([9]), np.zeros(1), 1), 1)[0][0] == 1_000_004
 
 
-def test_codebooks_are_added_to_a_codec_and_the_first_stay(
-    lines: list[str], tmp_path: Path
-) -> None:
-    """The talker goes on, too; weights of another model are refused."""
+def test_added_codebooks_keep_existing_ones(lines: list[str], tmp_path: Path) -> None:
+    """The talker continues too. Weights of another model are rejected."""
     import torch
 
     from recipes.mini_voice import talker_files, train_codec
@@ -126,7 +124,7 @@ def test_codebooks_are_added_to_a_codec_and_the_first_stay(
     train_codec.save(before, tmp_path)
     assert train_codec.restore(after, tmp_path) == 6
     samples = torch.randn(2, 5 * 1920, generator=torch.Generator().manual_seed(1)) * 0.1
-    train_codec.restore(before, tmp_path)  # as it was written, in 16 bit
+    train_codec.restore(before, tmp_path)  # as written, in 16 bits
     with torch.no_grad():
         assert before.encode(samples).equal(after.encode(samples)[..., :6])
     tokenizer = TextTokenizer.from_folder(Path(six.tokenizer.folder))
@@ -139,7 +137,7 @@ def test_codebooks_are_added_to_a_codec_and_the_first_stay(
         talker_files.load(deeper, tmp_path)
 
 
-def test_passes_of_one_shape_give_each_utterance_its_own_codes(
+def test_padded_batch_gives_each_utterance_its_own_codes(
     lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from recipes.mini_voice import more_codes, train_codec
@@ -154,11 +152,11 @@ def test_passes_of_one_shape_give_each_utterance_its_own_codes(
     together = more_codes.encode_waves(trainer, waves)
     assert [len(codes) for codes in together] == [12, 30, 9, 21, 14]
     for one, many in zip(alone, together, strict=True):
-        # The silence that fills a pass reaches into the last frames alone.
+        # The padding affects only the last frames.
         assert np.mean(one[:-4] == many[:-4]) > 0.9
 
 
-def test_what_is_read_ahead_comes_in_order_with_its_error(lines: list[str]) -> None:
+def test_prefetch_keeps_order_and_raises_error(lines: list[str]) -> None:
     from recipes.mini_voice.more_codes import ahead
 
     def reading() -> Iterator[list[int]]:
@@ -172,7 +170,7 @@ def test_what_is_read_ahead_comes_in_order_with_its_error(lines: list[str]) -> N
 
 
 class Session:
-    """onnxruntime's, which reads everything as two samples."""
+    """A stub of onnxruntime's session that returns two samples for every input."""
 
     def __init__(self, model: str, *_: object, **__: object) -> None:
         assert model.endswith("kokoro.onnx")
@@ -182,7 +180,7 @@ class Session:
 
 
 @pytest.mark.parametrize("fails_at", ["start", "line", "memory"])
-def test_a_worker_whose_gpu_fails_says_so_and_goes_on_without(
+def test_worker_continues_on_cpu_after_gpu_failure(
     lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str], fails_at: str,
 ) -> None:  # fmt: skip
@@ -224,7 +222,7 @@ def test_a_worker_whose_gpu_fails_says_so_and_goes_on_without(
     assert len(calls) == {"start": 0, "line": 1, "memory": 3}[fails_at]
 
 
-def test_the_last_book_says_who_speaks_and_the_first_speaker_loses_little(
+def test_shared_codebook_identifies_speaker_with_small_loss(
     lines: list[str], tmp_path: Path
 ) -> None:
     import torch
@@ -261,13 +259,11 @@ def test_the_last_book_says_who_speaks_and_the_first_speaker_loses_little(
         of_one.dropout = 0.0
         _, quantised, commit = of_one.quantise(first, rest, learn=False)
         assert torch.allclose(quantised, total, atol=1e-4)  # type: ignore[arg-type]
-        # The mark is nothing that the encoder has to say.
+        # The speaker offset is orthogonal to the encoder's vectors.
         assert float(commit) < 2 * float(first.square().mean() + rest.square().mean() + 2)
 
 
-def test_crops_are_of_both_speakers_alike_and_within_what_was_read(
-    lines: list[str], tmp_path: Path
-) -> None:
+def test_crops_are_balanced_between_speakers_and_in_range(lines: list[str], tmp_path: Path) -> None:
     from recipes.mini_voice.store import Store
     from recipes.mini_voice.synthesize import plan
 
@@ -288,7 +284,7 @@ def test_crops_are_of_both_speakers_alike_and_within_what_was_read(
     assert sorted(set(owners.tolist())) == [0, 1]
     begins = np.concatenate([store.sample_frames(8, 10, 4).numpy() for _ in range(200)])
     own = np.arange(len(begins)) % 2
-    # What would reach past the end begins a little earlier.
+    # A crop that would pass the end begins earlier.
     is_inside = begins < len(owners) - 12
     assert (owners[begins] == own)[is_inside].all()
     assert len(set(begins.tolist())) > 100
@@ -296,9 +292,7 @@ def test_crops_are_of_both_speakers_alike_and_within_what_was_read(
     assert (owners[second] == 1).all()
 
 
-def test_folders_of_codes_become_one_with_every_utterance_once(
-    lines: list[str], tmp_path: Path
-) -> None:
+def test_merged_codes_have_every_utterance_once(lines: list[str], tmp_path: Path) -> None:
     from recipes.mini_voice import encode
     from recipes.mini_voice.encode import Codes
     from recipes.mini_voice.merge_codes import merge
@@ -306,7 +300,7 @@ def test_folders_of_codes_become_one_with_every_utterance_once(
     rng = np.random.default_rng(8)
 
     def read(numbers: list[int], num_dev: int) -> Codes:
-        """Each line's frames say its number, so that what belongs together can be seen."""
+        """Codes that equal the number of their line, so that the test can match them."""
         frames = rng.integers(2, 6, len(numbers))
         codes = np.repeat(np.asarray(numbers) % 500, frames)[:, None] + np.zeros(6, int)
         labels = np.repeat(np.asarray(numbers) % 170, 2 * frames).astype(np.uint8)
@@ -324,9 +318,7 @@ def test_folders_of_codes_become_one_with_every_utterance_once(
     assert (back.labels == np.repeat(back.lines % 170, 2 * back.frames)).all()
 
 
-def test_decoders_of_the_same_codes_become_their_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_average_decoders_writes_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from safetensors.torch import load_file
 
@@ -357,7 +349,7 @@ def test_decoders_of_the_same_codes_become_their_mean(
         run(*folders)
 
 
-def test_a_book_is_divided_once_with_leads_or_without(
+def test_codebook_is_divided_once_with_or_without_leads(
     lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from recipes.mini_voice import encode, share_books, train_codec

@@ -1,4 +1,4 @@
-"""Every stage of the mini voice's recipe runs, in `--smoke` size, with a teacher of tones."""
+"""Every stage of the recipe runs in `--smoke` size with a teacher that makes tones."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SENTENCES = [f"This is sentence {word}, and it says little more." for word in "a
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """`build/` with lines, and a teacher with a lexicon."""
+    """A folder with `build/`, lines, and a teacher with a lexicon."""
     assets = tmp_path / "build" / "hibari" / "hibari" / "assets"
     assets.mkdir(parents=True)
     (assets.parent / "__init__.py").write_text(TEACHER)
@@ -79,7 +79,7 @@ def workplace(tmp_path: Path) -> Path:
 
 
 def run(workplace: Path, stage: str, *options: str, sets: dict[str, object] | None = None) -> str:
-    """One command, as the README has it; its settings name folders of the work place."""
+    """Run one stage in the folder `workplace`."""
     told = {
         "tokenizer.folder": str(workplace / "tokenizer"), "data.num_templates": 40,
         "data.speakers": ["heart"], "data.num_rare": 30, "data.num_more_templates": 10,
@@ -109,7 +109,7 @@ def run(workplace: Path, stage: str, *options: str, sets: dict[str, object] | No
 
 
 @pytest.mark.slow
-def test_every_stage_runs_from_lines_to_a_checkpoint(workplace: Path) -> None:
+def test_stages_run_from_lines_to_checkpoint(workplace: Path) -> None:
     codec, more = ("--out=build/codec", "--seconds=2"), ("--resume=build/codec", "--out=build/more")
     run(workplace, "lines")
     run(workplace, "tokenizer", sets={"tokenizer.num_merges": 40})
@@ -134,7 +134,7 @@ def test_every_stage_runs_from_lines_to_a_checkpoint(workplace: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_stage_takes_a_second_speaker_and_two_more_codebooks(workplace: Path) -> None:
+def test_stages_run_with_second_speaker_and_more_codebooks(workplace: Path) -> None:
     (workplace / "onnxruntime.py").write_text(KOKORO)
     (workplace / "build" / "kokoro").mkdir()
     np.zeros((510, 256), np.float32).tofile(workplace / "build" / "kokoro" / "michael.bin")
@@ -159,7 +159,7 @@ def test_every_stage_takes_a_second_speaker_and_two_more_codebooks(workplace: Pa
 
 
 @pytest.mark.slow
-def test_a_second_speaker_is_added_to_a_codec_whose_codes_stay(workplace: Path) -> None:
+def test_second_speaker_keeps_codes_of_first(workplace: Path) -> None:
     (workplace / "onnxruntime.py").write_text(KOKORO)
     (workplace / "build" / "kokoro").mkdir()
     np.zeros((510, 256), np.float32).tofile(workplace / "build" / "kokoro" / "michael.bin")
@@ -202,7 +202,7 @@ def test_readme_lists_every_stage_of_the_recipe() -> None:
     assert sorted(listed) == sorted({*stages, "sitting.sh", "speaker_sitting.sh"} - inside)
 
 
-def test_no_module_of_the_recipe_imports_itself_in_a_circle() -> None:
+def test_recipe_has_no_circular_imports() -> None:
     names = {path.stem for path in RECIPE.glob("*.py")}
     needs = {name: _imports(RECIPE / f"{name}.py") & names for name in names}
     while free := [name for name, others in needs.items() if not others]:
@@ -211,7 +211,7 @@ def test_no_module_of_the_recipe_imports_itself_in_a_circle() -> None:
 
 
 def _imports(path: Path) -> set[str]:
-    """The recipe's modules that a file imports, anywhere in it."""
+    """The recipe's modules that a file imports."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("recipes."):
@@ -220,10 +220,10 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-def test_a_talker_trains_and_becomes_a_checkpoint(
+def test_talker_trains_and_exports_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The part that later sittings repeat: codes, a time box, weights, and the official layout."""
+    """Train from codes with a time limit, resume, and export to the released layout."""
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.chdir(ROOT)
     from recipes.mini_voice import encode, export, train_codec, train_talker

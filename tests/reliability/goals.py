@@ -172,12 +172,12 @@ GOALS = (
         "static rules",
         (
             f"{HERE}/test_static_rules.py",
-            "tests/test_package.py::test_no_module_runs_code_out_of_a_file",
-            "tests/test_package.py::test_a_dangerous_call_is_caught",
+            "tests/test_package.py::test_no_module_executes_code_from_files",
+            "tests/test_package.py::test_dangerous_call_is_detected",
         ),
         (
             "test_a_line_that_breaks_a_rule_is_found_out",
-            "test_a_dangerous_call_is_caught",
+            "test_dangerous_call_is_detected",
             "test_bandit_finds_what_it_should",
         ),
     ),

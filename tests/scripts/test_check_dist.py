@@ -1,4 +1,4 @@
-"""The check of sdist and wheel, which CI runs on real ones, notices what is missing or too much."""
+"""scripts/check_dist.py detects missing and extra files in sdist and wheel."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_wheel(folder: Path, names: Iterable[str]) -> Path:
     return path
 
 
-def test_a_whole_sdist_and_a_whole_wheel_pass(check: ModuleType, tmp_path: Path) -> None:
+def test_complete_sdist_and_wheel_pass(check: ModuleType, tmp_path: Path) -> None:
     check.check_sdist(make_sdist(tmp_path, TRACKED | {"PKG-INFO"}), TRACKED)
     check.check_wheel(make_wheel(tmp_path, IN_WHEEL), TRACKED)
 
@@ -52,7 +52,7 @@ def test_a_whole_sdist_and_a_whole_wheel_pass(check: ModuleType, tmp_path: Path)
     ("change", "message"),
     [({"constraints.txt"}, "lacks ['constraints.txt']"), ({"left.wav"}, "has ['left.wav']")],
 )
-def test_an_sdist_is_the_repository(
+def test_sdist_with_other_files_is_rejected(
     check: ModuleType, tmp_path: Path, change: set[str], message: str
 ) -> None:
     path = make_sdist(tmp_path, (TRACKED | {"PKG-INFO"}) ^ change)
@@ -68,14 +68,14 @@ def test_an_sdist_is_the_repository(
         ({"vivace-1.dist-info/licenses/NOTICE"}, "carries the licences ['LICENSE']"),
     ],
 )
-def test_a_wheel_is_the_package(
+def test_wheel_with_other_files_is_rejected(
     check: ModuleType, tmp_path: Path, change: set[str], message: str
 ) -> None:
     with pytest.raises(check.DistError, match=re.escape(message)):
         check.check_wheel(make_wheel(tmp_path, IN_WHEEL ^ change), TRACKED)
 
 
-def test_a_wheel_that_has_grown_is_noticed(
+def test_oversized_wheel_is_rejected(
     check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "MAX_WHEEL_BYTES", 100)

@@ -7,9 +7,9 @@ Pair n takes two unseen sentences and the n-th kind of break, in turn. Every sec
 is fed word by word. Whisper-base (benchmarks/judges.py) transcribes the speech. A sentence is
 misread if fewer than half of its words are in the transcript, in their order. Whisper sometimes
 omits a sentence after a pause, so such a pair is transcribed again in two parts, divided by its
-word timings. A sentence is lost if its part has fewer than half as many words as the sentence. A second
-run continues after the last pair in the JSON file and judges misread pairs again. The file names
-sentences by their lines. Lost and misread ones are printed.
+word timings. A sentence is lost if its part has fewer than half as many words as the sentence.
+A second run continues after the last pair in the JSON file and judges misread pairs again. The
+file names sentences by their lines. Lost and misread ones are printed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("sentences", type=Path, help="one sentence per line")
     parser.add_argument("--pairs", type=int, default=100)
-    parser.add_argument("--as-written", action="store_true", help="leave breaks in the text, no guard")
+    parser.add_argument("--as-written", action="store_true", help="keep breaks, without guard")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = _read_rows(arguments.json)

@@ -33,7 +33,7 @@ NEIGHBOURS = {
     ("speech", "errors"),
     ("live_text", "errors"),
     ("checkpoint_files", "errors"),
-}  # on the ground floor
+}  # the lowest layer
 NARROW = {  # packages that may import less than all lower layers
     "serve": {"tts", "speech", "live_text", "errors", "audio", "voices", "disk", "_version"},
     "integrations": {"tts", "speech", "live_text", "errors", "audio", "_version"},
@@ -78,7 +78,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide the floor"
+            assert node.level == 0, "relative imports hide the layer"
             module = node.module or ""
             # `from vivace import model` names a package, `from vivace.model import ops` a module
             is_root = module == "vivace"
@@ -153,7 +153,7 @@ def test_every_module_has_a_layer() -> None:
     assert rooms <= FLOORS.keys()
 
 
-# The front page hands out names of every floor, lazily.
+# vivace/__init__.py exports names of every layer lazily.
 @pytest.mark.parametrize(
     "path",
     [path for path in MODULES if path.parent != SOURCE or path.stem != "__init__"],

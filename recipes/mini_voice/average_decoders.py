@@ -1,7 +1,7 @@
-"""The mean of the decoders of several folders: `average_decoders FOLDER ... --out FOLDER`.
+"""Average the decoders of several folders: `average_decoders FOLDER ... --out FOLDER`.
 
-Decoders that went on from one another against the same codes sound alike, and each has roughness of
-its own: their mean is smoother than any of them.
+The decoders must come from successive runs on the same codes. Their mean has less training noise
+than each of them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from recipes.mini_voice.common import save_half
 from recipes.mini_voice.settings import parser
 
 NAME = "decoder.safetensors"
-BOOKS = "_codebook."  # in the name of a table of codes
-ROUNDING = 2e-3  # of 16 bits, against the largest number of a table
+BOOKS = "_codebook."  # part of the names of codebook tensors
+ROUNDING = 2e-3  # of 16-bit weights, relative to the largest value of a tensor
 
 
 def average(decoders: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     first, *others = decoders
     for other in others:
         if other.keys() != first.keys():
-            raise SystemExit("the decoders are of different models")
+            raise SystemExit("the decoders belong to different models")
         for name in (name for name in first if BOOKS in name):
             if not _is_same(first[name], other[name]):
-                raise SystemExit(f"the decoders are of different codes: {name} is not the same")
+                raise SystemExit(f"the decoders belong to different codes: {name} differs")
     return {
         name: torch.stack([decoder[name].float() for decoder in decoders]).mean(0) for name in first
     }

@@ -1,7 +1,7 @@
-"""The training side of the codec: a mel encoder, codebooks learned by averages, a phoneme head.
+"""The codec in training: a mel encoder, codebooks learned by moving averages, a phoneme head.
 
-The decoder is `vivace.model.codec_decoder.CodecDecoder` itself, projections included; only the
-codebooks live here while they move, and are written into it at the end.
+The decoder is `vivace.model.codec_decoder.CodecDecoder` with its projections. The codebooks are
+kept here during training and written into the decoder at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vivace.model.conv import CausalState
 
 
 class MixBlock(nn.Module):
-    """ConvNeXt that sees both sides."""
+    """A ConvNeXt block with context on both sides."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -64,10 +64,11 @@ MOST_SPEAKERS = 8
 
 
 class Codebooks(nn.Module):
-    """Book 0 of the semantic branch, then the residual books of the acoustic one; all averages.
+    """The semantic codebook 0, then the residual acoustic codebooks, all as moving averages.
 
-    Each code of the last book is one speaker's own, and those of a speaker lie around its mark: so
-    the decoder knows who speaks. `share_books` divides them; before, all are the first speaker's.
+    Each code of the last codebook belongs to one speaker and is shifted by that speaker's offset,
+    so the decoder knows the speaker. `share_books` assigns the codes; before, all belong to the
+    first speaker.
     """
 
     def __init__(self, num_books: int, size: int, width: int, decay: float, dead: float) -> None:
@@ -99,7 +100,7 @@ class Codebooks(nn.Module):
         return codes, vectors
 
     def _learn(self, book: int, x: Tensor, codes: Tensor) -> None:
-        """Move each code toward the mean of what chose it; put unused ones on random inputs."""
+        """Move each code towards the mean of its vectors. Reset unused codes to random inputs."""
         sums, usage, vectors = self.sums[book], self.usage[book], self.vectors[book]
         chosen = _one_hot(codes, len(usage))
         usage.lerp_(chosen.sum(0), 1 - self.decay)
@@ -134,7 +135,7 @@ def _one_hot(codes: Tensor, size: int) -> Tensor:
 
 
 class CodecTrainer(nn.Module):
-    """`speaker` is the one whose encoder this is; books and decoder are everyone's."""
+    """The encoder belongs to `speaker`. Codebooks and decoder are shared."""
 
     def __init__(self, settings: SimpleNamespace, decoder: CodecDecoder, speaker: int = 0) -> None:
         super().__init__()
@@ -156,7 +157,7 @@ class CodecTrainer(nn.Module):
         self.dropout = train.quantizer_dropout
 
     def branches(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The encoder's vectors in the space of the semantic and of the acoustic books."""
+        """The encoder's vectors, projected for the semantic and the acoustic codebooks."""
         quantizer = self.decoder.quantizer
         first, rest = quantizer.rvq_first.input_proj(z), quantizer.rvq_rest.input_proj(z)
         return first.transpose(1, 2).float(), rest.transpose(1, 2).float()  # [B, T, width]
@@ -171,7 +172,7 @@ class CodecTrainer(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Quantised branches with straight-through gradients, and the commitment loss.
 
-        Without `learn` the books stay as they are.
+        Without `learn` the codebooks do not change.
         """
         shape, device = first.shape, first.device
         flat_first, flat_rest = first.detach().flatten(0, 1), rest.detach().flatten(0, 1)
@@ -179,7 +180,7 @@ class CodecTrainer(nn.Module):
         q_first = q_first.view(shape)
         commit = F.mse_loss(first, q_first)
         num_rest = len(self.books.usage) - 1
-        # Some items keep only their first books, so that early ones carry most.
+        # Some items use only their first codebooks, so that these carry most information.
         kept = torch.randint(0, num_rest, (shape[0], 1, 1), device=device)
         is_whole = torch.rand(shape[0], 1, 1, device=device) >= self.dropout
         kept = torch.where(is_whole, num_rest, kept)
@@ -207,7 +208,7 @@ class CodecTrainer(nn.Module):
 
     @torch.no_grad()
     def write_codebooks(self) -> None:
-        """Into the decoder's own parameters, as sums over counts of one."""
+        """Write the vectors into the decoder's parameters, as sums with counts of one."""
         quantizer = self.decoder.quantizer
         layers = [*quantizer.rvq_first.vq.layers, *quantizer.rvq_rest.vq.layers]
         for layer, vectors in zip(layers, self.books.vectors, strict=True):
@@ -216,7 +217,7 @@ class CodecTrainer(nn.Module):
 
 
 class Past(torch.autograd.Function):
-    """`width` zeros before x [B, C, T], and zeros over what `num_cold` items must not see."""
+    """Prepend `width` zeros to x [B, C, T], and zero the past of the first `num_cold` items."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, width: int, num_cold: int, margin: int) -> Tensor:
@@ -228,12 +229,12 @@ class Past(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         width, num_cold, margin = ctx.sizes
-        grad[:num_cold, :, : width + margin] = 0  # made by one convolution, for us alone
+        grad[:num_cold, :, : width + margin] = 0  # the tensor is not shared, so in-place is safe
         return grad[..., width:], None, None, None
 
 
 class CropState(CausalState):
-    """The past within a crop: none at the start of an utterance, `margin` columns elsewhere."""
+    """Left context within a crop: none at an utterance's start, else `margin` columns."""
 
     def __init__(self, num_cold: int) -> None:
         super().__init__()
@@ -246,21 +247,21 @@ class CropState(CausalState):
         return joined
 
     def cut(self, x: Tensor, margin: int) -> Tensor:
-        """Keep less of the past."""
+        """Shorten the kept context."""
         x = x[..., self.margin - margin :]
         self.margin = margin
         return x
 
 
-# What a sample still depends on: 14 columns before the first block, 23 after it.
+# Columns that a sample depends on: 14 before the first block, 23 after it.
 MARGIN_BEFORE_BLOCKS, MARGIN_AFTER_FIRST = 16, 24
 
 
 def decode_part(decoder: CodecDecoder, latents: Tensor, frames: int, num_cold: int) -> Tensor:
-    """Samples of the first `frames` of `num_cold` items and of the last of the others.
+    """Decode the first `frames` frames of `num_cold` items and the last ones of the others.
 
-    All are what a decoder that has heard everything before would make. The layers that cost
-    most see only what is judged and what that depends on.
+    The samples equal those of a decoder with the whole past. The most expensive layers compute
+    only the judged part and the context that it depends on.
     """
     state = CropState(num_cold)
     x = decoder.pre_conv(latents, state).transpose(1, 2)
@@ -286,10 +287,10 @@ def decode_part(decoder: CodecDecoder, latents: Tensor, frames: int, num_cold: i
 
 
 def part_begins(begin: Tensor, crop: int, frames: int, num_cold: int) -> Tensor:
-    """The first frames of what `decode_part` makes of crops that begin at `begin`."""
+    """The first decoded frames of crops that begin at `begin`."""
     return torch.cat((begin[:num_cold], begin[num_cold:] + crop - frames))
 
 
 def take_part(samples: Tensor, length: int, num_cold: int) -> Tensor:
-    """The samples that `decode_part` makes."""
+    """The original samples of the part that `decode_part` decodes."""
     return torch.cat((samples[:num_cold, :length], samples[num_cold:, -length:]))

@@ -1,4 +1,4 @@
-"""What every training stage shares: time box, log, checkpoints, initial weights, captured steps."""
+"""Shared parts of the stages: time limit, log, checkpoints, initial weights, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEGUN = time.perf_counter()
 
 
 def begin_stage() -> None:
-    """Precision, seed and a fresh memory pool for the stage's graphs."""
+    """Set precision and seed, and make a new memory pool for the stage's graphs."""
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = False  # took 25 s before the first step
@@ -38,7 +38,7 @@ def autocast(precision: str) -> contextlib.AbstractContextManager[Any]:
 
 
 class Log:
-    """Lines of JSON in a file, and short ones on the screen."""
+    """Writes JSON lines to a file and short lines to stdout."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def cosine(progress: float, step: int, warmup: int, final: float) -> float:
 
 
 def late_decay(progress: float, final: float, begin: float) -> float:
-    """Constant, then linear from `begin` on: a later run can continue from the middle."""
+    """1 until `begin`, then a linear decay. A later run can continue from the constant part."""
     rest = min(1.0, (progress - begin) / (1 - begin)) if progress > begin else 0.0
     return 1 - rest * (1 - final)
 
@@ -84,7 +84,7 @@ def late_decay(progress: float, final: float, begin: float) -> float:
 def optimizer(
     groups: list[nn.Parameter], lr: float, betas: tuple[float, float], weight_decay: float
 ) -> torch.optim.AdamW:
-    """AdamW that can live in a CUDA graph; its learning rate is a tensor, set by `set_lr`."""
+    """AdamW for CUDA graphs. Its learning rate is a tensor, which `set_lr` changes."""
     is_cuda = DEVICE.type == "cuda"
     return torch.optim.AdamW(
         [
@@ -107,13 +107,13 @@ def set_lr(opt: torch.optim.Optimizer, lr: float) -> None:
 
 
 def branches(count: int) -> list[torch.cuda.Stream | None]:
-    """Streams for work that goes on side by side; on a CPU there are none."""
+    """CUDA streams for concurrent work; none on a CPU."""
     return [torch.cuda.Stream() if DEVICE.type == "cuda" else None for _ in range(count)]
 
 
 @contextlib.contextmanager
 def beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Run on `stream` after all that was asked for so far."""
+    """Run on `stream` after all work queued so far."""
     if stream is None:
         yield
         return
@@ -129,7 +129,7 @@ def join(streams: list[torch.cuda.Stream | None]) -> None:
 
 
 class Step:
-    """A whole training step, captured as a CUDA graph where that works.
+    """A whole training step, captured as a CUDA graph if possible.
 
     `run` reads static tensors only and returns static tensors. `reset` clears gradients.
     """
@@ -158,7 +158,7 @@ class Step:
                     self._run()
             torch.cuda.current_stream().wait_stream(side)
             torch.cuda.synchronize()
-            # A graph holds addresses: tables that a module may rebuild must stay alive.
+            # A graph holds addresses, so tables that a module may rebuild must stay alive.
             self._kept += [(r._cos, r._sin) for r in ropes(modules)]
             self._reset()
             graph = torch.cuda.CUDAGraph()
@@ -192,7 +192,7 @@ def ropes(modules: list[nn.Module]) -> Iterator[Rope]:
 
 
 def initialise(model: nn.Module, layer_scale: float = 0.1) -> None:
-    """The model code leaves its memory alone; this fills it."""
+    """Initialise the parameters, which the model code leaves empty."""
     for name, module in model.named_modules():
         if isinstance(module, Linear):
             std = 0.02 if name.endswith(("o_proj", "down_proj")) else module.in_features**-0.5
@@ -213,7 +213,7 @@ def initialise(model: nn.Module, layer_scale: float = 0.1) -> None:
 
 
 def save_half(path: Path, tensors: dict[str, Tensor]) -> None:
-    """16-bit weights, whole or nothing."""
+    """Write 16-bit weights atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = {
         name: (t.detach().half() if t.is_floating_point() else t.detach()).cpu().contiguous()
@@ -233,7 +233,7 @@ OF_A_BOOK = ("rvq_rest.vq.layers.", "code_predictor.lm_head.", "predictor.model.
 
 
 def load_grown(model: nn.Module, loaded: dict[str, Tensor]) -> None:
-    """All weights, or those of a model with fewer codebooks: the other books stay as they are."""
+    """Load all weights, or those of a model with fewer codebooks."""
     missing, unexpected = model.load_state_dict(loaded, strict=False)
     if wrong := [*unexpected, *(n for n in missing if not any(part in n for part in OF_A_BOOK))]:
-        raise SystemExit(f"the checkpoint is of another model: {', '.join(wrong[:5])}")
+        raise SystemExit(f"the checkpoint belongs to another model: {', '.join(wrong[:5])}")

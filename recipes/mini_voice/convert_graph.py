@@ -1,10 +1,9 @@
-"""Writes Kokoro's int8 ONNX export as one file that `onnx_graph` runs with torch alone.
+"""Convert Kokoro's int8 ONNX export to a file that `onnx_graph` runs with torch.
 
     python -m recipes.mini_voice.convert_graph kokoro_durations.onnx michael.bin
 
-Weights keep their integers. What a shape alone decides is computed here, by trying inputs of
-several lengths; layers that the export took apart are put together again. Needs `onnx` and
-`onnxruntime`; knows nothing of torch.
+Weights stay integers. Values that depend only on shapes are computed here, from trial inputs of
+several lengths. Layers that the export split are fused. Needs `onnx` and `onnxruntime`, not torch.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def read_onnx(path: Path) -> Graph:
 
 
 def of_shapes(graph: Graph) -> list[str]:
-    """What depends on the shapes of inputs, not on their values."""
+    """Names of values that depend on input shapes only."""
     known = {"", *graph.constants}
     found = []
     for node in graph.nodes:
@@ -74,7 +73,7 @@ def try_inputs(path: Path, names: list[str], styles: np.ndarray) -> list[Values]
 
 
 def fold_shapes(graph: Graph, tried: list[Values]) -> None:
-    """Constants in place of what was the same in all trials, -1 or L where a length stands."""
+    """Replace values that are equal in all trials by constants, with -1 or L for a length."""
     zeros = set()
     for name in tried[0]:
         values = [value[name] for value in tried]
@@ -104,7 +103,7 @@ def fold_shapes(graph: Graph, tried: list[Values]) -> None:
 
 
 def _open_shape(graph: Graph, shapes: list[np.ndarray]) -> str:
-    """A constant shape with -1 in the one place where the trials differ."""
+    """A constant shape with -1 for the dimension that differs between the trials."""
     differs = np.any([shape != shapes[0] for shape in shapes], axis=0)
     assert differs.sum() == 1, shapes
     made = np.where(differs, -1, shapes[0])

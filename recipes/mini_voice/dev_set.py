@@ -1,4 +1,4 @@
-"""Dev sentences from the checkpoints, to be judged: after the codec, and end to end.
+"""Write dev sentences for `benchmarks/quality.py collect`: through the codec, and end to end.
 
 python -m recipes.mini_voice.dev_set --resume FOLDER --out FOLDER --first 24 --count 96
 """
@@ -29,9 +29,9 @@ def to_int16(decoder: CodecDecoder, codes: Tensor) -> np.ndarray:
 @torch.no_grad()
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--first", type=int, default=24, help="of the dev utterances with codes")
+    options.add_argument("--first", type=int, default=24, help="first dev utterance with codes")
     options.add_argument("--count", type=int, default=96)
-    options.add_argument("--talker", type=Path, help="its folder; without it only the codec")
+    options.add_argument("--talker", type=Path, help="talker folder; without it only the codec")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     decoder = CodecDecoder(decoder_config(settings)).to(DEVICE)

@@ -1,7 +1,7 @@
-"""Judges of the adversarial stage: of the waveform folded by a period, and of its spectrogram.
+"""Discriminators of the adversarial stage: of the waveform by period, and of its spectrogram.
 
-Every layer is channels-last, so that cuDNN need not transpose, and the first one of each judge is
-a plain matrix product or sees eight channels: convolutions of one or two channels are slow.
+Every layer is channels-last, so that cuDNN does not transpose. The first layer of each is a matrix
+product or has eight input channels, because convolutions of one or two channels are slow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from recipes.mini_voice.common import beside, branches, join
 
 BINS_PER_PATCH = 4
-KNEE = 1e-3  # power under which a spectrum is no longer compressed; of noise of amplitude 3e-3
+KNEE = 1e-3  # power below which a spectrum is not compressed: noise of amplitude 3e-3
 
 
 def _conv(
@@ -28,7 +28,7 @@ def _conv(
 
 
 def _features(x: Tensor, layers: nn.ModuleList, last: nn.Module) -> list[Tensor]:
-    """What every layer says of `x` [B, C, H, W], the verdict last."""
+    """The features of every layer for `x` [B, C, H, W], the verdict last."""
     features = [x]
     for layer in layers:
         features.append(F.leaky_relu(layer(features[-1]), 0.1))
@@ -60,7 +60,7 @@ class SpectrumDiscriminator(nn.Module):
         self.size = size
         self.register_buffer("window", torch.hann_window(size), persistent=False)
         self.first = _conv(2 * BINS_PER_PATCH, width, (3, 5))
-        # Convolutions are alike at every frequency, speech is not.
+        # Convolutions treat all frequencies alike, so the frequency is an input.
         self.place = nn.Parameter(torch.zeros(width, 1, size // 2 // BINS_PER_PATCH))
         self.layers = nn.ModuleList(
             [
@@ -79,7 +79,7 @@ class SpectrumDiscriminator(nn.Module):
         return _features(x, self.layers, self.last)
 
     def _patches(self, samples: Tensor) -> Tensor:
-        """Compressed spectra [B, 2 * bins, time, patches], so that weak bands are heard too."""
+        """Compressed spectra [B, 2 * bins, time, patches], so that weak bands count too."""
         spectrum = torch.stft(
             samples, self.size, self.size // 4, window=self.window, return_complex=True
         )
@@ -98,7 +98,7 @@ class Discriminators(nn.Module):
                 *(SpectrumDiscriminator(s, config.resolution_width) for s in config.resolutions),
             ]
         )
-        # A stream for each: one judge alone does not fill the GPU.
+        # One stream for each: a single discriminator does not fill the GPU.
         self.streams = branches(len(self.all))
 
     def forward(self, inputs: list[Tensor]) -> list[list[Tensor]]:
@@ -121,14 +121,14 @@ def judge_loss(judged: list[list[Tensor]]) -> Tensor:
 
 
 def fool_losses(judged: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
-    """What the generator wants of each judge: a verdict of 1, and features like those of speech."""
+    """Generator losses per discriminator: a verdict of 1, and features close to real speech."""
     fool = [(1 - verdict.float().chunk(2)[1]).square().mean() for *_, verdict in judged]
     likeness = [distance(features) for *features, _ in judged]
     return torch.stack(fool), torch.stack(likeness)
 
 
 def distance(features: list[Tensor]) -> Tensor:
-    """Of made features (second half) to real ones, against how large those are."""
+    """Relative distance of generated features (second half) to real ones (first half)."""
     distances = []
     for feature in features:
         real, made = feature.float().chunk(2)

@@ -1,4 +1,4 @@
-"""Codes of the whole set, on the device and packed into files that the talker trains from."""
+"""Encode the whole set and pack the codes into files for the talker."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def unpack(packed: np.ndarray, count: int) -> np.ndarray:
 
 @dataclass
 class Codes:
-    """What the talker trains from."""
+    """The training data of the talker."""
 
     codes: np.ndarray  # int16 [frames, books]
     labels: np.ndarray  # uint8 [2 * frames]
@@ -126,7 +126,7 @@ def read(folder: Path) -> Codes:
 
 
 def with_leads(found: Codes, codes: np.ndarray) -> Codes:
-    """`codes` are those of the leads, [leads, frames each, books]; a silent frame's label is 0."""
+    """Add leads with `codes` [leads, frames, books]. The label of a silent frame is 0."""
     count, size, num_books = codes.shape
     return replace(
         found,

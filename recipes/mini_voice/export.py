@@ -1,9 +1,8 @@
-"""Put the trained parts together into a checkpoint folder of the released layout.
+"""Write the trained parts as a checkpoint folder in the released layout.
 
     python -m recipes.mini_voice.export --codec FOLDER --talker FOLDER --out CHECKPOINT
 
-The Mimi-shaped encoder is written untrained until it is distilled: the voice speaks without it,
-cloning does not work.
+The Mimi-shaped encoder is untrained. The voice speaks without it but cannot clone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `convert_graph` makes of an exported graph: float layers, and layers put together again."""
+"""Graph passes of `convert_graph`: dequantise layers and fuse those that the export split."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 Values = dict[str, np.ndarray]
 
-# Inputs that are settings rather than tensors: their places and names.
+# Inputs that are settings rather than tensors: their positions and names.
 SETTINGS: dict[str, dict[int, str]] = {
     "Reshape": {1: "shape"}, "Unsqueeze": {1: "axes"}, "Squeeze": {1: "axes"},
     "Slice": {1: "begins", 2: "ends", 3: "axes", 4: "steps"}, "Split": {1: "sizes"},
@@ -57,7 +57,7 @@ class Graph:
         self.outputs = [last(name) for name in self.outputs]
 
     def prune(self) -> None:
-        """Leaves out what no output needs."""
+        """Remove nodes that no output needs."""
         needed, kept = set(self.outputs), []
         for node in reversed(self.nodes):
             if needed & set(node.outputs):
@@ -67,7 +67,7 @@ class Graph:
         self.constants = {n: v for n, v in self.constants.items() if n in needed}
 
     def sort(self) -> None:
-        """Every node after those it reads."""
+        """Order every node after its inputs."""
         made, makers = set(self.constants), self.makers()
         order: list[Node] = []
         stack = [makers[name] for name in reversed(self.outputs)]
@@ -84,7 +84,7 @@ class Graph:
 
 
 def unquantise(graph: Graph) -> None:
-    """Layers of float activations and integer weights, in place of ones that quantise theirs."""
+    """Replace layers that quantise their input by layers with float activations."""
     makers, users = graph.makers(), graph.users()
     aliases: dict[str, str] = {}
     made: list[Node] = []
@@ -136,7 +136,7 @@ def _layer(node: Node, graph: Graph, makers: dict[str, Node], users: dict[str, l
 
 
 def fuse_biases(graph: Graph) -> None:
-    """Product and sum with a bias as one Linear."""
+    """Fuse a product and a bias into one Linear."""
     users = graph.users()
     gone = []
     for node in graph.nodes:
@@ -151,7 +151,7 @@ def fuse_biases(graph: Graph) -> None:
 
 
 def merge_linears(graph: Graph) -> None:
-    """Layers of one input as one, split after it; a norm's gain takes its `+ 1` into the bias."""
+    """Merge layers with the same input and split the result. A norm's `+ 1` joins the bias."""
     users, groups = graph.users(), defaultdict(list)
     for node in graph.nodes:
         if node.op == "Linear" and node.inputs[1] in graph.scales:
@@ -173,7 +173,7 @@ def merge_linears(graph: Graph) -> None:
                 outputs.append(half)
                 sizes.append(len(part))
             biases.append(bias)
-        # Layers of the same weights that differ in their input share the merged ones.
+        # Layers with equal weights and different inputs share the merged weights.
         name = "merged " + " ".join(node.inputs[1] for node in group)
         weights = [node.inputs[1] for node in group]
         graph.constants[name] = np.concatenate([graph.constants[w] for w in weights], 1)
@@ -198,7 +198,7 @@ def merge_linears(graph: Graph) -> None:
 
 
 def _norm_halves(node: Node, graph: Graph, users: dict[str, list[Node]]) -> list[str]:
-    """Gain and shift, if the layer's output is split into these; else the output."""
+    """Gain and shift if the layer's output is split into them; else the output."""
     after = users[node.outputs[0]]
     if [n.op for n in after] == ["Unsqueeze"]:
         (split,) = users[after[0].outputs[0]]
@@ -293,7 +293,7 @@ def fuse_angles(graph: Graph) -> None:
 
 
 def fuse_lstms(graph: Graph) -> None:
-    """Both directions side by side, as the next layer wants them."""
+    """Concatenate both directions, as the next layer expects."""
     users = graph.users()
     for node in [node for node in graph.nodes if node.op == "LSTM"]:
         (turned,) = users[node.outputs[0]]
@@ -305,7 +305,7 @@ def fuse_lstms(graph: Graph) -> None:
 
 
 def settle(graph: Graph) -> None:
-    """Settings as attributes, numbers as numbers."""
+    """Turn constant settings into attributes."""
     for node in graph.nodes:
         places = SETTINGS.get(node.op, {})
         for place, name in places.items():

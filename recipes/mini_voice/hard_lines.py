@@ -1,7 +1,7 @@
-"""Lines of what the first templates left out, as the front end hands them to the talker.
+"""Difficult lines that templates.py lacks.
 
 Capitals, acronyms, codes, addresses, Roman numerals, brackets, quotes, foreign words and repeated
-sounds. Whoever uses them normalizes them first: the talker only ever sees words.
+sounds. The caller must normalize them, because the talker sees words only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNITS = ("km", "kg", "mph", "GB", "MHz", "°C", "cm", "ml", "lbs", "ft")
 
 
 class HardLines:
-    """`words` by the letters they begin with are what tongue-twisters are made of."""
+    """`words`, grouped by their first letters, are used for tongue-twisters."""
 
     def __init__(self, words: list[str], rng: random.Random) -> None:
         self._rng = rng
@@ -152,7 +152,7 @@ class HardLines:
         )
 
     def _twister(self) -> str:
-        """Words that begin alike, or two beginnings by turns."""
+        """Words with the same beginning, or with two alternating beginnings."""
         rng = self._rng
         sounds = rng.choices(list(self._by_sound), k=rng.choice((1, 1, 2)))
         words = [rng.choice(self._by_sound[sounds[i % len(sounds)]]) for i in range(7)]

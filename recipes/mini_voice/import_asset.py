@@ -1,10 +1,10 @@
-"""Turns the shipped voice into training checkpoints, beside the files it lacks.
+"""Convert the shipped voice to training checkpoints and copy the other files beside them.
 
     python -m recipes.mini_voice.import_asset --out build/checkpoints [--shared FOLDER]
 
-Decoder, talker and predictor come from `src/vivace/assets/mini`; `export` makes the same asset of
-them again. Encoder, discriminators, listener and codes are no part of a voice: they lie in
-`--shared`, or where MINI_VOICE_SHARED says, or in `shared/mini_voice` beside the checkout.
+Decoder, talker and predictor come from `src/vivace/assets/mini`. `export` restores the same asset
+from them. Encoder, discriminators, listener and codes are not part of the voice. They are read from
+`--shared`, `MINI_VOICE_SHARED`, or `shared/mini_voice` beside the checkout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Codes of silence before speech, for streamed examples: a CPU, a minute.
+"""Encode leads: silence that precedes streamed examples (one minute on a CPU).
 
-Whoever hears two letters cannot begin a word. A talker that learned to be silent for as long as a
-lead lasts has read a letter or two more for every frame of it when it begins.
+With streamed text the talker knows one or two letters when it starts. A lead of silent frames lets
+it read more letters before the first word.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the text the teacher reads: dev sentences, then train and template lines, shuffled."""
+"""Write the teacher's text: dev sentences, then training and template lines, shuffled."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from recipes.mini_voice.settings import load_settings, parser
 from recipes.mini_voice.templates import template_lines
 
-SPEAKER = 1_000_000  # a line's number as the next speaker reads it is larger by so much
+SPEAKER = 1_000_000  # offset between the line numbers of two speakers
 
 
 def all_lines(data: SimpleNamespace) -> list[str]:
-    """Those of every stage, then the rare ones, if there are: a line's number is its place here."""
+    """All lines, then the rare ones if they exist. A line's number is its index."""
     paths = [Path(data.lines), Path(data.rare)]
     return [line for path in paths if path.exists() for line in path.read_text().splitlines()]
 

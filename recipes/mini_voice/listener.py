@@ -1,6 +1,7 @@
-"""The listener of the adversarial stage: it names the phonemes it hears, so that words stay.
+"""The phoneme classifier of the adversarial stage ("listener").
 
-It learns from real speech alone. Judges ask whether speech sounds real; this asks what was said.
+It learns from real speech. The discriminators rate naturalness; the listener keeps the words
+intelligible.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Listener(nn.Module):
         self.last = nn.Conv1d(width, NUM_PHONEMES, 1)
 
     def forward(self, samples: Tensor) -> list[Tensor]:
-        """What every layer says of samples [B, n], the phonemes [B, NUM_PHONEMES, n / 960] last."""
+        """Features of every layer for samples [B, n]; the last are [B, NUM_PHONEMES, n / 960]."""
         mel = self.mel.magnitudes(samples)[..., : samples.shape[-1] // HOP]
         x = ((mel + QUIET).log() + 4.0) / 2.0
         features = []
@@ -48,18 +49,18 @@ class Listener(nn.Module):
 
 
 @dataclass(frozen=True)
-class Heard:
-    learned: Tensor  # what the listener learns by
-    missed: Tensor  # what the decoder learns by: other phonemes are heard, by other features
+class ListenerLoss:
+    learned: Tensor  # loss of the listener
+    missed: Tensor  # loss of the decoder: distance of phonemes and features
     unlike: Tensor
     figures: dict[str, Tensor]
 
 
-def compare(heard: list[Tensor], labels: Tensor) -> Heard:
-    """`heard` is what `Listener` says of a batch whose first half is real, its second made.
+def compare(heard: list[Tensor], labels: Tensor) -> ListenerLoss:
+    """`heard` are the listener's outputs for a batch: first half real, second half generated.
 
-    `labels` [B / 2, T] are of both. Made speech is held to what is heard in the real, not to the
-    labels: to be plainer than real speech where that is ambiguous would be a trick.
+    `labels` [B / 2, T] belong to both halves. Generated speech is compared with the listener's
+    output for real speech, not with the labels, so that ambiguous sounds stay ambiguous.
     """
     *features, logits = heard
     real, made = logits.float().log_softmax(1).chunk(2)
@@ -71,4 +72,4 @@ def compare(heard: list[Tensor], labels: Tensor) -> Heard:
         "listener": learned, "missed": missed, "unlike": unlike,
         "accuracy": right[0], "accuracy_made": right[1],
     }  # fmt: skip
-    return Heard(learned, missed, unlike, figures)
+    return ListenerLoss(learned, missed, unlike, figures)

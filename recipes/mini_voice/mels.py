@@ -43,7 +43,7 @@ class MelSpectrogram(nn.Module):
             return self.filters @ ((power + 1e-9).sqrt() * (4.0 / self.size))
 
     def forward(self, samples: Tensor) -> Tensor:
-        """Their logarithms."""
+        """Logarithms of the magnitudes."""
         return self.magnitudes(samples).clamp(min=1e-5).log()
 
 

@@ -1,6 +1,6 @@
-"""All utterances of several folders of codes, each once: `merge_codes FOLDER ... --out FOLDER`.
+"""Merge folders of codes, every utterance once: `merge_codes FOLDER ... --out FOLDER`.
 
-The first folder brings the held-out utterances and the leads.
+The held-out utterances and the leads come from the first folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from recipes.mini_voice.settings import parser
 
 
 def without(codes: Codes, known: set[int]) -> Codes:
-    """The utterances of `codes` whose lines are not known yet."""
+    """The utterances of `codes` whose lines are not in `known`."""
     is_new = np.asarray([line not in known for line in codes.lines.tolist()], bool)
     size = int(codes.frames.sum())
     kept = np.repeat(is_new, codes.frames)

@@ -1,8 +1,8 @@
-"""The teacher reads the lines that have no codes yet, and they are encoded as they come.
+"""Synthesize and encode the lines that have no codes yet.
 
-No audio is kept. Reads the codes of `--resume` and its encoder; writes all codes to `--out`.
-Workers read, this process encodes, on a GPU if there is one. With `--seconds` it stops after as
-many, and another call, with that as `--resume`, goes on.
+Audio is not kept. Reads codes and encoder from `--resume` and writes all codes to `--out`. Worker
+processes synthesize; this process encodes, on a GPU if available. After `--seconds` it stops; a
+later call with its output as `--resume` continues.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from recipes.mini_voice.settings import FRAME, SAMPLE_RATE, load_settings, parse
 from recipes.mini_voice.synthesize import Teacher, read_lines
 from recipes.mini_voice.train_codec import build, restore
 
-# Utterances encoded together. A GPU spends more on a pass of a new shape than on the pass itself:
-# with 16, each of its own length, it encoded 38 lines a second, a tenth of what 13 workers read.
+# Utterances per pass. On a GPU a new shape costs more than the pass itself: with 16 utterances of a
+# new length, it encoded 38 lines per second, a tenth of what 13 workers synthesize.
 PER_PASS = 256 if DEVICE.type == "cuda" else 16
-GRID = 8 * FRAME if DEVICE.type == "cuda" else FRAME  # lengths of passes are multiples of it
-PASSES = 8  # read before they are encoded, so that those of like length are together
+GRID = 8 * FRAME if DEVICE.type == "cuda" else FRAME  # lengths of passes are multiples of this
+PASSES = 8  # passes that are collected and sorted by length before encoding
 Lines = list[tuple[int, str]]
 Spoken = list[tuple[int, np.ndarray, np.ndarray]]
 
 
 @torch.inference_mode()
 def encode_waves(trainer: CodecTrainer, waves: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Int16 audio in whole frames to codes [frames, books], those of like length together."""
+    """Encode int16 audio in whole frames to codes [frames, books], batched by length."""
     found: dict[int, np.ndarray] = {}
     order = sorted(range(len(waves)), key=lambda i: len(waves[i]))
     for begin in range(0, len(order), PER_PASS):
         chosen = order[begin : begin + PER_PASS]
         length = -(-len(waves[chosen[-1]]) // GRID) * GRID
-        # A pass that is not full is so for its shape; two utterances make one of two, not of 256.
+        # A partly filled pass is padded to a common shape, but two utterances do not become 256.
         rows = PER_PASS if len(order) > PER_PASS else len(chosen)
         samples = torch.zeros(rows, length, dtype=torch.int16)
         for row, i in enumerate(chosen):
@@ -57,7 +57,7 @@ def encode_waves(trainer: CodecTrainer, waves: Sequence[np.ndarray]) -> list[np.
 
 
 def gather(spoken: Iterable[Spoken], count: int) -> Iterator[Spoken]:
-    """The same utterances, `count` or more at a time."""
+    """Group the utterances into lists of at least `count`."""
     found: Spoken = []
     for part in spoken:
         found += part
@@ -81,14 +81,14 @@ def codes_of(trainer: CodecTrainer, spoken: Spoken) -> Codes:
 
 
 def _read(data: SimpleNamespace, speaker: int, jobs: Any, results: Any) -> None:
-    """One worker."""
+    """The main function of a worker process."""
     teacher = Teacher(data, speaker)
     while True:
         results.put(list(read_lines(teacher, jobs.get())))
 
 
 def ahead(spoken: Iterable[Spoken]) -> Iterator[Spoken]:
-    """The same, taken by a thread of its own: the workers never wait for the encoding."""
+    """Prefetch the parts in a thread, so that the workers never wait for the encoder."""
     taken: queue.SimpleQueue[Spoken | BaseException | None] = queue.SimpleQueue()
 
     def take() -> None:
@@ -96,7 +96,7 @@ def ahead(spoken: Iterable[Spoken]) -> Iterator[Spoken]:
             for part in spoken:
                 taken.put(part)
             taken.put(None)
-        except BaseException as error:  # raised where it is read
+        except BaseException as error:  # raised again in the consumer
             taken.put(error)
 
     threading.Thread(target=take, daemon=True).start()
@@ -107,7 +107,7 @@ def ahead(spoken: Iterable[Spoken]) -> Iterator[Spoken]:
 
 
 def spoken_lines(data: SimpleNamespace, lines: Lines, seconds: float | None) -> Iterator[Spoken]:
-    """What the workers read, in the order in which they are done, within the time."""
+    """The synthesized lines in order of completion, within the time limit."""
     until = time.monotonic() + (seconds or float("inf"))
     os.environ["OMP_NUM_THREADS"] = "1"  # of the workers
     context = multiprocessing.get_context("spawn")
@@ -130,7 +130,7 @@ def spoken_lines(data: SimpleNamespace, lines: Lines, seconds: float | None) -> 
             break
     for worker in workers:
         worker.terminate()
-    jobs.cancel_join_thread()  # what nobody will read need not be sent
+    jobs.cancel_join_thread()  # unread jobs need not be sent
 
 
 def _wait(results: Any, workers: list[Any]) -> Spoken:
@@ -139,11 +139,11 @@ def _wait(results: Any, workers: list[Any]) -> Spoken:
             return results.get(timeout=2)  # type: ignore[no-any-return]
         except queue.Empty:
             if not all(worker.is_alive() for worker in workers):
-                raise SystemExit("a worker ended; what it said is above") from None
+                raise SystemExit("a worker process exited; see its output above") from None
 
 
 def join(parts: list[Codes]) -> Codes:
-    """One after another, without leads; the first brings the held-out utterances."""
+    """Concatenate without leads. The held-out utterances come from the first."""
     sizes = [int(part.frames.sum()) for part in parts]
     pairs = list(zip(parts, sizes, strict=True))
     return Codes(
@@ -156,7 +156,7 @@ def join(parts: list[Codes]) -> Codes:
 
 
 def unread(data: SimpleNamespace, known: Codes, speaker: int) -> Lines:
-    """What comes after the last line that the speaker has read, or after the dev lines."""
+    """The lines after the last one of this speaker, or after the dev lines."""
     first = speaker * SPEAKER
     done = known.lines[known.lines // SPEAKER == speaker]
     begin = int(done.max()) + 1 - first if len(done) else data.num_dev
@@ -166,13 +166,13 @@ def unread(data: SimpleNamespace, known: Codes, speaker: int) -> Lines:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--speaker", type=int, default=0, help="its place in data.speakers")
+    options.add_argument("--speaker", type=int, default=0, help="index in data.speakers")
     options.set_defaults(resume=Path("build/checkpoints"))
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     data, known = settings.data, encode.read(args.resume)
     if not (lines := unread(data, known, args.speaker)):
-        raise SystemExit(f"{data.speakers[args.speaker]} has read every line of {data.lines}")
+        raise SystemExit(f"{data.speakers[args.speaker]} has codes for every line of {data.lines}")
     trainer = build(settings).eval()
     restore(trainer, args.resume)
     read = spoken_lines(data, lines, args.seconds)

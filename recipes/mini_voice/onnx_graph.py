@@ -1,8 +1,8 @@
-"""Runs what `convert_graph` wrote with torch, on a GPU if there is one: Kokoro, one line at a time.
+"""Run the output of `convert_graph` (Kokoro, one line at a time) with torch, on a GPU if available.
 
-Activations are floats, weights what their integers stand for. The host waits for the device once,
-for the number of frames. Convolutions are matrix products there: cuDNN would spend tens of
-milliseconds on every new length, and every line has its own.
+Activations are floats; weights are dequantised. The host waits for the device once, for the number
+of frames. On a GPU, convolutions are matrix products, because cuDNN would spend tens of
+milliseconds on every new length.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from recipes.mini_voice.common import DEVICE
 Attributes = dict[str, Any]
 Run = Callable[..., Any]
 TYPES = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool}
-EMPTY = 1e-6  # of a bin of the source's spectrum: what rounding leaves where there is nothing
+EMPTY = 1e-6  # rounding error in an empty bin of the source's spectrum
 
 
 class OnnxGraph:
-    """`graph(tokens=..., ...)` gives the outputs in the file's order, as arrays."""
+    """`graph(tokens=..., ...)` returns the outputs as arrays in the order of the file."""
 
     def __init__(self, path: Path, device: torch.device = DEVICE) -> None:
         with safe_open(path, "pt") as file:
@@ -57,7 +57,7 @@ class OnnxGraph:
         return OPERATORS[op](attributes), inputs, outputs, []
 
     def _drop_early(self) -> None:
-        """Notes what no later step reads: all of it at once would be gigabytes."""
+        """Record the last use of each value, so that memory is freed early."""
         needed = {*self._constants, *self._outputs}
         for _, inputs, outputs, dropped in reversed(self._steps):
             dropped += dict.fromkeys(name for name in (*inputs, *outputs) if name not in needed)
@@ -108,13 +108,13 @@ def product_convolution(at: Attributes, weights: Tensor, bias: Tensor | None) ->
 
 
 def transposed_convolution(at: Attributes, weights: Tensor, bias: Tensor | None = None) -> Run:
-    """Every input spread over K outputs and summed where these meet; or channel by channel."""
+    """Spread every input over K outputs and sum overlaps, for all channels or per channel."""
     (stride,), pad = at["strides"], at["pads"][0]
     size, _, kernel = weights.shape
     more = at.get("output_padding", [0])[0]
     is_apart = at["group"] > 1
     column = None if bias is None else bias[:, None]
-    # One output channel is the inverse Fourier transform: in full precision, it costs nothing.
+    # One output channel is the inverse Fourier transform, computed in full precision.
     is_wave = not is_apart and weights.shape[1] == 1
     flat = weights.transpose(1, 2) if is_apart else weights.flatten(1).T.contiguous()
     if is_wave:
@@ -178,7 +178,7 @@ LAYERS: dict[str, Callable[..., Run]] = {
 
 
 def plain(run: Run) -> Callable[[Attributes], Run]:
-    """Of an operator without settings."""
+    """The step of an operator without settings."""
     return lambda _: run
 
 
@@ -229,7 +229,7 @@ def resize(at: Attributes) -> Run:
 
 
 def angle(y: Tensor, x: Tensor) -> Tensor:
-    """Where a bin is empty: any angle, as the noise of unvoiced speech would have."""
+    """The phase. An empty bin gets a random angle, like the noise of unvoiced speech."""
     anything = torch.pi * (2 * torch.rand_like(x) - 1)
     return torch.where((x == 0) & (y == 0), anything, torch.atan2(y, x))
 
@@ -265,7 +265,7 @@ def attention(at: Attributes) -> Run:
 
 
 def frames(at: Attributes) -> Run:
-    """The one place where the host waits for the device."""
+    """The only step in which the host waits for the device."""
     return lambda end: torch.arange(at["begin"], end.item(), at["step"], device=end.device)
 
 

@@ -1,8 +1,8 @@
-"""Lines of rare words and names, hard lines, long sentences and paragraphs, for the talker.
+"""Write lines with rare words and names, hard lines, long sentences and paragraphs for the talker.
 
-The words are those that the teacher's lexicons can say: how a word of English is spelled and how it
-sounds is most of what the talker has to learn, and ordinary sentences show it few words. All lines
-are normalized, as the front end does it: the teacher reads what the talker will see.
+The words come from the teacher's lexicons. Ordinary sentences have too few different words to learn
+English spelling from. All lines are normalized by the front end, so the teacher reads the text that
+the talker sees.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENDS = (".", ".", ".", ".", "!", "?")
 
 
 class Deck:
-    """Deals words in random order, each as often as any other."""
+    """Draws words in random order, all equally often."""
 
     def __init__(self, words: Sequence[str], rng: random.Random) -> None:
         self._words, self._rng = list(words), rng
@@ -91,7 +91,7 @@ class Writer:
         return text + "."
 
     def _sentence(self) -> str:
-        """A sentence of the corpus in which other words stand where long ones stood."""
+        """A corpus sentence with its long words replaced."""
 
         def other(match: re.Match[str]) -> str:
             word = match.group()

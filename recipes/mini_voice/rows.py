@@ -1,7 +1,7 @@
-"""The talker's rows, exactly as a prompt is assembled, for every utterance and both text layouts.
+"""The talker's input rows for every utterance and both text layouts, equal to `build_prompt`.
 
-A row is one text id (or none) and either one special codec id, a whole frame of codes, or nothing.
-Rows of all examples lie in flat arrays; an example is a run of them.
+A row has a text id (or none) and a special codec id, a frame of codes, or neither. The rows of all
+examples are stored in flat arrays; an example is a range of rows.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def prompt_rows(
     text: list[int], config: TalkerConfig, ids: Ids, *, speaker: int, is_streaming: bool,
     is_auto: bool,
 ) -> tuple[list[int], list[int], list[int]]:  # fmt: skip
-    """Text ids and codec ids of the prefill, and the text ids that later rows carry in turn.
+    """Text ids and codec ids of the prefill, and the text ids of the rows after it.
 
-    `speaker` is a place in the config's speakers.
+    `speaker` is an index into the config's speakers.
     """
     think = [
         [config.codec_nothink_id, config.codec_think_bos_id, config.codec_think_eos_id],
@@ -84,11 +84,10 @@ def build_examples(
     codes: Codes, tokenizer: TextTokenizer, config: TalkerConfig, settings: SimpleNamespace,
     utterances: Iterable[int], *, seed: int = 5, variants: int | None = None,
 ) -> Examples:  # fmt: skip
-    """Each utterance `variants` times, each time in a layout and a language drawn anew.
+    """Make `variants` examples of each utterance, each with a random layout and language.
 
-    Without that number it is the settings', which have more for speakers who read less.
-
-    Streamed speech begins after a lead, if there are some, while its first text comes.
+    The default comes from the settings, which have more variants for speakers with fewer lines.
+    Streamed examples begin with a lead, if leads exist.
     """
     train = settings.train_talker
     lines = all_lines(settings.data)

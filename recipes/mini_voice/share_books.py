@@ -1,9 +1,9 @@
-"""Divides the last codebook among the speakers, before a second one is trained: a CPU, a minute.
+"""Divide the last codebook between the speakers before a second one is trained (CPU, one minute).
 
-The first speaker keeps half of the codes, those that it would miss most. The others share the rest,
-each one's moved by a mark of its own that the decoder can tell from anything else. Of the first
-speaker's codes only those of the last book change, each to the nearest that it kept. Reads encoder,
-decoder, codes and leads (if there are some) of `--resume`, writes them to `--out`.
+The first speaker keeps the half of the codes whose loss would cost most. The other speakers share
+the rest, shifted by an offset per speaker that the decoder can recognise. The first speaker's codes
+of the last codebook change to the nearest kept code. Reads encoder, decoder, codes and leads from
+`--resume` and writes them to `--out`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from recipes.mini_voice.codec_model import Codebooks
 from recipes.mini_voice.more_codes import join
 from recipes.mini_voice.settings import load_settings, parser
 
-MARK = 1.0  # its length, against the root mean square of what the acoustic books stand for
+MARK = 1.0  # length of the offset relative to the RMS of the acoustic vectors
 
 
 def divide(vectors: Tensor, counts: Tensor, num_speakers: int) -> Tensor:
-    """The owner of each code [size]: half stay with the first speaker, with the least loss.
+    """The owner of each code [size]. Half stay with the first speaker, with the least loss.
 
-    One after another goes the code whose frames are best served by the nearest that is left.
+    Codes are removed one by one: always the code whose frames lose least with the next nearest.
     """
     distances = torch.cdist(vectors, vectors).square().fill_diagonal_(torch.inf)
     size = len(vectors)
@@ -41,13 +41,13 @@ def divide(vectors: Tensor, counts: Tensor, num_speakers: int) -> Tensor:
 
 
 def moves(vectors: Tensor, owner: Tensor) -> Tensor:
-    """The code [size] that the first speaker says instead of each."""
+    """The replacement code of the first speaker for each code [size]."""
     distances = torch.cdist(vectors, vectors).masked_fill((owner != 0)[None], torch.inf)
     return distances.argmin(1)
 
 
 def set_marks(books: Codebooks, owner: Tensor, level: float) -> None:
-    """Move the codes of all but the first speaker by marks of length `level`."""
+    """Shift the codes of the other speakers by offsets of length `level`."""
     drawn = torch.randn(books.marks.shape, generator=torch.Generator().manual_seed(3))
     marks = level * drawn / drawn.norm(dim=-1, keepdim=True)
     marks[0] = 0

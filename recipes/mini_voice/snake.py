@@ -1,7 +1,7 @@
 """SnakeBeta as one kernel forward and one backward, for training only.
 
-In eager PyTorch it is a third of the decoder's memory traffic. Checked against the reference
-before it is used; where Triton is missing or disagrees, the reference stays.
+In eager PyTorch it is a third of the decoder's memory traffic. The kernel is compared with the
+reference before use. Without Triton, or if the results differ, the reference is used.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def fast_snake(x: Tensor, frequency: Tensor, inverse_gain: Tensor) -> Tensor:
 
 
 def use_fast_snake() -> bool:
-    """Put the kernel in place of `ops.snake_beta` if it computes the same."""
+    """Replace `ops.snake_beta` by the kernel if both compute the same."""
     if triton is None or not torch.cuda.is_available():
         return False
     try:

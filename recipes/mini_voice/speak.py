@@ -1,4 +1,4 @@
-"""Dev sentences end to end, in one batch, as plainly as can be: no cache, a whole pass a step."""
+"""Speak dev sentences in one batch without a KV cache: every step is a whole pass."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def speak(
     talker: Talker, tokenizer: TextTokenizer, texts: list[tuple[int, str]], *, is_streaming: bool,
     temperature: float, top_k: int, frames_per_token: float = 4.0,
 ) -> list[Tensor]:  # fmt: skip
-    """Codes [T, books] of each text, which is a speaker's place and what it says."""
+    """Codes [T, books] of each text. A text is a speaker index and a sentence."""
     config, ids = talker.config, Ids.of(tokenizer)
     prompts = [
         prompt_rows(
@@ -78,7 +78,7 @@ def speak(
 def predict(
     talker: Talker, hidden: Tensor, first: Tensor, temperature: float, top_k: int
 ) -> Tensor:
-    """The frame [B, books] that begins with codes `first`."""
+    """The frame [B, books] whose first codes are `first`."""
     predictor = talker.code_predictor
     tables = [talker.model.codec_embedding, *predictor.model.codec_embedding]
     codes, inputs = [first], [hidden]
@@ -94,7 +94,7 @@ def write_speech(
     settings: SimpleNamespace, talker: Talker, tokenizer: TextTokenizer, codes: Codes, out: Path,
     log: Log,
 ) -> None:  # fmt: skip
-    """Spoken dev sentences, int16, in one file."""
+    """Write spoken dev sentences as int16 to one file."""
     config = settings.train_talker
     decoder = CodecDecoder(decoder_config(settings)).to(DEVICE)
     load_half(Path(config.decoder), decoder)

@@ -1,9 +1,8 @@
-"""The whole set on the device: one flat run of audio, in frames, with labels and codes.
+"""The whole training set on the device: audio, labels and codes as flat tensors.
 
-Utterances follow each other without gaps; each begins on a frame. A crop may span two of them,
-which sounds like a pause. Crops are drawn from every speaker alike, however much each has read.
-Where codes are known beforehand, only utterances that have some are taken; otherwise `codes` is set
-when there are any.
+Utterances follow each other without gaps, and each begins on a frame. A crop may span two of them.
+Crops are drawn from all speakers equally, independent of the amount of their speech. If codes are
+known at the start, only utterances with codes are used; otherwise `codes` is set later.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from recipes.mini_voice.settings import FRAME, SAMPLE_RATE
 from recipes.mini_voice.synthesize import plan
 
 MAX_UTTERANCES = 100_000
-SPAN = 4  # frames: a place is this many, and a crop begins in any of them
+SPAN = 4  # frames per sampling position; a crop begins at any of them
 
 
 @dataclass
 class Part:
-    """Utterances in the order in which they came."""
+    """Utterances in the order of their arrival."""
 
     audio: Tensor  # int16 [samples]
     labels: Tensor  # uint8 [2 * frames]
@@ -83,7 +82,7 @@ def _part(hours: float, num_books: int) -> Part:
 
 
 class Store:
-    """Reads shards as they appear; `limits` is what captured steps sample within."""
+    """Reads shards as they appear. Captured steps sample within `limits`."""
 
     def __init__(
         self, data: SimpleNamespace, num_books: int, known: dict[int, np.ndarray] | None = None,
@@ -106,7 +105,7 @@ class Store:
         self._check_reach()
 
     def _check_reach(self) -> None:
-        """The buffer has more than 2**31 samples: prove that gathering reaches its end."""
+        """Check that `gather` reaches the end of a buffer with more than 2**31 samples."""
         audio = self.train.audio
         audio[-3:] = torch.tensor([5, 6, 7], dtype=torch.int16, device=DEVICE)
         last = torch.tensor([len(audio) - 3], device=DEVICE)
@@ -133,7 +132,7 @@ class Store:
             self._tell()
 
     def _tell(self) -> None:
-        """Say what captured steps may take now."""
+        """Update the limits of captured steps."""
         train = self.train
         lines, starts, frames = (
             np.asarray(found, np.int64) for found in (train.lines, train.starts, train.frames)
@@ -151,7 +150,7 @@ class Store:
         self.end.fill_(train.num_frames)
 
     def close(self) -> None:
-        """Take no more shards: what was not encoded with the others would have no codes."""
+        """Ignore further shards, which would have no codes."""
         self._pending = []
 
     def wait(self, *, complete: bool = False, timeout: float = 300.0) -> None:
@@ -169,9 +168,9 @@ class Store:
     def sample_frames(
         self, batch: int, crop: int, num_starts: int, speaker: int | None = None
     ) -> Tensor:
-        """First frames of `batch` crops, drawn on the device: [batch]; of all speakers in turn.
+        """Draw the first frames of `batch` crops, alternating between speakers: [batch].
 
-        The first `num_starts` begin where an utterance does, the others anywhere.
+        The first `num_starts` crops begin at the start of an utterance, the others anywhere.
         """
         who = torch.arange(batch, device=DEVICE) % self.num_speakers
         who = who if speaker is None else torch.full_like(who, speaker)

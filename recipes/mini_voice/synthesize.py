@@ -1,6 +1,6 @@
-"""The teacher reads every line, in parallel processes, into shards that training picks up.
+"""Synthesize every line with the teachers in parallel processes, as shards for training.
 
-A shard is one .npz of int16 audio, whole frames each utterance, and a phoneme label every 40 ms.
+A shard is an .npz file with int16 audio in whole frames and a phoneme label every 40 ms.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from recipes.mini_voice.lines import SPEAKER
 from recipes.mini_voice.settings import FRAME, LABEL, SAMPLE_RATE, load_settings, parser
 
 UNIT = 600  # samples of one unit of the teacher's durations
-SHARE = 0.05  # of the GPU's memory, for one worker
-STOP = "stop"  # a file among the shards that ends the reading
+SHARE = 0.05  # share of GPU memory for one worker
+STOP = "stop"  # a file in the shard folder that stops synthesis
 Feed = Callable[..., list[np.ndarray]]
 
 
 class Kokoro:
-    """A voice of Kokoro-82M: ids, which are hibari's, to audio and durations; on a GPU by torch.
+    """A voice of Kokoro-82M: maps hibari's phoneme ids to audio and durations.
 
-    Should the GPU fail it says so and goes on without.
+    Runs with torch on a GPU. If the GPU fails, it reports the error and continues on the CPU.
     """
 
     def __init__(self, model: str, style: Path) -> None:
@@ -51,12 +51,12 @@ class Kokoro:
 
         torch.set_num_threads(1)
         torch.set_float32_matmul_precision("high")
-        if device == "cuda":  # of the memory: training goes on beside a dozen of these
+        if device == "cuda":  # training and a dozen workers share the memory
             torch.cuda.set_per_process_memory_fraction(SHARE)
         return OnnxGraph(self._model.with_suffix(".safetensors"), torch.device(device))
 
     def _by_cpu(self) -> Feed:
-        """onnxruntime, or torch where only the converted file is."""
+        """Use onnxruntime, or torch if only the converted file exists."""
         if not self._model.exists() and self._model.with_suffix(".safetensors").exists():
             return self._by_torch("cpu")
         import onnxruntime
@@ -71,7 +71,7 @@ class Kokoro:
     def _leave_gpu(self, error: Exception) -> None:
         if not self._is_gpu:
             raise error
-        print(f"Kokoro goes on without the GPU: {type(error).__name__}: {error}", flush=True)
+        print(f"Kokoro continues without the GPU: {type(error).__name__}: {error}", flush=True)
         self._is_gpu, self._run = False, self._by_cpu()
 
     def _recover(self, error: RuntimeError) -> None:
@@ -88,14 +88,14 @@ class Kokoro:
         feed = {"tokens": tokens, "style": style, "speed": speed}
         try:
             wave, durations = self._run(**feed)
-        except RuntimeError as error:  # CUDA's: the line is read again
+        except RuntimeError as error:  # a CUDA error: synthesize the line again
             self._recover(error)
             wave, durations = self._run(**feed)
         return wave.ravel(), durations.ravel().astype(np.int64)
 
 
 class Teacher:
-    """What reads for one of the speakers, with the durations it spoke by: hibari, or Kokoro."""
+    """The teacher of one speaker: hibari or Kokoro, with durations."""
 
     def __init__(self, data: SimpleNamespace, speaker: int = 0) -> None:
         sys.path.insert(0, data.teacher)
@@ -135,7 +135,7 @@ class Teacher:
         loud = np.flatnonzero(level > 0.004)
         if not len(loud):
             return np.zeros(0, np.int16), np.zeros(0, np.uint8)
-        # The speech begins at a random place in its frame, so that no phase is special.
+        # The speech begins at a random offset in its frame, so that no phase is preferred.
         lead = self._data.lead_s + rng.uniform(0, 0.04)
         begin = max(0, int(loud[0] * 120 - lead * SAMPLE_RATE))
         end = int((loud[-1] + 1) * 120 + self._data.tail_s * SAMPLE_RATE)
@@ -156,7 +156,7 @@ def read_lines(
     for number, text in lines:
         try:
             wave, label = teacher.read(text, seed=number)
-        except Exception as error:  # one bad line must not cost the others
+        except Exception as error:  # one bad line must not affect the others
             print(f"line {number} failed: {error}", flush=True)
             continue
         if 2 * FRAME <= len(wave) <= 30 * SAMPLE_RATE:
@@ -195,7 +195,7 @@ def work(data: SimpleNamespace, jobs: Any, folder: Path) -> None:
 
 
 def plan(data: SimpleNamespace) -> list[list[tuple[int, str]]]:
-    """The lines of each shard, dev lines first; no shard mixes them or speakers."""
+    """The lines of each shard, dev lines first. A shard never mixes dev lines or speakers."""
     lines = Path(data.lines).read_text().splitlines()[: data.max_lines or None]
     dev, train = [], []
     for speaker in range(len(data.speakers)):
@@ -203,7 +203,7 @@ def plan(data: SimpleNamespace) -> list[list[tuple[int, str]]]:
         most = (data.num_dev_other, data.num_lines_other) if speaker else (None, None)
         dev.append(numbered[: data.num_dev][: most[0]])
         train.append(numbered[data.num_dev :][: most[1]])
-    # Kokoro is slow, and what is not read when the time is over is lost by the shard.
+    # Short shards for Kokoro, which is slow: an unfinished shard is lost at the time limit.
     sizes = [data.lines_per_shard, *[max(1, data.lines_per_shard // 8)] * len(data.speakers[1:])]
     return [
         part[i : i + size]
@@ -213,7 +213,7 @@ def plan(data: SimpleNamespace) -> list[list[tuple[int, str]]]:
 
 
 def start_synthesis(args: argparse.Namespace) -> subprocess.Popen[bytes]:
-    """This program beside a stage that was called with `args`; shards that exist are kept."""
+    """Start this program beside a stage with the same `args`. Existing shards are kept."""
     command = [sys.executable, "-m", "recipes.mini_voice.synthesize"]
     command += ["--smoke"] * args.smoke
     for item in args.set:
@@ -223,7 +223,7 @@ def start_synthesis(args: argparse.Namespace) -> subprocess.Popen[bytes]:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--only", type=int, metavar="SPEAKER", help="its place in data.speakers")
+    options.add_argument("--only", type=int, metavar="SPEAKER", help="index in data.speakers")
     args = options.parse_args()
     data = load_settings(args.smoke, args.set).data
     begun, folder = time.perf_counter(), Path(data.shards)

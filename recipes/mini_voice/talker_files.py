@@ -1,4 +1,4 @@
-"""The talker as it is trained: built anew, written, read, and its input rows."""
+"""Build, save and load the talker in training, and embed its input rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines the corpus lacks: numbers, dates, times, money, letters, names, lists, short and long."""
+"""Template lines that the corpus lacks: numbers, dates, money, letters, names, lists, lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learn the text tokenizer: a byte-level BPE in the files of the released checkpoints."""
+"""Learn the text tokenizer: a byte-level BPE in the file format of the released checkpoints."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PLAIN = ADDED[14:26]  # "special" is false for these
 
 
 def learn(lines: list[str], num_merges: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Vocabulary and merges; `assistant` is made one token by merges of the lowest rank."""
+    """Vocabulary and merges. Merges of the lowest rank make `assistant` one token."""
     bpe = Tokenizer(models.BPE())
     bpe.normalizer = normalizers.NFC()
     bpe.pre_tokenizer = pre_tokenizers.Sequence(

@@ -1,6 +1,6 @@
-"""Trains the codec in one process: synthesis beside stage 1, encoding, stage 2.
+"""Train the codec in one process: synthesis beside stage 1, encoding, stage 2.
 
-Later runs go on with `train_gan` alone: encoder, codebooks and codes stay as they are.
+Later runs use `train_gan` only: encoder, codebooks and codes stay unchanged.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from recipes.mini_voice.synthesize import STOP, start_synthesis
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--codec-seconds", type=float)
-    options.add_argument("--wait", type=float, default=300.0, help="seconds more for reading")
-    options.add_argument("--until", type=float, required=True, help="seconds, everything written")
+    options.add_argument("--wait", type=float, default=300.0, help="seconds more for synthesis")
+    options.add_argument("--until", type=float, required=True, help="time limit in seconds")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     log, use_graph = Log(args.out / "log.jsonl"), not args.no_graph

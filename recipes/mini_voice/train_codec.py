@@ -1,6 +1,6 @@
-"""Codec, first stage: encoder, codebooks and decoder together, by mel distance.
+"""First codec stage: train encoder, codebooks and decoder by mel distance.
 
-Begins without quantisation, sets the codebooks by k-means, then goes on with them. Writes
+Starts without quantisation, initialises the codebooks by k-means, and continues with them. Writes
 encoder.safetensors (not shipped) and decoder.safetensors.
 """
 
@@ -56,9 +56,9 @@ def save(trainer: CodecTrainer, out: Path) -> None:
 
 
 def restore(trainer: CodecTrainer, folder: Path) -> int:
-    """Load what `save` wrote; averages begin again from the saved vectors.
+    """Load the files of `save`. The moving averages restart from the saved vectors.
 
-    Returns the number of books that were there: those after them are still to be set.
+    Returns the number of loaded codebooks; further ones must be initialised.
     """
     from safetensors.torch import load_file
 
@@ -126,7 +126,7 @@ class Stage:
 
     @torch.no_grad()
     def set_codebooks(self, begin: int = 0) -> None:
-        """By k-means, each of what those before it left; from book `begin` on."""
+        """Initialise the codebooks from `begin` on by k-means over the residuals."""
         firsts, rests = [], []
         per_crop = self.config.batch * self.config.crop_frames
         for _ in range(-(-self.config.kmeans_vectors // per_crop)):

@@ -1,9 +1,8 @@
-"""Codec, second stage: the decoder against judges and a listener, from codes that no longer change.
+"""Second codec stage: train the decoder with discriminators and a listener, on fixed codes.
 
-Begins with the first shards that appear and takes in the others as they come. Writes
-decoder.safetensors (an average over the last steps), discriminators.safetensors,
-listener.safetensors and samples.npz, and leaves its whole state on the machine for a second call
-to go on from.
+Starts with the first shards and adds others as they appear. Writes decoder.safetensors (an average
+over the last steps), discriminators.safetensors, listener.safetensors and samples.npz. Saves its
+whole state on the machine, so that another call can continue.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from recipes.mini_voice.train_codec import build
 from vivace.model.codec_decoder import CodecDecoder
 from vivace.model.conv import CausalState
 
-SAVING_S = 8.0  # what saving and the samples take after the last step
+SAVING_S = 8.0  # for saving and samples after the last step
 
 
 class Stage:
@@ -80,20 +79,20 @@ class Stage:
         self.branches = branches(1)
 
     def step(self) -> dict[str, Tensor]:
-        """One pass through the judges serves both sides."""
+        """Update decoder and discriminators from one pass through the discriminators."""
         made, gradients, taught, figures = self._hear()
         torch.autograd.backward(taught, inputs=self.judge_parameters)
         made.backward(self._balance(gradients))
         return {name: value.detach() for name, value in (figures | self._update()).items()}
 
     def _hear(self) -> tuple[Tensor, tuple[Tensor, ...], Tensor, dict[str, Tensor]]:
-        """Made samples, the gradient of each loss there, the judges' and listener's own loss."""
+        """Generated samples, the gradient of each loss, and the loss of the discriminators."""
         config = self.config
         codes, real, labels = self._crops()
         with autocast(config.precision):
             latents = self.decoder.quantizer(codes.transpose(1, 2))
             made = decode_part(self.decoder, latents, config.wave_frames, config.num_starts)
-        # A leaf for each loss, so that one backward pass gives the gradient of each.
+        # One leaf per loss, so that one backward pass gives the gradient of each.
         leaves = [made.detach().requires_grad_() for _ in self.shares]
         mel = self.mel(leaves[0], real)
         with autocast(config.discriminator_precision), parametrize.cached():
@@ -113,7 +112,7 @@ class Stage:
         return made, gradients, judge + heard.learned, figures
 
     def _crops(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Codes of whole crops, samples and labels of the part that is judged."""
+        """Codes of whole crops; samples and labels of the judged part."""
         config, train = self.config, self.store.train
         begin = self.store.sample_frames(config.batch, config.crop_frames, config.num_starts)
         codes = gather(train.codes, begin, config.crop_frames).long()
@@ -123,12 +122,12 @@ class Stage:
         return codes, audio.float() / 32768, labels.long()
 
     def _dithered(self, real: Tensor, made: Tensor) -> Tensor:
-        """Both in one batch, under noise: else the judges learn silence and its rounding alone."""
+        """Real and generated samples in one batch with noise, which hides rounding in silence."""
         both = torch.cat((real, made))
         return both + self.config.dither * torch.randn_like(both)
 
     def _balance(self, gradients: tuple[Tensor, ...]) -> Tensor:
-        """Their sum, each with the norm of its share: no loss can drown the others."""
+        """The sum of the gradients, each scaled to its share."""
         now = torch.stack(torch._foreach_norm(gradients))
         self.norms.lerp_(torch.stack((now, torch.ones_like(now))), 1 - self.config.norm_decay)
         norms = self.norms[0] / self.norms[1] * self.reach
@@ -136,9 +135,9 @@ class Stage:
         return (torch.stack(gradients) * scales[:, None, None]).sum(0)
 
     def measure(self) -> None:
-        """Set `reach`: how much of AdamW's step a unit of each gradient makes, against the mel's.
+        """Set `reach`: the effect of each gradient on AdamW's step, relative to the mel loss.
 
-        Alike at the samples, they differ a hundredfold at the weights: what is rough cancels there.
+        Gradients of equal norm at the samples differ up to a hundredfold at the weights.
         """
         moved = [p for p in self.parameters if p in self.optimizer.state]
         sizes = [self.optimizer.state[p]["exp_avg_sq"].sqrt() + 1e-8 for p in moved]
@@ -173,21 +172,21 @@ class Stage:
         }  # fmt: skip
 
     def begin_from(self, folder: Path) -> None:
-        """Discriminators and listener of an earlier run, if any."""
+        """Load discriminators and listener of an earlier run, if any."""
         for name, part in (("discriminators", self.judges), ("listener", self.listener)):
             path = folder / f"{name}.safetensors"
             if path.exists():
                 load_half(path, part)
 
     def save(self, path: Path, number: int) -> None:
-        """All of it in full precision."""
+        """Save the whole state in full precision."""
         path.parent.mkdir(parents=True, exist_ok=True)
         states = {name: part.state_dict() for name, part in self._parts().items()}
         balance = {"norms": self.norms, "reach": self.reach}
         torch.save({**states, **balance, "number": number}, path)
 
     def load(self, path: Path) -> int:
-        """Returns the number of steps made so far."""
+        """Load the state and return its number of steps."""
         states = torch.load(path, map_location=DEVICE)
         for name, part in self._parts().items():
             part.load_state_dict(states[name])
@@ -209,7 +208,7 @@ def dev_mel(count: int, store: Store, decoder: CodecDecoder, mel: MelLoss) -> fl
 
 @torch.no_grad()
 def write_samples(store: Store, decoder: CodecDecoder, path: Path) -> None:
-    """Dev utterances of every speaker as they were and after the codec, int16, in one file."""
+    """Write dev utterances of every speaker, original and decoded, as int16 to one file."""
     arrays = {}
     speakers = [line // SPEAKER for line in store.dev.lines]
     chosen = [
@@ -230,7 +229,7 @@ def run(
     settings: SimpleNamespace, store: Store, log: Log, out: Path, decoder: CodecDecoder, *,
     until: float, use_graph: bool = True, resume: Path | None = None,
 ) -> None:  # fmt: skip
-    """Train and write until `until` seconds after the program began."""
+    """Train and save within `until` seconds after the program's start."""
     begin_stage()
     use_fast_snake()
     config = settings.train_gan
@@ -286,8 +285,8 @@ def run(
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--until", type=float, help="seconds after which all must be written")
-    options.add_argument("--as-read", action="store_true", help="the shards that are there, alone")
+    options.add_argument("--until", type=float, help="time limit in seconds, with saving")
+    options.add_argument("--as-read", action="store_true", help="use existing shards only")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     synthesis = None if args.as_read else start_synthesis(args)

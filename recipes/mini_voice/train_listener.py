@@ -1,7 +1,7 @@
-"""The listener alone, from real speech, before the adversarial stage needs it; a CPU will do.
+"""Train the listener on real speech before the adversarial stage; a CPU is sufficient.
 
-Begins with the first shards that appear, takes in the others as they come and writes
-listener.safetensors, which `train_gan --resume` begins with.
+Starts with the first shards and adds others as they appear. Writes listener.safetensors for
+`train_gan --resume`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def train(settings: SimpleNamespace, store: Store, log: Log, out: Path, seconds:
 def hear(
     listener: Listener, part: Part, begin: Tensor, config: SimpleNamespace, dither: float
 ) -> tuple[Tensor, Tensor]:
-    """What it hears in crops under noise, [B, phonemes, T], and what was said, [B, T]."""
+    """Predictions for noisy crops [B, phonemes, T], and the labels [B, T]."""
     audio = gather(part.audio, begin * FRAME, config.crop_frames * FRAME).float() / 32768
     labels = gather(part.labels, begin * 2, config.crop_frames * 2).long()
     return listener(audio + dither * torch.randn_like(audio))[-1].float(), labels
@@ -80,7 +80,7 @@ def hear(
 
 @torch.no_grad()
 def accuracy(listener: Listener, store: Store, config: SimpleNamespace) -> float:
-    """Share of labels named right in dev speech."""
+    """Share of correct labels in dev speech."""
     last = store.dev.num_frames - config.crop_frames
     if last <= 0:
         return float("nan")

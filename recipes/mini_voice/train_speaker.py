@@ -1,9 +1,9 @@
-"""One more speaker: its own encoder, into books that no longer change, and the decoder for all.
+"""Add a speaker: train its encoder with fixed codebooks, and the decoder of all speakers.
 
-Reads encoder, decoder and codes as `share_books` left them and the shards of both speakers; half of
-every batch is the first speaker's, from its codes. Writes the new speaker's encoder.safetensors,
-decoder.safetensors, which `train_gan` goes on from, and all codes, the new speaker's among them.
-`--seconds 0` trains nothing: the encoder of an earlier run encodes what was read.
+Reads encoder, decoder and codes from `share_books`, and the shards of both speakers. Half of every
+batch is the first speaker's, from its codes. Writes the new speaker's encoder.safetensors,
+decoder.safetensors for `train_gan`, and all codes. `--seconds 0` trains nothing: the encoder of an
+earlier run encodes the shards.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Stage:
     def __init__(self, settings: SimpleNamespace, store: Store, trainer: CodecTrainer) -> None:
         self.config, self.store, self.trainer = settings.train_speaker, store, trainer
         config, self.mel = self.config, MelLoss().to(DEVICE)
-        # Projections into the books are every encoder's.
+        # The projections to the codebooks are shared by all encoders.
         self.decoder_parameters = [
             parameter
             for name, parameter in trainer.decoder.named_parameters()
@@ -54,7 +54,7 @@ class Stage:
             self.decoder_parameters, config.decoder_lr, (0.9, 0.99), config.weight_decay
         )
         half, starts = config.batch // 2, config.num_starts
-        # Beginnings of both speakers first, as `decode_part` takes them.
+        # Utterance starts of both speakers first, as `decode_part` expects.
         self.order = torch.tensor(
             [
                 *(*range(starts), *range(half, half + starts)),
@@ -90,8 +90,8 @@ class Stage:
         return {name: value.detach() for name, value in outputs.items()}
 
     def _crops(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The new speaker's samples and labels, the first one's codes, and where what is judged
-        of both begins, in `order`."""
+        """The new speaker's samples and labels, the first speaker's codes, and the starts of the
+        judged parts of both, in `order`."""
         config, train = self.config, self.store.train
         half, size = config.batch // 2, config.crop_frames
         new, old = (
@@ -115,7 +115,7 @@ class Stage:
 
 
 def codes_of(trainer: CodecTrainer, part: Part) -> Codes:
-    """What the trainer's speaker says in a part of the store."""
+    """Codes of the trainer's speaker in a part of the store."""
     found = encode.encode_part(trainer, part).cpu().numpy()
     labels = part.labels.cpu().numpy()
     own = [i for i, line in enumerate(part.lines) if line // SPEAKER == trainer.speaker]
@@ -139,11 +139,11 @@ def run(
     use_fast_snake()
     config = settings.train_speaker
     trainer = train_codec.build(settings, speaker)
-    trainer.dropout = 0.0  # the last book says who speaks
+    trainer.dropout = 0.0  # the last codebook identifies the speaker
     train_codec.restore(trainer, resume)
     stage = Stage(settings, store, trainer)
     stage.set_lr(1e-3)
-    is_trained = seconds != 0  # a capture makes a few steps
+    is_trained = seconds != 0  # capturing a graph runs a few steps
     step = Step("speaker", stage.step, stage.reset, [trainer], use_graph=use_graph and is_trained)
     box = TimeBox(config.seconds if seconds is None else seconds)
     number, marked, mark = 0, 0, box.elapsed
@@ -165,8 +165,8 @@ def run(
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--speaker", type=int, default=1, help="its place in data.speakers")
-    options.add_argument("--wait", type=float, default=0.0, help="seconds more for reading")
+    options.add_argument("--speaker", type=int, default=1, help="index in data.speakers")
+    options.add_argument("--wait", type=float, default=0.0, help="additional seconds for synthesis")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)
     log, known = Log(args.out / "log.jsonl"), encode.read(args.resume)

@@ -1,8 +1,8 @@
-"""Talker and predictor together, from the codes of `encode`; writes talker_{a,b}.safetensors.
+"""Train talker and predictor on the codes of `encode`; writes talker_{a,b}.safetensors.
 
-Fixed shapes: examples go into buckets by their number of rows, one captured step per bucket.
-`--take-over FOLDER` goes on from a run that still trains there: when all is ready here, that run is
-asked to stop, so that the GPU never waits for examples to be built.
+Examples are sorted into buckets by their number of rows, with one captured step per bucket.
+`--take-over FOLDER` continues from a run that is still training there: this run prepares its
+examples first and then stops the other one, so that the GPU does not wait.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from vivace.model.talker import Talker
 from vivace.text.tokenizer import TextTokenizer
 
 IGNORED = -100
-STOP = "stop"  # a file in a run's folder that asks it to end
-DONE = "done"  # one that says that its weights are written
+STOP = "stop"  # a file that asks a run to stop
+DONE = "done"  # a file that reports that the weights are written
 
 
 class Dropout:
-    """Dropout after every attention and MLP: the model code has none, and calls no hooks."""
+    """Dropout after every attention and MLP. The model code has none and calls no hooks."""
 
     def __init__(self, model: nn.Module, probability: float) -> None:
         self.probability, self.is_on = probability, True
@@ -63,7 +63,7 @@ class Dropout:
 
 
 class Lookup(torch.autograd.Function):
-    """An embedding whose gradient is a product with one-hot rows: a sort and scatter is slower."""
+    """An embedding whose gradient is a product with one-hot rows, faster than sort and scatter."""
 
     @staticmethod
     def forward(ctx: Any, ids: Tensor, weight: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def use_fast_lookup(model: nn.Module) -> None:
 
 
 class Bucket:
-    """Examples of up to `length` rows, and the static tensor that says which to take."""
+    """Examples of up to `length` rows, and a static tensor with the drawn indices."""
 
     def __init__(self, length: int, batch: int, examples: np.ndarray) -> None:
         self.length, self.batch, self.count = length, batch, len(examples)
@@ -130,7 +130,7 @@ class Stage:
         self, data: dict[str, Tensor], chosen: Tensor, length: int, num_frames: int | None,
         corruption: float,
     ) -> dict[str, Tensor]:  # fmt: skip
-        """Losses of a batch of examples; the predictor's on `num_frames` random frames, or all."""
+        """Losses of a batch. The predictor uses `num_frames` random frames, or all."""
         at = torch.arange(length, device=DEVICE)
         inside = at < data["lengths"][chosen][:, None]
         rows = torch.where(inside, data["starts"][chosen][:, None] + at, 0)
@@ -174,7 +174,7 @@ class Stage:
         return self.dropout(embed(self.talker, text, codes))
 
     def _residual(self, hidden: Tensor, codes: Tensor, is_real: Tensor) -> list[Tensor]:
-        """Cross entropy of books 1 and up, each given the frame's earlier books."""
+        """Cross entropy of codebooks 1 and up, each given the earlier codes of the frame."""
         predictor = self.talker.code_predictor
         tables = [self.talker.model.codec_embedding, *predictor.model.codec_embedding]
         inputs = [hidden] + [tables[book](codes[:, book]) for book in range(self.num_books - 1)]
@@ -223,14 +223,14 @@ class Stage:
 
 
 def stop(folder: Path) -> None:
-    """Ask the run that trains there to end, and wait for its weights."""
+    """Stop the run in `folder` and wait for its weights."""
     (folder / STOP).touch()
     while not (folder / DONE).exists():
         time.sleep(0.1)
 
 
 def divide(codes: encode.Codes, settings: SimpleNamespace) -> tuple[list[list[int]], list[int]]:
-    """Utterances that are judged, of each speaker who has some, and those that are learned."""
+    """Held-out utterances of every speaker, and training utterances."""
     held_out: dict[int, list[int]] = {}
     trained = []
     for utterance, number in enumerate(codes.lines.tolist()):
@@ -322,7 +322,7 @@ def run(
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--until", type=float, help="seconds after which training must end")
+    options.add_argument("--until", type=float, help="time limit in seconds")
     options.add_argument("--take-over", type=Path, metavar="FOLDER")
     args = options.parse_args()
     settings = load_settings(args.smoke, args.set)

@@ -133,7 +133,7 @@ def test_added_codebooks_keep_existing_ones(lines: list[str], tmp_path: Path) ->
     talker_files.load(new, tmp_path)
     assert len(new.code_predictor.lm_head) == len(old.code_predictor.lm_head) + 2
     deeper = talker_files.build(settings_of([*lines, "talker.num_hidden_layers=2"]), tokenizer)
-    with pytest.raises(SystemExit, match=r"of another model: .*layers"):
+    with pytest.raises(SystemExit, match=r"belongs to another model: .*layers"):
         talker_files.load(deeper, tmp_path)
 
 
@@ -217,7 +217,7 @@ def test_worker_continues_on_cpu_after_gpu_failure(
         wave, durations = kokoro([0, 7, 8, 0])
         assert (len(wave), durations.tolist()) == (2, [1, 1, 1, 1])
     said = capsys.readouterr().out
-    assert ("goes on without the GPU" in said) == (fails_at != "memory")
+    assert ("continues without the GPU" in said) == (fails_at != "memory")
     assert wave[0] == (5 if fails_at == "memory" else 2)
     assert len(calls) == {"start": 0, "line": 1, "memory": 3}[fails_at]
 

@@ -1,4 +1,4 @@
-"""Tiny checkpoints in the released layout, made once per session, and what is loaded from them."""
+"""Fixtures of all tests: tiny checkpoints, the embedded voice, a server, isolation."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tests.support.serving import Running
 
 TESTS = Path(__file__).parent
-LEFT_OUT = ("ci", "slow")  # marks of tests that run only where `-m` names them
-# Files of more than ten seconds, the longest first: a worker that begins one last ends last.
+LEFT_OUT = ("ci", "slow")  # marks of tests that run only if `-m` names them
+# The files that take longest, longest first: a worker that starts one of them last ends last.
 LONGEST_FIRST = (
     "backends/test_cuda_graph.py",
     "backends/test_official_parity.py",
@@ -51,11 +51,11 @@ LONGEST_FIRST = (
     "cli/test_front.py",
     "cli/test_bench.py",
 )
-# Tiny models gain nothing from more threads, and lose on a busy machine.
+# Tiny models gain nothing from more threads and slow down on a busy machine.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start
-# A test must not fail because the machine is busy, or because today's examples are new ones:
-# `pytest --hypothesis-profile search` looks for those.
+# A test must not fail because the machine is busy or because an example is new.
+# `pytest --hypothesis-profile search` searches for new examples.
 settings.register_profile(
     "repeatable",
     deadline=None,
@@ -64,12 +64,12 @@ settings.register_profile(
 )
 settings.register_profile("search", deadline=None)
 settings.load_profile("repeatable")
-HOMES = itertools.count()  # one for each test
+HOMES = itertools.count()  # the number of each test's home folder
 
 
 def pytest_configure(config: pytest.Config) -> None:
     restore_interrupts()
-    # pytest-xdist would start the files with the most tests first; LONGEST_FIRST are the longest.
+    # pytest-xdist would start the files with the most tests first, not the longest ones.
     config.option.loadscopereorder = False
 
 
@@ -79,14 +79,14 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def end_children() -> Iterator[None]:
-    """A test that fails leaves no process behind."""
+    """Kill the processes that a failed test left behind."""
     before = find_children()
     yield
     kill_children(before | {child.process.pid for child in SANDBOX._idle} | warm.pids())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the marks of LEFT_OUT that `-m` does not name, and begin with the longest files."""
+    """Deselect the marks of LEFT_OUT that `-m` does not name, and run the longest files first."""
     named = re.findall(r"\w+", str(config.getoption("markexpr")))
     left_out = [mark for mark in LEFT_OUT if mark not in named]
     deselected = [item for item in items if any(map(item.get_closest_marker, left_out))]
@@ -101,9 +101,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Voices and caches of a test never touch those of the person who runs it.
+    """Give each test its own folder for voices and caches.
 
-    The folder is made when it is used: a tmp_path for each of thousands of tests takes long.
+    The folder is created on first use: a tmp_path for each of thousands of tests takes long.
     """
     home = tmp_path_factory.getbasetemp() / "homes" / str(next(HOMES))
     monkeypatch.setenv("VIVACE_HOME", str(home))
@@ -111,7 +111,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 @pytest.fixture(autouse=True)
 def own_logging() -> Iterator[None]:
-    """A log handler that a command adds ends with its test, as the stream it writes to does."""
+    """Remove log handlers that a command added, together with the stream they write to."""
     logger = logging.getLogger("vivace")
     handlers, level = logger.handlers[:], logger.level
     yield
@@ -121,7 +121,7 @@ def own_logging() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test is heard, and none depends on whether this machine has a loudspeaker."""
+    """Disable audio output, so that no test depends on an audio device."""
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     monkeypatch.setattr("vivace.audio.play.PROGRAMS", ())
     monkeypatch.delenv("VIVACE_MODEL", raising=False)
@@ -129,13 +129,13 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of pytest-xdist share."""
+    """A folder shared by all workers of pytest-xdist."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """A folder that `make` fills, called by the first worker that needs the folder."""
+    """A folder that `make` fills in the first worker that needs it."""
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
@@ -148,7 +148,7 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_folder(session_folder: Path) -> Path:
-    """Holds one folder per name of TINY_NAMES."""
+    """The tiny checkpoints: one folder for each of TINY_NAMES."""
     return make_once(session_folder / "tiny", make_tiny_checkpoints)
 
 
@@ -178,14 +178,14 @@ def tiny(tiny_folder: Path) -> Callable[[str], Tiny]:
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[TTS]:
-    """The voice inside the package."""
+    """The embedded voice."""
     with TTS.load(device="cpu") as tts:
         yield tts
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The embedded voice on a free port of loopback, without a key; one for each module."""
+    """A server with the embedded voice on a free port, without a key; one for each module."""
     from tests.support.serving import running
     from vivace.serve.settings import ServeSettings
 
@@ -194,7 +194,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield server
 
 
-@pytest.fixture(scope="module")  # making one costs as much as a request: it reads certificates
+@pytest.fixture(scope="module")  # creating a client reads certificates, as slow as a request
 def client(server: Running) -> Iterator[httpx.Client]:
     import httpx
 

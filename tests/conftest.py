@@ -8,7 +8,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,8 +86,10 @@ def end_children() -> Iterator[None]:
     kill_children(before | {child.process.pid for child in SANDBOX._idle} | warm.pids())
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest evaluates `-m`
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the marks of LEFT_OUT that `-m` does not name, and run the longest files first."""
+    mark_further_cases(items)
     named = re.findall(r"\w+", str(config.getoption("markexpr")))
     left_out = [mark for mark in LEFT_OUT if mark not in named]
     deselected = [item for item in items if any(map(item.get_closest_marker, left_out))]
@@ -97,6 +100,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (item for item in items if item in kept),
         key=lambda item: order.get(item.path.relative_to(TESTS).as_posix(), len(order)),
     )
+
+
+def mark_further_cases(items: Sequence[pytest.Item]) -> None:
+    """Add `ci` to the cases of a test beyond the number in its mark `default_cases`."""
+    num_seen: Counter[str] = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("default_cases"):
+            test = item.nodeid.partition("[")[0]
+            num_seen[test] += 1
+            if num_seen[test] > mark.args[0]:
+                item.add_marker("ci")
 
 
 @pytest.fixture(autouse=True)

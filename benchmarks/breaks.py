@@ -29,6 +29,7 @@ from words import count_errors, spellings
 from vivace import TTS
 from vivace.audio.clip import Audio
 from vivace.cli.bench.machine import machine
+from vivace.options import SpeechOptions
 from vivace.script.request import Request
 
 Row = dict[str, Any]
@@ -116,8 +117,8 @@ def speak(tts: TTS, pair: Pair, *, is_raw: bool) -> Audio:
     text = KINDS[pair.kind](*pair.texts)
     if is_raw:
         voice = tts.speakers[0]
-        request = Request(text=text, voice=voice, language="auto", instruct=None, layout=None)
-        return tts.open(request, seed=pair.line, guard=False).collect()
+        options = SpeechOptions(seed=pair.line, guard=False)
+        return tts.open(Request(text=text, voice=voice, options=options)).collect()
     clean = pair.kind in ("list", "heading", "table")
     pieces = iter(re.findall(r"\s*\S+", text))
     text_or_pieces = pieces if pair.is_live else text

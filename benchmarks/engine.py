@@ -28,7 +28,7 @@ from vivace.cli.bench.latency import Subject
 from vivace.cli.parser import build_parser
 from vivace.device import pick_device, pick_dtype
 from vivace.engine.engine import Engine
-from vivace.engine.loaded import Parts
+from vivace.engine.loaded import LoadedCheckpoint, Parts
 from vivace.engine.scheduler import EngineLimits
 from vivace.model.codec import Codec
 from vivace.model.config import parse_model_config
@@ -70,7 +70,7 @@ def random_tts(shape: str, arguments: argparse.Namespace, precision: Any = "auto
     capacity = Capacity(max_streams=most, codec_precision=precision)
     backend = build_backend(arguments.backend, model, codec, capacity)
     engine = Engine(backend, EngineLimits(max_streams=most))
-    return TTS._put_together(checkpoint, tokenizer, Parts(model, codec, engine))
+    return TTS(LoadedCheckpoint(checkpoint, tokenizer, Parts(model, codec, engine)))
 
 
 if __name__ == "__main__":

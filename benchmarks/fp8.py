@@ -81,7 +81,7 @@ def compare_logits(name: str | None, texts: list[str]) -> dict[str, Any]:
     }
     with TTS.load(name, dtype="float32", backend="eager", device="cpu") as tts:
         spoken = [frames for text in texts for frames in make_frames(tts, text)]
-        full = [forced_logits(tts._open_parts()[0], *each) for each in spoken]
+        full = [forced_logits(tts.loaded.parts[0], *each) for each in spoken]
     report: dict[str, Any] = {
         "texts": len(texts),
         "frames": sum(len(codes) for _, codes in spoken),
@@ -89,7 +89,7 @@ def compare_logits(name: str | None, texts: list[str]) -> dict[str, Any]:
     for kind, options in kinds.items():
         options = {"dtype": "float32", "backend": "eager", "device": "cpu", **options}
         with TTS.load(name, **options) as tts:
-            other = [forced_logits(tts._open_parts()[0], *each) for each in spoken]
+            other = [forced_logits(tts.loaded.parts[0], *each) for each in spoken]
         report[kind] = distances(full, other)
     return report
 

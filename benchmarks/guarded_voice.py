@@ -19,6 +19,7 @@ from vivace.backends.base import Frames, Slot
 from vivace.engine.completeness import IdMarker, SpokenWords
 from vivace.engine.follower import Fault, TextFollower
 from vivace.engine.utterance import Utterance, join
+from vivace.options import SpeechOptions
 from vivace.prompt import Prompt
 from vivace.script.request import Request
 from vivace.timing.attention import TextAttention
@@ -54,9 +55,9 @@ class GuardedVoice:
         self._num_made = 0
 
     def prompt(self, text: str) -> Prompt:
-        voice = self.tts._writer.default_voice
-        request = Request(text=text, voice=voice, language="auto", instruct=None, layout=None)
-        prompt, _ = self.tts._writer.write(request, text, self.tts.tokenizer.encode(text))
+        voice = self.tts.loaded.writer.default_voice
+        request = Request(text=text, voice=voice, options=SpeechOptions())
+        prompt, _ = self.tts.loaded.writer.write(request, text, self.tts.tokenizer.encode(text))
         return prompt
 
     def follower(self, text: str) -> TextFollower:
@@ -107,7 +108,7 @@ class GuardedVoice:
 
     def read_places(self, text: str, codes: Codes) -> Places:
         """The attention positions of the followed head while the talker reads the given frames."""
-        model, head = self.tts._open_parts().model, self._backend.watched
+        model, head = self.tts.loaded.parts.model, self._backend.watched
         prompt = self.prompt(text)
         weights = TextAttention(model, prompt, [head]).read(codes, prompt.num_own_ids)[0]
         return [(int(row.argmax()), float(row.sum())) for row in weights]

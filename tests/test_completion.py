@@ -13,7 +13,7 @@ import pytest
 from jedi.api.environment import InterpreterEnvironment
 
 from vivace import TTS
-from vivace.engine.options import SpeakOptions, StreamOptions
+from vivace.options import SpeakOptions, StreamOptions
 from vivace.speech import SamplingOptions
 
 WHOLE = ["speak", "aspeak", "dialogue"]
@@ -88,7 +88,7 @@ def test_signature_shows_type_and_default_of_every_option(method: str) -> None:
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         assert parameters[name].annotation in (annotation, getattr(annotation, "__name__", ""))
         assert parameters[name].default is not inspect.Parameter.empty
-        is_sampling = name in SamplingOptions.__annotations__
+        is_sampling = name in SamplingOptions.__dataclass_fields__
         assert is_sampling == (repr(parameters[name].default) == "checkpoint default")
 
 
@@ -98,7 +98,7 @@ def test_defaults_in_the_signature_are_those_that_apply(tts: TTS, method: str) -
     shown = {
         name: one.default
         for name, one in inspect.signature(getattr(TTS, method)).parameters.items()
-        if one.default is not one.empty and name not in SamplingOptions.__annotations__
+        if one.default is not one.empty and name not in SamplingOptions.__dataclass_fields__
     }
     assert shown["trim"] == (method not in ("stream", "astream"))
 

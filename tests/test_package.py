@@ -21,7 +21,7 @@ FLOORS = {
     "errors": 0, "speech": 0, "live_text": 0, "disk": 0, "checkpoint_files": 0, "_version": 0,
     "model": 1, "audio": 1, "text": 1, "sampling": 1, "device": 1, "hub": 1,
     "checkpoint": 2, "voices": 2, "verify": 2,
-    "prompt": 3, "dialogue": 3,
+    "prompt": 3, "dialogue": 3, "options": 3,
     "backends": 4, "script": 4, "timing": 4,
     "engine": 5,
     "tts": 6, "plan": 6,
@@ -35,9 +35,11 @@ NEIGHBOURS = {
     ("checkpoint_files", "errors"),
 }  # the lowest layer
 NARROW = {  # packages that may import less than all lower layers
-    "serve": {"tts", "speech", "live_text", "errors", "audio", "voices", "disk", "_version"},
-    "integrations": {"tts", "speech", "live_text", "errors", "audio", "_version"},
-    "books": {"tts", "speech", "errors", "audio", "text", "disk", "_version"},
+    "serve": {
+        *("tts", "options", "speech", "live_text", "errors", "audio", "voices", "disk", "_version")
+    },
+    "integrations": {"tts", "options", "speech", "live_text", "errors", "audio", "_version"},
+    "books": {"tts", "options", "speech", "errors", "audio", "text", "disk", "_version"},
 }
 HOMES = {  # third-party packages and the only packages that may import them
     "huggingface_hub": {"hub"},

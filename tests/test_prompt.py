@@ -11,7 +11,8 @@ import pytest
 from tests.support.tiny import Tiny
 from vivace.errors import UnknownLanguageError, UnknownVoiceError
 from vivace.model.config import NO_CODE, SPEAKER, ModelConfig
-from vivace.prompt import SpokenReference, TextLayout, build_prompt
+from vivace.prompt import SpokenReference, build_prompt
+from vivace.speech import TextLayout
 
 ROLE = [1, 2, 3]
 

@@ -10,8 +10,8 @@ import pytest
 from tests.support.tiny import Tiny
 from vivace.backends.eager import EagerBackend
 from vivace.model.config import Head
-from vivace.prompt import Prompt, SpokenReference, TextLayout, build_prompt
-from vivace.speech import SamplingParams
+from vivace.prompt import Prompt, SpokenReference, build_prompt
+from vivace.speech import SamplingParams, TextLayout
 from vivace.timing.attention import TextAttention
 
 OWN = [11, 12, 13, 14, 15, 16, 17]

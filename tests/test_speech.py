@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from fractions import Fraction
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -94,9 +94,7 @@ def test_real_time_is_audio_over_waiting() -> None:
 
 
 def test_the_options_of_speak_are_the_fields_of_sampling_params() -> None:
-    fields = {field.name: field.type for field in dataclasses.fields(SamplingParams)}
-    options = {name: kind.__forward_arg__ for name, kind in SamplingOptions.__annotations__.items()}
-    assert options == fields
+    assert get_type_hints(SamplingOptions) == get_type_hints(SamplingParams)
 
 
 INTEGERS = [np.int8, np.uint8, np.int32, np.int64, np.uint64, int]

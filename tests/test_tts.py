@@ -260,7 +260,7 @@ def test_audio_in_context_goes_on_where_the_reference_ends(base: TTS, tiny: Any)
 def test_bfloat16_is_for_the_talker_alone(tiny_folder: Path) -> None:
     with TTS.load(tiny_folder / "custom_voice", device="cpu", dtype=torch.bfloat16) as tts:
         assert tts.dtype == torch.bfloat16
-        assert tts._open_parts()[1].decoder.pre_conv.conv.weight.dtype == torch.float32
+        assert tts.loaded.parts[1].decoder.pre_conv.conv.weight.dtype == torch.float32
         assert tts.speak(TEXT, max_frames=2).samples.dtype == np.float32
 
 
@@ -503,7 +503,7 @@ def test_numbers_that_stop_being_finite_fail_one_request_and_not_the_next(
 ) -> None:
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
         before = tts.speak(TEXT, seed=9, max_frames=3)
-        head = tts._open_parts()[0].talker.codec_head.weight
+        head = tts.loaded.parts[0].talker.codec_head.weight
         healthy = head.clone()
         head.fill_(float("nan"))
         with pytest.raises(NumericError, match="stopped being finite at frame 0"):

@@ -27,8 +27,9 @@ def loaded() -> Iterator[TTS]:
 @pytest.fixture
 def tts(loaded: TTS, monkeypatch: pytest.MonkeyPatch) -> TTS:
     """With a recogniser that always hears the same."""
-    monkeypatch.setattr("vivace.engine.speaking.check_recogniser", lambda: None)
-    loaded._verifier = Verifier(lambda: lambda samples, rate: "Seven grey herons beside a canal")
+    monkeypatch.setattr("vivace.engine.synthesizer.check_recogniser", lambda: None)
+    transcript = "Seven grey herons beside a canal"
+    loaded._synthesizer._verifier = Verifier(lambda: lambda samples, rate: transcript)
     return loaded
 
 
@@ -72,7 +73,7 @@ def test_verification_does_not_block_the_event_loop(tts: TTS) -> None:
         assert is_free.wait(60)
         return TEXT
 
-    tts._verifier = Verifier(lambda: recognise)
+    tts._synthesizer._verifier = Verifier(lambda: recognise)
 
     async def main() -> float | None:
         task = asyncio.create_task(tts.aspeak(TEXT, seed=1, verify=True))
@@ -86,7 +87,7 @@ def test_failed_recogniser_raises_its_error(tts: TTS) -> None:
     def fail(samples: np.ndarray, rate: int) -> str:
         raise CheckpointError("damaged weights")
 
-    tts._verifier = Verifier(lambda: fail)
+    tts._synthesizer._verifier = Verifier(lambda: fail)
     with pytest.raises(CheckpointError, match="damaged weights"):
         tts.speak(TEXT, verify=True)
 
@@ -106,7 +107,7 @@ def test_missing_extra_is_named_before_anything_is_spoken(
 
 
 def test_other_languages_are_refused(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivace.engine.speaking.check_recogniser", lambda: None)
+    monkeypatch.setattr("vivace.engine.synthesizer.check_recogniser", lambda: None)
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
         for language in ("chinese", "auto"):
             with pytest.raises(RequestError, match="verify reads English"):

@@ -9,20 +9,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vivace.errors import UnknownLanguageError, UnknownVoiceError
 from vivace.model.config import NO_CODE, SPEAKER, ModelConfig, TalkerConfig
-
-TextLayout = Literal["whole", "streamed"]
-"""`whole`: all text before the first frame. `streamed`: one text id with every frame."""
+from vivace.speech import AUTO_LANGUAGE, TextLayout
 
 T = TypeVar("T")
-
-AUTO_LANGUAGE = "auto"  # the model infers the language from the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,20 +8,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from numbers import Integral, Real
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 from vivace.errors import RequestError
 
 FinishReason = Literal["stop", "length", "stall", "cancelled"]
+"""`stop`: the model ended the speech. `stall`: the speech repeated itself or stayed silent."""
+TextLayout = Literal["whole", "streamed"]
+"""`whole`: all text before the first frame. `streamed`: one text id with every frame."""
 LiveMode = Literal["word", "sentence"]
 """How a text that is still being written is taken: each word as it comes, or whole sentences."""
 LIVE_MODES: tuple[LiveMode, ...] = ("word", "sentence")
 OnUnsupported = Literal["error", "skip"]
 """What happens to letters of a script that the checkpoint does not read."""
 ON_UNSUPPORTED: tuple[OnUnsupported, ...] = ("error", "skip")
-"""`stop`: the end of speech was drawn. `stall`: nothing new was said any more, or nothing ever."""
 
+AUTO_LANGUAGE = "auto"  # the model infers the language from the text
 SAMPLE_RATE = 24_000  # every released checkpoint speaks at this rate
 MAX_SEED = 2**63 - 1
 NUM_DRAWN_SEEDS = 2**53  # those we draw are whole numbers in JSON readers that know floats only
@@ -126,19 +130,43 @@ class SamplingParams:
         return params
 
 
-class SamplingOptions(TypedDict, total=False):
-    """The fields of SamplingParams, as keywords of `speak` and `stream`."""
+class CheckpointDefault(Enum):
+    """The default of a sampling option: the value in the checkpoint's files."""
 
-    temperature: float
-    top_k: int
-    top_p: float
-    repetition_penalty: float
-    predictor_temperature: float | None
-    predictor_top_k: int
-    predictor_top_p: float
-    min_frames: int
-    max_frames: int
-    seed: int | None
+    VALUE = "checkpoint default"
+
+    def __repr__(self) -> str:
+        return str(self.value)
+
+
+FROM_CHECKPOINT: Any = CheckpointDefault.VALUE
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """The fields of SamplingParams as options of a request."""
+
+    temperature: Annotated[float, "Randomness of the words; 0 is greedy."] = FROM_CHECKPOINT
+    top_k: Annotated[int, "Codes to draw from; 0 keeps every code."] = FROM_CHECKPOINT
+    top_p: Annotated[float, "Probability mass of the codes to draw from."] = FROM_CHECKPOINT
+    repetition_penalty: Annotated[float, "Above 1: repeat fewer codes."] = FROM_CHECKPOINT
+    predictor_temperature: Annotated[
+        float | None, "Randomness of the sound; None: greedy if the words are, else 0.9."
+    ] = FROM_CHECKPOINT
+    predictor_top_k: Annotated[int, "`top_k` of the residual codebooks."] = FROM_CHECKPOINT
+    predictor_top_p: Annotated[float, "`top_p` of the residual codebooks."] = FROM_CHECKPOINT
+    min_frames: Annotated[int, "Shortest utterance, in frames of 80 ms."] = FROM_CHECKPOINT
+    max_frames: Annotated[
+        int, "Longest speech without pauses, in frames of 80 ms; longer speech ends as `length`."
+    ] = FROM_CHECKPOINT
+    seed: Annotated[int | None, "Same seed, same speech; None draws one."] = FROM_CHECKPOINT
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling options that replace the checkpoint's values."""
+        names = SamplingOptions.__dataclass_fields__
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not FROM_CHECKPOINT}
 
 
 def as_whole_number(name: str, value: object) -> int:
@@ -262,4 +290,4 @@ def total_completeness(parts: Iterable[Usage]) -> float | None:
 def language_name(language: str) -> str:
     """`English`, `english`, `en`, `en-US` are `english`; what is not known stays as it is."""
     key = language.strip().lower().replace("_", "-")
-    return LANGUAGES.get(key.split("-")[0], language.strip().lower()) or "auto"
+    return LANGUAGES.get(key.split("-")[0], language.strip().lower()) or AUTO_LANGUAGE

@@ -6,12 +6,13 @@ with TTS.load("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice") as tts:
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 import logging
 import typing
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,30 +27,28 @@ from vivace.dialogue.make import make_dialogue, open_dialogue
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.stream import DialogueStream
 from vivace.dialogue.talk import Dialogue, Timing
-from vivace.engine.async_stream import AsyncStream, Bells, run_steps_async
-from vivace.engine.batch import (
-    check_item,
-    run_steps,
-    speak_batch,
-)
+from vivace.engine.async_stream import AsyncStream
 from vivace.engine.engine import Engine
 from vivace.engine.loaded import LoadedCheckpoint, Parts
-from vivace.engine.options import (
-    SpeakOptions,
-    SpeechOptions,
-    StreamOptions,
-    check_names,
-    show_options,
-)
-from vivace.engine.progress import show_batch
 from vivace.engine.scheduler import EngineLimits, Profile
-from vivace.engine.speaking import SpeakingCheckpoint, read_lexicon
 from vivace.engine.stream import Stream, Wake
+from vivace.engine.synthesizer import Synthesizer
 from vivace.errors import RequestError, UnsupportedRequestError
+from vivace.model.codec import Codec
 from vivace.model.fp8 import Weights, check_weights
+from vivace.options import (
+    RAMP,
+    ChunkFrames,
+    DialogueOptions,
+    DialogueStreamOptions,
+    LineOptions,
+    SpeakOptions,
+    StreamOptions,
+    takes,
+)
 from vivace.script.prompts import SERVED_BY
-from vivace.script.request import as_pieces
-from vivace.speech import language_name
+from vivace.script.request import Request
+from vivace.speech import AUTO_LANGUAGE, SamplingParams, language_name
 from vivace.text.lexicon import Lexicon, LexiconSource
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.enroll import enroll
@@ -57,31 +56,27 @@ from vivace.voices.find import VoiceSource
 from vivace.voices.voice import Voice
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self
+
+    from vivace.model.config import ModelType  # jedi fails on a property whose Literal resolves
 
 log = logging.getLogger(__name__)
 
 FP8_BACKEND = "megakernel"  # the one that reads them in their own format
+DialogueLines = DialogueScript | Iterable[tuple[VoiceSource, str]]
+Lines = typing.TypeVar("Lines", bound=LineOptions)
+LivePieces = Iterator[str | None]
+AsyncPieces = AsyncIterator[str | None]
 
 
-class TTS(SpeakingCheckpoint):
-    """A loaded checkpoint that speaks."""
+class TTS:
+    """A loaded checkpoint that speaks. `TTS.load` creates it."""
 
-    def __init__(self) -> None:
-        raise RequestError("TTS() loads nothing; write TTS.load(), or TTS.load(a name or folder)")
-
-    @classmethod
-    def _put_together(
-        cls,
-        checkpoint: Checkpoint,
-        tokenizer: TextTokenizer,
-        parts: Parts,
-        lexicon: Lexicon | None = None,
-    ) -> TTS:
-        tts = cls.__new__(cls)
-        LoadedCheckpoint.__init__(tts, checkpoint, tokenizer, parts)
-        tts.lexicon, tts._bells = lexicon, Bells()
-        return tts
+    def __init__(self, loaded: LoadedCheckpoint, lexicon: Lexicon | None = None) -> None:
+        self.checkpoint = loaded.checkpoint
+        self.lexicon = lexicon
+        self.loaded = loaded
+        self._synthesizer = Synthesizer(loaded, lexicon)
 
     @classmethod
     def load(
@@ -156,220 +151,243 @@ class TTS(SpeakingCheckpoint):
             log.warning("backend %s reads fp8 weights no faster; %s does", first.name, FP8_BACKEND)
         can_be_forked = can_fork(where, threads)
         engine = Engine(first, limits, threads=threads, can_fork=can_be_forked, rebuild=build)
-        tts = cls._put_together(checkpoint, tokenizer, Parts(model, codec, engine), words)
+        loaded = LoadedCheckpoint(checkpoint, tokenizer, Parts(model, codec, engine))
+        tts = cls(loaded, words)
         log.info("loaded %r", tts)
         return tts
 
+    # -- what was loaded -----------------------------------------------------------------------
+
+    @property
+    def model_type(self) -> ModelType:
+        return self.checkpoint.config.tts_model_type
+
+    @property
+    def speakers(self) -> list[str]:
+        """The preset voices; empty unless the checkpoint is of type custom_voice."""
+        return self._synthesizer.presets
+
+    @property
+    def languages(self) -> list[str]:
+        """The values of `language`: `auto`, the languages, and dialects if there are any."""
+        return [AUTO_LANGUAGE, *sorted(self.checkpoint.config.talker_config.codec_language_id)]
+
+    @property
+    def sample_rate(self) -> int:
+        return self.checkpoint.codec_config.output_sample_rate
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The checkpoint's own sampling defaults."""
+        return self.checkpoint.sampling
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        return self.loaded.writer.tokenizer
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that runs the backend: running and waiting streams, time per stage."""
+        return self.loaded.parts.engine
+
+    @property
+    def codec(self) -> Codec:
+        """Converts samples to codes and codes to samples."""
+        return self.loaded.parts.codec
+
+    @property
+    def device(self) -> torch.device:
+        return self.loaded.parts.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.loaded.parts.model.dtype
+
+    def __repr__(self) -> str:
+        name = f"{type(self).__name__} {self.model_type} {self.checkpoint.folder.name}"
+        if self.loaded.is_closed:
+            return f"<{name}, closed>"
+        model, _, engine = self.loaded.parts
+        dtype = str(model.dtype).removeprefix("torch.")
+        if model.weights == "fp8":
+            dtype += " with weights in fp8"
+        return f"<{name} on {model.device} in {dtype}, backend {engine.backend.name}>"
+
+    # -- speech --------------------------------------------------------------------------------
+
     # `typing.overload`: jedi stops at a bare `overload`, which does not lead it to the options.
     @typing.overload
-    def speak(self, text: str | Iterator[str], **options: Unpack[SpeakOptions]) -> Audio: ...
+    @takes(SpeakOptions)
+    def speak(self, text: str | LivePieces, **options: Any) -> Audio: ...
 
     @typing.overload
-    def speak(
-        self, text: list[str] | tuple[str, ...], **options: Unpack[SpeakOptions]
-    ) -> list[Audio]: ...
+    @takes(SpeakOptions)
+    def speak(self, text: list[str] | tuple[str, ...], **options: Any) -> list[Audio]: ...
 
+    @takes(SpeakOptions)
     def speak(
-        self,
-        text: str | Iterator[str] | list[str] | tuple[str, ...],
-        **options: Unpack[SpeakOptions],
+        self, text: str | LivePieces | list[str] | tuple[str, ...], **options: Any
     ) -> Audio | list[Audio]:
-        """Say `text`, of any length, and return all of it.
+        """Speak a text of any length and return all of the audio.
 
-        `voice`: a preset speaker's name, a cloned `Voice`, the name of one in the library, or the
-        path of a voice file or of a recording to clone.
-        `language`: of the text, by name or code (`english`, `en`, `en-US`), whatever the voice's
-        own; `auto` leaves it to the model.
-        `instruct`: how to speak, or the voice described to a voice_design checkpoint.
-        `speed`: 0.25 to 4 times as fast, at the same pitch.
-        `split`: false speaks a text of any length as one utterance, not as several of a few
-        sentences each. `[pause 0.5s]` is a pause.
-        `clean`: take markdown and links out. `keep_emoji`: speak emoji, which are left out else.
-        `normalize`: English numbers, dates, capitals and signs as words; None is what the
-        checkpoint wants: true for the embedded voice, false for the released ones.
-        `on_unsupported`: letters that the checkpoint does not read are left out (`skip`) and listed
-        in `Audio.skipped`, unless nothing else is there; `error` refuses the text.
-        `lexicon`: words and how they are read, before those that were loaded: a file's path, a
-        mapping or a `Lexicon`. `[spell: NASA]` and `[digits: 2024]` are read one by one.
-        `guard`: stop speech that does not end by itself, or is silent; without a `seed` or
-        `max_frames` of yours it is tried once more, and then a RunawayError.
-        `trim`: take off silence at the start, a stall at the end, and the end of a cloned voice's
-        recording where it is said again.
-        `text_layout`: None is the official choice, `streamed` for cloned voices, else `whole`.
-        `live`: of a text in pieces, `word` speaks each as it comes, `sentence` when a sentence is
-        written; None is what the checkpoint wants: `sentence` for the embedded voice.
-        `timings`: give start and end of every word, as `Audio.words` (docs/timings.md).
-        `progress`: show a bar on stderr.
-        `verify`: transcribe the speech and compare it with the text (docs/completeness.md).
+        A list or tuple is a batch. The result is a list of `Audio` in the same order, each as if
+        spoken alone with these options. If some texts fail, the others are still spoken; then
+        BatchError has both. An iterator is one text that is still being written.
 
-        `seed`, `temperature` and the other fields of `SamplingParams` replace the checkpoint's
-        defaults. `max_frames` of yours counts over the whole text, pauses apart, and what it cuts
-        off ends as `length`; the checkpoint's own bounds each utterance.
-
-        A list or tuple is a batch: a list of `Audio` in its order, made together, each what it
-        would be alone with these options and this `seed`. If some fail the others are still made;
-        then a BatchError has both. An iterator is one text, still being written.
+        `[pause 0.5s]` in a text is a pause; `[spell: NASA]` and `[digits: 2024]` are read one by
+        one. Runaway speech is retried once unless `seed` or `max_frames` is given, and then raises
+        RunawayError.
         """
-        check_names(options, SpeakOptions)
-        if isinstance(text, str):
-            return run_steps(lambda wake: self._read_one(text, wake, **options))
-        if isinstance(text, (list, tuple)):
-            return run_steps(lambda wake: self._read_all(text, wake, **options))
-        return self._speak_live(text, **options)
+        return self.speak_with(text, SpeakOptions(**options))
 
     @typing.overload
-    async def aspeak(
-        self, text: str | Iterator[str] | AsyncIterator[str], **options: Unpack[SpeakOptions]
-    ) -> Audio: ...
+    def speak_with(self, text: str, options: SpeakOptions) -> Audio: ...
 
     @typing.overload
-    async def aspeak(
-        self, text: list[str] | tuple[str, ...], **options: Unpack[SpeakOptions]
-    ) -> list[Audio]: ...
+    def speak_with(self, text: list[str], options: SpeakOptions) -> list[Audio]: ...
 
+    @typing.overload
+    def speak_with(self, text: object, options: SpeakOptions) -> Audio | list[Audio]: ...
+
+    def speak_with(self, text: object, options: SpeakOptions) -> Audio | list[Audio]:
+        """`speak` with an options object."""
+        return self._synthesizer.speak(text, options)
+
+    @typing.overload
+    @takes(SpeakOptions)
+    async def aspeak(self, text: str | LivePieces | AsyncPieces, **options: Any) -> Audio: ...
+
+    @typing.overload
+    @takes(SpeakOptions)
+    async def aspeak(self, text: list[str] | tuple[str, ...], **options: Any) -> list[Audio]: ...
+
+    @takes(SpeakOptions)
     async def aspeak(
-        self,
-        text: str | Iterator[str] | AsyncIterator[str] | list[str] | tuple[str, ...],
-        **options: Unpack[SpeakOptions],
+        self, text: str | LivePieces | AsyncPieces | list[str] | tuple[str, ...], **options: Any
     ) -> Audio | list[Audio]:
         """`speak` for asyncio; `text` may be an async iterator too.
 
-        The event loop is not blocked, and no thread is needed but the engine's. Cancelling the
+        The call does not block the event loop and needs no thread but the engine's. Cancelling the
         task stops the speech and frees its slots.
         """
-        check_names(options, SpeakOptions)
-        if not isinstance(text, (str, list, tuple)):
-            return await self._aspeak_live(as_pieces(text), **options)
-        is_slow = self._is_slow(text, options)
-        if isinstance(text, str):
-            return await run_steps_async(
-                lambda wake: self._read_one(text, wake, **options), self._bells, is_slow=is_slow
-            )
-        return await run_steps_async(
-            lambda wake: self._read_all(text, wake, **options), self._bells, is_slow=is_slow
-        )
+        return await self._synthesizer.speak_async(text, SpeakOptions(**options))
 
-    def dialogue(
-        self,
-        lines: DialogueScript | Iterable[tuple[VoiceSource, str]],
-        *,
-        voices: Mapping[str, VoiceSource] | None = None,
-        gap_s: float | None = None,
-        overlap_s: float = 0.0,
-        progress: bool = False,
-        **options: Unpack[SpeechOptions],
-    ) -> Dialogue:
-        """Say lines of (voice, text) as a conversation; all are made together, as a batch.
+    @takes(StreamOptions)
+    def stream(self, text: str | Iterable[str | None], **options: Any) -> Stream:
+        """Speak a text and return audio chunks while they are made.
 
-        `lines` may be `DialogueScript.load("talk.txt")`. `voices` says whose voice a name stands
-        for; names that are none of them and no voice are one UnknownVoiceError, before anything
-        is spoken.
-        `gap_s`: silence between lines; None is a natural one, by how the line before ends.
-        `overlap_s`: another speaker begins so long before the last one ends; `[overlap 0.3s]` at
-        the start of a line says so for that line.
-        Other options are those of `speak`. With a `seed`, line n from 0 is what `speak` gives with
-        `seed + 10_000 * n`.
-
-        The result is an `Audio` with `lines`, `tracks` by speaker and `save_tracks`.
-        """
-        self._check_dialogue()
-        check_names(options, SpeechOptions)
-        report = show_batch if progress else None
-        given, seed = set(options), _take_seed(options)
-        options.setdefault("trim", True)
-        options.update({"lexicon": read_lexicon(options.get("lexicon"))})
-
-        def open_line(text: str, wake: Wake, **own: Any) -> Stream:
-            return self._open(text, wake=wake, chunk_frames=self._chunks, **own, **options)
-
-        return make_dialogue(
-            DialogueScript.of(lines, voices or {}),
-            Timing(gap_s=gap_s, overlap_s=overlap_s),
-            seed,
-            presets=self.speakers,
-            get_voice=self.voice,
-            speak=lambda texts, name: speak_batch(
-                [partial(open_line, check_item(text), **own) for text, own in texts],
-                given,
-                self.engine.num_together,
-                report,
-                name,
-            ),
-        )
-
-    def stream_dialogue(
-        self,
-        lines: DialogueScript | Iterable[tuple[VoiceSource, str]],
-        *,
-        voices: Mapping[str, VoiceSource] | None = None,
-        gap_s: float | None = None,
-        overlap_s: float = 0.0,
-        **options: Unpack[StreamOptions],
-    ) -> DialogueStream:
-        """`dialogue` while it is made: an iterator of `DialogueChunk`, the first from the first
-        line's first sound on. The same samples, but for lines that are too loud together: those
-        are clipped. Voices and texts are checked before anything is spoken.
-        """
-        self._check_dialogue()
-        script = DialogueScript.of(lines, voices or {})
-        timing = Timing(gap_s=gap_s, overlap_s=overlap_s)
-        seed = _take_seed(options)
-        options.setdefault("trim", True)
-        options.update({"lexicon": read_lexicon(options.get("lexicon"))})
-
-        def open_line(text: str, **own: Any) -> Stream:
-            return self._open(text, **own, **options)
-
-        return open_dialogue(
-            script,
-            timing,
-            seed,
-            presets=self.speakers,
-            get_voice=self.voice,
-            open_stream=open_line,
-            sample_rate=self.sample_rate,
-            looks_ahead=self.engine.num_together > 1,
-        )
-
-    def _check_dialogue(self) -> None:
-        if self.model_type == "voice_design":
-            raise UnsupportedRequestError(
-                "a voice_design checkpoint has no voice that two lines could share; load "
-                f"{SERVED_BY['custom_voice']}, or clone voices with {SERVED_BY['base']}"
-            )
-
-    def stream(self, text: str | Iterable[str], **options: Unpack[StreamOptions]) -> Stream:
-        """Say `text` and hand out audio while it is made; the same samples as `speak` without trim.
-
-        `text` may be an iterator of pieces, such as an LLM's tokens: speech begins with the first
-        word and waits when the text runs dry. A list is refused: `speak` makes a batch of it, and
+        The samples are those of `speak` with `trim=False`. `text` may be an iterator of pieces,
+        such as the tokens of an LLM: speech begins with the first word and waits for more text.
+        None in the pieces is skipped. A list is rejected: `speak` makes a batch of it, and
         `iter(pieces)` is one text in pieces.
-
-        Options are those of `speak`, but for `progress`; `trim` is off. `chunk_frames` is how many
-        frames of 80 ms each chunk has (before `speed`): one number, or several, the last of which
-        repeats.
         """
-        check_names(options, StreamOptions)
-        return self._open(text, **options)
+        return self.stream_with(text, StreamOptions(**options))
 
+    def stream_with(self, text: object, options: StreamOptions) -> Stream:
+        """`stream` with an options object."""
+        return self._synthesizer.open(text, options, chunk_frames=options.chunk_frames)
+
+    def open(
+        self, request: Request, *, chunk_frames: ChunkFrames = RAMP, wake: Wake | None = None
+    ) -> Stream:
+        """Open a stream for a request whose voice and lexicons are looked up.
+
+        `vivace.compat` ends here. With `wake`, the caller reads the stream in steps.
+        """
+        return self.loaded.open(request, chunk_frames=chunk_frames, wake=wake)
+
+    @takes(StreamOptions)
     def astream(
-        self,
-        text: str | Iterable[str] | AsyncIterable[str],
-        **options: Unpack[StreamOptions],
+        self, text: str | Iterable[str | None] | AsyncIterable[str | None], **options: Any
     ) -> AsyncStream:
         """`stream` for asyncio; `text` may be an async iterator too.
 
         The engine's thread does the work. Errors of the request are raised when the first chunk is
         asked for, or before it by `stream = await tts.astream(...)`, which also queues the request.
         """
-        source = text if isinstance(text, str) else as_pieces(text)
-        is_slow = self._is_slow(text if isinstance(text, str) else "", options)
-        return AsyncStream(
-            lambda wake: self._open(source, wake=wake, **options),
-            None if isinstance(source, str) else source,
-            self._bells,
-            is_slow=is_slow,
+        return self.astream_with(text, StreamOptions(**options))
+
+    def astream_with(self, text: object, options: StreamOptions) -> AsyncStream:
+        """`astream` with an options object."""
+        return self._synthesizer.open_async(text, options)
+
+    @takes(DialogueOptions, leave_out={"voice"})
+    def dialogue(self, lines: DialogueLines, **options: Any) -> Dialogue:
+        """Speak lines of (voice, text) as a conversation; all lines are made together, as a batch.
+
+        `lines` may be `DialogueScript.load("talk.txt")`. Unknown names raise UnknownVoiceError
+        before anything is spoken. `[overlap 0.3s]` at the start of a line sets the overlap of that
+        line. With a `seed`, line n from 0 is what `speak` returns with `seed + 10_000 * n`.
+
+        The result is an `Audio` with `lines`, `tracks` by speaker and `save_tracks`.
+        """
+        return self.dialogue_with(lines, DialogueOptions(**options))
+
+    def dialogue_with(self, lines: DialogueLines, options: DialogueOptions) -> Dialogue:
+        """`dialogue` with an options object."""
+        options = self._check_dialogue(options)
+        synthesizer = self._synthesizer
+        return make_dialogue(
+            DialogueScript.of(lines, options.voices or {}),
+            Timing(gap_s=options.gap_s, overlap_s=options.overlap_s),
+            options.sampling.get("seed"),
+            presets=self.speakers,
+            get_voice=self.voice,
+            speak=lambda texts, name: synthesizer.speak_lines(
+                [(text, dataclasses.replace(options, **own)) for text, own in texts],
+                name,
+                given=options.sampling,
+                progress=options.progress,
+            ),
         )
+
+    @takes(DialogueStreamOptions, leave_out={"voice"})
+    def stream_dialogue(self, lines: DialogueLines, **options: Any) -> DialogueStream:
+        """`dialogue` while it is made: an iterator of `DialogueChunk`.
+
+        The samples are those of `dialogue`, except that lines which are too loud together are
+        clipped. Voices and texts are checked before anything is spoken.
+        """
+        return self.stream_dialogue_with(lines, DialogueStreamOptions(**options))
+
+    def stream_dialogue_with(
+        self, lines: DialogueLines, options: DialogueStreamOptions
+    ) -> DialogueStream:
+        """`stream_dialogue` with an options object."""
+        options = self._check_dialogue(options)
+        return open_dialogue(
+            DialogueScript.of(lines, options.voices or {}),
+            Timing(gap_s=options.gap_s, overlap_s=options.overlap_s),
+            options.sampling.get("seed"),
+            presets=self.speakers,
+            get_voice=self.voice,
+            open_stream=lambda text, **own: self.stream_with(
+                text, dataclasses.replace(options, **own)
+            ),
+            sample_rate=self.sample_rate,
+            looks_ahead=self.engine.num_together > 1,
+        )
+
+    def _check_dialogue(self, options: Lines) -> Lines:
+        if self.model_type == "voice_design":
+            raise UnsupportedRequestError(
+                "a voice_design checkpoint has no voice that two lines could share; load "
+                f"{SERVED_BY['custom_voice']}, or clone voices with {SERVED_BY['base']}"
+            )
+        if options.voice is not None:
+            raise RequestError("voice belongs to each line of a dialogue; leave it out")
+        return self._synthesizer.look_up_once(options)
+
+    # -- voices --------------------------------------------------------------------------------
+
+    def voice(self, voice: VoiceSource, transcript: str | None = None) -> str | Voice:
+        """Look up what `speak` accepts as `voice`.
+
+        A recording's path is enrolled once, with its `transcript` in context; a .safetensors file
+        is loaded; other names are the library's. A preset stays its name. Because this opens
+        paths, a server looks up the names of its clients in `speakers` and `VoiceLibrary` instead.
+        """
+        return self._synthesizer.find_voice(voice, transcript)
 
     def clone(
         self,
@@ -388,8 +406,8 @@ class TTS(SpeakingCheckpoint):
         silence is appended to it first, so that its last sound does not run on into the speech
         (`append_silence=False` is the official behaviour).
         """
-        self._writer.require("base", "clone a voice")
-        model, codec, engine = self._open_parts()
+        self.loaded.writer.require("base", "clone a voice")
+        model, codec, engine = self.loaded.parts
         recording = read_audio(audio)
         with use_threads(engine.threads):
             return enroll(
@@ -403,22 +421,24 @@ class TTS(SpeakingCheckpoint):
                 append_silence=append_silence,
             )
 
+    # -- life ----------------------------------------------------------------------------------
 
-def _take_seed(options: SpeechOptions) -> object:
-    """Remove what each line of a dialogue has for itself, and return the seed of the first."""
-    if options.pop("voice", None) is not None:
-        raise RequestError("each line of a dialogue has its own voice; leave voice out")
-    return options.pop("seed", None)
+    def warmup(self) -> None:
+        """Compile and capture what the first request would otherwise wait for."""
+        engine = self.engine
+        engine.call(engine.backend.warmup)
 
+    def close(self) -> None:
+        """Free the weights. Speaking afterwards raises ClosedError."""
+        self.loaded.close()
 
-OPTION_DEFAULTS = {
-    parameter.name: parameter.default
-    for parameter in inspect.signature(TTS._open).parameters.values()
-}
-WHOLE_DEFAULTS = {**OPTION_DEFAULTS, "trim": True, "progress": False, "verify": False}
-show_options(TTS.speak, SpeakOptions, WHOLE_DEFAULTS)
-show_options(TTS.aspeak, SpeakOptions, WHOLE_DEFAULTS)
-show_options(TTS.stream, StreamOptions, OPTION_DEFAULTS)
-show_options(TTS.astream, StreamOptions, OPTION_DEFAULTS)
-show_options(TTS.dialogue, SpeechOptions, WHOLE_DEFAULTS, leave_out={"voice"})
-show_options(TTS.stream_dialogue, StreamOptions, WHOLE_DEFAULTS, leave_out={"voice"})
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

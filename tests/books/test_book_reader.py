@@ -25,6 +25,7 @@ from vivace.books.output import choose_output
 from vivace.books.pieces import Piece, cut_book
 from vivace.books.reader import BookReader, WorkFolder, work_path
 from vivace.errors import AudioError, RequestError, RunawayError
+from vivace.options import SpeakOptions
 from vivace.serve.settings import ModelSpec
 
 SPEC = ModelSpec("scripted", None)
@@ -62,7 +63,7 @@ def open_work(path: Path, tts: TTS, pieces: list[Piece]) -> WorkFolder:
 def make(tts: TTS, book: Book, path: Path, **chosen: Any) -> WorkFolder:
     pieces = cut_book(book)
     work = open_work(path, tts, pieces)
-    for _ in BookReader(tts, work, {"seed": 1}).read(pieces):
+    for _ in BookReader(tts, work, SpeakOptions(seed=1)).read(pieces):
         pass
     output = choose_output(
         path,
@@ -114,8 +115,8 @@ def test_progress_comes_with_the_time_that_is_left(tmp_path: Path) -> None:
     pieces = cut_book(make_book(2, 12))
     with ScriptedSpeech(default=Plan(2)).load(SPEC) as tts:
         work = open_work(tmp_path / "b.m4b", tts, pieces)
-        found = list(BookReader(tts, work, {"seed": 1}).read(pieces))
-        again = list(BookReader(tts, work, {"seed": 1}).read(pieces))
+        found = list(BookReader(tts, work, SpeakOptions(seed=1)).read(pieces))
+        again = list(BookReader(tts, work, SpeakOptions(seed=1)).read(pieces))
     assert found[0].left_s is None
     assert all(each.left_s is not None for each in found[1:])
     done = [each.num_done for each in found]
@@ -155,12 +156,12 @@ class Forgetful:
         self.seeds: list[int] = []
         self.engine, self.sample_rate = tts.engine, tts.sample_rate
 
-    def speak(self, text: Any, **options: Any) -> Any:
+    def speak_with(self, text: Any, options: SpeakOptions) -> Any:
         if isinstance(text, list):
-            return [self.speak(each, **options) for each in text]
-        audio = self.tts.speak(text, **options)
-        self.seeds.append(options["seed"])
-        words = () if options["seed"] in self.complete_seeds else ("word",)
+            return [self.speak_with(each, options) for each in text]
+        audio = self.tts.speak_with(text, options)
+        self.seeds.append(options.sampling["seed"])
+        words = () if options.seed in self.complete_seeds else ("word",)
         usage = dataclasses.replace(audio.usage, missing_words=words)
         return dataclasses.replace(audio, usage=usage)
 
@@ -176,7 +177,7 @@ def test_passage_with_missing_words_is_tried_with_other_seeds(
     book = Book(title="x", chapters=(Chapter("x", (Paragraph("One word."),)),))
     pieces = cut_book(book)
     work = open_work(tmp_path / "a.wav", tts, pieces)
-    for _ in BookReader(cast(TTS, forgetful), work, {"seed": 1}).read(pieces):
+    for _ in BookReader(cast(TTS, forgetful), work, SpeakOptions(seed=1)).read(pieces):
         pass
     assert forgetful.seeds == [1 + 1_000_003 * number for number in range(num_attempts)]
     again = open_work(tmp_path / "a.wav", tts, pieces)  # as after an interruption

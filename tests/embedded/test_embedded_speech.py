@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.support.project import ROOT, load_script
 from tests.support.recording_backend import assert_same_audio, interleave
 from vivace import TTS, Audio
-from vivace.prompt import TextLayout
+from vivace.options import SpeechOptions
 from vivace.script.request import Request
 from vivace.script.script import plan_utterances
-from vivace.speech import LiveMode
+from vivace.speech import LiveMode, TextLayout
 from vivace.text.markup import Pause
 
 SENTENCES = [
@@ -103,7 +103,7 @@ def test_streamed_audio_is_offline_audio_in_any_company(
 def test_decoding_25_frames_of_context_again_is_heard(embedded: TTS) -> None:
     """The control: what others do at chunk seams is no rounding."""
     audio = embedded.speak(STORY[:54], seed=5, trim=False, split=False)
-    codec = embedded._open_parts()[1]
+    codec = embedded.loaded.parts[1]
     assert len(audio.codes) > 34
     start = len(audio.codes) - 33
     again = codec.decode(torch.from_numpy(audio.codes[start:]))[25 * 1920 :].numpy()
@@ -130,8 +130,8 @@ def test_live_text_sounds_as_if_it_had_been_there(
 
 def test_a_long_text_is_its_utterances_with_clean_seams(embedded: TTS) -> None:
     audio = embedded.speak(STORY, seed=5, trim=False)
-    request = Request(text=STORY, voice=None, language="auto", instruct=None, layout=None)
-    plan = plan_utterances(STORY, embedded._writer.script_options(request))
+    request = Request(text=STORY, voice=None, options=SpeechOptions())
+    plan = plan_utterances(STORY, embedded.loaded.writer.script_options(request))
     utterances = [part for part in plan if isinstance(part, str)]
     assert len(utterances) >= 2
     alone = [

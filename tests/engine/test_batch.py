@@ -125,7 +125,7 @@ def test_an_interrupt_stops_all_texts_and_frees_their_places(
     def interrupt(num_done: int, num_texts: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vivace.engine.speaking.show_batch", interrupt)
+    monkeypatch.setattr("vivace.engine.synthesizer.show_batch", interrupt)
     with pytest.raises(KeyboardInterrupt):
         together.speak(TEXTS * 5, progress=True, **OPTIONS)
     assert together.engine.num_running == together.engine.num_waiting == 0
@@ -139,7 +139,7 @@ def test_progress_of_a_batch_counts_texts(alone: TTS, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("texts", [["One.", "Two."], ("One.",), []])
 def test_a_list_is_no_text_for_a_stream(alone: TTS, texts: Any) -> None:
-    with pytest.raises(RequestError, match=r"batch, which only speak makes; .*iter\(pieces\)"):
+    with pytest.raises(RequestError, match=r"only speak accepts a list, .*iter\(pieces\)"):
         alone.stream(texts)
 
 

@@ -146,7 +146,7 @@ def test_a_slot_waits_for_text_without_inventing_frames(load_tts: Callable[[str]
     reader.join(0.5)
     made = len(chunks)
     assert reader.is_alive()
-    assert made <= len(tts._writer.tokenizer.encode("Wait for"))
+    assert made <= len(tts.tokenizer.encode("Wait for"))
     go_on.set()
     reader.join()
     whole = tts.speak("Wait for me.", text_layout="streamed", seed=5, max_frames=30)

@@ -217,9 +217,7 @@ def test_ten_thousand_characters_stream_in_flat_memory_with_nothing_lost(
             said.forget()
             peaks.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    assert said.all_ids() == [
-        tid for part in spoken(text) for tid in custom._writer.tokenizer.encode(part)
-    ]
+    assert said.all_ids() == [tid for part in spoken(text) for tid in custom.tokenizer.encode(part)]
     assert " ".join(spoken(text)) == text
     assert sum(frames) == 3 * len(spoken(text)) == stream.usage.frames
     assert peaks[-1] - peaks[0] < 200_000
@@ -232,7 +230,7 @@ def test_a_hundred_thousand_characters_are_spoken_whole_streamed_and_not(
     text = " ".join(f"Sentence {n} of the long book is this one." for n in range(2_300))
     assert len(text) > 100_000
     said = stop_after(custom, monkeypatch, 3)
-    expected = [tid for part in spoken(text) for tid in custom._writer.tokenizer.encode(part)]
+    expected = [tid for part in spoken(text) for tid in custom.tokenizer.encode(part)]
     codes, kept = [], []
     tracemalloc.start()
     stream = custom.stream(text, seed=3, min_frames=100, guard=False)

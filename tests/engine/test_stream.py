@@ -319,14 +319,14 @@ def test_a_runaway_is_retried_once_and_then_an_error(
 ) -> None:
     monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: 12)
     seeds: list[int] = []
-    settle = tts._settle_sampling
+    settle = tts.loaded._settle_sampling
 
-    def watch(**changes: Any) -> object:
-        params = settle(**{**changes, "min_frames": 100})
+    def watch(changes: dict[str, Any]) -> object:
+        params = settle({**changes, "min_frames": 100})
         seeds.append(params.seed or 0)
         return params
 
-    monkeypatch.setattr(tts, "_settle_sampling", watch)
+    monkeypatch.setattr(tts.loaded, "_settle_sampling", watch)
     with pytest.raises(RunawayError, match="twice"):
         tts.speak("Without end.")
     assert len(seeds) == len(set(seeds)) == 2

@@ -22,6 +22,7 @@ from vivace.books.book import Book, open_book
 from vivace.books.output import choose_output
 from vivace.books.pieces import Piece, cut_book
 from vivace.books.reader import BookReader, WorkFolder, work_path
+from vivace.options import SpeakOptions
 from vivace.serve.settings import ModelSpec
 from vivace.tts import TTS
 
@@ -48,7 +49,7 @@ def read(tts: TTS, book: Book, output: Path, kill_after: int | None) -> None:
         backend.kill_after = kill_after
     elif kill_after == 0:
         vivace.disk.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
-    for _ in BookReader(tts, work, {"seed": 1}).read(pieces):
+    for _ in BookReader(tts, work, SpeakOptions(seed=1)).read(pieces):
         pass
     told["spoken"] = backend.num_admitted
     chosen = choose_output(output, book, format=None, loudness=-18.0, force=False, bit_rate=None)

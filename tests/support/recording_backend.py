@@ -41,7 +41,7 @@ class Watch:
 
     def texts(self, tts: TTS) -> list[str]:
         """What was said, read back from the ids."""
-        tokenizer = tts._writer.tokenizer
+        tokenizer = tts.tokenizer
         return [tokenizer.decode(ids) for ids in self.ids]
 
 

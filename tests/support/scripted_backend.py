@@ -13,9 +13,10 @@ import numpy as np
 from tests.support.utterances import read_pieces
 from vivace import TTS
 from vivace.backends.base import Frames, Immediate, Rendered, Samples, Slot, SlotStatus
-from vivace.engine.chunks import ChunkFrames, chunk_sizes
+from vivace.engine.chunks import chunk_sizes
 from vivace.engine.engine import Engine
 from vivace.engine.utterance import Piece
+from vivace.options import ChunkFrames
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
 

@@ -92,8 +92,9 @@ class ScriptedSpeech(Immediate):
             patch.object(Checkpoint, "load_codec", _load_codec),
         ):
             tts = TTS.load(device="cpu", max_streams=self.max_streams, max_queue=self.max_queue)
-        reading = replace(tts._writer._config.reading_config, live=self.live)
-        tts._writer._config = replace(tts._writer._config, reading_config=reading)
+        writer = tts.loaded.writer
+        reading = replace(writer._config.reading_config, live=self.live)
+        writer._config = replace(writer._config, reading_config=reading)
         return tts
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:

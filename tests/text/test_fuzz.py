@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from vivace.errors import RequestError
 from vivace.script.script import plan_utterances
 from vivace.text.events import Event, EventReader
-from vivace.text.letters import is_speakable
 from vivace.text.markup import Pause, ScriptOptions, clean_text
 
 UNITS = [
@@ -66,7 +65,7 @@ def test_a_plan_is_made_of_what_can_be_said_or_refused(text: str, wanted: Script
         with pytest.raises(RequestError, match="pause lasts"):
             plan_utterances(text, wanted)
     for part in plan_utterances(text.replace("99", "9"), wanted):
-        assert isinstance(part, Pause) or is_speakable(part, with_emoji=wanted.keep_emoji)
+        assert isinstance(part, Pause) or wanted.is_speakable(part)
         assert isinstance(part, Pause) or wanted.max_chars is None or len(part) <= wanted.max_chars
 
 
@@ -96,7 +95,7 @@ def test_a_short_live_text_is_the_whole_text(text: str, wanted: ScriptOptions) -
     text = text.encode("utf-8", "ignore").decode().replace("[pause 99s]", "")
     wanted = replace(wanted, clean=False, max_chars=None)
     said = [event for event in read(list(text), wanted) if isinstance(event, str)]
-    spoken = [part for part in said if is_speakable(part, with_emoji=wanted.keep_emoji)]
+    spoken = [part for part in said if wanted.is_speakable(part)]
     plan = plan_utterances(text, wanted)
     assert [part for part in plan if isinstance(part, str)] == spoken
 

@@ -13,7 +13,8 @@ import torch
 from tests.support.tiny import Tiny
 from vivace import TTS
 from vivace.model import ops
-from vivace.prompt import Prompt, SpokenReference, TextLayout, build_prompt
+from vivace.prompt import Prompt, SpokenReference, build_prompt
+from vivace.speech import TextLayout
 from vivace.timing.attention import Head, TextAttention
 
 OWN = [11, 12, 13, 14, 15]

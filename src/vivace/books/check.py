@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from vivace.books.book import Book
 from vivace.books.pieces import Passage, Piece
 from vivace.books.reader import is_spoken
 from vivace.errors import RequestError, TextError, UnsupportedTextError
+from vivace.options import SpeechOptions, StreamOptions
 from vivace.speech import shown
 from vivace.tts import TTS
 
@@ -41,7 +41,7 @@ class BookCheck:
 
 
 def check_pieces(
-    tts: TTS, book: Book, pieces: Iterable[Piece], options: dict[str, Any]
+    tts: TTS, book: Book, pieces: Iterable[Piece], options: SpeechOptions
 ) -> BookCheck:
     """Raise RequestError if `speak` would refuse any passage; it names chapter and paragraph.
 
@@ -50,10 +50,10 @@ def check_pieces(
     refusals: list[Refusal] = []
     silent: list[str] = []
     skipped: list[str] = []
-    can_skip = options.get("on_unsupported") == "skip"
+    can_skip = options.on_unsupported == "skip"
     for piece, passage in _spoken_passages(pieces, options):
         try:
-            with tts.stream(passage.text, **options) as stream:
+            with tts.stream_with(passage.text, options.to(StreamOptions)) as stream:
                 skipped += stream.usage.skipped
         except TextError as error:
             if can_skip and isinstance(error, UnsupportedTextError):
@@ -66,7 +66,7 @@ def check_pieces(
 
 
 def _spoken_passages(
-    pieces: Iterable[Piece], options: dict[str, Any]
+    pieces: Iterable[Piece], options: SpeechOptions
 ) -> Iterator[tuple[Piece, Passage]]:
     for piece in pieces:
         yield from ((piece, each) for each in piece.passages if is_spoken(each.text, options))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from vivace.books.book import Paragraph
 from vivace.books.count import LeftOut, check_letters, is_within
 from vivace.books.markup import scan
-from vivace.text.markup import clean_text
+from vivace.text.markup import remove_markup
 
 CODE, COMMENTS, FRONT_MATTER, ADDRESSES = "code", "comments", "front matter", "link addresses"
 FIELDS = ("title", "author")
@@ -170,7 +170,7 @@ def _clean(source: str, left_out: LeftOut) -> list[str]:
         return []
     text = _drop_tags(_BULLET.sub("", source, 1) if _BULLET.match(source) else source)
     wanted = _ADDRESS.sub(" ", text)
-    cleaned = clean_text(text, keep_emoji=True)
+    cleaned = remove_markup(text)
     if not is_within(wanted, cleaned):
         cleaned = _MARKS.sub(" ", text)
     for address in _ADDRESS.finditer(text):

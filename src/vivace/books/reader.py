@@ -6,9 +6,9 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,8 @@ from vivace.audio.clip import Audio
 from vivace.books.pieces import Passage, Piece
 from vivace.disk import AtomicFile, sweep, write_whole
 from vivace.errors import BatchError, RequestError, RunawayError
-from vivace.text.emoji import drop_emoji
-from vivace.text.letters import is_speakable
-from vivace.text.markup import clean_text
+from vivace.options import SpeakOptions, SpeechOptions
+from vivace.text.markup import remove_markup
 from vivace.tts import TTS
 
 MANIFEST = "manifest.json"
@@ -134,7 +133,7 @@ class _Spoken:
 class BookReader:
     tts: TTS
     work: WorkFolder
-    options: dict[str, Any] = field(default_factory=dict)  # of `TTS.speak`, with a seed
+    options: SpeakOptions  # with a seed
     silent: frozenset[str] = frozenset()  # passages that are not spoken
 
     def read(self, pieces: list[Piece]) -> Iterator[Progress]:
@@ -182,7 +181,7 @@ class BookReader:
         if not passages:
             return []
         try:
-            audios = self.tts.speak([each.text for each in passages], **self.options)
+            audios = self.tts.speak_with([each.text for each in passages], self.options)
         except BatchError as error:
             number, reason = next(iter(error.errors.items()))
             raise RequestError(f"{_shown(passages[number].text)}: {reason}") from error
@@ -196,8 +195,8 @@ class BookReader:
         best: Audio | None = None
         for attempt in range(MAX_ATTEMPTS):
             if attempt:
-                seed = self.options["seed"] + attempt * SEED_STEP
-                audio = self.tts.speak(text, **{**self.options, "seed": seed})
+                seed = self.options.sampling["seed"] + attempt * SEED_STEP
+                audio = self.tts.speak_with(text, replace(self.options, seed=seed))
             if audio.finish_reason != "stop":
                 continue
             if best is None or len(audio.missing_words) < len(best.missing_words):
@@ -212,11 +211,10 @@ class BookReader:
         return _Spoken(best.samples, best.missing_words)
 
 
-def is_spoken(text: str, options: Mapping[str, Any]) -> bool:
+def is_spoken(text: str, options: SpeechOptions) -> bool:
     """Whether a passage has anything to say; one without, such as `* * *`, is a silence."""
-    text = clean_text(text, keep_emoji=True) if options.get("clean") else text
-    keeps_emoji = bool(options.get("keep_emoji"))
-    return is_speakable(text if keeps_emoji else drop_emoji(text), with_emoji=keeps_emoji)
+    text = remove_markup(text) if options.clean else text
+    return options.is_speakable(options.remove_emoji(text))
 
 
 def _shown(text: str) -> str:

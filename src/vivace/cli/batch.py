@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vivace.audio.encode import FORMATS, open_encoder
 from vivace.audio.subtitles import FORMATS as SUBTITLES
@@ -23,6 +23,7 @@ from vivace.cli.streams import plain, put, tell
 from vivace.cli.text import decode, read_file, read_stdin
 from vivace.disk import sweep
 from vivace.errors import AudioError, RequestError, TTSError
+from vivace.options import StreamOptions
 from vivace.speech import SAMPLE_RATE
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Batch:
         self,
         tts: TTS,
         lines: Iterable[Line],
-        options: dict[str, Any],
+        options: StreamOptions,
         arguments: argparse.Namespace,
     ) -> int:
         """Speak these lines, each to its file; returns the worst exit code."""
@@ -87,7 +88,7 @@ class Batch:
         self,
         tts: TTS,
         line: Line,
-        options: dict[str, Any],
+        options: StreamOptions,
         arguments: argparse.Namespace,
         is_over: Event,
     ) -> Report | None:

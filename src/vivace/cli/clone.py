@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from contextlib import nullcontext
 
 from vivace.audio.files import check_path
@@ -18,7 +19,7 @@ def clone(arguments: argparse.Namespace) -> int:
     name = check_save(arguments)
     transcript = read_transcript(arguments)
     is_spoken = arguments.text is not None or arguments.save is None
-    text = read_text(arguments, live=arguments.stream) if is_spoken else ""
+    text = read_text(arguments, options, live=arguments.stream) if is_spoken else ""
     check_path(arguments.ref_audio)
     context = choose_target(arguments) if is_spoken else nullcontext()
     with context as target, load_model(arguments) as tts:
@@ -33,5 +34,5 @@ def clone(arguments: argparse.Namespace) -> int:
             keep_voice(voice, arguments)
         if target is None:
             return 0
-        report = speak(tts, text, options | {"voice": voice}, target, arguments)
+        report = speak(tts, text, dataclasses.replace(options, voice=voice), target, arguments)
     return report.exit_code if report else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import numpy as np
 
@@ -13,9 +12,9 @@ from vivace.cli.speak import speak
 from vivace.cli.text import read_text
 from vivace.cli.voice import check_save, keep_voice
 from vivace.errors import RequestError, UnsupportedRequestError
-from vivace.speech import language_name
-from vivace.text.emoji import drop_emoji
-from vivace.text.markup import clean_text, parse_pauses
+from vivace.options import SpeechOptions
+from vivace.text.lexicon import Lexicon
+from vivace.text.markup import parse_pauses, remove_markup
 from vivace.text.respell import respell
 
 
@@ -25,7 +24,7 @@ def design(arguments: argparse.Namespace) -> int:
     name = check_save(arguments)
     if arguments.save is not None and arguments.base_model is None:
         arguments.fail("--save needs --base-model, a Base model that makes a voice of the speech")
-    text = read_text(arguments, live=arguments.stream and arguments.save is None)
+    text = read_text(arguments, options, live=arguments.stream and arguments.save is None)
     made: list[Samples] | None = None if arguments.save is None else []
     with choose_target(arguments) as target, load_model(arguments) as tts:
         if tts.model_type != "voice_design":
@@ -68,10 +67,9 @@ def _settle_words(arguments: argparse.Namespace) -> None:
         arguments.text = arguments.description
 
 
-def _words_of(text: str, options: dict[str, Any]) -> str:
+def _words_of(text: str, options: SpeechOptions) -> str:
     """The words that were spoken: respelled, without cleaned markdown, emoji and marks."""
-    lexicon = options["lexicon"]
-    tries = lexicon.tries(language_name(options["language"])) if lexicon else ()
-    text = clean_text(text, keep_emoji=True) if options["clean"] else text
-    parts = parse_pauses(text if options["keep_emoji"] else drop_emoji(text))
+    tries = Lexicon.of(options.lexicon).tries(options.language) if options.lexicon else ()
+    text = remove_markup(text) if options.clean else text
+    parts = parse_pauses(options.remove_emoji(text))
     return " ".join(respell(part.strip(), tries) for part in parts if isinstance(part, str))

@@ -16,13 +16,14 @@ from vivace.cli.text import STDIN, read_stdin
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.talk import Timing, track_paths
 from vivace.errors import AudioError, OutputExistsError
+from vivace.options import DialogueOptions, DialogueStreamOptions, StreamOptions
 from vivace.speech import FinishReason, Usage, Word
 
 if TYPE_CHECKING:
     from vivace.tts import TTS
 
 
-def say_dialogue(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
+def say_dialogue(arguments: argparse.Namespace, options: StreamOptions) -> int:
     if arguments.text is not None or arguments.batch or arguments.voice:
         arguments.fail("--dialogue FILE takes no TEXT, --batch and --voice")
     if arguments.stream and arguments.tracks:
@@ -34,10 +35,19 @@ def say_dialogue(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         subtitles = subtitle_path(arguments, target.output)
         is_heard_at_once = target.loudspeaker is not None or target.output == STDOUT
         is_streamed = (arguments.stream or is_heard_at_once) and not arguments.tracks
-        options |= {"gap_s": timing.gap_s, "overlap_s": timing.overlap_s, "speed": arguments.speed}
+        own: dict[str, Any] = {
+            "gap_s": timing.gap_s,
+            "overlap_s": timing.overlap_s,
+            "speed": arguments.speed,
+            "trim": True,
+        }
         with load_model(arguments, max_streams=None) as tts:
-            speak = _stream if is_streamed else _speak_whole
-            usage, reason, words = speak(tts, script, options, target, arguments)
+            if is_streamed:
+                streamed = options.to(DialogueStreamOptions, **own)
+                usage, reason, words = _stream(tts, script, streamed, target)
+            else:
+                whole = options.to(DialogueOptions, **own)
+                usage, reason, words = _speak_whole(tts, script, whole, target, arguments)
     if subtitles is not None:
         write_subtitles(subtitles, words, force=arguments.force)
     return _report(usage, reason, target, arguments)
@@ -49,12 +59,11 @@ Made = tuple[Usage, FinishReason, Sequence[Word] | None]
 def _speak_whole(
     tts: TTS,
     script: DialogueScript,
-    options: dict[str, Any],
+    options: DialogueOptions,
     target: Target,
     arguments: argparse.Namespace,
 ) -> Made:
-    options.pop("chunk_frames", None)
-    made = tts.dialogue(script, **options)
+    made = tts.dialogue_with(script, options)
     with target.open(made.sample_rate) as sinks:
         for sink in sinks:
             sink.write(made.samples)
@@ -64,15 +73,12 @@ def _speak_whole(
 
 
 def _stream(
-    tts: TTS,
-    script: DialogueScript,
-    options: dict[str, Any],
-    target: Target,
-    arguments: argparse.Namespace,
+    tts: TTS, script: DialogueScript, options: DialogueStreamOptions, target: Target
 ) -> Made:
     """Written and heard while it is made."""
     words: list[Word] | None = []
-    with tts.stream_dialogue(script, **options) as stream, target.open(tts.sample_rate) as sinks:
+    stream = tts.stream_dialogue_with(script, options)
+    with stream, target.open(tts.sample_rate) as sinks:
         for chunk in stream:
             words = None if words is None or chunk.words is None else [*words, *chunk.words]
             for sink in sinks:

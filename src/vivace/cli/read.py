@@ -20,6 +20,7 @@ from vivace.cli.speak import pick_voice
 from vivace.cli.streams import plain, put, tell
 from vivace.cli.text import read_file
 from vivace.errors import RequestError
+from vivace.options import SpeakOptions
 from vivace.speech import SAMPLE_RATE, shown
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ MAX_COVER_BYTES = 16 * 2**20
 
 
 def read(arguments: argparse.Namespace) -> int:
-    options = speech_options(arguments)
+    given = speech_options(arguments)
     if arguments.max_frames is not None:
         arguments.fail("--max-frames would cut every paragraph; a book is read whole")
     book = _describe(open_book(arguments.book), arguments)
@@ -50,10 +51,16 @@ def read(arguments: argparse.Namespace) -> int:
     _print_count(book, arguments)
     with ExitStack() as stack:
         tts = stack.enter_context(load_model(arguments, max_streams=None))
-        options["voice"] = pick_voice(tts, arguments)
-        options |= {"speed": arguments.speed, "seed": options.get("seed", SEED)}
+        voice = pick_voice(tts, arguments)
+        options = given.to(
+            SpeakOptions,
+            trim=True,
+            voice=voice,
+            speed=arguments.speed,
+            seed=given.sampling.get("seed", SEED),
+        )
         checked = _check(tts, book, pieces, options, arguments)
-        reader = _open_reader(tts, path, options, pieces, arguments)
+        reader = _open_reader(tts, path, options, _voice_identity(voice), pieces, arguments)
         reader.silent = checked.silent
         stack.enter_context(reader.work.locked())
         _make(reader, book, pieces, arguments)
@@ -135,7 +142,7 @@ def _check(
     tts: TTS,
     book: Book,
     pieces: list[Piece],
-    options: dict[str, Any],
+    options: SpeakOptions,
     arguments: argparse.Namespace,
 ) -> BookCheck:
     """Find every passage that the model refuses, before the first one is spoken."""
@@ -155,17 +162,17 @@ def _check(
 def _open_reader(
     tts: TTS,
     path: Path,
-    options: dict[str, Any],
+    options: SpeakOptions,
+    voice: str | None,
     pieces: list[Piece],
     arguments: argparse.Namespace,
 ) -> BookReader:
     from vivace.books.reader import BookReader, WorkFolder, work_path
 
-    told = {name: value for name, value in options.items() if name not in ("voice", "lexicon")}
     lexicon = b"" if arguments.lexicon is None else read_file(arguments.lexicon)
     identity = {
-        **told,
-        "voice": _voice_identity(options["voice"]),
+        **options.changed(),
+        "voice": voice,
         "lexicon": hashlib.sha256(lexicon).hexdigest(),
         "model": model_name(arguments) or "embedded",
         "revision": arguments.revision,

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 from vivace.cli.messages import print_error
 from vivace.cli.output import choose_series
@@ -27,8 +28,8 @@ def repl(arguments: argparse.Namespace) -> int:
     arguments.stream = True
     is_typed = is_terminal_stdin() and sys.stdout.isatty()
     with load_model(arguments) as tts:
-        options["voice"] = pick_voice(tts, arguments)
-        tts.stream(TRIAL, **options).close()  # an unknown voice is an error before any line
+        options = replace(options, voice=pick_voice(tts, arguments))
+        tts.stream_with(TRIAL, options).close()  # an unknown voice is an error before any line
         for line in _typed_lines() if is_typed else _piped_lines():
             try:
                 with target.renewed() as own:

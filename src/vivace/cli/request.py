@@ -5,43 +5,37 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vivace.audio.speed import check_speed
 from vivace.cli.light import import_torch
 from vivace.cli.messages import LiveLine
 from vivace.errors import RequestError
+from vivace.options import StreamOptions
 from vivace.speech import BOUNDS, SamplingParams
 from vivace.text.lexicon import Lexicon
 
 if TYPE_CHECKING:
     from vivace.tts import TTS
 
-SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingParams))
+ELSEWHERE = {"voice", "speed", "lexicon", "timings"}  # not copied from a flag of the same name
+FLAGS = {field.name for field in dataclasses.fields(StreamOptions)} - ELSEWHERE
 
 
-def speech_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The command line's options as keywords of `TTS.stream`."""
+def speech_options(arguments: argparse.Namespace) -> StreamOptions:
+    """Every option of `TTS.stream` that is a flag of the command, but for voice and speed."""
     check_speed(arguments.speed)
-    sampling = _given(arguments, SAMPLING)
-    most = int(BOUNDS["max_frames"].high)  # the model has its own maximum
-    SamplingParams(max_frames=most).replace(**sampling)
     if arguments.chunk_frames is not None and arguments.chunk_frames < 1:
         raise RequestError(f"chunk_frames must be 1 or more, not {arguments.chunk_frames}")
-    return {
-        "language": arguments.language,
-        "instruct": arguments.instruct,
-        "text_layout": arguments.text_layout,
-        "live": arguments.live,
-        "clean": arguments.clean,
-        "keep_emoji": arguments.keep_emoji,
-        "normalize": arguments.normalize,
-        "on_unsupported": arguments.on_unsupported,
-        "timings": getattr(arguments, "subtitles", None) is not None,
-        "lexicon": None if arguments.lexicon is None else Lexicon.load(arguments.lexicon),
-        **_given(arguments, ("chunk_frames",)),
-        **sampling,
-    }
+    given = {name: getattr(arguments, name, None) for name in FLAGS}
+    options = StreamOptions(
+        **{name: value for name, value in given.items() if value is not None},
+        timings=getattr(arguments, "subtitles", None) is not None,
+        lexicon=None if arguments.lexicon is None else Lexicon.load(arguments.lexicon),
+    )
+    most = int(BOUNDS["max_frames"].high)  # the model has its own maximum
+    SamplingParams(max_frames=most).replace(**options.sampling)
+    return options
 
 
 def model_name(arguments: argparse.Namespace) -> str | None:
@@ -78,8 +72,3 @@ def load_model(
         )
     finally:
         line.clear()
-
-
-def _given(arguments: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
-    values = {name: getattr(arguments, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from vivace.cli.batch import read_batch
 from vivace.cli.dialogue import say_dialogue
@@ -10,6 +11,7 @@ from vivace.cli.output import choose_target
 from vivace.cli.request import load_model, speech_options
 from vivace.cli.speak import pick_voice, speak
 from vivace.cli.text import read_text
+from vivace.options import StreamOptions
 from vivace.verify import check_recogniser
 
 
@@ -27,18 +29,18 @@ def say(arguments: argparse.Namespace) -> int:
         check_recogniser()
         if arguments.stream:
             arguments.fail("--verify needs the whole text and speech; leave --stream out")
-    text = read_text(arguments, live=arguments.stream)
+    text = read_text(arguments, options, live=arguments.stream)
     with choose_target(arguments) as target, load_model(arguments) as tts:
-        options["voice"] = pick_voice(tts, arguments)
+        options = replace(options, voice=pick_voice(tts, arguments))
         report = speak(tts, text, options, target, arguments)
     return report.exit_code if report else 0
 
 
-def _say_batch(arguments: argparse.Namespace, options: dict[str, object]) -> int:
+def _say_batch(arguments: argparse.Namespace, options: StreamOptions) -> int:
     batch = read_batch(arguments)
     lines = list(batch.missing(arguments))
     if not lines:
         return 0
     with load_model(arguments, max_streams=None) as tts:
-        options["voice"] = pick_voice(tts, arguments)
+        options = replace(options, voice=pick_voice(tts, arguments))
         return batch.speak(tts, lines, options, arguments)

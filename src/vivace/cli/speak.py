@@ -19,6 +19,7 @@ from vivace.cli.output import Samples, Sink, Target, subtitle_path
 from vivace.cli.streams import STDOUT
 from vivace.cli.text import read_transcript
 from vivace.errors import RequestError
+from vivace.options import RAMP, StreamOptions
 from vivace.speech import FinishReason, Usage, Word
 from vivace.verify import Verifier
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 class Speech:
     """One text being spoken; its statistics are valid even if it is interrupted."""
 
-    def __init__(self, tts: TTS, text: str | Iterator[str], options: dict[str, Any]) -> None:
+    def __init__(self, tts: TTS, text: str | Iterator[str], options: StreamOptions) -> None:
         self._tts, self._text, self._options = tts, text, options
         self.on_chunk: Callable[[Usage], None] = lambda usage: None
         self.usage: Usage | None = None  # as of the last chunk
@@ -74,7 +75,7 @@ class Speech:
         return Report(
             usage=dataclasses.replace(self.usage, audio_s=self.audio_s),
             finish_reason=self.finish_reason,
-            max_frames=self._options.get("max_frames"),
+            max_frames=self._options.sampling.get("max_frames"),
             **facts,
         )
 
@@ -85,7 +86,7 @@ class Speech:
 
     def _stream(self) -> Iterator[Samples]:
         """Chunks as soon as they are generated."""
-        with self._tts.stream(self._text, **self._options) as stream:
+        with self._tts.stream_with(self._text, self._options) as stream:
             for chunk in stream:
                 self._note(stream, chunk)
                 yield chunk.samples
@@ -95,9 +96,11 @@ class Speech:
         from vivace.engine.batch import speak_parts  # imports torch
         from vivace.engine.chunks import WHOLE
 
-        options = {"trim": True, "chunk_frames": WHOLE, **self._options}
-        open_stream = partial(self._tts.stream, self._text, **options)
-        return speak_parts(open_stream, self._options, self._note)
+        options = dataclasses.replace(self._options, trim=True)
+        if options.chunk_frames is RAMP:
+            options = dataclasses.replace(options, chunk_frames=WHOLE)
+        open_stream = partial(self._tts.stream_with, self._text, options)
+        return speak_parts(open_stream, options.sampling, self._note)
 
     def _note(self, stream: Stream, chunk: AudioChunk) -> None:
         if stream is not self._noted:
@@ -113,7 +116,7 @@ class Speech:
 def speak(
     tts: TTS,
     text: str | Iterator[str],
-    options: dict[str, Any],
+    options: StreamOptions,
     target: Target,
     arguments: argparse.Namespace,
     made: list[Samples] | None = None,

@@ -8,7 +8,7 @@ import json
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.cli.request import model_name
 from vivace.cli.streams import plain, put
-from vivace.prompt import AUTO_LANGUAGE
+from vivace.speech import AUTO_LANGUAGE
 
 
 def list_speakers(arguments: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 
 from vivace.cli.streams import is_terminal_stdin
 from vivace.errors import RequestError, TextTooLongError
-from vivace.text.letters import check_speakable
+from vivace.options import SpeechOptions
 from vivace.text.markup import clean_text, parse_pauses
 
 STDIN = "-"
@@ -19,26 +19,28 @@ MAX_STDIN_BYTES = 4_000_000  # a million characters, the longest text, has no mo
 PIECE_BYTES = 4096
 
 
-def read_text(arguments: argparse.Namespace, *, live: bool = False) -> str | Iterator[str]:
+def read_text(
+    arguments: argparse.Namespace, options: SpeechOptions, *, live: bool = False
+) -> str | Iterator[str]:
     """The text; with `live`, that of stdin comes in pieces as it is written."""
     if arguments.text is None and is_terminal_stdin():
         arguments.fail("there is no TEXT; give it as an argument or pipe it in")
     if arguments.text in (None, STDIN) and live:
         return live_stdin()
     text = read_stdin() if arguments.text in (None, STDIN) else str(arguments.text)
-    check_text(text, arguments)
+    check_text(text, options)
     return text
 
 
-def check_text(text: str, arguments: argparse.Namespace) -> None:
+def check_text(text: str, options: SpeechOptions) -> None:
     """Refuse a text that no model could speak, before one is loaded."""
     from vivace.script.prompts import MAX_TEXT_CHARS
 
-    if arguments.lexicon is None:  # an entry may make a word of any sign
-        check_speakable(text, with_emoji=arguments.keep_emoji)
+    if options.lexicon is None:  # an entry may make a word of any sign
+        options.check_speakable(text)
     if len(text) > MAX_TEXT_CHARS:
         raise TextTooLongError(len(text), MAX_TEXT_CHARS, "characters")
-    parse_pauses(clean_text(text) if arguments.clean else text)
+    parse_pauses(clean_text(text) if options.clean else text)
 
 
 def _stdin() -> BinaryIO:

@@ -23,8 +23,7 @@ from vivace.compat.arguments import (
 from vivace.compat.loaded import LoadedModel, Processor
 from vivace.compat.prompts import VoiceClonePromptItem, item_of, prompt_dict, voices_of
 from vivace.compat.speaking import request, speak_together
-from vivace.prompt import AUTO_LANGUAGE
-from vivace.speech import language_name
+from vivace.speech import AUTO_LANGUAGE, language_name
 from vivace.tts import TTS
 from vivace.voices.voice import Voice
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,9 +13,9 @@ from vivace.engine.batch import speak_batch, speak_once
 from vivace.engine.chunks import TOGETHER, WHOLE
 from vivace.engine.stream import Stream, Wake
 from vivace.errors import BatchError
-from vivace.prompt import AUTO_LANGUAGE
+from vivace.options import RAMP, ChunkFrames, SpeechOptions
 from vivace.script.request import Request
-from vivace.speech import language_name
+from vivace.speech import AUTO_LANGUAGE
 from vivace.tts import TTS
 from vivace.voices.voice import Voice
 
@@ -32,21 +33,32 @@ def request(
     *,
     is_whole: bool,
 ) -> Request:
-    """The text as it is, in the layout of `non_streaming_mode`; no speaker or "" is none."""
-    return Request(
-        text=text,
-        voice=voice or None,
-        language=AUTO_LANGUAGE if language is None else language_name(language),
+    """A request for the unchanged text, in the layout of `non_streaming_mode`.
+
+    An empty speaker is no speaker.
+    """
+    options = SpeechOptions(
+        language=AUTO_LANGUAGE if language is None else language,
         instruct=instruct,
-        layout="whole" if is_whole else "streamed",
-        verbatim=True,
+        text_layout="whole" if is_whole else "streamed",
         normalize=False,
     )
+    return Request(text=text, voice=voice or None, options=options, verbatim=True)
 
 
-def open_stream(tts: TTS, wanted: Request, sampling: Mapping[str, Any], **options: Any) -> Stream:
-    """Use the caller's limit alone; without one, the runaway guard stops speech."""
-    return tts.open(wanted, guard="max_frames" not in sampling, **options, **sampling)
+def open_stream(
+    tts: TTS,
+    wanted: Request,
+    sampling: Mapping[str, Any],
+    *,
+    chunk_frames: ChunkFrames = RAMP,
+    wake: Wake | None = None,
+) -> Stream:
+    """Speech ends at the caller's `max_frames`; without it, the runaway guard stops speech."""
+    is_guarded = "max_frames" not in sampling
+    options = dataclasses.replace(wanted.options, guard=is_guarded, **sampling)
+    wanted = dataclasses.replace(wanted, options=options)
+    return tts.open(wanted, chunk_frames=chunk_frames, wake=wake)
 
 
 def speak_together(

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator
 from typing import cast
 
 from vivace.errors import RequestError
+from vivace.options import ChunkFrames
 from vivace.speech import as_whole_number, shown
 
-RAMP = (1, 2, 4, 8)  # first audio soon, then fewer chunks
 WHOLE = 16  # nobody waits for the first chunk
 TOGETHER = 8  # below the frames made ahead, so that the readers of a batch stay in step
-
-ChunkFrames = int | Iterable[int]
 
 
 def chunk_sizes(chunk_frames: ChunkFrames) -> Iterator[int]:

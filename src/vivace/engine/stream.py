@@ -79,7 +79,7 @@ class Stream(Iterator[AudioChunk]):
         self._settings = settings
         self._made = Assembler(
             config,
-            trim=request.trim,
+            trim=request.options.trim,
             speed=settings.speed,
             has_words=timer is not None,
             silence_rms=writer.silence_rms,

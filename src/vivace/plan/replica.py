@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from vivace.engine.chunks import RAMP, chunk_sizes
+from vivace.engine.chunks import chunk_sizes
 from vivace.engine.scheduler import EngineLimits, Scheduler
 from vivace.engine.utterance import State, Utterance
 from vivace.errors import RequestError
+from vivace.options import RAMP
 from vivace.plan.figures import Figures
 
 FRAME_MS = 80.0

@@ -11,9 +11,10 @@ from vivace.script.request import Request
 from vivace.script.script import SILENT_S, Line, seam
 from vivace.text.cutter import Cut
 from vivace.text.events import Event, EventReader
-from vivace.text.letters import Letters, close_gaps, is_speakable
+from vivace.text.letters import Letters, close_gaps
 from vivace.text.live import LiveTokenizer
 from vivace.text.markup import Pause
+from vivace.text.options import TextOptions
 from vivace.text.trace import Trace
 
 
@@ -28,12 +29,12 @@ class LiveScript:
     def __init__(self, writer: PromptWriter, request: Request, trace: Trace | None = None) -> None:
         self._writer, self._letters = writer, writer.letters
         self._options = writer.script_options(request)
-        self._skips = request.on_unsupported == "skip"
+        self._skips = request.options.on_unsupported == "skip"
         self.skipped: list[str] = []
         self._trace = trace
         self._reader = EventReader(self._options, trace)
         self._events: deque[Event] = deque()
-        self._beginning = _Beginning(self._letters, with_emoji=self._options.keep_emoji)
+        self._beginning = _Beginning(self._letters, self._options)
         self._is_written = False
         self._error: Exception | None = None
         self._line: LiveLine | None = None  # the last one taken
@@ -129,7 +130,7 @@ class LiveScript:
             return None
         text, runs = self._letters.skip_foreign(text)
         self.skipped += runs
-        if not is_speakable(text, with_emoji=self._options.keep_emoji):
+        if not self._options.is_speakable(text):
             return None
         self._events.appendleft(close_gaps(text))
         return self._next_line()
@@ -164,7 +165,7 @@ class LiveScript:
 
     def _close_gaps(self, text: str) -> str:
         """A text of which letters were left out; "" if nothing to say is left."""
-        if not is_speakable(text, with_emoji=self._options.keep_emoji):
+        if not self._options.is_speakable(text):
             return ""
         return close_gaps(text) if self._options.by_sentence else text
 
@@ -172,8 +173,8 @@ class LiveScript:
 class _Beginning:
     """The first of an utterance, until it has something that can be spoken."""
 
-    def __init__(self, letters: Letters, *, with_emoji: bool) -> None:
-        self._letters, self._with_emoji = letters, with_emoji
+    def __init__(self, letters: Letters, options: TextOptions) -> None:
+        self._letters, self._options = letters, options
         self._texts: list[str] = []
         self._is_found, self._num_own, self._num_foreign = False, 0, 0
 
@@ -183,7 +184,7 @@ class _Beginning:
     def add(self, text: str) -> bool:
         """Whether it can be spoken now: something has a sound, and own letters are the most."""
         self._texts.append(text)
-        self._is_found = self._is_found or is_speakable(text, with_emoji=self._with_emoji)
+        self._is_found = self._is_found or self._options.is_speakable(text)
         own, foreign = self._letters.count(text)
         self._num_own, self._num_foreign = self._num_own + own, self._num_foreign + foreign
         return self._is_found and self._num_own >= self._num_foreign

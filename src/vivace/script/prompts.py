@@ -16,18 +16,17 @@ from vivace.errors import (
     UnsupportedTextError,
 )
 from vivace.model.config import ModelConfig
+from vivace.options import SpeechOptions
 from vivace.prompt import (
-    AUTO_LANGUAGE,
     Prompt,
     SpokenReference,
-    TextLayout,
     build_prompt,
     language_id,
     preset_id,
 )
 from vivace.script.request import Request
-from vivace.speech import LIVE_MODES, ON_UNSUPPORTED
-from vivace.text.letters import Letters, check_speakable
+from vivace.speech import AUTO_LANGUAGE, LIVE_MODES, ON_UNSUPPORTED, TextLayout
+from vivace.text.letters import Letters
 from vivace.text.markup import ScriptOptions
 from vivace.text.plain import PlainRules
 from vivace.text.tokenizer import TextTokenizer
@@ -67,43 +66,45 @@ class PromptWriter:
 
     def check(self, request: Request) -> None:
         """Raise a RequestError for what the checkpoint cannot do, before anything runs."""
+        options = request.options
         if isinstance(request.text, str):
             if not (request.lexicons or request.verbatim):  # an entry may make a word of any sign
-                check_speakable(request.text, with_emoji=request.keep_emoji)
+                options.check_speakable(request.text)
             if len(request.text) > MAX_TEXT_CHARS:
                 raise TextTooLongError(len(request.text), MAX_TEXT_CHARS, "characters")
-        elif request.layout == "whole" and not self.is_by_sentence(request):
+        elif options.text_layout == "whole" and not self.is_by_sentence(request):
             raise RequestError(
                 "live text cannot be laid out whole word by word; leave text_layout out, or give "
                 "live='sentence'"
             )
-        if request.live is not None and request.live not in LIVE_MODES:
-            raise RequestError(f"live must be one of {LIVE_MODES}, not {request.live!r}")
-        if request.on_unsupported not in ON_UNSUPPORTED:
+        if options.live is not None and options.live not in LIVE_MODES:
+            raise RequestError(f"live must be one of {LIVE_MODES}, not {options.live!r}")
+        if options.on_unsupported not in ON_UNSUPPORTED:
             raise RequestError(
-                f"on_unsupported must be one of {ON_UNSUPPORTED}, not {request.on_unsupported!r}"
+                f"on_unsupported must be one of {ON_UNSUPPORTED}, not {options.on_unsupported!r}"
             )
-        if not isinstance(request.language, str):
-            kind = type(request.language).__name__
+        if not isinstance(options.language, str):
+            kind = type(options.language).__name__
             raise RequestError(f"language must be a string, not {kind}")
-        if request.layout is not None and request.layout not in TEXT_LAYOUTS:
-            raise RequestError(f"text_layout must be one of {TEXT_LAYOUTS}, not {request.layout!r}")
-        self._check_instruct(request.instruct)
+        if options.text_layout is not None and options.text_layout not in TEXT_LAYOUTS:
+            raise RequestError(
+                f"text_layout must be one of {TEXT_LAYOUTS}, not {options.text_layout!r}"
+            )
+        self._check_instruct(options.instruct)
         preset, _ = self._settle_voice(request.voice)
-        self._check_language(request.language, preset)
-        self._check_normalize(request)
+        self._check_language(options.language, preset)
+        self._check_normalize(options)
         if preset is not None:
             preset_id(self._config.talker_config, preset)
 
     def script_options(self, request: Request) -> ScriptOptions:
         """How the text of a request is made ready, as the checkpoint has it."""
         reading = self._config.reading_config
-        return ScriptOptions(
-            max_chars=reading.max_utterance_chars if request.split else None,
+        return ScriptOptions.of(
+            request.options,
+            max_chars=reading.max_utterance_chars if request.options.split else None,
             verbatim=request.verbatim,
             min_chars=reading.min_utterance_chars if request.breaks else 0,
-            clean=request.clean,
-            keep_emoji=request.keep_emoji,
             normalize=self._normalizes(request),
             strip_end=reading.strip_end,
             plain_breaks=request.breaks and reading.plain_breaks,
@@ -115,7 +116,7 @@ class PromptWriter:
             lexicon=tuple(
                 trie
                 for lexicon in request.lexicons
-                for trie in lexicon.tries(self._language(request.language))
+                for trie in lexicon.tries(self._language(request.options.language))
             ),
             seam_s=reading.seam_s,
             paragraph_s=reading.paragraph_s if self._splits_paragraphs(request) else None,
@@ -127,7 +128,8 @@ class PromptWriter:
 
         Not with voice design: two utterances would have two voices.
         """
-        return request.split and request.breaks and self._config.tts_model_type != "voice_design"
+        is_design = self._config.tts_model_type == "voice_design"
+        return request.options.split and request.breaks and not is_design
 
     @property
     def silence_rms(self) -> float:
@@ -136,13 +138,14 @@ class PromptWriter:
 
     def is_by_sentence(self, request: Request) -> bool:
         """Whether a live text is held until a sentence of it is known."""
-        return (request.live or self._config.reading_config.live) == "sentence"
+        return (request.options.live or self._config.reading_config.live) == "sentence"
 
     def _normalizes(self, request: Request) -> bool:
         """Whether the text is English that is to be written out."""
-        if request.normalize is None:
-            return self._config.reading_config.normalize and self.is_english(request.language)
-        return request.normalize
+        options = request.options
+        if options.normalize is None:
+            return self._config.reading_config.normalize and self.is_english(options.language)
+        return options.normalize
 
     def is_english(self, language: str) -> bool:
         return self._language(language) == "english"
@@ -153,12 +156,12 @@ class PromptWriter:
         is_one = language.lower() == AUTO_LANGUAGE and len(languages) == 1
         return languages[0] if is_one else language.lower()
 
-    def _check_normalize(self, request: Request) -> None:
-        if request.normalize not in (None, False, True):
-            raise RequestError(f"normalize must be true, false or None, not {request.normalize!r}")
-        if request.normalize and not self.is_english(request.language):
+    def _check_normalize(self, options: SpeechOptions) -> None:
+        if options.normalize not in (None, False, True):
+            raise RequestError(f"normalize must be true, false or None, not {options.normalize!r}")
+        if options.normalize and not self.is_english(options.language):
             raise RequestError(
-                f"normalize reads English, and the language is {request.language!r}; "
+                f"normalize reads English, and the language is {options.language!r}; "
                 "name it with language='english', or leave normalize out"
             )
 
@@ -186,11 +189,11 @@ class PromptWriter:
         is_streamed = self.continues or (is_live and not self.is_by_sentence(request))
         default: TextLayout = "streamed" if is_streamed else "whole"
         reference, transcript = self._reference(request, previous)
-        layout = request.layout or default
+        layout = request.options.text_layout or default
         if request.verbatim and not text_ids and layout == "streamed" and reference is None:
             text_ids = [self._config.im_end_token_id]  # the official code reads the end marker
         prompt = self._write(request, text, text_ids, layout, is_complete, reference)
-        may_leak = request.trim and not is_live and not shares_words(transcript, text)
+        may_leak = request.options.trim and not is_live and not shares_words(transcript, text)
         return prompt, reference if may_leak else None
 
     def _reference(
@@ -233,11 +236,11 @@ class PromptWriter:
             text_ids,
             role_ids=self._role_ids(request, text),
             layout=layout,
-            language=request.language,
+            language=request.options.language,
             preset=preset,
             speaker=cloned.speaker if cloned else None,
             reference=reference,
-            instruct_ids=self._instruct_ids(request.instruct),
+            instruct_ids=self._instruct_ids(request.options.instruct),
             is_complete=is_complete,
         )
         limit = self._config.talker_config.max_position_embeddings - 1

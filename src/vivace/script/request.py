@@ -1,4 +1,4 @@
-"""A request: what is to be said, and how."""
+"""`Request`: a text to speak, with its voice looked up and its options."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 
 from vivace.errors import RequestError
-from vivace.prompt import TextLayout
-from vivace.speech import LiveMode, OnUnsupported
+from vivace.options import SpeechOptions
 from vivace.text.lexicon import Lexicon
 from vivace.voices.voice import Voice
 
@@ -17,31 +16,22 @@ Pieces = Iterator[str | None] | AsyncIterator[str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """Nothing is filled in: no voice means no speaker, no instruct none."""
+    """What a `Stream` speaks. `voice` and `lexicons` replace the sources named in `options`."""
 
     text: str | Pieces
-    voice: str | Voice | None
-    language: str
-    instruct: str | None
-    layout: TextLayout | None  # None: the official choice
-    live: LiveMode | None = None  # how a text in pieces is taken; None: the checkpoint's default
-    split: bool = True  # a long text into utterances
-    breaks: bool = False  # read line breaks as pauses; False: a text as it is, as the official code
-    verbatim: bool = False  # every character reaches the voice, with the official template's ids
-    clean: bool = False  # remove markdown, emoji and links first
-    keep_emoji: bool = False
-    normalize: bool | None = None  # None: the checkpoint's default
+    voice: str | Voice | None  # None: no speaker
+    options: SpeechOptions
     lexicons: tuple[Lexicon, ...] = ()  # the first has precedence
-    on_unsupported: OnUnsupported = "error"  # for letters that the checkpoint does not read
-    trim: bool = False  # remove silence and the end of a reference at the start
+    breaks: bool = False  # read line breaks as pauses; False: as the official code
+    verbatim: bool = False  # every character reaches the voice, with the official template's ids
 
 
 def as_pieces(text: object) -> Pieces:
-    """An iterator of text pieces, or a RequestError."""
+    """An iterator of text pieces. Raises RequestError for a list and for other types."""
     if isinstance(text, (list, tuple)):
         raise RequestError(
-            "a list of texts is a batch, which only speak makes; stream one text at a time, "
-            "or give iter(pieces) for one text in pieces"
+            "text must not be a list here: only speak accepts a list, as a batch; stream one text "
+            "at a time, or give iter(pieces) for one text in pieces"
         )
     if isinstance(text, AsyncIterable):
         return text.__aiter__()

@@ -15,8 +15,7 @@ from vivace.script.prompts import MAX_TEXT_CHARS, PromptWriter
 from vivace.script.request import Request
 from vivace.text.breaks import BlockEnd, find_blocks, read_breaks
 from vivace.text.cutter import Cut
-from vivace.text.emoji import drop_emoji
-from vivace.text.letters import close_gaps, is_speakable
+from vivace.text.letters import close_gaps
 from vivace.text.markup import Pause, ScriptOptions, clean_text, item_end, parse_pauses
 from vivace.text.normalize import normalize_text
 from vivace.text.plain import plain_text
@@ -109,7 +108,7 @@ class KnownScript:
             raise TextError("the text has no words in it; there is nothing to say")
 
     def _check_letters(self, writer: PromptWriter, request: Request) -> None:
-        if request.on_unsupported == "skip":
+        if request.options.on_unsupported == "skip":
             self._skip_unsupported(writer, request)
         for part in self._parts:
             if isinstance(part, str):
@@ -122,7 +121,7 @@ class KnownScript:
             if isinstance(part, str) and writer.letters.find_foreign(part) is not None:
                 part, runs = writer.letters.skip_foreign(part)
                 self.skipped += runs
-                if not is_speakable(part, with_emoji=request.keep_emoji):
+                if not request.options.is_speakable(part):
                     continue
                 part = close_gaps(part)
             before = kept[-1] if kept else None
@@ -174,7 +173,7 @@ def plan_utterances(
         if isinstance(part, Pause):
             plan.append(part)
             continue
-        part = part if options.keep_emoji else drop_emoji(part)
+        part = options.remove_emoji(part)
         part = read_breaks(part) if options.plain_breaks else part
         if trace is not None:
             trace.break_word()
@@ -189,7 +188,7 @@ def plan_utterances(
         found = [*_utterances(part, options)]
         cuts_after = [*(cut for cut, _ in found[1:]), Cut()][: len(found)]
         for (cut, utterance), cut_after in zip(found, cuts_after, strict=True):
-            if not is_speakable(utterance, with_emoji=options.keep_emoji):
+            if not options.is_speakable(utterance):
                 plan.append(Pause(SILENT_S))
                 continue
             if plan and isinstance(plan[-1], str):
@@ -212,7 +211,7 @@ def _plan_verbatim(text: str, options: ScriptOptions) -> list[str | Pause]:
 def _clean(text: str, options: ScriptOptions) -> str:
     if not options.clean:
         return text
-    return clean_text(text, item_end=item_end(options), keep_emoji=options.keep_emoji)
+    return clean_text(text, options, item_end=item_end(options))
 
 
 def _finish_utterance(text: str, options: ScriptOptions, *, is_inside: bool) -> str:

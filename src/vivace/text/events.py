@@ -29,7 +29,7 @@ class EventReader:
     def __init__(self, options: ScriptOptions, trace: Trace | None = None) -> None:
         self._options, self._trace = options, trace
         self._tidier = Tidier()
-        cleaner = LiveCleaner(item_end=item_end(options), keep_emoji=options.keep_emoji)
+        cleaner = LiveCleaner(options, item_end=item_end(options))
         self._cleaner = cleaner if options.clean else None
         self._held = ""  # what may be the beginning of a pause mark
         self._tail = ""  # of the text, which says whether a sentence has ended

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from vivace.errors import TextError
-from vivace.text.emoji import EMOJI
 
 _LATIN = ("LATIN",)
 _HAN = ("CJK", "IDEOGRAPHIC", "BOPOMOFO")
@@ -28,18 +27,18 @@ _LEADING_SIGNS = re.compile(r"\A(\s*)[,.;:!?]+ ?")
 _BLANK = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})  # white space and control characters
 
 
-def is_speakable(text: str, *, with_emoji: bool = False) -> bool:
+def is_speakable(text: str) -> bool:
     """Whether there is anything to say: a letter, a digit, or a sign that has a name."""
-    return any(map(_is_spoken, text)) or (with_emoji and EMOJI.search(text) is not None)
+    return any(map(_is_spoken, text))
 
 
 def is_blank(text: str) -> bool:
     return all(unicodedata.category(character) in _BLANK for character in text)
 
 
-def check_speakable(text: str, *, with_emoji: bool = False) -> None:
+def check_speakable(text: str) -> None:
     """A TextError for a text of which nothing can be said; needs no model."""
-    if not is_speakable(text, with_emoji=with_emoji):
+    if not is_speakable(text):
         what = (
             "is empty or blank" if is_blank(text) else f"has no words in it: {text.strip()[:40]!r}"
         )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.markup import clean_text, is_item
+from vivace.text.markup import DEFAULTS, clean_text, is_item
+from vivace.text.options import TextOptions
 
 # The start of a line that may be a heading, list item, quotation, table row, rule or fence: this is
 # certain only at its end. Emphasis at the start does not count.
@@ -44,8 +45,8 @@ class _OpenMarkup:
 class LiveCleaner:
     """`clean_text` for a text in pieces; only white space between words may differ."""
 
-    def __init__(self, *, item_end: str = "\n\n", keep_emoji: bool = False) -> None:
-        self._item_end, self._keep_emoji = item_end, keep_emoji
+    def __init__(self, options: TextOptions = DEFAULTS, *, item_end: str = "\n\n") -> None:
+        self._options, self._item_end = options, item_end
         self._is_after_item = False
         self._held = ""
         self._num_read = 0  # characters of it that were searched for open markup
@@ -128,7 +129,7 @@ class LiveCleaner:
         """The words of some text, after the white space that is due."""
         # A letter in front keeps the middle of a line from being taken for a bullet or heading.
         end, before = self._item_end, "" if self._is_line_start else "a"
-        cleaned = clean_text(before + text, item_end=end, keep_emoji=self._keep_emoji)
+        cleaned = clean_text(before + text, self._options, item_end=end)
         words = cleaned[len(before) :]
         if not words.strip():
             return ""

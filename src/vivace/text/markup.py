@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from vivace.errors import RequestError, TextError
-from vivace.text.emoji import drop_emoji
+from vivace.text.options import TextOptions
 from vivace.text.plain import NO_RULES, PlainRules
 from vivace.text.spelling import MARK_PATTERN
 from vivace.text.trie import Trie
@@ -27,6 +28,7 @@ OPEN_MARK = re.compile(
 _ANY_MARK = re.compile(f"{PAUSE_MARK.pattern}|{MARK_PATTERN}", re.IGNORECASE)
 LINE_SEPARATOR = "\u2028"  # stands for the end of a list item or a table row
 _ITEM_END = f"\n{LINE_SEPARATOR}\n"
+DEFAULTS = TextOptions()
 _STANDS_FOR_MARK = "\ue000"  # a private-use character; removed from the text first
 
 
@@ -45,14 +47,12 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptOptions:
+class ScriptOptions(TextOptions):
     """How a text is prepared for speaking."""
 
     max_chars: int | None = 300  # of an utterance; None leaves a text whole
     verbatim: bool = False  # every character is spoken as it is; only long texts are cut
     min_chars: int = 0  # a shorter utterance is not extended by the next sentence
-    clean: bool = False  # markdown and links out
-    keep_emoji: bool = False
     normalize: bool = False  # English numbers, dates, capitals and signs as words
     strip_end: bool = False  # white space at the end of an utterance is left out
     plain_breaks: bool = False  # line breaks end utterances, and only single spaces are left
@@ -61,6 +61,12 @@ class ScriptOptions:
     seam_s: float = 0.15  # silence added between utterances
     paragraph_s: float | None = None  # silence between paragraphs; None: they do not end utterances
     by_sentence: bool = False  # a live text: nothing of a sentence is given before all of it
+
+    @classmethod
+    def of(cls, options: TextOptions, **own: Any) -> ScriptOptions:
+        """Add the checkpoint's settings `own` to the options of a request."""
+        shared = {field.name: getattr(options, field.name) for field in fields(TextOptions)}
+        return cls(**shared, **own)
 
 
 def item_end(options: ScriptOptions) -> str:
@@ -92,15 +98,19 @@ def has_pause(text: str) -> bool:
     return PAUSE_MARK.search(text) is not None
 
 
-def clean_text(text: str, *, item_end: str = "\n\n", keep_emoji: bool = False) -> str:
-    """The words of markdown, as a chat model writes it, without the markup, emoji and URLs.
+def clean_text(text: str, options: TextOptions = DEFAULTS, *, item_end: str = "\n\n") -> str:
+    """Remove markup and URLs, and emoji unless the options keep them."""
+    return remove_markup(options.remove_emoji(text), item_end=item_end)
+
+
+def remove_markup(text: str, *, item_end: str = "\n\n") -> str:
+    """The words of markdown, as a chat model writes it, without the markup and URLs.
 
     Headings become paragraphs of their own; list items and table rows are separated by `item_end`.
     A link leaves its text, a bare URL its host, code its content. Marks stay as they are. Cleaning
     twice is cleaning once.
     """
-    cleaned = _clean_all(text if keep_emoji else drop_emoji(text))
-    return cleaned.replace(_ITEM_END, item_end)
+    return _clean_all(text).replace(_ITEM_END, item_end)
 
 
 def _clean_all(text: str) -> str:

@@ -11,7 +11,7 @@ from vivace.backends import BackendEntry, Capacity, survey
 from vivace.cli.bench.latency import Subject
 from vivace.cli.bench.load import measure_throughput
 from vivace.engine.engine import Engine
-from vivace.engine.loaded import Parts
+from vivace.engine.loaded import LoadedCheckpoint, Parts
 from vivace.engine.scheduler import EngineLimits
 from vivace.errors import BackendError
 from vivace.tts import TTS
@@ -38,7 +38,7 @@ def measure_backends(
 def _measure(
     entry: BackendEntry, subject: Subject, batches: Sequence[int], num_frames: int
 ) -> Iterator[dict[str, Any]]:
-    model, codec, _ = subject.tts._open_parts()
+    model, codec, _ = subject.tts.loaded.parts
     refusals = {count: entry.unfit(model, Capacity(max_streams=count)) for count in batches}
     fitting = [count for count in sorted(batches) if refusals[count] is None]
     if not fitting:
@@ -46,7 +46,7 @@ def _measure(
     backend = entry.build(model, codec, Capacity(max_streams=fitting[-1]))
     engine = Engine(backend, EngineLimits(max_streams=fitting[-1]))
     parts = Parts(model, codec, engine)
-    tts = TTS._put_together(subject.tts.checkpoint, subject.tts.tokenizer, parts)
+    tts = TTS(LoadedCheckpoint(subject.tts.checkpoint, subject.tts.tokenizer, parts))
     last_s, last = 0.0, 1
     with tts:
         for count in fitting:

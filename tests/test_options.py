@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import dataclasses
 import inspect
 import itertools
 import subprocess
@@ -18,6 +20,13 @@ from tests.support.project import ROOT
 from tests.support.recording_backend import stop_after
 from vivace import TTS
 from vivace.errors import RequestError
+from vivace.options import (
+    DialogueOptions,
+    DialogueStreamOptions,
+    SpeakOptions,
+    SpeechOptions,
+    StreamOptions,
+)
 
 TEXT = "Hello there, said the user."
 TWENTY = {"seed": 3, "min_frames": 20, "max_frames": 20}
@@ -111,10 +120,12 @@ def test_speak_refuses_options_that_only_streams_have(tts: TTS, name: str) -> No
         tts.speak([TEXT], **options)
 
 
-def test_a_tts_is_loaded_not_made() -> None:
-    assert list(inspect.signature(TTS).parameters) == []
-    with pytest.raises(RequestError, match=r"TTS\.load\(\)"):
-        TTS()
+def test_constructor_takes_a_loaded_checkpoint(tts: TTS) -> None:
+    assert list(inspect.signature(TTS).parameters) == ["loaded", "lexicon"]
+    again = TTS(tts.loaded)
+    assert again.speak(TEXT, **TWENTY) == tts.speak(TEXT, **TWENTY)
+    with pytest.raises(TypeError, match="loaded"):
+        TTS()  # type: ignore[call-arg]
 
 
 SNIPPET = """
@@ -226,3 +237,38 @@ def test_sound_that_is_held_back_at_another_speed_is_not_lost(
     stop_after(tts, monkeypatch, 1)
     chunks = list(tts.stream("Hi.", seed=1, speed=0.5, chunk_frames=1, min_frames=2))
     assert sum(len(chunk.samples) for chunk in chunks) == 2 * 1920
+
+
+# -- one declaration ---------------------------------------------------------------------------
+
+MAX_FILES = 5  # of the package that name an option of the text
+SOURCES = sorted((ROOT / "src" / "vivace").rglob("*.py"))
+KINDS = (SpeechOptions, SpeakOptions, StreamOptions, DialogueOptions, DialogueStreamOptions)
+
+
+def declarations(source: str, name: str) -> int:
+    """How many fields and parameters of this name a module declares."""
+    nodes = list(ast.walk(ast.parse(source)))
+    fields = [one.target for one in nodes if isinstance(one, ast.AnnAssign)]
+    parameters = [one.arg for one in nodes if isinstance(one, ast.arg)]
+    return parameters.count(name) + sum(getattr(one, "id", None) == name for one in fields)
+
+
+def test_option_of_the_text_is_named_in_few_files() -> None:
+    found = [path.name for path in SOURCES if "keep_emoji" in path.read_text(encoding="utf-8")]
+    assert len(found) <= MAX_FILES, found
+
+
+def test_option_of_the_text_is_declared_once() -> None:
+    counts = {path: declarations(path.read_text("utf-8"), "keep_emoji") for path in SOURCES}
+    assert [path.name for path, count in counts.items() if count] == ["options.py"]
+    assert sum(counts.values()) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_option_has_a_type_a_default_and_one_line_of_help(kind: type[SpeechOptions]) -> None:
+    lines = [line.strip() for line in str(TTS.speak.__doc__).splitlines()]
+    for name, field in kind.__dataclass_fields__.items():
+        assert field.default is not dataclasses.MISSING, name
+        if name in SpeakOptions.__dataclass_fields__:
+            assert sum(line.startswith(f"{name}: ") for line in lines) == 1, name

@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.support import shared_weights as shared
 from tests.support import warm
 from tests.support.processes import find_children, kill_children, restore_interrupts
 from tests.support.project import ROOT, load_script
@@ -111,6 +112,20 @@ def mark_further_cases(items: Sequence[pytest.Item]) -> None:
             num_seen[test] += 1
             if num_seen[test] > mark.args[0]:
                 item.add_marker("ci")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shared_weights() -> Iterator[None]:
+    """Load the weights of a checkpoint once per process."""
+    with shared.weights_shared():
+        yield
+
+
+@pytest.fixture
+def unshared_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load the weights again for a test that measures or changes them."""
+    monkeypatch.setattr(Checkpoint, "load_model", shared.LOAD_MODEL)
+    monkeypatch.setattr(Checkpoint, "load_codec", shared.LOAD_CODEC)
 
 
 @pytest.fixture(autouse=True)

@@ -58,6 +58,7 @@ def read_weights() -> None:
             weight.astype(np.float32)
 
 
+@pytest.mark.usefixtures("unshared_weights")
 def test_it_loads_without_a_name_or_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CPU time is compared with a control in the same run: a busy machine slows both."""
     monkeypatch.chdir(tmp_path)

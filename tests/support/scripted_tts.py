@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
+from tests.support.shared_weights import weights_shared
 from vivace import TTS
 from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotStatus
-from vivace.checkpoint import Checkpoint
 from vivace.prompt import Prompt
 from vivace.serve.settings import ModelSpec
 from vivace.speech import LiveMode, SamplingParams
@@ -86,11 +85,7 @@ class ScriptedSpeech(Immediate):
 
     def load(self, spec: ModelSpec) -> TTS:
         """A loader for `serving.running`: the embedded voice's text with this backend."""
-        with (
-            patch("vivace.tts.build_backend", lambda *_: self),
-            patch.object(Checkpoint, "load_model", _load_model),
-            patch.object(Checkpoint, "load_codec", _load_codec),
-        ):
+        with patch("vivace.tts.build_backend", lambda *_: self), weights_shared():
             tts = TTS.load(device="cpu", max_streams=self.max_streams, max_queue=self.max_queue)
         writer = tts.loaded.writer
         reading = replace(writer._config.reading_config, live=self.live)
@@ -145,23 +140,6 @@ class ScriptedSpeech(Immediate):
 
     def facts(self) -> dict[str, str]:
         return {}
-
-
-def load_once(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of `Checkpoint` so that it loads a folder once; the weights never change."""
-    loaded: dict[tuple[object, ...], Any] = {}
-
-    def look_up(checkpoint: Checkpoint, *settings: object) -> Any:
-        key = (checkpoint.folder, *settings)
-        if key not in loaded:
-            loaded[key] = load(checkpoint, *settings)
-        return loaded[key]
-
-    return look_up
-
-
-_load_model = load_once(Checkpoint.load_model)
-_load_codec = load_once(Checkpoint.load_codec)
 
 
 def tone(num_frames: int, start: int = 0) -> Samples:

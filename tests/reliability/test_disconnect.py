@@ -34,10 +34,10 @@ from tests.support.websocket_client import wait_until
 from vivace.backends.base import Frames, Samples, Slot
 from vivace.engine.engine import Engine
 from vivace.prompt import Prompt
-from vivace.serve import body as body_module
+from vivace.serve import response as response_module
 from vivace.serve.half_close import POLL_S, PROBE_AFTER_S
 from vivace.serve.settings import ServeSettings
-from vivace.serve.sockets.session import Session
+from vivace.serve.sockets.session import SocketSession
 from vivace.speech import SamplingParams
 
 PEER = 3  # a seed
@@ -224,7 +224,7 @@ async def just_run(receive: Any, work: Any) -> None:
     await work
 
 
-async def run_and_leave(session: Session) -> None:
+async def run_and_leave(session: SocketSession) -> None:
     """A socket's session that does not end what it began."""
     draining = asyncio.ensure_future(session.context.streams.draining.wait())
     with contextlib.suppress(WebSocketDisconnect):
@@ -237,8 +237,8 @@ async def run_and_leave(session: Session) -> None:
 @pytest.mark.parametrize(
     ("dialect", "target", "name", "broken"),
     [
-        ("http-whole", body_module, "run_while_connected", just_run),
-        ("omni", Session, "run", run_and_leave),
+        ("http-whole", response_module, "run_while_connected", just_run),
+        ("omni", SocketSession, "run", run_and_leave),
     ],
 )
 def test_a_server_that_does_not_notice_is_found_out(

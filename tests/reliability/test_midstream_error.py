@@ -7,7 +7,6 @@ that, so that what it says of ours means something.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
 import json
 import shutil
@@ -27,11 +26,8 @@ from tests.support.leaving_clients import TALKS
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.errors import NumericError
-from vivace.serve import speech as speech_module
-from vivace.serve.body import Outlet
 from vivace.serve.settings import ServeSettings
-from vivace.serve.sockets.speech import Speaker
-from vivace.serve.speech import Ending, SpeechAnswer
+from vivace.serve.speak import OpenStream, PreparedSpeech, SpeechReport, SpeechSink, Words
 
 NUM_FRAMES = 40
 FRAME_BYTES = 1_920 * 2
@@ -247,21 +243,17 @@ CONTROLS = [
 ]
 
 
-async def end_cleanly(answer: SpeechAnswer, outlet: Outlet) -> None:
+send_chunks = PreparedSpeech._send_chunks
+
+
+async def end_cleanly(
+    speech: PreparedSpeech, open_stream: OpenStream, report: SpeechReport, sink: SpeechSink
+) -> tuple[bytes, Words]:
     """As a framework does whose iterator just stops."""
-    with contextlib.suppress(NumericError):
-        await answer._send_chunks(outlet)
-    await outlet.end(b"data: [DONE]\n\n" if answer._is_sse else b"")
-
-
-async def send_whole_cleanly(speaker: Speaker, text: Any, send: Any, **options: Any) -> Ending:
     try:
-        return await speak_as_it_is(speaker, text, send, **options)
+        return await send_chunks(speech, open_stream, report, sink)
     except NumericError:
-        return Ending(NUM_FRAMES, "stop")
-
-
-speak_as_it_is = Speaker.speak
+        return b"", ()
 
 
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])
@@ -269,7 +261,7 @@ speak_as_it_is = Speaker.speak
 def test_every_client_falls_for_a_clean_end(
     server: Running, monkeypatch: pytest.MonkeyPatch, read: Reader, stream_format: str
 ) -> None:
-    monkeypatch.setattr(speech_module.SpeechAnswer, "_send_stream", end_cleanly)
+    monkeypatch.setattr(PreparedSpeech, "_send_chunks", end_cleanly)
     assert count_taken(server, read, {"stream_format": stream_format}, (8, 16)) == 2
 
 
@@ -277,6 +269,6 @@ def test_every_client_falls_for_a_clean_end(
 def test_every_socket_falls_for_a_clean_end(
     server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch, dialect: str
 ) -> None:
-    monkeypatch.setattr(Speaker, "speak", send_whole_cleanly)
+    monkeypatch.setattr(PreparedSpeech, "_send_chunks", end_cleanly)
     monkeypatch.setattr(backend, "default", Plan(NUM_FRAMES, fails_at=16))
     assert takes_for_whole(server, dialect)

@@ -21,7 +21,7 @@ from websockets.sync.client import connect
 from tests.support.raw_http import LIMIT_S, read_all, talk
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from vivace.serve.body import TRANSPORT
+from vivace.serve.response import TRANSPORT
 from vivace.serve.settings import ServeSettings
 
 # Long enough for a well-behaved client on a busy machine, which must not run into them.

@@ -21,7 +21,7 @@ from vivace.serve import enrol, guard, protocol
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import elevenlabs, omni, realtime, session
-from vivace.serve.sockets.session import Session
+from vivace.serve.sockets.session import SocketSession
 from vivace.serve.wyoming import frames
 from vivace.serve.wyoming import session as wyoming_session
 
@@ -161,7 +161,7 @@ def test_close_reason_is_cut_at_its_limit_of_bytes(reason: str, expected: str) -
         async def _write(self, event: dict[str, Any]) -> None:
             sent.append(event)
 
-    asyncio.run(Session.close(cast(Any, Closing()), 1000, reason))
+    asyncio.run(SocketSession.close(cast(Any, Closing()), 1000, reason))
     assert sent[0]["reason"] == expected
 
 
@@ -270,10 +270,10 @@ def test_event_at_its_limit_is_read_and_beyond_it_refused(make: Any, limit: int)
 def test_texts_of_wyoming_at_their_limit_wait_and_the_next_is_refused() -> None:
     waiting = SimpleNamespace(_utterances=[object()] * wyoming_session.MAX_UTTERANCES)
     with pytest.raises(RefusedError, match="texts wait already"):
-        wyoming_session.Session._begin(cast(Any, waiting), cast(Any, object()))
+        wyoming_session.WyomingSession._begin(cast(Any, waiting), cast(Any, object()))
     waiting._utterances.pop()
     with pytest.raises(AttributeError):  # behind the check: the stand-in has nothing to speak with
-        wyoming_session.Session._begin(cast(Any, waiting), cast(Any, object()))
+        wyoming_session.WyomingSession._begin(cast(Any, waiting), cast(Any, object()))
     assert len(waiting._utterances) == wyoming_session.MAX_UTTERANCES
 
 

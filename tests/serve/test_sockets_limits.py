@@ -463,14 +463,16 @@ class FakeClock:
         return time.monotonic() + self.offset_s
 
 
-def count_messages(monkeypatch: pytest.MonkeyPatch, handled: Counter[session.Session]) -> None:
-    take = session.Session._take
+def count_messages(
+    monkeypatch: pytest.MonkeyPatch, handled: Counter[session.SocketSession]
+) -> None:
+    take = session.SocketSession._take
 
-    async def counting_take(each: session.Session, event: Mapping[str, Any]) -> None:
+    async def counting_take(each: session.SocketSession, event: Mapping[str, Any]) -> None:
         await take(each, event)
         handled[each] += 1
 
-    monkeypatch.setattr(session.Session, "_take", counting_take)
+    monkeypatch.setattr(session.SocketSession, "_take", counting_take)
 
 
 def test_session_with_unfinished_speech_is_never_idle(
@@ -501,21 +503,21 @@ def test_session_with_unfinished_speech_is_never_idle(
         assert done["response"]["status"] == "completed"
 
 
-def shorten_idle_limit_when_busy(monkeypatch: pytest.MonkeyPatch) -> Counter[session.Session]:
+def shorten_idle_limit_when_busy(monkeypatch: pytest.MonkeyPatch) -> Counter[session.SocketSession]:
     """Give a session an idle limit of 10 ms once it has speech to make; counts its idle checks.
 
     The limit is long before that, so a slow client is not disconnected before it asks for speech.
     """
-    checks: Counter[session.Session] = Counter()
-    patience_s = session.Session._patience_s
+    checks: Counter[session.SocketSession] = Counter()
+    patience_s = session.SocketSession._patience_s
 
-    def counting_patience_s(each: session.Session, is_draining: bool) -> float:
+    def counting_patience_s(each: session.SocketSession, is_draining: bool) -> float:
         if each.is_busy():
             each.idle_s = 0.01
             checks[each] += 1
         return patience_s(each, is_draining)
 
-    monkeypatch.setattr(session.Session, "_patience_s", counting_patience_s)
+    monkeypatch.setattr(session.SocketSession, "_patience_s", counting_patience_s)
     return checks
 
 

@@ -82,10 +82,11 @@ def test_drain_finishes_every_running_stream_and_refuses_new_ones(tmp_path: Path
 
     async def read(context: ServeContext, seed: int, has_begun: asyncio.Event) -> int:
         model, num_frames = await context.models.get(), 0
-        async with context.streams.open(model, "Hello.", seed=seed) as chunks:
-            async for chunk in chunks:
-                num_frames += len(chunk.codes)
-                has_begun.set()
+        with context.admission.admit(model) as place:
+            async with context.streams.open(model, "Hello.", place, seed=seed) as chunks:
+                async for chunk in chunks:
+                    num_frames += len(chunk.codes)
+                    has_begun.set()
         return num_frames
 
     async def check() -> None:

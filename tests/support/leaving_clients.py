@@ -21,7 +21,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from tests.support.serving import Running
-from vivace.serve.body import RESET
+from vivace.serve.response import RESET
 
 PATIENCE_S = 60.0
 ENDLESS = 14  # a seed, where a dialect has one

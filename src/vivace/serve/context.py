@@ -4,11 +4,9 @@
         router = APIRouter()
 
         @router.post("/v1/audio/speech")
-        async def speak(request: Request) -> Response:
-            body = await read_json(request)                           # bodies.py
-            model = await context.models.get(body.get("model"))       # models.py
-            chosen = model.voices.choose(body.get("voice"))           # voices.py
-            async with context.streams.open(model, text, **chosen.options()) as chunks: ...
+        async def create_speech(http: Request) -> Response:
+            request = SpeechRequest.parse(await read_json(http), context.settings)
+            return speech_response(context, request)
 
 Errors of the tree are raised and become OpenAI-shaped answers in `app.py`; before an answer has
 begun that is all a route has to do.
@@ -56,7 +54,7 @@ class ServeContext:
             settings=settings,
             models=models,
             metrics=metrics,
-            streams=Streams(models, metrics, admission, traces, live=settings.live),
+            streams=Streams(models, metrics, traces, live=settings.live),
             admission=admission,
             encoders=Encoders(metrics),
             clones=Clones(metrics),

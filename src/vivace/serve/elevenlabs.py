@@ -22,7 +22,7 @@ from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices
 from vivace.serve.request import SpeechRequest
 from vivace.serve.schema import audio_response, json_response
-from vivace.serve.speech import answer_speech
+from vivace.serve.speech import JsonLines, speech_response
 from vivace.serve.voices import Listed
 from vivace.speech import Word
 
@@ -98,15 +98,15 @@ def routes(context: ServeContext) -> APIRouter:
     ) -> Response:
         context.streams.check_open()
         context.admission.check()
-        body = await read_json(http)
-        text = body.get("text")
+        fields = await read_json(http)
+        text = fields.get("text")
         if not isinstance(text, str):
             raise RefusedError("text is missing, or no string", param="text", code="missing_field")
-        fields = {**speech_fields(voice_id, http.query_params, body), "input": text}
+        fields = {**speech_fields(voice_id, http.query_params, fields), "input": text}
         fields |= {"stream": is_stream, "word_timestamps": is_timed}
         request = SpeechRequest.parse(fields, context.settings)
-        as_json = TimedSpeech(text) if is_timed else None
-        return await answer_speech(context, request, as_json=as_json)
+        body = JsonLines(TimedSpeech(text)) if is_timed else None
+        return speech_response(context, request, body)
 
     @router.post("/v1/text-to-speech/{voice_id}", **SPOKEN)
     async def convert(http: Request, voice_id: str) -> Response:

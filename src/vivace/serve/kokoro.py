@@ -20,7 +20,7 @@ from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.request import SpeechRequest
 from vivace.serve.schema import json_response, request_body
-from vivace.serve.speech import answer_speech
+from vivace.serve.speech import JsonLines, speech_response
 from vivace.speech import Word
 
 LANGUAGES = {
@@ -73,7 +73,7 @@ def routes(context: ServeContext) -> APIRouter:
         request = SpeechRequest.parse(speech_fields(body), context.settings)
         captions = Captions(request.response_format, is_stream=request.stream)
         ignored = [name for name, neutral in UNSUPPORTED.items() if body.get(name) not in neutral]
-        return await answer_speech(context, request, as_json=captions, ignored=ignored)
+        return speech_response(context, request, JsonLines(captions), ignored=ignored)
 
     return router
 

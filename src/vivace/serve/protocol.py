@@ -22,10 +22,10 @@ from websockets.frames import Frame
 from websockets.http11 import Response
 from websockets.typing import StatusLike
 
-from vivace.serve.body import TRANSPORT, num_unsent
 from vivace.serve.errors import Failure
 from vivace.serve.guard import CROWDED, new_request_id
 from vivace.serve.half_close import HalfClose
+from vivace.serve.response import TRANSPORT, num_unsent
 from vivace.serve.settings import ServeSettings
 
 if TYPE_CHECKING:

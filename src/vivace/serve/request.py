@@ -154,6 +154,11 @@ class SpeechRequest(BaseModel):
             raise RefusedError("input is empty or blank", param="input", code="empty_input")
         return request
 
+    @classmethod
+    def parse_session(cls, fields: dict[str, Any], settings: ServeSettings) -> SpeechRequest:
+        """A request whose text comes later."""
+        return cls.parse({**fields, "input": "text"}, settings)
+
     @property
     def voice_name(self) -> str | None:
         """`voice`, else `speaker`."""

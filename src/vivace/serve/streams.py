@@ -1,10 +1,10 @@
-"""Every speech that the server makes goes through here: admitted, counted, closed.
+"""The streams of the server: counted, traced and always closed; a drain waits for them.
 
-    async with context.streams.open(model, text, voice=..., speed=...) as chunks:
-        async for chunk in chunks:
-            ...
+    with context.admission.admit(model) as place:
+        async with context.streams.open(model, text, place, voice=..., speed=...) as chunks:
+            async for chunk in chunks: ...
 
-Leaving the block, however it is left, closes the stream and frees its slot.
+Leaving the block closes the stream and frees its slot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from vivace.audio.clip import AudioChunk
 from vivace.errors import BackendError, EngineError, NumericError, QueueFullError, RunawayError
-from vivace.serve.admission import Admission, Place
+from vivace.serve.admission import Place
 from vivace.serve.deaths import digest_of
 from vivace.serve.errors import ENGINE_FAILURES, RefusedError, describe
 from vivace.serve.logs import FIELDS
@@ -42,13 +42,11 @@ class Streams:
         self,
         models: Models,
         metrics: Metrics,
-        admission: Admission,
         traces: Traces | None = None,
         *,
         live: LiveMode | None = None,  # of texts that do not say it themselves
     ) -> None:
         self._models, self._metrics, self._live = models, metrics, live
-        self._admission = admission
         self.traces = traces
         self._num_active = self._num_held = 0
         self._is_idle = asyncio.Event()
@@ -74,8 +72,7 @@ class Streams:
         self,
         model: Model,
         text: str | Iterable[str] | AsyncIterable[str],
-        *,
-        place: Place | None = None,  # None: the request is not admitted yet
+        place: Place,
         **options: Any,
     ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
         """The chunks of `model.tts.astream(text, **options)`, counted and always closed.
@@ -84,9 +81,8 @@ class Streams:
         reported to the models, which probe it and load it again where it stays broken.
         """
         self.check_open()
-        admitted = self._admission.admit(model) if place is None else nullcontext(place)
-        with self.hold(), admitted as held:
-            async with self._open(model, text, held, options) as chunks:
+        with self.hold():
+            async with self._open(model, text, place, options) as chunks:
                 yield chunks
 
     @contextmanager

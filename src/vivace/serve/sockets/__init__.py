@@ -11,7 +11,6 @@ from vivace.serve.errors import Failure
 from vivace.serve.sockets.elevenlabs import ElevenLabsSession
 from vivace.serve.sockets.omni import OmniSession
 from vivace.serve.sockets.realtime import RealtimeSession
-from vivace.serve.sockets.speech import Studio
 
 OMNI, REALTIME = "/v1/audio/speech/stream", "/v1/realtime"
 ELEVENLABS = "/v1/text-to-speech/{voice_id}"
@@ -19,23 +18,22 @@ ELEVENLABS = "/v1/text-to-speech/{voice_id}"
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
-    studio = Studio(context)
 
     @router.websocket(OMNI)
     async def omni(websocket: WebSocket) -> None:
-        await OmniSession(websocket, studio).run()
+        await OmniSession(websocket, context).run()
 
     @router.websocket(REALTIME)
     async def realtime(websocket: WebSocket) -> None:
-        await RealtimeSession(websocket, studio).run()
+        await RealtimeSession(websocket, context).run()
 
     @router.websocket(f"{ELEVENLABS}/stream-input")
     async def stream_input(websocket: WebSocket, voice_id: str) -> None:
-        await ElevenLabsSession(websocket, studio, voice_id, has_contexts=False).run()
+        await ElevenLabsSession(websocket, context, voice_id, has_contexts=False).run()
 
     @router.websocket(f"{ELEVENLABS}/multi-stream-input")
     async def multi_stream_input(websocket: WebSocket, voice_id: str) -> None:
-        await ElevenLabsSession(websocket, studio, voice_id, has_contexts=True).run()
+        await ElevenLabsSession(websocket, context, voice_id, has_contexts=True).run()
 
     @router.get(OMNI, include_in_schema=False)
     @router.get(REALTIME, include_in_schema=False)

@@ -18,16 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from vivace.live_text import LiveText
 from vivace.serve.alignment import Aligner, as_milliseconds
+from vivace.serve.context import ServeContext
 from vivace.serve.elevenlabs import speech_fields
 from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.request import SpeechRequest
 from vivace.serve.sockets.omni import read_context_id
-from vivace.serve.sockets.session import BROKEN, FULL, POLICY, Session
-from vivace.serve.sockets.speech import Speaker, Studio
-from vivace.serve.speech import Ending
+from vivace.serve.sockets.session import BROKEN, FULL, POLICY, SocketSession
+from vivace.serve.speak import PreparedSpeech, SpeechReport, Words, prepare
 from vivace.speech import Word
 
 MAX_CONTEXTS = 8  # of one connection
@@ -35,11 +36,11 @@ MAX_UTTERANCES = 64  # flushes that wait, of one context
 
 
 @dataclass(slots=True, eq=False)
-class Context:
+class VoiceContext:
     """A voice that speaks one utterance after another."""
 
     id: str | None
-    speaker: Speaker
+    speech: PreparedSpeech
     is_synced: bool  # `sync_alignment`
     text: LiveText | None = None  # of the utterance that is being written
     audio_s: float = 0.0  # of the utterances that were spoken
@@ -64,14 +65,14 @@ class Context:
         return message if self.id is None else {**message, "contextId": self.id}
 
 
-class ElevenLabsSession(Session):
+class ElevenLabsSession(SocketSession):
     def __init__(
-        self, websocket: WebSocket, studio: Studio, voice_id: str, *, has_contexts: bool
+        self, websocket: WebSocket, context: ServeContext, voice_id: str, *, has_contexts: bool
     ) -> None:
-        super().__init__(websocket, studio.context)
-        self._studio, self._voice_id, self._has_contexts = studio, voice_id, has_contexts
+        super().__init__(websocket, context)
+        self._voice_id, self._has_contexts = voice_id, has_contexts
         self._query: Mapping[str, str] = websocket.query_params
-        self._contexts: dict[str | None, Context] = {}
+        self._contexts: dict[str | None, VoiceContext] = {}
         self._is_over = False  # the client has sent its last text
 
     def is_busy(self) -> bool:
@@ -113,7 +114,7 @@ class ElevenLabsSession(Session):
         except RefusedError as error:
             if not self._has_contexts:
                 raise
-            await self.send(context.tag(error_message(describe(error))))  # its own, as in `_fail`
+            await self.send(context.tag(error_message(describe(error))))  # its own, as in `fail`
         if message.get("flush"):
             self._flush(context)
 
@@ -134,7 +135,7 @@ class ElevenLabsSession(Session):
         self._is_over = True
         self._end(context or await self._open(key, message))
 
-    async def _open(self, key: str | None, message: dict[str, Any]) -> Context:
+    async def _open(self, key: str | None, message: dict[str, Any]) -> VoiceContext:
         if len(self._contexts) >= MAX_CONTEXTS:
             raise RefusedError(
                 f"{MAX_CONTEXTS} contexts are open already; close one", status=429,
@@ -144,14 +145,17 @@ class ElevenLabsSession(Session):
         is_synced = read_flag(self._query, "sync_alignment")
         # Agents need the words that were heard, whether they ask for them or not: pipecat's do.
         is_timed = self._has_contexts if is_synced is None else is_synced
-        speaker = await self._studio.choose({**fields, "word_timestamps": is_timed})
-        context = Context(key, speaker, bool(is_synced))
+        request = SpeechRequest.parse_session(
+            {**fields, "word_timestamps": is_timed}, self.context.settings
+        )
+        speech = await prepare(self.context, request)
+        context = VoiceContext(key, speech, bool(is_synced))
         if seconds := self._query.get("inactivity_timeout", ""):
             self.idle_s = read_idle(seconds, self.context.settings.socket_idle_s)
         self._contexts[key] = context
         return context
 
-    def _add(self, context: Context, text: str) -> None:
+    def _add(self, context: VoiceContext, text: str) -> None:
         if context.is_ended:
             raise RefusedError("text came to a context that was closed", code="text_after_end")
         if context.is_failed:
@@ -168,12 +172,12 @@ class ElevenLabsSession(Session):
             self._speak_later(context, self._speak(context, context.text))
         context.text.add(text)
 
-    def _flush(self, context: Context) -> None:
+    def _flush(self, context: VoiceContext) -> None:
         if context.text is not None:
             context.text.end()
             context.text = None
 
-    def _end(self, context: Context) -> None:
+    def _end(self, context: VoiceContext) -> None:
         if not context.is_ended:
             context.is_ended = True
             self._flush(context)
@@ -181,41 +185,17 @@ class ElevenLabsSession(Session):
 
     # -- speech ------------------------------------------------------------------------------
 
-    def _speak_later(self, context: Context, speech: Any) -> None:
+    def _speak_later(self, context: VoiceContext, speech: Any) -> None:
         task = self.start(speech)
         context.tasks.add(task)
         task.add_done_callback(context.tasks.discard)
 
-    async def _speak(self, context: Context, text: LiveText) -> None:
-        ending, num_words = Ending(), 0
-
-        async def send(data: bytes | None, **last: bool) -> None:
-            nonlocal num_words
-            aligned, words = None, (ending.words or ())[num_words:]
-            if words or (last and ending.words is not None):
-                num_words += len(words)
-                aligned = context.align(aligner, text.received, words, **last)
-            if data is None and aligned is None:
-                return
-            audio = None if data is None else base64.b64encode(data).decode("ascii")
-            times = {"alignment": aligned, "normalizedAlignment": aligned}
-            await self.send(context.tag({"audio": audio, "isFinal": None, **times}))
-
+    async def _speak(self, context: VoiceContext, text: LiveText) -> None:
         async with context.turn:
-            if context.is_failed:
-                return
-            aligner = Aligner(context.audio_s)
-            try:
-                await context.speaker.speak(text, send, ending=ending)
-                await send(None, is_last=True)
-                context.audio_s += ending.audio_s
-                context.skipped += ending.skipped
-            except WebSocketDisconnect:
-                raise
-            except Exception as error:
-                await self._fail(context, describe(error))
+            if not context.is_failed:
+                await context.speech.speak(text, ContextUtterance(self, context, text))
 
-    async def _send_final(self, context: Context) -> None:
+    async def _send_final(self, context: VoiceContext) -> None:
         async with context.turn:
             skipped = {"skipped": context.skipped} if context.skipped else {}
             await self.send(context.tag({"audio": None, "isFinal": True, **skipped}))
@@ -226,7 +206,7 @@ class ElevenLabsSession(Session):
         if self._is_over and not self._contexts and not self.is_closed:
             await self.close()
 
-    async def _fail(self, context: Context, failure: Failure) -> None:
+    async def fail(self, context: VoiceContext, failure: Failure) -> None:
         """One context's failure is its own; without contexts it is the connection's."""
         if not self._has_contexts:
             await self.refuse(failure)
@@ -234,6 +214,37 @@ class ElevenLabsSession(Session):
         context.is_failed = True
         context.text = None
         await self.send(context.tag(error_message(failure)))
+
+
+class ContextUtterance:
+    """One utterance of a context: the sink of its speech."""
+
+    is_whole = False
+
+    def __init__(self, session: ElevenLabsSession, context: VoiceContext, text: LiveText) -> None:
+        self._session, self._context, self._text = session, context, text
+        self._aligner = Aligner(context.audio_s)
+
+    async def start(self, report: SpeechReport) -> None: ...
+
+    async def write(self, audio: bytes, words: Words, *, is_last: bool = False) -> None:
+        aligned = None
+        if words or (is_last and words is not None):
+            text = self._text.received
+            aligned = self._context.align(self._aligner, text, words, is_last=is_last)
+        if audio or aligned:
+            encoded = base64.b64encode(audio).decode("ascii") if audio else None
+            times = {"alignment": aligned, "normalizedAlignment": aligned}
+            message = {"audio": encoded, "isFinal": None, **times}
+            await self._session.send(self._context.tag(message))
+
+    async def finish(self, audio: bytes, words: Words, report: SpeechReport) -> None:
+        await self.write(audio, words, is_last=True)
+        self._context.audio_s += report.audio_s
+        self._context.skipped += report.skipped
+
+    async def fail(self, error: Exception) -> None:
+        await self._session.fail(self._context, describe(error))
 
 
 def read_flag(query: Mapping[str, str], name: str) -> bool | None:

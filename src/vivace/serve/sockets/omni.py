@@ -1,4 +1,4 @@
-"""`/v1/audio/speech/stream`: the messages of vLLM-Omni, spoken word by word, with a way to cancel.
+"""`/v1/audio/speech/stream`: vLLM-Omni's messages, with cancellation and words.
 
 client                                        server
 {"type": "session.config", "voice": …}
@@ -19,52 +19,126 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from vivace.live_text import LiveText
+from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.sockets.session import BROKEN, Session
-from vivace.serve.sockets.speech import Speaker, Studio
-from vivace.serve.speech import Ending
+from vivace.serve.request import SpeechRequest
+from vivace.serve.sockets.session import BROKEN, SocketSession
+from vivace.serve.speak import PreparedSpeech, SpeechReport, Words, prepare
 from vivace.serve.sse import as_json
 from vivace.speech import Word
 
-MAX_UTTERANCES = 8  # spoken, waiting and being written, of one connection
+MAX_UTTERANCES = 8  # of one connection: being written, waiting or being spoken
 MAX_CONTEXT_CHARS = 128
 DEFAULT_FORMAT = "wav"
 TYPES = "session.config, input.text, input.done, input.cancel, session.close"
 
 
-@dataclass(slots=True, eq=False)
-class Utterance:
-    """From its first text to its `session.done`."""
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """A checked `session.config`."""
 
+    speech: PreparedSpeech
+    is_whole: bool  # the audio is one message with the whole file
+    has_events: bool  # words are messages between the audio
+
+    @property
+    def has_chunks(self) -> bool:
+        """Audio is base64 in JSON, and the words follow the audio."""
+        return self.speech.request.word_timestamps and not self.has_events
+
+
+@dataclass(slots=True, eq=False)
+class OmniUtterance:
+    """One utterance from its first text to `session.done`: the sink of its speech."""
+
+    session: OmniSession
     index: int
     context_id: str | None
-    speaker: Speaker
-    is_whole: bool  # one frame with the whole file
-    has_events: bool  # words in messages of their own, between the audio
+    config: SessionConfig
     text: LiveText
     task: asyncio.Task[None] | None = None
     num_bytes: int = 0
     num_chunks: int = 0
-    num_words: int = 0  # that were told; -1: that there are none was told
+    has_sent_null: bool = False  # in `audio.words`, for a checkpoint without timings
+    is_spoken: bool = False
 
-    def tag(self, type: str, **fields: Any) -> dict[str, Any]:
-        """A message about this utterance."""
+    @property
+    def is_whole(self) -> bool:
+        return self.config.is_whole
+
+    async def send(self, type: str, **fields: Any) -> None:
         name = {} if self.context_id is None else {"context_id": self.context_id}
-        return {"type": type, "utterance_index": self.index, **fields, **name}
+        await self.session.send({"type": type, "utterance_index": self.index, **fields, **name})
+
+    # -- the sink --------------------------------------------------------------------------------
+
+    async def start(self, report: SpeechReport) -> None:
+        await self.send(
+            "audio.start",
+            sentence_index=0,
+            channels=1,
+            format=report.encoder.format,
+            sample_rate=report.encoder.sample_rate,
+            **({"word_timestamps": True} if self.config.has_chunks else {}),
+            sentence_text=self.text.received,
+        )
+
+    async def write(self, audio: bytes, words: Words) -> None:
+        if self.config.has_events and (words or (words is None and not self.has_sent_null)):
+            self.has_sent_null = words is None
+            rows = None if words is None else list(map(as_json, words))
+            await self.send("audio.words", words=rows)
+        if audio:
+            self.num_bytes += len(audio)
+            await (self._send_chunk(audio) if self.config.has_chunks else self.session.send(audio))
+
+    async def finish(self, audio: bytes, words: Words, report: SpeechReport) -> None:
+        await self.write(audio, words)
+        if self.config.has_chunks:
+            await self._send_chunk(b"", report.words)
+        facts = {"finish_reason": report.reason, **report.usage_fields}
+        await self._send_done(error=False, **facts)
+        self.is_spoken = True
+
+    async def fail(self, error: Exception) -> None:
+        """Before the first audio only the utterance ends, and the rest of its text is ignored.
+        Later the connection ends, so that no client mistakes a part for the whole."""
+        failure = describe(error)
+        if not self.num_bytes:
+            await self.send("error", **error_fields(failure))
+            await self.text.wait_end()
+            return
+        partial = {"partial_audio": True, "action": "discard"}
+        await self.send("error", **error_fields(failure), **partial)
+        await self._send_done(error=True)
+        await self.session.close(BROKEN, failure.message)
+
+    async def _send_chunk(self, audio: bytes, words: Sequence[Word] | None = None) -> None:
+        """Audio; at the end all words, or null if the checkpoint has no timings."""
+        rows = None if words is None else [_in_milliseconds(word) for word in words]
+        await self.send(
+            "audio.chunk",
+            sentence_index=0,
+            chunk_id=self.num_chunks,
+            audio_b64=base64.b64encode(audio).decode("ascii"),
+            timestamps=rows,
+        )
+        self.num_chunks += 1
+
+    async def _send_done(self, **fields: Any) -> None:
+        await self.send("audio.done", sentence_index=0, total_bytes=self.num_bytes, **fields)
 
 
-class OmniSession(Session):
-    def __init__(self, websocket: WebSocket, studio: Studio) -> None:
-        super().__init__(websocket, studio.context)
-        self._studio = studio
-        self._speaker: Speaker | None = None
-        self._is_whole = self._has_events = False
-        self._utterances: list[Utterance] = []  # in the order of their first text
+class OmniSession(SocketSession):
+    def __init__(self, websocket: WebSocket, context: ServeContext) -> None:
+        super().__init__(websocket, context)
+        self._config: SessionConfig | None = None
+        self._utterances: list[OmniUtterance] = []  # in the order of their first text
         self._num_utterances = 0
-        self._turn = asyncio.Lock()  # first come, first spoken
+        self._turn = asyncio.Lock()  # utterances are spoken one after another
 
     def is_busy(self) -> bool:
         return bool(self._utterances) and self._utterances[0].text.is_ended
@@ -112,8 +186,9 @@ class OmniSession(Session):
             raise RefusedError("word_events is true or false", param="word_events")
         if has_events:
             fields["word_timestamps"] = True
-        self._speaker = await self._studio.choose({"response_format": DEFAULT_FORMAT, **fields})
-        self._is_whole, self._has_events = is_whole, has_events
+        fields = {"response_format": DEFAULT_FORMAT, **fields}
+        request = SpeechRequest.parse_session(fields, self.context.settings)
+        self._config = SessionConfig(await prepare(self.context, request), is_whole, has_events)
 
     def _add(self, message: dict[str, Any]) -> None:
         text, context_id = message.get("text"), read_context_id(message)
@@ -140,14 +215,14 @@ class OmniSession(Session):
         name = {} if context_id is None else {"context_id": context_id}
         await self.send({"type": "audio.cancelled", "utterance_index": index, **name})
 
-    def _find_open(self, context_id: str | None) -> Utterance | None:
+    def _find_open(self, context_id: str | None) -> OmniUtterance | None:
         for utterance in self._utterances:
             if utterance.context_id == context_id and not utterance.text.is_ended:
                 return utterance
         return None
 
-    def _begin(self, context_id: str | None) -> Utterance:
-        if self._speaker is None:
+    def _begin(self, context_id: str | None) -> OmniUtterance:
+        if self._config is None:
             raise RefusedError("session.config comes first", code="no_config")
         if len(self._utterances) >= MAX_UTTERANCES:
             raise RefusedError(
@@ -156,8 +231,7 @@ class OmniSession(Session):
                 code="too_many_utterances",
             )
         text = LiveText(self.context.settings.max_text_chars)
-        how = self._is_whole, self._has_events
-        utterance = Utterance(self._num_utterances, context_id, self._speaker, *how, text)
+        utterance = OmniUtterance(self, self._num_utterances, context_id, self._config, text)
         self._num_utterances += 1
         self._utterances.append(utterance)
         utterance.task = self.start(self._speak(utterance))
@@ -165,99 +239,23 @@ class OmniSession(Session):
 
     # -- speech ------------------------------------------------------------------------------
 
-    async def _speak(self, utterance: Utterance) -> None:
+    async def _speak(self, utterance: OmniUtterance) -> None:
         try:
             async with self._turn:
-                await self._send_utterance(utterance)
+                await utterance.config.speech.speak(utterance.text, utterance)
+                if not self.is_closed:
+                    await utterance.send("session.done", total_sentences=int(utterance.is_spoken))
         finally:
             if utterance in self._utterances:
                 self._utterances.remove(utterance)
 
-    async def _send_utterance(self, utterance: Utterance) -> None:
-        num_sentences = 0
-        try:
-            if await utterance.text.has_words():
-                await self._send_audio(utterance)
-                num_sentences = 1
-            elif utterance.text.num_chars:
-                raise RefusedError("the text is blank", code="empty_input", param="text")
-        except WebSocketDisconnect:
-            raise
-        except Exception as error:
-            await self._fail(utterance, describe(error))
-        if not self.is_closed:
-            await self.send(utterance.tag("session.done", total_sentences=num_sentences))
 
-    async def _send_audio(self, utterance: Utterance) -> None:
-        speaker, ending = utterance.speaker, Ending()
-
-        async def send(data: bytes) -> None:
-            if not utterance.num_bytes:
-                start = utterance.tag("audio.start", sentence_index=0, channels=1)
-                start["format"] = speaker.request.response_format
-                start["sample_rate"] = speaker.sample_rate
-                start |= {"word_timestamps": True} if has_words else {}
-                await self.send({**start, "sentence_text": utterance.text.received})
-            utterance.num_bytes += len(data)
-            await self._send_words(utterance, ending.words)
-            await (self._send_chunk(utterance, data) if has_words else self.send(data))
-
-        has_words = speaker.request.word_timestamps and not utterance.has_events
-        is_whole = utterance.is_whole
-        await speaker.speak(utterance.text, send, is_whole=is_whole, ending=ending)
-        await self._send_words(utterance, ending.words)
-        if has_words:
-            words = (
-                None
-                if ending.words is None
-                else [
-                    {
-                        "word": word.text,
-                        "start_ms": round(1000 * word.start_s),
-                        "end_ms": round(1000 * word.end_s),
-                    }
-                    for word in ending.words
-                ]
-            )
-            await self._send_chunk(utterance, b"", words)
-        facts = {"finish_reason": ending.reason, **ending.usage_fields}
-        await self.send(self._done(utterance, error=False, **facts))
-
-    async def _send_words(self, utterance: Utterance, words: Sequence[Word] | None) -> None:
-        """Those that the client was not told yet; null, once: the model gives no timings."""
-        new = None if words is None else words[utterance.num_words :]
-        if not utterance.has_events or new == () or utterance.num_words < 0:
-            return
-        utterance.num_words = -1 if words is None else len(words)
-        rows = None if new is None else list(map(as_json, new))
-        await self.send(utterance.tag("audio.words", words=rows))
-
-    async def _send_chunk(
-        self, utterance: Utterance, data: bytes, words: Sequence[dict[str, Any]] | None = None
-    ) -> None:
-        """Audio, or at the end all words; None with no audio: the model gives no timings."""
-        audio = base64.b64encode(data).decode("ascii")
-        number, utterance.num_chunks = utterance.num_chunks, utterance.num_chunks + 1
-        fields = {"chunk_id": number, "audio_b64": audio, "timestamps": words}
-        await self.send(utterance.tag("audio.chunk", sentence_index=0, **fields))
-
-    async def _fail(self, utterance: Utterance, failure: Failure) -> None:
-        """Before its first audio only the utterance ends, and what is still written of it is
-        passed over; later the connection ends, so that nobody takes half for the whole."""
-        if not utterance.num_bytes:
-            await self.send(utterance.tag("error", **error_fields(failure)))
-            await utterance.text.wait_end()
-            return
-        told = {**error_fields(failure), "partial_audio": True, "action": "discard"}
-        await self.send(utterance.tag("error", **told))
-        await self.send(self._done(utterance, error=True))
-        await self.close(BROKEN, failure.message)
-
-    @staticmethod
-    def _done(utterance: Utterance, **fields: Any) -> dict[str, Any]:
-        return utterance.tag(
-            "audio.done", sentence_index=0, total_bytes=utterance.num_bytes, **fields
-        )
+def _in_milliseconds(word: Word) -> dict[str, Any]:
+    return {
+        "word": word.text,
+        "start_ms": round(1000 * word.start_s),
+        "end_ms": round(1000 * word.end_s),
+    }
 
 
 def error_fields(failure: Failure) -> dict[str, Any]:

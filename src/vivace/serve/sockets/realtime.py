@@ -1,7 +1,7 @@
-"""`/v1/realtime`: OpenAI's events, as far as a voice needs them: text in, its speech out.
+"""`/v1/realtime`: the part of OpenAI's Realtime events that text-to-speech needs.
 
-There is no language model behind it: what a client gives as `input_text` is read aloud, and
-`instructions`, which are meant for one, are not spoken and not followed.
+There is no language model: the `input_text` of a client is spoken as it is. `instructions`, which
+are meant for a language model, are ignored.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import base64
 import secrets
 from typing import Any
 
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
+from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.sockets.session import Session
-from vivace.serve.sockets.speech import Speaker, Studio
+from vivace.serve.request import SpeechRequest
+from vivace.serve.sockets.session import SocketSession
+from vivace.serve.speak import PreparedSpeech, SpeechReport, Words, prepare
 from vivace.speech import SAMPLE_RATE
 
 PCM = {"type": "audio/pcm", "rate": SAMPLE_RATE}
@@ -24,13 +26,21 @@ TYPES = "session.update, conversation.item.create, response.create, response.can
 NO_EARS = ("input_audio_buffer.", "output_audio_buffer.")
 
 
-class Response:
-    """A speech that was asked for."""
+class RealtimeResponse:
+    """One response of the server: the sink of its speech."""
 
-    def __init__(self, metadata: object) -> None:
+    is_whole = False
+
+    def __init__(self, session: RealtimeSession, text: str, metadata: object) -> None:
         self.id, self.item_id = new_id("resp"), new_id("item")
-        self.metadata = metadata
         self.task: asyncio.Task[None] | None = None
+        self._session, self._text, self._metadata = session, text, metadata
+        self._part: dict[str, Any] = {
+            "response_id": self.id,
+            "item_id": self.item_id,
+            "output_index": 0,
+            "content_index": 0,
+        }
 
     def as_json(self, status: str, text: str | None = None) -> dict[str, Any]:
         return {
@@ -38,12 +48,12 @@ class Response:
             "object": "realtime.response",
             "status": status,
             "status_details": None,
-            "metadata": self.metadata,
+            "metadata": self._metadata,
             "output_modalities": ["audio"],
-            "output": [] if text is None else [self.item(status, text)],
+            "output": [] if text is None else [self._item(status, text)],
         }
 
-    def item(self, status: str, text: str | None) -> dict[str, Any]:
+    def _item(self, status: str, text: str | None) -> dict[str, Any]:
         return {
             "id": self.item_id,
             "object": "realtime.item",
@@ -53,28 +63,60 @@ class Response:
             "content": [] if text is None else [{"type": "output_audio", "transcript": text}],
         }
 
+    async def announce(self) -> None:
+        """Send the events that come before the audio."""
+        await self._session.send_event("response.created", response=self.as_json("in_progress"))
+        await self._send_item("added", self._item("in_progress", None))
 
-class RealtimeSession(Session):
-    def __init__(self, websocket: WebSocket, studio: Studio) -> None:
-        super().__init__(websocket, studio.context)
-        self._studio = studio
+    # -- the sink --------------------------------------------------------------------------------
+
+    async def start(self, report: SpeechReport) -> None: ...
+
+    async def write(self, audio: bytes, words: Words) -> None:
+        if audio:
+            delta = base64.b64encode(audio).decode("ascii")
+            await self._send("response.output_audio.delta", delta=delta)
+
+    async def finish(self, audio: bytes, words: Words, report: SpeechReport) -> None:
+        await self.write(audio, words)
+        await self._send("response.output_audio.done")
+        await self._send("response.output_audio_transcript.done", transcript=self._text)
+        await self._send_item("done", self._item("completed", self._text))
+        usage = {"output_tokens": report.num_frames, **report.usage_fields}
+        await self._session.end({**self.as_json("completed", self._text), "usage": usage})
+
+    async def fail(self, error: Exception) -> None:
+        details = {"type": "failed", **describe(error).body}
+        await self._session.end({**self.as_json("failed"), "status_details": details})
+
+    async def _send_item(self, event: str, item: dict[str, Any]) -> None:
+        place = {"response_id": self.id, "output_index": 0}
+        await self._session.send_event(f"response.output_item.{event}", **place, item=item)
+
+    async def _send(self, type: str, **fields: Any) -> None:
+        await self._session.send_event(type, **self._part, **fields)
+
+
+class RealtimeSession(SocketSession):
+    def __init__(self, websocket: WebSocket, context: ServeContext) -> None:
+        super().__init__(websocket, context)
         self._model = websocket.query_params.get("model")
         self._voice: str | None = None
         self._speed = 1.0
         self._id = new_id("sess")
         self._unspoken: list[str] = []  # texts of the conversation since the last response
         self._client_event: object = None  # the id of the message that is being handled
-        self._response: Response | None = None
+        self._response: RealtimeResponse | None = None
 
     def is_busy(self) -> bool:
         return self._response is not None
 
     async def greet(self) -> None:
-        await self._send("session.created", session=self._session())
+        await self.send_event("session.created", session=self._session())
 
     async def refuse(self, failure: Failure) -> None:
         error = {**failure.body["error"], "event_id": self._client_event}
-        await self._send("error", error=error)
+        await self.send_event("error", error=error)
 
     async def handle(self, message: dict[str, Any]) -> None:
         kind, event_id = message.get("type"), message.get("event_id")
@@ -104,17 +146,17 @@ class RealtimeSession(Session):
         voice = output.get("voice", session.get("voice", self._voice))
         speed = output.get("speed", session.get("speed", self._speed))
         model = session.get("model", self._model)
-        await self._choose(model, voice, speed)
+        await self._prepare(model, voice, speed)
         self._model, self._voice, self._speed = model, voice, speed
-        await self._send("session.updated", session=self._session())
+        await self.send_event("session.updated", session=self._session())
 
     async def _add_item(self, item: dict[str, Any]) -> None:
         if len(self._unspoken) >= MAX_ITEMS:
             raise RefusedError(f"{MAX_ITEMS} items wait already; send response.create", status=429)
         self._unspoken += read_texts([item])
         shown = {"id": new_id("item"), "object": "realtime.item", "status": "completed", **item}
-        await self._send("conversation.item.added", item=shown)
-        await self._send("conversation.item.done", item=shown)
+        await self.send_event("conversation.item.added", item=shown)
+        await self.send_event("conversation.item.done", item=shown)
 
     async def _create(self, response: dict[str, Any]) -> None:
         if self._response is not None:
@@ -137,63 +179,39 @@ class RealtimeSession(Session):
                 param="input",
                 code="text_too_long",
             )
-        speaker = await self._choose(self._model, voice, output.get("speed", self._speed))
+        speech = await self._prepare(self._model, voice, output.get("speed", self._speed))
         if given is None:
             self._unspoken = []
-        self._response = Response(response.get("metadata"))
-        self._response.task = self.start(self._speak(self._response, speaker, text))
+        self._response = RealtimeResponse(self, text, response.get("metadata"))
+        self._response.task = self.start(self._speak(self._response, speech, text))
 
     async def _cancel(self, response_id: object) -> None:
         response = self._response
         if response is None or response_id not in (None, response.id):
             raise RefusedError("no such response is active", code="response_cancel_not_active")
         assert response.task is not None
-        self._response = None
         response.task.cancel()
-        await self._send("response.done", response=response.as_json("cancelled"))
+        await self.end(response.as_json("cancelled"))
 
-    async def _choose(self, model: object, voice: object, speed: object) -> Speaker:
+    async def _prepare(self, model: object, voice: object, speed: object) -> PreparedSpeech:
         fields = {"model": model, "voice": voice, "speed": speed}
-        return await self._studio.choose(
-            {**fields, "response_format": "pcm", "sample_rate": SAMPLE_RATE}
+        fields |= {"response_format": "pcm", "sample_rate": SAMPLE_RATE}
+        return await prepare(
+            self.context, SpeechRequest.parse_session(fields, self.context.settings)
         )
 
     # -- speech ------------------------------------------------------------------------------
 
-    async def _speak(self, response: Response, speaker: Speaker, text: str) -> None:
-        place: dict[str, Any] = {"response_id": response.id, "item_id": response.item_id}
-        place |= {"output_index": 0, "content_index": 0}
+    async def _speak(self, response: RealtimeResponse, speech: PreparedSpeech, text: str) -> None:
+        await response.announce()
+        await speech.speak(text, response)
 
-        async def send(data: bytes) -> None:
-            delta = base64.b64encode(data).decode("ascii")
-            await self._send("response.output_audio.delta", **place, delta=delta)
-
-        try:
-            await self._send("response.created", response=response.as_json("in_progress"))
-            await self._send_item("added", response, "in_progress")
-            ending = await speaker.speak(text, send)
-            await self._send("response.output_audio.done", **place)
-            await self._send("response.output_audio_transcript.done", **place, transcript=text)
-            await self._send_item("done", response, "completed", text)
-            done = response.as_json("completed", text)
-            done["usage"] = {"output_tokens": ending.num_frames, **ending.usage_fields}
-        except WebSocketDisconnect:
-            raise
-        except Exception as error:
-            done = response.as_json("failed")
-            done["status_details"] = {"type": "failed", **describe(error).body}
+    async def end(self, response: dict[str, Any]) -> None:
+        """Send the last event of the active response."""
         self._response = None
-        await self._send("response.done", response=done)
+        await self.send_event("response.done", response=response)
 
-    async def _send_item(
-        self, event: str, response: Response, status: str, text: str | None = None
-    ) -> None:
-        item = response.item(status, text)
-        await self._send(
-            f"response.output_item.{event}", response_id=response.id, output_index=0, item=item
-        )
-
-    async def _send(self, type: str, **fields: Any) -> None:
+    async def send_event(self, type: str, **fields: Any) -> None:
         await self.send({"type": type, "event_id": new_id("event"), **fields})
 
     def _session(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ MAX_REASON_BYTES = 123  # what a close frame holds
 DRAIN_POLL_S = 0.1
 
 
-class Session(ABC):
+class SocketSession(ABC):
     """One connection, from its acceptance to its end."""
 
     def __init__(self, websocket: WebSocket, context: ServeContext) -> None:

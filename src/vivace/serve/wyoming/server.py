@@ -13,10 +13,9 @@ from wyoming.error import Error
 from vivace.serve.access import Access
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure
-from vivace.serve.sockets.speech import Studio
 from vivace.serve.wyoming.announce import announced
 from vivace.serve.wyoming.frames import MAX_HEADER_BYTES, encode_event
-from vivace.serve.wyoming.session import Session
+from vivace.serve.wyoming.session import WyomingSession
 
 STOPPING = Failure(503, "the server is shutting down; try again later", "draining")
 CROWDED = Failure(503, "too many connections; try again later", "too_many_connections")
@@ -27,10 +26,9 @@ class WyomingServer:
 
     def __init__(self, context: ServeContext) -> None:
         self._context = context
-        self._studio = Studio(context)
         self._access = Access(context.settings)
-        self._sessions: dict[Session, asyncio.Task[None]] = {}
-        self._addresses: dict[Session, object] = {}
+        self._sessions: dict[WyomingSession, asyncio.Task[None]] = {}
+        self._addresses: dict[WyomingSession, object] = {}
 
     @property
     def num_connections(self) -> int:
@@ -65,7 +63,7 @@ class WyomingServer:
                 writer.write(encode_event(Error(CROWDED.message, CROWDED.code).event()))
                 writer.close()
             return
-        session = Session(reader, writer, self._studio)
+        session = WyomingSession(reader, writer, self._context)
         task = asyncio.current_task()
         assert task is not None
         self._sessions[session], self._addresses[session] = task, peer and peer[0]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +28,11 @@ from wyoming.ping import Pong
 from wyoming.tts import SynthesizeStopped
 
 from vivace.live_text import LiveText
-from vivace.serve.body import num_unsent
+from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.sockets.speech import Studio
+from vivace.serve.request import SpeechRequest
+from vivace.serve.response import num_unsent
+from vivace.serve.speak import SpeechReport, Words, prepare, speak
 from vivace.serve.wyoming.events import describe_server, read_speech, read_text
 from vivace.serve.wyoming.frames import encode_event, read_event
 
@@ -42,30 +44,57 @@ WIDTH = 2  # bytes of a sample
 
 
 @dataclass(slots=True, eq=False)
-class Utterance:
-    """From its first event to its last audio."""
+class WyomingUtterance:
+    """One text from its first event to its last audio: the sink of its speech."""
 
+    session: WyomingSession
     fields: dict[str, Any]  # of a speech request
     text: LiveText
-    is_streamed: bool
+    is_streamed: bool  # the text; audio always is
+    rate: int = 0
     num_bytes: int = 0
+    is_whole: bool = False
+
+    @property
+    def milliseconds(self) -> int:
+        """The duration of the audio that was sent."""
+        return self.num_bytes * 1_000 // (WIDTH * self.rate) if self.rate else 0
+
+    async def start(self, report: SpeechReport) -> None:
+        self.rate = report.encoder.sample_rate
+        await self.session.send(AudioStart(self.rate, WIDTH, 1, 0).event())
+
+    async def write(self, audio: bytes, words: Words) -> None:
+        if audio:
+            start = self.milliseconds
+            self.num_bytes += len(audio)
+            await self.session.send(AudioChunk(self.rate, WIDTH, 1, audio, start).event())
+
+    async def finish(self, audio: bytes, words: Words, report: SpeechReport) -> None:
+        await self.write(audio, words)
+        stop = AudioStop(self.milliseconds).event()
+        stop.data |= report.skipped_field
+        await self.session.send(stop)
+
+    async def fail(self, error: Exception) -> None:
+        raise error  # it ends the session
 
 
-class Session:
-    """Reads without a pause, so that a client that leaves is noticed at once; speaks beside it."""
+class WyomingSession:
+    """Reads events at all times, so that a disconnect is noticed at once; speaks in tasks."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, studio: Studio
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ServeContext
     ) -> None:
-        self._reader, self._writer, self._studio = reader, writer, studio
-        self._settings = studio.context.settings
-        self._utterances: list[Utterance] = []
+        self._reader, self._writer, self._context = reader, writer, context
+        self._settings = context.settings
+        self._utterances: list[WyomingUtterance] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()  # first come, first spoken
+        self._turn = asyncio.Lock()  # texts are spoken one after another
         self._sending = asyncio.Lock()
         self._ended: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
         self._is_draining = False
-        self._has_sent = False  # the client, a whole event
+        self._has_sent = False  # whether the client has sent a whole event
         self._last_active = time.monotonic()
 
     async def run(self, check_rate: Callable[[], None]) -> None:
@@ -96,7 +125,7 @@ class Session:
 
     # -- the connection ----------------------------------------------------------------------
 
-    async def _send(self, event: Event) -> None:
+    async def send(self, event: Event) -> None:
         """Waits while the client does not read, and aborts where it takes nothing at all."""
         async with self._sending:
             self._writer.write(encode_event(event))
@@ -184,17 +213,17 @@ class Session:
     async def _handle(self, event: Event, check_rate: Callable[[], None]) -> None:
         """Act on an event; one of an unknown type is passed over, as the protocol asks."""
         if event.type == "describe":
-            await self._send(await asyncio.to_thread(describe_server, self._studio.context))
+            await self.send(await asyncio.to_thread(describe_server, self._context))
         elif event.type == "ping":
             text = event.data.get("text")
-            await self._send(Pong(text if isinstance(text, str) else None).event())
+            await self.send(Pong(text if isinstance(text, str) else None).event())
         elif event.type == "synthesize":
             self._add_whole(event, check_rate)
         elif event.type == "synthesize-start":
             if self._open is not None:
                 raise RefusedError("synthesize-start came twice; send synthesize-stop between")
             check_rate()
-            self._begin(Utterance(read_speech(event), self._new_text(), is_streamed=True))
+            self._begin(self._new_utterance(event, is_streamed=True))
         elif event.type == "synthesize-chunk":
             self._need_open(event).text.add(read_text(event))
         elif event.type == "synthesize-stop":
@@ -208,39 +237,40 @@ class Session:
                 self._open.text.add(text)
             return
         check_rate()
-        utterance = Utterance(read_speech(event), self._new_text(), is_streamed=False)
+        utterance = self._new_utterance(event, is_streamed=False)
         utterance.text.add(text)
         utterance.text.end()
         self._begin(utterance)
 
     @property
-    def _open(self) -> Utterance | None:
+    def _open(self) -> WyomingUtterance | None:
         """The stream whose text is being written."""
         last = self._utterances[-1] if self._utterances else None
         return None if last is None or last.text.is_ended else last
 
-    def _need_open(self, event: Event) -> Utterance:
+    def _need_open(self, event: Event) -> WyomingUtterance:
         if self._open is None:
             raise RefusedError(f"{event.type} came without synthesize-start")
         return self._open
 
-    def _new_text(self) -> LiveText:
-        return LiveText(self._settings.max_text_chars)
+    def _new_utterance(self, event: Event, *, is_streamed: bool) -> WyomingUtterance:
+        text = LiveText(self._settings.max_text_chars)
+        return WyomingUtterance(self, read_speech(event), text, is_streamed)
 
     # -- speech ------------------------------------------------------------------------------
 
-    def _begin(self, utterance: Utterance) -> None:
+    def _begin(self, utterance: WyomingUtterance) -> None:
         if len(self._utterances) >= MAX_UTTERANCES:
             raise RefusedError(f"{MAX_UTTERANCES} texts wait already; read their audio first")
         self._utterances.append(utterance)
         held = ExitStack()
-        held.enter_context(self._studio.context.streams.hold())
+        held.enter_context(self._context.streams.hold())
         task = asyncio.get_running_loop().create_task(self._speak(utterance))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: held.close())
 
-    async def _speak(self, utterance: Utterance) -> None:
+    async def _speak(self, utterance: WyomingUtterance) -> None:
         try:
             async with self._turn:
                 await self._send_speech(utterance)
@@ -253,38 +283,21 @@ class Session:
         except Exception as error:
             self.end(describe(error))
 
-    async def _send_speech(self, utterance: Utterance) -> None:
+    async def _send_speech(self, utterance: WyomingUtterance) -> None:
         text, began = utterance.text, time.perf_counter()
-        speaker = await self._studio.choose(utterance.fields)
-        if await text.has_words():
-            whole = text if utterance.is_streamed else text.received
-            ending = await speaker.speak(whole, self._audio(utterance, speaker.sample_rate))
-            stop = AudioStop(_milliseconds(utterance, speaker.sample_rate)).event()
-            stop.data |= ending.skipped_field
-            await self._send(stop)
-        elif text.num_chars or not utterance.is_streamed:
-            raise RefusedError("the text is blank", code="empty_input", param="text")
         if utterance.is_streamed:
+            request = SpeechRequest.parse_session(utterance.fields, self._settings)
+            speech = await prepare(self._context, request)
+            await speech.speak(text, utterance)
             await text.wait_end()
-            await self._send(SynthesizeStopped().event())
+            await self.send(SynthesizeStopped().event())
+        else:
+            fields = {**utterance.fields, "input": text.received}
+            await speak(self._context, SpeechRequest.parse(fields, self._settings), utterance)
         log.info(
             "wyoming %s %d characters, %.2f s of audio in %.2f s",
             "stream" if utterance.is_streamed else "synthesize",
             text.num_chars,
-            utterance.num_bytes / WIDTH / speaker.sample_rate,
+            utterance.milliseconds / 1_000,
             time.perf_counter() - began,
         )
-
-    def _audio(self, utterance: Utterance, rate: int) -> Callable[[bytes], Awaitable[None]]:
-        async def send(data: bytes) -> None:
-            at = _milliseconds(utterance, rate)
-            if not utterance.num_bytes:
-                await self._send(AudioStart(rate, WIDTH, 1, at).event())
-            utterance.num_bytes += len(data)
-            await self._send(AudioChunk(rate, WIDTH, 1, data, at).event())
-
-        return send
-
-
-def _milliseconds(utterance: Utterance, rate: int) -> int:
-    return utterance.num_bytes * 1_000 // (WIDTH * rate)

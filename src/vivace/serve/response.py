@@ -1,8 +1,8 @@
-"""A response whose body is made while it is sent.
+"""HTTP responses whose body is written while it is made.
 
-The client may leave at any time, or have to be told that what it got is not all. Starlette's
-StreamingResponse notices a client's leaving only when it sends, and leaves its iterator open then.
-Clients that do not read are cut off by `protocol.py`, which looks like their leaving here.
+Starlette's StreamingResponse notices only when it sends that a client has disconnected, and leaves
+its iterator open then. `LiveResponse` cancels its work at once. Clients that do not read are
+disconnected by `protocol.py`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing resets the connection
 
 
 def num_unsent(transport: asyncio.WriteTransport) -> int:
-    """Bytes that the peer has not taken.
+    """Bytes that the peer has not acknowledged.
 
-    Most are the kernel's, which has megabytes and takes no more until a third of them has gone:
-    whoever plays what it reads needs longer for that than `send_timeout_s`.
+    Most are in the kernel, which buffers megabytes and accepts no more until a third of them is
+    acknowledged. A client that plays audio in real time takes longer than
+    `send_timeout_s` for that.
     """
     try:
-        num_here = transport.get_write_buffer_size()
-    except AttributeError:  # of asyncio's TLS, when it was closed twice
+        num_buffered = transport.get_write_buffer_size()
+    except AttributeError:  # asyncio's TLS transport after a second close
         return 0
     connection = transport.get_extra_info("socket")
     if sys.platform == "win32" or connection is None or connection.fileno() < 0:
-        return num_here
+        return num_buffered
     try:
         queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
-    except OSError:  # it does not tell
-        return num_here
-    return num_here + int.from_bytes(queued, sys.byteorder)
+    except OSError:  # not supported by this socket
+        return num_buffered
+    return num_buffered + int.from_bytes(queued, sys.byteorder)
 
 
-class Outlet:
-    """Sends one response."""
+class ResponseSink:
+    """Sends one response with status 200."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope, self._send = scope, send
@@ -66,10 +67,10 @@ class Outlet:
         await self._send({"type": "http.response.body", "body": content, "more_body": False})
 
     def abort(self) -> None:
-        """See to it that the client takes what it got for incomplete; the caller returns then.
+        """Make the client see an incomplete body; the caller returns without calling `end`.
 
-        The connection is closed without the last chunk of a chunked body. A body of HTTP/1.0 ends
-        with its connection, so that is reset.
+        The server closes the connection without the last chunk of a chunked body. A body of
+        HTTP/1.0 ends with its connection, so that connection is reset.
         """
         transport = self._scope.get("state", {}).get(TRANSPORT)
         if transport is not None and self._scope.get("http_version") == "1.0":
@@ -78,32 +79,32 @@ class Outlet:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
-class WhileConnected(Response):
-    """An answer that is made and sent while its client is there; made anew for every request."""
+class LiveResponse(Response):
+    """Runs `answer` while its client is connected. Used for one request only."""
 
-    def __init__(self, answer: Callable[[Outlet], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, answer: Callable[[ResponseSink], Coroutine[Any, Any, None]]) -> None:
         self._answer = answer
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await run_while_connected(receive, self._answer(Outlet(scope, send)))
+        await run_while_connected(receive, self._answer(ResponseSink(scope, send)))
 
 
 async def run_while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work of a request whose body was read; cancel it as soon as the client has left."""
+    """Run the work of a request whose body was read; cancel it when the client disconnects."""
     task = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_wait_until_left(receive))
+    disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
-        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        has_left = not task.done()
-        leaving.cancel()
+        is_cancelled = not task.done()
+        disconnect.cancel()
         task.cancel()
-        await asyncio.gather(task, leaving, return_exceptions=True)
-    if not has_left:
+        await asyncio.gather(task, disconnect, return_exceptions=True)
+    if not is_cancelled:
         task.result()
 
 
-async def _wait_until_left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,0 +1,290 @@
+"""Speaks a request for every protocol: HTTP bodies, events, WebSockets and Wyoming.
+
+`speak` admits a request, chooses its model, voice and encoder, reads the stream and writes encoded
+audio to a `SpeechSink`. Sessions whose text arrives later call `prepare` once and
+`PreparedSpeech.speak` for every utterance. Admission, retries and errors are handled here only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.websockets import WebSocketDisconnect
+
+from vivace.audio.clip import AudioChunk
+from vivace.errors import AudioError, EngineError, RequestError, RunawayError
+from vivace.live_text import LiveText
+from vivace.serve.admission import Place
+from vivace.serve.context import ServeContext
+from vivace.serve.encoders import SpeechEncoder
+from vivace.serve.errors import RefusedError
+from vivace.serve.model import Model
+from vivace.serve.request import SpeechRequest
+from vivace.speech import Usage, Word
+from vivace.voices.voice import Voice
+
+NUM_ATTEMPTS = 2  # of a whole speech that does not end by itself
+
+OpenStream = Callable[[], AbstractAsyncContextManager[AsyncIterator[AudioChunk]]]
+Words = tuple[Word, ...] | None
+"""Words that end in a piece of audio. None: the checkpoint has no timings."""
+
+
+@dataclass(slots=True)
+class SpeechReport:
+    """Facts about one speech, complete after its last chunk."""
+
+    model: Model
+    encoder: SpeechEncoder
+    ignored: tuple[str, ...] = ()  # request fields that the model cannot follow
+    num_frames: int = 0
+    audio_s: float = 0.0
+    reason: str | None = None
+    words: Words = ()
+    usage: Usage | None = None
+    skipped: tuple[str, ...] = ()  # parts of the text that the checkpoint does not read
+
+    def add(self, chunk: AudioChunk) -> None:
+        self.num_frames += len(chunk.codes)
+        self.audio_s += len(chunk.samples) / chunk.sample_rate
+        has_timings = self.words is not None and chunk.words is not None
+        self.words = (*(self.words or ()), *(chunk.words or ())) if has_timings else None
+        self.reason = chunk.finish_reason or self.reason
+        self.usage = chunk.usage or self.usage
+        self.skipped += chunk.skipped
+
+    @property
+    def usage_fields(self) -> dict[str, Any]:
+        """JSON fields of the last message: words that were not spoken, letters that were skipped.
+
+        A field is absent if its value is not known; `skipped` also if nothing was skipped.
+        """
+        fields: dict[str, Any] = {}
+        if self.usage is not None and self.usage.completeness is not None:
+            fields["completeness"] = round(self.usage.completeness, 4)
+            fields["missing_words"] = list(self.usage.missing_words)
+            fields["retries"] = self.usage.retries
+        return fields | self.skipped_field
+
+    @property
+    def skipped_field(self) -> dict[str, list[str]]:
+        return {"skipped": list(self.skipped)} if self.skipped else {}
+
+
+class SpeechSink(Protocol):
+    """Receives one speech: `start`, `write` for every chunk but the last, then `finish`.
+
+    After an error, `fail` is the last call. A sink raises `WebSocketDisconnect` or
+    `ConnectionError` when its client has left; these end the speech without a call of `fail`.
+    """
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether `finish` gets the whole speech as one file; `write` is not called then."""
+
+    async def start(self, report: SpeechReport) -> None:
+        """The first audio is ready."""
+
+    async def write(self, audio: bytes, words: Words) -> None:
+        """Both may be empty: encoders hold samples back."""
+
+    async def finish(self, audio: bytes, words: Words, report: SpeechReport) -> None:
+        """The rest of the audio and of the words."""
+
+    async def fail(self, error: Exception) -> None: ...
+
+
+async def speak(context: ServeContext, request: SpeechRequest, sink: SpeechSink) -> None:
+    """Speak a request whose text is known. It is admitted before its voice and encoder are made."""
+    async with _errors_to(sink):
+        model = await _get_model(context, request)
+        with context.admission.admit(model) as place:
+            prepared = await _prepare(context, model, request)
+            await prepared.send(model, request.input, sink, place)
+
+
+async def prepare(context: ServeContext, request: SpeechRequest) -> PreparedSpeech:
+    """Check everything but the text of a request, and clone its recording."""
+    return await _prepare(context, await _get_model(context, request), request)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSpeech:
+    """A checked request without its text."""
+
+    context: ServeContext
+    request: SpeechRequest
+    model: str
+    options: dict[str, Any]  # of `TTS.astream`
+    ignored: tuple[str, ...]
+    sample_rate: int  # of the encoded audio
+
+    async def speak(self, text: LiveText | str, sink: SpeechSink) -> None:
+        """Speak one text. A live text that ends empty leaves the sink untouched."""
+        async with _errors_to(sink):
+            if await _has_words(text):
+                model = await self.context.models.get(self.model)  # it may have been unloaded
+                with self.context.admission.admit(model) as place:
+                    await self.send(model, text, sink, place)
+
+    async def send(
+        self, model: Model, text: LiveText | str, sink: SpeechSink, place: Place
+    ) -> None:
+        """Speak a text that was admitted."""
+        encoder = open_encoder(self.context, model, self.request)
+        new_report = partial(SpeechReport, model, encoder, self.ignored)
+        open_stream = partial(self.context.streams.open, model, text, place, **self.options)
+        if sink.is_whole:
+            num_attempts = NUM_ATTEMPTS if isinstance(text, str) else 1
+            samples, report = await self._collect(open_stream, new_report, num_attempts)
+            audio, words = await encoder.encode_whole(samples), report.words
+            await sink.start(report)
+        else:
+            report = new_report()
+            audio, words = await self._send_chunks(open_stream, report, sink)
+            audio += await encoder.finish()
+        await sink.finish(audio, words, report)
+
+    async def _send_chunks(
+        self, open_stream: OpenStream, report: SpeechReport, sink: SpeechSink
+    ) -> tuple[bytes, Words]:
+        """Write all chunks but the last, whose audio and words are returned."""
+        audio, words, has_started = b"", report.words, False
+        async with open_stream() as chunks:
+            async for chunk in chunks:
+                report.add(chunk)
+                audio, words = await _encode(report.encoder, chunk.samples), chunk.words
+                if len(chunk.samples) and not has_started:
+                    has_started = True
+                    await sink.start(report)
+                if not chunk.is_last:
+                    await sink.write(audio, words)
+            self._check_end(report)
+        return audio, words
+
+    async def _collect(
+        self, open_stream: OpenStream, new_report: Callable[[], SpeechReport], num_attempts: int
+    ) -> tuple[list[NDArray[np.float32]], SpeechReport]:
+        """All samples, after another attempt if the speech does not end by itself."""
+        while True:
+            num_attempts -= 1
+            samples, report = [], new_report()
+            async with open_stream() as chunks:
+                async for chunk in chunks:
+                    report.add(chunk)
+                    samples.append(chunk.samples)
+                if self._is_accepted(report) or not num_attempts:
+                    self._check_end(report)
+                    return samples, report
+
+    def _is_accepted(self, report: SpeechReport) -> bool:
+        """A request with a seed or a length wants its speech however the speech ends."""
+        return report.reason == "stop" or self.request.is_pinned
+
+    def _check_end(self, report: SpeechReport) -> None:
+        if not self._is_accepted(report):
+            raise RunawayError(
+                f"the speech did not end by itself ({report.reason}); change the text a little, or "
+                "give a seed to get what there is"
+            )
+        if not report.audio_s:
+            raise EngineError("the speech has no audio")
+
+
+@asynccontextmanager
+async def _errors_to(sink: SpeechSink) -> AsyncIterator[None]:
+    try:
+        yield
+    except (WebSocketDisconnect, ConnectionError):
+        raise
+    except Exception as error:
+        await sink.fail(error)
+
+
+async def _has_words(text: LiveText | str) -> bool:
+    """Wait for the first word. False for an empty live text; a blank text is a RefusedError."""
+    if isinstance(text, str):
+        has_words = bool(text.strip())
+    else:
+        has_words = await text.has_words()
+        if not text.num_chars:
+            return False
+    if not has_words:
+        raise RefusedError("the text is blank", code="empty_input", param="text")
+    return True
+
+
+# -- model, voice and encoder ----------------------------------------------------------------
+
+
+async def _get_model(context: ServeContext, request: SpeechRequest) -> Model:
+    return await context.models.get(
+        request.model, voice=request.voice_name, model_type=request.model_type
+    )
+
+
+async def _prepare(context: ServeContext, model: Model, request: SpeechRequest) -> PreparedSpeech:
+    recording = request.recording(context.settings)
+    request.check_task(model.card)
+    encoder = open_encoder(context, model, request)  # an unsupported format is refused here
+    instructions, ignored = request.instructions, tuple[str, ...]()
+    if instructions and not model.card.follows_instruct:
+        instructions, ignored = None, ("instructions",)  # as OpenAI's tts-1; many clients send some
+    with context.models.in_use(model):
+        voice = await _choose_voice(context, model, request, recording, instructions)
+    return PreparedSpeech(
+        context, request, model.name, {**request.options(), **voice}, ignored, encoder.sample_rate
+    )
+
+
+def open_encoder(context: ServeContext, model: Model, request: SpeechRequest) -> SpeechEncoder:
+    try:
+        return context.encoders.open_for(request, model.card.sample_rate)
+    except AudioError as error:
+        param = "response_format" if request.sample_rate is None else "sample_rate"
+        raise RefusedError(str(error), param=param, code="unsupported_format") from error
+
+
+async def _choose_voice(
+    context: ServeContext,
+    model: Model,
+    request: SpeechRequest,
+    recording: bytes | None,
+    instructions: str | None,
+) -> dict[str, Any]:
+    """The options `voice` and `instruct` of `TTS.astream`."""
+    if recording is not None:
+        transcript = None if request.x_vector_only_mode else request.ref_text or None
+        try:
+            voice = await context.clones.get(model, recording, transcript)
+        except AudioError as error:
+            raise RefusedError(str(error), param="ref_audio", code="invalid_audio") from error
+        return {"voice": voice, "instruct": instructions}
+    if request.speaker_embedding:
+        return {"voice": _read_embedding(request.speaker_embedding), "instruct": instructions}
+    choose = partial(model.voices.choose, request.voice_name)
+    chosen = await asyncio.to_thread(choose) if model.voices.is_on_disk else choose()
+    return chosen.options(instructions)
+
+
+def _read_embedding(values: Sequence[float]) -> Voice:
+    try:
+        return Voice(name="embedding", speaker=np.asarray(values, np.float64))
+    except RequestError as error:
+        raise RefusedError(f"speaker_embedding: {error}", param="speaker_embedding") from error
+
+
+async def _encode(encoder: SpeechEncoder, samples: NDArray[np.float32]) -> bytes:
+    if not len(samples):
+        return b""
+    try:
+        return await encoder.encode(samples)
+    except AudioError as error:  # the audio is the engine's, not the client's
+        raise EngineError(f"the audio could not be encoded: {error}") from error

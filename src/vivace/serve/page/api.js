@@ -1,4 +1,4 @@
-// The server, over relative addresses: the page may live under any path.
+// Requests to the server. Addresses are relative, so the page works under any path.
 const base = new URL("../v1/", import.meta.url);
 
 let key = "";
@@ -51,7 +51,7 @@ export async function makeVoice(fields) {
 	return (await call("audio/voices", { method: "POST", body: form })).json();
 }
 
-// Hands out events as they come: audio, and the words that are over.
+// Calls back for every event: audio, and words whose audio is complete.
 export async function* speak(request, signal) {
 	const how = { response_format: "pcm", stream_format: "sse", word_timestamps: true };
 	const answer = await post("audio/speech", { ...request, ...how }, signal);
@@ -76,7 +76,7 @@ export async function* speak(request, signal) {
 	}
 }
 
-// A browser cannot set headers on a socket: the key travels as a subprotocol.
+// Browsers cannot set headers on a WebSocket, so the key is sent as a subprotocol.
 export function openSocket() {
 	const url = new URL("audio/speech/stream", base);
 	url.protocol = url.protocol.replace("http", "ws");
@@ -85,6 +85,6 @@ export function openSocket() {
 	return socket;
 }
 
-// Subprotocols are tokens, and base64url is one.
+// A subprotocol must be an HTTP token; base64url is one.
 const encodeKey = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text)))
 	.replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");

@@ -1,4 +1,4 @@
-// The page: type, speak, hear it while it is made.
+// The page's main module: connects the form, the player, live mode, the history and the voices.
 import * as api from "./api.js";
 import { Player, Track } from "./audio.js";
 import { clockTime, download, Past } from "./history.js";
@@ -13,8 +13,8 @@ const PREVIEW = "Hello. This is how I sound when I read a sentence to you.";
 const player = new Player();
 const wave = new Wave($("wave"), player);
 let models = [];
-let heard = null; // on the stage: {track, text, words, settings}
-let running = null; // the AbortController of the request that is being answered
+let heard = null; // the item in the waveform: {track, text, words, settings}
+let running = null; // the AbortController of the active request
 
 const model = () => models.find(({ id }) => id === $("model").value);
 const rate = () => model()?.sample_rate ?? 24000;
@@ -78,7 +78,7 @@ async function speak(text, isKept = true) {
 	say("Waiting for the first sound");
 	["first-audio", "real-time", "buffer"].forEach((id) => put(id, "–"));
 	settle();
-	openSound(); // now, in the user's gesture
+	openSound(); // browsers allow it only inside a user gesture
 	try {
 		for await (const { bytes, words } of api.speak({ ...settings.request(), input: text }, control.signal)) {
 			item ??= begin({ track: new Track(rate()), text, began, chars: [...text], words: [] });
@@ -137,14 +137,14 @@ function showFigures() {
 	put("first-audio", firstAudio ? `${Math.round(firstAudio)} ms` : "–");
 	put("real-time", times ? `${times.toFixed(1)}×` : isLive ? "live" : "–");
 	put("buffer", isPlaying ? (isWaiting ? "waiting" : `${(track.seconds - at).toFixed(1)} s`)
-		: gaps && !isLive ? `${gaps} gap${gaps > 1 ? "s" : ""}` : "no gaps"); // in live mode a pause is the typist's
+		: gaps && !isLive ? `${gaps} gap${gaps > 1 ? "s" : ""}` : "no gaps"); // in live mode gaps come from pauses in typing
 	showWord(isPlaying && heard.words?.findLast(({ start }) => start <= at));
 	put("clock", `${clockTime(at).replace(" s", "")} / ${clockTime(track.seconds)}`);
 	Object.assign($("wave"), { ariaValueMax: track.seconds.toFixed(1), ariaValueNow: at.toFixed(1),
 		ariaValueText: `${at.toFixed()} of ${track.seconds.toFixed()} seconds` });
 }
 
-// The word that is heard, between its neighbours.
+// Shows the word that is playing, between its neighbours.
 function showWord(word) {
 	const { start_char: from, end_char: to } = word || {};
 	[[Math.max(0, from - 60), from], [from, to], [to, to + 60]].forEach((span, i) => {
@@ -157,12 +157,12 @@ setInterval(() => { if (isBusy()) showFigures(); }, 100);
 function changed() {
 	put("speed-value", `${Number($("speed").value)}×`);
 	put("count", `${$("text").value.length.toLocaleString("en")} characters`);
-	clearTimeout(changed.timer); // browsers limit how often it may change
+	clearTimeout(changed.timer); // browsers limit how often the address may change
 	changed.timer = setTimeout(() => history.replaceState(null, "", settings.address()), 300);
 }
 
 const live = new Live({
-	// Utterances that follow each other are one track, as long as it plays.
+	// Consecutive utterances extend one track while it plays.
 	start(rate) {
 		const isNext = heard?.isLive && player.track === heard.track && player.isPlaying;
 		if (isNext) heard.track.isEnded = false;
@@ -177,7 +177,7 @@ const live = new Live({
 	},
 	fail,
 });
-let spokenTo = 0; // how much of the text belongs to earlier tracks
+let spokenTo = 0; // characters of the text that belong to earlier tracks
 
 function follow() {
 	if (!$("live").checked) return;
@@ -193,7 +193,7 @@ function follow() {
 function switchLive() {
 	$("live-hint").hidden = !$("live").checked;
 	live.finish();
-	live.sent = $("text").value; // only what is typed from here on
+	live.sent = $("text").value; // text that is already there is not spoken
 	spokenTo = live.sent.length;
 	if ($("live").checked) {
 		say("Live: type, and it is spoken.");
@@ -218,7 +218,7 @@ $("preview").onclick = () => speak(PREVIEW, false);
 $("live").onchange = switchLive;
 $("text").oninput = () => { changed(); follow(); };
 $("settings").oninput = changed;
-addEventListener("submit", (event) => event.preventDefault()); // of every form
+addEventListener("submit", (event) => event.preventDefault()); // forms never reload the page
 $("link").onclick = async () => {
 	const link = new URL(settings.address($("text").value), location.href).href;
 	try {
@@ -230,7 +230,7 @@ $("link").onclick = async () => {
 	}
 };
 
-// The first touch opens the sound, which takes a while, so that Speak need not.
+// Opening the audio device takes a while, so the first gesture does it before Speak is pressed.
 for (const kind of ["keydown", "pointerdown"]) addEventListener(kind, openSound, { once: true });
 addEventListener("keydown", (event) => {
 	if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -247,7 +247,7 @@ $("wave").onkeydown = (event) => {
 	replay(heard, step ? Math.max(0, Math.min(heard.track.seconds - 0.1, player.position + step)) : 0);
 };
 
-$("theme").onclick = toggleTheme; // of theme.js
+$("theme").onclick = toggleTheme; // defined in theme.js
 addEventListener("theme", () => {
 	wave.readColours();
 	past.show();

@@ -1,4 +1,4 @@
-// Sound: a Track keeps what was made, the Player plays it while it grows, the Recorder listens.
+// Track stores received audio, Player plays a track while it grows, Recorder records the microphone.
 import { Ring } from "./ring.js";
 
 const AHEAD_S = 30; // of the ring's 45 s
@@ -6,7 +6,7 @@ const REST_MS = 10000;
 export const PEAK_S = 0.02;
 const here = (name) => new URL(name, import.meta.url);
 
-// 16-bit samples that grow, and one peak every 20 ms for the waveform.
+// A growing array of 16-bit samples, and one peak every 20 ms for the waveform.
 export class Track {
 	constructor(rate) {
 		this.rate = rate;
@@ -59,19 +59,19 @@ export class Player extends EventTarget {
 		this.state = { played: 0, gaps: 0, isWaiting: true, isDone: true };
 	}
 
-	// To be called in a user's gesture, or the browser keeps the sound off.
+	// Call it inside a user gesture; otherwise the browser keeps the context suspended.
 	async open(rate) {
 		if (this.context?.sampleRate !== rate) {
 			this.context?.close();
 			this.context = new AudioContext({ sampleRate: rate, latencyHint: "interactive" });
 			this.sink = this.connect(this.context);
 		}
-		this.context.resume(); // not awaited: without an audio device it never comes
+		this.context.resume(); // not awaited: without an audio device the promise never settles
 		this.rest();
 		this.send = await this.sink;
 	}
 
-	// A context that runs for nothing costs a phone its battery.
+	// A running context drains a phone's battery even if nothing plays.
 	rest() {
 		clearTimeout(this.timer);
 		this.timer = setTimeout(() => (this.isPlaying ? this.rest() : this.context.suspend()), REST_MS);
@@ -86,7 +86,7 @@ export class Player extends EventTarget {
 		return (message) => node.port.postMessage(message, message.push ? [message.push.buffer] : []);
 	}
 
-	// Browsers have no AudioWorklet on plain http from another machine.
+	// Over plain HTTP from another machine, browsers offer no AudioWorklet.
 	connectOld(context) {
 		const ring = new Ring(context.sampleRate);
 		const node = this.node = context.createScriptProcessor(1024, 0, 1);
@@ -105,13 +105,13 @@ export class Player extends EventTarget {
 		this.base = this.cursor = Math.floor(from);
 		const id = ++this.id;
 		await this.open(track.rate);
-		if (this.id !== id) return; // stopped while the sound was opened
+		if (this.id !== id) return; // playback stopped while the context was opening
 		this.send({ reset: id });
 		this.isOpen = true;
 		this.feed();
 	}
 
-	// Called when the track has grown, and at every report.
+	// Called after the track grows and at every report of the worklet.
 	feed() {
 		const { track } = this;
 		if (!this.isPlaying || !this.isOpen) return;
@@ -144,7 +144,7 @@ export class Player extends EventTarget {
 
 	get isPlaying() { return !this.state.isDone; }
 
-	// In seconds of the track.
+	// Position in the track, in seconds.
 	get position() {
 		if (!this.track) return 0;
 		const { played, isWaiting, isDone, at } = this.state;
@@ -158,7 +158,7 @@ export function whyNoRecording() {
 	return navigator.mediaDevices && window.AudioWorkletNode ? "" : "This browser cannot record.";
 }
 
-// Mono PCM at the microphone's own rate; no server should have to decode browsers' own WebM.
+// Records mono PCM at the microphone's rate, so that the server need not decode WebM.
 export async function record(maxSeconds, onGrow) {
 	const audio = { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: false };
 	const stream = await navigator.mediaDevices.getUserMedia({ audio });
@@ -185,7 +185,7 @@ export async function record(maxSeconds, onGrow) {
 
 const toInt16 = (value) => Math.round(Math.max(-1, Math.min(1, value)) * 32767);
 
-// Any file that the browser can decode, as mono at 24 kHz.
+// Decodes any file that the browser supports to mono at 24 kHz.
 export async function decode(file, maxSeconds) {
 	const context = new OfflineAudioContext(1, 1, 24000);
 	const buffer = await context.decodeAudioData(await file.arrayBuffer());

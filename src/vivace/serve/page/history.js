@@ -1,4 +1,4 @@
-// What was spoken. The words stay in this browser; the sound as long as the page is open.
+// The history of spoken texts. Texts stay in this browser's storage; audio is lost with the page.
 import { $, make } from "./settings.js";
 import { drawStill } from "./wave.js";
 
@@ -26,7 +26,7 @@ export class Past {
 		this.show();
 	}
 
-	// Again for an item that has grown.
+	// Also called for an item that has grown.
 	add(item) { this.keep([item, ...this.items.filter((each) => each !== item)].slice(0, MAX_ITEMS)); }
 
 	keep(items) {

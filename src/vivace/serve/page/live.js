@@ -1,8 +1,8 @@
-// Live mode: words go to the server as they are typed, and speech comes back on the same socket.
+// Live mode: sends words as they are typed and receives speech over the same WebSocket.
 import { ApiError, openSocket } from "./api.js";
 
-const WORD_PAUSE_MS = 700; // then a word without a space behind it is taken as complete
-const SENTENCE_PAUSE_MS = 1600; // then the utterance is spoken to its end
+const WORD_PAUSE_MS = 700; // after this pause, a word without a trailing space counts as complete
+const SENTENCE_PAUSE_MS = 1600; // after this pause, the utterance ends
 
 const wholeWords = (text) => text.replace(/[^\s.,;:!?…。，！？、]+$/, "");
 
@@ -20,8 +20,8 @@ export class Live {
 
 	get isBusy() { return this.isOpen || this.isSounding; }
 
-	// Called with the whole text whenever it changes, and the settings that hold for it. A word that
-	// is corrected at the end is said again; other changes of what was spoken are not heard.
+	// Called with the whole text after every change, and with the current settings. A corrected last
+	// word is spoken again; other changes to sent text have no effect.
 	type(text, request, isAtEnd = true) {
 		clearTimeout(this.timer);
 		const isCut = this.sent.startsWith(text);
@@ -48,7 +48,7 @@ export class Live {
 		this.write({ type: "input.text", text: piece });
 	}
 
-	// Nothing more comes for this utterance: it is spoken to its end.
+	// Ends the text of the current utterance.
 	finish() {
 		clearTimeout(this.timer);
 		if (this.isOpen) this.write({ type: "input.done" });
@@ -60,7 +60,7 @@ export class Live {
 		clearTimeout(this.timer);
 		if (!this.isBusy) return;
 		this.write({ type: "input.cancel" });
-		this.isMuted = true; // until the server has heard it
+		this.isMuted = true; // until the server confirms the cancellation
 		this.isOpen = this.isSounding = false;
 		this.page.end();
 	}

@@ -1,7 +1,7 @@
-// Samples between the network and the sound card. It plays once enough is queued, and after a gap
-// it waits for thrice as much.
+// A jitter buffer: playback starts once enough samples are queued; after an underrun it waits for
+// three times as many.
 const FIRST_WAIT_S = 0.08, LONGEST_WAIT_S = 3;
-const FADE = 128; // samples that a stop takes: a cut would click
+const FADE = 128; // length of the fade-out in samples; an abrupt stop would click
 
 export class Ring {
 	constructor(rate, seconds = 45) {
@@ -15,7 +15,7 @@ export class Ring {
 			isWaiting: true, isDry: false, wait: FIRST_WAIT_S * this.rate });
 	}
 
-	// The caller never queues more than fits: it knows what was played.
+	// The caller tracks playback and never queues more than the capacity.
 	push(samples) {
 		const size = this.samples.length, at = (this.start + this.queued) % size;
 		const head = Math.min(samples.length, size - at);
@@ -33,7 +33,7 @@ export class Ring {
 		}
 	}
 
-	// Copies the next samples to the start of `out`; what it has too much is silent.
+	// Copies the next samples to the start of `out` and fills the rest with silence.
 	peek(out) {
 		const count = Math.min(out.length, this.queued);
 		for (let i = 0; i < count; i++) out[i] = this.samples[(this.start + i) % this.samples.length];
@@ -45,7 +45,7 @@ export class Ring {
 		const was = this.isWaiting;
 		if (this.isWaiting && this.queued && (this.isEnded || this.queued >= this.wait)) {
 			this.isWaiting = false;
-			if (this.isDry) this.gaps++; // nothing is missed unless more follows
+			if (this.isDry) this.gaps++; // an empty buffer is a gap only if more audio follows
 		}
 		const count = this.isWaiting ? 0 : Math.min(out.length, this.queued);
 		if (count) this.peek(out);

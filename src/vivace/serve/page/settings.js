@@ -1,4 +1,4 @@
-// The settings: in the form, and in the address after the #, which is never sent.
+// The settings, stored in the form and in the URL fragment, which browsers never send.
 export const $ = (id) => document.getElementById(id);
 export const put = (id, text) => { $(id).textContent = text; };
 export const make = (name, fields) => Object.assign(document.createElement(name), fields);
@@ -13,7 +13,7 @@ export function fill(values) {
 	for (const name of FIELDS) {
 		const field = $(name), was = field.value;
 		field.value = values[name] ?? DEFAULTS[name] ?? "";
-		if (field.selectedIndex === -1) field.value = was; // a select that does not offer it
+		if (field.selectedIndex === -1) field.value = was; // the select has no such option
 	}
 	if (values.text !== undefined) $("text").value = values.text;
 	chooseVoice(values.voice);
@@ -38,7 +38,7 @@ export function address(text) {
 	return location.pathname + (query && `#${query}`);
 }
 
-// What a request for speech says beside its text; what is not given the server decides.
+// The fields of a speech request except its text. Empty fields are left to the server.
 export function request() {
 	const { voice, language, instruct, seed, speed } = values();
 	return { model: $("model").value, voice, language, instructions: instruct, seed: seed && Number(seed), speed: speed && Number(speed) };

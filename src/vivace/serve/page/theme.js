@@ -1,4 +1,4 @@
-// Runs before the first paint. The system's theme holds until one is chosen.
+// Runs before the first paint. The system's theme applies until the user chooses one.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let chosenTheme = null;
 try { chosenTheme = localStorage.getItem("vivace.theme"); } catch { /* storage may be forbidden */ }

@@ -1,4 +1,4 @@
-// Voices: the list, and two ways to make one. What the model cannot do says why.
+// The list of voices, and the forms that clone and design one. A disabled form shows the reason.
 import { deleteVoice, getVoices, makeVoice } from "./api.js";
 import { decode, record, whyNoRecording } from "./audio.js";
 import { $, chooseVoice, make, put, voice } from "./settings.js";
@@ -66,7 +66,7 @@ export class Voices {
 			const made = await makeVoice({ ...fields, model: $("model").value, name: name.trim().toLowerCase().replace(/[^a-z0-9_.]+/g, "-") });
 			form.reset();
 			if (fields.audio_sample) this.take(null);
-			$("model").value = made.model; // a designed voice may be kept by a Base model
+			$("model").value = made.model; // a designed voice may be stored with a Base model
 			await this.page.reload(made.id);
 			this.page.say(`The voice ${made.name} is ready.`);
 		});
@@ -135,7 +135,7 @@ function chip({ id, name }) {
 	return label;
 }
 
-// The server's reason, and the model above that can.
+// The server's reason, and the name of a served model that has the capability.
 function whyNot(model, models, deed) {
 	const reason = model.capabilities[deed], other = models.find((each) => !each.capabilities[deed]);
 	return reason && `${reason}.${other ? ` Choose ${other.id} above.` : ""}`;

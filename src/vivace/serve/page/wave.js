@@ -1,4 +1,4 @@
-// The waveform on a stave: what was heard in the accent colour, what is still to be heard in ink.
+// Draws the waveform on a musical stave: played audio in the accent colour, the rest in ink.
 import { PEAK_S } from "./audio.js";
 
 const BAR = 4, PITCH = 7, SHORTEST_S = 6, STAVE = 22, END = 16;
@@ -15,7 +15,7 @@ const fit = (canvas) => {
 	return { pen, width, height };
 };
 
-// Speech is quiet most of the time: a root makes it readable.
+// Speech is quiet most of the time; the square root makes small peaks visible.
 const loudness = (peaks, from, to) => {
 	let peak = 0;
 	for (let i = Math.floor(from); i < Math.min(peaks.length, Math.max(to, from + 1)); i++) {
@@ -41,7 +41,7 @@ export class Wave {
 		this.draw();
 	}
 
-	// One frame, and another as long as something moves.
+	// Draws one frame and schedules the next while anything moves.
 	draw() {
 		this.frame ||= requestAnimationFrame(() => {
 			this.frame = 0;
@@ -49,7 +49,7 @@ export class Wave {
 		});
 	}
 
-	// The stave runs across the window, the sound across the page's column.
+	// The stave spans the window; the waveform spans the page's column.
 	get column() {
 		const own = this.canvas.getBoundingClientRect(), beside = this.canvas.parentElement.getBoundingClientRect();
 		return { left: beside.left - own.left, width: beside.width - END };
@@ -70,7 +70,7 @@ export class Wave {
 		for (let i = 0; i < count && i * perBar < made; i++) {
 			const start = i * perBar, near = Math.abs(start + perBar / 2 - at) / perBar;
 			let target = loudness(track.peaks, start / PEAK_S, (start + perBar) / PEAK_S);
-			if (isPlaying && near < 4) target *= 1.16 - 0.04 * near; // it swells where it is heard
+			if (isPlaying && near < 4) target *= 1.16 - 0.04 * near; // bars near the playback position are enlarged
 			const step = (target - (shown[i] ?? 0)) * ease;
 			shown[i] = (shown[i] ?? 0) + step;
 			isMoving ||= Math.abs(step) > 0.002;
@@ -98,14 +98,14 @@ export class Wave {
 		}
 	}
 
-	// The second of the track at a point of the picture.
+	// Converts a horizontal position to seconds of the track.
 	secondAt(x) {
 		const { left, width } = this.column, own = this.canvas.getBoundingClientRect();
 		return Math.max(0, Math.min(this.track?.seconds ?? 0, ((x - own.left - left) / width) * this.span));
 	}
 }
 
-// A still picture of a whole track, for the history and the recording.
+// A static waveform of a whole track, for the history and the recording.
 export function drawStill(canvas, track, name) {
 	const { pen, width, height } = fit(canvas), pitch = 4;
 	const count = Math.floor(width / pitch), perBar = track.peaks.length / count;

@@ -16,13 +16,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vivace.serve.alignment import Aligner, as_seconds
-from vivace.serve.bodies import read_json
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices
 from vivace.serve.request import SpeechRequest
 from vivace.serve.schema import audio_response, json_response
 from vivace.serve.speech import JsonLines, speech_response
+from vivace.serve.strict_json import read_json
 from vivace.serve.voices import Listed
 from vivace.speech import Word
 

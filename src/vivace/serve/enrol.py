@@ -19,12 +19,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vivace.errors import AudioError, RequestError, UnknownVoiceError
-from vivace.serve.bodies import check_text, decode_audio, read_json
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices, no_such_voice
 from vivace.serve.model import Model
+from vivace.serve.recording import decode_audio
 from vivace.serve.settings import ServeSettings
+from vivace.serve.strict_json import check_text, read_json
 from vivace.serve.voices import (
     MAX_DESCRIPTION_CHARS,
     OPENAI_NAMES,

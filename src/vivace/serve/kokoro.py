@@ -15,12 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vivace.audio.encode import FORMATS
-from vivace.serve.bodies import read_json
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.request import SpeechRequest
 from vivace.serve.schema import json_response, request_body
 from vivace.serve.speech import JsonLines, speech_response
+from vivace.serve.strict_json import read_json
 from vivace.speech import Word
 
 LANGUAGES = {

@@ -19,9 +19,9 @@ from pydantic import (
     field_validator,
 )
 
-from vivace.serve.bodies import decode_audio
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
+from vivace.serve.recording import decode_audio
 from vivace.serve.settings import ServeSettings
 from vivace.speech import (
     BOUNDS,

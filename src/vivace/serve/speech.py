@@ -15,13 +15,13 @@ from starlette.responses import Response
 
 from vivace.serve import sse
 from vivace.serve.admission import SPEECH_PATH
-from vivace.serve.bodies import read_json
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.request import SpeechRequest
 from vivace.serve.response import LiveResponse, ResponseSink
 from vivace.serve.schema import SPEECH_FORMATS, audio_response, request_body
 from vivace.serve.speak import SpeechReport, Words, speak
+from vivace.serve.strict_json import read_json
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from vivace.serve.bodies import parse_object
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.strict_json import parse_object
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import Any
 from wyoming.event import Event
 from wyoming.version import __version__ as PROTOCOL
 
-from vivace.serve.bodies import LARGE_BODY, parse_object
 from vivace.serve.errors import RefusedError
+from vivace.serve.strict_json import LARGE_BODY, parse_object
 
 MAX_HEADER_BYTES = 65_536  # the limit of asyncio's reader, and so of the package's clients too
 MAX_PAYLOAD_BYTES = 2**20  # of events that are passed over, such as a microphone's

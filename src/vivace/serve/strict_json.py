@@ -1,13 +1,12 @@
-"""Reads a request's JSON strictly: what JSON readers disagree about is refused with a 400.
+"""Parses JSON strictly: rejects input that JSON parsers read differently or that exhausts them.
 
-Depth, number of values, duplicate keys, NUL, lone surrogates, NaN and numbers that no float holds.
+Rejected: deep nesting, too many values, duplicate keys, NUL, lone surrogates, NaN, infinity and
+numbers that exceed a float.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import json
 import math
 import re
@@ -19,27 +18,23 @@ from starlette.requests import Request
 
 from vivace.serve.errors import RefusedError
 
-DATA_URI = re.compile(r"data:[^,]{1,200};base64,", re.IGNORECASE)
-SCHEME = re.compile(r"\s*[a-z][a-z0-9+.-]{0,20}:", re.IGNORECASE)
-BLANKS = re.compile(r"[ \t\r\n]+")
-URL_SAFE = str.maketrans("-_", "+/")
 MAX_DEPTH = 16
 MAX_VALUES = 20_000
 MAX_MARKS = 400_000  # quotes, escapes, commas and brackets, in strings too
 MAX_DIGITS = 64  # of a number
-LARGE_BODY = 65_536  # bytes; what is larger is parsed beside the event loop
+LARGE_BODY = 65_536  # bytes; larger bodies are parsed in a thread
 STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 NO_MARKS = re.compile(r"[^\[\]{},]+")
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The JSON object of a request's body; its size is bounded by the middleware in guard.py."""
+    """The JSON object in a request's body. `guard.py` bounds its size."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if not (
         kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
     ):
         raise RefusedError(
-            f"the body is JSON with content-type application/json, not {kind[:80] or 'none'!r}",
+            f"the content-type must be application/json, not {kind[:80] or 'none'!r}",
             code="invalid_content_type",
         )
     content = await request.body()
@@ -49,7 +44,7 @@ async def read_json(request: Request) -> dict[str, Any]:
 
 
 def parse_object(content: bytes | str) -> dict[str, Any]:
-    """A JSON object, of a body or of a socket's message; anything else is a RefusedError."""
+    """The JSON object in a body or a socket's message. Raises RefusedError."""
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
         _check_structure(text)
@@ -68,27 +63,29 @@ def parse_object(content: bytes | str) -> dict[str, Any]:
         raise RefusedError(f"the body is not JSON: {error}", code="invalid_json") from error
     if not isinstance(value, dict):
         raise RefusedError(
-            f"the body is a JSON object, not {type(value).__name__}", code="invalid_json"
+            f"the body must be a JSON object, not {type(value).__name__}", code="invalid_json"
         )
     _check_strings(value)
     return value
 
 
 def check_text(text: str, param: str) -> None:
-    """A RefusedError for what no text has: NUL and lone surrogates."""
+    """Raise RefusedError for NUL and lone surrogates."""
     if "\0" in text:
-        raise RefusedError(f"{param} has a NUL character", param=param, code="invalid_text")
+        raise RefusedError(f"{param} contains a NUL character", param=param, code="invalid_text")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         raise RefusedError(
-            f"{param} has a lone surrogate, half of a character", param=param, code="invalid_text"
+            f"{param} contains a lone surrogate, half of a character",
+            param=param,
+            code="invalid_text",
         ) from None
 
 
 def _check_structure(text: str) -> None:
-    """Before the parser recurses and builds: depth, and the number of values."""
-    if sum(map(text.count, '"\\,[{')) > MAX_MARKS:  # base64 has none
+    """Check depth and the number of values before the parser recurses and allocates."""
+    if sum(map(text.count, '"\\,[{')) > MAX_MARKS:  # base64 contains none of them
         raise RefusedError(f"the JSON has more than {MAX_MARKS:,} marks", code="invalid_json")
     marks = NO_MARKS.sub("", STRING.sub("", text))
     if marks.count(",") + marks.count("[") + marks.count("{") > MAX_VALUES:
@@ -107,12 +104,12 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) != len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = counts.most_common(1)[0][0]
-        raise RefusedError(f"the key {twice[:80]!r} comes twice", code="invalid_json")
+        raise RefusedError(f"the key {twice[:80]!r} occurs twice", code="invalid_json")
     return result
 
 
 def _refuse_constant(name: str) -> None:
-    raise RefusedError(f"{name} is no JSON number", code="invalid_json")
+    raise RefusedError(f"{name} is not a JSON number", code="invalid_json")
 
 
 def _read_int(digits: str) -> int:
@@ -143,50 +140,3 @@ def _check_strings(value: Any, name: str = "the body") -> None:
     elif isinstance(value, Iterable):
         for inner in value:
             _check_strings(inner, name)
-
-
-# -- recordings ------------------------------------------------------------------------------
-
-
-def decode_audio(audio: object, max_bytes: int, param: str) -> bytes:
-    """The bytes of an upload, of base64 or of a data URI; never those of a path or a URL."""
-    if isinstance(audio, str):
-        audio = _from_base64(audio, max_bytes, param)
-    if not isinstance(audio, bytes):
-        raise _refuse_audio(param, f"it is audio, not {type(audio).__name__}")
-    if len(audio) > max_bytes:
-        raise _audio_too_large(max_bytes, param)
-    if not audio:
-        raise _refuse_audio(param, "it is empty")
-    return audio
-
-
-def _from_base64(text: str, max_bytes: int, param: str) -> bytes:
-    head = DATA_URI.match(text)
-    payload = text[head.end() :] if head else text
-    if head is None and SCHEME.match(text):
-        raise _refuse_audio(
-            param,
-            "it is the recording itself, as base64 or as data:audio/wav;base64,…; URLs are not "
-            "fetched and paths are not opened",
-        )
-    if len(payload) // 4 * 3 - 2 > max_bytes:
-        raise _audio_too_large(max_bytes, param)
-    payload = BLANKS.sub("", payload).translate(URL_SAFE).rstrip("=")  # `base64` breaks lines
-    try:
-        return base64.b64decode(payload + "=" * (-len(payload) % 4), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise _refuse_audio(param, f"it is neither base64 nor a data URI: {error}") from error
-
-
-def _refuse_audio(param: str, reason: str) -> RefusedError:
-    return RefusedError(f"{param}: {reason}", param=param, code="invalid_audio")
-
-
-def _audio_too_large(max_bytes: int, param: str) -> RefusedError:
-    return RefusedError(
-        f"{param} is larger than {max_bytes:,} bytes",
-        status=413,
-        param=param,
-        code="audio_too_large",
-    )

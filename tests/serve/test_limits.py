@@ -19,7 +19,6 @@ from tests.support.project import ROOT
 from vivace.errors import UnknownVoiceError
 from vivace.serve import (
     access,
-    bodies,
     clones,
     deaths,
     enrol,
@@ -28,10 +27,10 @@ from vivace.serve import (
     otel,
     request,
     speech,
+    strict_json,
     voices,
 )
 from vivace.serve.access import Access
-from vivace.serve.bodies import decode_audio, parse_object
 from vivace.serve.card import Card
 from vivace.serve.clones import Clones
 from vivace.serve.context import ServeContext
@@ -40,9 +39,11 @@ from vivace.serve.errors import RefusedError
 from vivace.serve.guard import Guard
 from vivace.serve.metrics import Metrics
 from vivace.serve.model import Model
+from vivace.serve.recording import decode_audio
 from vivace.serve.request import SpeechRequest
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import omni
+from vivace.serve.strict_json import parse_object
 from vivace.serve.voices import Voices
 from vivace.voices.library import VoiceLibrary
 from vivace.voices.voice import Voice
@@ -90,11 +91,11 @@ def many_marks(count: int) -> str:
 @pytest.mark.parametrize(
     ("make", "limit"),
     [
-        (nested, bodies.MAX_DEPTH),
-        (many_values, bodies.MAX_VALUES),
-        (many_marks, bodies.MAX_MARKS),
-        (lambda n: '{"a": ' + "1" * n + "}", bodies.MAX_DIGITS),
-        (lambda n: '{"a": 0.' + "1" * (n - 2) + "}", bodies.MAX_DIGITS),
+        (nested, strict_json.MAX_DEPTH),
+        (many_values, strict_json.MAX_VALUES),
+        (many_marks, strict_json.MAX_MARKS),
+        (lambda n: '{"a": ' + "1" * n + "}", strict_json.MAX_DIGITS),
+        (lambda n: '{"a": 0.' + "1" * (n - 2) + "}", strict_json.MAX_DIGITS),
     ],
     ids=["depth", "values", "marks", "digits", "digits of a fraction"],
 )

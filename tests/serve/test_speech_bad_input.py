@@ -14,10 +14,10 @@ import pytest
 
 from tests.support.scripted_tts import ScriptedSpeech
 from tests.support.serving import Running, running
-from vivace.serve.bodies import parse_object
 from vivace.serve.errors import RefusedError
 from vivace.serve.request import SpeechRequest, language_name
 from vivace.serve.settings import ServeSettings
+from vivace.serve.strict_json import parse_object
 
 PATH = "/v1/audio/speech"
 MIB = 2**20

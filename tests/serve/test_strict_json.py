@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.raw_http import LIMIT_S, talk
 from tests.support.serving import Running
-from vivace.serve.bodies import parse_object
 from vivace.serve.errors import RefusedError
+from vivace.serve.strict_json import parse_object
 
 BAD = {
     "nothing": b"",

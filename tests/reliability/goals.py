@@ -68,7 +68,7 @@ GOALS = (
             f"{HERE}/test_fuzz_sockets.py",
             f"{HERE}/test_api_schema.py",
             f"{SERVE}/test_speech_bad_input.py",
-            f"{SERVE}/test_bodies.py",
+            f"{SERVE}/test_strict_json.py",
             f"{SERVE}/test_sockets_limits.py",
             f"{SERVE}/test_wyoming_limits.py",
         ),

@@ -283,10 +283,6 @@ def _activated(y: Tensor, given: Given) -> Tensor:
     return F.gelu(y) if given["ACTIVATION"] == codec_kernels.GELU.value else y
 
 
-def _row(given: Given) -> Iterator[Pair]:
-    yield _output(given["out"], _convolved(given, 1))
-
-
 def _keep(given: Given) -> Iterator[Pair]:
     history, slots, width = given["history"], given["slots"], given["width"]
     expected = _with_past(given, width)[:, -width:].flatten(1)
@@ -349,7 +345,6 @@ REFERENCES: dict[str, Callable[[Given], Iterator[Pair]]] = {
     "draw_kernel": _draw,
     "sum_codes_kernel": _sum_codes,
     "product_kernel": _product,
-    "row_kernel": _row,
     "keep_kernel": _keep,
     "mix_kernel": _mix,
     "attend_kernel": _attend_ring,

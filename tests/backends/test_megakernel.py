@@ -31,6 +31,13 @@ SMALL_TALKER = TalkerDimensions(
     hidden=1024, inter=3072, heads=16, kv_heads=8, head_dim=128, layers=28, eps=1e-6
 )
 LARGE_TALKER = dataclasses.replace(SMALL_TALKER, hidden=2048, inter=6144)
+EMBEDDED = Dimensions(
+    hidden=256, inter=512, heads=4, kv_heads=2, head_dim=64, layers=3, books=6, vocab=512,
+    width=256, eps=1e-6,
+)  # fmt: skip
+EMBEDDED_TALKER = TalkerDimensions(
+    hidden=256, inter=768, heads=4, kv_heads=2, head_dim=64, layers=8, eps=1e-6
+)
 SMALL_FP8 = dataclasses.replace(SMALL, fp8_mlp=1, fp8_others=1)
 LARGE_FP8 = dataclasses.replace(LARGE, fp8_mlp=1, fp8_others=1)
 SMALL_TALKER_FP8 = dataclasses.replace(SMALL_TALKER, fp8_mlp=1)
@@ -55,6 +62,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 IN_CI = [("sm_80", SMALL), ("sm_80", SMALL_TALKER)]  # the oldest architecture
 IN_CI += [("sm_90a", SMALL_FP8), ("sm_90a", SMALL_TALKER_FP8)]
+IN_CI += [("sm_90a", EMBEDDED), ("sm_90a", EMBEDDED_TALKER)]
 BY_HAND = [
     *((each, size) for size in (SMALL, SMALL_TALKER) for each in ARCHITECTURES),
     *((each, size) for size in (SMALL_FP8, SMALL_TALKER_FP8) for each in ARCHITECTURES),
@@ -112,17 +120,17 @@ def test_source_that_does_not_compile_says_where() -> None:
 
 @pytest.mark.usefixtures("compiler")
 def test_dimensions_that_the_kernel_asserts_are_refused_before_it_is_compiled() -> None:
-    for change in ({"hidden": 512}, {"inter": 3000}, {"books": 8}, {"head_dim": 64}):
+    for change in ({"hidden": 2112}, {"inter": 3000}, {"books": 17}, {"head_dim": 32}):
         odd = dataclasses.replace(SMALL, **change)
         assert odd.refusal is not None
         with pytest.raises(BackendUnavailableError, match="does not compile"):
             compile_kernel("sm_90", odd)
-    for change in ({"hidden": 1536}, {"inter": 3000}, {"head_dim": 64}, {"kv_heads": 1}):
+    for change in ({"hidden": 1000}, {"inter": 3000}, {"head_dim": 96}, {"kv_heads": 1}):
         strange = dataclasses.replace(SMALL_TALKER, **change)
         assert strange.refusal is not None
         with pytest.raises(BackendUnavailableError, match="does not compile"):
             compile_kernel("sm_90", strange)
-    for size in (SMALL, LARGE, SMALL_TALKER, LARGE_TALKER):
+    for size in (SMALL, LARGE, SMALL_TALKER, LARGE_TALKER, EMBEDDED, EMBEDDED_TALKER):
         assert size.refusal is None
 
 
@@ -175,7 +183,7 @@ def test_auto_goes_on_to_the_next_backend_and_says_why(
         entry("elsewhere", refusal=lambda device: "no such device"),
         entry("unfit", unfit=lambda model, room: f"not for {room.max_streams} streams"),
         entry("broken", build=fail_to_build),
-        entry("for few", build=fail_to_build, max_auto_streams=2),
+        entry("slower", build=fail_to_build, slower=lambda model, room: "another is faster"),
         entry("last"),
     )
     monkeypatch.setattr(backends, "BACKENDS", entries)
@@ -186,15 +194,10 @@ def test_auto_goes_on_to_the_next_backend_and_says_why(
         "backend elsewhere skipped: no such device": "INFO",
         "backend unfit skipped: not for 3 streams": "INFO",
         "backend broken failed, trying the next one: the kernel does not compile": "WARNING",
-        "backend for few skipped: another is as fast for 3 streams; it is taken for up to 2, or by "
-        "name": "INFO",
+        "backend slower skipped: another is faster": "INFO",
     }
     with pytest.raises(BackendUnavailableError, match="compile"):
-        build_backend("for few", part.model, part.codec, Capacity(3))
-    for capacity in (Capacity(), Capacity(2)):
-        taken = (entry("few", build=Found, max_auto_streams=2), entry("any", build=fail_to_build))
-        monkeypatch.setattr(backends, "BACKENDS", taken)
-        assert isinstance(build_backend(AUTO_BACKEND, part.model, part.codec, capacity), Found)
+        build_backend("slower", part.model, part.codec, Capacity(3))
     monkeypatch.setattr(backends, "BACKENDS", entries)
     for name, reason in (("unfit", "not for 3"), ("broken", "compile"), ("elsewhere", "device")):
         with pytest.raises(BackendUnavailableError, match=reason):

@@ -21,10 +21,11 @@ UNALIGNED = ("num_rows", "first", "pages_stride")  # numbers that a kernel is no
 NUMBERS = {
     **dict.fromkeys(("first", "size", "x_stride", "num_rows", "n_size", "k_size"), "i32"),
     **dict.fromkeys(("pages_stride", "page_stride", "head_stride", "num_positions"), "i32"),
-    "pages": "*i32",
+    **dict.fromkeys(("score_stride", "layer"), "i32"),
+    **dict.fromkeys(("pages", "watch"), "*i32"),
     **dict.fromkeys(("eps", "softmax_scale"), "fp32"),
     **dict.fromkeys(("slots", "positions", "num_keys"), "*i64"),
-    **dict.fromkeys(("part_out", "part_max", "part_sum", "parts"), "*fp32"),
+    **dict.fromkeys(("part_out", "part_max", "part_sum", "parts", "watched_scores"), "*fp32"),
 }
 ATTENTION = {"NUM_KV": 8, "GROUP": 2, "D": 128, "OVERLAPS": False}
 PRODUCT = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 64, "DEPTH": 1024, "IS_EVEN": True}

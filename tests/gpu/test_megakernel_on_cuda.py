@@ -1,4 +1,4 @@
-"""The persistent kernel on a GPU, at released dimensions with random weights."""
+"""The persistent kernels on a GPU: released and odd dimensions, and the embedded voice."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import copy
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from shapes import load_configs, random_module
 
+from tests.support.engine_watch import assert_same_audio, interleave
 from tests.support.teacher_forced import distance, share_within
 from vivace.backends.cuda_graph.fused import FusedLayers
 from vivace.backends.cuda_graph.ledger import DrawKind, Draws, FrameCodes, Place
@@ -24,6 +27,7 @@ from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.layers import MegakernelLayers
+from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model.cache import KeyValueCache
 from vivace.model.code_predictor import CodePredictor
 from vivace.model.codec import Codec
@@ -34,6 +38,7 @@ from vivace.model.talker import Qwen3TTS
 from vivace.prompt import build_prompt
 from vivace.sampling import Shape, shape_scores
 from vivace.speech import SamplingParams
+from vivace.tts import TTS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -50,13 +55,33 @@ def quietly() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["0.6B-CustomVoice", "1.7B-CustomVoice"])
+def odd_config() -> dict[str, Any]:
+    """Dimensions that are multiples of 64 and of nothing more."""
+    raw = copy.deepcopy(load_configs("0.6B-CustomVoice")[0])
+    talker = raw["talker_config"]
+    talker |= {"hidden_size": 1088, "intermediate_size": 1600, "num_hidden_layers": 3}
+    talker |= {"head_dim": 64, "num_code_groups": 9}
+    predictor = talker["code_predictor_config"]
+    predictor |= {"hidden_size": 320, "intermediate_size": 704, "num_hidden_layers": 2}
+    predictor |= {"vocab_size": 1984, "num_code_groups": 9, "num_attention_heads": 8}
+    predictor |= {"num_key_value_heads": 4}
+    return raw
+
+
+@pytest.fixture(scope="module", params=["0.6B-CustomVoice", "1.7B-CustomVoice", "embedded", "odd"])
 def model(request: pytest.FixtureRequest) -> Qwen3TTS:
     torch.manual_seed(0)
     with torch.inference_mode():
-        config = parse_model_config(load_configs(request.param)[0])
-        made: Qwen3TTS = random_module(Qwen3TTS, config, CUDA, torch.bfloat16)
+        if request.param == "embedded":
+            return Checkpoint.open(EMBEDDED).load_model(CUDA, torch.bfloat16)
+        raw = odd_config() if request.param == "odd" else load_configs(request.param)[0]
+        made: Qwen3TTS = random_module(Qwen3TTS, parse_model_config(raw), CUDA, torch.bfloat16)
         return made
+
+
+def random_codes(layers: MegakernelLayers, batch: int) -> Tensor:
+    num_codes = layers._predictor.config.vocab_size
+    return torch.randint(num_codes, (batch, layers._config.num_code_groups), device=CUDA)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +98,9 @@ def hidden_states(layers: MegakernelLayers, batch: int) -> Tensor:
     return torch.randn(batch, layers._config.hidden_size, device=CUDA).bfloat16()
 
 
-def make_draws(batch: int, frame: int = 0, *, top_k: int = 50, top_p: float = 1.0) -> Draws:
+def make_draws(
+    layers: MegakernelLayers, batch: int, frame: int = 0, *, top_k: int = 50, top_p: float = 1.0
+) -> Draws:
     numbers = torch.zeros(len(Number), batch, dtype=torch.int64, device=CUDA)
     numbers[Number.SEED] = torch.arange(batch, device=CUDA) * 7919 + 12345
     numbers[Number.NUM_FRAMES] = frame
@@ -85,7 +112,7 @@ def make_draws(batch: int, frame: int = 0, *, top_k: int = 50, top_p: float = 1.
         kind=DrawKind(None, has_top_p=False),
         numbers=numbers,
         scales=scales,
-        history=torch.zeros(batch, 3072, dtype=torch.bool, device=CUDA),
+        history=torch.zeros(batch, layers._config.vocab_size, dtype=torch.bool, device=CUDA),
         is_early=torch.zeros(batch, dtype=torch.bool, device=CUDA),
     )
 
@@ -120,7 +147,7 @@ def test_teacher_forced_logits_are_no_further_from_float32_than_pytorchs(
     predictor, tables = layers._predictor, layers._tables
     wide = copy.deepcopy(predictor).float()
     for batch in (1, 4, 8):
-        hidden, codes = hidden_states(layers, batch), torch.randint(2048, (batch, 16), device=CUDA)
+        hidden, codes = hidden_states(layers, batch), random_codes(layers, batch)
         exact = forced_logits(wide, tables, hidden.float(), codes)
         plain = forced_logits(predictor, tables, hidden, codes)
         found = layers.force(hidden, codes)
@@ -135,7 +162,7 @@ def test_teacher_forced_logits_are_no_further_from_float32_than_pytorchs(
 def test_a_slots_codes_do_not_depend_on_its_batch(layers: MegakernelLayers, batch: int) -> None:
     hidden = hidden_states(layers, batch)
     for frame in range(3):
-        draws = make_draws(batch, frame)
+        draws = make_draws(layers, batch, frame)
         together = layers.speak(hidden, draws)
         assert bool(together.is_finite.all())
         for row in range(batch):
@@ -146,12 +173,16 @@ def test_a_slots_codes_do_not_depend_on_its_batch(layers: MegakernelLayers, batc
 
 def test_the_drawn_codes_are_those_of_sampling_py(layers: MegakernelLayers) -> None:
     """Greedy, top-k of several sizes, and top-p, from the kernel's own logits."""
-    for batch, top_k, top_p in ((1, 50, 1.0), (3, 1, 1.0), (2, 2048, 1.0), (2, 50, 0.7)):
-        hidden, draws = hidden_states(layers, batch), make_draws(batch, top_k=top_k, top_p=top_p)
+    num_codes, num_books = layers._predictor.config.vocab_size, layers._config.num_code_groups - 1
+    for batch, top_k, top_p in ((1, 50, 1.0), (3, 1, 1.0), (2, num_codes, 1.0), (2, 50, 0.7)):
+        hidden, draws = (
+            hidden_states(layers, batch),
+            make_draws(layers, batch, top_k=top_k, top_p=top_p),
+        )
         spoken = layers.speak(hidden, draws)
         logits = layers.force(hidden, spoken.codes).float()
-        noise = layers._noise(draws)[:, layers._noise_starts[1] :].view(batch, 15, -1)
-        for book in range(15):
+        noise = layers._noise(draws)[:, layers._noise_starts[1] :].view(batch, num_books, -1)
+        for book in range(num_books):
             drawn = [
                 (scores + noise[:, book]).argmax(-1)
                 for scores in admissible_scores(logits[:, book], top_k, top_p)
@@ -164,10 +195,10 @@ def admissible_scores(logits: Tensor, top_k: int, top_p: float) -> Iterator[Tens
 
     The sum that decides has another order, and of equal logits a sort keeps any, the kernel all.
     """
-    batch = len(logits)
-    every = shape_scores(logits, Shape.of([(0.9, top_k, 1.0)] * batch, 2048, CUDA))
+    batch, num_codes = logits.shape
+    every = shape_scores(logits, Shape.of([(0.9, top_k, 1.0)] * batch, num_codes, CUDA))
     for change in (0.9999, 1.0, 1.0001):
-        shape = Shape.of([(0.9, top_k, min(top_p * change, 1.0))] * batch, 2048, CUDA)
+        shape = Shape.of([(0.9, top_k, min(top_p * change, 1.0))] * batch, num_codes, CUDA)
         scores = shape_scores(logits, shape)
         yield scores
         lowest = scores.masked_fill(scores.isinf(), torch.inf).amin(-1, keepdim=True)
@@ -175,7 +206,7 @@ def admissible_scores(logits: Tensor, top_k: int, top_p: float) -> Iterator[Tens
 
 
 def test_the_sum_of_embeddings_is_that_of_the_codes(layers: MegakernelLayers) -> None:
-    spoken: FrameCodes = layers.speak(hidden_states(layers, 2), make_draws(2))
+    spoken: FrameCodes = layers.speak(hidden_states(layers, 2), make_draws(layers, 2))
     expected = sum(
         table(spoken.codes[:, book]).float() for book, table in enumerate(layers._tables)
     )
@@ -185,11 +216,11 @@ def test_the_sum_of_embeddings_is_that_of_the_codes(layers: MegakernelLayers) ->
 def test_non_finite_logits_fail_only_their_slot(layers: MegakernelLayers) -> None:
     hidden = hidden_states(layers, 3)
     hidden[1] = float("nan")
-    assert layers.speak(hidden, make_draws(3)).is_finite.tolist() == [True, False, True]
+    assert layers.speak(hidden, make_draws(layers, 3)).is_finite.tolist() == [True, False, True]
 
 
 def test_ten_thousand_frames_neither_hang_nor_drift(layers: MegakernelLayers) -> None:
-    hidden, draws = hidden_states(layers, 1), make_draws(1)
+    hidden, draws = hidden_states(layers, 1), make_draws(layers, 1)
     expected = layers.speak(hidden, draws).codes
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream()
@@ -326,10 +357,10 @@ def test_fp8_weights_give_what_their_values_in_bfloat16_give(
 ) -> None:
     """Bit by bit: logits, draws, talker's states and keys."""
     wide, small = fp8_pair
-    hidden, codes = hidden_states(wide, batch), torch.randint(2048, (batch, 16), device=CUDA)
+    hidden, codes = hidden_states(wide, batch), random_codes(wide, batch)
     assert torch.equal(small.force(hidden, codes), wide.force(hidden, codes))
     for frame in range(2):
-        draws = make_draws(batch, frame)
+        draws = make_draws(small, batch, frame)
         assert torch.equal(small.speak(hidden, draws).codes, wide.speak(hidden, draws).codes)
     place = place_at(POSITIONS[-batch:])
     states = []
@@ -386,3 +417,15 @@ def test_streams_of_the_backend_are_the_same_alone_and_together(weights: str) ->
     together = backend.step(slots, 20)
     for row, codes in enumerate(alone):
         assert np.array_equal(together.of(row), codes)
+
+
+def test_embedded_voice_gives_the_same_audio_alone_and_together() -> None:
+    texts = ("One.", "Two, and a little more.", "Three is the longest of them, by far.")
+    with TTS.load(EMBEDDED, device="cuda", backend="megakernel") as tts:
+        alone = [tts.speak(text, seed=n, trim=False) for n, text in enumerate(texts)]
+        streams = [
+            tts.stream(text, seed=n, chunk_frames=1 + n, trim=False) for n, text in enumerate(texts)
+        ]
+        for chunks, audio in zip(interleave(streams, Random(0)), alone, strict=True):
+            assert_same_audio(chunks, audio, atol=0.0)
+        assert not tts.engine.backend._layers.num_faults  # type: ignore[attr-defined]

@@ -48,7 +48,9 @@ class BackendEntry:
     build: Callable[[Qwen3TTS, Codec, Capacity], Backend]
     # Why it cannot run this model with this capacity, or None.
     unfit: Callable[[Qwen3TTS, Capacity], str | None] = lambda model, capacity: None
-    max_auto_streams: int | None = None  # `auto` takes it for more only by name; None: for any
+    # Why `auto` should prefer a later backend for this model and capacity, or None.
+    slower: Callable[[Qwen3TTS, Capacity], str | None] = lambda model, capacity: None
+    max_streams: int | None = None  # that it can serve; None: any number
 
 
 def _graph_refusal(device: torch.device) -> str | None:
@@ -88,6 +90,12 @@ def _megakernel_unfit(model: Qwen3TTS, capacity: Capacity) -> str | None:
     return unfit(model, capacity.max_streams)
 
 
+def _megakernel_slower(model: Qwen3TTS, capacity: Capacity) -> str | None:
+    from vivace.backends.megakernel.backend import slower
+
+    return slower(model, capacity.max_streams)
+
+
 def _build_megakernel(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
     from vivace.backends.cuda_graph.backend import MAX_FRAMES
     from vivace.backends.megakernel.backend import MegakernelBackend
@@ -109,7 +117,8 @@ BACKENDS: tuple[BackendEntry, ...] = (
         _megakernel_refusal,
         _build_megakernel,
         _megakernel_unfit,
-        max_auto_streams=4,  # with 8 the graph's codec, beside the frames, makes up for it
+        _megakernel_slower,
+        max_streams=8,
     ),
     BackendEntry("cuda_graph", "a whole frame in one CUDA graph", _graph_refusal, _build_graphs),
     BackendEntry("eager", "plain PyTorch on any device", lambda device: None, _build_eager),
@@ -119,13 +128,6 @@ BACKENDS: tuple[BackendEntry, ...] = (
 def survey(device: torch.device) -> list[tuple[BackendEntry, str | None]]:
     """Every backend with the reason why it cannot run on `device`, or None."""
     return [(entry, entry.refusal(device)) for entry in BACKENDS]
-
-
-def _not_worth_it(entry: BackendEntry, capacity: Capacity) -> str | None:
-    most, wanted = entry.max_auto_streams, capacity.max_streams
-    if most is None or wanted is None or wanted <= most:
-        return None
-    return f"another is as fast for {wanted} streams; it is taken for up to {most}, or by name"
 
 
 def build_backend(
@@ -142,7 +144,7 @@ def build_backend(
             continue
         refusal = refusal or entry.unfit(model, capacity)
         if name == AUTO_BACKEND:
-            refusal = refusal or _not_worth_it(entry, capacity)
+            refusal = refusal or entry.slower(model, capacity)
         if refusal is None:
             try:
                 return entry.build(model, codec, capacity)

@@ -25,8 +25,12 @@ SlotStatus = Literal["running", "waiting", "stop", "length", "failed"]
 """`waiting` for text; `failed`: its logits were not finite."""
 
 CodecPrecision = Literal["auto", "float32", "split", "half"]
-"""`split`: convolutions in 3xTF32 emulation of float32 on tensor cores, about as exact;
-`half`: float16 inputs (TF32 in its transformer) and float32 sums; `auto`: `split` where it runs."""
+"""Precision of the codec on an NVIDIA GPU.
+
+`split` emulates float32 on tensor cores (3xTF32). `half` rounds inputs and weights to float16 (TF32
+in the transformer) and sums in float32. `auto` is `half` for a bfloat16 model and `split` for a
+float32 model, or PyTorch's float32 where the fused kernels cannot run.
+"""
 
 Samples = NDArray[np.float32]
 

@@ -60,9 +60,8 @@ def _facts() -> Iterator[tuple[str, str]]:
     is_taken = False
     for entry, refusal in survey(device):
         verdict = f"cannot run: {refusal}" if refusal else "usable"
-        most = entry.max_auto_streams
-        if refusal is None and most is not None:
-            verdict = f"usable; auto takes it for the released sizes and up to {most} streams"
+        if refusal is None and entry.max_streams is not None:
+            verdict = f"usable; auto picks it for up to {entry.max_streams} streams"
         elif refusal is None and not is_taken:
             verdict, is_taken = "usable, and what auto takes", True
         yield f"backend {entry.name}", f"{verdict} ({entry.summary})"

@@ -97,7 +97,11 @@ class CudaGraphBackend:
             self._layers = pick_layers(layers, model, self._table)
             self._prefill = Prefill(model, self._table, self._layers, self.graphs, vectors)
             self._codec = CodecGraphs(
-                codec, self.max_streams, self.codec_graphs, precision=codec_precision
+                codec,
+                self.max_streams,
+                self.codec_graphs,
+                precision=codec_precision,
+                dtype=model.dtype,
             )
         pad_id = model.config.tts_pad_token_id
         self._stepper = Stepper(self._table, self._layers, self.graphs, pad_id)

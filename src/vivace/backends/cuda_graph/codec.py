@@ -38,14 +38,18 @@ Sound = tuple[Samples, Loudness]
 SILENCE: Sound = (np.empty(0, np.float32), np.empty(0, np.float32))
 
 
-def pick_decoder(precision: CodecPrecision, codec: Codec, num_rows: int) -> SlotDecoder:
+def pick_decoder(
+    precision: CodecPrecision, codec: Codec, num_rows: int, dtype: torch.dtype = torch.float32
+) -> SlotDecoder:
+    """The codec's decoder; `dtype` is the model's, which `auto` follows."""
     if precision == "float32":
         return PlainDecoder(codec, num_rows)
+    is_half = precision == "half" or (precision == "auto" and dtype != torch.float32)
     refusal = split_refusal(codec.device)
     level = logging.WARNING if codec.device.type == "cuda" else logging.INFO
     if refusal is None:
         try:
-            return _tried_fused(codec, num_rows, is_half=precision == "half")
+            return _tried_fused(codec, num_rows, is_half=is_half)
         except Exception as error:  # compilers and drivers raise anything
             level = logging.WARNING
             refusal = f"they do not work: {str(error).strip().splitlines()[-1]}"
@@ -84,9 +88,15 @@ def split_refusal(device: torch.device) -> str | None:
 
 class CodecGraphs:
     def __init__(
-        self, codec: Codec, num_slots: int, graphs: GraphPool, *, precision: CodecPrecision
+        self,
+        codec: Codec,
+        num_slots: int,
+        graphs: GraphPool,
+        *,
+        precision: CodecPrecision,
+        dtype: torch.dtype = torch.float32,  # of the model
     ) -> None:
-        self._decoder = pick_decoder(precision, codec, num_slots + 1)
+        self._decoder = pick_decoder(precision, codec, num_slots + 1, dtype)
         self._device = codec.device
         self._graphs = graphs
         self._num_codebooks = codec.config.decoder_config.num_quantizers

@@ -21,8 +21,6 @@ from torch import Tensor, nn
 from vivace.backends.cuda_graph import codec_kernels as kernels
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
 from vivace.backends.cuda_graph.codec_layers import (
-    SINGLE,
-    SPLIT,
     Activation,
     CodeSum,
     Histories,
@@ -34,6 +32,7 @@ from vivace.backends.cuda_graph.codec_layers import (
     rounded,
 )
 from vivace.backends.cuda_graph.codec_plain import SlotDecoder
+from vivace.backends.cuda_graph.codec_tiles import SINGLE, SPLIT
 from vivace.model.codec import Codec
 from vivace.model.codec_decoder import (
     CodecDecoder,

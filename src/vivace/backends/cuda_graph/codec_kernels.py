@@ -53,7 +53,7 @@ def _within(x, dtype: tl.constexpr):
 
 @triton.jit
 def _rounded(x, PRECISION: tl.constexpr):
-    """To TF32, to the nearest: a tensor core would cut the bits off, and `row_kernel` use them."""
+    """Round to the nearest TF32 number; a tensor core would truncate."""
     if PRECISION == "tf32":
         bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
         x = bits.to(tl.float32, bitcast=True)
@@ -66,7 +66,6 @@ def product_kernel(
     num_rows, length, in_size, out_size, bias_size, dilation, reach, history_stride, eps,
     TAPS: tl.constexpr, IS_GATED: tl.constexpr, ACTIVATION: tl.constexpr,
     IS_CLAMPED: tl.constexpr, PRECISION: tl.constexpr,
-    PARTS: tl.constexpr,  # of a block of channels, among the warps; 1 with a norm or gate
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """out[m, n] = bias + sum over taps and channels of x[m - reach + tap, c] * weight[tap, n, c].
@@ -84,17 +83,13 @@ def product_kernel(
         slot = tl.load(slots + batch, mask=is_row, other=0)
         past = history + slot * history_stride
     num_blocks = tl.cdiv(in_size, BLOCK_K)
-    if PARTS > 1:
-        part: tl.constexpr = BLOCK_K // PARTS
-        within = tl.arange(0, PARTS)[:, None, None] * part + tl.arange(0, part)[None, None, :]
-        acc = tl.zeros((PARTS, BLOCK_M, BLOCK_N), tl.float32)
-    else:
-        within = tl.arange(0, BLOCK_K)[None, :]
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    within = tl.arange(0, BLOCK_K)[None, :]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     if IS_GATED:
         gated = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     if norm is not None:
-        squares = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
+        squares = tl.zeros((BLOCK_M, 16), tl.float32)
+        ones = tl.full((BLOCK_K, 16), 1.0, tl.float32)
     for i in range(TAPS * num_blocks):
         tap = i // num_blocks
         c = (i % num_blocks) * BLOCK_K + within
@@ -103,30 +98,23 @@ def product_kernel(
             at = t + tap * dilation - reach
             row = tl.where(at >= 0, first + at * in_size, past + (at + reach) * in_size)
         w_row = weight + (tap * out_size + n).to(tl.int64) * in_size
-        if PARTS > 1:
-            a_mask = is_row[None, :, None] & (c < in_size)
-            a = tl.load(row[None, :, None] + c, mask=a_mask, other=0.0)
-            w_mask = is_column[None, :, None] & (c < in_size)
-            w = tl.load(w_row[None, :, None] + c, mask=w_mask, other=0.0)
-            acc = tl.dot(a, tl.permute(w, (0, 2, 1)), acc, input_precision=PRECISION)
-        else:
-            a = tl.load(row[:, None] + c, mask=is_row[:, None] & (c < in_size), other=0.0)
-            w_mask = is_column[:, None] & (c < in_size)
-            w = tl.load(w_row[:, None] + c, mask=w_mask, other=0.0)
-            if norm is not None:
-                squares += a * a
-                a *= tl.load(norm + c, mask=c < in_size, other=0.0)
-            if a.dtype == tl.float32:
-                a = _rounded(a, PRECISION)
-            acc = tl.dot(a, tl.trans(w), acc, input_precision=PRECISION)
-            if IS_GATED:
-                up_row = w_row + out_size.to(tl.int64) * in_size
-                up = tl.load(up_row[:, None] + c, mask=w_mask, other=0.0)
-                gated = tl.dot(a, tl.trans(up), gated, input_precision=PRECISION)
-    if PARTS > 1:
-        acc = tl.sum(acc, axis=0)
+        a = tl.load(row[:, None] + c, mask=is_row[:, None] & (c < in_size), other=0.0)
+        w_mask = is_column[:, None] & (c < in_size)
+        w = tl.load(w_row[:, None] + c, mask=w_mask, other=0.0)
+        if norm is not None:
+            # By a tensor core, which adds in the same order for every tile.
+            square = _rounded(a * a, PRECISION)
+            squares = tl.dot(square, ones, squares, input_precision=PRECISION)
+            a *= tl.load(norm + c, mask=c < in_size, other=0.0)
+        if a.dtype == tl.float32:
+            a = _rounded(a, PRECISION)
+        acc = tl.dot(a, tl.trans(w), acc, input_precision=PRECISION)
+        if IS_GATED:
+            up_row = w_row + out_size.to(tl.int64) * in_size
+            up = tl.load(up_row[:, None] + c, mask=w_mask, other=0.0)
+            gated = tl.dot(a, tl.trans(up), gated, input_precision=PRECISION)
     if norm is not None:
-        inverse = tl.rsqrt(tl.sum(squares, axis=1) / in_size + eps)
+        inverse = tl.rsqrt(tl.max(squares, axis=1) / in_size + eps)  # all columns are equal
         acc *= inverse[:, None]
         if IS_GATED:
             gated *= inverse[:, None]
@@ -153,57 +141,6 @@ def product_kernel(
         if ACTIVATION == GELU:
             acc = 0.5 * acc * (1.0 + tl.erf(acc * 0.7071067811865476))
         tl.store(active + at_out, _within(acc, active.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=["length"])
-def row_kernel(
-    x, history, slots, norm, weight, bias, scale, residual, out,
-    length, in_size, out_size, bias_size, history_stride, eps,
-    TAPS: tl.constexpr, IS_GATED: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """`product_kernel` for a few rows, one in a block, without tensor cores and dilation."""
-    m = tl.program_id(0)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    is_column = n < out_size
-    t = m % length
-    first = x + (m - t).to(tl.int64) * in_size
-    if TAPS > 1:
-        past = history + tl.load(slots + m // length) * history_stride
-    c = tl.arange(0, BLOCK_K)
-    mask = is_column[:, None] & (c < in_size)[None, :]
-    total = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
-    if IS_GATED:
-        gated = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
-    inverse = 1.0
-    for tap in tl.static_range(TAPS):
-        at = t + tap - (TAPS - 1)
-        row = first + at * in_size
-        if TAPS > 1:
-            row = tl.where(at >= 0, row, past + (at + TAPS - 1) * in_size)
-        w_at = weight + (tap * out_size + n)[:, None].to(tl.int64) * in_size + c[None, :]
-        w = tl.load(w_at, mask=mask, other=0.0)
-        if IS_GATED:
-            up = tl.load(w_at + out_size.to(tl.int64) * in_size, mask=mask, other=0.0)
-        a = tl.load(row + c, mask=c < in_size, other=0.0)
-        if norm is not None:
-            inverse = tl.rsqrt(tl.sum(a * a, axis=0) / in_size + eps)
-            a *= tl.load(norm + c, mask=c < in_size, other=0.0)
-        a = _rounded(a, PRECISION)
-        total += w * a[None, :]
-        if IS_GATED:
-            gated += up * a[None, :]
-    acc = tl.sum(total, axis=1) * inverse
-    if IS_GATED:
-        acc = acc / (1.0 + tl.exp(-acc)) * (tl.sum(gated, axis=1) * inverse)
-    if bias is not None:
-        acc += tl.load(bias + n % bias_size, mask=is_column, other=0.0)
-    if scale is not None:
-        acc *= tl.load(scale + n, mask=is_column, other=0.0)
-    at_out = m.to(tl.int64) * out_size + n
-    if residual is not None:
-        acc += tl.load(residual + at_out, mask=is_column, other=0.0)
-    tl.store(out + at_out, acc, mask=is_column)
 
 
 @triton.jit(do_not_specialize=["length", "width"])
@@ -289,10 +226,12 @@ def attend_kernel(
     tl.store(values + place, v_low, mask=is_new)
     tl.store(values + place + half, v_high, mask=is_new)
     tl.debug_barrier()  # the new frames are read back below
+    # A key's place in the sums is its place in the ring, whatever frames come with it.
     j = tl.arange(0, BLOCK_K)
-    position = seen - (WINDOW - 1) + j
-    is_key = (position >= 0) & (j < WINDOW - 1 + length)
-    place = ((position + RING) % RING)[:, None] * D + d[None, :]
+    last = seen + length - 1
+    position = last - (last + RING - j) % RING  # the newest one that is kept there
+    is_key = (position >= 0) & (j < RING)
+    place = j[:, None] * D + d[None, :]
     mask = is_key[:, None] & (d < half)[None, :]
     k_low, k_high = tl.load(keys + place, mask, 0.0), tl.load(keys + place + half, mask, 0.0)
     v_low, v_high = tl.load(values + place, mask, 0.0), tl.load(values + place + half, mask, 0.0)
@@ -302,7 +241,8 @@ def attend_kernel(
     high = _rounded(q_high * cos + q_low * sin, PRECISION)
     scores = tl.dot(low, tl.trans(k_low), input_precision=PRECISION)
     scores = tl.dot(high, tl.trans(k_high), scores, input_precision=PRECISION)
-    is_near = is_key[None, :] & (j[None, :] >= t[:, None]) & (j[None, :] < t[:, None] + WINDOW)
+    age = (seen + t)[:, None] - position[None, :]
+    is_near = is_key[None, :] & (age >= 0) & (age < WINDOW)
     scores = tl.where(is_near, scores * softmax_scale, -float("inf"))
     # A row past `length` may see no key at all.
     peak = tl.maximum(tl.max(scores, axis=1), -1e30)

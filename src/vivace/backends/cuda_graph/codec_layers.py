@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph import codec_kernels as kernels
-from vivace.backends.cuda_graph.codec_tiles import pick_tile
+from vivace.backends.cuda_graph.codec_tiles import HALF, SPLIT, pick_tile
 from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import RMSNorm
 
-SPLIT, SINGLE = "tf32x3", "tf32"  # Triton's names for 3xTF32 and TF32; float16 ignores them
 ALIGNMENT = 4  # float32 numbers: 16 bytes
 NORM_ROWS = 64  # of a tile whose squares are summed in registers too
-FEW_ROWS = 4  # up to which a float32 layer is computed row by row
 
 
 class Histories:
@@ -109,11 +107,7 @@ class Product:
     def run(self, x: Tensor, past: Past, *, residual: Tensor | None = None) -> Tensor:
         """x [B, T, in] to float32 [B, T, columns], before the activation."""
         out = self._empty(x, torch.float32)
-        is_plain = self.weight.dtype == torch.float32 and self.dilation == 1 and not self.is_clamped
-        if is_plain and out.shape[0] * out.shape[1] <= FEW_ROWS:
-            self._launch_rows(x, past, residual, out)
-        else:
-            self._launch(x, past, residual, out, None)
+        self._launch(x, past, residual, out, None)
         return out
 
     def activate(self, x: Tensor, past: Past, *, residual: Tensor | None = None) -> Tensor:
@@ -152,7 +146,8 @@ class Product:
         activation, norm = self.activation, self.norm
         history = past.histories.view(self.history) if self.reach else None
         max_rows = 128 if norm is None else NORM_ROWS
-        tile = pick_tile(num_rows, columns, in_size, x.device, self.weight.dtype, max_rows=max_rows)
+        precision = HALF if self.weight.dtype == torch.float16 else self.precision
+        tile = pick_tile(num_rows, columns, in_size, x.device, precision, max_rows=max_rows)
         grid = (-(-num_rows // tile.rows), -(-columns // tile.columns))
         kernels.product_kernel[grid](
             x, history, past.slots, None if norm is None else norm.weight,
@@ -164,24 +159,9 @@ class Product:
             0.0 if norm is None else norm.eps,
             TAPS=taps, IS_GATED=self.is_gated, IS_CLAMPED=self.is_clamped,
             ACTIVATION=kernels.PLAIN.value if activation is None else activation.kind,
-            PRECISION=self.precision, PARTS=1 if norm or self.is_gated else tile.parts,
+            PRECISION=self.precision,
             BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
             num_warps=tile.num_warps, num_stages=tile.num_stages,
-        )  # fmt: skip
-        if history is not None:
-            _keep(x, history, past.slots, self.reach)
-
-    def _launch_rows(self, x: Tensor, past: Past, residual: Tensor | None, out: Tensor) -> None:
-        batch, length, in_size = x.shape
-        columns, norm, block = self._num_columns, self.norm, 4
-        history = past.histories.view(self.history) if self.reach else None
-        kernels.row_kernel[(batch * length, -(-columns // block))](
-            x, history, past.slots, None if norm is None else norm.weight,
-            self.weight, self.bias, self.scale, residual, out,
-            length, in_size, columns, columns if self.bias is None else len(self.bias),
-            0 if history is None else history.stride(0), 0.0 if norm is None else norm.eps,
-            TAPS=len(self.weight), IS_GATED=self.is_gated, PRECISION=self.precision,
-            BLOCK_N=block, BLOCK_K=power_of_two(in_size),
         )  # fmt: skip
         if history is not None:
             _keep(x, history, past.slots, self.reach)
@@ -236,7 +216,7 @@ class RingAttention:
             NUM_HEADS=self.num_heads, NUM_KV=self.num_kv_heads, D=self.head_dim,
             WINDOW=self.window, RING=self.ring_length, BLOCK_T=16,
             BLOCK_D=max(16, power_of_two(self.head_dim // 2)),
-            BLOCK_K=max(16, power_of_two(self.window - 1 + length)), PRECISION=self.precision,
+            BLOCK_K=max(16, power_of_two(self.ring_length)), PRECISION=self.precision,
         )  # fmt: skip
         return out
 

@@ -1,4 +1,9 @@
-"""Tile sizes of the codec's products."""
+"""Tile sizes of the codec's products.
+
+A tile may depend on the batch without changing samples: a tensor core adds the products of one
+output in the order of taps and channels, whatever the tile. Only 3xTF32 adds block by block, so its
+tiles all have the same depth.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,8 @@ import torch
 from vivace.backends.cuda_graph.tiles import num_multiprocessors
 
 MOST_WASTE = 4 / 3  # columns that are computed over columns that are there
+SPLIT, SINGLE, HALF = "tf32x3", "tf32", "half"  # of the numbers multiplied; Triton's names but one
+SPLIT_DEPTH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +23,20 @@ class Tile:
     rows: int
     columns: int
     depth: int
-    parts: int = 1  # of the depth, each summed by other warps
     num_warps: int = 4
     num_stages: int = 3
 
 
 # From large to small. On an H200, 128 x 64 was the best or next to it in the layers with 768
 # channels and fewer, which take most of the time; in those before, 128 x 128 was as fast or faster.
+# Few rows wait for their weights, so small tiles load more steps ahead.
 LARGE = (Tile(128, 64, 64), Tile(64, 64, 64), Tile(64, 32, 64))
-SMALL = (Tile(32, 32, 64, 2), Tile(32, 16, 128, 4), Tile(16, 32, 128, 4), Tile(16, 16, 128, 4))
-SHORTEST_PART = 32
+SMALL = (
+    Tile(32, 32, 64, num_warps=2, num_stages=8),
+    Tile(32, 16, 128, num_warps=2, num_stages=6),
+    Tile(16, 32, 128, num_warps=2, num_stages=6),
+    Tile(16, 16, 128, num_warps=2, num_stages=8),
+)
 
 
 def pick_tile(
@@ -33,13 +44,13 @@ def pick_tile(
     num_columns: int,
     depth: int,
     device: torch.device,
-    dtype: torch.dtype,
+    precision: str,
     *,
     max_rows: int = 128,
 ) -> Tile:
-    """The largest tile that gives every multiprocessor a block, or else the smallest that fits."""
+    """The largest tile that gives every multiprocessor a block, or else the smallest."""
     num_processors = num_multiprocessors(device)
-    chosen = SMALL[-1] if num_rows <= 16 else SMALL[1]
+    chosen = SMALL[-1]
     for tile in (*LARGE, *SMALL):
         across = -(-num_columns // tile.columns)
         is_wasteful = across * tile.columns > MOST_WASTE * num_columns
@@ -50,14 +61,17 @@ def pick_tile(
         ):
             chosen = tile
             break
-    block = _depth(chosen.depth, depth, dtype)
-    parts = min(chosen.parts, block // SHORTEST_PART) if dtype == torch.float16 else 1
-    return replace(chosen, depth=block, parts=parts)
+    if precision == HALF:
+        return replace(chosen, depth=_whole_depth(chosen.depth, depth))
+    if precision == SPLIT:
+        return replace(chosen, depth=SPLIT_DEPTH)
+    is_small = chosen.rows == 16
+    block = _whole_depth(128 if is_small else 32, depth)
+    return replace(chosen, depth=block, num_warps=4, num_stages=4 if is_small else 3)
 
 
-def _depth(wanted: int, depth: int, dtype: torch.dtype) -> int:
-    """float32 takes twice the shared memory; a depth that divides the channels wastes no work."""
-    size = wanted if dtype == torch.float16 else wanted // 2
-    while size > 32 and depth % size:
-        size //= 2
-    return size
+def _whole_depth(block: int, depth: int) -> int:
+    """The depth of a tile that divides the channels: it wastes no work."""
+    while block > 32 and depth % block:
+        block //= 2
+    return block

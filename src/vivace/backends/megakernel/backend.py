@@ -11,6 +11,7 @@ import torch
 from vivace.backends.base import CodecPrecision
 from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
 from vivace.backends.megakernel import driver, nvrtc
+from vivace.backends.megakernel.fp8 import DEPTH
 from vivace.backends.megakernel.kernel import MAX_BATCH
 from vivace.backends.megakernel.predictor import Dimensions
 from vivace.backends.megakernel.talker import TalkerDimensions
@@ -50,7 +51,8 @@ class MegakernelBackend(CudaGraphBackend):
 
     def memory(self) -> dict[str, int]:
         packed = getattr(self._layers, "num_packed_bytes", 0)
-        return super().memory() | ({"fp8 weights": packed} if packed else {})
+        name = "fp8 weights" if self.model.weights == "fp8" else "padded weights"
+        return super().memory() | ({name: packed} if packed else {})
 
 
 def unfit(model: Qwen3TTS, max_streams: int | None) -> str | None:
@@ -61,6 +63,21 @@ def unfit(model: Qwen3TTS, max_streams: int | None) -> str | None:
         return f"it computes in bfloat16, and the model is in {str(model.dtype)[6:]}"
     config = model.config.talker_config
     return Dimensions.of(config).refusal or TalkerDimensions.of(config).refusal
+
+
+def slower(model: Qwen3TTS, max_streams: int | None) -> str | None:
+    """Why the graph backend serves this model faster, or None.
+
+    A small model's rows are padded, and its codec takes most of the time: the graph backend runs
+    the codec at the same time as the next frames, the megakernel between them.
+    """
+    config = model.config.talker_config
+    is_padded = any(
+        size % DEPTH for size in (config.hidden_size, config.code_predictor_config.hidden_size)
+    )
+    if is_padded and max_streams != 1:
+        return "cuda_graph is faster for several streams of a small model"
+    return None
 
 
 def device_refusal(device: torch.device) -> str | None:

@@ -49,6 +49,9 @@ constexpr u32 EMPTY_ARRIVALS = WARPS;
 
 // -- numbers -----------------------------------------------------------------------------------------
 
+// The size of a row whose numbers come in whole chunks; the rest of the last one is zero, in weights and activations.
+static constexpr __device__ int padded(int size) { return (size + DEPTH - 1) / DEPTH * DEPTH; }
+
 DEVICE float wide(u32 bits) { return __uint_as_float(bits << 16); }
 
 DEVICE u32 narrow(float value) {
@@ -301,8 +304,11 @@ DEVICE void publish_pair(u32* at, u32 first, u32 second, u32 tag) {
                  ::"l"(at), "r"(first | tag << 16), "r"(second | tag << 16) : "memory");
 }
 
-// Where a number of a row lies whose readers take eight in a row each: their two loads lie apart.
+// Where a number of a row lies whose readers take eight in a row each: their two loads lie apart. The row has a multiple of
+// 256 words (`pitch_of`).
 DEVICE u32 spread(u32 i) { return i / 256 * 256 + i % 8 / 4 * 128 + i % 256 / 8 * 4 + i % 4; }
+
+static constexpr __device__ int pitch_of(int size) { return (size + 255) / 256 * 256; }
 
 DEVICE bool is_tagged(uint4 words, u32 tag) {
     return (words.x >> 16) == tag && (words.y >> 16) == tag && (words.z >> 16) == tag && (words.w >> 16) == tag;

@@ -9,8 +9,9 @@ from vivace.backends.cuda_graph.fused import FusedLayers, knobs
 from vivace.backends.cuda_graph.launch import Drawn, Knobs
 from vivace.backends.cuda_graph.ledger import Draws, Place
 from vivace.backends.cuda_graph.slot_table import Scale, SlotTable
-from vivace.backends.megakernel.predictor import PredictorKernel
-from vivace.backends.megakernel.talker import TalkerKernel
+from vivace.backends.megakernel.kernel import compile_kernels
+from vivace.backends.megakernel.predictor import Dimensions, PredictorKernel
+from vivace.backends.megakernel.talker import TalkerDimensions, TalkerKernel
 from vivace.model.talker import Qwen3TTS
 
 
@@ -20,12 +21,16 @@ class MegakernelLayers(FusedLayers):
 
     def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
         super().__init__(model, table)
-        self.kernel = PredictorKernel(model)
-        self.talker = TalkerKernel(model, table, self._heads)
+        config = model.config.talker_config
+        size = Dimensions.of(config, model.weights)
+        talker_size = TalkerDimensions.of(config, model.weights)
+        code = compile_kernels({"predictor": size, "talker": talker_size}, model.device)
+        self.kernel = PredictorKernel(model, size, code["predictor"])
+        self.talker = TalkerKernel(model, table, self._heads, talker_size, code["talker"])
 
     @property
     def num_packed_bytes(self) -> int:
-        """Of weights in fp8, besides the model's own."""
+        """Size of the kernels' own copies of weights: fp8 numbers, or padded rows."""
         return self.kernel.num_packed_bytes + self.talker.num_packed_bytes
 
     @property

@@ -4,14 +4,17 @@
 // Defined by the compiler's command line, besides those of stages.cuh: LAYERS, BOOKS, VOCAB, WIDTH (of the talker,
 // whose vectors come in), PROJECTS (whether those are projected), KEPT_LAYERS (whose weights should stay in L2).
 
-constexpr int WIDEST = INTER > MIXED ? (INTER > WIDTH ? INTER : WIDTH) : (MIXED > WIDTH ? MIXED : WIDTH);
-constexpr int CODES = VOCAB / COMPUTING;    // that a thread draws from
-constexpr int SHARE = WIDTH / COMPUTING;    // numbers of an embedding that a thread copies
-constexpr int LAYER_KEYS = 2 * BOOKS * HEAD_BYTES;  // keys, then values
+constexpr int WIDEST = padded(INTER > MIXED ? (INTER > WIDTH ? INTER : WIDTH) : (MIXED > WIDTH ? MIXED : WIDTH));
+constexpr int WIDTH_DEPTH = padded(WIDTH);
+constexpr int NEXT_PITCH = PROJECTS ? WIDTH : HIDDEN_PITCH;    // words of the vector of a code just drawn
+constexpr int CODES = padded(VOCAB) / COMPUTING;               // that a thread draws from; some may be past the last
+constexpr int SHARE = WIDTH_DEPTH / COMPUTING;                 // numbers of an embedding that a thread copies; likewise
+constexpr int POSITIONS = 16;                                  // one MMA spans all of them
+constexpr int LAYER_KEYS = 2 * POSITIONS * HEAD_BYTES;         // keys, then values
 
-static_assert(HIDDEN == 1024 && WIDTH % DEPTH == 0, "depths come in chunks");
-static_assert(BOOKS == 16, "one MMA spans all positions");
-static_assert(CODES % 4 == 0 && SHARE % 4 == 0 && 2 * GROUP <= 8, "");
+static_assert(WIDTH % 64 == 0 && (PROJECTS || WIDTH == HIDDEN), "rows are read in whole vectors");
+static_assert(BOOKS > 1 && BOOKS <= POSITIONS, "a frame's positions");
+static_assert(VOCAB % 64 == 0 && VOCAB <= 2048 && 2 * GROUP <= 8, "counts of codes have eleven bits, an MMA eight rows");
 
 struct Weights {
     Layer layers[LAYERS];
@@ -44,11 +47,11 @@ struct Exchange {
     u32 qkv[2][MAX_BATCH * QKV];
     u32 logits[MAX_BATCH * VOCAB];
     u32 mixed[MAX_BATCH * MIXED];
-    u32 middle[MAX_BATCH * HIDDEN];   // after attention
+    u32 middle[MAX_BATCH * HIDDEN_PITCH];  // after attention
     u32 inner[MAX_BATCH * INTER];
-    u32 out[MAX_BATCH * HIDDEN];      // of a layer
-    u32 next[MAX_BATCH * WIDTH];      // the vector of the code just drawn
-    u32 projected[MAX_BATCH * HIDDEN];
+    u32 out[MAX_BATCH * HIDDEN_PITCH];     // of a layer
+    u32 next[MAX_BATCH * NEXT_PITCH];      // the vector of the code just drawn
+    u32 projected[MAX_BATCH * HIDDEN_PITCH];
 };
 
 struct Shared {
@@ -66,7 +69,7 @@ struct Block {
     const KernelArguments& request;
     Shared& shared;
     Exchange& exchange;
-    u8* keys;          // [units of attention here][LAYERS][keys, values][BOOKS][HEAD_BYTES]
+    u8* keys;          // [units of attention here][LAYERS][keys, values][POSITIONS][HEAD_BYTES]
     Rows narrow_rows;  // inputs of HIDDEN numbers
     Rows wide_rows;    // and of up to WIDEST
     Ring ring;
@@ -82,17 +85,17 @@ struct Block {
 DEVICE void fetch_all(Ring ring, const Weights& weights, u32 first_sweep, u32 lane) {
     const u64 keep = keep_policy(), stream = stream_policy();
     for (u32 sweep = first_sweep; sweep < BOOKS; ++sweep) {
-        if (PROJECTS) fetch_units(ring, weights.projection, HIDDEN / ROWS, WIDTH, FP8_OTHERS, lane, keep);
+        if (PROJECTS) fetch_units(ring, weights.projection, HIDDEN / ROWS, WIDTH_DEPTH, FP8_OTHERS, lane, keep);
         for (u32 layer = 0; layer < LAYERS; ++layer) {
             const Layer& w = weights.layers[layer];
             const u64 policy = layer < KEPT_LAYERS ? keep : stream;
-            fetch_units(ring, w.qkv, QKV / ROWS, HIDDEN, FP8_OTHERS, lane, policy);
+            fetch_units(ring, w.qkv, QKV / ROWS, HIDDEN_DEPTH, FP8_OTHERS, lane, policy);
             if (sweep == 0 && layer == LAYERS - 1) break;
-            fetch_units(ring, w.o, HIDDEN / ROWS, MIXED, FP8_OTHERS, lane, policy);
+            fetch_units(ring, w.o, HIDDEN / ROWS, MIXED_DEPTH, FP8_OTHERS, lane, policy);
             fetch_gated(ring, w.gate_up, lane, policy);
-            fetch_units(ring, w.down, HIDDEN / ROWS, INTER, FP8_MLP, lane, policy);
+            fetch_units(ring, w.down, HIDDEN / ROWS, INTER_DEPTH, FP8_MLP, lane, policy);
         }
-        if (sweep > 0) fetch_units(ring, weights.heads[sweep - 1], VOCAB / ROWS, HIDDEN, FP8_OTHERS, lane, stream);
+        if (sweep > 0) fetch_units(ring, weights.heads[sweep - 1], VOCAB / ROWS, HIDDEN_DEPTH, FP8_OTHERS, lane, stream);
     }
 }
 
@@ -111,27 +114,27 @@ template <typename Gather>
 DEVICE void run_projection(Block& b, u32 tag, Gather gather) {
     const u16* bias = b.request.weights->projection_bias;
     Chunk ahead[CHUNKS_AHEAD] = {};
-    load_ahead(ahead, b.ring, WIDTH / DEPTH, FP8_OTHERS, b.lane, b.warp);
+    load_ahead(ahead, b.ring, WIDTH_DEPTH / DEPTH, FP8_OTHERS, b.lane, b.warp);
     gather();
     const u32 rows = b.wide_rows.lane_address(b.lane, b.warp, b.rows);
     run_units(
-        b, b.rows, WIDTH / DEPTH, units_here(HIDDEN / ROWS), 1,
-        [&](u32) { multiply_first<WIDTH / DEPTH>(b, rows, ahead, FP8_OTHERS); },
-        [&](u32 start, u32 from, u32 here) { multiply_deep<WIDTH / DEPTH>(b, rows, FP8_OTHERS, start, from, here); },
+        b, b.rows, WIDTH_DEPTH / DEPTH, units_here(HIDDEN / ROWS), 1,
+        [&](u32) { multiply_first<WIDTH_DEPTH / DEPTH>(b, rows, ahead, FP8_OTHERS); },
+        [&](u32 start, u32 from, u32 here) { multiply_deep<WIDTH_DEPTH / DEPTH>(b, rows, FP8_OTHERS, start, from, here); },
         [&](u32 unit, u32 i, u32 at) {
             const u32 column = column_of(unit, i), x = narrow(__fadd_rn(whole(b, at, i), wide(bias[column])));
             b.shared.own[unit][i] = x;
-            publish(b.exchange.projected + i / ROWS * HIDDEN + spread(column), x, tag);
+            publish(b.exchange.projected + i / ROWS * HIDDEN_PITCH + spread(column), x, tag);
         });
 }
 
 // -- attention ---------------------------------------------------------------------------------------
 
-// Sixteen threads to a head: norm and rotation of queries and key, then all where the mix finds them. `words` are
+// LANES threads to a head: norm and rotation of queries and key, then all where the mix finds them. `words` are
 // of the sweep's first row of this slot, whose position is `first`.
 DEVICE void prepare_heads(Block& b, const Layer& w, const u32* words, u8* keys, u32 head, u32 num_new, u32 first,
                           u32 tag) {
-    const u32 i = b.thread % 16, line = min(b.thread / 16, num_new * (GROUP + 2) - 1);
+    const u32 i = b.thread % LANES, line = min(b.thread / LANES, num_new * (GROUP + 2) - 1);
     const u32 token = line / (GROUP + 2), row = line % (GROUP + 2), position = first + token;
     const u32 column = row < GROUP ? head * GROUP + row : row == GROUP ? HEADS + head : HEADS + KV_HEADS + head;
     const Rotation rotation(row < GROUP ? w.q_norm : w.k_norm, *b.request.weights, position, i);
@@ -139,8 +142,8 @@ DEVICE void prepare_heads(Block& b, const Layer& w, const u32* words, u8* keys, 
     read_eight(x, Source{words, nullptr, tag, 4}, token * QKV + column * HEAD_DIM + 8 * i, &b.shared.lost, true);
     u32 turned[8];
     rotation.apply(turned, x, row > GROUP);
-    if (b.thread >= 16 * num_new * (GROUP + 2)) return;
-    u8* values = keys + BOOKS * HEAD_BYTES;
+    if (b.thread >= LANES * num_new * (GROUP + 2)) return;
+    u8* values = keys + POSITIONS * HEAD_BYTES;
     u8* target = row < GROUP ? b.shared.queries + (token * GROUP + row) * HEAD_BYTES
                              : (row == GROUP ? keys : values) + position * HEAD_BYTES;
     store_eight(target + 16 * i, turned);
@@ -148,6 +151,7 @@ DEVICE void prepare_heads(Block& b, const Layer& w, const u32* words, u8* keys, 
 
 // The query heads of one key head against the frame's positions; a warp mixes sixteen numbers.
 DEVICE void mix_values(Block& b, const u8* keys, u32* target, u32 num_new, u32 first, u32 tag) {
+    if (16 * b.warp >= HEAD_DIM) return;
     const u32 row = b.lane & 7, part = b.lane >> 3, query = b.lane / 4, token = query / GROUP;
     const u32 query_at =
         shared_address(b.shared.queries) + min(row, num_new * GROUP - 1) * HEAD_BYTES + part * 16;
@@ -188,7 +192,7 @@ DEVICE void mix_values(Block& b, const u8* keys, u32* target, u32 num_new, u32 f
     const float total = __fadd_rn(totals[0], totals[1]);
     const u32 p0 = pack(narrow(p[0][0]), narrow(p[0][1])), p1 = pack(narrow(p[1][0]), narrow(p[1][1]));
     const u32 begin = 16 * b.warp;
-    const u32 value_at = shared_address(keys) + BOOKS * HEAD_BYTES + ((part & 1) * 8 + row) * HEAD_BYTES +
+    const u32 value_at = shared_address(keys) + POSITIONS * HEAD_BYTES + ((part & 1) * 8 + row) * HEAD_BYTES +
                          2 * (begin + (part >> 1) * 8);
     u32 v[4];
     load_transposed(v, value_at);
@@ -210,7 +214,7 @@ DEVICE void run_attention(Block& b, u32 layer, u32 sweep, u32 index, u32 tag) {
         const u32 slot = unit / KV_HEADS, head = unit % KV_HEADS;
         u8* keys = b.keys + (here * LAYERS + layer) * LAYER_KEYS;
         if (here > 0) sync_computing();  // the queries of the unit before were read
-        if (b.warp < (16 * num_new * (GROUP + 2) + 31) / 32)
+        if (b.warp < (LANES * num_new * (GROUP + 2) + 31) / 32)
             prepare_heads(b, b.request.weights->layers[layer], b.exchange.qkv[index & 1] + slot * num_new * QKV, keys,
                           head, num_new, first, tag);
         sync_computing();
@@ -225,6 +229,10 @@ DEVICE u32 ordered(float value) {
     const u32 bits = __float_as_uint(value);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
+
+// The code of number i of this thread's logits, and whether there is one.
+DEVICE u32 code_of(const Block& b, int i) { return i / 4 * 4 * COMPUTING + 4 * b.thread + i % 4; }
+DEVICE bool is_code(const Block& b, int i) { return VOCAB == CODES * COMPUTING || code_of(b, i) < VOCAB; }
 
 // How many of the block's keys reach each of three thresholds.
 DEVICE void count_reaching(Block& b, const u32 (&keys)[CODES], const u32 (&thresholds)[3], u32 round, u32 (&reach)[3]) {
@@ -304,7 +312,7 @@ DEVICE u32 smallest_in_nucleus(Block& b, const u32 (&keys)[CODES], const float (
     float mass[CODES], own = 0.0f;
 #pragma unroll
     for (int i = 0; i < CODES; ++i) {
-        mass[i] = keys[i] < lowest ? 0.0f : exponential(__fsub_rn(__fdiv_rn(logits[i], heat), peak));
+        mass[i] = keys[i] < lowest || !is_code(b, i) ? 0.0f : exponential(__fsub_rn(__fdiv_rn(logits[i], heat), peak));
         own = __fadd_rn(own, mass[i]);
     }
     const float allowed = __fmul_rn(__fsub_rn(1.0f, top_p), sum_of_block(b, own));
@@ -327,25 +335,29 @@ DEVICE u32 draw_code(Block& b, u32 slot, u32 book, u32 tag, bool& is_good) {
     const float heat = r.temperature[slot];
     const bool is_greedy = r.is_greedy[slot] != 0;
     const u32 rank = (u32)r.last[slot] + 1;
-    const float* noise = r.noise + slot * r.noise_pitch + (u64)(book - 1) * VOCAB + 4 * b.thread;
+    const float* noise = r.noise + slot * r.noise_pitch + (u64)(book - 1) * VOCAB;
     float extra[CODES];
 #pragma unroll
-    for (int i = 0; i < CODES; ++i) extra[i] = is_greedy ? 0.0f : noise[i / 4 * 4 * COMPUTING + i % 4];
-    uint4 words[CODES / 4];
-    take<CODES / 4>(words, b.exchange.logits + slot * VOCAB + 4 * b.thread, 4 * COMPUTING, tag, &b.shared.lost);
+    for (int i = 0; i < CODES; ++i) extra[i] = is_greedy || !is_code(b, i) ? 0.0f : noise[code_of(b, i)];
+    uint4 words[CODES / 4] = {};
+    const u32 num_groups = VOCAB == CODES * COMPUTING ? CODES / 4  // of four codes
+                           : 4 * b.thread < VOCAB     ? (VOCAB - 4 * b.thread + 4 * COMPUTING - 1) / (4 * COMPUTING)
+                                                      : 0;
+    take<CODES / 4>(words, b.exchange.logits + slot * VOCAB + 4 * b.thread, 4 * COMPUTING, tag, &b.shared.lost, true,
+                    num_groups);
     float logits[CODES];
     u32 keys[CODES];
 #pragma unroll
     for (int i = 0; i < CODES; ++i) {
         const uint4 w = words[i / 4];
         logits[i] = wide(i % 4 == 0 ? w.x : i % 4 == 1 ? w.y : i % 4 == 2 ? w.z : w.w);
-        keys[i] = ordered(__fadd_rn(logits[i], 0.0f)) >> 16;  // -0 becomes 0
+        keys[i] = is_code(b, i) ? ordered(__fadd_rn(logits[i], 0.0f)) >> 16 : 0;  // -0 becomes 0
     }
     if (r.logits != nullptr)
 #pragma unroll
         for (int i = 0; i < CODES; ++i)
-            r.logits[((u64)slot * (BOOKS - 1) + book - 1) * VOCAB + i / 4 * 4 * COMPUTING + 4 * b.thread + i % 4] =
-                narrow(logits[i]);
+            if (is_code(b, i))
+                r.logits[((u64)slot * (BOOKS - 1) + book - 1) * VOCAB + code_of(b, i)] = narrow(logits[i]);
     u32 lowest = rank < VOCAB ? kth_largest(b, keys, rank) : 0;
     if (r.top_p[slot] < 1.0f) lowest = smallest_in_nucleus(b, keys, logits, lowest, heat, r.top_p[slot]);
     u32 best = 0, code = 0;
@@ -353,11 +365,11 @@ DEVICE u32 draw_code(Block& b, u32 slot, u32 book, u32 tag, bool& is_good) {
 #pragma unroll
     for (int i = 0; i < CODES; ++i) {
         const float score = __fadd_rn(__fdiv_rn(logits[i], heat), extra[i]);
-        is_broken |= score != score;
-        const u32 key = keys[i] < lowest ? 0 : ordered(score);
+        is_broken |= score != score && is_code(b, i);
+        const u32 key = keys[i] < lowest || !is_code(b, i) ? 0 : ordered(score);
         if (key > best) {
             best = key;
-            code = i / 4 * 4 * COMPUTING + 4 * b.thread + i % 4;
+            code = code_of(b, i);
         }
     }
     const u32 top = __reduce_max_sync(~0u, best);
@@ -374,6 +386,9 @@ DEVICE u32 draw_code(Block& b, u32 slot, u32 book, u32 tag, bool& is_good) {
     return 0xffffffffu - (u32)winner;
 }
 
+// Whether an embedding has this number.
+DEVICE bool is_share(u32 at) { return WIDTH == WIDTH_DEPTH || at < WIDTH; }
+
 // Draws one codebook of this block's slot, publishes the code's vector and adds it up.
 DEVICE void run_draw(Block& b, u32 slot, u32 book, float (&sum)[SHARE], bool& is_finite) {
     bool is_good;
@@ -384,10 +399,11 @@ DEVICE void run_draw(Block& b, u32 slot, u32 book, float (&sum)[SHARE], bool& is
     const u16* vector = b.request.weights->embeddings[book - 1] + (u64)heard * WIDTH + SHARE * b.thread;
 #pragma unroll
     for (int i = 0; i < SHARE; i += 4) {
+        const u32 at = SHARE * b.thread + i;
+        if (!is_share(at)) break;
         const uint2 packed = *reinterpret_cast<const uint2*>(vector + i);
         const u32 v[4] = {packed.x & 0xffffu, packed.x >> 16, packed.y & 0xffffu, packed.y >> 16};
-        const u32 at = SHARE * b.thread + i;
-        u32* target = b.exchange.next + slot * WIDTH + (PROJECTS ? at : spread(at));
+        u32* target = b.exchange.next + slot * NEXT_PITCH + (PROJECTS ? at : spread(at));
         if (book < BOOKS - 1) {
             publish_pair(target, v[0], v[1], book);
             publish_pair(target + 2, v[2], v[3], book);
@@ -401,7 +417,7 @@ DEVICE void run_draw(Block& b, u32 slot, u32 book, float (&sum)[SHARE], bool& is
 
 // What the first layer reads: `step` lies between two rows.
 DEVICE Source sweep_input(Block& b, u32 sweep, u32& step) {
-    step = HIDDEN;
+    step = HIDDEN_PITCH;
     if (PROJECTS) return Source{b.exchange.projected, nullptr, sweep + 1, 128};
     if (sweep > 1) return Source{b.exchange.next, nullptr, sweep - 1, 128};
     const bool is_pair = b.rows > b.batch;
@@ -413,6 +429,7 @@ DEVICE void project_input(Block& b, u32 sweep) {
     const bool is_pair = b.rows > b.batch;
     if (units_here(HIDDEN / ROWS) == 0) return;
     run_projection(b, sweep + 1, [&] {
+        if (WIDTH < WIDTH_DEPTH) pad_rows(b, WIDTH);
         if (sweep > 1) gather_published(b, b.exchange.next, WIDTH, sweep - 1);
         else gather_numbers(b, b.request.x + (is_pair ? 0 : sweep) * WIDTH, is_pair ? WIDTH : 2 * WIDTH);
     });
@@ -433,8 +450,8 @@ DEVICE void run_sweep(Block& b, u32 sweep) {
         const bool is_mlp = half % 2, is_head = half == 2 * LAYERS;
         if (is_head) {
             const u32 num_new = b.rows / b.batch;
-            first = (num_new - 1) * HIDDEN;
-            step = num_new * HIDDEN;
+            first = (num_new - 1) * HIDDEN_PITCH;
+            step = num_new * HIDDEN_PITCH;
         }
         const u32 num_rows = is_head ? b.batch : b.rows;
         const u16* norm = is_head ? weights.norm : is_mlp ? w.post_norm : w.input_norm;
@@ -450,7 +467,7 @@ DEVICE void run_sweep(Block& b, u32 sweep) {
             run_residual(b, is_mlp, target, tag, [&] { gather_published(b, words, is_mlp ? INTER : MIXED, tag); });
         }
         source = Source{target, nullptr, tag, 128};
-        step = HIDDEN;
+        step = HIDDEN_PITCH;
     }
 }
 
@@ -460,7 +477,8 @@ DEVICE void run_frame(Block& b, u32 first_sweep) {
     float sum[SHARE];
     bool is_finite = draws && b.request.is_finite[slot] != 0;
 #pragma unroll
-    for (int i = 0; i < SHARE; ++i) sum[i] = draws ? b.request.code_sum[slot * WIDTH + SHARE * b.thread + i] : 0.0f;
+    for (int i = 0; i < SHARE; ++i)
+        sum[i] = draws && is_share(SHARE * b.thread + i) ? b.request.code_sum[slot * WIDTH + SHARE * b.thread + i] : 0.0f;
 #pragma unroll 1
     for (u32 sweep = first_sweep; sweep < BOOKS; ++sweep) {
         sync_computing();  // the rows of the sweep before were read
@@ -471,7 +489,8 @@ DEVICE void run_frame(Block& b, u32 first_sweep) {
     }
     if (!draws) return;
 #pragma unroll
-    for (int i = 0; i < SHARE; ++i) b.request.code_sum[slot * WIDTH + SHARE * b.thread + i] = sum[i];
+    for (int i = 0; i < SHARE; ++i)
+        if (is_share(SHARE * b.thread + i)) b.request.code_sum[slot * WIDTH + SHARE * b.thread + i] = sum[i];
     if (b.thread == 0) b.request.is_finite[slot] = is_finite && !b.shared.lost;
 }
 
@@ -485,7 +504,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) predictor_kernel(const 
     u8* narrow_base = keys + attention_units * LAYERS * LAYER_KEYS;
     const u32 first_sweep = 2 * batch <= MAX_BATCH;  // then the first two positions go together
     const u32 most_rows = first_sweep ? 2 * batch : batch;
-    u8* wide_base = narrow_base + most_rows * (2 * HIDDEN + 16);
+    u8* wide_base = narrow_base + most_rows * (2 * HIDDEN_DEPTH + 16);
     u8* ring_base = wide_base + most_rows * (2 * WIDEST + 16);
     for (u32 i = thread; i < attention_units * LAYERS * LAYER_KEYS / 16; i += THREADS)
         reinterpret_cast<uint4*>(keys)[i] = make_uint4(0, 0, 0, 0);
@@ -497,7 +516,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) predictor_kernel(const 
         if (thread < COMPUTING + 32) fetch_all(ring, *request.weights, first_sweep, thread - COMPUTING);
     } else {
         claim_registers(true);
-        Block block{request, shared, exchange, keys, {narrow_base, 2 * HIDDEN + 16}, {wide_base, 2 * WIDEST + 16},
+        Block block{request, shared, exchange, keys, {narrow_base, 2 * HIDDEN_DEPTH + 16}, {wide_base, 2 * WIDEST + 16},
                     ring, thread, thread % 32, thread / 32, batch, batch};
         run_frame(block, first_sweep);
         finish(shared, request.control);

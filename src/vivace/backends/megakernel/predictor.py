@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Tensor
 
-from vivace.backends.megakernel.fp8 import FP8_CHUNK_BYTES, pack_fp8
+from vivace.backends.megakernel.fp8 import FP8_CHUNK_BYTES
 from vivace.backends.megakernel.kernel import (
     CHUNK_BYTES,
     MAX_BATCH,
     Kernel,
-    as_it_is,
     blocks,
     head_bytes,
     layer_tensors,
+    padded,
 )
 from vivace.model.config import TalkerConfig
 from vivace.model.fp8 import Weights
@@ -26,6 +26,9 @@ from vivace.model.talker import Qwen3TTS
 
 if TYPE_CHECKING:
     from vivace.backends.cuda_graph.launch import Drawn, Knobs
+
+
+POSITIONS = 16  # of a frame, at most
 
 
 class KernelArguments(ctypes.Structure):
@@ -87,12 +90,14 @@ class Dimensions:
 
     @property
     def refusal(self) -> str | None:
-        """Why the kernel does not support them, or None; predictor.cu asserts the same."""
+        """Why the kernel does not support them, or None; the CUDA source asserts the same."""
         fits = (
-            (self.hidden, self.head_dim, self.books) == (1024, 128, 16)
-            and self.heads in (self.kv_heads, 2 * self.kv_heads, 4 * self.kv_heads)
-            and not any(size % 1024 for size in (self.inter, self.mixed, self.width, self.vocab))
-            and self.vocab <= 2048
+            self.head_dim in (64, 128)
+            and self.heads % self.kv_heads == 0
+            and self.heads <= 4 * self.kv_heads
+            and not any(n % 64 for n in (self.hidden, self.inter, self.width, self.vocab))
+            and max(self.hidden, self.vocab) <= 2048
+            and 2 <= self.books <= POSITIONS
         )
         return None if fits else "the predictor's dimensions do not fit its tiles"
 
@@ -112,10 +117,9 @@ class Dimensions:
 
 
 class PredictorKernel:
-    def __init__(self, model: Qwen3TTS) -> None:
-        size = Dimensions.of(model.config.talker_config, model.weights)
+    def __init__(self, model: Qwen3TTS, size: Dimensions, code: bytes) -> None:
         self._dimensions = size
-        self._kernel = Kernel("predictor", size.options, size.slot_bytes, model.device)
+        self._kernel = Kernel("predictor", code, size.slot_bytes, model.device)
         rope = model.talker.code_predictor.rope
         tables = rope.span(0, self._dimensions.books, model.talker.codec_head.weight)
         self._rope = [part.contiguous() for part in tables]  # kept alive
@@ -124,7 +128,7 @@ class PredictorKernel:
     def _tensors(self, model: Qwen3TTS) -> list[Tensor]:
         """In the order of predictor.cu's Weights."""
         predictor = model.talker.code_predictor
-        pack = pack_fp8 if self._dimensions.fp8_others else as_it_is
+        pack = self._kernel.packer(is_fp8=bool(self._dimensions.fp8_others))
         norm = predictor.model.norm.weight
         layers = [
             each
@@ -187,8 +191,8 @@ class PredictorKernel:
         """Shared memory besides the ring buffer of weights."""
         size = self._dimensions
         units = -(-batch * size.kv_heads // self._kernel.num_blocks)  # of attention, in one block
-        keys = units * size.layers * 2 * size.books * head_bytes(size.head_dim)
+        keys = units * size.layers * 2 * POSITIONS * head_bytes(size.head_dim)
         most_rows = 2 * batch if 2 * batch <= MAX_BATCH else batch  # of a frame's first sweep
-        widest = max(size.inter, size.mixed, size.width)
-        rows = most_rows * (2 * size.hidden + 16 + 2 * widest + 16)
+        widest = padded(max(size.inter, size.mixed, size.width))
+        rows = most_rows * (2 * padded(size.hidden) + 16 + 2 * widest + 16)
         return self._kernel.shared_bytes + keys + rows

@@ -5,18 +5,21 @@
 constexpr int GROUP = HEADS / KV_HEADS;
 constexpr int MIXED = HEADS * HEAD_DIM;
 constexpr int QKV = MIXED + 2 * KV_HEADS * HEAD_DIM;
-constexpr int ROW_THREADS = HIDDEN / 8;         // that normalise a row together
+constexpr int LANES = HEAD_DIM / 8;             // threads that prepare a head
+constexpr int HIDDEN_DEPTH = padded(HIDDEN), MIXED_DEPTH = padded(MIXED), INTER_DEPTH = padded(INTER);
+constexpr int HIDDEN_PITCH = pitch_of(HIDDEN);  // words of a published row of the residual stream
+constexpr int ROW_THREADS = HIDDEN_DEPTH / 8;   // that normalise a row together
 constexpr int ROW_WARPS = ROW_THREADS / 32;
-constexpr int MAX_OWN = HIDDEN / ROWS / 32;     // units of the residual stream in a block, of 32 blocks or more
+constexpr int MAX_OWN = (HIDDEN / ROWS + 31) / 32;  // units of the residual stream in a block, of 32 blocks or more
 
 // Weights that a warp holds in registers while it waits for the rows.
-constexpr int PAIRS_AHEAD = HIDDEN == 1024 ? 3 : 1;
+constexpr int PAIRS_AHEAD = HIDDEN_DEPTH == DEPTH ? 3 : 1;
 constexpr int CHUNKS_AHEAD = 3;
 
-static_assert(HIDDEN / DEPTH <= 2, "two chunks are in registers at once");
-static_assert(HIDDEN == 1024 || HIDDEN == 2048, "a row's norm is 128 or 256 threads with eight numbers each");
-static_assert(MIXED % DEPTH == 0 && INTER % DEPTH == 0, "depths come in chunks");
-static_assert(HEAD_DIM == 16 * WARPS && GROUP <= 8, "a warp mixes sixteen numbers of a head");
+static_assert(HIDDEN_DEPTH / DEPTH <= 2, "two chunks are in registers at once");
+static_assert(HIDDEN % 64 == 0 && INTER % 64 == 0, "columns come in units, and rows are read in whole vectors");
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "a warp mixes sixteen numbers of a head");
+static_assert(HEADS % KV_HEADS == 0 && GROUP <= 8, "an MMA has eight query heads");
 static_assert(COMPUTING == 4 * MAX_BATCH * ROWS, "four units are added up at once");
 
 struct Layer {  // what is in e4m3 is cast
@@ -43,8 +46,8 @@ DEVICE void fetch_units(Ring& ring, const u16* weight, u32 units, u32 depth, boo
 DEVICE void fetch_gated(Ring& ring, const u16* weight, u32 lane, u64 policy) {
     for (u32 unit = blockIdx.x; unit < INTER / ROWS; unit += gridDim.x)
         for (u32 half = 0; half < 2; ++half)
-            for (u32 k = 0; k < HIDDEN; k += DEPTH)
-                fetch_chunk(ring, weight, (u64)half * INTER + unit * ROWS, k, HIDDEN, FP8_MLP, lane, policy);
+            for (u32 k = 0; k < HIDDEN_DEPTH; k += DEPTH)
+                fetch_chunk(ring, weight, (u64)half * INTER + unit * ROWS, k, HIDDEN_DEPTH, FP8_MLP, lane, policy);
 }
 
 // -- inputs of a stage -------------------------------------------------------------------------------
@@ -97,20 +100,22 @@ DEVICE float sum_of_warps(const float* sums) {
     return s[0];
 }
 
-// `num_rows` rows of HIDDEN numbers, normalised; a thread has eight numbers of a row. Row r begins at
+// `num_rows` rows of HIDDEN numbers, normalised and padded; a thread has eight numbers of a row. Row r begins at
 // `first + r * step`. If `is_kept`, this block's columns are copied to `own`.
 template <typename Block>
 DEVICE void gather_normed(Block& b, const Source& source, u32 num_rows, u32 first, u32 step, const u16* weight,
                           bool is_kept) {
     const u32 group = b.warp / ROW_WARPS, place = b.thread % ROW_THREADS;
-    const uint4 packed = *reinterpret_cast<const uint4*>(weight + 8 * place);
+    const bool is_inside = HIDDEN == HIDDEN_DEPTH || 8 * place < HIDDEN;
+    const uint4 packed = is_inside ? *reinterpret_cast<const uint4*>(weight + 8 * place) : make_uint4(0, 0, 0, 0);
     const u32 factors[4] = {packed.x, packed.y, packed.z, packed.w};
 #pragma unroll 1
     for (u32 row = group; row < num_rows; row += COMPUTING / ROW_THREADS) {
-        u32 x[8];
-        read_eight(x, source, first + row * step + (source.words == nullptr ? 8 * place : spread(8 * place)),
-                   &b.shared.lost, row == group);
-        if (is_kept && place % gridDim.x == blockIdx.x)
+        u32 x[8] = {};
+        if (is_inside)
+            read_eight(x, source, first + row * step + (source.words == nullptr ? 8 * place : spread(8 * place)),
+                       &b.shared.lost, row == group);
+        if (is_kept && is_inside && place % gridDim.x == blockIdx.x)
             store_eight(reinterpret_cast<u8*>(b.shared.own[place / gridDim.x] + row * ROWS), x);
         float sum = squares(x);
 #pragma unroll
@@ -125,6 +130,14 @@ DEVICE void gather_normed(Block& b, const Source& source, u32 num_rows, u32 firs
         if (row + COMPUTING / ROW_THREADS < num_rows) sync_threads(2 + group, ROW_THREADS);
     }
     sync_computing();
+}
+
+// Zeroes behind the first `depth` numbers of each row.
+template <typename Block>
+DEVICE void pad_rows(Block& b, u32 depth) {
+    const u32 each = (padded(depth) - depth) / 8;  // vectors of eight numbers
+    for (u32 i = b.thread; i < b.rows * each; i += COMPUTING)
+        *reinterpret_cast<uint4*>(b.wide_rows.row(i / each) + 2 * depth + 16 * (i % each)) = make_uint4(0, 0, 0, 0);
 }
 
 // The rows of `depth` numbers as they were published.
@@ -145,6 +158,7 @@ DEVICE void gather_published(Block& b, const u32* words, u32 depth, u32 tag) {
                     make_uint2(pack(out[v].x, out[v].y), pack(out[v].z, out[v].w));
         }
     }
+    if (MIXED < MIXED_DEPTH || INTER < INTER_DEPTH) pad_rows(b, depth);
     sync_computing();
 }
 
@@ -267,7 +281,7 @@ template <typename Block, typename Gather>
 DEVICE void run_linear(Block& b, u32 num_rows, u32* target, u32 columns, bool is_gated, u32 tag, Gather gather) {
     const u32 per_emit = is_gated ? 2 : 1, count = per_emit * units_here(columns / ROWS);
     const bool is_fp8 = is_gated ? FP8_MLP : FP8_OTHERS;
-    constexpr int C = HIDDEN / DEPTH;
+    constexpr int C = HIDDEN_DEPTH / DEPTH;
     PairChunk ahead[PAIRS_AHEAD][C] = {};  // set in any case, so that the registers are free before
 #pragma unroll
     for (int n = 0; n < PAIRS_AHEAD; ++n)
@@ -303,7 +317,7 @@ DEVICE void run_linear(Block& b, u32 num_rows, u32* target, u32 columns, bool is
 // The product is added to this block's part of the residual stream.
 template <typename Block, typename Gather>
 DEVICE void run_residual(Block& b, bool is_mlp, u32* target, u32 tag, Gather gather) {
-    const u32 num_chunks = (is_mlp ? INTER : MIXED) / DEPTH;
+    const u32 num_chunks = (is_mlp ? INTER_DEPTH : MIXED_DEPTH) / DEPTH;
     Chunk ahead[CHUNKS_AHEAD] = {};
     load_ahead(ahead, b.ring, num_chunks, is_mlp ? FP8_MLP : FP8_OTHERS, b.lane, b.warp);
     gather();
@@ -311,23 +325,23 @@ DEVICE void run_residual(Block& b, bool is_mlp, u32* target, u32 tag, Gather gat
     run_units(
         b, b.rows, num_chunks, units_here(HIDDEN / ROWS), 1,
         [&](u32) {
-            if (is_mlp) multiply_first<INTER / DEPTH>(b, rows, ahead, FP8_MLP);
-            else multiply_first<MIXED / DEPTH>(b, rows, ahead, FP8_OTHERS);
+            if (is_mlp) multiply_first<INTER_DEPTH / DEPTH>(b, rows, ahead, FP8_MLP);
+            else multiply_first<MIXED_DEPTH / DEPTH>(b, rows, ahead, FP8_OTHERS);
         },
         [&](u32 start, u32 from, u32 here) {
-            if (is_mlp) multiply_deep<INTER / DEPTH>(b, rows, FP8_MLP, start, from, here);
-            else multiply_deep<MIXED / DEPTH>(b, rows, FP8_OTHERS, start, from, here);
+            if (is_mlp) multiply_deep<INTER_DEPTH / DEPTH>(b, rows, FP8_MLP, start, from, here);
+            else multiply_deep<MIXED_DEPTH / DEPTH>(b, rows, FP8_OTHERS, start, from, here);
         },
         [&](u32 unit, u32 i, u32 at) {
             u16& own = b.shared.own[unit][i];
             own = narrow(__fadd_rn(wide(own), rounded(whole(b, at, i))));
-            publish(target + i / ROWS * HIDDEN + spread(column_of(unit, i)), own, tag);
+            publish(target + i / ROWS * HIDDEN_PITCH + spread(column_of(unit, i)), own, tag);
         });
 }
 
 // -- attention ---------------------------------------------------------------------------------------
 
-// Norm and RoPE of a head by sixteen threads, eight numbers each; its factors are loaded before its numbers are there.
+// Norm and RoPE of a head by LANES threads, eight numbers each; its factors are loaded before its numbers are there.
 struct Rotation {
     uint4 factors, cosines, sines;
 
@@ -341,7 +355,7 @@ struct Rotation {
     DEVICE_MEMBER void apply(u32 (&out)[8], const u32 (&x)[8], bool is_value) const {
         float sum = squares(x);
 #pragma unroll
-        for (int far = 8; far > 0; far /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, far));
+        for (int far = LANES / 2; far > 0; far /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, far));
         const float scale = rsqrt_approximate(__fadd_rn(divide_full(sum, HEAD_DIM), EPS));
         const u32 f[4] = {factors.x, factors.y, factors.z, factors.w};
         const u32 c[4] = {cosines.x, cosines.y, cosines.z, cosines.w};
@@ -350,7 +364,7 @@ struct Rotation {
         for (int n = 0; n < 8; ++n) {
             const u32 shift = n % 2 * 16;
             const u32 normed = scaled(wide(x[n]), scale, (f[n / 2] >> shift) & 0xffffu);
-            const u32 other = __shfl_xor_sync(~0u, normed, 8);
+            const u32 other = __shfl_xor_sync(~0u, normed, LANES / 2);
             const float along = rounded(__fmul_rn(wide(normed), wide((c[n / 2] >> shift) & 0xffffu)));
             const float across = rounded(__fmul_rn(wide(other), wide((s[n / 2] >> shift) & 0xffffu)));
             out[n] = is_value ? x[n] : narrow(__fadd_rn(along, across));

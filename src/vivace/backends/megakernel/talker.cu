@@ -7,7 +7,7 @@
 //
 // Defined by the compiler's command line, besides those of stages.cuh: LAYERS.
 
-constexpr int WIDEST = INTER > MIXED ? (INTER > HIDDEN ? INTER : HIDDEN) : (MIXED > HIDDEN ? MIXED : HIDDEN);
+constexpr int WIDEST = padded(INTER > MIXED ? (INTER > HIDDEN ? INTER : HIDDEN) : (MIXED > HIDDEN ? MIXED : HIDDEN));
 constexpr int KEYS = 8 * WARPS;              // of a chunk: a warp scores eight
 constexpr int PARTIAL = HEAD_DIM + 2;        // words of a query's partial sums: values, largest score, total
 constexpr int MERGED = 4;                    // partial sums that a thread reads at once
@@ -42,9 +42,9 @@ struct KernelArguments {
 struct Exchange {
     u32 qkv[2][MAX_BATCH * QKV];
     u32 mixed[MAX_BATCH * MIXED];
-    u32 middle[MAX_BATCH * HIDDEN];   // after attention
+    u32 middle[MAX_BATCH * HIDDEN_PITCH];  // after attention
     u32 inner[MAX_BATCH * INTER];
-    u32 out[MAX_BATCH * HIDDEN];      // of a layer
+    u32 out[MAX_BATCH * HIDDEN_PITCH];     // of a layer
 };
 
 struct Shared {
@@ -124,11 +124,11 @@ DEVICE void fetch_all(Ring ring, const KernelArguments& request, const Shared& s
     const u64 policy = stream_policy();
     for (u32 layer = 0; layer < LAYERS; ++layer) {
         const Layer& w = request.weights->layers[layer];
-        fetch_units(ring, w.qkv, QKV / ROWS, HIDDEN, FP8_OTHERS, lane, policy);
+        fetch_units(ring, w.qkv, QKV / ROWS, HIDDEN_DEPTH, FP8_OTHERS, lane, policy);
         fetch_attention(ring, request, shared, layer, lane);
-        fetch_units(ring, w.o, HIDDEN / ROWS, MIXED, FP8_OTHERS, lane, policy);
+        fetch_units(ring, w.o, HIDDEN / ROWS, MIXED_DEPTH, FP8_OTHERS, lane, policy);
         fetch_gated(ring, w.gate_up, lane, policy);
-        fetch_units(ring, w.down, HIDDEN / ROWS, INTER, FP8_MLP, lane, policy);
+        fetch_units(ring, w.down, HIDDEN / ROWS, INTER_DEPTH, FP8_MLP, lane, policy);
     }
 }
 
@@ -146,13 +146,13 @@ DEVICE u64 peek_sum(const u64* at) {
     return word;
 }
 
-// Sixteen threads to a head: norm and rotation of the queries; with the last chunk also of the new key, which goes
+// LANES threads to a head: norm and rotation of the queries; with the last chunk also of the new key, which goes
 // with its value to the chunk in shared memory and to the slot.
 DEVICE void prepare_heads(Block& b, const Unit& unit, u32 layer, u8* keys, u8* values, bool is_early,
                           u32 tag) {
     const Layer& w = b.request.weights->layers[layer];
     const u32 num_lines = unit.is_last() ? GROUP + 2 : GROUP;
-    const u32 i = b.thread % 16, line = min(b.thread / 16, num_lines - 1), position = b.shared.position[unit.row];
+    const u32 i = b.thread % LANES, line = min(b.thread / LANES, num_lines - 1), position = b.shared.position[unit.row];
     const u32 column = line < GROUP ? unit.head * GROUP + line
                                     : (line == GROUP ? HEADS : HEADS + KV_HEADS) + unit.head;
     const Rotation rotation(line < GROUP ? w.q_norm : w.k_norm, *b.request.weights, position, i);
@@ -160,7 +160,7 @@ DEVICE void prepare_heads(Block& b, const Unit& unit, u32 layer, u8* keys, u8* v
     read_eight(x, Source{b.exchange.qkv[layer & 1] + unit.row * QKV, nullptr, tag, 4}, column * HEAD_DIM + 8 * i,
                &b.shared.lost, is_early);
     rotation.apply(turned, x, line > GROUP);
-    if (b.thread >= 16 * num_lines) return;
+    if (b.thread >= LANES * num_lines) return;
     if (line < GROUP) {
         store_eight(b.shared.queries + line * HEAD_BYTES + 16 * i, turned);
         return;
@@ -174,8 +174,8 @@ DEVICE void prepare_heads(Block& b, const Unit& unit, u32 layer, u8* keys, u8* v
 // Rows of values past the newest, which may hold anything, become 0.
 DEVICE void clear_values(Block& b, const Unit& unit, u8* values) {
     const u32 first = b.shared.num_keys[unit.row] - unit.chunk * KEYS;
-    for (u32 i = 16 * first + COMPUTING - 1 - b.thread; i < 16 * KEYS; i += COMPUTING)
-        *reinterpret_cast<uint4*>(values + i / 16 * HEAD_BYTES + i % 16 * 16) = make_uint4(0, 0, 0, 0);
+    for (u32 i = LANES * first + COMPUTING - 1 - b.thread; i < LANES * KEYS; i += COMPUTING)
+        *reinterpret_cast<uint4*>(values + i / LANES * HEAD_BYTES + i % LANES * 16) = make_uint4(0, 0, 0, 0);
 }
 
 // A warp scores eight keys.
@@ -210,6 +210,7 @@ DEVICE void score_keys(Block& b, const Unit& unit, u32 layer, const u8* keys) {
 // Softmax over the chunk and the mix of its values; a warp mixes sixteen numbers.
 DEVICE void mix_values(Block& b, const Unit& unit, const u8* values, u32 tag, u32 partial_tag) {
     const u32 row = b.lane & 7, part = b.lane >> 3, query = b.lane / 4, begin = 16 * b.warp;
+    if (begin >= HEAD_DIM) return;
     const float* scores = b.shared.scores[min(query, (u32)GROUP - 1)] + 2 * (b.lane % 4);
     float p[KEYS / 8][2], top = -__int_as_float(0x7f800000);
 #pragma unroll
@@ -303,7 +304,7 @@ DEVICE void run_attention(Block& b, u32 layer, u32 tag) {
         const Unit unit = find_unit(b.shared, index);
         const u32 key_slot = b.ring.wait(2 * here), value_slot = b.ring.wait(2 * here + 1);
         u8 *keys = b.ring_base + key_slot * SLOT_BYTES, *values = b.ring_base + value_slot * SLOT_BYTES;
-        if (b.warp < (16 * (GROUP + 2) + 31) / 32) prepare_heads(b, unit, layer, keys, values, here == 0, tag);
+        if (b.warp < (LANES * (GROUP + 2) + 31) / 32) prepare_heads(b, unit, layer, keys, values, here == 0, tag);
         if (unit.is_last()) clear_values(b, unit, values);
         sync_computing();
         score_keys(b, unit, layer, keys);
@@ -336,7 +337,8 @@ DEVICE void run_layers(Block& b) {
         if (is_end && last_first() > 0) return;
         const Layer& w = weights.layers[is_end ? 0 : layer];
         const u16* norm = is_end ? weights.norm : is_mlp ? w.post_norm : w.input_norm;
-        const auto gather = [&] { gather_normed(b, source, b.rows, 0, HIDDEN, norm, half == 0); };
+        const u32 step = half == 0 ? HIDDEN : HIDDEN_PITCH;
+        const auto gather = [&] { gather_normed(b, source, b.rows, 0, step, norm, half == 0); };
         if (is_end) {
             gather();
             break;
@@ -374,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) talker_kernel(const Ker
         if (thread < COMPUTING + 32) fetch_all(ring, request, shared, thread - COMPUTING);
     } else {
         claim_registers(true);
-        Block block{request, shared, exchange, ring_base, {rows_base, 2 * HIDDEN + 16}, {rows_base, 2 * WIDEST + 16},
+        Block block{request, shared, exchange, ring_base, {rows_base, 2 * HIDDEN_DEPTH + 16}, {rows_base, 2 * WIDEST + 16},
                     ring, thread, thread % 32, thread / 32, batch, batch};
         run_layers(block);
         finish(shared, request.control);

@@ -13,14 +13,14 @@ from torch import Tensor
 from vivace.backends.cuda_graph.ledger import Place
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.slot_table import SlotTable
-from vivace.backends.megakernel.fp8 import pack_fp8
 from vivace.backends.megakernel.kernel import (
+    CHUNK_BYTES,
     MAX_BATCH,
     Kernel,
-    as_it_is,
     blocks,
     head_bytes,
     layer_tensors,
+    padded,
 )
 from vivace.model.config import TalkerConfig
 from vivace.model.fp8 import Weights
@@ -85,11 +85,11 @@ class TalkerDimensions:
     def refusal(self) -> str | None:
         """Why the kernel does not support them, or None; stages.cuh asserts the same."""
         fits = (
-            self.hidden in (1024, 2048)
-            and self.head_dim == 128
+            self.head_dim in (64, 128)
             and self.heads % self.kv_heads == 0
             and self.heads <= 8 * self.kv_heads
-            and not any(size % 1024 for size in (self.inter, self.mixed))
+            and not any(size % 64 for size in (self.hidden, self.inter))
+            and self.hidden <= 2048
         )
         return None if fits else "the talker's dimensions do not fit its tiles"
 
@@ -103,19 +103,23 @@ class TalkerDimensions:
 
     @property
     def slot_bytes(self) -> int:
-        """Of the ring buffer: a chunk of keys is larger than one of weights."""
-        return KEYS * head_bytes(self.head_dim)
+        """Of the ring buffer: a chunk of keys or one of weights."""
+        return max(KEYS * head_bytes(self.head_dim), CHUNK_BYTES)
 
 
 class TalkerKernel:
-    def __init__(self, model: Qwen3TTS, table: SlotTable, heads: Heads) -> None:
-        size = TalkerDimensions.of(model.config.talker_config, model.weights)
-        self._kernel = Kernel("talker", size.options, size.slot_bytes, model.device)
+    def __init__(
+        self, model: Qwen3TTS, table: SlotTable, heads: Heads, size: TalkerDimensions, code: bytes
+    ) -> None:
+        self._kernel = Kernel("talker", code, size.slot_bytes, model.device)
         self._dimensions, self._table = size, table
         body = model.talker.model
         self._rope = [heads.cos.contiguous(), heads.sin.contiguous()]  # kept alive
-        mlp = pack_fp8 if size.fp8_mlp else as_it_is
-        layers = [each for block in blocks(body.layers) for each in layer_tensors(block, mlp)]
+        mlp = self._kernel.packer(is_fp8=bool(size.fp8_mlp))
+        others = self._kernel.packer(is_fp8=False)
+        layers = [
+            each for block in blocks(body.layers) for each in layer_tensors(block, mlp, others)
+        ]
         self._weights = self._kernel.pointers([*layers, body.norm.weight, *self._rope])
         self._max_chunks = num_pages(table.num_positions)
         num_sums = MAX_BATCH * size.heads * self._max_chunks * (size.head_dim + 2)
@@ -132,7 +136,7 @@ class TalkerKernel:
     def run(self, x: Tensor, place: Place) -> Tensor:
         """Rows [B, hidden] to hidden states [B, hidden]; stores their keys and values."""
         batch, size = len(x), self._dimensions
-        rows = batch * (2 * max(size.inter, size.mixed, size.hidden) + 16)
+        rows = batch * (2 * padded(max(size.inter, size.mixed, size.hidden)) + 16)
         self._kernel.check_shared(self._kernel.shared_bytes + -(-rows // 128) * 128, batch)
         x, hidden = x.contiguous(), torch.empty_like(x)
         keys, pages = self._table.keys, self._table.pages

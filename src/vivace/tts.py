@@ -114,8 +114,9 @@ class TTS:
         ones fill it, requests wait for it as for a slot. `profile` is `latency`, `balanced` or
         `throughput`: how many frames a turn makes while no stream waits for its first audio.
 
-        `codec_precision`, on an NVIDIA GPU: `split` is exact to float32, `half` rounds the inputs
-        of the codec's convolutions to float16 and is about twice as fast for many streams.
+        `codec_precision`, on an NVIDIA GPU: `split` emulates float32; `half` rounds the inputs of
+        the codec's convolutions to float16 and is up to four times as fast. `auto` is `half` for a
+        bfloat16 model and `split` for a float32 model.
 
         `weights="fp8"` rounds the predictor's matrices and the talker's MLPs to 4 significant bits:
         the `megakernel` backend then reads half the bytes; others compute with the same numbers, no

@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from shapes import load_configs, random_module
 
-from tests.support.engine_watch import assert_same_audio, interleave
+from tests.support.recording_backend import assert_same_audio, interleave
 from tests.support.teacher_forced import distance, share_within
 from vivace.backends.cuda_graph.fused import FusedLayers
 from vivace.backends.cuda_graph.ledger import DrawKind, Draws, FrameCodes, Place

@@ -32,7 +32,7 @@ from shapes import load_configs, random_module
 from torch import Tensor
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.ledger import Draws, FrameCodes, Place
+from vivace.backends.cuda_graph.slot_updates import FrameCodes, KvPositions, SamplingState
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
@@ -244,14 +244,17 @@ class Compared:
         self.num_draws = self.num_equal = self.num_frames = 0
         self.distances: list[float] = []
 
-    def read(self, x: Tensor, place: Place) -> Tensor:
+    def read(self, x: Tensor, place: KvPositions) -> Tensor:
         expected = self._fused.read(x, place).float()  # its keys are overwritten by the next call
         found: Tensor = self._layers.read(x, place)
         self.distances.append(float((found.float() - expected).norm() / expected.norm()))
         return found
 
-    def speak(self, hidden: Tensor, draws: Draws) -> FrameCodes:
-        expected, found = self._fused.speak(hidden, draws), self._layers.speak(hidden, draws)
+    def draw_frame(self, hidden: Tensor, draws: SamplingState) -> FrameCodes:
+        expected, found = (
+            self._fused.draw_frame(hidden, draws),
+            self._layers.draw_frame(hidden, draws),
+        )
         same = (found.codes == expected.codes).int().cumprod(1).sum(1)  # [B], of 16
         self.num_equal += int(same.sum())
         self.num_draws += int((same + 1).clamp(max=found.codes.shape[1]).sum())
@@ -271,7 +274,7 @@ def compare(backend: CudaGraphBackend, opening: list[Codes]) -> dict[str, Any]:
     compared = Compared(backend._layers, FusedLayers(backend.model, backend._table))
     backend.graphs._is_capturing = False
     backend.graphs._ready.clear()
-    backend._stepper._loop._layers = compared  # its ledger stays
+    backend._stepper._loop._layers = compared  # its slot updater stays
     codes = speak_opening(backend)
     return {
         "hash_without_graphs": hash_of(codes),

@@ -33,9 +33,9 @@ from triton.runtime.jit import JITFunction
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec_fused import FusedDecoder
-from vivace.backends.cuda_graph.ledger import Place
 from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import Number
+from vivace.backends.cuda_graph.slot_updates import KvPositions
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.kernel import MAX_BATCH
 from vivace.cli.bench.machine import machine
@@ -128,12 +128,12 @@ def measure_model(
     for batch in batches:
         x = torch.randn(batch, width, device=CUDA).bfloat16()
         position = torch.full((batch,), NUM_POSITIONS, device=CUDA)
-        place = Place(torch.arange(batch, device=CUDA), position, position + 1, 256)
+        place = KvPositions(torch.arange(batch, device=CUDA), position, position + 1, 256)
         draws, rows = default_draws(batch), torch.arange(batch, device=CUDA)
         kind = draws.kind
         parts: dict[str, Callable[[], object]] = {
             "talker": lambda x=x, place=place: layers.read(x, place),
-            "predictor": lambda x=x, draws=draws: layers.speak(x, draws),
+            "predictor": lambda x=x, draws=draws: layers.draw_frame(x, draws),
             "frame": lambda rows=rows, kind=kind: backend._stepper._loop.make(rows, 256, kind),
         }
         if batch <= MAX_BATCH:
@@ -176,7 +176,7 @@ def measure_megakernel(
     for batch in [batch for batch in batches if batch <= MAX_BATCH]:
         x = torch.randn(batch, table.hidden.shape[1], device=CUDA).bfloat16()
         position = torch.full((batch,), NUM_POSITIONS, device=CUDA)
-        place = Place(torch.arange(batch, device=CUDA), position, position + 1, 256)
+        place = KvPositions(torch.arange(batch, device=CUDA), position, position + 1, 256)
         codes = torch.randint(2048, (batch, 16), device=CUDA)
         keys_bytes = 2 * batch * NUM_POSITIONS * table.keys[:, 0, :, 0].nbytes
         num_bytes = 15 * sweep_bytes + heads_bytes
@@ -193,7 +193,7 @@ def measure_megakernel(
         draws = default_draws(batch)
         parts: dict[str, Callable[[], object]] = {
             "talker": lambda x=x, place=place: layers.read(x, place),
-            "predictor": lambda x=x, draws=draws: layers.speak(x, draws),
+            "predictor": lambda x=x, draws=draws: layers.draw_frame(x, draws),
         }
         for part, work in parts.items():
             yield show(f"{shape} {part}, megakernel", batch, work, peaks, known)

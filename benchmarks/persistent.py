@@ -21,9 +21,9 @@ import torch
 from shapes import load_configs, random_module
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.ledger import DrawKind, Draws, Place
 from vivace.backends.cuda_graph.pages import num_pages
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
+from vivace.backends.cuda_graph.slot_updates import DrawKind, KvPositions, SamplingState
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec
@@ -125,12 +125,12 @@ def parts_ms(backend: CudaGraphBackend, batch: int, num_positions: int) -> dict[
     give_pages(backend._table, batch, num_positions + 1)
     x = torch.randn(batch, width, device=CUDA).bfloat16()
     position = torch.full((batch,), num_positions, device=CUDA)
-    place = Place(torch.arange(batch, device=CUDA), position, position + 1, num_positions + 1)
+    place = KvPositions(torch.arange(batch, device=CUDA), position, position + 1, num_positions + 1)
     draws = default_draws(batch)
     with backend.graphs.on_stream():
         return {
             "talker_ms": round(time_graph(lambda: layers.read(x, place)), 4),
-            "speak_ms": round(time_graph(lambda: layers.speak(x, draws)), 4),
+            "speak_ms": round(time_graph(lambda: layers.draw_frame(x, draws)), 4),
         }
 
 
@@ -143,13 +143,13 @@ def give_pages(table: SlotTable, num_slots: int, num_positions: int) -> None:
         tensor[:, : len(pages)].normal_()
 
 
-def default_draws(batch: int) -> Draws:
+def default_draws(batch: int) -> SamplingState:
     numbers = torch.zeros(len(Number), batch, dtype=torch.int64, device=CUDA)
     numbers[Number.SEED] = torch.arange(batch, device=CUDA)
     numbers[Number.LAST] = numbers[Number.PREDICTOR_LAST] = 49
     scales = torch.ones(len(Scale), batch, device=CUDA)
     scales[Scale.TEMPERATURE] = scales[Scale.PREDICTOR_TEMPERATURE] = 0.9
-    return Draws(
+    return SamplingState(
         kind=DrawKind(None, has_top_p=False),
         numbers=numbers,
         scales=scales,

@@ -4,7 +4,7 @@
 # wheel nvidia-cuda-sanitizer-api, installed or as a file in carry/sanitizer. benchmarks/sanitized.py says what the
 # parts are, controls among them. SANITIZE_PARTS chooses some: PART for every tool or TOOL:PART for one, and =SECONDS
 # after it for a limit of its own, as in SANITIZE_PARTS="racecheck:known=240 racecheck:fused=240 memcheck:fused half".
-# SANITIZE_LIST=1 says what would run. The kernels of the slot table (ledger_kernels.py) run in `fused` and `half`.
+# SANITIZE_LIST=1 says what would run. The kernels of the slot table (slot_kernels.py) run in `fused` and `half`.
 set -uo pipefail
 export PYTHONUNBUFFERED=1 PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTORCH_NO_CUDA_MEMORY_CACHING=1
 out=${OUT:-build/gpu}

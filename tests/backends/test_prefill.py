@@ -21,8 +21,8 @@ from vivace.backends.cuda_graph import codec as codec_module
 from vivace.backends.cuda_graph import layers as layers_module
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.ledger import Place
 from vivace.backends.cuda_graph.plain import PlainLayers
+from vivace.backends.cuda_graph.slot_updates import KvPositions
 from vivace.backends.cuda_graph.state_cache import StateCache
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.prompt import Prompt, build_prompt
@@ -45,7 +45,9 @@ class PackingLayers(PlainLayers):
         hidden = torch.zeros_like(x)
         for row in range(len(x)):
             one = slice(row, row + 1)
-            place = Place(slots[one], positions[one], positions[one] + 1, int(positions[row]) + 1)
+            place = KvPositions(
+                slots[one], positions[one], positions[one] + 1, int(positions[row]) + 1
+            )
             if is_row[row]:
                 hidden[one] = self.read(x[one], place)
         return hidden

@@ -82,7 +82,8 @@ def test_every_benchmark_result_is_referenced() -> None:
     for size in ("0.6B", "1.7B"):  # named by their size
         for name in (
             "engine-{size}-half-h200",
-            "engine-{size}-megakernel-h200",
+            "engine-{size}-default-h200",
+            "engine-{size}-streams-h200",
         ):
             text = text.replace(name, f"{name} {name.format(size=size)}")
     results = sorted((ROOT / "benchmarks" / "results").iterdir())

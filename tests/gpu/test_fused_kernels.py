@@ -102,14 +102,18 @@ def test_draws_are_those_of_the_reference(book: int) -> None:
     is_early = torch.arange(batch, device=CUDA) % 2 == 0
     table = random_rows(num_codes, 96)
     first = launch.FirstCode(history, penalty, is_early, 2150, 2048)
-    knobs = launch.Knobs(shape.temperature[:, 0], shape.is_greedy[:, 0].long(), shape.last[:, 0])
+    sampling_rows = launch.SamplingRows(
+        shape.temperature[:, 0], shape.is_greedy[:, 0].long(), shape.last[:, 0]
+    )
     drawn = launch.Drawn(
         codes=torch.zeros(batch, 2, dtype=torch.int64, device=CUDA),
         is_finite=torch.ones(batch, dtype=torch.int8, device=CUDA),
         code_sum=torch.zeros(batch, 96, device=CUDA),
     )
     next_x = torch.empty(batch, 96, device=CUDA, dtype=torch.bfloat16)
-    launch.draw_code(logits, noise, knobs, first, table, next_x, drawn, book, is_shaped=False)
+    launch.draw_code(
+        logits, noise, sampling_rows, first, table, next_x, drawn, book, is_shaped=False
+    )
     if book == 0:
         ids = torch.arange(num_codes, device=CUDA)
         is_banned = (ids >= 2048) & ((ids != 2150) | is_early[:, None])

@@ -21,10 +21,10 @@ from shapes import load_configs, random_module
 from tests.support.recording_backend import assert_same_audio, interleave
 from tests.support.teacher_forced import distance, share_within
 from vivace.backends.cuda_graph.fused import FusedLayers
-from vivace.backends.cuda_graph.ledger import DrawKind, Draws, FrameCodes, Place
 from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
+from vivace.backends.cuda_graph.slot_updates import DrawKind, FrameCodes, KvPositions, SamplingState
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.layers import MegakernelLayers
 from vivace.checkpoint import EMBEDDED, Checkpoint
@@ -100,7 +100,7 @@ def hidden_states(layers: MegakernelLayers, batch: int) -> Tensor:
 
 def make_draws(
     layers: MegakernelLayers, batch: int, frame: int = 0, *, top_k: int = 50, top_p: float = 1.0
-) -> Draws:
+) -> SamplingState:
     numbers = torch.zeros(len(Number), batch, dtype=torch.int64, device=CUDA)
     numbers[Number.SEED] = torch.arange(batch, device=CUDA) * 7919 + 12345
     numbers[Number.NUM_FRAMES] = frame
@@ -108,7 +108,7 @@ def make_draws(
     scales = torch.ones(len(Scale), batch, device=CUDA)
     scales[Scale.TEMPERATURE] = scales[Scale.PREDICTOR_TEMPERATURE] = 0.9
     scales[Scale.PREDICTOR_TOP_P] = top_p
-    return Draws(
+    return SamplingState(
         kind=DrawKind(None, has_top_p=False),
         numbers=numbers,
         scales=scales,
@@ -117,8 +117,8 @@ def make_draws(
     )
 
 
-def take_row(draws: Draws, row: int) -> Draws:
-    return Draws(
+def take_row(draws: SamplingState, row: int) -> SamplingState:
+    return SamplingState(
         kind=draws.kind,
         numbers=draws.numbers[:, row : row + 1].contiguous(),
         scales=draws.scales[:, row : row + 1].contiguous(),
@@ -163,10 +163,10 @@ def test_a_slots_codes_do_not_depend_on_its_batch(layers: MegakernelLayers, batc
     hidden = hidden_states(layers, batch)
     for frame in range(3):
         draws = make_draws(layers, batch, frame)
-        together = layers.speak(hidden, draws)
+        together = layers.draw_frame(hidden, draws)
         assert bool(together.is_finite.all())
         for row in range(batch):
-            alone = layers.speak(hidden[row : row + 1], take_row(draws, row))
+            alone = layers.draw_frame(hidden[row : row + 1], take_row(draws, row))
             assert torch.equal(alone.codes[0], together.codes[row])
             assert torch.equal(alone.code_sum[0], together.code_sum[row])
 
@@ -179,7 +179,7 @@ def test_the_drawn_codes_are_those_of_sampling_py(layers: MegakernelLayers) -> N
             hidden_states(layers, batch),
             make_draws(layers, batch, top_k=top_k, top_p=top_p),
         )
-        spoken = layers.speak(hidden, draws)
+        spoken = layers.draw_frame(hidden, draws)
         logits = layers.force(hidden, spoken.codes).float()
         noise = layers._noise(draws)[:, layers._noise_starts[1] :].view(batch, num_books, -1)
         for book in range(num_books):
@@ -206,7 +206,7 @@ def admissible_scores(logits: Tensor, top_k: int, top_p: float) -> Iterator[Tens
 
 
 def test_the_sum_of_embeddings_is_that_of_the_codes(layers: MegakernelLayers) -> None:
-    spoken: FrameCodes = layers.speak(hidden_states(layers, 2), make_draws(layers, 2))
+    spoken: FrameCodes = layers.draw_frame(hidden_states(layers, 2), make_draws(layers, 2))
     expected = sum(
         table(spoken.codes[:, book]).float() for book, table in enumerate(layers._tables)
     )
@@ -216,18 +216,22 @@ def test_the_sum_of_embeddings_is_that_of_the_codes(layers: MegakernelLayers) ->
 def test_non_finite_logits_fail_only_their_slot(layers: MegakernelLayers) -> None:
     hidden = hidden_states(layers, 3)
     hidden[1] = float("nan")
-    assert layers.speak(hidden, make_draws(layers, 3)).is_finite.tolist() == [True, False, True]
+    assert layers.draw_frame(hidden, make_draws(layers, 3)).is_finite.tolist() == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_ten_thousand_frames_neither_hang_nor_drift(layers: MegakernelLayers) -> None:
     hidden, draws = hidden_states(layers, 1), make_draws(layers, 1)
-    expected = layers.speak(hidden, draws).codes
+    expected = layers.draw_frame(hidden, draws).codes
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda.synchronize()
         graph.capture_begin()
-        codes = layers.speak(hidden, draws).codes
+        codes = layers.draw_frame(hidden, draws).codes
         graph.capture_end()
         for _ in range(20):
             for _ in range(500):
@@ -240,13 +244,13 @@ def test_ten_thousand_frames_neither_hang_nor_drift(layers: MegakernelLayers) ->
 POSITIONS = (0, 1, 62, 63, 64, 127, 128, 640)
 
 
-def place_at(positions: Sequence[int], first_slot: int = 0) -> Place:
+def place_at(positions: Sequence[int], first_slot: int = 0) -> KvPositions:
     position = torch.tensor(positions, device=CUDA)
     slots = torch.arange(first_slot, first_slot + len(positions), device=CUDA)
-    return Place(slots=slots, position=position, num_keys=position + 1, span=704)
+    return KvPositions(slots=slots, position=position, num_keys=position + 1, span=704)
 
 
-def stored(table: SlotTable, place: Place) -> Tensor:
+def stored(table: SlotTable, place: KvPositions) -> Tensor:
     """The new keys and values: [2, rows, layers, heads, head_dim]."""
     pages = table.pages[place.slots, place.position // PAGE]
     kept = [tensor[:, pages, :, place.position % PAGE] for tensor in (table.keys, table.values)]
@@ -295,7 +299,7 @@ def test_rows_that_are_not_read_leave_the_slots_as_they_are(layers: MegakernelLa
     table = layers._table
     before = table.keys[:, :-1].clone()
     last = torch.full((2,), table.num_positions, device=CUDA)
-    idle = Place(torch.zeros_like(last), last, torch.ones_like(last), 64)
+    idle = KvPositions(torch.zeros_like(last), last, torch.ones_like(last), 64)
     assert bool(layers.read(hidden_states(layers, 2), idle).isfinite().all())
     assert torch.equal(table.keys[:, :-1], before)
 
@@ -361,7 +365,9 @@ def test_fp8_weights_give_what_their_values_in_bfloat16_give(
     assert torch.equal(small.force(hidden, codes), wide.force(hidden, codes))
     for frame in range(2):
         draws = make_draws(small, batch, frame)
-        assert torch.equal(small.speak(hidden, draws).codes, wide.speak(hidden, draws).codes)
+        assert torch.equal(
+            small.draw_frame(hidden, draws).codes, wide.draw_frame(hidden, draws).codes
+        )
     place = place_at(POSITIONS[-batch:])
     states = []
     for each in fp8_pair:

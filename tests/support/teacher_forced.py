@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.fused import FusedLayers
-from vivace.backends.cuda_graph.ledger import Place
+from vivace.backends.cuda_graph.slot_updates import KvPositions
 from vivace.model.cache import KeyValueCache
 
 
@@ -15,7 +15,7 @@ def talker_states(backend: CudaGraphBackend, rows: Tensor, first: int = 0) -> Te
     """Rows [T, hidden], one after another from position `first` of slot 0 on, to hidden states."""
     slot = torch.zeros(1, dtype=torch.int64, device=rows.device)
     states = [
-        backend._layers.read(row[None], Place(slot, slot + i, slot + i + 1, span=1024))
+        backend._layers.read(row[None], KvPositions(slot, slot + i, slot + i + 1, span=1024))
         for i, row in enumerate(rows, start=first)
     ]
     return torch.cat(states)

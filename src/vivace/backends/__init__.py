@@ -1,7 +1,4 @@
-"""The table of backends, in the order in which `auto` tries them.
-
-`survey` says for each whether it can run on a device, and if not, why.
-"""
+"""Backend registry. `auto` tries the backends in the order of `BACKENDS`."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ AUTO_BACKEND = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a backend allocates memory for when it is built; None leaves it to the backend."""
+    """Limits that a backend allocates memory for; None selects the backend's default."""
 
     max_streams: int | None = None  # concurrent
     max_frames: int | None = None  # of one utterance
@@ -44,19 +41,19 @@ class Capacity:
 class BackendEntry:
     name: str
     summary: str
-    refusal: Callable[[torch.device], str | None]  # why it cannot run there, or None
+    refusal: Callable[[torch.device], str | None]  # why it cannot run on a device, or None
     build: Callable[[Qwen3TTS, Codec, Capacity], Backend]
-    # Why it cannot run this model with this capacity, or None.
+    # Why the backend cannot run this model with this capacity, or None.
     unfit: Callable[[Qwen3TTS, Capacity], str | None] = lambda model, capacity: None
     # Why `auto` should prefer a later backend for this model and capacity, or None.
     slower: Callable[[Qwen3TTS, Capacity], str | None] = lambda model, capacity: None
-    max_streams: int | None = None  # that it can serve; None: any number
+    max_streams: int | None = None  # upper limit; None: unlimited
 
 
 def _graph_refusal(device: torch.device) -> str | None:
     if device.type == "cuda" and torch.version.cuda is not None:
         return None
-    return f"it needs an NVIDIA GPU, and the device is {device}"
+    return f"it needs an NVIDIA GPU; the device is {device}"
 
 
 def _build_eager(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
@@ -126,7 +123,7 @@ BACKENDS: tuple[BackendEntry, ...] = (
 
 
 def survey(device: torch.device) -> list[tuple[BackendEntry, str | None]]:
-    """Every backend with the reason why it cannot run on `device`, or None."""
+    """All backends, each with the reason why it cannot run on `device`, or None."""
     return [(entry, entry.refusal(device)) for entry in BACKENDS]
 
 

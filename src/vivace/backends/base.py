@@ -1,7 +1,6 @@
-"""The interface of every backend, at the granularity of frames.
+"""Backend interface: prompts to frames and frames to samples, for many slots at once.
 
-A backend turns prompts into frames and frames into samples, for many slots at once. It knows
-nothing of queues, threads or text.
+Backends do not deal with queues, threads or text.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Slot = int
 """A handle to one admitted prompt, valid until it is released."""
 
 SlotStatus = Literal["running", "waiting", "stop", "length", "failed"]
-"""`waiting` for text; `failed`: its logits were not finite."""
+"""`waiting`: the slot needs more text. `failed`: its logits were not finite."""
 
 CodecPrecision = Literal["auto", "float32", "split", "half"]
 """Precision of the codec on an NVIDIA GPU.
@@ -37,8 +36,8 @@ Samples = NDArray[np.float32]
 Admission = tuple[Prompt, SamplingParams]
 
 Places = Sequence[tuple[int, float]]
-"""For each frame, the id of the slot's own text with the most attention (-1: not known), and the
-share of attention that the whole text has. Of the head given to `Backend.watch`."""
+"""Per frame: the index of the text id with the most attention (-1: unknown), and the share of
+attention on the whole text. Measured at the head given to `Backend.watch`."""
 
 Loudness = NDArray[np.float32]
 """The root mean square of each frame; not finite where a sample is not."""
@@ -46,12 +45,12 @@ Loudness = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frames:
-    """The result of one step: a row per slot, in the order of the slots given."""
+    """Result of one step: one row per slot, in the order of the given slots."""
 
     codes: NDArray[np.int64]  # [slots, most frames made, codebooks]; valid up to lengths
     lengths: tuple[int, ...]
     status: tuple[SlotStatus, ...]
-    places: tuple[Places, ...] | None = None  # a row per slot; None: no head is watched
+    places: tuple[Places, ...] | None = None  # one row per slot; None: no head is watched
 
     def of(self, row: int) -> NDArray[np.int64]:
         """The frames of one row: [length, codebooks]."""
@@ -62,7 +61,7 @@ class Frames:
         return self.places[row] if self.places is not None else ()
 
     def take(self, rows: Sequence[int]) -> Frames:
-        """These rows alone."""
+        """Select rows."""
         if len(rows) == len(self.lengths):
             return self
         return Frames(
@@ -75,7 +74,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rendered:
-    """The sound of one render: a row per slot, in the order of the slots given."""
+    """Audio of one render call: one row per slot, in the order of the given slots."""
 
     samples: list[Samples]
     loudness: list[Loudness]
@@ -87,7 +86,7 @@ class Rendered:
 
 
 def frame_loudness(samples: Samples, num_frames: int) -> Loudness:
-    """[..., samples] to [..., frames]; for many slots in one call, since it gives the GIL away."""
+    """[..., samples] to [..., frames]. Call it once for many slots: numpy releases the GIL."""
     if not num_frames:
         return np.zeros((*samples.shape[:-1], 0), np.float32)
     frames = samples.reshape(*samples.shape[:-1], num_frames, -1)
@@ -98,53 +97,53 @@ def frame_loudness(samples: Samples, num_frames: int) -> Loudness:
 class Backend(Protocol):
     name: str
     max_streams: int  # slots at once
-    shares_work: bool  # a batched step costs little more than one slot's, also during a render
+    shares_work: bool  # a batched step costs little more than a step of one slot
 
     @property
     def watched(self) -> Head | None:
-        """The attention head whose places are reported."""
+        """The attention head whose places are reported; None: no places."""
 
     def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
-        """Prefill prompts into free slots, in one batch; each gives its slot or its error.
+        """Prefill prompts into free slots in one batch. Returns a slot or an error per prompt.
 
-        Every `sampling.seed` must be set. A BackendFullError asks to wait for a release; a backend
-        without slots in use gives none.
+        Every `sampling.seed` must be set. After a `BackendFullError` retry when another slot was
+        released; an idle backend never returns this error.
         """
 
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
         """Append live text to a slot whose prompt was not complete."""
 
     def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
-        """Begin up to `num_frames` frames for every slot; one that ends or waits makes fewer.
+        """Start up to `num_frames` frames per slot. The returned call waits for the frames.
 
-        A `running` slot that made none waits for memory that another slot's release gives back.
-        The call returned waits for them. A slot may be released before that.
+        A slot that ends or waits for text makes fewer. A `running` slot without frames waits for
+        memory that the release of another slot frees. Slots may be released before the wait.
         """
 
     def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], Rendered]:
-        """Begin the samples of these frames, continuing each slot's audio.
+        """Start to decode these frames, continuing each slot's audio.
 
-        The call returned waits for them. A slot may be released before that.
+        The returned call waits for the samples. Slots may be released before the wait.
         """
 
     def release(self, slot: Slot) -> None:
-        """Free the slot; its handle is no longer valid."""
+        """Free the slot. Its handle becomes invalid."""
 
     def watch(self, head: Head) -> None:
-        """Report this head's attention as `Frames.places`, for slots admitted from now on."""
+        """Report this head's attention as `Frames.places` for slots admitted later."""
 
     def warmup(self) -> None:
-        """Compile and capture what requests need, so that the first is as fast as later ones."""
+        """Compile kernels and capture graphs before the first request."""
 
     def memory(self) -> dict[str, int]:
         """Bytes on the device, by purpose."""
 
     def facts(self) -> dict[str, str]:
-        """How it runs on this device, for `vivace doctor`."""
+        """Details for `vivace doctor`."""
 
 
 class Immediate(ABC):
-    """Mixin for a synchronous backend: `start_step` and `start_render` do all the work."""
+    """Mixin of synchronous backends: `start_step` and `start_render` return finished results."""
 
     watched: Head | None = None
 
@@ -172,9 +171,9 @@ class Immediate(ABC):
         for prompt, sampling in requests:
             try:
                 slots.append(self.admit(prompt, sampling))
-            except Exception as error:  # concerns this prompt alone
+            except Exception as error:  # affects only this prompt
                 slots.append(error)
-            except BaseException:  # ends the call, so nobody would release those before it
+            except BaseException:  # the caller gets no slots, so release those admitted so far
                 for slot in slots:
                     if not isinstance(slot, Exception):
                         self.release(slot)

@@ -33,7 +33,7 @@ from vivace.backends.cuda_graph.prefill import Prefill, join_tables
 from vivace.backends.cuda_graph.rendering import Renderer
 from vivace.backends.cuda_graph.reservations import FRAMES_PER_TEXT, Reservations
 from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable, bytes_per_page
-from vivace.backends.cuda_graph.stepper import LiveSlot, Made, Stepper, stack
+from vivace.backends.cuda_graph.stepper import LiveSlot, SlotFrames, Stepper, stack
 from vivace.backends.sizes import module_bytes
 from vivace.errors import BackendError, BackendFullError
 from vivace.model.codec import Codec
@@ -335,7 +335,7 @@ def _join(steps: Sequence[Frames]) -> Frames:
     if len(steps) == 1:
         return steps[0]
     made = [
-        Made(
+        SlotFrames(
             np.concatenate([step.of(row) for step in steps]),
             status,
             [place for step in steps for place in step.places_of(row)],

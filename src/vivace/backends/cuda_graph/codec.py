@@ -1,4 +1,4 @@
-"""The codec's decoder as CUDA graphs, for batches of slots with their own streaming state."""
+"""Runs the codec's decoder as CUDA graphs, for batches of slots with streaming state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from vivace.model.codec import Codec
 
 WORST_ERROR = 10 ** (-45 / 20)  # -45 dB of the signal: inaudible
 WORST_HALF_ERROR = 10 ** (-35 / 20)
-MAX_KEPT = 16  # voices in the cache of codec states
+MAX_KEPT = 16  # voices whose codec state is cached
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def pick_decoder(
     if refusal is None:
         try:
             return _tried_fused(codec, num_rows, is_half=is_half)
-        except Exception as error:  # compilers and drivers raise anything
+        except Exception as error:  # compilers and drivers raise many types
             level = logging.WARNING
             refusal = f"they do not work: {str(error).strip().splitlines()[-1]}"
     if precision != "auto":
@@ -62,7 +62,7 @@ def pick_decoder(
 
 
 def _tried_fused(codec: Codec, num_rows: int, *, is_half: bool) -> SlotDecoder:
-    """The fused kernels, compared with the reference decoder on two frames."""
+    """Build the fused decoder and compare it with the reference decoder on two frames."""
     from vivace.backends.cuda_graph.codec_fused import FusedDecoder
 
     decoder = FusedDecoder(codec, num_rows, is_half=is_half)
@@ -80,7 +80,7 @@ def _tried_fused(codec: Codec, num_rows: int, *, is_half: bool) -> SlotDecoder:
 
 def split_refusal(device: torch.device) -> str | None:
     if device.type != "cuda":
-        return f"they need an NVIDIA GPU, and the codec is on {device}"
+        return f"they need an NVIDIA GPU; the codec is on {device}"
     if torch.cuda.get_device_capability(device) < (8, 0):
         return "they need a GPU of compute capability 8.0 or newer"
     return triton_refusal()
@@ -102,7 +102,7 @@ class CodecGraphs:
         self._num_codebooks = codec.config.decoder_config.num_quantizers
         self._num_codes = codec.config.decoder_config.codebook_size
         self._samples_per_frame = codec.config.decode_upsample_rate
-        self._most = batch = fit(num_slots, CODEC_BATCHES) or CODEC_BATCHES[-1]  # slots of a pass
+        self._most = batch = fit(num_slots, CODEC_BATCHES) or CODEC_BATCHES[-1]  # slots per pass
         frames = min(CODEC_PASS, batch * CODEC_FRAMES[0])
         self._rows = RowNumbers(batch, num_slots, self._device)
         self._codes = torch.zeros(
@@ -122,7 +122,7 @@ class CodecGraphs:
 
     @property
     def description(self) -> str:
-        """How the decoder runs here; if it fell back from its kernels, why."""
+        """Name of the decoder in use; after a fallback, with the reason."""
         why = self._decoder.fallback
         return self._decoder.name if why is None else f"{self._decoder.name}, because {why}"
 
@@ -132,7 +132,7 @@ class CodecGraphs:
             self._decoder.reset(upload(rows, torch.int64, self._device))
 
     def load_reference(self, row: int, codes: NDArray[np.int64]) -> None:
-        """Decode a reference into a fresh slot's state, or copy that state from the cache."""
+        """Decode a reference into a new slot's state, or copy the state from the cache."""
         key = codes.tobytes()
         with self._graphs.on_stream():
             kept = self._kept.get(key)
@@ -172,7 +172,7 @@ class CodecGraphs:
         ring: Tensor,  # [slots, frames, codebooks]
         frames: GraphPool,
     ) -> list[Callable[[], Sound]]:
-        """Queue so many frames behind their making: the host need not have seen their codes."""
+        """Queue the codec for frames whose codes are not yet copied to the host."""
         size, reads = min(self._most, largest_batch(num_frames)), list[Callable[[], Sound]]()
         for first in range(0, len(places), size):
             batch = places[first : first + size]
@@ -192,7 +192,7 @@ class CodecGraphs:
         def copy(block: Tensor) -> None:
             places = upload(at.ravel(), torch.int64, self._device)
             codes = ring.flatten(0, 1).index_select(0, places)
-            # The end of speech, and what a slot has after it, are no codes.
+            # End of speech and entries after it are not valid codes.
             block.copy_(codes.view(block.shape).clamp(max=self._num_codes - 1))
 
         with self._graphs.on_stream():
@@ -215,7 +215,7 @@ class CodecGraphs:
     def _queue_pass(
         self, rows: Sequence[int], num_frames: int, write: Callable[[Tensor], object]
     ) -> Tensor:
-        """Run one graph on the codes that `write` puts into [slots, frames, codebooks]."""
+        """Run one graph on the codes that `write` stores in [slots, frames, codebooks]."""
         batch = fit(len(rows), CODEC_BATCHES) or len(rows)
         decode = self._graph(batch, num_frames)
         self._rows.write(rows, batch)
@@ -240,7 +240,7 @@ class CodecGraphs:
 
 
 def _passes(lengths: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Passes with one number of frames each: that number, and its (slot index, first frame)s."""
+    """Groups of equal frame counts: (num_frames, [(slot index, first frame), ...])."""
     passes: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for index, length in enumerate(lengths):
         start, count = 0, dict.fromkeys(CODEC_FRAMES, 0)
@@ -252,7 +252,7 @@ def _passes(lengths: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
 
 
 def _measured(read: Callable[[], Samples], num_frames: int) -> Callable[[], Sound]:
-    """Samples [slots, samples] and their loudness, measured once for all slots."""
+    """Samples [slots, samples] with their loudness, computed once for all slots."""
     known: list[Sound] = []
 
     def wait() -> Sound:
@@ -273,7 +273,7 @@ def _reader(found: Callable[[], Sound], row: int) -> Callable[[], Sound]:
 
 
 def join_sounds(parts: Sequence[Sound]) -> Sound:
-    """Consecutive sounds as one; a single one is not copied."""
+    """Concatenate consecutive audio; a single part is not copied."""
     if len(parts) <= 1:
         return parts[0] if parts else SILENCE
     samples, loudness = zip(*parts, strict=True)

@@ -2,12 +2,12 @@
 
 Products run on tensor cores. `split` is 3xTF32 emulation of float32: each float32 is split into two
 TF32 numbers, and three of the four products are summed. `half` rounds weights and inputs to TF32 in
-the transformer and to float16 behind it, where what layers add up is kept in float16 too; products
-are summed in float32.
+the transformer and to float16 in later layers, whose residual sums are float16 too; products are
+summed in float32.
 
-A layer is one kernel, and one more moves its history on. It reads the past of its input from the
-slot's history and writes what the next layer takes, activated and in that layer's dtype. Linear
-layers with nothing between them become one when the weights are packed.
+A layer is one kernel, followed by one that updates its history. It reads past inputs from the
+slot's history and writes the activated input of the next layer. Consecutive linear layers are
+merged when the weights are packed.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class Packer:
 
 
 def _taps(layer: CausalConvTranspose1d) -> Tensor:
-    """[taps, stride * out, in]: an input's own outputs last, those of the one before it first."""
+    """[taps, stride * out, in]; the tap of the current input is last."""
     taps = layer.conv.weight.permute(2, 1, 0).unflatten(0, (-1, layer.stride))
     return taps.flip(0).flatten(1, 2).contiguous()
 

@@ -1,4 +1,4 @@
-"""Launches of the codec's fused kernels: layers with their weights, and the slots' histories."""
+"""Launches the codec's fused kernels: layers with weights, and the slots' histories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NORM_ROWS = 64  # of a tile whose squares are summed in registers too
 
 
 class Histories:
-    """What causal layers remember of each slot: one float32 table, and a view of it per layer."""
+    """Past inputs of the causal layers: one float32 table of all slots, and a view per layer."""
 
     def __init__(self) -> None:
         self._sizes: list[int] = []
@@ -25,7 +25,7 @@ class Histories:
         self._views: list[Tensor] = []
 
     def add(self, num_elements: int, dtype: torch.dtype = torch.float32) -> int:
-        """Reserve this much for every slot; returns the number to `view` it by."""
+        """Reserve elements for every slot; returns the number for `view`."""
         count = num_elements * dtype.itemsize // 4
         self._sizes.append(-(-count // ALIGNMENT) * ALIGNMENT)
         self._dtypes.append(dtype)
@@ -45,7 +45,7 @@ class Histories:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Where a pass finds the history of its slots."""
+    """The histories of the slots of a pass."""
 
     histories: Histories
     slots: Tensor  # [B]
@@ -54,7 +54,7 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """What is done to a product before the next layer takes it, and that layer's dtype."""
+    """Activation after a product, and the input dtype of the next layer."""
 
     dtype: torch.dtype
     kind: int = kernels.PLAIN.value
@@ -83,10 +83,10 @@ class CodeSum:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A causal convolution or a linear layer, and all that is fused with it.
+    """A causal convolution or linear layer with its fused operations.
 
-    Columns are the outputs of one input step; a layer that upsamples has those of several output
-    steps one after the other.
+    Columns are the outputs of one input step. An upsampling layer has the columns of several output
+    steps side by side.
     """
 
     weight: Tensor  # [taps, columns, in]; gate over up if `is_gated`
@@ -194,7 +194,7 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class RingAttention:
-    """Attention of each slot's new frames to its last `window` ones, kept in a ring."""
+    """Attention of new frames to the slot's last `window` frames, stored in a ring."""
 
     num_heads: int
     num_kv_heads: int
@@ -236,13 +236,13 @@ class TransformerLayer:
 
 
 def rounded(weight: Tensor) -> Tensor:
-    """float32 numbers to the nearest of TF32: the kernels do the same to what they multiply."""
+    """Round float32 to the nearest TF32, as the kernels do with their inputs."""
     bits = weight.float().contiguous().view(torch.int32)
     return ((bits + 0x1000) & -0x2000).view(torch.float32)
 
 
 def _keep(x: Tensor, history: Tensor, slots: Tensor, width: int) -> None:
-    """Move the slots' history on by x."""
+    """Append x to the slots' history and drop the oldest columns."""
     batch, length, size = x.shape
     block_t = power_of_two(width)
     block_c = max(16, 2_048 // block_t)

@@ -1,7 +1,7 @@
 """The codec's decoder for a batch of slots with their own streaming state, in plain PyTorch.
 
-All state of a slot is one row of a table, which layers read and write by slot number: one graph
-serves any batch of its size.
+A slot's state is one row of a table. Layers read and write it by slot number, so one graph serves
+any batch of its size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vivace.model.precision import full_precision
 
 
 class SlotTails:
-    """The last input columns of every causal layer, by slot: `CausalState` for many slots.
+    """`CausalState` for many slots: the last input columns of every causal layer, by slot.
 
     The first pass records the layers' shapes; `allocate` then allocates the state of all slots.
     """
@@ -65,7 +65,7 @@ class SlotDecoder(ABC):
     """A streaming decoder of many slots; a subclass implements `_run`."""
 
     name: str
-    fallback: str | None = None  # why faster kernels are not used, if they were wanted
+    fallback: str | None = None  # why the requested fused kernels are not used
 
     def __init__(self, table: Tensor) -> None:
         self._table = table  # [slots, state of all layers]
@@ -100,14 +100,14 @@ class SlotDecoder(ABC):
 
 
 class PlainDecoder(SlotDecoder):
-    """The model's own modules, with `SlotTails` in place of one stream's state."""
+    """The model's modules, with `SlotTails` instead of the state of a single stream."""
 
     name = "plain PyTorch"
 
     def __init__(self, codec: Codec, num_rows: int, *, fallback: str | None = None) -> None:
         self._decoder, self._tails = codec.decoder, SlotTails()
         row = torch.zeros(1, dtype=torch.int64, device=codec.device)
-        super().__init__(row[:, None])  # for one pass, which tells the size of the state
+        super().__init__(row[:, None])  # one pass determines the size of the state
         self.decode(row, row.expand(1, 1, codec.config.decoder_config.num_quantizers))
         super().__init__(self._tails.allocate(num_rows, codec.device))
         self.fallback = fallback
@@ -126,7 +126,7 @@ class PlainDecoder(SlotDecoder):
 
 
 def transform(transformer: PreTransformer, x: Tensor, tails: SlotTails, num_seen: Tensor) -> Tensor:
-    """Latents [B, T, latent_dim] of slots that have decoded `num_seen` frames, to latents."""
+    """Latents [B, T, latent_dim] to latents, for slots that have decoded `num_seen` frames."""
     x = transformer.input_proj(x)
     attend = WindowAttention(tails, num_seen, x.shape[1], transformer.window)
     rope = attend.rope(transformer.rope.theta, transformer.rope.head_dim)

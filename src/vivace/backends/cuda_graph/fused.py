@@ -12,21 +12,27 @@ import torch
 from torch import Tensor, nn
 
 from vivace.backends.cuda_graph import launch, products
-from vivace.backends.cuda_graph.fused_ledger import FusedLedger
+from vivace.backends.cuda_graph.fused_slot_updates import FusedSlotUpdater
 from vivace.backends.cuda_graph.launch import (
     Drawn,
     FirstCode,
     Heads,
-    Knobs,
     Pages,
+    SamplingRows,
     Scratch,
     SlotKeys,
-    Watched,
+    WatchedHead,
 )
-from vivace.backends.cuda_graph.ledger import DrawKind, Draws, FrameCodes, Ledger, Place
 from vivace.backends.cuda_graph.plain import shape_of
 from vivace.backends.cuda_graph.products import Residual
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
+from vivace.backends.cuda_graph.slot_updates import (
+    DrawKind,
+    FrameCodes,
+    KvPositions,
+    SamplingState,
+    SlotUpdater,
+)
 from vivace.backends.frame_maker import NUM_SPECIAL, bans
 from vivace.model.config import PredictorConfig, TalkerConfig
 from vivace.model.layers import Block, Linear, RMSNorm, Rope
@@ -58,20 +64,20 @@ class FusedLayers:
         self._noise_starts = [0, *range(first, first + rest * (size - 1), rest)]
 
     def kind(self, params: Sequence[SamplingParams]) -> DrawKind:
-        """The kernel does top-k for any k; only top-p needs a graph of its own."""
+        """The kernel supports top-k for any k; only top-p needs a separate graph."""
         kind = DrawKind.of(params)
         return kind if kind.has_top_p else DrawKind(None, has_top_p=False)
 
     def text_vectors(self, ids: Tensor) -> Tensor:
-        """Looked up: see `Talker.fold_texts`."""
+        """Table lookup: see `Talker.fold_texts`."""
         return self._talker.text_vectors(ids)
 
-    def ledger(self, table: SlotTable, pad_id: int) -> Ledger:
-        return FusedLedger(table, pad_id, self._talker.model.text_embedding.weight)
+    def slot_updater(self, table: SlotTable, pad_id: int) -> SlotUpdater:
+        return FusedSlotUpdater(table, pad_id, self._talker.model.text_embedding.weight)
 
-    def read(self, x: Tensor, place: Place) -> Tensor:
+    def read(self, x: Tensor, place: KvPositions) -> Tensor:
         scratch = Scratch.make(len(x), self._heads, place.span, x.device)
-        watched = Watched(self._table.watch, self._table.scores)
+        watched = WatchedHead(self._table.watch, self._table.scores)
 
         def attend(qkv: Tensor, block: Block, cache: SlotKeys) -> Tensor:
             return launch.attend_slots(
@@ -95,7 +101,7 @@ class FusedLayers:
         caches = [SlotKeys(keys, values, layer) for layer, (keys, values) in pairs]
         return _run_blocks(_blocks(body.layers), x, body.norm, caches, attend).normalised()
 
-    def speak(self, hidden: Tensor, draws: Draws) -> FrameCodes:
+    def draw_frame(self, hidden: Tensor, draws: SamplingState) -> FrameCodes:
         batch, width = hidden.shape
         num_groups, device = self._config.num_code_groups, hidden.device
         drawn = Drawn(
@@ -108,11 +114,11 @@ class FusedLayers:
         x[:, 0] = hidden
         logits = products.linear(hidden, self._talker.codec_head.weight)
         self._draw(logits, noise, draws, 0, x[:, 1], drawn)
-        self._speak_rest(x, noise, draws, drawn)
+        self._draw_residual(x, noise, draws, drawn)
         return FrameCodes(drawn.codes, drawn.code_sum, drawn.is_finite)
 
-    def _speak_rest(self, x: Tensor, noise: Tensor, draws: Draws, drawn: Drawn) -> None:
-        """Codebooks 1 and up, from the talker's hidden state and the first code's embedding."""
+    def _draw_residual(self, x: Tensor, noise: Tensor, draws: SamplingState, drawn: Drawn) -> None:
+        """Draw codebooks 1 and up from the talker's hidden state and the first code's embedding."""
         for book in range(1, self._config.num_code_groups):
             logits = self.predict(x, book)
             x = x.new_empty(len(x), 1, x.shape[2])
@@ -136,7 +142,13 @@ class FusedLayers:
         return stream.every(num_new).linear(head.weight)
 
     def _draw(
-        self, logits: Tensor, noise: Tensor, draws: Draws, book: int, next_x: Tensor, drawn: Drawn
+        self,
+        logits: Tensor,
+        noise: Tensor,
+        draws: SamplingState,
+        book: int,
+        next_x: Tensor,
+        drawn: Drawn,
     ) -> None:
         is_first = book == 0
         if draws.kind.has_top_p:
@@ -144,7 +156,7 @@ class FusedLayers:
         launch.draw_code(
             logits,
             noise[:, self._noise_starts[book] :],
-            knobs(draws, is_first=is_first),
+            sampling_rows(draws, is_first=is_first),
             self._first_code(draws),
             self._tables[book].weight,
             next_x,
@@ -153,7 +165,7 @@ class FusedLayers:
             is_shaped=draws.kind.has_top_p,
         )
 
-    def _first_code(self, draws: Draws) -> FirstCode:
+    def _first_code(self, draws: SamplingState) -> FirstCode:
         return FirstCode(
             history=draws.history,
             penalty=draws.scales[Scale.PENALTY],
@@ -162,8 +174,8 @@ class FusedLayers:
             first_special=self._config.vocab_size - NUM_SPECIAL,
         )
 
-    def _shape(self, logits: Tensor, draws: Draws, *, is_first: bool) -> Tensor:
-        """Scores with top-p, which the kernel does not implement, from sampling.py."""
+    def _shape(self, logits: Tensor, draws: SamplingState, *, is_first: bool) -> Tensor:
+        """Scores with top-p, computed by sampling.py because the kernel does not support top-p."""
         shape = shape_of(draws, logits.shape[1], is_predictor=not is_first)
         if not is_first:
             return shape_scores(logits, shape)
@@ -171,7 +183,7 @@ class FusedLayers:
         penalty = draws.scales[Scale.PENALTY, :, None]
         return talker_scores(logits, draws.history, penalty, is_banned, shape)
 
-    def _noise(self, draws: Draws) -> Tensor:
+    def _noise(self, draws: SamplingState) -> Tensor:
         """Gumbel noise of one frame, all codebooks: [B, codes]."""
         first, rest = self._config.vocab_size, self._predictor.config.vocab_size
         seeds, frames = draws.numbers[Number.SEED], draws.numbers[Number.NUM_FRAMES]
@@ -189,11 +201,13 @@ class FusedLayers:
         return self._frame_keys[batch]
 
 
-def knobs(draws: Draws, *, is_first: bool) -> Knobs:
+def sampling_rows(draws: SamplingState, *, is_first: bool) -> SamplingRows:
     numbers, scales = draws.numbers, draws.scales
     if is_first:
-        return Knobs(scales[Scale.TEMPERATURE], numbers[Number.IS_GREEDY], numbers[Number.LAST])
-    return Knobs(
+        return SamplingRows(
+            scales[Scale.TEMPERATURE], numbers[Number.IS_GREEDY], numbers[Number.LAST]
+        )
+    return SamplingRows(
         scales[Scale.PREDICTOR_TEMPERATURE],
         numbers[Number.PREDICTOR_IS_GREEDY],
         numbers[Number.PREDICTOR_LAST],

@@ -1,4 +1,4 @@
-"""A pool of CUDA graphs by key: the first call captures, later ones replay.
+"""Pool of CUDA graphs by key: the first call captures a graph, later calls replay it.
 
 All graphs of a pool share memory and run one after another on its stream. Where a capture fails,
 and on other devices, the same work runs without a graph.
@@ -30,7 +30,7 @@ class GraphPool:
         self._is_cuda = device.type == "cuda"
         self._is_capturing = is_capturing and self._is_cuda
         self._ready: dict[Hashable, Work] = {}
-        self._pool: Any = None  # PyTorch gives its handle no public type
+        self._pool: Any = None  # PyTorch has no public type for the handle
         self.fallbacks: dict[str, str] = {}  # work that runs without a graph, and why
         priority = -1 if is_urgent else 0
         self.stream = torch.cuda.Stream(device, priority=priority) if self._is_cuda else None
@@ -49,12 +49,12 @@ class GraphPool:
         return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
 
     def follow(self, other: GraphPool) -> None:
-        """Begin what is queued from now on after all that is queued in `other`."""
+        """Run work queued later only after all work that is now queued in `other`."""
         if self.stream is not None and other.stream is not None:
             self.stream.wait_stream(other.stream)
 
     def get(self, key: Hashable, work: Work, park: Work) -> Work:
-        """A call that does `work`; `park` fills its inputs with padding for the warm-up run."""
+        """A call that runs `work`. `park` sets its inputs to padding for the warm-up run."""
         if key not in self._ready:
             self._ready[key] = self._prepare(str(key), work, park) if self._is_capturing else work
         return self._ready[key]
@@ -62,9 +62,9 @@ class GraphPool:
     def _prepare(self, name: str, work: Work, park: Work) -> Work:
         with self.on_stream():
             park()
-            work()  # compiles kernels and allocates caches, which cannot be captured
+            work()  # compiles kernels and allocates caches: not possible during capture
             torch.cuda.synchronize()
-            torch.cuda.empty_cache()  # the graph allocates its own
+            torch.cuda.empty_cache()  # the graph allocates its own memory
             try:
                 log.debug("capturing a CUDA graph for %s", name)
                 return self._capture(work)
@@ -72,7 +72,9 @@ class GraphPool:
                 reason = str(error).splitlines()[0]
                 self.fallbacks[name] = reason
                 self._pool = None  # a failed capture leaves its memory pool unusable
-                log.warning("no CUDA graph for %s, it runs without: %s", name, reason)
+                log.warning(
+                    "CUDA graph capture of %s failed; it runs without a graph: %s", name, reason
+                )
                 torch.cuda.synchronize()
                 return work
 

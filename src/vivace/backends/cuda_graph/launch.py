@@ -1,4 +1,4 @@
-"""Launches of the kernels of attention and draws: output allocation, grids and options."""
+"""Launches attention and sampling kernels: output allocation, grids and options."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from vivace.backends.cuda_graph.tiles import num_multiprocessors, power_of_two
 from vivace.model.layers import Block, RMSNorm
 
 CHUNK = PAGE  # keys of one step of attention
-MAX_SPAN = 4  # chunks of a block, where there are blocks enough
-SLOT_WARPS, MERGE_WARPS, FRAME_WARPS = 2, 1, 4  # the fastest on an H200, for all batch sizes
+MAX_SPAN = 4  # chunks per block, if enough blocks remain for all multiprocessors
+SLOT_WARPS, MERGE_WARPS, FRAME_WARPS = 2, 1, 4  # fastest on an H200 for all batch sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class SlotKeys:
-    """One layer's keys and values of all slots.
+    """Keys and values of one layer, for all slots.
 
-    The talker's are in pages, [pages, kv_heads, CHUNK, head_dim]; the predictor's, of one frame,
+    Talker: [pages, kv_heads, CHUNK, head_dim]. Predictor, for one frame:
     [B, kv_heads, positions, head_dim].
     """
 
@@ -52,19 +52,19 @@ class SlotKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """The attention head whose scores are kept, and where."""
+class WatchedHead:
+    """The attention head whose scores are stored, and the destination."""
 
-    head: Tensor  # int32 [3]: layer, KV head, query of it; -1 is none
+    head: Tensor  # int32 [3]: layer, KV head, query head in the group; -1: none
     scores: Tensor  # float32 [slots, positions]
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Which page each chunk of a slot's keys is in, int32 [slots, pages]."""
+    """Page of each chunk of a slot's keys, int32 [slots, pages]."""
 
     table: Tensor
-    num_positions: int  # of a slot; the page of this position is the padding's
+    num_positions: int  # per slot; this position itself is on the padding page
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def attend_slots(
     positions: Tensor,
     num_keys: Tensor,
     scratch: Scratch,
-    watched: Watched,
+    watched: WatchedHead,
 ) -> Tensor:
     """Attention of each row's new token to its slot's KV cache, [B, heads * head_dim]."""
     q_norm, k_norm = _norms(block)
@@ -180,7 +180,7 @@ def attend_frame(
 def gumbel_noise(
     seeds: Tensor, frames: Tensor, num_first: int, num_rest: int, books: int
 ) -> Tensor:
-    """The noise of `sampling.NoiseTable` for one frame: [B, codes], codebooks padded to 4."""
+    """Noise of `sampling.NoiseTable` for one frame: [B, codes]; codebooks padded to 4."""
     first, rest = -(-num_first // 4), -(-num_rest // 4)
     num_counters = first + rest * (books - 1)
     noise = torch.empty(len(seeds), 4 * num_counters, device=seeds.device)
@@ -201,7 +201,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Knobs:
+class SamplingRows:
     """Sampling parameters of each row: [B] each."""
 
     temperature: Tensor  # float32
@@ -223,7 +223,7 @@ class FirstCode:
 def draw_code(
     logits: Tensor,  # [B, codes]
     noise: Tensor,  # [B, codes], rows of any stride
-    knobs: Knobs,
+    sampling_rows: SamplingRows,
     first: FirstCode,  # used if `book` is 0
     embedding: Tensor,  # [codes, hidden]
     next_x: Tensor,  # [B, hidden], rows of any stride: output, the code's embedding
@@ -232,10 +232,10 @@ def draw_code(
     *,
     is_shaped: bool,
 ) -> None:
-    """Draw one code for every row; `is_shaped`: temperature, top-k and top-p are applied."""
+    """Draw one code per row. `is_shaped`: temperature, top-k and top-p are already applied."""
     batch, num_codes = logits.shape
     draw_kernels.draw_kernel[(batch,)](
-        logits, noise, knobs.temperature, knobs.is_greedy, knobs.last,
+        logits, noise, sampling_rows.temperature, sampling_rows.is_greedy, sampling_rows.last,
         first.history, first.penalty, first.is_early,
         embedding, drawn.codes, drawn.is_finite, next_x, drawn.code_sum,
         noise.stride(0), drawn.codes.stride(0), next_x.stride(0), book, num_codes,

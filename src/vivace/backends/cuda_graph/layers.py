@@ -1,4 +1,4 @@
-"""Picks the `Layers` that run the model: fused kernels where possible, else PyTorch modules."""
+"""Selects the `Layers` implementation: fused kernels where possible, else PyTorch modules."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from vivace.backends.cuda_graph.buckets import TILE, spans
 from vivace.backends.cuda_graph.frame import FrameLoop, Layers
-from vivace.backends.cuda_graph.ledger import Place
 from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.cuda_graph.slot_updates import KvPositions
 from vivace.errors import BackendUnavailableError
 from vivace.model.cache import KeyValueCache
 from vivace.model.talker import Qwen3TTS
@@ -28,7 +28,7 @@ AUTO_LAYERS = "auto"
 CHOICES = (AUTO_LAYERS, "fused", "megakernel", "plain")
 OLDEST_TRITON = (3, 4)  # first release with programmatic dependent launch
 TRIAL_ROWS = 2 * TILE
-WORST_ERROR = 0.15  # relative; rounding gives about 0.02 with random weights, a broken kernel 1
+WORST_ERROR = 0.15  # relative; rounding gives about 0.02, a broken kernel about 1
 
 
 def pick_layers(name: str, model: Qwen3TTS, table: SlotTable) -> Layers:
@@ -53,14 +53,14 @@ def pick_layers(name: str, model: Qwen3TTS, table: SlotTable) -> Layers:
 
 
 def _tried_fused(model: Qwen3TTS, table: SlotTable) -> Layers:
-    """The fused kernels, compared with the plain layers on a test prompt and frame."""
+    """Build the fused kernels and compare them with the plain layers on a test prompt."""
     from vivace.backends.cuda_graph.fused import FusedLayers
 
     return _tried(FusedLayers(model, table), model, table)
 
 
 def _tried_megakernel(model: Qwen3TTS, table: SlotTable) -> Layers:
-    """The megakernel's layers, compared with the plain layers and the fused kernels."""
+    """Build the megakernel and compare it with the plain layers and the fused kernels."""
     from vivace.backends.megakernel.layers import MegakernelLayers
 
     layers = MegakernelLayers(model, table)
@@ -81,7 +81,7 @@ def _tried(layers: FusedLayers, model: Qwen3TTS, table: SlotTable) -> Layers:
     table.pages[0, 0] = no_page
     for tensor in (table.keys, table.values):
         tensor[:, 0] = 0
-    pair = expected[None, -2:]  # stand for a hidden state and a code's embedding
+    pair = expected[None, -2:]  # used as a hidden state and a code's embedding
     error = max(
         _distance(found, expected), _distance(layers.predict(pair, 1), _predict(model, pair))
     )
@@ -92,12 +92,12 @@ def _tried(layers: FusedLayers, model: Qwen3TTS, table: SlotTable) -> Layers:
 
 def _talker_states(layers: Layers, model: Qwen3TTS, table: SlotTable) -> Tensor:
     """Hidden states of a test prompt and one more row, [rows + 1, hidden]; overwrites slot 0."""
-    x = model.talker.codec_head.weight[: TRIAL_ROWS + 1]  # any vectors of this width will do
+    x = model.talker.codec_head.weight[: TRIAL_ROWS + 1]  # arbitrary vectors of this width
     positions = torch.arange(TRIAL_ROWS + 1, device=model.device)
     slots = torch.zeros_like(positions)
     prompt = layers.read_prompts(x[:-1], slots[:-1], positions[:-1])
     span = spans(table.num_positions)[0]
-    place = Place(slots[-1:], positions[-1:], positions[-1:] + 1, span)
+    place = KvPositions(slots[-1:], positions[-1:], positions[-1:] + 1, span)
     return torch.cat((prompt, layers.read(x[-1:], place)))
 
 
@@ -116,7 +116,7 @@ def _distance(found: Tensor, expected: Tensor) -> float:
 def fused_refusal(model: Qwen3TTS) -> str | None:
     """Why the fused kernels cannot run this model here, or None."""
     if model.device.type != "cuda":
-        return f"they need an NVIDIA GPU, and the model is on {model.device}"
+        return f"they need an NVIDIA GPU; the model is on {model.device}"
     if model.dtype != torch.bfloat16:
         return "they support bfloat16 only; float32 runs as plain PyTorch"
     if torch.cuda.get_device_capability(model.device) < (8, 0):

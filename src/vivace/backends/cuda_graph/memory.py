@@ -1,4 +1,4 @@
-"""How many pages of keys are allocated, and the error when they do not fit in memory."""
+"""Size of the KV cache, and the error for too little device memory."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import torch
 from vivace.backends.cuda_graph.pages import num_pages
 from vivace.errors import BackendError
 
-DEFAULT_STREAMS = 8  # few, since the GPU is often shared with a language model
-STREAM_POSITIONS = 448  # that a text of 300 characters is given when it is admitted
-SHARE = 0.85  # of the free memory, for keys at most; the rest is left to graphs and codec state
+DEFAULT_STREAMS = 8  # few, because the GPU is often shared with a language model
+STREAM_POSITIONS = 448  # reserved at admission for a text of 300 characters
+SHARE = 0.85  # of free memory, at most, for keys and values; graphs and codec need the rest
 
 
 def pool_size(
     max_streams: int, num_positions: int, bytes_per_page: int, device: torch.device
 ) -> int:
-    """Pages for `max_streams` ordinary texts and one of the longest, or as many as fit in memory.
+    """Pages for `max_streams` texts of usual length and one of `num_positions`.
 
-    The longest, of `num_positions`, always fits alone, and no more are allocated than all slots
-    could hold.
+    Less if memory is short, but always enough for one text of `num_positions`.
     """
     longest = num_pages(num_positions)
     wanted = min(max_streams * num_pages(STREAM_POSITIONS) + longest, max_streams * longest)
@@ -33,7 +32,7 @@ def pool_size(
 
 @contextmanager
 def checked_allocation(max_streams: int, max_frames: int, device: torch.device) -> Iterator[None]:
-    """Out of memory becomes a BackendError that names the settings to lower."""
+    """Convert an out-of-memory error to a BackendError that names the settings to lower."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:

@@ -1,29 +1,28 @@
-"""Who holds which pages of the KV cache: plain numbers, no tensors.
+"""Assignment of KV cache pages to slots: plain numbers, no tensors.
 
-A slot takes pages when it is admitted and more while it speaks, up to the most that it may need.
-None is ever taken back from it. What is given leaves every slot able to get its most, one after
-another as others end (the banker's algorithm), so slots that wait for pages cannot block each other
-for ever.
+A slot reserves pages at admission and more while it makes frames, up to its limit. Pages are never
+taken back from a running slot. A reservation is granted only if all slots could still reach their
+limits one after another (banker's algorithm), so waiting slots cannot deadlock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-PAGE = 64  # positions; also the keys of one attention block, which so reads one page
+PAGE = 64  # positions; an attention block reads one page
 
 
 def num_pages(num_positions: int) -> int:
-    """The pages that hold so many positions."""
+    """Number of pages for `num_positions`."""
     return -(-num_positions // PAGE)
 
 
 @dataclass(slots=True)
-class Lease:
+class PageReservation:
     """The pages of one slot, in the order of its positions."""
 
     pages: list[int]
-    most: int  # that it may hold in the end
+    most: int  # upper limit
 
     @property
     def num_missing(self) -> int:
@@ -34,48 +33,50 @@ class PagePool:
     def __init__(self, size: int) -> None:
         self.size = size
         self._free = list(reversed(range(size)))
-        self._leases: dict[int, Lease] = {}  # by the slot's row
+        self._reservations: dict[int, PageReservation] = {}  # by the slot's row
 
     @property
     def num_free(self) -> int:
         return len(self._free)
 
     def open(self, row: int, count: int, most: int) -> list[int] | None:
-        """So many pages for a new slot; None if it has to wait for others to end."""
-        assert row not in self._leases
+        """Reserve `count` pages for a new slot; None if it must wait for other slots to end."""
+        assert row not in self._reservations
         assert count <= most <= self.size
-        self._leases[row] = Lease([], most)
+        self._reservations[row] = PageReservation([], most)
         if count > self.num_free or not self._is_safe(row, count):
-            del self._leases[row]
+            del self._reservations[row]
             return None
         return self.grow(row, count)
 
     def grow(self, row: int, count: int) -> list[int]:
-        """Further pages until the slot has `count`; fewer if it has to wait for others to end."""
-        lease = self._leases[row]
-        num_more = min(count, lease.most) - len(lease.pages)
+        """Add pages up to `count` in total; fewer if the slot must wait for other slots to end."""
+        reservation = self._reservations[row]
+        num_more = min(count, reservation.most) - len(reservation.pages)
         while num_more > 0 and not self._is_safe(row, num_more):
             num_more -= 1
         more = [self._free.pop() for _ in range(num_more)]
-        lease.pages += more
+        reservation.pages += more
         return more
 
     def close(self, row: int) -> None:
-        """The slot has ended: its pages are free."""
-        self._free += reversed(self._leases.pop(row).pages)
+        """Free the pages of a slot."""
+        self._free += reversed(self._reservations.pop(row).pages)
 
     def _is_safe(self, row: int, num_more: int) -> bool:
-        """Whether all slots can still get their most in some order if this one gets more now."""
+        """Whether all slots can still reach their limits in some order after this reservation."""
         num_free = self.num_free - num_more
-        if num_free < 0 or all(each.num_missing <= num_free for each in self._leases.values()):
+        if num_free < 0 or all(
+            each.num_missing <= num_free for each in self._reservations.values()
+        ):
             return num_free >= 0
-        leases = [
-            (lease.num_missing - num_more, len(lease.pages) + num_more)
+        reservations = [
+            (reservation.num_missing - num_more, len(reservation.pages) + num_more)
             if each == row
-            else (lease.num_missing, len(lease.pages))
-            for each, lease in self._leases.items()
+            else (reservation.num_missing, len(reservation.pages))
+            for each, reservation in self._reservations.items()
         ]
-        for num_missing, num_held in sorted(leases):
+        for num_missing, num_held in sorted(reservations):
             if num_missing > num_free:
                 return False
             num_free += num_held

@@ -1,6 +1,6 @@
 """`Layers` through the model's own PyTorch modules: any device, any dtype.
 
-The reference that the fused kernels are compared with, and the fallback where they cannot run.
+Reference for the fused kernels, and fallback where these kernels cannot run.
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vivace.backends.cuda_graph.ledger import DrawKind, Draws, FrameCodes, Ledger, Place
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
+from vivace.backends.cuda_graph.slot_updates import (
+    DrawKind,
+    FrameCodes,
+    KvPositions,
+    SamplingState,
+    SlotUpdater,
+)
 from vivace.backends.frame_maker import bans, draw_residual_codes, noise_table
 from vivace.model.cache import KeyValueCache
 from vivace.model.config import Head
@@ -43,22 +49,22 @@ class PlainLayers:
     def text_vectors(self, ids: Tensor) -> Tensor:
         return self._talker.text_vectors(ids)
 
-    def ledger(self, table: SlotTable, pad_id: int) -> Ledger:
-        return Ledger(table, pad_id, self.text_vectors)
+    def slot_updater(self, table: SlotTable, pad_id: int) -> SlotUpdater:
+        return SlotUpdater(table, pad_id, self.text_vectors)
 
-    def read(self, x: Tensor, place: Place) -> Tensor:
+    def read(self, x: Tensor, place: KvPositions) -> Tensor:
         cos, sin = self._rope
         rope = (cos[place.position, None, None], sin[place.position, None, None])
         return self._talker(x[:, None], rope, SlotAttention(self._table, place))[:, 0]
 
     def read_prompts(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
-        """All rows of one prompt."""
+        """`x` holds all rows of one prompt."""
         cos, sin = self._rope
         attend = StoringAttention(self._table, slots, positions)
         hidden: Tensor = self._talker(x[None], (cos[positions], sin[positions]), attend)[0]
         return hidden
 
-    def speak(self, hidden: Tensor, draws: Draws) -> FrameCodes:
+    def draw_frame(self, hidden: Tensor, draws: SamplingState) -> FrameCodes:
         noise = self._noise.frames(
             draws.numbers[Number.SEED], draws.numbers[Number.NUM_FRAMES], num_frames=1
         )
@@ -68,10 +74,15 @@ class PlainLayers:
         is_banned = torch.where(draws.is_early[:, None], self._early_ban, self._ban)
         scores = talker_scores(logits, draws.history, penalty, is_banned, shape)
         first, score = draw(scores, shape.quieten(noise[0])[:, 0])
-        return self._speak_rest(hidden, first, score, draws, noise[1:])
+        return self._draw_residual(hidden, first, score, draws, noise[1:])
 
-    def _speak_rest(
-        self, hidden: Tensor, first: Tensor, score: Tensor, draws: Draws, noise: list[Tensor]
+    def _draw_residual(
+        self,
+        hidden: Tensor,
+        first: Tensor,
+        score: Tensor,
+        draws: SamplingState,
+        noise: list[Tensor],
     ) -> FrameCodes:
         cache = self._cache(len(hidden))
         shape = shape_of(draws, self._predictor.config.vocab_size, is_predictor=True)
@@ -88,7 +99,7 @@ class PlainLayers:
         return FrameCodes(codes, code_sum[:, 0], is_finite)
 
     def _cache(self, batch: int) -> KeyValueCache:
-        """Allocated once per batch size: a captured graph needs the same addresses every time."""
+        """One cache per batch size: a captured graph needs fixed addresses."""
         if batch not in self._caches:
             num_layers = self._predictor.config.num_hidden_layers
             self._caches[batch] = KeyValueCache(num_layers, self._config.num_code_groups)
@@ -99,7 +110,7 @@ class PlainLayers:
 class SlotAttention:
     """Attention of each row to its slot's KV cache, up to `place.span` positions."""
 
-    def __init__(self, table: SlotTable, place: Place) -> None:
+    def __init__(self, table: SlotTable, place: KvPositions) -> None:
         self._table, self._place = table, place
         seen = torch.arange(place.span, device=place.num_keys.device) < place.num_keys[:, None]
         self._mask = seen[:, None, None]  # [B, 1, 1, span]
@@ -108,7 +119,7 @@ class SlotAttention:
         self._pages = table.pages[place.slots, : num_pages(place.span)]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Query heads of one KV head become its query positions: [B, kv_heads, group, head_dim]."""
+        """Query heads of a KV head are treated as positions: [B, kv_heads, group, head_dim]."""
         keys, values = self._table.keys[layer], self._table.values[layer]
         keys[self._page, :, self._offset] = k[:, :, 0]
         values[self._page, :, self._offset] = v[:, :, 0]
@@ -120,14 +131,14 @@ class SlotAttention:
         return out.flatten(1, 2).unsqueeze(2)
 
     def _keep_scores(self, query: Tensor, keys: Tensor, head: Head) -> None:
-        """Of one head: its queries [B, head_dim] against its keys."""
+        """Store the scores of one head, with queries [B, head_dim]."""
         group = self._table.config.num_attention_heads // keys.shape[1]
         own = keys[:, head.index // group].float()  # [B, span, head_dim]
         scores = torch.einsum("bd,bsd->bs", query.float(), own) * query.shape[1] ** -0.5
         self._table.scores[:, : self._place.span].index_copy_(0, self._place.slots, scores)
 
     def _gather(self, cache: Tensor) -> Tensor:
-        """[B, kv_heads, span, head_dim]; 0 where pages hold what other slots left, maybe NaN."""
+        """[B, kv_heads, span, head_dim]; 0 at unused positions, whose pages may hold NaN."""
         found = cache[self._pages].transpose(1, 2).flatten(2, 3)[:, :, : self._place.span]
         return found.masked_fill(self._unseen, 0)
 
@@ -148,11 +159,11 @@ class StoringAttention:
 
 
 def _place(table: SlotTable, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's page, and its place in the page."""
+    """Each row's page and its offset in that page."""
     return table.pages[slots, positions // PAGE], positions % PAGE
 
 
-def shape_of(draws: Draws, num_codes: int, *, is_predictor: bool) -> Shape:
+def shape_of(draws: SamplingState, num_codes: int, *, is_predictor: bool) -> Shape:
     numbers, scales, num_ranked = draws.numbers, draws.scales, draws.kind.num_ranked
     greedy = Number.PREDICTOR_IS_GREEDY if is_predictor else Number.IS_GREEDY
     last = Number.PREDICTOR_LAST if is_predictor else Number.LAST

@@ -1,4 +1,4 @@
-"""Frames to sound: behind their making where that is sure, else when their codes are there."""
+"""Queues the codec: directly behind the frames if possible, else after their codes arrived."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ from vivace.backends.cuda_graph.stepper import LiveSlot
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
-    """The sound of a slot's next frames, which is queued behind them."""
+class QueuedAudio:
+    """Audio of a slot's next frames, queued on the device behind these frames."""
 
     num_frames: int
-    read: Callable[[], Sound]  # waits for it
+    read: Callable[[], Sound]  # waits for the audio
 
 
 class Renderer:
     def __init__(self, codec: CodecGraphs, ring: Tensor, frames: GraphPool) -> None:
         self._codec = codec
-        self._ring, self._frames = ring, frames  # where codes are written, and what writes them
-        self._ahead: dict[Slot, Ahead] = {}  # not yet asked for
+        self._ring, self._frames = (
+            ring,
+            frames,
+        )  # codes on the device, and the graphs that write them
+        self._ahead: dict[Slot, QueuedAudio] = {}  # not yet requested by `start`
 
     @property
     def num_ahead(self) -> int:
-        """Slots whose next sound is queued."""
+        """Number of slots with queued audio."""
         return len(self._ahead)
 
     @torch.inference_mode()
     def start_ahead(self, slots: Sequence[Slot], live: Sequence[LiveSlot], num_frames: int) -> None:
-        """Queue the codec behind these frames, so that the device need not wait for the host.
+        """Queue the codec behind these frames, so that the device does not wait for the host.
 
-        Not if one of the slots may pause before them: its codec would go on with frames that are
-        none. One that ends before them is not heard any more.
+        Skipped if a slot may pause for text or pages before the last of these frames: the codec
+        would decode frames that do not exist. Audio after the end of a slot is discarded.
         """
         is_next = all(s.num_coded + num_frames == s.num_frames + s.num_queued for s in live)
         is_sure = is_next and all(slot.is_sure for slot in live)
@@ -52,13 +55,13 @@ class Renderer:
         places = [(slot.row, slot.num_coded) for slot in live]
         reads = self._codec.start_ahead(places, num_frames, self._ring, self._frames)
         for slot, one, read in zip(slots, live, reads, strict=True):
-            self._ahead[slot] = Ahead(num_frames, read)
+            self._ahead[slot] = QueuedAudio(num_frames, read)
             one.num_coded += num_frames
 
     def start(
         self, slots: Sequence[Slot], live: Sequence[LiveSlot], frames: Frames
     ) -> Callable[[], Rendered]:
-        """Queue the codec for what is not; the returned call waits for all of it."""
+        """Queue the codec for the other frames; the returned call waits for all audio."""
         ahead = [self._ahead.pop(slot, None) for slot in slots]
         rest = [
             frames.of(row)[known.num_frames if known else 0 :] for row, known in enumerate(ahead)
@@ -80,5 +83,5 @@ class Renderer:
         return wait_for_all
 
     def drop(self, slot: Slot) -> None:
-        """Nobody will ask for what is queued."""
+        """Discard the queued audio of a slot."""
         self._ahead.pop(slot, None)

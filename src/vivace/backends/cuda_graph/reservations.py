@@ -1,4 +1,4 @@
-"""Rows and pages for slots: when they are admitted, and more pages while they speak."""
+"""Reserves rows and pages for slots at admission, and more pages while they make frames."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from vivace.errors import BackendError, BackendFullError
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
 
-# Of the most frames that a slot may make, so many are reserved when it is admitted. A frame budget
-# has 12 for each text id and ordinary speech takes 3 to 4; who reads live text is given as much.
+# Share of a slot's frame limit that is reserved at admission. The limit is 12 frames per text id;
+# ordinary speech takes 3 to 4. Live text reserves FRAMES_PER_TEXT frames per id.
 FIRM = 2 / 5
 FRAMES_PER_TEXT = 5
-LEAST_TEXTS = 16  # of a live text, whose length is not known
+LEAST_TEXTS = 16  # ids assumed for live text, whose length is unknown
 
 
 class Reservations:
@@ -27,7 +27,7 @@ class Reservations:
     def reserve(
         self, prompt: Prompt, sampling: SamplingParams, *, is_full: bool
     ) -> FreshSlot | BackendError:
-        """A row and pages for the prompt, or the error why it gets none."""
+        """Reserve a row and pages for the prompt. Returns an error if that is not possible."""
         try:
             max_frames = self._most_frames(prompt, sampling)
         except BackendError as error:
@@ -61,7 +61,7 @@ class Reservations:
         self.free.append(row)
 
     def grow(self, slot: LiveSlot, num_frames: int) -> None:
-        """Pages for so many frames of the slot, as far as there are any for it now."""
+        """Reserve pages for `num_frames` frames, as far as pages are available."""
         num_positions = slot.num_rows + min(num_frames, slot.max_frames)
         if (
             num_positions <= PAGE * slot.num_pages
@@ -76,7 +76,7 @@ class Reservations:
             self._table.append_pages(slot.row, start, more, num_reserved)
 
     def _most_frames(self, prompt: Prompt, sampling: SamplingParams) -> int:
-        """How many frames the slot may make."""
+        """Upper limit of the slot's frames."""
         if sampling.seed is None:
             raise BackendError("sampling.seed is None; draw a seed before admitting a prompt")
         num_left = self._table.num_positions - len(prompt)

@@ -1,7 +1,7 @@
-"""The slots' state on the device, in tensors whose addresses never change, as graphs need.
+"""Device state of all slots, in tensors with fixed addresses for CUDA graphs.
 
-Each tensor has one column or row per slot, and a last one that is padding for incomplete batches.
-Keys and values are in pages (pages.py), and `pages` says which are a slot's.
+Every tensor has one row or column per slot and a last one for padding in incomplete batches. Keys
+and values are stored in pages (pages.py); `pages` maps slots to pages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vivace.speech import SamplingParams
 
 STATUSES: tuple[SlotStatus, ...] = ("running", "waiting", "stop", "length", "failed")
 RUNNING, WAITING, STOP, LENGTH, FAILED = range(len(STATUSES))
-LAST_OPEN = WAITING  # later statuses are final
+LAST_OPEN = WAITING  # statuses after this one are final
 RING = 16  # frames a slot can make before the host must read them
 
 
@@ -31,7 +31,7 @@ class Number(IntEnum):
 
     STATUS = 0
     NUM_FRAMES = 1
-    HAS_SUM = 2  # the talker has not read the last frame's embeddings yet
+    HAS_SUM = 2  # the talker has not yet read the last frame's embeddings
     NEXT_TEXT = 3
     POSITION = 4  # of the next key and value
     NUM_TEXTS = 5
@@ -40,15 +40,15 @@ class Number(IntEnum):
     MIN_FRAMES = 8
     SEED = 9
     IS_GREEDY = 10
-    LAST = 11  # the rank of the last code that top-k keeps
+    LAST = 11  # rank of the last code that top-k keeps
     PREDICTOR_IS_GREEDY = 12
     PREDICTOR_LAST = 13
-    OWN_ROW = 14  # the position of the first id of the request's own text
-    NUM_OWN = 15  # ids of that text
+    OWN_ROW = 14  # position of the first id of the request's text
+    NUM_OWN = 15  # number of ids of the request's text
 
 
 NUMBERS = tuple(Number)
-PROGRESS = (  # what every frame changes
+PROGRESS = (  # updated by every frame
     Number.STATUS,
     Number.NUM_FRAMES,
     Number.HAS_SUM,
@@ -59,7 +59,7 @@ TEXT_NUMBERS = (Number.NUM_TEXTS, Number.IS_COMPLETE)
 
 
 def as_slice(numbers: Sequence[Number]) -> slice:
-    """The rows of these consecutive numbers, so that one copy reads or writes them all."""
+    """A slice of consecutive rows of `numbers`, to copy them at once."""
     assert list(numbers) == list(range(numbers[0], numbers[0] + len(numbers)))
     return slice(numbers[0], numbers[-1] + 1)
 
@@ -80,21 +80,21 @@ _FLOATS, _BITS = (Struct(f"{len(SCALES)}{kind}") for kind in "dq")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshSlot:
-    """A slot that has been prefilled and has made no frame."""
+    """Initial state of a slot before its first frame."""
 
     row: int
     sampling: SamplingParams
-    num_rows: int  # of the prompt
+    num_rows: int  # prompt rows
     pages: Sequence[int]  # reserved so far
-    max_frames: int  # in the end
-    text_ids: Sequence[int]  # to be fed, one per frame, at most `SlotTable.num_texts`
+    max_frames: int  # upper limit
+    text_ids: Sequence[int]  # read one per frame, at most `SlotTable.num_texts`
     is_complete: bool  # no more text will be appended
     own_row: int = 0
     num_own: int = 0
 
     @property
     def num_reserved(self) -> int:
-        """Frames that its pages hold."""
+        """Number of frames that fit in the reserved pages."""
         return min(self.max_frames, PAGE * len(self.pages) - self.num_rows)
 
 
@@ -108,18 +108,18 @@ class SlotTable:
         self,
         config: TalkerConfig,
         num_slots: int,
-        num_positions: int,  # of a slot, at most: a multiple of PAGE
+        num_positions: int,  # per slot, a multiple of PAGE
         num_texts: int,
         device: torch.device,
         dtype: torch.dtype,
-        pool_size: int,  # pages of all slots together
+        pool_size: int,  # pages shared by all slots
     ) -> None:
         assert num_positions % PAGE == 0
         self.device = device
         self.config = config
         self.num_slots, self.num_positions, self.num_texts = num_slots, num_positions, num_texts
         rows = num_slots + 1
-        self.padding = num_slots  # the row that belongs to no slot
+        self.padding = num_slots  # row without a slot
         kv_shape = (
             config.num_hidden_layers,
             pool_size + 1,  # padding writes to the last page
@@ -129,7 +129,7 @@ class SlotTable:
         )
         self.keys = torch.zeros(kv_shape, dtype=dtype, device=device)
         self.values = torch.zeros(kv_shape, dtype=dtype, device=device)
-        # Where no page is reserved, and for the position `num_positions`, it is the padding's.
+        # Unreserved entries, and the entry of position `num_positions`, are the padding page.
         self._no_page, width = pool_size, num_pages(num_positions) + 1
         self.pages = torch.full((rows, width), self._no_page, dtype=torch.int32, device=device)
         self.hidden = torch.zeros(rows, config.hidden_size, dtype=dtype, device=device)
@@ -139,8 +139,8 @@ class SlotTable:
         self.ring = torch.zeros(
             rows, RING, config.num_code_groups, dtype=torch.int32, device=device
         )
-        self.head: Head | None = None  # the watched one
-        # The same for kernels: its layer, its KV head, and which query of that.
+        self.head: Head | None = None  # watched attention head
+        # The watched head for kernels: layer, KV head, query head within the group; -1: none.
         self.watch = torch.full((3,), -1, dtype=torch.int32, device=device)
         self.scores = torch.zeros(rows, num_positions + 1, dtype=torch.float32, device=device)
         self.places = torch.full((rows, RING), -1, dtype=torch.int32, device=device)
@@ -166,11 +166,11 @@ class SlotTable:
 
     @property
     def line_size(self) -> int:
-        """How many numbers `line` gives."""
+        """Length of the result of `line`."""
         return 1 + len(NUMBERS) + len(SCALES) + self.pages.shape[1]
 
     def line(self, slot: FreshSlot) -> list[int]:
-        """What initialises a slot: its row, numbers, scales as the bits of float64, and pages."""
+        """Initial values of a slot: row, numbers, scales (bits of float64), pages."""
         return self._line(slot.row, self._numbers(slot), _scales(slot.sampling), slot.pages)
 
     def padding_line(self) -> list[int]:
@@ -190,7 +190,7 @@ class SlotTable:
         return [row, *numbers, *bits, *pages, *no_pages]
 
     def write(self, lines: Tensor) -> None:
-        """Initialise slots by their lines, int64 [slots, line_size]; a graph may hold it."""
+        """Initialise slots from lines, int64 [slots, line_size]. May be captured in a graph."""
         sizes = [1, len(NUMBERS), len(SCALES), self.pages.shape[1]]
         row, numbers, scales, pages = lines.split(sizes, dim=1)
         rows = row[:, 0]
@@ -201,14 +201,14 @@ class SlotTable:
         self.places.index_fill_(0, rows, -1)
 
     def set_head(self, head: Head) -> None:
-        """Watch this attention head in all frames from now on."""
+        """Record the attention of this head in all later frames."""
         group = self.config.num_attention_heads // self.config.num_key_value_heads
         place = [head.layer, head.index // group, head.index % group]
         self.head = head
         self.watch.copy_(self.upload(place, torch.int32))
 
     def lay_texts(self, fresh: Sequence[FreshSlot]) -> None:
-        """The text ids that these slots read while they speak."""
+        """Store the text ids that these slots read, one per frame."""
         if not (width := max(len(slot.text_ids) for slot in fresh)):
             return
         lines = [[slot.row, *slot.text_ids, *[0] * (width - len(slot.text_ids))] for slot in fresh]
@@ -216,7 +216,7 @@ class SlotTable:
         self.text_ids[:, :width].index_copy_(0, block[:, 0], block[:, 1:].int())
 
     def _numbers(self, slot: FreshSlot) -> list[int]:
-        """The initial values."""
+        """Initial values of `numbers`."""
         sampling, predictor = slot.sampling, self.config.code_predictor_config
         numbers = [0] * len(NUMBERS)
         numbers[Number.POSITION] = slot.num_rows
@@ -233,7 +233,7 @@ class SlotTable:
         return numbers
 
     def append_pages(self, row: int, start: int, pages: Sequence[int], num_reserved: int) -> None:
-        """Give a slot further pages; one that stopped at the end of its last page goes on."""
+        """Add pages to a slot. A slot that stopped at the end of its last page resumes."""
         self.pages[row, start : start + len(pages)] = self.upload(pages, torch.int32)
         numbers = self.numbers[:, row]
         is_stopped = numbers[Number.STATUS] == LENGTH
@@ -244,10 +244,10 @@ class SlotTable:
     def append_texts(
         self, row: int, start: int, ids: Sequence[int], is_complete: bool, num_own: int
     ) -> int:
-        """Append text ids after the first `start`; returns their new number.
+        """Append text ids after the first `start`; returns the new number of ids.
 
-        The first `num_own` of them are the request's text; another one may end it. Ids beyond the
-        slot's last possible frame are dropped: they would never be read.
+        The first `num_own` ids are the request's text; an end marker may follow. Ids after the
+        slot's last possible frame are dropped, because no frame would read them.
         """
         self.numbers[Number.NUM_OWN, row].add_(num_own)
         ids = ids[: self.num_texts - start]

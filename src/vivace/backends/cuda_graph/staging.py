@@ -1,7 +1,6 @@
-"""Numbers on their way to the device: written into pinned memory and copied asynchronously.
+"""Asynchronous copies of numbers to the device through pinned memory.
 
-PyTorch hands pinned memory out again only when the copies from it are over, so nothing here is
-kept to be written a second time.
+PyTorch reuses pinned memory only after its copies have finished, so buffers are not kept here.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _NUMPY = {torch.int64: np.int64, torch.int32: np.int32, torch.float32: np.float3
 
 
 def stage(num_numbers: int, device: torch.device) -> Tensor:
-    """Memory for int64 numbers, to be written through its `numpy()` and copied once."""
+    """Pinned int64 memory. Write it through `numpy()` and copy it once."""
     is_pinned = device.type == "cuda"
     return torch.empty(num_numbers, dtype=torch.int64, pin_memory=is_pinned)
 
@@ -33,9 +32,9 @@ def upload(values: object, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 class RowNumbers:
-    """The rows of a batch's slots on the device, where graphs read them; copied when they change.
+    """Slot rows of the current batch on the device, copied only when they change.
 
-    All that reads or writes `tensor` is queued on one stream.
+    All readers and writers of `tensor` run on one CUDA stream.
     """
 
     def __init__(self, size: int, padding: int, device: torch.device) -> None:
@@ -44,7 +43,7 @@ class RowNumbers:
         self._written = [padding] * size
 
     def write(self, rows: Sequence[int], batch: int) -> None:
-        """These rows, and padding up to the size of the batch."""
+        """Write these rows, followed by padding up to the batch size."""
         wanted = [*rows, *[self._padding] * (batch - len(rows))]
         if self._written[:batch] != wanted:
             host = pin(wanted, torch.int64, self.tensor.device)
@@ -52,6 +51,6 @@ class RowNumbers:
             self._written[:batch] = wanted
 
     def park(self) -> None:
-        """Padding everywhere."""
+        """Set all rows to padding."""
         self.tensor.fill_(self._padding)
         self._written = [self._padding] * len(self._written)

@@ -1,4 +1,4 @@
-"""Queues frames for batches of slots and copies their codes to the host, once for many frames."""
+"""Queues frames for batches of slots and copies the codes of many frames to the host at once."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from vivace.backends.base import Frames, Places, SlotStatus
 from vivace.backends.cuda_graph.buckets import BATCHES, fit, spans
 from vivace.backends.cuda_graph.frame import FrameLoop, Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
-from vivace.backends.cuda_graph.ledger import DrawKind
 from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.slot_table import RING, STATUSES, Number, SlotTable, as_slice
+from vivace.backends.cuda_graph.slot_updates import DrawKind
 from vivace.backends.cuda_graph.staging import RowNumbers
 from vivace.speech import SamplingParams
 
 Codes = NDArray[np.int64]
-REPORT = (Number.STATUS, Number.NUM_FRAMES)  # what the host reads after a step, first
-PLACES, SHARES = slice(2, 2 + RING), slice(2 + RING, 2 + 2 * RING)  # then these, then the codes
+REPORT = (Number.STATUS, Number.NUM_FRAMES)  # first columns of the report to the host
+PLACES, SHARES = slice(2, 2 + RING), slice(2 + RING, 2 + 2 * RING)  # next columns, before the codes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
-    """The frames that one slot made."""
+class SlotFrames:
+    """Frames made by one slot."""
 
     codes: Codes
     status: SlotStatus
@@ -37,18 +37,18 @@ class Made:
 
 @dataclass(slots=True, kw_only=True)
 class LiveSlot:
-    """The host's state of an admitted slot."""
+    """Host state of an admitted slot."""
 
     row: int
     sampling: SamplingParams
-    num_rows: int  # of the prompt
+    num_rows: int  # prompt rows
     num_pages: int  # reserved so far
-    max_frames: int  # in the end
+    max_frames: int  # upper limit
     num_texts: int
     is_complete: bool  # no more text will come
     num_frames: int = 0  # copied to the host
-    num_queued: int = 0  # queued after those, at most
-    num_coded: int = 0  # given to the codec
+    num_queued: int = 0  # queued after those, upper limit
+    num_coded: int = 0  # queued for the codec
     status: SlotStatus = "running"
 
     @property
@@ -61,9 +61,9 @@ class LiveSlot:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it makes all frames that are queued, unless it ends: no text or page is missing.
+        """Whether no queued frame can wait for text or pages; the slot may still end early.
 
-        A live text has an id for the first frame.
+        Live text always has an id for the first frame.
         """
         num_made = self.num_frames + self.num_queued
         has_text = self.is_complete or num_made == 1
@@ -77,8 +77,8 @@ class Stepper:
         self._spans = spans(table.num_positions)
         self._rows = RowNumbers(BATCHES[-1], table.padding, table.numbers.device)
 
-    def start(self, live: Sequence[LiveSlot], num_frames: int) -> Callable[[], list[Made]]:
-        """Queue frames for a batch; the returned call waits for them and gives each slot's."""
+    def start(self, live: Sequence[LiveSlot], num_frames: int) -> Callable[[], list[SlotFrames]]:
+        """Queue frames for a batch; the returned call waits for the frames of each slot."""
         assert 0 < num_frames <= RING
         batch = fit(len(live), BATCHES)
         assert batch is not None
@@ -97,7 +97,7 @@ class Stepper:
         report = self._report(self._rows.tensor[: len(live)])
         before: list[tuple[int, int]] = []
 
-        def wait() -> list[Made]:  # the same result if it is called again
+        def wait() -> list[SlotFrames]:  # may be called again after an interrupt
             rows = report()
             if not before:
                 before.extend([(slot.num_frames, slot.num_queued - num_frames) for slot in live])
@@ -107,7 +107,7 @@ class Stepper:
         return wait
 
     def _places(self, rows: NDArray[np.int32]) -> Sequence[Places]:
-        """Of each slot, the places in its ring."""
+        """The places in each slot's ring."""
         if self._table.head is None:
             return [()] * len(rows)
         shares = np.ascontiguousarray(rows[:, SHARES]).view(np.float32)
@@ -115,7 +115,7 @@ class Stepper:
         return [list(zip(*row, strict=True)) for row in zip(*found, strict=True)]
 
     def frames(self, batch: int, span: int, kind: DrawKind, count: int = 1) -> Work:
-        """A call that makes so many frames in one graph."""
+        """A graph of `count` frames."""
         rows = self._rows.tensor[:batch]
 
         def make() -> None:
@@ -134,7 +134,7 @@ class Stepper:
                 self.frames(batch, span, kind, count)
 
     def _split(self, num_frames: int) -> list[int]:
-        """The frames of each graph."""
+        """Number of frames per graph."""
         most = self._layers.frames_per_graph
         return [most] * (num_frames // most) + [1] * (num_frames % most)
 
@@ -154,20 +154,20 @@ def _settle(
     places: Places,  # in the ring
     num_before: int,
     num_queued: int,
-) -> Made:
-    """Take over a report: the frames after the first `num_before`, and the slot's new state."""
+) -> SlotFrames:
+    """Update the slot from a report; returns the frames after the first `num_before`."""
     status, num_frames = STATUSES[row[0]], int(row[1])  # as in REPORT
     if status == "length" and num_frames < slot.max_frames:
-        status = "running"  # it waits for a page
+        status = "running"  # the slot waits for a page
     ring = row[SHARES.stop :].reshape(RING, -1)
     codes = ring[np.arange(num_before, num_frames) % RING].astype(np.int64)
     slot.status, slot.num_frames, slot.num_queued = status, num_frames, num_queued
     made = range(num_before, num_frames) if places else ()
-    return Made(codes, status, [places[frame % RING] for frame in made])
+    return SlotFrames(codes, status, [places[frame % RING] for frame in made])
 
 
 def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:
-    """Start the copy; the returned call waits for it."""
+    """Start a copy to the host; the returned call waits for it."""
     if tensor.device.type != "cuda":
         copied = tensor.clone()
         return copied.numpy
@@ -183,8 +183,8 @@ def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:
     return wait
 
 
-def stack(made: Sequence[Made], num_groups: int, *, has_places: bool) -> Frames:
-    """What the slots made as one `Frames`."""
+def stack(made: Sequence[SlotFrames], num_groups: int, *, has_places: bool) -> Frames:
+    """Combine the frames of several slots."""
     lengths = tuple(len(one.codes) for one in made)
     padded = np.zeros((len(made), max(lengths, default=0), num_groups), dtype=np.int64)
     for row, one in enumerate(made):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.fused import FusedLayers, knobs
-from vivace.backends.cuda_graph.launch import Drawn, Knobs
-from vivace.backends.cuda_graph.ledger import Draws, Place
+from vivace.backends.cuda_graph.fused import FusedLayers, sampling_rows
+from vivace.backends.cuda_graph.launch import Drawn, SamplingRows
 from vivace.backends.cuda_graph.slot_table import Scale, SlotTable
+from vivace.backends.cuda_graph.slot_updates import KvPositions, SamplingState
 from vivace.backends.megakernel.kernel import compile_kernels
 from vivace.backends.megakernel.predictor import Dimensions, PredictorKernel
 from vivace.backends.megakernel.talker import TalkerDimensions, TalkerKernel
@@ -38,13 +38,13 @@ class MegakernelLayers(FusedLayers):
         """How many blocks timed out waiting for another, in all launches."""
         return self.kernel.num_faults + self.talker.num_faults
 
-    def read(self, x: Tensor, place: Place) -> Tensor:
+    def read(self, x: Tensor, place: KvPositions) -> Tensor:
         return self.talker.run(x, place)
 
-    def _speak_rest(self, x: Tensor, noise: Tensor, draws: Draws, drawn: Drawn) -> None:
+    def _draw_residual(self, x: Tensor, noise: Tensor, draws: SamplingState, drawn: Drawn) -> None:
         rest = noise[:, self._noise_starts[1] :]
         top_p = draws.scales[Scale.PREDICTOR_TOP_P]
-        self.kernel.run(x, rest, knobs(draws, is_first=False), top_p, drawn)
+        self.kernel.run(x, rest, sampling_rows(draws, is_first=False), top_p, drawn)
 
     def force(self, hidden: Tensor, codes: Tensor) -> Tensor:
         """Hidden states [B, hidden] and codes [B, groups] to logits [B, groups - 1, codes]."""
@@ -55,7 +55,7 @@ class MegakernelLayers(FusedLayers):
         self.kernel.run(
             torch.stack((hidden, self._tables[0](codes[:, 0])), dim=1),
             torch.zeros(batch, num_codes * (num_groups - 1), device=device),
-            Knobs(ones, ones.long(), num_codes * ones.long() - 1),
+            SamplingRows(ones, ones.long(), num_codes * ones.long() - 1),
             ones,
             Drawn(codes.clone(), ones.to(torch.int8), torch.zeros_like(hidden, dtype=torch.float)),
             forced=codes,

@@ -25,7 +25,7 @@ from vivace.model.layers import Linear
 from vivace.model.talker import Qwen3TTS
 
 if TYPE_CHECKING:
-    from vivace.backends.cuda_graph.launch import Drawn, Knobs
+    from vivace.backends.cuda_graph.launch import Drawn, SamplingRows
 
 
 POSITIONS = 16  # of a frame, at most
@@ -156,7 +156,7 @@ class PredictorKernel:
         self,
         x: Tensor,  # [B, 2, hidden]: the talker's hidden state and the first code's embedding
         noise: Tensor,  # [B, codes] from codebook 1 on, rows of any stride
-        knobs: Knobs,
+        sampling_rows: SamplingRows,
         top_p: Tensor,  # float32 [B]
         drawn: Drawn,  # codebook 0 is filled in
         *,
@@ -170,9 +170,9 @@ class PredictorKernel:
             weights=self._weights.data_ptr(),
             x=x.data_ptr(),
             noise=noise.data_ptr(),
-            temperature=knobs.temperature.data_ptr(),
-            is_greedy=knobs.is_greedy.data_ptr(),
-            last=knobs.last.data_ptr(),
+            temperature=sampling_rows.temperature.data_ptr(),
+            is_greedy=sampling_rows.is_greedy.data_ptr(),
+            last=sampling_rows.last.data_ptr(),
             top_p=top_p.data_ptr(),
             codes=drawn.codes.data_ptr(),
             is_finite=drawn.is_finite.data_ptr(),

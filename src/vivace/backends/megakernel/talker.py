@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.ledger import Place
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.cuda_graph.slot_updates import KvPositions
 from vivace.backends.megakernel.kernel import (
     CHUNK_BYTES,
     MAX_BATCH,
@@ -133,7 +133,7 @@ class TalkerKernel:
     def num_faults(self) -> int:
         return self._kernel.num_faults
 
-    def run(self, x: Tensor, place: Place) -> Tensor:
+    def run(self, x: Tensor, place: KvPositions) -> Tensor:
         """Rows [B, hidden] to hidden states [B, hidden]; stores their keys and values."""
         batch, size = len(x), self._dimensions
         rows = batch * (2 * padded(max(size.inter, size.mixed, size.hidden)) + 16)

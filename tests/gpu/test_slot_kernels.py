@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vivace.backends.cuda_graph.ledger import DrawKind, FrameCodes, Ledger
 from vivace.backends.cuda_graph.slot_table import RING, Number, SlotTable
+from vivace.backends.cuda_graph.slot_updates import DrawKind, FrameCodes, SlotUpdater
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model.config import TalkerConfig
 
@@ -64,28 +64,28 @@ def state_of(table: SlotTable) -> dict[str, torch.Tensor]:
 
 
 def run_frame(
-    ledger: Ledger, table: SlotTable, rows: torch.Tensor, span: int
+    updater: SlotUpdater, table: SlotTable, rows: torch.Tensor, span: int
 ) -> list[torch.Tensor]:
-    draws, reading = ledger.begin(rows, KIND, span)
+    draws, reading = updater.begin(rows, KIND, span)
     seen = [draws.numbers, draws.scales, draws.history, draws.is_early]
     states = None
     if reading is not None:
         seen += [reading.x, reading.place.position, reading.place.num_keys]
         states = reading.x * 2
-    hidden = ledger.settle(rows, draws, states)
-    ledger.end(rows, draws, spoken_codes(table, len(rows), span, rows.device))
+    hidden = updater.settle(rows, draws, states)
+    updater.end(rows, draws, spoken_codes(table, len(rows), span, rows.device))
     return [*seen, hidden]
 
 
 def check(config: TalkerConfig, device: torch.device, span: int, seed: int) -> None:
-    from vivace.backends.cuda_graph.fused_ledger import FusedLedger
+    from vivace.backends.cuda_graph.fused_slot_updates import FusedSlotUpdater
 
     texts = torch.randn(64, config.hidden_size, device=device).bfloat16()
     ours, expected = random_table(config, device, seed), random_table(config, device, seed)
     order = torch.randperm(ours.num_slots, generator=torch.Generator().manual_seed(seed))
     rows = torch.cat((order[:29], torch.full((3,), ours.padding))).to(device)
-    plain = Ledger(expected, PAD, lambda ids: texts[ids])
-    fused = FusedLedger(ours, PAD, texts)
+    plain = SlotUpdater(expected, PAD, lambda ids: texts[ids])
+    fused = FusedSlotUpdater(ours, PAD, texts)
     for _ in range(2 * RING):
         found, known = run_frame(fused, ours, rows, span), run_frame(plain, expected, rows, span)
         assert all(torch.equal(*pair) for pair in zip(found, known, strict=True))
@@ -96,6 +96,6 @@ def check(config: TalkerConfig, device: torch.device, span: int, seed: int) -> N
 
 @pytest.mark.parametrize("span", [0, 128])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_ledgers_kernels_do_what_its_operations_do(span: int, seed: int) -> None:
+def test_slot_kernels_equal_torch_operations(span: int, seed: int) -> None:
     config = Checkpoint.open(EMBEDDED).config.talker_config
     check(config, torch.device("cuda"), span, seed)

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
-"""Triton kernels of ledger.py: one program for each row of a batch.
+"""Triton kernels of fused_slot_updates.py: one program per row of a batch.
 
-Padding rows may be one and the same: they write what was there.
+Several rows may be the padding slot. They write back the values that they read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton.language as tl
 
 from vivace.backends.cuda_graph.product_kernels import wait_for_last
 
-# As in slot_table.py, which a test compares.
+# Equal to the constants of slot_table.py; a test compares them.
 STATUS = tl.constexpr(0)
 NUM_FRAMES = tl.constexpr(1)
 HAS_SUM = tl.constexpr(2)
@@ -32,7 +32,7 @@ FAILED = tl.constexpr(4)
 
 @triton.jit
 def _state(numbers, stride):
-    """Status, and whether the row makes a frame, is read by the talker first, and has text."""
+    """(status, makes a frame, is read by the talker first, has text)"""
     has_sum = tl.load(numbers + HAS_SUM * stride) > 0
     has_text = tl.load(numbers + NEXT_TEXT * stride) < tl.load(numbers + NUM_TEXTS * stride)
     is_complete = tl.load(numbers + IS_COMPLETE * stride) != 0
@@ -51,7 +51,7 @@ def begin_kernel(
     NUM_NUMBERS: tl.constexpr, NUM_SCALES: tl.constexpr, IS_READING: tl.constexpr,
     FEW: tl.constexpr, CODES: tl.constexpr, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """Gather the sampling state, and add the next text to the last frame for the talker."""
+    """Gather the sampling state and compute the talker's input rows."""
     wait_for_last(OVERLAPS)
     b, batch = tl.program_id(0), tl.num_programs(0)
     row = tl.load(rows + b)
@@ -82,7 +82,7 @@ def begin_kernel(
 
 @triton.jit
 def _note_place(numbers, stride, scores, places, shares, RING: tl.constexpr, BLOCK: tl.constexpr):
-    """Where the watched head attends in the row's own text, and the text's share of attention."""
+    """Store where the watched head attends in the row's text, and the text's share."""
     count = tl.load(numbers + POSITION * stride).to(tl.int32) + 1
     own = tl.load(numbers + OWN_ROW * stride).to(tl.int32)
     own_end = own + tl.load(numbers + NUM_OWN * stride).to(tl.int32)
@@ -116,7 +116,7 @@ def settle_kernel(
     watch, scores, places, shares, score_stride,
     WIDTH: tl.constexpr, RING: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """The talker's states where the row was read, into the table and out; its place in the text."""
+    """Store the talker's states of rows that were read, and their place in the text."""
     wait_for_last(OVERLAPS)
     b, batch = tl.program_id(0), tl.num_programs(0)
     row = tl.load(rows + b)
@@ -139,7 +139,7 @@ def end_kernel(
     num_rows, num_codes, num_groups, width, eos,
     RING: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """Keep a frame's codes and their sum, and the row's new status."""
+    """Store a frame's codes, the sum of their embeddings, and the row's new status."""
     wait_for_last(OVERLAPS)
     b, batch = tl.program_id(0), tl.num_programs(0)
     row = tl.load(rows + b)

@@ -1,30 +1,39 @@
-"""The ledger of a frame in three kernels instead of about fifty operations."""
+"""`SlotUpdater` in three kernels instead of about fifty operations."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph import ledger_kernels
-from vivace.backends.cuda_graph.ledger import DrawKind, Draws, FrameCodes, Ledger, Place, Reading
+from vivace.backends.cuda_graph import slot_kernels
 from vivace.backends.cuda_graph.products import options
 from vivace.backends.cuda_graph.slot_table import RING, Number, Scale, SlotTable
+from vivace.backends.cuda_graph.slot_updates import (
+    DrawKind,
+    FrameCodes,
+    KvPositions,
+    SamplingState,
+    SlotUpdater,
+    TalkerInput,
+)
 from vivace.backends.cuda_graph.tiles import power_of_two
 
 SCORE_BLOCK = 512  # scores of one step
 FEW = power_of_two(max(len(Number), len(Scale)))
 
 
-class FusedLedger(Ledger):
+class FusedSlotUpdater(SlotUpdater):
     def __init__(self, table: SlotTable, pad_id: int, texts: Tensor) -> None:  # [ids, hidden]
         super().__init__(table, pad_id, lambda ids: texts[ids])
         self._texts = texts
         self._width = table.hidden.shape[1]
 
-    def begin(self, rows: Tensor, kind: DrawKind, span: int) -> tuple[Draws, Reading | None]:
+    def begin(
+        self, rows: Tensor, kind: DrawKind, span: int
+    ) -> tuple[SamplingState, TalkerInput | None]:
         table, batch, width = self._table, len(rows), self._width
         num_codes = table.history.shape[1]
-        draws = Draws(
+        draws = SamplingState(
             kind=kind,
             numbers=table.numbers.new_empty(len(Number), batch),
             scales=table.scales.new_empty(len(Scale), batch),
@@ -32,8 +41,8 @@ class FusedLedger(Ledger):
             is_early=table.history.new_empty(batch),
         )
         x = table.code_sum.new_empty(batch, width)
-        place = Place(rows, rows.new_empty(batch), rows.new_empty(batch), span)
-        ledger_kernels.begin_kernel[(batch,)](
+        place = KvPositions(rows, rows.new_empty(batch), rows.new_empty(batch), span)
+        slot_kernels.begin_kernel[(batch,)](
             rows, table.numbers, table.scales, _bytes(table.history), table.text_ids,
             table.code_sum, self._texts,
             draws.numbers, draws.scales, _bytes(draws.history), _bytes(draws.is_early),
@@ -44,14 +53,14 @@ class FusedLedger(Ledger):
             FEW=FEW, CODES=power_of_two(num_codes), WIDTH=power_of_two(width),
             num_warps=4, **options(x),
         )  # fmt: skip
-        return draws, Reading(x, place) if span else None
+        return draws, TalkerInput(x, place) if span else None
 
-    def settle(self, rows: Tensor, draws: Draws, states: Tensor | None) -> Tensor:
+    def settle(self, rows: Tensor, draws: SamplingState, states: Tensor | None) -> Tensor:
         if states is None:
             return super().settle(rows, draws, states)
         hidden = torch.empty_like(states)
         table = self._table
-        ledger_kernels.settle_kernel[(len(rows),)](
+        slot_kernels.settle_kernel[(len(rows),)](
             rows, draws.numbers, states, table.hidden, hidden, self._width,
             table.watch, table.scores, table.places, table.shares, table.scores.shape[1],
             WIDTH=power_of_two(self._width), RING=RING, BLOCK=SCORE_BLOCK,
@@ -59,9 +68,9 @@ class FusedLedger(Ledger):
         )  # fmt: skip
         return hidden
 
-    def end(self, rows: Tensor, draws: Draws, spoken: FrameCodes) -> None:
+    def end(self, rows: Tensor, draws: SamplingState, spoken: FrameCodes) -> None:
         table, num_groups = self._table, spoken.codes.shape[1]
-        ledger_kernels.end_kernel[(len(rows),)](
+        slot_kernels.end_kernel[(len(rows),)](
             rows, draws.numbers, spoken.codes, spoken.code_sum, _bytes(spoken.is_finite),
             table.numbers, _bytes(table.history), table.ring, table.code_sum,
             table.numbers.shape[1], table.history.shape[1], num_groups, self._width, self._eos,

@@ -1,6 +1,6 @@
-"""What a frame reads from the slot table and writes back to it, as PyTorch operations.
+"""Reads the inputs of a frame from the slot table and stores its results, in PyTorch.
 
-`FusedLedger` (fused_ledger.py) does the same in three kernels.
+`FusedSlotUpdater` (fused_slot_updates.py) does the same in three kernels.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ class DrawKind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the rows of a batch read and write the KV cache."""
+class KvPositions:
+    """Positions of a batch's rows in the KV cache."""
 
     slots: Tensor  # int64 [B]
-    position: Tensor  # int64 [B]: of the new key
-    num_keys: Tensor  # int64 [B]: that the row attends to, the new one included
+    position: Tensor  # int64 [B], of the new key
+    num_keys: Tensor  # int64 [B]: keys attended to, including the new one
     span: int  # upper bound of num_keys
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
+class SamplingState:
     """The sampling state of the rows of a batch."""
 
     kind: DrawKind
     numbers: Tensor  # int64 [Number, B]
     scales: Tensor  # float32 [Scale, B]
     history: Tensor  # bool [B, vocabulary]
-    is_early: Tensor  # bool [B]: before min_frames, the end of speech may not be drawn
+    is_early: Tensor  # bool [B]: before min_frames, where end of speech is banned
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +75,27 @@ class FrameCodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What the talker reads: the last frame plus the next text."""
+class TalkerInput:
+    """Input rows of the talker: embeddings of the last frame plus the next text id."""
 
     x: Tensor  # [B, hidden]
-    place: Place
+    place: KvPositions
 
 
-class Ledger:
+class SlotUpdater:
     def __init__(
         self, table: SlotTable, pad_id: int, text_vectors: Callable[[Tensor], Tensor]
     ) -> None:
         self._table, self._pad_id, self._text_vectors = table, pad_id, text_vectors
         self._eos = table.config.codec_eos_token_id
 
-    def begin(self, rows: Tensor, kind: DrawKind, span: int) -> tuple[Draws, Reading | None]:
-        """The sampling state, and what the talker reads unless the span is 0."""
+    def begin(
+        self, rows: Tensor, kind: DrawKind, span: int
+    ) -> tuple[SamplingState, TalkerInput | None]:
+        """The sampling state, and the talker's input unless the span is 0."""
         table = self._table
         numbers = table.numbers.index_select(1, rows)
-        draws = Draws(
+        draws = SamplingState(
             kind=kind,
             numbers=numbers,
             scales=table.scales.index_select(1, rows),
@@ -102,21 +104,21 @@ class Ledger:
         )
         return draws, self._reading(rows, _State.of(numbers), span) if span else None
 
-    def _reading(self, rows: Tensor, state: _State, span: int) -> Reading:
+    def _reading(self, rows: Tensor, state: _State, span: int) -> TalkerInput:
         table, numbers = self._table, state.numbers
         ids = table.text_ids[rows, numbers[Number.NEXT_TEXT]]
         texts = self._text_vectors(torch.where(state.has_text, ids, self._pad_id))
         position = numbers[Number.POSITION]
-        place = Place(
+        place = KvPositions(
             slots=rows,
             position=torch.where(state.is_read, position, table.num_positions),
             num_keys=torch.where(state.is_read, position + 1, 1),
             span=span,
         )
-        return Reading(table.code_sum.index_select(0, rows) + texts, place)
+        return TalkerInput(table.code_sum.index_select(0, rows) + texts, place)
 
-    def settle(self, rows: Tensor, draws: Draws, states: Tensor | None) -> Tensor:
-        """Hidden states [B, hidden]: the talker's where a row was read, else those before."""
+    def settle(self, rows: Tensor, draws: SamplingState, states: Tensor | None) -> Tensor:
+        """Store the talker's states; returns hidden states [B, hidden], old ones for idle rows."""
         hidden = self._table.hidden.index_select(0, rows)
         if states is None:
             return hidden
@@ -128,7 +130,7 @@ class Ledger:
         return hidden
 
     def _note_places(self, rows: Tensor, numbers: Tensor, is_read: Tensor) -> None:
-        """Where the watched head attends in each row's own text, and how much."""
+        """Store where the watched head attends in each row's text, and its share of attention."""
         table, own = self._table, numbers[Number.OWN_ROW, :, None]
         position = torch.arange(table.scores.shape[1], device=rows.device)
         is_seen = position <= numbers[Number.POSITION, :, None]
@@ -140,8 +142,8 @@ class Ledger:
         table.places[at] = torch.where(is_read & (share > 0), place, -1).int()
         table.shares[at] = share
 
-    def end(self, rows: Tensor, draws: Draws, spoken: FrameCodes) -> None:
-        """Keep the codes of the rows that speak, and say how each goes on."""
+    def end(self, rows: Tensor, draws: SamplingState, spoken: FrameCodes) -> None:
+        """Store the codes of active rows and update the status of every row."""
         table, state, numbers = self._table, _State.of(draws.numbers), draws.numbers
         is_finite, num_frames = spoken.is_finite > 0, numbers[Number.NUM_FRAMES]
         is_end = spoken.codes[:, 0] == self._eos
@@ -165,7 +167,7 @@ class Ledger:
         table = self._table
         first = spoken.codes[:, 0]
         table.history[rows, first] = table.history[rows, first] | is_kept
-        # Of an ended slot this overwrites a ring entry that the host has read already.
+        # For an ended slot this overwrites a ring entry that the host has already read.
         table.ring[rows, num_frames % RING] = spoken.codes.int()
         code_sum, new_sum = table.code_sum.index_select(0, rows), spoken.code_sum
         code_sum = torch.where(is_kept[:, None], new_sum.to(code_sum.dtype), code_sum)
@@ -174,12 +176,12 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What the rows' numbers mean before a frame."""
+    """State of the rows before a frame, derived from their numbers."""
 
     numbers: Tensor  # int64 [Number, B]
     status: Tensor  # int64 [B]
-    is_active: Tensor  # bool [B]: it makes a frame
-    is_read: Tensor  # bool [B]: its last frame is read by the talker first
+    is_active: Tensor  # bool [B]: the row makes a frame
+    is_read: Tensor  # bool [B]: the talker first reads the last frame
     has_text: Tensor  # bool [B]
 
     @classmethod

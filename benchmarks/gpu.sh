@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# GPU tests and benchmarks of one NVIDIA GPU, by stage:
+#
+#     bash benchmarks/gpu.sh [STAGE...]        default: tests single streams parts
+#
+#   tests      tests marked gpu, in parallel processes
+#   single     TTS.load() without options: ms per frame, first audio, 1 to 8 streams
+#   streams    64 and 256 streams
+#   load       requests at random times
+#   parts      talker, predictor and codec alone
+#   backends   every backend that can run, 0.6B
+#   roofline   every kernel against the memory bandwidth
+#   memory     device memory of one stream
+#   official   ms per frame beside the official code (wheels in carry/official, scripts/official/README.md)
+#   sanitize   compute-sanitizer (benchmarks/sanitize.sh)
+#   targets    the figures of all stages beside their targets
+#
+# JSON files go to $OUT (default build/gpu). GPU_SECONDS limits the whole run. VIVACE_COMMIT names the commit in a copy
+# without git history. STREAMS_ROUNDS and REPEATS shorten a run.
+set -uo pipefail
+export PYTHONUNBUFFERED=1 PYTHONPATH=src
+out=${OUT:-build/gpu} all=${GPU_SECONDS:-3600} logs=$(mktemp -d) rounds=${STREAMS_ROUNDS:-3} repeats=${REPEATS:-25}
+mkdir -p "$out"
+trap 'rm -rf "$logs"' EXIT
+
+limited() { # seconds, command
+  local limit=$1 left=$((all - SECONDS > 1 ? all - SECONDS : 1))
+  shift
+  timeout -k 5 $((limit < left ? limit : left)) "$@"
+}
+
+figures() { # seconds, name of the JSON and log, lines to show, command
+  local limit=$1 name=$2 shown=$3
+  shift 3
+  limited "$limit" python3 "$@" --json "$out/$name-h200.json" > "$logs/$name" 2>&1 || {
+    echo "$name: exit code $?"
+    tail -n 3 "$logs/$name"
+  }
+  grep -E "$shown" "$logs/$name"
+}
+
+engine() { # seconds, name, arguments
+  local limit=$1 name=$2
+  shift 2
+  figures "$limit" "$name" "load  |first |times real|streams|a second|model, per|^(eager|cuda_graph|megakernel)" \
+    benchmarks/engine.py "$@"
+}
+
+tests() { limited 200 python3 -m pytest -q -m gpu -p no:cacheprovider --tb=short -rf "$@"; }
+
+run_stage() {
+  local size
+  case $1 in
+    tests)
+      tests tests/gpu/test_megakernel_on_cuda.py -k "0.6B or 1.7B" > "$logs/tests-1" 2>&1 &
+      tests tests/gpu/test_megakernel_on_cuda.py -k "not 0.6B and not 1.7B" > "$logs/tests-2" 2>&1 &
+      tests tests/gpu/test_fused_kernels.py tests/gpu/test_slot_kernels.py > "$logs/tests-3" 2>&1 &
+      tests tests/gpu/test_graphs_on_cuda.py tests/gpu/test_places_on_cuda.py tests/backends > "$logs/tests-4" 2>&1 &
+      tests tests/gpu/test_engine_on_cuda.py tests/gpu/test_official_on_cuda.py > "$logs/tests-5" 2>&1 &
+      tests tests/gpu/test_pages_on_cuda.py tests/gpu/test_compiled_kernels.py > "$logs/tests-6" 2>&1 &
+      wait
+      grep -h "^FAILED\|^ERROR" "$logs"/tests-?
+      tail -qn 1 "$logs"/tests-?
+      ;;
+    single)
+      for size in 0.6B 1.7B; do
+        engine 90 "engine-$size-default" "$size-CustomVoice" --streams 1,2,4,8 --repeats "$repeats" --rounds "$rounds"
+      done
+      ;;
+    streams)
+      for size in 0.6B 1.7B; do
+        engine 120 "engine-$size-streams" "$size-CustomVoice" --streams 1,8,32,64,256 --repeats 3 --rounds "$rounds"
+      done
+      ;;
+    load)
+      for size in 0.6B 1.7B; do
+        engine 170 "engine-$size-half" "$size-CustomVoice" --streams 1,8,32,64,256 --rates 5,10,20,40 --seconds 15 \
+          --repeats 3 --rounds "$rounds"
+      done
+      ;;
+    parts)
+      figures 60 persistent "megakernel|cuda_graph" benchmarks/persistent.py 0.6B-CustomVoice 1.7B-CustomVoice
+      figures 60 codec-fused precision benchmarks/codec.py
+      ;;
+    backends)
+      engine 90 backends-0.6B 0.6B-CustomVoice --backend cuda_graph --streams 1 --repeats 1 --rounds 1 --frames 32 \
+        --batches 1,8,64
+      ;;
+    roofline) figures 90 kernels graph benchmarks/kernels.py 0.6B-CustomVoice 1.7B-CustomVoice ;;
+    memory)
+      figures 30 latency-0.6B-one-stream "memory|warmup|build" benchmarks/latency.py 0.6B-CustomVoice \
+        --max-streams 1 --batches --frames 16 --repeats 2
+      ;;
+    official)
+      mkdir -p build/official
+      for size in carry/official/*.whl; do python3 -m zipfile -e "$size" build/official; done
+      PYTHONPATH=build/official:src figures 120 frame . benchmarks/frame.py 0.6B-CustomVoice 1.7B-CustomVoice \
+        --device cuda --frames 32 --repeats 3 --compare
+      ;;
+    sanitize) OUT=$out bash benchmarks/sanitize.sh ;;
+    targets) python3 benchmarks/floor.py "$out" ;;
+    *)
+      echo "unknown stage $1; the first lines of $0 list the stages" >&2
+      return 2
+      ;;
+  esac
+}
+
+[ $# -gt 0 ] || set -- tests single streams parts
+for stage in "$@"; do
+  echo "== $stage ($SECONDS s)"
+  run_stage "$stage" || exit $?
+done

@@ -242,6 +242,7 @@ def test_ten_thousand_frames_neither_hang_nor_drift(layers: MegakernelLayers) ->
 
 
 POSITIONS = (0, 1, 62, 63, 64, 127, 128, 640)
+NUM_INPUTS = 8
 
 
 def place_at(positions: Sequence[int], first_slot: int = 0) -> KvPositions:
@@ -257,27 +258,32 @@ def stored(table: SlotTable, place: KvPositions) -> Tensor:
     return torch.stack(kept)
 
 
-def test_the_talkers_states_are_no_further_from_float32_than_the_fused_kernels(
+def test_talker_states_are_as_close_to_float32_as_those_of_the_fused_kernels(
     model: Qwen3TTS, layers: MegakernelLayers
 ) -> None:
     table, place = layers._table, place_at(POSITIONS)
-    x = hidden_states(layers, len(POSITIONS))
-    fused = FusedLayers.read(layers, x, place)
-    fused_kept = stored(table, place)
-    found = layers.read(x, place)
-    kept = stored(table, place)
-    wide_model = copy.deepcopy(model).float()
-    wide_table = copy.deepcopy(table)
-    wide_table.keys, wide_table.values = table.keys.float(), table.values.float()
-    exact = PlainLayers(wide_model, wide_table).read(x.float(), place)
-    errors = [
-        [distance(*pair) for pair in zip(each, exact, strict=True)] for each in (found, fused)
-    ]
+    wide_layers = PlainLayers(copy.deepcopy(model).float(), copy.deepcopy(table))
+    wide = wide_layers._table
+    errors: list[tuple[float, float]] = []  # of a row, of both kernels
+    for _ in range(NUM_INPUTS):
+        x = hidden_states(layers, len(POSITIONS))
+        fused = FusedLayers.read(layers, x, place)
+        fused_kept = stored(table, place)
+        found = layers.read(x, place)
+        kept = stored(table, place)
+        wide.keys, wide.values = table.keys.float(), table.values.float()
+        exact = wide_layers.read(x.float(), place)
+        errors += [
+            (distance(ours, row), distance(theirs, row))
+            for ours, theirs, row in zip(found, fused, exact, strict=True)
+        ]
+        assert distance(kept[:, :, 0], fused_kept[:, :, 0]) < 0.005  # of the first layer
+        assert distance(kept, fused_kept) < 0.05
     sys.stdout.write(f"talker, positions {POSITIONS}, errors {errors}\n")
-    ours, theirs = (sum(each) / len(each) for each in errors)  # of single rows they vary by a tenth
-    assert ours < 1.05 * theirs
-    assert distance(kept[:, :, 0], fused_kept[:, :, 0]) < 0.005  # of the first layer
-    assert distance(kept, fused_kept) < 0.05
+    ours, theirs = (sum(each) / len(errors) for each in zip(*errors, strict=True))
+    # Rows of the embedded voice differ by a factor of four, so the mean of 64 rows varies by 4 %.
+    is_trained = model.config.talker_config.hidden_size == 256
+    assert ours < (1.15 if is_trained else 1.05) * theirs
     assert not layers.num_faults
 
 
@@ -376,7 +382,8 @@ def test_fp8_weights_give_what_their_values_in_bfloat16_give(
         assert bool(found.isfinite().all())
         assert torch.equal(found, expected)
     assert not small.num_faults
-    assert not wide.num_packed_bytes
+    is_padded = wide._config.hidden_size % 1024 != 0
+    assert (wide.num_packed_bytes > 0) == is_padded
 
 
 def test_fp8_weights_are_as_close_to_the_fused_kernels_as_full_ones(

@@ -10,7 +10,6 @@ embedded voice's tokenizer. Time is real, sound not.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 import time
@@ -44,32 +43,50 @@ def main() -> None:
     check_weights(arguments.weights)
     name, _, precision = shape.partition(":")
     began = time.perf_counter()
-    with random_tts(name, arguments, precision or "auto") as tts:
+    with random_tts(
+        name,
+        device=arguments.device,
+        dtype=arguments.dtype,
+        backend=arguments.backend,
+        weights=arguments.weights,
+        max_streams=num_slots(arguments),
+        codec_precision=precision or "auto",
+    ) as tts:
         load_s = time.perf_counter() - began
         report = measure(Subject(tts, {"language": "english"}), load_s, arguments)
     kind = "random weights" + (" in fp8" if arguments.weights == "fp8" else "")
     deliver(report | {"benchmark": "engine", "model": f"{shape}, {kind}"}, arguments)
 
 
-def random_tts(shape: str, arguments: argparse.Namespace, precision: Any = "auto") -> TTS:
+def random_tts(
+    shape: str,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    backend: str = "auto",
+    weights: str = "full",
+    max_streams: int,
+    codec_precision: Any = "auto",
+) -> TTS:
+    """A model of this shape with random weights; `shape` is a released name or a folder."""
     torch.manual_seed(0)
-    device = pick_device(arguments.device)
-    dtype = pick_dtype(arguments.dtype, device)
+    where = pick_device(device)
+    precision = pick_dtype(dtype, where)
     config, codec_config = load_configs(shape)
     checkpoint = Checkpoint.open(EMBEDDED if shape in RELEASED_MODELS else Path(shape))
     tokenizer = checkpoint.load_tokenizer()
     checkpoint = dataclasses.replace(
         checkpoint, config=parse_model_config(config), codec_config=codec_config
     )
-    model = random_module(Qwen3TTS, checkpoint.config, device, dtype)
-    if arguments.weights == "fp8":
+    model = random_module(Qwen3TTS, checkpoint.config, where, precision)
+    if weights == "fp8":
         round_weights(model)
-    codec = random_module(Codec, codec_config, device, torch.float32)
+    codec = random_module(Codec, codec_config, where, torch.float32)
     codec.fold()
-    most = num_slots(arguments)
-    capacity = Capacity(max_streams=most, codec_precision=precision)
-    backend = build_backend(arguments.backend, model, codec, capacity)
-    engine = Engine(backend, EngineLimits(max_streams=most))
+    capacity = Capacity(max_streams=max_streams, codec_precision=codec_precision)
+    engine = Engine(
+        build_backend(backend, model, codec, capacity), EngineLimits(max_streams=max_streams)
+    )
     return TTS(LoadedCheckpoint(checkpoint, tokenizer, Parts(model, codec, engine)))
 
 

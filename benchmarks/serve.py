@@ -105,14 +105,20 @@ def rounds(arguments: argparse.Namespace) -> range:
 def load(arguments: argparse.Namespace) -> Any:
     from vivace import TTS
 
+    most = max(arguments.streams)
     if is_random(arguments.model):
         from engine import random_tts
 
-        arguments.rates = []
         name, _, precision = arguments.model.partition(":")
-        return random_tts(name, arguments, precision or "auto")
+        return random_tts(
+            name,
+            device=arguments.device,
+            dtype=arguments.dtype,
+            backend=arguments.backend,
+            max_streams=most,
+            codec_precision=precision or "auto",
+        )
     source = None if arguments.model == "embedded" else arguments.model
-    most = max(arguments.streams)
     return TTS.load(
         source,
         device=arguments.device,

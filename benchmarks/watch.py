@@ -55,7 +55,13 @@ def load(arguments: argparse.Namespace) -> TTS:
         )
     utterance.MAX_RETRIES = 0
     follower.TAIL_FRAMES = 10**9
-    return random_tts(arguments.shape, arguments, arguments.codec)
+    return random_tts(
+        arguments.shape,
+        device=arguments.device,
+        backend=arguments.backend,
+        max_streams=max(arguments.streams),
+        codec_precision=arguments.codec,
+    )
 
 
 def parse() -> argparse.Namespace:
@@ -70,9 +76,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     arguments.streams = [int(size) for size in arguments.streams.split(",")]
-    more = {"dtype": "auto", "weights": "full", "rates": ()}
-    for name, value in more.items():
-        setattr(arguments, name, value)
     return arguments
 
 

@@ -60,11 +60,12 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start
 # `pytest --hypothesis-profile search` searches for new examples.
 settings.register_profile(
     "repeatable",
+    max_examples=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-settings.register_profile("search", deadline=None)
+settings.register_profile("search", max_examples=200, deadline=None)
 settings.load_profile("repeatable")
 HOMES = itertools.count()  # the number of each test's home folder
 
@@ -107,7 +108,8 @@ def mark_further_cases(items: Sequence[pytest.Item]) -> None:
     """Add `ci` to the cases of a test beyond the number in its mark `default_cases`."""
     num_seen: Counter[str] = Counter()
     for item in items:
-        if mark := item.get_closest_marker("default_cases"):
+        mark = item.get_closest_marker("default_cases")
+        if mark and not any(map(item.get_closest_marker, LEFT_OUT)):
             test = item.nodeid.partition("[")[0]
             num_seen[test] += 1
             if num_seen[test] > mark.args[0]:

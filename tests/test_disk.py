@@ -260,6 +260,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.ci
 def test_ten_processes_beside_each_other_lose_nothing(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     processes = [

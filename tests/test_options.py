@@ -191,6 +191,7 @@ def test_speed_changes_the_length_exactly_and_no_code(tts: TTS, speed: float) ->
     assert (audio == plain) == (speed == 1)
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("chunk_frames", [1, 3, 20])
 def test_a_stream_at_another_speed_is_what_speak_gives(tts: TTS, chunk_frames: int) -> None:
     text = "One.[pause 0.5s]Two."

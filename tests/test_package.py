@@ -274,6 +274,7 @@ def test_package_import_is_quick_and_light() -> None:
     assert min(seconds for seconds, _ in runs) < 0.2
 
 
+@pytest.mark.ci
 def test_heavy_import_is_detected() -> None:
     seconds, heavy = weigh(WEIGH.replace("import vivace\n", "import vivace\nvivace.TTS\n"))
     assert {"torch", "numpy"} <= set(heavy)

@@ -53,6 +53,7 @@ def speak(backend: EagerBackend, prompt: Prompt, num_frames: int) -> np.ndarray:
     return codes
 
 
+@pytest.mark.default_cases(4)
 @pytest.mark.parametrize("layout", ["whole", "streamed"])
 @pytest.mark.parametrize("num_ref_frames", [0, 6])
 @pytest.mark.parametrize("num_kept", [1, 5, 12])
@@ -110,6 +111,7 @@ def test_continued_prompt_keeps_the_place_of_its_own_text(tiny: Callable[[str], 
     assert len(continued.reference) == 6 + 4  # the codec decodes all of it first
 
 
+@pytest.mark.default_cases(3)
 @pytest.mark.parametrize("layout", ["whole", "streamed"])
 @pytest.mark.parametrize("pass_rows", [1, 4])
 @pytest.mark.parametrize("head", [Head(0, 1), Head(1, 0)])

@@ -32,6 +32,7 @@ def part(tiny: Callable[[str], Tiny]) -> Tiny:
     return tiny("custom_voice_projected")
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("pass_rows", [1, 4])
 @given(seed=st.integers(0, 2**63 - 1), plan=st.integers(0, 2**32))
 @settings(deadline=None, max_examples=3)

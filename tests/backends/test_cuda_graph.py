@@ -72,6 +72,7 @@ def speak_and_render(
 QUICK = ("custom_voice_projected", "base")  # between them every kind of prompt
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize(
     "model",
     [pytest.param(n, marks=() if n in QUICK else pytest.mark.ci) for n in TINY_NAMES],
@@ -97,6 +98,7 @@ def test_greedy_codes_are_the_official_ones_as_slots_join_and_leave(
         assert np.array_equal(np.concatenate(codes[index]), item.codes), item.call
 
 
+@pytest.mark.ci
 def test_every_setting_draws_what_the_reference_draws_side_by_side(part: Tiny) -> None:
     backend, eager = graph_backend(part), part.backend()
     prompts = [make_prompt(part, text) for text in ("Hay.", "More hay.", "A needle!")] * 2
@@ -120,6 +122,7 @@ def test_a_graph_of_several_frames_makes_what_single_frames_make(
     assert sizes == {1, 4}
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("plan", range(2))
 def test_batch_neighbours_do_not_change_a_slot(part: Tiny, plan: int) -> None:
     backend, choice = graph_backend(part), random.Random(plan)
@@ -224,6 +227,7 @@ def test_an_interrupt_while_frames_are_queued_or_read_loses_and_repeats_none(
     assert len(found) == len(expected)
 
 
+@pytest.mark.ci
 def test_every_span_reaches_all_keys_of_the_step(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +244,7 @@ def test_every_span_reaches_all_keys_of_the_step(
         assert np.array_equal(np.concatenate([part[row] for part in made]), codes)
 
 
+@pytest.mark.ci
 def test_more_slots_than_the_largest_graph_are_stepped_in_parts(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +307,7 @@ def test_a_slot_that_ends_with_its_first_frame_makes_no_sound(part: Tiny) -> Non
     assert not backend._renderer.num_ahead
 
 
+@pytest.mark.ci
 def test_the_codec_of_a_short_step_is_begun_behind_its_frames(part: Tiny) -> None:
     """And the sound is the same, however many frames the steps have."""
     prompt = make_prompt(part, "Ahead of the host.")
@@ -423,6 +429,7 @@ def test_samples_are_the_reference_ones_whatever_the_chunks(tiny: Callable[[str]
     assert np.allclose(pieces, whole, rtol=0, atol=5e-5)
 
 
+@pytest.mark.ci
 def test_a_ragged_batch_is_rendered_slot_by_slot(part: Tiny) -> None:
     backend, prompt = graph_backend(part), make_prompt(part, "Ragged.")
     limits = (3, 11, 20, 1)

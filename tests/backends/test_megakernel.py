@@ -71,6 +71,7 @@ BY_HAND = [
 ]
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("architecture", "size"),

@@ -60,6 +60,7 @@ def test_greedy_codes_and_their_waveform_are_the_official_ones(
         assert np.allclose(utterance.samples[::stride], expected, rtol=0, atol=5e-5)
 
 
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.ci)])
 @pytest.mark.parametrize("model", TINY_NAMES)
 def test_greedy_codes_hold_in_a_ragged_batch(

@@ -218,6 +218,7 @@ def test_a_prompt_without_pages_waits_and_is_not_overtaken(
     assert all(isinstance(slot, int) for slot in backend.admit_many(requests[1:]))
 
 
+@pytest.mark.ci
 def test_a_slot_takes_its_last_pages_when_it_gets_there_or_pauses_until_there_are_some(
     part: Tiny, backend_of: Callable[..., CudaGraphBackend]
 ) -> None:

@@ -98,6 +98,7 @@ def assert_same(found: list[list[Tensor]], expected: list[list[Tensor]]) -> None
 # --- Together ---------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_prompts_admitted_together_speak_as_alone(part: Tiny) -> None:
     backend, eager = graph_backend(part), part.backend()
     requests = [(prompt, params(seed)) for seed, prompt in enumerate(cloned_prompts(part))]
@@ -147,6 +148,7 @@ def test_a_failed_admission_holds_no_slot(part: Tiny, monkeypatch: pytest.Monkey
 # --- Packed -----------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_packed_prompts_equal_single_ones_for_any_pass_size(
     part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

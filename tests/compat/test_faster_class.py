@@ -46,6 +46,7 @@ def stream(models: dict[str, FasterQwen3TTS], **options: Any) -> list[Any]:
     )
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize(
     "chunk_size",
     [1, 12, 40, *(pytest.param(size, marks=pytest.mark.ci) for size in (2, 5, 8, 25))],
@@ -238,6 +239,7 @@ def test_no_speaker_is_used_where_none_is_given(models: dict[str, FasterQwen3TTS
     assert not np.array_equal(none, first)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("method", ["whole", pytest.param("streaming", marks=pytest.mark.ci)])
 def test_a_default_call_returns_audio_with_a_warning(
     models: dict[str, FasterQwen3TTS], caplog: pytest.LogCaptureFixture, method: str

@@ -192,6 +192,7 @@ BY_DEFAULT = (  # one of each kind, 16 frames of it; all of all calls are compar
 )
 
 
+@pytest.mark.default_cases(3)
 @pytest.mark.parametrize(
     ("name", "call", "num_tokens"),
     [
@@ -373,6 +374,7 @@ def test_numbers_that_transformers_refuses_are_value_errors(
         models["custom_voice"].generate_custom_voice("Hm.", "ryan", **given)
 
 
+@pytest.mark.ci
 def test_speech_that_does_not_end_is_returned_with_a_warning(
     models: dict[str, Qwen3TTSModel], caplog: pytest.LogCaptureFixture
 ) -> None:

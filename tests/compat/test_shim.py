@@ -51,6 +51,7 @@ def test_a_package_that_was_imported_before_is_not_replaced(
     assert issubclass(IntegrationError, TTSError)
 
 
+@pytest.mark.ci
 def test_a_command_is_run_with_the_name_answered(tmp_path: Path) -> None:
     package = tmp_path / "talker-1.0.dist-info"
     package.mkdir()

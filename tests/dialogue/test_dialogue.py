@@ -47,6 +47,7 @@ def tts(tiny_folder: Path) -> Iterator[TTS]:
 # -- speaking ----------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_every_line_is_what_speak_gives_with_its_own_seed(tts: TTS) -> None:
     made = tts.dialogue(TALK, **OPTIONS)
     assert [line.speaker for line in made.lines] == ["ryan", "vivian", "ryan"]
@@ -80,6 +81,7 @@ def test_lines_are_made_together_and_do_not_depend_on_it(
 # -- while it is made ----------------------------------------------------------------------------
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize(
     ("how", "lead"),
     [
@@ -132,6 +134,7 @@ def test_the_first_chunk_does_not_wait_for_the_line(tts: TTS) -> None:
         next(stream)
 
 
+@pytest.mark.ci
 def test_the_next_line_is_made_beside_the_one_that_is_spoken(
     tts: TTS, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +166,7 @@ def test_what_is_wrong_with_a_dialogue_is_told_before_its_first_chunk(tts: TTS) 
         tts.stream_dialogue(TALK, voice="ryan")
 
 
+@pytest.mark.ci
 def test_streamed_words_are_those_of_the_whole(embedded: TTS) -> None:
     talk = [("heart", "Come in."), ("heart", "Good evening, Lee.")]
     whole = embedded.dialogue(talk, seed=7, timings=True)

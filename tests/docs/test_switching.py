@@ -39,6 +39,7 @@ def stand_in(argument: str, tiny_folder: Path) -> str:
     return "ryan" if argument == "aiden" else argument
 
 
+@pytest.mark.ci
 def test_vivace_commands_on_page_run(
     tiny_folder: Path,
     tmp_path: Path,

@@ -107,6 +107,7 @@ def mutations(folder: Path) -> list[tuple[str, tuple[str | int, ...], Any]]:
     ]
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by RLIMIT_AS")
 @pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_number_of_a_config_may_be_wrong_at_little_cost(folder: Path, stride: int) -> None:

@@ -422,7 +422,7 @@ def test_a_transcript_belongs_to_a_recording(base: TTS, recording: Path) -> None
     voice = base.clone(recording, name="ada")
     VoiceLibrary().add(replace(voice, name="bob"))
     for source in (voice, "bob"):
-        with pytest.raises(RequestError, match="a transcript belongs to a recording"):
+        with pytest.raises(RequestError, match="transcript needs a recording"):
             base.voice(source, WORDS)
     with pytest.raises(RequestError, match="the transcript is blank"):
         base.voice(recording, " ")

@@ -24,7 +24,6 @@ from tests.support.processes import find_children, kill_children, restore_interr
 from tests.support.project import ROOT, load_script
 from tests.support.tiny import TINY_NAMES, Tiny
 from vivace import TTS
-from vivace.audio.sandbox import SANDBOX
 from vivace.checkpoint import Checkpoint
 from vivace.text.tokenizer import TextTokenizer
 
@@ -49,8 +48,8 @@ LONGEST_FIRST = (
     "dialogue/test_dialogue.py",
     "embedded/test_embedded_speech.py",
     "reliability/test_server_faults.py",
-    "cli/test_cli.py",
-    "cli/test_front.py",
+    "cli/test_say.py",
+    "cli/test_main.py",
     "cli/test_bench.py",
 )
 # Tiny models gain nothing from more threads and slow down on a busy machine.
@@ -85,7 +84,7 @@ def end_children() -> Iterator[None]:
     """Kill the processes that a failed test left behind."""
     before = find_children()
     yield
-    kill_children(before | {child.process.pid for child in SANDBOX._idle} | warm.pids())
+    kill_children(before | warm.pids())
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest evaluates `-m`

@@ -578,19 +578,19 @@ def with_value(value: float) -> tuple[NDArray[np.float32], int]:
     [
         ((np.zeros(48_000, np.float32), 24_000), "the reference is silent"),
         ((np.full(48_000, 0.5, np.float32), 24_000), "the reference is silent"),
-        (make_recording(0.9), r"lasts 0\.90 s; 1 to 30 s"),
-        (make_recording(30.1, 8_000), r"lasts 30\.10 s; 1 to 30 s"),
+        (make_recording(0.9), r"lasts 0\.90 s; it must have 1 to 30 s"),
+        (make_recording(30.1, 8_000), r"lasts 30\.10 s; it must have 1 to 30 s"),
         ((np.zeros(0, np.float32), 24_000), r"lasts 0\.00 s"),
         (with_value(float("nan")), "1 samples that are NaN or infinite"),
         (with_value(float("-inf")), "1 samples that are NaN or infinite"),
         (make_recording(1.5, 4_000), "sample rate is 4,000 Hz"),
         ((np.ones((48_000, 3), np.float32), 24_000), "3 channels"),
-        (b"this is no audio at all", "not a format that is known here"),
-        (b"", "it is empty"),
+        (b"this is no audio at all", "unknown audio format"),
+        (b"", "the file is empty"),
         (b"RIFF\x00\x00\x00\x00WAVE", "no data chunk"),
         ("https://example.com/me.wav", "URLs are not fetched"),
         ("no/such/file.wav", "there is no such file"),
-        (None, "audio is a path, bytes, a data: URI"),
+        (None, "audio must be a path, bytes, a data: URI"),
     ],
 )
 def test_a_recording_that_no_voice_can_be_learned_from_is_refused(
@@ -603,7 +603,7 @@ def test_a_recording_that_no_voice_can_be_learned_from_is_refused(
 def test_a_file_that_is_not_audio_is_refused_by_name(base: TTS, tmp_path: Path) -> None:
     path = tmp_path / "me.wav"
     path.write_text("These are only words.")
-    with pytest.raises(AudioError, match=r"me\.wav: not a format that is known here"):
+    with pytest.raises(AudioError, match=r"me\.wav: unknown audio format"):
         base.clone(path)
 
 

@@ -409,7 +409,7 @@ class TTS:
         """
         self.loaded.writer.require("base", "clone a voice")
         model, codec, engine = self.loaded.parts
-        recording = read_audio(audio)
+        recording = read_audio(audio, sandbox=self.loaded.sandbox)
         with use_threads(engine.threads):
             return enroll(
                 model,

@@ -1,4 +1,4 @@
-"""An Audio compares, encodes, plays and shows itself."""
+"""Tests of `Audio` and `AudioChunk`: comparison, encoding, playback and notebook display."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_audio(seconds: float = 0.5, **changes: Any) -> Audio:
     return dataclasses.replace(audio, **changes)
 
 
-def test_audio_that_sounds_the_same_is_equal_whatever_it_cost() -> None:
+def test_equality_and_hash_ignore_usage() -> None:
     audio = make_audio()
     slower = make_audio(usage=dataclasses.replace(audio.usage, wall_s=9.0))
     assert audio == slower
@@ -53,19 +53,19 @@ def test_audio_that_sounds_the_same_is_equal_whatever_it_cost() -> None:
         {"finish_reason": "length"},
     ],
 )
-def test_audio_that_differs_is_not_equal(changes: dict[str, Any]) -> None:
+def test_audio_with_different_content_is_not_equal(changes: dict[str, Any]) -> None:
     assert make_audio() != make_audio(**changes)
     assert make_audio() != "audio"
 
 
-def test_a_hash_stays_when_samples_are_changed_in_place() -> None:
+def test_hash_is_unchanged_after_samples_change_in_place() -> None:
     audio = make_audio()
     before = hash(audio)
     audio.samples[:] = 0
     assert hash(audio) == before
 
 
-def test_what_is_shown_of_audio_is_short() -> None:
+def test_repr_of_audio_and_chunk_is_short() -> None:
     assert repr(make_audio()) == "<Audio 0.50 s at 24000 Hz, stop, seed 7>"
     chunk = AudioChunk(
         samples=np.zeros(1920, np.float32),
@@ -80,14 +80,14 @@ def test_what_is_shown_of_audio_is_short() -> None:
 
 
 @pytest.mark.parametrize("format", ["wav", "flac", "mp3", "ogg", "opus"])
-def test_bytes_are_a_whole_file_of_that_format(format: str) -> None:
+def test_to_bytes_returns_complete_file(format: str) -> None:
     audio = make_audio(1.0)
     samples, rate = soundfile.read(io.BytesIO(audio.to_bytes(format)), dtype="float32")
     assert len(samples) / rate == pytest.approx(1.0, abs=0.1)
     assert np.sqrt(np.mean(samples**2)) == pytest.approx(0.3 / np.sqrt(2), rel=0.1)
 
 
-def test_bytes_are_what_save_writes_with_the_lengths_in_the_header(tmp_path: Path) -> None:
+def test_to_bytes_equals_saved_file(tmp_path: Path) -> None:
     audio = make_audio()
     for format in ("wav", "flac"):
         assert audio.to_bytes(format) == audio.save(tmp_path / f"a.{format}").read_bytes()
@@ -96,7 +96,7 @@ def test_bytes_are_what_save_writes_with_the_lengths_in_the_header(tmp_path: Pat
     assert len(audio.to_bytes("pcm")) == 2 * len(audio.samples)
 
 
-def test_save_refuses_an_existing_file_unless_asked_to_overwrite(tmp_path: Path) -> None:
+def test_save_to_existing_file_needs_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(b"mine")
     with pytest.raises(OutputExistsError, match=r"a\.wav exists.*overwrite=True") as caught:
@@ -109,7 +109,7 @@ def test_save_refuses_an_existing_file_unless_asked_to_overwrite(tmp_path: Path)
     assert audio.save(path, overwrite=True).read_bytes() == audio.to_bytes()
 
 
-def test_save_subtitles_refuses_an_existing_file_unless_asked_to_overwrite(tmp_path: Path) -> None:
+def test_save_subtitles_to_existing_file_needs_overwrite(tmp_path: Path) -> None:
     word = Word(text="Hi.", start_s=0.0, end_s=0.4, start_char=0, end_char=3)
     audio, path = make_audio(words=(word,)), tmp_path / "a.srt"
     path.write_bytes(b"mine")
@@ -119,7 +119,7 @@ def test_save_subtitles_refuses_an_existing_file_unless_asked_to_overwrite(tmp_p
     assert "Hi." in audio.save_subtitles(path, overwrite=True).read_text()
 
 
-# -- as an array ---------------------------------------------------------------------------------
+# -- NumPy arrays --------------------------------------------------------------------------------
 
 
 def make_chunk() -> AudioChunk:
@@ -135,7 +135,7 @@ def make_chunk() -> AudioChunk:
 
 
 @pytest.mark.parametrize("make", [make_audio, make_chunk])
-def test_asarray_gives_the_samples_without_a_copy(make: Callable[[], Audio | AudioChunk]) -> None:
+def test_asarray_returns_samples_without_copy(make: Callable[[], Audio | AudioChunk]) -> None:
     audio = make()
     assert np.asarray(audio) is audio.samples
     assert np.array_equal(np.concatenate([audio, audio]), np.tile(audio.samples, 2))
@@ -143,7 +143,7 @@ def test_asarray_gives_the_samples_without_a_copy(make: Callable[[], Audio | Aud
 
 
 @pytest.mark.parametrize("make", [make_audio, make_chunk])
-def test_array_copies_and_converts_as_asked(make: Callable[[], Audio | AudioChunk]) -> None:
+def test_array_copies_and_converts_on_request(make: Callable[[], Audio | AudioChunk]) -> None:
     audio = make()
     copied = np.array(audio)
     assert np.array_equal(copied, audio.samples)
@@ -157,13 +157,13 @@ def test_array_copies_and_converts_as_asked(make: Callable[[], Audio | AudioChun
         audio.__array__(np.float64, copy=False)
 
 
-def test_bytes_of_an_unknown_format_are_refused_with_the_known() -> None:
-    with pytest.raises(AudioError, match=r"'xyz'; try one of: wav, flac, mp3"):
+def test_to_bytes_of_unknown_format_raises_error_with_known_formats() -> None:
+    with pytest.raises(AudioError, match=r"'xyz'; choose one of: wav, flac, mp3"):
         make_audio().to_bytes("xyz")
 
 
-def heard(audio: Audio) -> tuple[float, str]:
-    """The seconds that a notebook's player holds, and the words beside it."""
+def embedded_audio(audio: Audio) -> tuple[float, str]:
+    """The seconds of audio in the notebook player, and the note beside it."""
     found = re.fullmatch(
         r'<audio controls src="data:audio/mpeg;base64,([A-Za-z0-9+/=]+)"></audio>(.*)',
         audio._repr_html_(),
@@ -173,34 +173,34 @@ def heard(audio: Audio) -> tuple[float, str]:
     return len(samples) / rate, found[2]
 
 
-def test_a_notebook_gets_a_player() -> None:
-    seconds, words = heard(make_audio(2.0))
+def test_repr_html_is_audio_player() -> None:
+    seconds, note = embedded_audio(make_audio(2.0))
     assert seconds == pytest.approx(2.0, abs=0.1)
-    assert words == ""
+    assert note == ""
 
 
-def test_a_notebook_gets_the_beginning_of_very_long_audio_and_a_note(
+def test_repr_html_of_long_audio_is_cut_with_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("vivace.audio.clip.NOTEBOOK_S", 10.0)
-    seconds, words = heard(make_audio(16))
+    monkeypatch.setattr("vivace.audio.clip.MAX_NOTEBOOK_S", 10.0)
+    seconds, note = embedded_audio(make_audio(16))
     assert seconds == pytest.approx(10, abs=0.1)
-    assert words == "<br>the first 10 of 16 s; save() writes all"
+    assert note == "<br>first 10 of 16 s; save() writes all"
 
 
-def test_playing_hands_all_samples_to_the_loudspeaker(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vivace.audio.play import Output
+def test_play_writes_all_samples_to_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vivace.audio.play import Loudspeaker
 
-    class Device:
-        heard: list[np.ndarray]  # of the last device
+    class FakeOutput:
+        played: list[np.ndarray]  # by the last output
         events: list[str]
 
         def __init__(self, sample_rate: int) -> None:
             assert sample_rate == RATE
-            Device.heard, Device.events = [], []
+            FakeOutput.played, FakeOutput.events = [], []
 
         def write(self, samples: np.ndarray) -> None:
-            self.heard.append(samples)
+            self.played.append(samples)
 
         def finish(self) -> None:
             self.events.append("finished")
@@ -208,13 +208,13 @@ def test_playing_hands_all_samples_to_the_loudspeaker(monkeypatch: pytest.Monkey
         def stop(self) -> None:
             self.events.append("stopped")
 
-    monkeypatch.setattr("vivace.audio.play.find_output", lambda: Output("here", Device))
+    monkeypatch.setattr("vivace.audio.play.find_output", lambda: Loudspeaker("fake", FakeOutput))
     audio = make_audio()
     audio.play()
-    assert np.array_equal(np.concatenate(Device.heard), audio.samples)
-    assert Device.events[0] == "finished"
+    assert np.array_equal(np.concatenate(FakeOutput.played), audio.samples)
+    assert FakeOutput.events[0] == "finished"
 
 
-def test_playing_where_nothing_can_play_is_an_audio_error() -> None:
+def test_play_without_output_raises_audio_error() -> None:
     with pytest.raises(AudioError):
         make_audio().play()

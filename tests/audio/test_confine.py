@@ -1,4 +1,4 @@
-"""A compromised decoding process can do nothing: each layer refuses each attempt."""
+"""Tests of the confinement: each mechanism denies a compromised process its actions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from vivace.audio.confine import MACHINES, NEEDED, SET_LIMIT, Confinement, build_filter
-from vivace.audio.sandbox import SANDBOX
+from vivace.audio.confine import ALLOWED_CALLS, MACHINES, SET_LIMIT, Confinement, build_filter
+from vivace.audio.sandbox import Sandbox
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="confined so on Linux only")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="seccomp and Landlock need Linux")
 
 
 def landlock_version() -> int:
@@ -27,7 +27,7 @@ HAS_LANDLOCK = landlock_version() > 0
 HAS_SECCOMP = platform.machine() in MACHINES and Path("/proc/sys/kernel/seccomp").exists()
 needs_landlock = pytest.mark.skipif(not HAS_LANDLOCK, reason="this kernel has no Landlock")
 needs_seccomp = pytest.mark.skipif(
-    not HAS_SECCOMP, reason="this kernel filters no system calls, or the machine is not known"
+    not HAS_SECCOMP, reason="no seccomp in this kernel, or an unsupported architecture"
 )
 
 ACTIONS = {
@@ -61,7 +61,7 @@ ACTIONS = {
     "mount": "libc('mount', b'none', b'folder', b'tmpfs', 0, None)",
     "become another user": "os.setuid(os.getuid())",
 }
-BY_LANDLOCK = {  # what the kernel's rules on files refuse without any filter of system calls
+BY_LANDLOCK = {  # actions that Landlock denies without seccomp
     "open to read", "open to write", "truncate", "unlink", "rename", "link", "symlink", "mkdir",
     "rmdir", "list", "exec", "spawn",
 }  # fmt: skip
@@ -104,7 +104,7 @@ os._exit(0)
 
 
 def attempt(action: str, layers: str, folder: Path) -> str:
-    """What became of a action in a process that is confined by these layers; exec says nothing."""
+    """The outcome of an action in a process confined by these mechanisms; empty for exec."""
     (folder / "victim").write_text("mine")
     (folder / "folder").mkdir()
     command = [sys.executable, "-I", "-c", CHILD, layers, ACTIONS[action], *filter(None, sys.path)]
@@ -124,14 +124,14 @@ def is_untouched(folder: Path) -> bool:
 @needs_seccomp
 @pytest.mark.parametrize("layers", ["limits+landlock+seccomp", "seccomp"])
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_confined_process_is_refused(action: str, layers: str, tmp_path: Path) -> None:
+def test_confined_process_is_denied_action(action: str, layers: str, tmp_path: Path) -> None:
     assert attempt(action, layers, tmp_path).startswith("refused")
     assert is_untouched(tmp_path)
 
 
 @needs_landlock
 @pytest.mark.parametrize("action", sorted(BY_LANDLOCK))
-def test_landlock_alone_refuses_what_touches_a_file(action: str, tmp_path: Path) -> None:
+def test_landlock_alone_denies_file_access(action: str, tmp_path: Path) -> None:
     assert attempt(action, "landlock", tmp_path) == "refused"
     assert is_untouched(tmp_path)
 
@@ -139,45 +139,46 @@ def test_landlock_alone_refuses_what_touches_a_file(action: str, tmp_path: Path)
 @pytest.mark.parametrize(
     "action", ["open to read", "open to write", "list", "socket", "socket pair", "pipe"]
 )
-def test_limits_alone_refuse_what_takes_a_file_descriptor(action: str, tmp_path: Path) -> None:
+def test_limits_alone_deny_file_descriptors(action: str, tmp_path: Path) -> None:
     assert attempt(action, "limits", tmp_path) == f"refused, {errno.EMFILE}"
     assert is_untouched(tmp_path)
 
 
-# The parent of all and other users' processes are root's to signal and limit; mounts are root's.
+# The excluded actions need root.
 @pytest.mark.parametrize(
     "action", sorted(ACTIONS.keys() - {"signal a stranger", "trace", "unshare", "mount"})
 )
-def test_an_unconfined_process_can_do_each_action(action: str, tmp_path: Path) -> None:
+def test_unconfined_process_can_do_each_action(action: str, tmp_path: Path) -> None:
     assert attempt(action, "nothing", tmp_path) == ("" if action == "exec" else "done")
 
 
-def test_a_child_reports_its_confinement() -> None:
-    assert SANDBOX.confinement() == Confinement(
-        limits=True, memory=True, landlock=landlock_version(), seccomp=HAS_SECCOMP
-    )
+def test_sandbox_reports_confinement_of_child() -> None:
+    with Sandbox() as sandbox:
+        assert sandbox.confinement() == Confinement(
+            limits=True, memory=True, landlock=landlock_version(), seccomp=HAS_SECCOMP
+        )
 
 
 @pytest.mark.parametrize(
     ("confinement", "words"),
     [
-        (Confinement(), "a time limit alone"),
+        (Confinement(), "time limit only"),
         (Confinement(limits=True), "resource limits"),
         (
             Confinement(limits=True, memory=True, landlock=7, seccomp=True),
-            "seccomp, Landlock 7, resource limits, a memory limit",
+            "seccomp, Landlock 7, resource limits, memory limit",
         ),
     ],
 )
-def test_a_confinement_is_described_in_words(confinement: Confinement, words: str) -> None:
+def test_confinement_str_lists_active_mechanisms(confinement: Confinement, words: str) -> None:
     assert str(confinement) == words
 
 
-# The filter, run here as the kernel runs it: also that of the machine which this one is not
+# -- the seccomp filters of all architectures, interpreted as the kernel does -------------------
 
 
 def run_filter(code: bytes, machine: int, number: int, first: int = 0) -> bool:
-    """Whether a system call is allowed; a small interpreter of the four instructions we use."""
+    """Whether a system call is allowed: interprets the BPF instructions in use."""
     data = struct.pack("<IIQ6Q", number, machine, 0, first, 0, 0, 0, 0, 0)
     instructions = list(struct.iter_unpack("<HBBI", code))
     place = held = 0
@@ -194,26 +195,26 @@ def run_filter(code: bytes, machine: int, number: int, first: int = 0) -> bool:
 
 
 @pytest.mark.parametrize("name", list(MACHINES))
-def test_the_filter_allows_exactly_what_is_needed(name: str) -> None:
+def test_filter_allows_listed_calls_only(name: str) -> None:
     column, (machine, _) = list(MACHINES).index(name), MACHINES[name]
     code = build_filter(machine, column)
     allowed = {number for number in range(1_000) if run_filter(code, machine, number)}
-    assert allowed == {numbers[column] for numbers in NEEDED.values()} | {SET_LIMIT[column]}
+    assert allowed == {numbers[column] for numbers in ALLOWED_CALLS.values()} | {SET_LIMIT[column]}
     for first in (1, 2**31, 2**32, 2**63):
         assert not run_filter(code, machine, SET_LIMIT[column], first)
-    assert not run_filter(code, machine, NEEDED["read"][column] | 0x4000_0000)  # x32
-    assert not run_filter(code, 0x4000_0003, NEEDED["read"][column])  # 32 bits
+    assert not run_filter(code, machine, ALLOWED_CALLS["read"][column] | 0x4000_0000)  # x32
+    assert not run_filter(code, 0x4000_0003, ALLOWED_CALLS["read"][column])  # 32 bits
 
 
 @pytest.mark.parametrize("name", list(MACHINES))
-def test_system_call_numbers_are_those_of_the_kernel(name: str) -> None:
+def test_system_call_numbers_equal_kernel_headers(name: str) -> None:
     headers = {"x86_64": "asm/unistd_64.h", "aarch64": "asm-generic/unistd.h"}
     column, path = list(MACHINES).index(name), Path("/usr/include", headers[name])
     paths = [path, *Path("/usr/include").glob(f"*/{headers[name]}")]
     text = "".join(path.read_text() for path in paths if path.exists())
-    if f"__NR_read {NEEDED['read'][column]}\n" not in text:
+    if f"__NR_read {ALLOWED_CALLS['read'][column]}\n" not in text:
         pytest.skip(f"the kernel's headers for {name} are not installed")
-    for call, numbers in {**NEEDED, "prlimit64": SET_LIMIT}.items():
+    for call, numbers in {**ALLOWED_CALLS, "prlimit64": SET_LIMIT}.items():
         assert any(
             line.split()[1:3] in ([f"__NR_{call}", str(numbers[column])],
                                   [f"__NR3264_{call}", str(numbers[column])])
@@ -221,6 +222,6 @@ def test_system_call_numbers_are_those_of_the_kernel(name: str) -> None:
         ), call  # fmt: skip
 
 
-def test_the_docs_count_the_calls() -> None:
+def test_docs_state_number_of_allowed_calls() -> None:
     page = (Path(__file__).parents[2] / "docs" / "audio.md").read_text(encoding="utf-8")
-    assert f"lists the {len(NEEDED) + 1} system\ncalls" in page
+    assert f"lists the {len(ALLOWED_CALLS) + 1} system\ncalls" in page

@@ -1,4 +1,4 @@
-"""Loudness against the standard's figures and FFmpeg's ebur128; the limiter's promise."""
+"""Tests of the loudness meter against the standard and FFmpeg's ebur128, and of the limiter."""
 
 from __future__ import annotations
 
@@ -46,40 +46,40 @@ def measure_by_ffmpeg(samples: NDArray[np.floating], rate: int) -> float:
     return found
 
 
-def test_a_sine_at_full_scale_has_the_standards_loudness() -> None:
+def test_loudness_of_sine_equals_standard() -> None:
     assert measure(sine(0, 5), 48_000) == pytest.approx(-3.01, abs=0.005)
     assert measure(sine(-23, 5), 48_000) == pytest.approx(-26.01, abs=0.005)
 
 
-def test_quiet_parts_are_gated() -> None:
-    """As in EBU Tech 3341, case 3, but shorter and in one channel: 3 LU less than in two."""
+def test_quiet_parts_are_gated_out() -> None:
+    """EBU Tech 3341, case 3, but shorter and mono, which is 3 LU lower than stereo."""
     parts = [sine(-36, 2, 1_000), sine(-23, 12, 1_000), sine(-36, 2, 1_000)]
     found = measure(np.concatenate(parts), 48_000)
-    assert found == pytest.approx(-26.1, abs=0.05)  # 0.1 by blocks at the edges
+    assert found == pytest.approx(-26.1, abs=0.05)  # 0.1 from blocks at the edges
     padded = np.concatenate([np.zeros(96_000), sine(-20, 5), np.zeros(96_000)])
     assert measure(padded, 48_000) == pytest.approx(measure(sine(-20, 5), 48_000), abs=0.5)
 
 
 @pytest.mark.parametrize("rate", [16_000, 24_000, 44_100, 48_000])
-def test_it_agrees_with_ffmpeg(rate: int) -> None:
+def test_loudness_equals_ffmpeg_ebur128(rate: int) -> None:
     time_s = np.arange(12 * rate) / rate
     noise = np.random.default_rng(1).normal(0, 0.1, len(time_s))
     signal = noise * (np.sin(2 * np.pi * 0.3 * time_s) > 0)
     assert measure(signal, rate) == pytest.approx(measure_by_ffmpeg(signal, rate), abs=0.02)
 
 
-def test_pieces_do_not_matter_and_silence_has_no_loudness() -> None:
+def test_loudness_does_not_depend_on_chunks_and_is_minus_infinity_for_silence() -> None:
     signal = np.random.default_rng(2).normal(0, 0.2, 3 * 24_000)
     assert measure(signal, 24_000, 999) == pytest.approx(measure(signal, 24_000, 10**9), abs=1e-9)
     assert measure(np.zeros(24_000), 24_000) == -math.inf
     assert measure(np.zeros(0), 24_000) == -math.inf
 
 
-def test_peaks_are_limited_and_the_rest_stays_as_it_was() -> None:
+def test_limit_peaks_changes_surroundings_of_peaks_only() -> None:
     signal = np.full(24_000, 0.3, np.float32)
     signal[[5, 12_000, 12_050, 23_999]] = [1.5, -2.0, 0.95, 1.1]
     limited = limit_peaks(signal, 0.9, 24_000)
     assert np.abs(limited).max() <= 0.9 + 1e-6
     assert np.array_equal(limited[1_000:11_000], signal[1_000:11_000])
-    assert np.abs(np.diff(limited[12_100:12_400])).max() < 0.01  # it returns smoothly
+    assert np.abs(np.diff(limited[12_100:12_400])).max() < 0.01  # smooth release
     assert np.array_equal(limit_peaks(signal[1_000:2_000], 0.9, 24_000), signal[1_000:2_000])

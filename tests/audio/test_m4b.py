@@ -1,4 +1,4 @@
-"""Audiobooks as a player reads them: chapters, tags, cover, length; and ID3 tags."""
+"""Tests of M4B files and ID3 tags, read with FFmpeg: chapters, tags, cover and length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vivace.audio.id3 import id3_tag
-from vivace.audio.m4b import Mark, cover_kind, write_m4b
+from vivace.audio.m4b import ChapterMark, cover_kind, write_m4b
 from vivace.errors import AudioError
 
 RATE = 24_000
@@ -29,12 +29,12 @@ def make_jpeg() -> bytes:
 def write(cover: bytes | None = None) -> bytes:
     tone = (0.3 * np.sin(np.arange(3 * RATE) * 0.1)).astype(np.float32)
     file = io.BytesIO()
-    marks = [Mark("Eins: Ä", RATE), Mark("Zwei", 2 * RATE)]
+    marks = [ChapterMark("Eins: Ä", RATE), ChapterMark("Zwei", 2 * RATE)]
     write_m4b(file, [tone[:RATE], tone[RATE:]], RATE, marks=marks, tags=TAGS, cover=cover)
     return file.getvalue()
 
 
-def test_chapters_tags_and_cover_are_there() -> None:
+def test_m4b_has_chapters_tags_and_cover() -> None:
     jpeg = make_jpeg()
     with av.open(io.BytesIO(write(jpeg))) as book:
         assert book.metadata["major_brand"] == "M4B "
@@ -58,17 +58,17 @@ def test_chapters_tags_and_cover_are_there() -> None:
     assert np.sqrt((decoded**2).mean()) == pytest.approx(0.3 / np.sqrt(2), rel=0.05)
 
 
-def test_the_same_input_gives_the_same_bytes() -> None:
+def test_equal_input_gives_equal_bytes() -> None:
     assert write(make_jpeg()) == write(make_jpeg())
 
 
-def test_a_cover_is_an_image() -> None:
+def test_cover_that_is_no_image_raises_audio_error() -> None:
     assert (cover_kind(make_jpeg()), cover_kind(b"GIF89a")) == ("mjpeg", None)
     with pytest.raises(AudioError, match="JPEG or PNG"):
         write(b"<svg/>")
 
 
-def test_an_mp3_has_its_tags() -> None:
+def test_id3_tag_is_readable_in_mp3() -> None:
     from vivace.audio.encode import open_encoder
 
     encoder = open_encoder("mp3", RATE)

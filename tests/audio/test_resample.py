@@ -1,4 +1,4 @@
-"""Resampling is soxr HQ with librosa's lengths; streamed, it gives the same samples."""
+"""Tests of resampling: equal to soxr HQ with the lengths of librosa, at once and streamed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def tone(rate: int, seconds: float = 1.0) -> np.ndarray:
     return (0.5 * np.sin(2 * np.pi * 440 * time)).astype(np.float32)
 
 
-def test_equal_rates_change_nothing() -> None:
+def test_resample_at_equal_rates_returns_input() -> None:
     samples = tone(24_000)
     assert resample(samples, 24_000, 24_000) is samples
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 48_000, 192_000])
-def test_a_tone_stays_the_same_tone(rate: int) -> None:
+def test_resampled_tone_keeps_frequency_and_level(rate: int) -> None:
     output, wanted = resample(tone(rate), rate, 24_000), tone(24_000)
     assert output.dtype == np.float32
     middle = slice(2_000, 22_000)  # the filter rings at both ends
@@ -31,7 +31,7 @@ def test_a_tone_stays_the_same_tone(rate: int) -> None:
 
 
 @pytest.mark.parametrize("rate", [16_000, 44_100, 48_000])
-def test_the_samples_are_those_of_soxr_hq(rate: int) -> None:
+def test_resample_equals_soxr_hq(rate: int) -> None:
     wanted = soxr.resample(tone(rate), rate, 24_000, quality="HQ")
     output = resample(tone(rate), rate, 24_000)
     np.testing.assert_array_equal(output[: len(wanted)], wanted)
@@ -50,15 +50,15 @@ def test_the_samples_are_those_of_soxr_hq(rate: int) -> None:
         (48_000, 48_000, 24_000),
     ],
 )
-def test_the_length_is_librosas(rate: int, num_samples: int, expected: int) -> None:
+def test_resample_length_equals_librosa(rate: int, num_samples: int, expected: int) -> None:
     assert len(resample(np.zeros(num_samples, np.float32), rate, 24_000)) == expected
 
 
-def test_no_samples_stay_no_samples() -> None:
+def test_resample_of_empty_input_is_empty() -> None:
     assert len(resample(np.zeros(0, np.float32), 16_000, 24_000)) == 0
 
 
-def test_without_soxr_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_soxr_raises_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "soxr", None)
     with pytest.raises(AudioError, match=r"16,000 Hz.*pip install soxr"):
         resample(tone(16_000), 16_000, 24_000)
@@ -66,7 +66,7 @@ def test_without_soxr_the_error_says_how_to_install_it(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 48_000])
 @pytest.mark.parametrize("step", [500, 1_920, 24_000])
-def test_a_stream_is_resampled_as_the_whole(rate: int, step: int) -> None:
+def test_stream_resampler_equals_resample(rate: int, step: int) -> None:
     stream, samples = StreamResampler(24_000, rate), tone(24_000)
     parts = [stream.process(samples[i : i + step]) for i in range(0, len(samples), step)]
     output = np.concatenate([*parts, stream.finish()])
@@ -75,15 +75,15 @@ def test_a_stream_is_resampled_as_the_whole(rate: int, step: int) -> None:
     np.testing.assert_array_equal(output, whole[: len(output)])
 
 
-def test_a_stream_gives_audio_with_its_first_frame() -> None:
+def test_stream_resampler_returns_audio_for_first_frame() -> None:
     assert len(StreamResampler(24_000, 16_000).process(tone(24_000, 0.08))) > 0
 
 
-def test_a_stream_at_equal_rates_passes_through() -> None:
+def test_stream_resampler_at_equal_rates_returns_input() -> None:
     stream, samples = StreamResampler(24_000, 24_000), tone(24_000)
     assert stream.process(samples) is samples
     assert len(stream.finish()) == 0
 
 
-def test_a_stream_without_samples_stays_without() -> None:
+def test_stream_resampler_without_input_is_empty() -> None:
     assert len(StreamResampler(24_000, 16_000).finish()) == 0

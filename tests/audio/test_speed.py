@@ -1,4 +1,4 @@
-"""Time stretching changes the length and keeps the pitch, for any chunks."""
+"""Tests of `SpeedChanger`: length, pitch, and independence of chunk sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tone(seconds: float, pitch: float = 220.0, rate: int = RATE) -> np.ndarray:
 
 
 def voice_like(seconds: float) -> np.ndarray:
-    """A gliding pitch with overtones and a beat of loudness, over a little noise."""
+    """A harmonic sound with varying pitch and loudness, plus noise."""
     time = np.arange(int(RATE * seconds)) / RATE
     phase = 2 * np.pi * np.cumsum(140 + 40 * np.sin(2 * np.pi * 0.7 * time)) / RATE
     sound = sum(np.sin(k * phase) / k for k in range(1, 12)) * (1 + np.sin(2 * np.pi * 3 * time))
@@ -44,7 +44,7 @@ def pitch_of(samples: np.ndarray, rate: int = RATE) -> float:
 
 @pytest.mark.parametrize("speed", SPEEDS)
 @pytest.mark.parametrize("pitch", [80.0, 220.0, 440.0, 1_000.0])
-def test_the_length_follows_and_the_pitch_stays(speed: float, pitch: float) -> None:
+def test_length_changes_and_pitch_stays(speed: float, pitch: float) -> None:
     changed = change(tone(2.0, pitch), speed)
     assert len(changed) == round(2 * RATE / speed)
     assert pitch_of(changed) == pytest.approx(pitch, rel=0.02)
@@ -57,7 +57,7 @@ def test_the_length_follows_and_the_pitch_stays(speed: float, pitch: float) -> N
     sizes=st.lists(st.integers(0, 9_000), max_size=5),
 )
 @settings(deadline=None, max_examples=60)
-def test_the_length_is_exact_whatever_the_input_and_its_chunks(
+def test_length_is_exact_for_any_input_and_chunks(
     num_samples: int, speed: float, sizes: list[int]
 ) -> None:
     samples = voice_like(2.0)[:num_samples]
@@ -66,13 +66,13 @@ def test_the_length_is_exact_whatever_the_input_and_its_chunks(
     assert np.array_equal(changed, change(samples, speed))
 
 
-def test_the_pitch_test_would_notice_a_resampler() -> None:
+def test_pitch_of_resampled_tone_differs() -> None:
     assert pitch_of(tone(2.0)[::2]) != pytest.approx(220, rel=0.02)
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
-def test_there_are_no_clicks(speed: float) -> None:
-    """A click is a step that the tone itself never makes."""
+def test_output_has_no_clicks(speed: float) -> None:
+    """A click is a step larger than the steps of the tone."""
     changed = change(tone(2.0), speed)
     assert np.abs(np.diff(changed)).max() < 1.3 * np.abs(np.diff(tone(2.0))).max()
 
@@ -82,13 +82,13 @@ def test_there_are_no_clicks(speed: float) -> None:
     st.floats(0.25, 4.0),
     st.lists(st.integers(0, 5_000), max_size=30),
 )
-def test_a_stream_equals_the_whole_exactly(speed: float, sizes: list[int]) -> None:
+def test_output_does_not_depend_on_chunk_sizes(speed: float, sizes: list[int]) -> None:
     samples = voice_like(2.0)
     np.testing.assert_array_equal(change(samples, speed, sizes), change(samples, speed))
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
-def test_one_sample_at_a_time_is_the_same(speed: float) -> None:
+def test_output_of_single_samples_is_equal(speed: float) -> None:
     samples = voice_like(0.1)
     np.testing.assert_array_equal(
         change(samples, speed, [1] * len(samples)), change(samples, speed)
@@ -97,23 +97,23 @@ def test_one_sample_at_a_time_is_the_same(speed: float) -> None:
 
 @pytest.mark.parametrize("speed", [0.25, 0.7, 1.3, 4.0])
 @pytest.mark.parametrize("num_samples", [0, 1, 100, 359, 361, 719, 721, 2_000])
-def test_short_audio_has_its_length_too(speed: float, num_samples: int) -> None:
+def test_length_of_short_audio_is_exact(speed: float, num_samples: int) -> None:
     changed = change(voice_like(1.0)[:num_samples], speed)
     assert len(changed) == round(num_samples / speed)
     assert np.isfinite(changed).all()
 
 
-def test_speed_1_is_the_input_bit_by_bit() -> None:
+def test_speed_1_returns_input_unchanged() -> None:
     samples = voice_like(1.0)
     assert change(samples, 1.0, [7, 100, 3_000]).tobytes() == samples.tobytes()
 
 
-def test_silence_stays_silence() -> None:
+def test_silence_stays_silent() -> None:
     assert not change(np.zeros(RATE, np.float32), 1.5).any()
 
 
 @pytest.mark.parametrize("speed", [0.25, 1.5, 4.0])
-def test_words_come_in_their_places(speed: float) -> None:
+def test_sounds_move_to_scaled_positions(speed: float) -> None:
     """Bursts at 0.5, 1.0 … s are found at those times divided by the speed."""
     samples = np.zeros(4 * RATE, np.float32)
     starts = np.arange(1, 7) / 2
@@ -127,14 +127,14 @@ def test_words_come_in_their_places(speed: float) -> None:
         assert np.abs(changed[pause - 100 : pause + 100]).max() < 0.1
 
 
-def test_the_end_is_kept() -> None:
+def test_end_of_input_is_kept() -> None:
     samples = np.concatenate([np.zeros(RATE, np.float32), tone(0.1)])
     for speed in (0.25, 0.5, 1.5, 2.0):
         assert np.std(change(samples, speed)[-600:]) > 0.2, speed
 
 
 @pytest.mark.parametrize("speed", [0.25, 1.1, 4.0])
-def test_audio_is_returned_early_and_little_is_buffered(speed: float) -> None:
+def test_output_is_early_and_buffer_small(speed: float) -> None:
     changer = SpeedChanger(speed, RATE)
     num_out = 0
     for num_steps in range(1, 51):
@@ -144,7 +144,7 @@ def test_audio_is_returned_early_and_little_is_buffered(speed: float) -> None:
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 48_000])
-def test_other_rates_work(rate: int) -> None:
+def test_other_sample_rates_are_supported(rate: int) -> None:
     changer = SpeedChanger(1.5, rate)
     changed = np.concatenate([changer.process(tone(2.0, rate=rate)), changer.finish()])
     assert len(changed) == round(2 * rate / 1.5)
@@ -152,13 +152,13 @@ def test_other_rates_work(rate: int) -> None:
 
 
 @pytest.mark.parametrize("speed", [0, 0.2499, 4.01, -1, np.nan, np.inf, "2", None, True])
-def test_a_speed_out_of_range_is_refused(speed: Any) -> None:
-    with pytest.raises(RequestError, match=r"speed must be from 0\.25 to 4, not"):
+def test_speed_out_of_range_raises_request_error(speed: Any) -> None:
+    with pytest.raises(RequestError, match=r"speed must be 0\.25 to 4, not"):
         SpeedChanger(speed, RATE)
 
 
 @pytest.mark.parametrize("speed", [1.0, 2.0])
-def test_after_the_end_nothing_is_taken(speed: float) -> None:
+def test_process_after_finish_raises_request_error(speed: float) -> None:
     changer = SpeedChanger(speed, RATE)
     changer.finish()
     assert len(changer.finish()) == 0

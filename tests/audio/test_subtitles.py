@@ -1,4 +1,4 @@
-"""Timed words as SRT, WebVTT and JSON."""
+"""Tests of subtitles: timed words as SRT, WebVTT and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIME = re.compile(r"(\d\d):(\d\d):(\d\d)[,.](\d\d\d)")
 
 
 def timed(text: str, step_s: float = 0.4, start_s: float = 0.0) -> list[Word]:
-    """A word after another, each as long."""
+    """Consecutive words of equal duration."""
     words = []
     for number, found in enumerate(re.finditer(r"\S+", text)):
         begin_s = start_s + number * step_s
@@ -54,7 +54,7 @@ def test_srt_has_numbered_cues() -> None:
     )
 
 
-def test_vtt_times_each_word_and_escapes_markup() -> None:
+def test_vtt_has_word_times_and_escapes_markup() -> None:
     assert to_vtt(timed("A<b> & c")) == (
         "WEBVTT\n"
         "\n00:00:00.000 --> 00:00:01.200\n"
@@ -71,7 +71,7 @@ def test_json_has_every_word() -> None:
     }
 
 
-def test_a_cue_is_two_lines_of_some_seconds_at_most() -> None:
+def test_cue_has_at_most_two_lines_and_six_seconds() -> None:
     words = timed("word, " * 200, step_s=0.1) + timed("slow " * 20, step_s=1.5, start_s=60)
     cues = split_cues(words)
     assert [word for cue in cues for word in cue] == words
@@ -82,7 +82,7 @@ def test_a_cue_is_two_lines_of_some_seconds_at_most() -> None:
         assert all(len(line) <= LINE_CHARS + 1 for line in lines)
 
 
-def test_sentences_and_pauses_begin_another_cue() -> None:
+def test_sentence_or_pause_starts_new_cue() -> None:
     words = timed('He said "no." Then nothing') + timed("and then", start_s=9.0)
     assert [[word.text for word in cue] for cue in split_cues(words)] == [
         ["He", "said", '"no."'],
@@ -91,11 +91,11 @@ def test_sentences_and_pauses_begin_another_cue() -> None:
     ]
 
 
-def test_a_word_longer_than_a_cue_is_shown_whole() -> None:
+def test_word_longer_than_cue_is_not_cut() -> None:
     assert "x" * 200 in to_srt(timed("x" * 200 + " y"))
 
 
-def test_characters_without_spaces_stay_together() -> None:
+def test_script_without_spaces_is_joined_without_spaces() -> None:
     words = [
         Word(text=text, start_s=n, end_s=n + 1, start_char=n, end_char=n + 1)
         for n, text in enumerate("你好")
@@ -104,7 +104,7 @@ def test_characters_without_spaces_stay_together() -> None:
 
 
 @pytest.mark.parametrize("ending", ["srt", "vtt", "json", "SRT"])
-def test_the_extension_picks_the_format(ending: str, tmp_path: Path) -> None:
+def test_extension_selects_format(ending: str, tmp_path: Path) -> None:
     path = audio(timed("Hello there.")).save_subtitles(tmp_path / f"a.{ending}")
     content = path.read_text(encoding="utf-8")
     head = {"srt": "1\n", "vtt": "WEBVTT\n", "json": "{"}[ending.lower()]
@@ -113,7 +113,7 @@ def test_the_extension_picks_the_format(ending: str, tmp_path: Path) -> None:
     assert "Hello" not in path.read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
+def test_unwritable_subtitles_raise_error_with_reason(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="timings=True"):
         audio(None).save_subtitles(tmp_path / "a.srt")
     with pytest.raises(AudioError, match=r"\.srt, \.vtt, \.json"):

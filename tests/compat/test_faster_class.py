@@ -31,7 +31,7 @@ def models(tiny_folder: Path) -> dict[str, FasterQwen3TTS]:
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
-    from vivace.audio.files import write_audio
+    from vivace.audio.writer import write_audio
 
     waves = load_script(ROOT / "scripts" / "official" / "waves.py")
     path = tmp_path_factory.mktemp("reference") / "ref_audio.wav"

@@ -112,7 +112,7 @@ def test_the_settings_of_the_founding_document(scope: Any, scripted: ScriptedSpe
 def test_a_recording_is_cloned_by_a_base_checkpoint(
     scope: Any, tiny_folder: Any, tmp_path: Any
 ) -> None:
-    from vivace.audio.files import write_audio
+    from vivace.audio.writer import write_audio
 
     samples = 0.1 * np.sin(np.arange(48_000) / 20) * np.hanning(48_000)
     path = write_audio(tmp_path / "ref.wav", samples.astype(np.float32), 24_000)

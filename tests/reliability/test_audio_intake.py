@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ import soundfile
 from tests.support.figures import memory_mib, record, seed_of_round
 from vivace.audio.decode import DEFAULT_LIMITS, MIB
 from vivace.audio.files import Recording, check_reference, read_audio
-from vivace.audio.sandbox import CPU_LIMIT_S, SANDBOX
+from vivace.audio.sandbox import CPU_LIMIT_S, Sandbox
 from vivace.errors import AudioError
 
 RATE = 24_000
@@ -170,11 +170,17 @@ class Intake:
             self.faults.append("a voice that is not finite")
 
 
-def children_peak_mib() -> float:
-    """The most memory that a child of the pool ever had."""
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox() as sandbox:
+        yield sandbox
+
+
+def children_peak_mib(sandbox: Sandbox) -> float:
+    """The peak memory of a child of the pool."""
     most = 0
-    for child in list(SANDBOX._idle):
-        status = Path(f"/proc/{child.process.pid}/status")
+    for pid in sandbox.child_pids():
+        status = Path(f"/proc/{pid}/status")
         for line in status.read_text().splitlines() if status.exists() else ():
             if line.startswith("VmHWM"):
                 most = max(most, int(line.split()[1]))
@@ -190,9 +196,9 @@ def take_all(contents: Iterator[bytes], intake: Intake) -> None:
 @pytest.mark.parametrize(
     "num_mutants", [200, pytest.param(200_000, marks=pytest.mark.slow)], ids=["few", "many"]
 )
-def test_a_mutant_is_refused_or_harmless(num_mutants: int) -> None:
-    intake, num_done = Intake(read_audio), 0
-    read_audio(whole_files()["flac"])  # a child is there
+def test_a_mutant_is_refused_or_harmless(num_mutants: int, sandbox: Sandbox) -> None:
+    intake, num_done = Intake(partial(read_audio, sandbox=sandbox)), 0
+    read_audio(whole_files()["flac"], sandbox=sandbox)  # a child is there
     before_mib = memory_mib()
     while num_done < num_mutants:  # in parts: `map` takes all that it is given
         chance = random.Random(f"{seed_of_round()}/{num_done}")
@@ -201,7 +207,7 @@ def test_a_mutant_is_refused_or_harmless(num_mutants: int) -> None:
         num_done += part
     assert intake.faults == []
     assert min(intake.outcomes["refused"], intake.outcomes["read"]) > num_mutants / 50
-    assert children_peak_mib() <= CHILD_MIB
+    assert children_peak_mib(sandbox) <= CHILD_MIB
     if num_mutants > 1_000:
         growth_mib = memory_mib() - before_mib
         record(
@@ -212,21 +218,21 @@ def test_a_mutant_is_refused_or_harmless(num_mutants: int) -> None:
             refused=intake.outcomes["refused"],
             faults=0,
             slowest_s=round(intake.slowest_s, 2),
-            child_peak_mib=round(children_peak_mib()),
+            child_peak_mib=round(children_peak_mib(sandbox)),
             parent_growth_mib=round(growth_mib, 1),
         )
         assert growth_mib <= PARENT_MIB
 
 
-def test_bombs_are_refused_or_harmless() -> None:
+def test_bombs_are_refused_or_harmless(sandbox: Sandbox) -> None:
     assert len(bombs()) >= 60
     assert max(map(len, bombs())) < MIB
-    intake = Intake(read_audio)
+    intake = Intake(partial(read_audio, sandbox=sandbox))
     for content in bombs():
         intake.take(content)
     assert intake.faults == []
     assert intake.outcomes["refused"] >= 40
-    assert children_peak_mib() <= CHILD_MIB
+    assert children_peak_mib(sandbox) <= CHILD_MIB
     record(
         "G6 bombs",
         cases=len(bombs()),

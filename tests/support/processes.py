@@ -9,6 +9,7 @@ from collections.abc import Container
 from pathlib import Path
 
 from tests.support import warm
+from vivace.audio.sandbox import START
 
 
 def find_children(parent: int | str = "self") -> set[int]:
@@ -23,11 +24,19 @@ def find_children(parent: int | str = "self") -> set[int]:
 def kill_children(kept: Container[int]) -> None:
     """Kill all children except `kept`, with their process groups if they lead one."""
     for pid in find_children().union(*map(find_children, warm.pids())):
-        if pid in kept:
+        if pid in kept or is_sandbox_child(pid):
             continue
         with contextlib.suppress(OSError):
             (os.killpg if os.getpgid(pid) == pid else os.kill)(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+def is_sandbox_child(pid: int) -> bool:
+    """Whether a decoder pool owns the process, which may outlive a test."""
+    try:
+        return START.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def restore_interrupts() -> None:

@@ -357,7 +357,7 @@ def test_what_lies_in_the_working_folder_changes_no_name(
     found = base.voice("ada")
     assert isinstance(found, Voice)
     assert custom.voice("vivian") == "vivian"
-    with pytest.raises(AudioError, match="not a format that is known"):
+    with pytest.raises(AudioError, match="unknown audio format"):
         base.voice("vivian")  # no preset there, but a file
 
 

@@ -1,6 +1,7 @@
-"""Confines the process that decodes untrusted audio: seccomp, Landlock, resource limits.
+"""Confines the process that decodes untrusted audio with seccomp, Landlock and resource limits.
 
-Irreversible. Layers that the system does not offer are skipped; `Confinement` says which hold.
+The confinement is irreversible. Mechanisms that the system does not support are skipped;
+`Confinement` lists the active ones.
 """
 
 from __future__ import annotations
@@ -17,40 +18,42 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-MAX_EXTRA_BYTES = 512 * 2**20  # address space beyond what the imports took
+MAX_EXTRA_BYTES = 512 * 2**20  # address space in addition to what the imports use
 NO_NEW_PRIVS, DUMPABLE = 38, 4  # prctl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
-    """How a decoding process is confined."""
+    """Active restrictions of a decoding process."""
 
-    limits: bool = False  # resource limits: open files, written bytes, CPU time
-    memory: bool = False  # a ceiling on its address space
-    landlock: int = 0  # the version of the kernel's Landlock that denies it every file; 0: none
-    seccomp: bool = False  # it has only the system calls that decoding needs
+    limits: bool = False  # on open files, written bytes and CPU time
+    memory: bool = False  # limit on the address space
+    landlock: int = 0  # ABI version of Landlock that denies all file access; 0: inactive
+    seccomp: bool = False  # only the system calls that decoding needs are allowed
 
     def __str__(self) -> str:
         parts = {
             "seccomp": self.seccomp,
             f"Landlock {self.landlock}": self.landlock,
             "resource limits": self.limits,
-            "a memory limit": self.memory,
+            "memory limit": self.memory,
         }
-        return ", ".join(name for name, is_held in parts.items() if is_held) or "a time limit alone"
+        return (
+            ", ".join(name for name, is_active in parts.items() if is_active) or "time limit only"
+        )
 
 
 def confine() -> Confinement:
-    """Confine this process irrevocably."""
-    used_bytes = _address_space()  # while a file can still be opened
+    """Confine this process irreversibly."""
+    used_bytes = _address_space()  # before file access is denied
     if sys.platform != "linux":
         return Confinement(limits=limit_resources(), memory=limit_memory(used_bytes))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
-    _prctl(libc, DUMPABLE, 0)  # no debugger and no core file
-    has_no_new_privileges = _prctl(libc, NO_NEW_PRIVS, 1)  # or the two below are refused
+    _prctl(libc, DUMPABLE, 0)  # no debugger, no core file
+    has_no_new_privileges = _prctl(libc, NO_NEW_PRIVS, 1)  # required by Landlock and seccomp
     return Confinement(
-        landlock=deny_files(libc) if has_no_new_privileges else 0,  # takes a file descriptor
+        landlock=deny_files(libc) if has_no_new_privileges else 0,  # needs a file descriptor
         limits=limit_resources(),
         memory=limit_memory(used_bytes),
         seccomp=has_no_new_privileges and deny_calls(libc),
@@ -62,13 +65,13 @@ def _prctl(libc: ctypes.CDLL, option: int, value: int) -> bool:
     return int(libc.prctl(ctypes.c_int(option), *arguments)) == 0
 
 
-# Resource limits, everywhere but on Windows
+# -- resource limits (not on Windows) -----------------------------------------------------------
 
 
 def limit_resources() -> bool:
-    """No more open files, processes, written bytes or core files."""
-    held = [_lower(name, 0) for name in ("NOFILE", "NPROC", "FSIZE", "CORE")]
-    return all(held)
+    """Forbid new open files, processes, written bytes and core files."""
+    is_set = [_lower(name, 0) for name in ("NOFILE", "NPROC", "FSIZE", "CORE")]
+    return all(is_set)
 
 
 def limit_memory(used_bytes: int) -> bool:
@@ -76,7 +79,7 @@ def limit_memory(used_bytes: int) -> bool:
 
 
 def limit_cpu(seconds: float) -> None:
-    """From now on this process may use about `seconds` more; then SIGXCPU ends it."""
+    """Terminate this process with SIGXCPU after about `seconds` of further CPU time."""
     if resource is None:
         return
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -93,7 +96,7 @@ def _lower(name: str, ceiling: int) -> bool:
 
 
 def _address_space() -> int:
-    """Of this process, in bytes; 0 where the system does not say, as on macOS."""
+    """Address space of this process in bytes; 0 if the system does not report it (macOS)."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -101,17 +104,17 @@ def _address_space() -> int:
         return 0
 
 
-# Landlock: what the kernel denies by the path it leads to (Linux 5.13 and later)
+# -- Landlock: file access control of the kernel (Linux 5.13 and later) --------------------------
 
-LANDLOCK_CREATE, LANDLOCK_RESTRICT = 444, 446  # the same numbers on every machine
+LANDLOCK_CREATE, LANDLOCK_RESTRICT = 444, 446  # the same numbers on every architecture
 LANDLOCK_VERSION = 1
-# Number of rights each version knows: of files, of TCP ports, of signals and abstract sockets.
+# Number of access rights by ABI version: files, TCP ports, signals and abstract sockets.
 LANDLOCK_RIGHTS = {1: (13, 0, 0), 2: (14, 0, 0), 3: (15, 0, 0), 4: (15, 2, 0), 5: (16, 2, 0)}
 LANDLOCK_LATER = (16, 2, 2)
 
 
 def deny_files(libc: ctypes.CDLL) -> int:
-    """Deny every right that this kernel's Landlock knows; its version, or 0 without it."""
+    """Deny every access right of this kernel's Landlock. Returns its version, or 0."""
     version = libc.syscall(
         ctypes.c_long(LANDLOCK_CREATE), None, ctypes.c_size_t(0), ctypes.c_uint(LANDLOCK_VERSION)
     )
@@ -132,15 +135,15 @@ def deny_files(libc: ctypes.CDLL) -> int:
     return int(version) if is_denied else 0
 
 
-# seccomp: a filter that the kernel runs before each system call
+# -- seccomp: a filter that the kernel runs before each system call ------------------------------
 
 FILTER_MODE, ALL_THREADS = 1, 1
 ALLOW, REFUSE_EPERM = 0x7FFF0000, 0x00050001
 LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
-NUMBER_AT, MACHINE_AT, FIRST_ARGUMENT_AT = 0, 4, 16  # in struct seccomp_data; low half, high at +4
+NUMBER_AT, MACHINE_AT, FIRST_ARGUMENT_AT = 0, 4, 16  # offsets in struct seccomp_data; high half +4
 MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}  # audit number, seccomp(2)
 
-NEEDED = {  # to run Python and C on memory and on pipes that are open: x86-64, aarch64
+ALLOWED_CALLS = {  # numbers on x86-64 and aarch64: memory, open pipes, clocks, threads, exit
     "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "close": (3, 57),
     "lseek": (8, 62), "fstat": (5, 80),
     "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "mremap": (25, 216),
@@ -153,11 +156,11 @@ NEEDED = {  # to run Python and C on memory and on pipes that are open: x86-64, 
     "sigaltstack": (131, 132),
     "exit": (60, 93), "exit_group": (231, 94),
 }  # fmt: skip
-SET_LIMIT = (302, 261)  # prlimit64, only with 0 first: of this process
+SET_LIMIT = (302, 261)  # prlimit64, only for this process: the first argument is 0
 
 
 def deny_calls(libc: ctypes.CDLL) -> bool:
-    """Refuse every system call but those above with EPERM; whether the kernel took the filter."""
+    """Reject all other system calls with EPERM. Returns whether the kernel accepted the filter."""
     if platform.machine() not in MACHINES or struct.calcsize("P") != 8:
         return False
     column = list(MACHINES).index(platform.machine())
@@ -167,21 +170,21 @@ def deny_calls(libc: ctypes.CDLL) -> bool:
     program = ctypes.create_string_buffer(
         struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(instructions))
     )
-    refused = libc.syscall(
+    status = libc.syscall(
         ctypes.c_long(seccomp), ctypes.c_uint(FILTER_MODE), ctypes.c_uint(ALL_THREADS), program
     )
-    return int(refused) == 0
+    return int(status) == 0
 
 
 def build_filter(machine: int, column: int) -> bytes:
-    """A BPF program; a jump that is not taken goes over the instructions that belong to it."""
+    """A BPF program. A failed comparison skips the instructions that belong to the comparison."""
     code = [
         _instruction(LOAD, MACHINE_AT),
         _instruction(JUMP_IF_EQUAL, machine, then=1),
         _instruction(RETURN, REFUSE_EPERM),
         _instruction(LOAD, NUMBER_AT),
     ]
-    for numbers in NEEDED.values():
+    for numbers in ALLOWED_CALLS.values():
         code += [
             _instruction(JUMP_IF_EQUAL, numbers[column], otherwise=1),
             _instruction(RETURN, ALLOW),

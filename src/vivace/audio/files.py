@@ -1,6 +1,6 @@
 """Reads audio from files, bytes, data URIs and arrays to mono float32, and checks references.
 
-URLs are never fetched. The format is detected from the content, not from the file's name.
+URLs are never fetched. The format is detected from the content, not from the file name.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,39 +19,28 @@ from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio
 from vivace.audio.decode import DEFAULT_LIMITS, AudioLimits, decode, decode_compressed, mix
-from vivace.audio.sandbox import SANDBOX
-from vivace.audio.wav import to_float
-from vivace.audio.writer import write_audio
+from vivace.audio.sandbox import Sandbox
+from vivace.audio.wav import Samples, to_float
 from vivace.disk import why_not_regular
 from vivace.errors import AudioError
 
-__all__ = [
-    "DEFAULT_LIMITS",
-    "AudioLimits",
-    "AudioSource",
-    "Recording",
-    "check_reference",
-    "read_audio",
-    "write_audio",
-]
-
 AudioSource = str | Path | bytes | tuple[Any, int] | Audio  # the tuple: (samples, sample_rate)
 
-MAX_LABEL = 100  # characters of a path or URI that an error repeats
+MAX_LABEL = 100  # characters of a path or URI in an error message
 
 MIN_REFERENCE_S, MAX_REFERENCE_S = 1.0, 30.0
 MIN_REFERENCE_DBFS = -60.0
-MAX_CLIPPED = 0.5  # share of samples at full scale
+MAX_CLIPPED = 0.5  # allowed share of samples at full scale
 FULL_SCALE = 0.999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recording:
-    """Audio as it was read: one channel, at the source's sample rate."""
+    """Mono audio at the sample rate of its source."""
 
     samples: NDArray[np.float32]  # [n], nominally -1 to 1
     sample_rate: int
-    sha256: str  # of the encoded source; of an array, its float32 samples and rate
+    sha256: str  # of the encoded source; for arrays, of the float32 samples and the rate
 
     @property
     def duration_s(self) -> float:
@@ -58,11 +48,16 @@ class Recording:
 
 
 def read_audio(
-    source: AudioSource, limits: AudioLimits = DEFAULT_LIMITS, *, trusted: bool = False
+    source: AudioSource,
+    limits: AudioLimits = DEFAULT_LIMITS,
+    *,
+    sandbox: Sandbox | None = None,
+    trusted: bool = False,
 ) -> Recording:
-    """Read a path, a file's bytes, a data:audio/…;base64, URI, (samples, sample_rate) or Audio.
+    """Read a path, bytes, a data:audio/…;base64, URI, (samples, sample_rate) or Audio.
 
-    Compressed audio is decoded in a sandboxed process, unless it is `trusted`.
+    Compressed audio is decoded by a process of `sandbox`, unless it is `trusted`. Without a
+    sandbox, a process is started for this call.
     """
     if isinstance(source, Audio):
         source = (source.samples, source.sample_rate)
@@ -74,9 +69,9 @@ def read_audio(
         try:
             content = _load(source, limits)
             limits.check_encoded(len(content))
-            samples, sample_rate = decode(
-                content, limits, decode_compressed if trusted else SANDBOX.decode
-            )
+            with nullcontext(sandbox) if sandbox else Sandbox(max_children=1) as pool:
+                decompress = decode_compressed if trusted else pool.decode
+                samples, sample_rate = decode(content, limits, decompress)
         except AudioError as error:
             raise AudioError(f"{label}: {error}") from error
     digest = hashlib.sha256(content).hexdigest()
@@ -84,33 +79,35 @@ def read_audio(
 
 
 def check_path(path: str) -> None:
-    """Raise an AudioError for a path that cannot be read, without decoding it."""
+    """Raise AudioError for a path that cannot be read, without decoding the file."""
     is_local = not path.lower().startswith("data:") and "://" not in path
     if is_local and (reason := why_not_regular(Path(path))):
         raise AudioError(f"{_shorten(path)}: {reason}")
 
 
 def check_reference(recording: Recording) -> None:
-    """Raise an AudioError unless a voice can be cloned from this recording."""
+    """Raise AudioError if a voice cannot be cloned from this recording."""
     samples, seconds = recording.samples, recording.duration_s
     if not MIN_REFERENCE_S <= seconds <= MAX_REFERENCE_S:
         raise AudioError(
-            f"the reference lasts {seconds:.2f} s; "
-            f"{MIN_REFERENCE_S:g} to {MAX_REFERENCE_S:g} s of speech are needed"
+            f"the reference lasts {seconds:.2f} s; it must have "
+            f"{MIN_REFERENCE_S:g} to {MAX_REFERENCE_S:g} s of speech"
         )
     if num_bad := int(np.count_nonzero(~np.isfinite(samples))):
         raise AudioError(f"the reference has {num_bad:,} samples that are NaN or infinite")
     clipped = float(np.mean(np.abs(samples) >= FULL_SCALE))
     if clipped > MAX_CLIPPED:
         raise AudioError(
-            f"{clipped:.0%} of the reference is at full scale (peak {np.abs(samples).max():g}); "
-            f"at most {MAX_CLIPPED:.0%} may be. Float samples run from -1 to 1"
+            f"the reference is clipped: {clipped:.0%} of its samples are at full scale (peak "
+            f"{np.abs(samples).max():g}); at most {MAX_CLIPPED:.0%} are allowed. Float samples "
+            "must be in the range -1 to 1"
         )
-    rms = float(np.std(samples, dtype=np.float64))  # about the mean: a constant is silence
+    rms = float(np.std(samples, dtype=np.float64))  # without the mean: a constant is silence
     level = 20 * np.log10(max(rms, 1e-10))
     if level < MIN_REFERENCE_DBFS:
         raise AudioError(
-            f"the reference is silent ({level:.0f} dBFS); {MIN_REFERENCE_DBFS:.0f} dBFS is needed"
+            f"the reference is silent ({level:.0f} dBFS); its level must be at least "
+            f"{MIN_REFERENCE_DBFS:.0f} dBFS"
         )
 
 
@@ -122,7 +119,7 @@ def _label(source: object) -> str:
     if isinstance(source, (str, Path)):
         return _shorten(str(source))
     raise AudioError(
-        "audio is a path, bytes, a data: URI, (samples, sample_rate) or an Audio, "
+        "audio must be a path, bytes, a data: URI, (samples, sample_rate) or an Audio, "
         f"not {type(source).__name__}"
     )
 
@@ -135,14 +132,14 @@ def _load(source: str | Path | bytes, limits: AudioLimits) -> bytes:
     if source[:5].lower() == "data:":
         return _read_data_uri(source, limits)
     if re.match(r"\s*[a-z][a-z0-9+.-]*://", source, re.IGNORECASE):
-        raise AudioError("URLs are not fetched; download it and give the local path")
+        raise AudioError("URLs are not fetched; download the file and pass its local path")
     return _read_file(Path(source), limits)
 
 
 def _read_file(path: Path, limits: AudioLimits) -> bytes:
-    hint = "; base64 needs data:audio/wav;base64, in front" if len(str(path)) > MAX_LABEL else ""
+    hint = "; base64 needs the prefix data:audio/wav;base64," if len(str(path)) > MAX_LABEL else ""
     try:
-        if reason := why_not_regular(path):  # reading a pipe or a device may never end
+        if reason := why_not_regular(path):  # reading a pipe or a device may block for ever
             raise AudioError(f"{reason}{hint}")
         with path.open("rb") as file:
             return file.read(limits.max_encoded_bytes + 1)
@@ -153,26 +150,30 @@ def _read_file(path: Path, limits: AudioLimits) -> bytes:
 def _read_data_uri(uri: str, limits: AudioLimits) -> bytes:
     head, comma, payload = uri.partition(",")
     if not comma or not re.fullmatch(r"data:audio/[^,]{1,200};base64", head, re.IGNORECASE):
-        raise AudioError(f"{_shorten(head)!r} is not of the form data:audio/wav;base64,…")
+        raise AudioError(f"{_shorten(head)!r} does not have the form data:audio/wav;base64,…")
     limits.check_encoded(len(payload) // 4 * 3 - 2)
     try:
         return base64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise AudioError(f"not valid base64: {error}") from error
+        raise AudioError(f"invalid base64: {error}") from error
 
 
-def _read_array(source: tuple[Any, ...], limits: AudioLimits) -> tuple[NDArray[np.float32], int]:
+def _read_array(source: tuple[Any, ...], limits: AudioLimits) -> tuple[Samples, int]:
     if len(source) != 2:
-        raise AudioError(f"audio in memory is (samples, sample_rate), not {len(source)} things")
+        raise AudioError(
+            f"audio must be (samples, sample_rate), not a tuple of {len(source)} items"
+        )
     try:
         sample_rate, values = int(source[1]), np.asarray(source[0])
         if sample_rate != source[1]:
-            raise ValueError(f"{source[1]} is not a whole number of Hz")
+            raise ValueError(f"sample_rate must be a whole number of Hz, not {source[1]}")
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise AudioError(f"not usable as (samples, sample_rate): {error}") from error
+        raise AudioError(f"audio must be (samples, sample_rate): {error}") from error
     if values.ndim not in (1, 2):
-        shape = list(values.shape)
-        raise AudioError(f"samples of shape {shape}; [n], [n, channels] or [channels, n] are read")
+        raise AudioError(
+            "samples must have the shape [n], [n, channels] or [channels, n], "
+            f"not {list(values.shape)}"
+        )
     if values.ndim == 1:
         values = values[:, None]
     elif values.shape[0] < values.shape[1]:

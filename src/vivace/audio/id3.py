@@ -1,4 +1,4 @@
-"""ID3v2.3 tags, which stand before the audio of an mp3."""
+"""Writes ID3v2.3 tags, which precede the audio in an mp3 file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UTF_16 = b"\x01"
 
 
 def id3_tag(tags: dict[str, str], cover: bytes | None = None) -> bytes:
-    """The tag; names that are not in FRAMES are left out."""
+    """The bytes of the tag; names that are not in FRAMES are ignored."""
     frames = [
         _frame(FRAMES[name], UTF_16 + value.encode("utf-16"))
         for name, value in tags.items()
@@ -19,9 +19,8 @@ def id3_tag(tags: dict[str, str], cover: bytes | None = None) -> bytes:
     if cover is not None and (kind := cover_kind(cover)):
         frames.append(_frame("APIC", b"\x00" + MIME[kind] + b"\x00\x03\x00" + cover))
     content = b"".join(frames)
-    size = len(content)
-    seven_bits = bytes(size >> shift & 0x7F for shift in (21, 14, 7, 0))
-    return b"ID3\x03\x00\x00" + seven_bits + content
+    size = bytes(len(content) >> shift & 0x7F for shift in (21, 14, 7, 0))  # seven bits per byte
+    return b"ID3\x03\x00\x00" + size + content
 
 
 def _frame(name: str, content: bytes) -> bytes:

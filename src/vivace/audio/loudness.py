@@ -1,7 +1,7 @@
-"""Loudness by ITU-R BS.1770, measured while audio passes, and a limiter for what a gain makes loud.
+"""A streaming loudness meter (ITU-R BS.1770) and a peak limiter.
 
-The two K-weighting filters are taken as one impulse response and applied by FFT: within 0.2 s it
-decays below what double precision holds, so this is the recursion of the standard.
+The two K-weighting filters are combined into one impulse response and applied by FFT. The response
+decays below double precision within 0.2 s, so the result equals the recursive filters.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-OFFSET_LU = -0.691  # of the standard: a sine of 997 Hz at full scale is -3.01 LUFS
-ABSOLUTE_GATE, RELATIVE_GATE = -70.0, -10.0  # LUFS; LU below what passes the first
-STEPS_PER_S, STEPS_PER_BLOCK = 10, 4  # blocks of 400 ms that overlap by three quarters
+from vivace.audio.wav import Samples
+
+OFFSET_LU = -0.691  # from the standard: a full-scale sine of 997 Hz is -3.01 LUFS
+ABSOLUTE_GATE, RELATIVE_GATE = -70.0, -10.0  # LUFS; LU below the mean of the remaining blocks
+STEPS_PER_S, STEPS_PER_BLOCK = 10, 4  # blocks of 400 ms with 75 % overlap
 RESPONSE_S = 0.2
 FFT_SIZE = 65_536
 SHELF = (1681.974450955533, 3.999843853973347, 0.7071752369554196)  # Hz, dB, Q
@@ -21,18 +23,16 @@ SHELF_SLOPE = 0.4996667741545416
 HIGH_PASS = (38.13547087602444, 0.5003270373238773)  # Hz, Q
 LIMIT_S = 0.005  # on each side of a peak
 
-Samples = NDArray[np.float32]
-
 
 class LoudnessMeter:
-    """Measures one channel, in any pieces; keeps ten numbers a second."""
+    """Measures one channel, chunk by chunk. Stores ten numbers per second of audio."""
 
     def __init__(self, sample_rate: int) -> None:
         response = _impulse_response(sample_rate)
         self._transfer = np.fft.rfft(response, FFT_SIZE)
         self._past = np.zeros(len(response) - 1)
         self._step = round(sample_rate / STEPS_PER_S)
-        self._rest = np.zeros(0)  # squares that do not fill a step yet
+        self._rest = np.zeros(0)  # squares of an incomplete step
         self._steps: list[NDArray[np.float64]] = []  # mean squares
         self.peak = 0.0
 
@@ -45,7 +45,7 @@ class LoudnessMeter:
 
     @property
     def integrated(self) -> float:
-        """LUFS of all that was processed; minus infinity where it is silence."""
+        """Loudness of all processed audio in LUFS; minus infinity for silence."""
         steps = np.concatenate([np.zeros(0), *self._steps])
         if len(steps) < STEPS_PER_BLOCK:
             return -math.inf
@@ -71,14 +71,14 @@ class LoudnessMeter:
 
 
 def limit_peaks(samples: Samples, ceiling: float, sample_rate: int) -> Samples:
-    """The samples with every peak above `ceiling` turned down smoothly, and its surroundings."""
+    """Reduce every peak above `ceiling` with a smooth gain around the peak."""
     loud = np.flatnonzero(np.abs(samples) > ceiling)
     if not len(loud):
         return samples
     reach = round(LIMIT_S * sample_rate)
     window = np.hanning(2 * reach + 3)[1:-1]
     result: Samples = samples.copy()
-    # Peaks closer than two reaches share a stretch of gain.
+    # Close peaks share one gain curve.
     for part in np.split(loud, np.flatnonzero(np.diff(loud) > 4 * reach) + 1):
         start, stop = max(0, part[0] - 2 * reach), min(len(samples), part[-1] + 2 * reach + 1)
         needed = ceiling / np.maximum(np.abs(samples[start:stop]), ceiling)

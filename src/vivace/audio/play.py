@@ -1,7 +1,7 @@
-"""Plays audio while it is generated: through sounddevice, or a player program of the system.
+"""Plays audio while it is generated, through sounddevice or a player program of the system.
 
-A `Player` plays on a thread of its own, so that generation and playback do not block each other.
-`find_output` returns the first output that works.
+A `Player` plays on its own thread, so that generation and playback do not block each other.
+`find_output` returns the first sound output that works.
 """
 
 from __future__ import annotations
@@ -20,40 +20,38 @@ from threading import Event, Thread, Timer
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vivace.audio.encode import open_encoder
+from vivace.audio.wav import Samples
 from vivace.audio.writer import open_audio_file
 from vivace.errors import AudioError
 
-BLOCK_S = 0.05  # the longest that `stop` takes to have an effect
-MAX_WAITING = 64  # chunks buffered and not yet played
-PROBE_S = 0.1  # seconds of silence played to test an output
+BLOCK_S = 0.05  # the maximum delay of `stop`
+MAX_QUEUED = 64  # chunks
+PROBE_S = 0.1  # silence played to test an output
 PROBE_RATE = 24_000
 PROBE_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 0.2
 INSTALL = "pip install 'vivace[play]'"
 
-Samples = NDArray[np.float32]
 
-
-class Device(Protocol):
-    """An audio output: `write` blocks while its buffer is full, `finish` until all is played."""
+class SoundOutput(Protocol):
+    """An open sound output. `write` blocks while the buffer is full, `finish` until it is empty."""
 
     def write(self, samples: Samples) -> None: ...
 
     def finish(self) -> None: ...
 
     def stop(self) -> None:
-        """Stop playback and release the device; always the last call."""
+        """Stop playback and release the output; always the last call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """An audio output that was tested."""
+class Loudspeaker:
+    """A sound output that was tested."""
 
     name: str
-    open: Callable[[int], Device]  # of a sample rate
+    open: Callable[[int], SoundOutput]  # takes the sample rate
 
     def player(self, sample_rate: int) -> Player:
         return Player(self.open(sample_rate), sample_rate)
@@ -61,12 +59,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An external player program and its command line."""
+    """A player program of the system and its command line."""
 
     name: str
     arguments: tuple[str, ...] = ()
-    format: str | None = "pcm"  # on its stdin; None: it plays files only
-    has_exit_code: bool = True  # else it reports a failure on stderr only
+    format: str | None = "pcm"  # of stdin; None: the program plays files only
+    has_exit_code: bool = True  # False: failures are reported on stderr only
 
 
 PROGRAMS = (
@@ -83,38 +81,38 @@ PROGRAMS = (
 
 
 class Player:
-    """Plays samples in the background; leaving its `with` block waits until all are played.
+    """Plays samples in the background. Leaving the `with` block waits until all are played.
 
-    A failure of the device is raised as an AudioError by the next `write` or by `finish`.
+    The next `write` or `finish` raises a failure of the output as AudioError.
     """
 
-    def __init__(self, device: Device, sample_rate: int) -> None:
-        self._device = device
+    def __init__(self, output: SoundOutput, sample_rate: int) -> None:
+        self._output = output
         self._block = max(1, round(BLOCK_S * sample_rate))
-        self._waiting: Queue[Samples | None] = Queue(MAX_WAITING)
+        self._queue: Queue[Samples | None] = Queue(MAX_QUEUED)  # None: the end
         self._is_stopped = Event()
         self._error: Exception | None = None
         self._thread = Thread(target=self._play, name="vivace-play", daemon=True)
         self._thread.start()
 
     def write(self, samples: Samples) -> None:
-        """Queue samples; blocks only while `MAX_WAITING` chunks are queued."""
+        """Queue samples. Blocks while `MAX_QUEUED` chunks are queued."""
         self._raise_error()
-        self._waiting.put(samples)
+        self._queue.put(samples)
 
     def finish(self) -> None:
-        """Wait until everything has been played."""
-        self._waiting.put(None)
+        """Wait until all samples are played."""
+        self._queue.put(None)
         while self._thread.is_alive():
-            self._thread.join(BLOCK_S)  # with a time, so that Ctrl-C is heard on every system
-        self._device.stop()
+            self._thread.join(BLOCK_S)  # a join without a timeout ignores Ctrl-C on some systems
+        self._output.stop()
         self._raise_error()
 
     def stop(self) -> None:
-        """Stop at once and drop what is queued."""
+        """Stop playback now and drop queued samples."""
         self._is_stopped.set()
         self._thread.join(STOP_TIMEOUT_S)
-        self._device.stop()
+        self._output.stop()
 
     def __enter__(self) -> Player:
         return self
@@ -129,36 +127,36 @@ class Player:
     def _play(self) -> None:
         while not self._is_stopped.is_set():
             try:
-                samples = self._waiting.get(timeout=BLOCK_S)
+                samples = self._queue.get(timeout=BLOCK_S)
             except Empty:
                 continue
             try:
                 if self._error is None:
                     self._play_chunk(samples)
-            except Exception as error:  # PortAudio's errors are plain Exceptions
+            except Exception as error:  # PortAudio raises plain Exceptions
                 self._error = error
             if samples is None:
                 return
 
     def _play_chunk(self, samples: Samples | None) -> None:
         if samples is None:
-            self._device.finish()
+            self._output.finish()
             return
         for start in range(0, len(samples), self._block):
             if self._is_stopped.is_set():
                 return
-            self._device.write(samples[start : start + self._block])
+            self._output.write(samples[start : start + self._block])
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise AudioError(f"playing broke off: {self._error}") from self._error
+            raise AudioError(f"playback failed: {self._error}") from self._error
 
 
-class SoundDevice:
-    """PortAudio, by way of the extra `play`."""
+class SoundDeviceOutput:
+    """Plays through PortAudio; needs the extra `play`."""
 
     def __init__(self, sample_rate: int) -> None:
-        with _muted_libraries():
+        with _silenced_stderr():
             self._stream = _import_sounddevice().OutputStream(
                 samplerate=sample_rate, channels=1, dtype="float32"
             )
@@ -171,62 +169,62 @@ class SoundDevice:
         self._stream.stop()
 
     def stop(self) -> None:
-        self._stream.close(ignore_errors=True)  # what it still holds is dropped
+        self._stream.close(ignore_errors=True)  # drops buffered samples
 
 
-class PipedProgram:
-    """A player program that reads samples from its stdin."""
+class PipedProgramOutput:
+    """Plays through a program that reads samples from stdin."""
 
     def __init__(self, program: Program, sample_rate: int) -> None:
         assert program.format is not None
         self._program = program
         self._encoder = open_encoder(program.format, sample_rate)
         arguments = [argument.format(rate=sample_rate) for argument in program.arguments]
-        self._run = _Run([program.name, *arguments])
+        self._process = _PlayerProcess([program.name, *arguments])
 
     def write(self, samples: Samples) -> None:
-        self._run.send(self._encoder.encode(samples))
+        self._process.send(self._encoder.encode(samples))
 
     def finish(self) -> None:
-        self._run.send(self._encoder.finish())
-        self._run.wait(is_silent_if_well=not self._program.has_exit_code)
+        self._process.send(self._encoder.finish())
+        self._process.wait(has_exit_code=self._program.has_exit_code)
 
     def stop(self) -> None:
-        self._run.kill()
+        self._process.kill()
 
 
-class FileProgram:
-    """A player program that needs a complete file: playback begins after the last sample."""
+class FileProgramOutput:
+    """Plays through a program that needs a complete file. Playback starts after the last sample."""
 
     def __init__(self, program: Program, sample_rate: int) -> None:
         self._program = program
         self._folder = tempfile.TemporaryDirectory(prefix="vivace-")
         self._path = Path(self._folder.name, "speech.wav")
         self._file = open_audio_file(self._path, sample_rate)
-        self._run: _Run | None = None
+        self._process: _PlayerProcess | None = None
 
     def write(self, samples: Samples) -> None:
         self._file.write(samples)
 
     def finish(self) -> None:
         self._file.close()
-        if self._path.exists():  # a file without a sample is not kept
-            self._run = _Run([self._program.name, str(self._path)])
-            self._run.wait()
+        if self._path.exists():  # a file without samples is deleted by `close`
+            self._process = _PlayerProcess([self._program.name, str(self._path)])
+            self._process.wait()
 
     def stop(self) -> None:
-        if self._run is not None:
-            self._run.kill()
+        if self._process is not None:
+            self._process.kill()
         self._file.close()
         self._folder.cleanup()
 
 
-class _Run:
-    """A running program, in a session of its own so that Ctrl-C does not reach it."""
+class _PlayerProcess:
+    """A running player program. It has its own session, so that Ctrl-C does not interrupt it."""
 
     def __init__(self, command: list[str]) -> None:
         self._is_killed = False
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `kill` closes it
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `kill`
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -242,21 +240,21 @@ class _Run:
         try:
             while len(rest):
                 rest = rest[self._process.stdin.write(rest) :]
-        except OSError as error:  # it has ended; `wait` raises its own message
+        except OSError as error:  # the program exited; `wait` raises its error message
             self.wait()
-            raise AudioError("it ended too soon") from error
+            raise AudioError("the player program exited too early") from error
 
-    def wait(self, *, is_silent_if_well: bool = False) -> None:
-        """Wait for it to end; a failure is an AudioError with its own message."""
+    def wait(self, *, has_exit_code: bool = True) -> None:
+        """Wait until the program exits. Raise AudioError with its stderr if it failed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         code = self._process.wait()
         if self._is_killed:
-            raise AudioError("it did not answer and was stopped")
+            raise AudioError("the player program did not respond and was stopped")
         self._errors.seek(0)
-        words = " ".join(self._errors.read(300).decode("utf-8", "replace").split())
-        if code or (words and is_silent_if_well):
-            raise AudioError(words or f"it ended with exit code {code}")
+        message = " ".join(self._errors.read(300).decode("utf-8", "replace").split())
+        if code or (message and not has_exit_code):
+            raise AudioError(message or f"the player program failed with exit code {code}")
 
     def kill(self) -> None:
         self._is_killed = True
@@ -268,43 +266,43 @@ class _Run:
         self._errors.close()
 
 
-def find_output() -> Output:
-    """The first output that plays a short silence without an error, or an AudioError."""
-    refusals = []
-    for name, open_device in _candidates():
+def find_output() -> Loudspeaker:
+    """The first output that plays a short silence without an error. AudioError if none does."""
+    failures = []
+    for name, open_output in _candidates():
         try:
-            _probe(open_device)
+            _probe(open_output)
         except Exception as error:  # the next output may work
-            refusals.append(f"{name}: {error}")
+            failures.append(f"{name}: {error}")
         else:
-            return Output(name, open_device)
-    raise AudioError(f"nothing here can play sound ({'; '.join(refusals)}); {INSTALL}")
+            return Loudspeaker(name, open_output)
+    raise AudioError(f"no sound output works ({'; '.join(failures)}); run: {INSTALL}")
 
 
-def _candidates() -> Iterator[tuple[str, Callable[[int], Device]]]:
-    yield "sounddevice", SoundDevice
+def _candidates() -> Iterator[tuple[str, Callable[[int], SoundOutput]]]:
+    yield "sounddevice", SoundDeviceOutput
     for program in PROGRAMS:
-        kind = FileProgram if program.format is None else PipedProgram
+        kind = FileProgramOutput if program.format is None else PipedProgramOutput
         if shutil.which(program.name) is not None:
             yield program.name, partial(kind, program)
 
 
-def _probe(open_device: Callable[[int], Device]) -> None:
-    device = open_device(PROBE_RATE)
-    deadline = Timer(PROBE_TIMEOUT_S, device.stop)
-    deadline.daemon = True
-    deadline.start()
+def _probe(open_output: Callable[[int], SoundOutput]) -> None:
+    output = open_output(PROBE_RATE)
+    timer = Timer(PROBE_TIMEOUT_S, output.stop)
+    timer.daemon = True
+    timer.start()
     try:
-        device.write(np.zeros(round(PROBE_S * PROBE_RATE), np.float32))
-        device.finish()
+        output.write(np.zeros(round(PROBE_S * PROBE_RATE), np.float32))
+        output.finish()
     finally:
-        deadline.cancel()
-        device.stop()
+        timer.cancel()
+        output.stop()
 
 
 @contextlib.contextmanager
-def _muted_libraries() -> Iterator[None]:
-    """Hide what ALSA, JACK and PortAudio print on stderr; exceptions say enough."""
+def _silenced_stderr() -> Iterator[None]:
+    """Hide messages of ALSA, JACK and PortAudio. Failures are raised as exceptions."""
     try:
         saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     except OSError:  # stderr is closed
@@ -324,6 +322,6 @@ def _import_sounddevice() -> Any:
         import sounddevice  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise AudioError("not installed") from error
-    except OSError as error:  # the package without the PortAudio library
+    except OSError as error:  # the PortAudio library is missing
         raise AudioError(str(error)) from error
     return sounddevice

@@ -1,4 +1,4 @@
-"""Resampling: of recordings exactly as the official code does it, and of streams chunk by chunk."""
+"""Resamples recordings exactly as the official code does, and streams chunk by chunk."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vivace.audio.wav import Samples
 from vivace.errors import AudioError
 
 
-def resample(samples: NDArray[np.float32], from_rate: int, to_rate: int) -> NDArray[np.float32]:
-    """Samples [n] to what librosa.resample gives by default: soxr HQ, cut or filled to a length."""
+def resample(samples: Samples, from_rate: int, to_rate: int) -> Samples:
+    """Resample [n] samples with the result of librosa.resample: soxr HQ, cut or padded."""
     if from_rate == to_rate:
         return samples
     soxr = _import_soxr(from_rate, to_rate)
-    # The ratio is rounded before the product, as librosa's is: now and then one sample more.
+    # librosa rounds the ratio before the product, which sometimes adds a sample.
     num_samples = math.ceil(len(samples) * (to_rate / from_rate))
     output = np.zeros(num_samples, np.float32)
     resampled = soxr.resample(samples, from_rate, to_rate, quality="HQ")[:num_samples]
@@ -25,26 +25,26 @@ def resample(samples: NDArray[np.float32], from_rate: int, to_rate: int) -> NDAr
 
 
 class StreamResampler:
-    """Resampling of a stream: `process` chunk by chunk, then `finish`.
+    """Resamples a stream: `process` for each chunk, then `finish`.
 
-    The output is what `resample` gives for the whole, but for its padding.
+    The joined output equals `resample` of the joined input, except for padding.
     """
 
     def __init__(self, from_rate: int, to_rate: int) -> None:
-        self._stream: Any = None  # None: nothing to do
+        self._stream: Any = None  # None: the rates are equal
         if from_rate != to_rate:
             soxr = _import_soxr(from_rate, to_rate)
             self._stream = soxr.ResampleStream(from_rate, to_rate, 1, dtype="float32", quality="HQ")
 
-    def process(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Add samples [n]; returns the output that is ready."""
+    def process(self, samples: Samples) -> Samples:
+        """Add samples [n] and return the output that is ready."""
         if self._stream is None or not len(samples):
             return samples
-        output: NDArray[np.float32] = self._stream.resample_chunk(samples)
+        output: Samples = self._stream.resample_chunk(samples)
         return output
 
-    def finish(self) -> NDArray[np.float32]:
-        """The rest of the output; afterwards nothing can be processed."""
+    def finish(self) -> Samples:
+        """Return the rest of the output and end the stream."""
         rest = np.zeros(0, np.float32)
         return rest if self._stream is None else self._stream.resample_chunk(rest, last=True)
 
@@ -54,7 +54,7 @@ def _import_soxr(from_rate: int, to_rate: int) -> Any:
         import soxr
     except ImportError as error:
         raise AudioError(
-            f"audio at {from_rate:,} Hz must be resampled to {to_rate:,} Hz, which needs soxr: "
-            "pip install soxr"
+            f"resampling audio from {from_rate:,} Hz to {to_rate:,} Hz needs soxr; "
+            "run: pip install soxr"
         ) from error
     return soxr

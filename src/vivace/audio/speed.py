@@ -1,7 +1,7 @@
-"""Streaming time stretching at constant pitch: WSOLA (waveform-similarity overlap-add).
+"""Changes the speed of a stream at constant pitch: WSOLA (waveform-similarity overlap-add).
 
-Segments of the input are overlapped and added at another spacing; each is taken where it is most
-similar to the continuation of the last one.
+Segments of the input overlap in the output at a different spacing. Each segment is taken where it
+is most similar to the continuation of the previous segment.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from functools import cached_property
 from numbers import Real
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vivace.audio.wav import Samples
 from vivace.errors import RequestError
 
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
-OVERLAP_S = 0.015  # of two segments; longer than a period of a low voice
-REACH_S = 0.010  # how far from its nominal position a segment may be taken
+OVERLAP_S = 0.015  # of two segments; longer than one period of a low voice
+REACH_S = 0.010  # maximum distance of a segment from its nominal position
 
 
 class SpeedChanger:
-    """Time stretch of a stream: `process` chunk by chunk, then `finish`.
+    """Stretches a stream: `process` for each chunk, then `finish`.
 
-    The output does not depend on the chunks; it has round(num_samples / speed) samples.
+    The output has round(num_samples / speed) samples and does not depend on the chunk sizes.
     """
 
     def __init__(self, speed: float, sample_rate: int) -> None:
@@ -32,18 +32,18 @@ class SpeedChanger:
         self._input = np.zeros(0, np.float32)  # from sample `_start` on
         self._start = 0
         self._num_in = self._num_pieces = self._num_out = 0
-        self._tail: NDArray[np.float32] | None = None  # what would follow the last piece
+        self._tail: Samples | None = None  # input that continues the previous segment
         self._is_finished = False
 
     @cached_property
-    def _fade_in(self) -> NDArray[np.float32]:
+    def _fade_in(self) -> Samples:
         phase = (np.arange(self._overlap) + 0.5) / self._overlap
         return np.sin(phase * np.pi / 2).astype(np.float32) ** 2
 
-    def process(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Add samples [n]; returns the output that is final."""
+    def process(self, samples: Samples) -> Samples:
+        """Add samples [n] and return the output that is final."""
         if self._is_finished:
-            raise RequestError("the speed changer is finished; make another one")
+            raise RequestError("the speed changer is finished; create a new one")
         samples = np.asarray(samples, np.float32)
         if self.speed == 1:
             return samples
@@ -54,19 +54,19 @@ class SpeedChanger:
             pieces.append(self._next_piece(self._due() + self._reach))
         return self._emit(pieces)
 
-    def finish(self) -> NDArray[np.float32]:
-        """The rest of the output; afterwards nothing can be processed."""
+    def finish(self) -> Samples:
+        """Return the rest of the output and end the stream."""
         if self._is_finished or self.speed == 1:
             self._is_finished = True
             return np.zeros(0, np.float32)
         self._is_finished = True
         num_left = round(self._num_in / self.speed) - self._num_out
         num_pieces = -(-num_left // self._overlap)
-        room = np.zeros(2 * self._overlap, np.float32)  # the whole may be shorter than a piece
-        self._input = np.concatenate([self._input, room])
+        padding = np.zeros(2 * self._overlap, np.float32)  # the input may be shorter
+        self._input = np.concatenate([self._input, padding])
         pieces = []
         for num_after in reversed(range(num_pieces)):
-            # What would follow must lie in the input too, unless nothing follows.
+            # Every segment but the last needs its continuation in the input.
             reserved = 2 * self._overlap if num_after else self._overlap
             last = max(0, self._num_in - reserved)
             pieces.append(self._next_piece(min(self._due() + self._reach, last)))
@@ -74,16 +74,16 @@ class SpeedChanger:
 
     def _is_next_certain(self) -> bool:
         """Whether the input holds the next segment's whole search range."""
-        is_there = self._due() + self._reach + 2 * self._overlap <= self._num_in
+        is_complete = self._due() + self._reach + 2 * self._overlap <= self._num_in
         end = (self._num_pieces + 1) * self._overlap
-        return is_there and end <= round(self._num_in / self.speed)
+        return is_complete and end <= round(self._num_in / self.speed)
 
     def _due(self) -> int:
-        """The next segment's nominal position in the input."""
+        """The nominal position of the next segment in the input."""
         return round(self._num_pieces * self._overlap * self.speed)
 
-    def _next_piece(self, last: int) -> NDArray[np.float32]:
-        """The next `_overlap` samples of output, taken at `last` or before."""
+    def _next_piece(self, last: int) -> Samples:
+        """The next `_overlap` samples of output, from a segment at position `last` or before."""
         first = max(0, min(self._due(), last) - self._reach)
         start, length = first - self._start, self._overlap
         area = self._input[start : start + last - first + 2 * length].copy()
@@ -93,12 +93,12 @@ class SpeedChanger:
             chosen = _best_match(area[: last - first + length], self._tail)
         piece = area[chosen : chosen + 2 * length]
         fade = self._fade_in * (piece[:length] - self._tail)
-        output: NDArray[np.float32] = self._tail + fade
+        output: Samples = self._tail + fade
         self._tail = piece[length:]
         self._num_pieces += 1
         return output
 
-    def _emit(self, pieces: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    def _emit(self, pieces: list[Samples]) -> Samples:
         kept = min(self._due(), self._num_in - 2 * self._overlap) - self._reach
         if kept > self._start:
             self._input = self._input[kept - self._start :].copy()
@@ -112,13 +112,13 @@ def check_speed(speed: float) -> float:
     """The speed as a float, or a RequestError."""
     is_number = isinstance(speed, Real) and not isinstance(speed, bool)
     if not is_number or not MIN_SPEED <= speed <= MAX_SPEED:
-        raise RequestError(f"speed must be from {MIN_SPEED:g} to {MAX_SPEED:g}, not {speed!r}")
+        raise RequestError(f"speed must be {MIN_SPEED:g} to {MAX_SPEED:g}, not {speed!r}")
     return float(speed)
 
 
-def _best_match(area: NDArray[np.float32], tail: NDArray[np.float32]) -> int:
+def _best_match(area: Samples, tail: Samples) -> int:
     """The offset in `area` with the highest normalised correlation with `tail`."""
-    likeness = np.correlate(area, tail, mode="valid")
+    correlation = np.correlate(area, tail, mode="valid")
     sums = np.concatenate([[0.0], np.cumsum(np.square(area, dtype=np.float64))])
     energy = sums[len(tail) :] - sums[: -len(tail)]
-    return int(np.argmax(likeness / np.sqrt(np.maximum(energy, 1e-9))))
+    return int(np.argmax(correlation / np.sqrt(np.maximum(energy, 1e-9))))

@@ -1,4 +1,4 @@
-"""Subtitles of timed words: SRT and WebVTT in cues that can be read, JSON with every word."""
+"""Subtitles from word timings: SRT and WebVTT in readable cues, JSON with every word."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from vivace.disk import write_whole
 from vivace.errors import AudioError, OutputExistsError, RequestError
 from vivace.speech import Word
 
-LINE_CHARS = 42  # two lines of these are a cue
+LINE_CHARS = 42  # a cue has at most two lines
 MAX_CUE_S = 6.0
-GAP_S = 0.7  # silence after which another cue begins
+GAP_S = 0.7  # silence that starts a new cue
 _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’)\]»」』]*\Z")
 
 
@@ -32,7 +32,7 @@ def to_srt(words: Sequence[Word]) -> str:
 
 
 def to_vtt(words: Sequence[Word]) -> str:
-    """WebVTT, with the time of each word inside its cue, as karaoke styles want."""
+    """WebVTT with the time of each word inside its cue, for karaoke styles."""
     cues = ["WEBVTT\n"]
     for cue in split_cues(words):
         times = f"{_clock(cue[0].start_s, '.')} --> {_clock(cue[-1].end_s, '.')}"
@@ -47,7 +47,7 @@ def to_json(words: Sequence[Word]) -> str:
     return json.dumps({"words": rows}, ensure_ascii=False, indent=1) + "\n"
 
 
-FORMATS: dict[str, Callable[[Sequence[Word]], str]] = {
+SUBTITLE_FORMATS: dict[str, Callable[[Sequence[Word]], str]] = {
     "srt": to_srt,
     "vtt": to_vtt,
     "json": to_json,
@@ -55,26 +55,26 @@ FORMATS: dict[str, Callable[[Sequence[Word]], str]] = {
 
 
 def subtitle_format(path: str | os.PathLike[str]) -> str:
-    """By the extension of a path, or an AudioError."""
-    ending = Path(path).suffix.lower().removeprefix(".")
-    if ending not in FORMATS:
-        known = ", ".join(f".{name}" for name in FORMATS)
-        raise AudioError(f"{path} is no name of subtitles; they are written as {known}")
-    return ending
+    """The subtitle format of the file's extension. AudioError if there is none."""
+    extension = Path(path).suffix.lower().removeprefix(".")
+    if extension not in SUBTITLE_FORMATS:
+        known = ", ".join(f".{name}" for name in SUBTITLE_FORMATS)
+        raise AudioError(f"{path}: unknown extension of a subtitle file; use one of: {known}")
+    return extension
 
 
 def write_subtitles(
     path: str | os.PathLike[str], words: Sequence[Word] | None, *, force: bool = True
 ) -> Path:
-    """A whole file or none; `words` of None is a RequestError: there are no timings."""
+    """Write the file completely or not at all. RequestError if `words` is None."""
     path, format = Path(path), subtitle_format(path)
     if words is None:
         raise RequestError(
-            f"there are no word timings for {path}: speak with timings=True, and with a checkpoint "
-            "whose attention follows the text (docs/timings.md)"
+            f"{path}: there are no word timings; use timings=True and a checkpoint that supports "
+            "timings (docs/timings.md)"
         )
     try:
-        write_whole(path, FORMATS[format](words).encode(), replace=force)
+        write_whole(path, SUBTITLE_FORMATS[format](words).encode(), replace=force)
     except FileExistsError as error:
         raise OutputExistsError(path) from error
     except (OSError, ValueError) as error:
@@ -84,7 +84,7 @@ def write_subtitles(
 
 
 def split_cues(words: Sequence[Word]) -> list[list[Word]]:
-    """Words that are shown together: of one sentence, without a long pause, in two lines."""
+    """Groups of words to show together: one sentence, no long pause, at most two lines."""
     cues: list[list[Word]] = []
     for word in words:
         if not cues or _is_apart(cues[-1], word):
@@ -104,7 +104,7 @@ def _is_apart(cue: Sequence[Word], word: Word) -> bool:
 
 
 def _join(words: Sequence[Word], show: Callable[[Word], str] = lambda word: word.text) -> str:
-    """With a space between words, unless they are written without one."""
+    """Join words as in the text: with a space, or without one in scripts that use none."""
     parts = [show(words[0])]
     for last, word in itertools.pairwise(words):
         parts += ["" if word.start_char == last.end_char else " ", show(word)]
@@ -112,7 +112,7 @@ def _join(words: Sequence[Word], show: Callable[[Word], str] = lambda word: word
 
 
 def _text(cue: Sequence[Word], show: Callable[[Word], str] = lambda word: word.text) -> str:
-    """A cue in one line or two."""
+    """The text of a cue in one or two lines."""
     if len(_join(cue)) <= LINE_CHARS:
         return _join(cue, show)
     first = textwrap.wrap(_join(cue), LINE_CHARS)[0]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from vivace.audio.wav import Samples
+
 WINDOW_S = 0.01
 AUDIBLE = 10 ** (-45 / 20)  # root mean square of a window
 KEPT_S = 0.1  # of the silence before the first sound
 
-Samples = NDArray[np.float32]
-
 
 class StartTrimmer:
-    """Buffers samples until the first sound, then passes on all but `KEPT_S` of silence before it.
+    """Removes the silence before the first sound, except for `KEPT_S`.
 
-    Audio without any sound is returned whole, at its end. The result does not depend on the chunks.
+    Samples are buffered until the first sound. Audio without sound is returned unchanged with the
+    last chunk. The result does not depend on the chunk sizes.
     """
 
     def __init__(self, sample_rate: int) -> None:
@@ -26,7 +27,7 @@ class StartTrimmer:
         self._is_open = False
 
     def trim(self, samples: Samples, *, is_last: bool = False) -> Samples:
-        """Add samples; returns those that are final."""
+        """Add samples and return the samples that are final."""
         if self._is_open:
             return samples
         self._held = np.concatenate((self._held, samples))
@@ -39,29 +40,29 @@ class StartTrimmer:
 
     def _find_sound(self) -> int | None:
         end = len(self._held) // self._window * self._window
-        heard = _audible(self._held[self._num_searched : end], self._window)
-        if len(heard):
-            return self._num_searched + int(heard[0]) * self._window
+        audible = _audible_windows(self._held[self._num_searched : end], self._window)
+        if len(audible):
+            return self._num_searched + int(audible[0]) * self._window
         self._num_searched = end
         return None
 
 
 def sound_span(samples: Samples, sample_rate: int) -> tuple[int, int]:
-    """Where sound begins and ends, to `WINDOW_S`; all of what has none."""
+    """Start and end of the sound, rounded to `WINDOW_S`. Silence is returned in full."""
     found, _ = find_sound(samples, sample_rate)
     return found or (0, len(samples))
 
 
 def find_sound(samples: Samples, sample_rate: int) -> tuple[tuple[int, int] | None, int]:
-    """Where sound begins and ends, or None; and how many samples, in windows, were searched."""
+    """Start and end of the sound, or None, and the number of searched samples (whole windows)."""
     window = round(WINDOW_S * sample_rate)
     num_searched = len(samples) // window * window
-    heard = _audible(samples[:num_searched], window)
-    span = (int(heard[0]) * window, (int(heard[-1]) + 1) * window) if len(heard) else None
+    audible = _audible_windows(samples[:num_searched], window)
+    span = (int(audible[0]) * window, (int(audible[-1]) + 1) * window) if len(audible) else None
     return span, num_searched
 
 
-def _audible(samples: Samples, window: int) -> NDArray[np.intp]:
-    """The windows in which there is sound."""
+def _audible_windows(samples: Samples, window: int) -> NDArray[np.intp]:
+    """Indices of the windows that contain sound."""
     windows = samples.reshape(-1, window)
     return np.flatnonzero(np.sqrt(np.square(windows).mean(axis=1)) > AUDIBLE)

@@ -1,4 +1,4 @@
-"""WAV files with the standard library and numpy alone: reads PCM and float, writes 16-bit PCM."""
+"""Reads PCM and float WAV files and writes 16-bit PCM headers, with numpy alone."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from numpy.typing import NDArray
 
 from vivace.errors import AudioError
 
+Samples = NDArray[np.float32]
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 REFUSED = {2: "Microsoft ADPCM", 6: "A-law", 7: "mu-law", 0x11: "IMA ADPCM", 0x55: "MP3 in WAV"}
 WIDTHS = {PCM: (8, 16, 24, 32), FLOAT: (32, 64)}  # bits per sample
-GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # what follows the tag in a subformat
-SAMPLE_TYPES = {("u", 1), ("i", 1), ("i", 2), ("i", 4)}  # whole numbers: kind and bytes
+GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # follows the tag in a subformat
+SAMPLE_TYPES = {("u", 1), ("i", 1), ("i", 2), ("i", 4)}  # integers: numpy kind and bytes
 MAX_CHUNKS = 256
-MAX_DATA_BYTES = 2**32 - 64  # RIFF counts its bytes in 32 bits
-UNKNOWN_BYTES = 2**32 - 1  # what ffmpeg writes into a pipe: read until the end
+MAX_DATA_BYTES = 2**32 - 64  # RIFF sizes are 32-bit
+UNKNOWN_BYTES = 2**32 - 1  # size field of a streamed file: read until the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WavFile:
-    """A parsed header and the bytes of its samples, not yet decoded."""
+    """A parsed header and the undecoded bytes of the samples."""
 
     sample_rate: int
     num_channels: int
@@ -36,37 +37,37 @@ class WavFile:
     def num_frames(self) -> int:
         return len(self.data) // (self.num_channels * self.bits // 8)
 
-    def decode(self) -> NDArray[np.float32]:
-        """Every sample, -1 to 1.  [n, channels]"""
+    def decode(self) -> Samples:
+        """All samples, -1 to 1.  [n, channels]"""
         frame_bytes = self.num_channels * self.bits // 8
         values = _unpack(self.data[: self.num_frames * frame_bytes], self.tag, self.bits)
         return to_float(values).reshape(-1, self.num_channels)
 
 
 def parse_wav(content: bytes) -> WavFile:
-    """Read the header; a data chunk that promises more than the file holds ends with the file."""
+    """Parse the header. A data chunk longer than the file is cut at the end of the file."""
     header: tuple[int, int, int, int] | None = None
     for name, body in _chunks(memoryview(content)):
         if name == b"fmt ":
             header = _parse_format(body)
         elif name == b"data":
             if header is None:
-                raise AudioError("the WAV has samples before their format; the file is damaged")
+                raise AudioError("the WAV data chunk precedes the format; the file is damaged")
             tag, num_channels, sample_rate, bits = header
             return WavFile(
                 sample_rate=sample_rate, num_channels=num_channels, tag=tag, bits=bits, data=body
             )
-    raise AudioError("the WAV has no samples (no data chunk); the file is damaged or cut short")
+    raise AudioError("the WAV has no data chunk; the file is damaged or truncated")
 
 
-def to_float(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Samples of any width to -1 to 1, as libsndfile scales them; the shape stays."""
+def to_float(values: NDArray[Any]) -> Samples:
+    """Scale samples of any width to -1 to 1, as libsndfile does; the shape is kept."""
     kind, size = values.dtype.kind, values.dtype.itemsize
     if (kind, size) not in SAMPLE_TYPES and kind != "f":
-        # numpy makes int64 of a list of integers, whose full scale is unknown
-        raise AudioError(f"samples of type {values.dtype}; float, int16, int32 and uint8 are read")
-    with np.errstate(all="ignore"):  # too large for float32 is inf, and refused as such later
-        samples: NDArray[np.float32] = values.astype(np.float32)
+        # int64, which numpy makes of a list of integers, has no known full scale.
+        raise AudioError(f"samples must be float, int16, int32 or uint8, not {values.dtype}")
+    with np.errstate(all="ignore"):  # an overflow becomes infinite, which is rejected later
+        samples: Samples = values.astype(np.float32)
     if kind != "f":
         samples *= np.float32(2.0 ** (1 - 8 * size))
     if kind == "u":
@@ -75,7 +76,7 @@ def to_float(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
-    """The 44 bytes before one channel of 16-bit PCM; None, or too many to count, is open-ended."""
+    """The header of 16-bit mono PCM; without a size if `num_bytes` is None or too large."""
     if num_bytes is None or num_bytes > MAX_DATA_BYTES:
         num_bytes, riff_bytes = UNKNOWN_BYTES, UNKNOWN_BYTES
     else:
@@ -95,24 +96,25 @@ def _chunks(content: memoryview) -> Iterator[tuple[bytes, memoryview]]:
             return
         name, size = struct.unpack_from("<4sI", content, start)
         yield name, content[start + 8 : start + 8 + size]
-        start += 8 + size + size % 2  # chunks begin at even bytes
+        start += 8 + size + size % 2  # chunks start at even offsets
 
 
 def _parse_format(body: memoryview) -> tuple[int, int, int, int]:
     if len(body) < 16:
-        raise AudioError("the WAV's format chunk is cut short; the file is damaged")
+        raise AudioError("the WAV format chunk is truncated; the file is damaged")
     tag, num_channels, sample_rate, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", body)
     if tag == EXTENSIBLE and len(body) >= 40 and bytes(body[26:40]) == GUID_TAIL:
         (tag,) = struct.unpack_from("<H", body, 24)
     if bits not in WIDTHS.get(tag, ()):
         found = REFUSED.get(tag, f"format {tag:#06x} with {bits} bits")
         raise AudioError(
-            f"the WAV holds {found}; PCM of 8, 16, 24 or 32 bits and float of 32 or 64 are read"
+            f"the WAV contains {found}; supported: PCM with 8, 16, 24 or 32 bits, float with 32 "
+            "or 64 bits"
         )
     if num_channels == 0 or frame_bytes != num_channels * bits // 8:
         raise AudioError(
-            f"the WAV says {num_channels} channels of {bits} bits take {frame_bytes} bytes; "
-            "the file is damaged"
+            f"the WAV header declares {num_channels} channels of {bits} bits in {frame_bytes} "
+            "bytes; the file is damaged"
         )
     return tag, num_channels, sample_rate, bits
 

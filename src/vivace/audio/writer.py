@@ -1,4 +1,4 @@
-"""Writes audio files while audio is generated; they appear under their name when complete."""
+"""Writes audio files while audio is generated. A file appears under its name when complete."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from threading import Thread
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vivace.audio.encode import format_of, open_encoder
+from vivace.audio.encode import open_encoder
+from vivace.audio.formats import format_of
 from vivace.disk import AtomicFile, NameInUseError, numbered
 from vivace.errors import AudioError, OutputExistsError
 
 
-class OwnThread:
-    """Runs calls one after another on a thread of its own, where no KeyboardInterrupt is raised.
+class WorkerThread:
+    """Runs calls one after another on a separate thread, where no KeyboardInterrupt is raised.
 
-    It uses `SimpleQueue`, written in C: a KeyboardInterrupt inside a lock written in Python could
-    leave it locked and deadlock both threads.
+    `SimpleQueue` is written in C. With a lock written in Python, a KeyboardInterrupt could leave
+    the lock held and deadlock both threads.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,11 +30,11 @@ class OwnThread:
         Thread(target=self._run, name=name, daemon=True).start()
 
     def do(self, call: Callable[[], None]) -> None:
-        """Run the call and wait for it; its error is raised here."""
+        """Run the call, wait for it, and raise its error."""
         self._calls.put(call)
         while True:
             done, error = self._outcomes.get()
-            if done is not call:  # an earlier call, whose wait was interrupted
+            if done is not call:  # an earlier call whose wait was interrupted
                 continue
             if error is not None:
                 raise error
@@ -47,24 +48,24 @@ class OwnThread:
             error = None
             try:
                 call()
-            except BaseException as raised:  # re-raised in the waiting thread
+            except BaseException as raised:  # raised again in the waiting thread
                 error = raised
             self._outcomes.put((call, error))
 
 
 class FileWriter:
-    """An audio file being written; leaving its `with` block finishes it, also after an error.
+    """Writes an audio file. Leaving the `with` block finishes the file, also after an error.
 
-    Writes run on a thread of their own, so that a KeyboardInterrupt cannot corrupt the file.
+    Writes run on a separate thread, so that a KeyboardInterrupt cannot corrupt the file.
     """
 
     def __init__(self, claim: AtomicFile, path: Path, sample_rate: int) -> None:
-        self.path = path  # as it was asked for; the claim's may be what a link leads to
+        self.path = path  # as requested; the path of the claim may be the target of a link
         self.num_samples = 0
         self._encoder = open_encoder(format_of(path), sample_rate)
         self._is_closed = self._is_broken = False
         self._claim = claim
-        self._thread = OwnThread("vivace-file")
+        self._thread = WorkerThread("vivace-file")
 
     @property
     def duration_s(self) -> float:
@@ -73,11 +74,11 @@ class FileWriter:
     def write(self, samples: ArrayLike) -> None:
         """Append samples [n], -1 to 1."""
         if self._is_closed or self._is_broken:
-            raise AudioError(f"{self.path} is closed and cannot take more audio")
+            raise AudioError(f"{self.path} is closed; no more audio can be written")
         self._do(lambda: self._write(samples))
 
     def close(self) -> None:
-        """Finish the file and move it to its name; a file without samples is deleted."""
+        """Finish the file and move it to its name. A file without samples is deleted."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -87,7 +88,7 @@ class FileWriter:
             self._thread.end()
 
     def discard(self) -> None:
-        """Delete it."""
+        """Delete the file."""
         self._is_broken = True
         self.close()
 
@@ -127,34 +128,36 @@ class FileWriter:
             self._claim.discard()
 
     def _commit(self) -> None:
-        """Move it to its name; if that was taken meanwhile, to the next free one."""
-        asked = self.path
-        for path in numbered(asked):
+        """Move the file to its name, or to the next free name if the name was taken meanwhile."""
+        requested = self.path
+        for path in numbered(requested):
             try:
                 self._claim.commit(path)
             except FileExistsError:
                 continue
             self.path = path
             break
-        if self.path != asked:
-            raise AudioError(f"{asked} was made by another program meanwhile; see {self.path}")
+        if self.path != requested:
+            raise AudioError(
+                f"{requested} was created by another program meanwhile; the audio is in {self.path}"
+            )
 
 
 def claim_audio_file(path: Path, *, force: bool = False) -> AtomicFile:
-    """Reserve the name of an audio file before there is audio."""
+    """Reserve the name of an audio file before audio is generated."""
     try:
-        target = path.resolve() if force else path  # through a link, so that the link stays
+        target = path.resolve() if force else path  # writes the target of a link, not the link
         return AtomicFile(target, replace=force)
     except NameInUseError as error:
         raise _unwritable(path, error) from error
     except FileExistsError as error:
         raise OutputExistsError(path) from error
-    except (OSError, ValueError, RuntimeError) as error:  # a null byte; links in a circle
+    except (OSError, ValueError, RuntimeError) as error:  # e.g. a null byte or circular links
         raise _unwritable(path, error) from error
 
 
 def claim_free_name(path: Path) -> AtomicFile:
-    """Reserve the first of path, path-2, path-3 and so on that is neither taken nor reserved."""
+    """Reserve the first free name of path, path-2, path-3 and so on."""
     for candidate in numbered(path):
         try:
             return AtomicFile(candidate, replace=False)
@@ -162,29 +165,29 @@ def claim_free_name(path: Path) -> AtomicFile:
             continue
         except (OSError, ValueError) as error:
             raise _unwritable(path, error) from error
-    raise AssertionError("numbers do not end")
+    raise AssertionError("unreachable: `numbered` is infinite")
 
 
 def open_audio_file(
     path: str | os.PathLike[str], sample_rate: int, *, force: bool = False
 ) -> FileWriter:
-    """A file to write one channel into; the extension picks the format, `force` overwrites."""
+    """Open a file for one channel. The extension selects the format; `force` overwrites."""
     path = Path(path)
-    open_encoder(format_of(path), sample_rate).finish()  # what cannot be encoded claims no name
+    open_encoder(format_of(path), sample_rate).finish()  # raises before the name is reserved
     return FileWriter(claim_audio_file(path, force=force), path, sample_rate)
 
 
 def write_audio(
     path: str | os.PathLike[str], samples: ArrayLike, sample_rate: int, *, force: bool = True
 ) -> Path:
-    """Write one channel, -1 to 1; the extension picks the format. All of it or nothing.
+    """Write one channel, -1 to 1, completely or not at all. The extension selects the format.
 
-    A file that exists is replaced, or refused without `force`.
+    An existing file is replaced; without `force`, it raises OutputExistsError.
     """
     with open_audio_file(path, sample_rate, force=force) as file:
         file.write(samples)
         if not file.num_samples:
-            raise AudioError(f"there are no samples to write to {file.path}")
+            raise AudioError(f"{file.path}: there are no samples to write")
     return Path(path)
 
 

@@ -34,7 +34,7 @@ class References:
             raise ValueError("ref_audio is required when voice_clone_prompt is not provided")
         if not xvec_only and not ref_text:
             raise ValueError("ref_text is required when xvec_only=False (ICL mode).")
-        recording = read_audio(source_of(ref_audio))
+        recording = read_audio(source_of(ref_audio), sandbox=self._tts.loaded.sandbox)
         is_padded = append_silence and not xvec_only
         key = (recording.sha256, None if xvec_only else ref_text, is_padded)
         if key not in self._voices:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vivace.audio.files import read_audio
 from vivace.audio.resample import resample
+from vivace.audio.sandbox import Sandbox
 from vivace.checkpoint import find_folder, load_codec
 from vivace.compat.arguments import official_loading, source_of
 from vivace.device import pick_device, pick_dtype
@@ -48,6 +49,7 @@ class Qwen3TTSTokenizer:
         self.device: Any = None if codec is None else codec.device
         rate = None if codec is None else codec.config.input_sample_rate
         self.feature_extractor: Any = None if rate is None else SimpleNamespace(sampling_rate=rate)
+        self._sandbox = Sandbox()
 
     @classmethod
     def from_pretrained(
@@ -91,7 +93,7 @@ class Qwen3TTSTokenizer:
 
     def load_audio(self, x: str | Path, target_sr: int) -> NDArray[np.float32]:
         """Samples of a path or base64 string at that rate."""
-        recording = read_audio(source_of(x))
+        recording = read_audio(source_of(x), sandbox=self._sandbox)
         return resample(recording.samples, recording.sample_rate, target_sr)
 
     def _signals(self, audios: Any, sr: int | None) -> Iterator[Tensor]:

@@ -6,11 +6,12 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from vivace.audio.formats import RECORDING_EXTENSIONS
 from vivace.dialogue.names import FreeNames
 from vivace.dialogue.script import DialogueScript, Line
 from vivace.errors import RequestError, UnknownVoiceError
 from vivace.voices.find import VoiceSource, find_voice
-from vivace.voices.library import RECORDINGS, SUFFIX, VoiceLibrary
+from vivace.voices.library import SUFFIX, VoiceLibrary
 from vivace.voices.voice import Voice
 
 Cast = dict[str, VoiceSource]
@@ -70,7 +71,7 @@ def _is_known(source: object, line: Line, presets: Collection[str], library: Voi
     if not isinstance(source, (str, Path)):
         kind = type(source).__name__
         raise RequestError(f"{line.where}: a voice is a name, a path or a Voice, not {kind}")
-    if isinstance(source, Path) or Path(source).suffix.lower() in (*RECORDINGS, SUFFIX):
+    if isinstance(source, Path) or Path(source).suffix.lower() in (*RECORDING_EXTENSIONS, SUFFIX):
         return os.path.exists(source)
     if str(source).lower() in presets:
         return True

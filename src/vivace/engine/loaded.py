@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from functools import cached_property
 from typing import Any, NamedTuple
 
+from vivace.audio.sandbox import Sandbox
 from vivace.checkpoint import Checkpoint
 from vivace.engine.chunks import chunk_sizes
 from vivace.engine.completeness import IdMarker
@@ -38,6 +40,11 @@ class LoadedCheckpoint:
         self._marker = IdMarker(tokenizer)
         self._timer: Timer | None = None  # created for the first stream
         self._finder: HeadFinder | None = None
+
+    @cached_property
+    def sandbox(self) -> Sandbox:
+        """Decodes recordings to clone. Starts its processes with the first compressed file."""
+        return Sandbox()
 
     @property
     def parts(self) -> Parts:

@@ -55,7 +55,8 @@ class Synthesizer:
         if isinstance(found, Unenrolled):
             writer.require("base", "clone a voice")
             model, codec, engine = self._loaded.parts
-            recording, cache = read_audio(found.audio), EnrolmentCache()
+            cache = EnrolmentCache()
+            recording = read_audio(found.audio, sandbox=self._loaded.sandbox)
             with use_threads(engine.threads):
                 return enroll_once(
                     model, codec, recording, name="cloned", transcript=transcript, cache=cache

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.audio.encode import FORMATS, open_encoder
+from vivace.audio.encode import open_encoder
+from vivace.audio.formats import FORMATS, SPEECH_FORMATS
 from vivace.audio.resample import StreamResampler
 from vivace.errors import AudioError
 from vivace.serve.gauges import CountedThreads
 from vivace.serve.metrics import Metrics
 from vivace.serve.request import SpeechRequest
-from vivace.serve.schema import SPEECH_FORMATS
 
 CHEAP = ("flac", "wav", "pcm")  # encoded where they are: a thread would cost more
 

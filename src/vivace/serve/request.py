@@ -19,6 +19,7 @@ from pydantic import (
     field_validator,
 )
 
+from vivace.audio.formats import SpeechFormat
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.serve.recording import decode_audio
@@ -87,7 +88,7 @@ class SpeechRequest(BaseModel):
     voice: Named | None = Field(None, description="A voice's name, or an object of its id.")
     speaker: Named | None = Field(None, description="The same as `voice`.")
     instructions: str | None = Field(None, description="How to speak, where the model follows it.")
-    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
+    response_format: SpeechFormat = "mp3"
     speed: float = Field(1.0, ge=0.25, le=4.0)
     stream_format: Literal["audio", "sse"] = "audio"
     stream: bool = Field(True, description="False: the whole at once, with its length.")

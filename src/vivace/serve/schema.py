@@ -13,7 +13,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from vivace.audio.encode import FORMATS
+from vivace.audio.formats import FORMATS
+from vivace.audio.formats import SPEECH_FORMATS as SPEECH_FORMATS
 
 ERROR = {
     "type": "object",
@@ -32,7 +33,6 @@ ERROR = {
     },
 }
 PLAIN = {"/metrics": "text/plain"}
-SPEECH_FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 HEADERS = {
     "x-request-id": {"schema": {"type": "string"}, "description": "The id of the request."},

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from vivace.audio.formats import RECORDING_EXTENSIONS
 from vivace.errors import RequestError
-from vivace.voices.library import RECORDINGS, SUFFIX, VoiceLibrary
+from vivace.voices.library import SUFFIX, VoiceLibrary
 from vivace.voices.voice import Voice, load_voice
 
 VoiceSource = str | Path | Voice
@@ -38,7 +39,7 @@ def find_voice(
     suffix = path.suffix.lower()
     if suffix == SUFFIX:
         return load_voice(path)
-    if isinstance(source, Path) or suffix in RECORDINGS:
+    if isinstance(source, Path) or suffix in RECORDING_EXTENSIONS:
         return Unenrolled(source)
     if name in {preset.lower() for preset in presets}:
         return source

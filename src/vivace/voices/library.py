@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from vivace.audio.formats import RECORDING_EXTENSIONS
 from vivace.disk import sweep, write_whole
 from vivace.errors import RequestError, UnknownVoiceError, VoiceFileError
 from vivace.voices.folders import make_private, voices_folder
@@ -20,7 +21,6 @@ log = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
 # `voice=` takes a name with one of these endings for a path.
-RECORDINGS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".webm")
 
 
 class VoiceLibrary:
@@ -71,7 +71,7 @@ class VoiceLibrary:
     def check_free(self, name: str, *, replace: bool = False) -> None:
         """Raise the error that `add` would raise for this name."""
         check_voice_name(name)
-        if name.endswith((SUFFIX, *RECORDINGS)):
+        if name.endswith((SUFFIX, *RECORDING_EXTENSIONS)):
             raise RequestError(f"{name!r} would be taken for a file; leave the ending out")
         if not replace and name in self:
             raise _taken(name)

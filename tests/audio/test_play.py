@@ -1,4 +1,4 @@
-"""Playback: audio plays while it is generated, stops at once, and device errors are raised."""
+"""Tests of playback: audio plays while it is generated, stops at once, and errors are raised."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 from vivace.audio import play
-from vivace.audio.play import PROGRAMS, Player, Samples, find_output
+from vivace.audio.play import PROGRAMS, Player, find_output
+from vivace.audio.wav import Samples
 from vivace.errors import AudioError
 
 RATE = 24_000
 
 
-class FakeDevice:
-    """Remembers what it was given; waits in `write` until it is let go."""
+class FakeOutput:
+    """Records samples. `write` blocks until `gate` is set."""
 
     def __init__(self, *, is_open: bool = True, error: Exception | None = None) -> None:
         self.blocks: list[Samples] = []
@@ -49,57 +50,57 @@ def noise(seconds: float) -> Samples:
     return rng.uniform(-0.5, 0.5, round(seconds * RATE)).astype(np.float32)
 
 
-def test_everything_written_is_played_in_order_and_to_the_end() -> None:
-    device = FakeDevice()
+def test_player_plays_all_samples_in_order() -> None:
+    output = FakeOutput()
     signal = noise(1.0)
-    with Player(device, RATE) as player:
+    with Player(output, RATE) as player:
         for part in np.split(signal, [100, 5000, 5000]):
             player.write(part)
-    np.testing.assert_array_equal(np.concatenate(device.blocks), signal)
-    assert device.calls[0] == "finish"
-    assert max(map(len, device.blocks)) <= 0.05 * RATE  # so that a stop is soon noticed
+    np.testing.assert_array_equal(np.concatenate(output.blocks), signal)
+    assert output.calls[0] == "finish"
+    assert max(map(len, output.blocks)) <= 0.05 * RATE  # bounds the delay of `stop`
 
 
-def test_writing_does_not_wait_for_what_is_heard() -> None:
-    device = FakeDevice(is_open=False)
-    player = Player(device, RATE)
+def test_write_does_not_wait_for_playback() -> None:
+    output = FakeOutput(is_open=False)
+    player = Player(output, RATE)
     for _ in range(20):
         player.write(noise(0.1))
-    assert len(device.blocks) <= 1
+    assert len(output.blocks) <= 1
     player.stop()
 
 
-def test_a_stop_drops_what_waits() -> None:
-    device = FakeDevice(is_open=False)
-    player = Player(device, RATE)
+def test_stop_drops_queued_samples() -> None:
+    output = FakeOutput(is_open=False)
+    player = Player(output, RATE)
     for _ in range(20):
         player.write(noise(1.0))
     player.stop()
     player._thread.join(300)
-    assert len(device.blocks) <= 2
-    assert device.calls == ["stop"]
+    assert len(output.blocks) <= 2
+    assert output.calls == ["stop"]
 
 
-def test_an_error_in_the_block_stops_it() -> None:
-    device = FakeDevice()
-    with pytest.raises(KeyboardInterrupt), Player(device, RATE):
+def test_error_in_with_block_stops_playback() -> None:
+    output = FakeOutput()
+    with pytest.raises(KeyboardInterrupt), Player(output, RATE):
         raise KeyboardInterrupt
-    assert device.calls == ["stop"]
+    assert output.calls == ["stop"]
 
 
-def test_a_device_that_fails_is_told_at_the_next_write_or_at_the_end() -> None:
-    device = FakeDevice(error=OSError("unplugged"))
-    with pytest.raises(AudioError, match="playing broke off: unplugged"), Player(device, RATE) as p:
+def test_output_failure_is_raised_by_write_or_finish() -> None:
+    output = FakeOutput(error=OSError("unplugged"))
+    with pytest.raises(AudioError, match="playback failed: unplugged"), Player(output, RATE) as p:
         p.write(noise(0.1))
-    player = Player(FakeDevice(error=OSError("unplugged")), RATE)
+    player = Player(FakeOutput(error=OSError("unplugged")), RATE)
     with pytest.raises(AudioError, match="unplugged"):  # noqa: PT012
-        for _ in range(100_000):  # far more than may wait: a dead device does not block
+        for _ in range(100_000):  # more than the queue holds: a failed output does not block
             player.write(noise(0.01))
             time.sleep(0.001)
     player.stop()
 
 
-# --- Ways to play -----------------------------------------------------------------------------
+# -- sound outputs -----------------------------------------------------------------------------
 
 
 def fake_sounddevice(**stream: Any) -> Any:
@@ -127,7 +128,7 @@ def fake_sounddevice(**stream: Any) -> Any:
     return SimpleNamespace(OutputStream=OutputStream, calls=calls)
 
 
-def test_sounddevice_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_output_prefers_sounddevice(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = fake_sounddevice()
     monkeypatch.setitem(sys.modules, "sounddevice", fake)
     output = find_output()
@@ -139,16 +140,16 @@ def test_sounddevice_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fake.calls[-1] == "close"
 
 
-def test_without_an_audio_device_there_is_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_output_without_device_raises_audio_error(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = fake_sounddevice(error=RuntimeError("Error querying device -1"))
     monkeypatch.setitem(sys.modules, "sounddevice", fake)
-    with pytest.raises(AudioError, match=r"\(sounddevice: Error querying device -1\); pip install"):
+    with pytest.raises(AudioError, match=r"\(sounddevice: Error querying device -1\); run: pip"):
         find_output()
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where programs are found, and no others."""
+    """The only folder in PATH."""
     monkeypatch.setattr(play, "PROGRAMS", PROGRAMS)
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
@@ -159,8 +160,8 @@ def put_program(folder: Path, name: str, code: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_afplay_plays_the_whole_as_a_file(folder: Path) -> None:
-    copy = folder / "heard.wav"
+def test_afplay_receives_complete_file(folder: Path) -> None:
+    copy = folder / "played.wav"
     put_program(folder, "afplay", f"shutil.copy(sys.argv[1], {str(copy)!r})")
     output = find_output()
     assert output.name == "afplay"
@@ -169,19 +170,17 @@ def test_afplay_plays_the_whole_as_a_file(folder: Path) -> None:
     assert copy.read_bytes()[:4] == b"RIFF"
     assert copy.stat().st_size == 44 + 2 * 12_000
     with output.player(RATE):
-        pass  # nothing to play is no error
+        pass  # playing no samples is not an error
 
 
-def test_a_player_that_does_not_answer_is_given_up(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_find_output_skips_hanging_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(play, "PROBE_TIMEOUT_S", 0.3)
     put_program(folder, "aplay", "time.sleep(9_999)")
-    with pytest.raises(AudioError, match="aplay: it did not answer"):
+    with pytest.raises(AudioError, match="aplay: the player program did not respond"):
         find_output()
 
 
-def test_a_silent_failure_is_told_by_its_exit_code(folder: Path) -> None:
+def test_program_failure_without_message_reports_exit_code(folder: Path) -> None:
     put_program(folder, "aplay", "sys.stdin.buffer.read(); sys.exit(3)")
-    with pytest.raises(AudioError, match="aplay: it ended with exit code 3"):
+    with pytest.raises(AudioError, match="aplay: the player program failed with exit code 3"):
         find_output()

@@ -66,13 +66,13 @@ def write_text(sentences: Sequence[str]) -> str:
 
 def compare(text: str, folder: Path, kill_at: Sequence[float]) -> Row:
     from vivace.books.book import open_book
-    from vivace.books.pieces import cut_book
+    from vivace.books.segments import split_book
 
     folder.mkdir(parents=True)  # must not exist: an old folder has pieces of another run
     path = folder / "book.txt"
     path.write_text(text)
     book = open_book(path)
-    num_pieces = len(cut_book(book))
+    num_pieces = len(split_book(book))
     readings = [
         Reading(path, folder / "whole.m4b", num_pieces),
         Reading(path, folder / "killed.m4b", num_pieces, plan_kills(kill_at)),

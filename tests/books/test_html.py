@@ -1,4 +1,4 @@
-"""Pages of HTML: which blocks they give, what is left out, and that damage hides no text."""
+"""Tests of reading HTML pages: blocks, text that is left out, damaged pages and run time."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def blocks(source: str) -> list[str]:
         ("<div>a<p>b</p>c</div>", ["a", "b", "c"]),
     ],
 )
-def test_page_gives_every_block_by_itself(body: str, expected: list[str]) -> None:
+def test_page_is_split_into_blocks(body: str, expected: list[str]) -> None:
     assert blocks(XHTML.format(body)) == expected
     assert blocks(f"{body}<br>") == expected  # not well-formed
 
 
-def test_page_marks_headings_and_lines_of_a_verse() -> None:
+def test_page_marks_headings_and_verse_lines() -> None:
     page = read_page(XHTML.format("<h2><div>One</div></h2><p>Two,<br/>three</p>"), "a page")
     kinds = [(each.text, each.is_heading, each.is_line) for each in page.paragraphs]
     assert kinds == [("One", True, False), ("Two,", False, True), ("three", False, False)]
     assert page.levels == {0: 2}
 
 
-# -- what is left out --------------------------------------------------------------------------
+# -- text that is left out ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_page_marks_headings_and_lines_of_a_verse() -> None:
         ("<script>a</script><style>b</style><p>c<!-- d --><?e f?></p>", ["c"], {}),
     ],
 )  # fmt: skip
-def test_page_leaves_out_marks_and_counts_them(
+def test_page_leaves_out_and_counts_marks(
     body: str, expected: list[str], left_out: dict[str, int]
 ) -> None:
     page = read_page(XHTML.format(body), "a page")
@@ -84,7 +84,7 @@ def test_page_leaves_out_marks_and_counts_them(
     assert dict(page.left_out.num_words) == left_out
 
 
-# -- damage ------------------------------------------------------------------------------------
+# -- damaged pages -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_page_leaves_out_marks_and_counts_them(
         ("<!DOCTYPE html [<p>a</p>]><p>b", ["a", "]>", "b"]),
         ("<!DOCTYPE html [<!ENTITY a 'b>]><html><p>don't</p>it's</html>", ["]>", "don't", "it's"]),
         ("<!-- a <p>b</p><!-- no --><p>c", ["a", "b", "c"]),
-        ("<span e:t='x'/>a", ["a"]),  # a prefix that is not declared
+        ("<span e:t='x'/>a", ["a"]),  # undeclared prefix
         ("<table><tr>a<td>b<td>c</table>d", ["a, b, c", "d"]),
         ("<div>" * 5_000 + "deep", ["deep"]),
         ("", []),
@@ -129,7 +129,7 @@ def test_damaged_page_loses_no_text(source: str, expected: list[str]) -> None:
     assert blocks(source) == expected
 
 
-def test_page_entities_that_are_short_texts_are_resolved() -> None:
+def test_short_text_entities_are_resolved() -> None:
     source = "<!DOCTYPE html [<!-- it's --><!ENTITY pub 'Acme &#38; Co'><!ENTITY nbsp '&#160;'>]>"
     assert blocks(f"{source}<p>&pub;&nbsp;Ltd</p>") == ["Acme & Co Ltd"]
 
@@ -144,46 +144,46 @@ def test_page_entities_that_are_short_texts_are_resolved() -> None:
         '<!ENTITY a "<p>b</p>">',
     ],
 )
-def test_page_entities_that_are_more_than_a_text_are_refused(declaration: str) -> None:
-    with pytest.raises(RequestError, match="a page: it declares entities"):
+def test_other_entities_raise_request_error(declaration: str) -> None:
+    with pytest.raises(RequestError, match="a page: the page declares entities"):
         blocks(f"<!DOCTYPE html [{declaration}]><p>&a;&b;</p>")
 
 
-def test_entity_repeated_without_bound_is_refused() -> None:
+def test_entities_that_expand_too_much_raise_request_error() -> None:
     source = f'<!DOCTYPE html [<!ENTITY a "{"x" * 1_000}">]><p>{"&a;" * 20_000}</p>'
-    with pytest.raises(RequestError, match="more text than a page has"):
+    with pytest.raises(RequestError, match="expand to too much text"):
         blocks(source)
 
 
-# -- the count ---------------------------------------------------------------------------------
+# -- letter count ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("source", [XHTML.format("<p>One two three.</p>"), "<p>One two three."])
-def test_page_whose_text_is_lost_by_the_parser_is_refused(
+def test_page_that_loses_text_in_parser_raises_request_error(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert blocks(source) == ["One two three."]  # the control
     data = PageBuilder.data
     monkeypatch.setattr(PageBuilder, "data", lambda self, text: data(self, text.replace("two", "")))
-    with pytest.raises(RequestError, match=r"a page: 11 letters .* 8 would be .* at 'two'"):
+    with pytest.raises(RequestError, match=r"a page: 11 letters .* but 8 would be .* at 'two'"):
         blocks(source)
 
 
-def test_page_whose_cells_are_lost_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_that_loses_cells_raises_request_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_module, "join_cells", lambda cells: next(iter(cells), ""))
     with pytest.raises(RequestError, match="2 letters"):
         blocks(XHTML.format("<table><tr><td>a</td><td>b</td></tr></table>"))
 
 
-def test_page_without_lxml_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_lxml_raises_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lxml", None)
-    with pytest.raises(RequestError, match=r"needs lxml: pip install 'vivace\[books\]'"):
+    with pytest.raises(RequestError, match=r"needs lxml; run: pip install 'vivace\[books\]'"):
         blocks("<p>a</p>")
 
 
-# -- the time ----------------------------------------------------------------------------------
+# -- run time ----------------------------------------------------------------------------------
 
-MAX_GROWTH = 9.0  # of the time when a page is four times as long; a quadratic one takes sixteen
+MAX_GROWTH = 9.0  # of run time for four times the input; quadratic growth is sixteen
 PATTERNS = [
     *("<", "<!--", "<![CDATA[", "<?", "<p ", '<p class="', "<nav ", "<nav epub:type='toc'>"),
     *("<script>", "</script ", "<div>w ", "<i>w </b>", "<ruby>k<rt>r", "<ruby>a<p>", "&", "&a;"),
@@ -193,7 +193,7 @@ PATTERNS = [
 
 
 def growth(run: Callable[[str], object], unit: str, size: int = 8_000) -> float:
-    """How much more CPU time four times the text takes; the best of some attempts."""
+    """Ratio of CPU times for four times the text; the best of some attempts."""
     best = float("inf")
     for _ in range(4):
         times = []
@@ -209,11 +209,11 @@ def growth(run: Callable[[str], object], unit: str, size: int = 8_000) -> float:
 
 
 @pytest.mark.parametrize("unit", PATTERNS)
-def test_time_of_a_page_is_linear_in_its_length(unit: str) -> None:
+def test_page_run_time_is_linear(unit: str) -> None:
     assert growth(blocks, unit) < MAX_GROWTH
 
 
-def test_growth_of_a_quadratic_function_is_noticed() -> None:
+def test_growth_of_quadratic_function_exceeds_limit() -> None:
     def quadratic(source: str) -> int:
         return sum(source.count("x", start) for start in range(0, len(source), 10))
 

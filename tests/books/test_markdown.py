@@ -1,4 +1,4 @@
-"""Markdown: blocks that are spoken one by one, and what is left out."""
+"""Tests of splitting markdown into blocks and of counting text that is left out."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def blocks(text: str) -> list[str]:
         ("a\n\n---\n\nb", ["a", "b"]),
     ],
 )
-def test_markdown_gives_every_block_by_itself(text: str, expected: list[str]) -> None:
+def test_markdown_is_split_into_blocks(text: str, expected: list[str]) -> None:
     assert blocks(text) == expected
 
 
-def test_markdown_counts_what_is_left_out() -> None:
+def test_markdown_counts_text_that_is_left_out() -> None:
     text = "---\ntitle: My Book\n---\nword <!-- two words -->\n\n```\nx = 1\n```\n\n[a](http://b)"
     document = read_blocks(text, "a file")
     assert document.fields == {"title": "My Book"}
@@ -52,7 +52,7 @@ def test_markdown_counts_what_is_left_out() -> None:
     }
 
 
-def test_block_whose_words_cleaning_would_lose_is_spoken_uncleaned(
+def test_block_keeps_words_that_cleaning_would_lose(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(markdown, "remove_markup", lambda text: text.replace("two", ""))
@@ -60,7 +60,7 @@ def test_block_whose_words_cleaning_would_lose_is_spoken_uncleaned(
 
 
 @pytest.mark.parametrize("unit", ["# a   ", "<!--", "[a](", "- ", "|", "title: \t", "```\n", "> "])
-def test_time_of_markdown_is_linear_in_its_length(unit: str) -> None:
+def test_markdown_run_time_is_linear(unit: str) -> None:
     from tests.books.test_html import MAX_GROWTH, growth
 
     assert growth(blocks, unit) < MAX_GROWTH

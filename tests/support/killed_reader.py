@@ -1,9 +1,9 @@
-"""Reads a book with a scripted voice in forked children, some of which are killed.
+"""Reads a book with a scripted voice in forked children that are killed during the work.
 
     python -m tests.support.killed_reader BOOK FOLDER
 
-Prints what each child found and made, as JSON. The process has one thread when it forks, so a child
-behaves like a new process.
+Prints the missing and spoken texts of every child as JSON. The process has one thread when it
+forks, so a child behaves like a new process.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import signal
 import sys
 from pathlib import Path
 
-import vivace.books.pieces
+import vivace.books.segments
 import vivace.disk
 from tests.support import scripted_tts
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from vivace.books.book import Book, open_book
 from vivace.books.output import choose_output
-from vivace.books.pieces import Piece, cut_book
 from vivace.books.reader import BookReader, WorkFolder, work_path
+from vivace.books.segments import Segment, split_book
 from vivace.options import SpeakOptions
 from vivace.serve.settings import ModelSpec
 from vivace.tts import TTS
 
 
 class Killer(ScriptedSpeech):
-    """Kills its process after `kill_after` texts."""
+    """Kills the process after `kill_after` texts."""
 
     kill_after: int = 10**9
 
@@ -39,39 +39,39 @@ class Killer(ScriptedSpeech):
 
 
 def read(tts: TTS, book: Book, output: Path, kill_after: int | None) -> None:
-    """Read the book. `kill_after` kills after that many texts; 0 while writing the first piece."""
+    """Read a book. `kill_after` texts kills the process; 0 kills it during the first write."""
     backend = tts.engine.backend
     assert isinstance(backend, Killer)
-    pieces = cut_book(book)
-    work = WorkFolder.open(work_path(output), tts.sample_rate, {"seed": 1}, pieces)
-    told = {"missing": missing(work, pieces)}
+    segments = split_book(book)
+    work = WorkFolder.open(work_path(output), tts.sample_rate, {"seed": 1}, segments)
+    facts = {"missing": missing(work, segments)}
     if kill_after:
         backend.kill_after = kill_after
     elif kill_after == 0:
         vivace.disk.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
-    for _ in BookReader(tts, work, SpeakOptions(seed=1)).read(pieces):
+    for _ in BookReader(tts, work, SpeakOptions(seed=1)).read(segments):
         pass
-    told["spoken"] = backend.num_admitted
+    facts["spoken"] = backend.num_admitted
     chosen = choose_output(output, book, format=None, loudness=-18.0, force=False, bit_rate=None)
-    chosen.write(book, pieces, work)
+    chosen.write(book, segments, work)
     work.remove()
-    tell(told)
+    print_facts(facts)
 
 
-def tell(facts: dict[str, int]) -> None:
+def print_facts(facts: dict[str, int]) -> None:
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
-def missing(work: WorkFolder, pieces: list[Piece]) -> int:
-    """The number of texts that are not spoken yet."""
-    return sum(len(piece.passages) for piece in pieces if not work.has(piece))
+def missing(work: WorkFolder, segments: list[Segment]) -> int:
+    """Number of texts that are not spoken yet."""
+    return sum(len(segment.passages) for segment in segments if not work.has(segment))
 
 
 def main() -> None:
     book, folder = Path(sys.argv[1]), Path(sys.argv[2])
     scripted_tts.NUM_CODEBOOKS = 6  # as the embedded voice has
-    vivace.books.pieces.MAX_PIECE_CHARS = 160
+    vivace.books.segments.MAX_SEGMENT_CHARS = 160
     for name, kill_after in (("whole", None), ("killed", 17), ("killed", 0), ("killed", None)):
         child = os.fork()
         if not child:
@@ -82,7 +82,7 @@ def main() -> None:
             finally:
                 os._exit(1)
         _, status = os.waitpid(child, 0)
-        tell({"status": status, "hidden": len(list(folder.rglob(".vivace-*")))})
+        print_facts({"status": status, "hidden": len(list(folder.rglob(".vivace-*")))})
 
 
 if __name__ == "__main__":

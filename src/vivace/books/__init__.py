@@ -1,1 +1,1 @@
-"""Audiobooks: a book as chapters, spoken piece by piece, and put together as one file or many."""
+"""Audiobooks: reads a book, speaks it in segments, and writes one file or one per chapter."""

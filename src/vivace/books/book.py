@@ -1,4 +1,4 @@
-"""A book: chapters of paragraphs and its metadata; opened by the ending of its file."""
+"""A book as chapters of paragraphs with metadata, read from a .txt, .md, .html or .epub file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_TITLE_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A block that is spoken by itself: a paragraph, heading, list item, table row or verse."""
+    """Text that is spoken separately: a paragraph, heading, list item, table row or verse line."""
 
     text: str
     is_heading: bool = False
@@ -50,7 +50,7 @@ class Book:
     chapters: tuple[Chapter, ...]
     author: str | None = None
     cover: bytes | None = None  # an image file
-    num_letters: int | None = None  # of the file that are to be spoken; None: not counted
+    num_letters: int | None = None  # letters and digits to speak in the file; None: not counted
     left_out: Mapping[str, int] = field(default_factory=dict)  # words by category
 
     @property
@@ -65,26 +65,26 @@ class Book:
 def open_book(path: str | os.PathLike[str]) -> Book:
     """Read a .txt, .md, .html or .epub file.
 
-    A RequestError if the file is not a book, or if any of its words would be lost.
+    Raises RequestError if the file is not a book, or if any of its words would be lost.
     """
     path = Path(path)
     if reason := why_not_regular(path):
         raise RequestError(f"{path}: {reason}")
     if path.stat().st_size > MAX_FILE_BYTES:
-        raise RequestError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB")
+        raise RequestError(f"{path}: larger than the limit of {MAX_FILE_BYTES >> 20} MiB")
     try:
         book = _read(path)
     except OSError as error:
-        raise RequestError(f"cannot read {path}: {error.strerror or error}") from error
+        raise RequestError(f"{path}: cannot be read: {error.strerror or error}") from error
     chapters = join_silent(book.chapters)
     num_found = sum(chapter.num_letters for chapter in chapters)
     if book.num_letters is not None and num_found != book.num_letters:
         raise RequestError(
-            f"{path}: its chapters have {num_found:,} letters and digits and its pages "
-            f"{book.num_letters:,}; this is a defect of vivace, please report it"
+            f"{path}: the chapters have {num_found:,} letters and digits, the pages "
+            f"{book.num_letters:,}; this is a bug in vivace, please report it"
         )
     if not chapters:
-        raise RequestError(f"{path} has no words in it; there is nothing to read")
+        raise RequestError(f"{path}: the file has no words")
     return replace(book, title=tidy_title(book.title) or path.stem, chapters=chapters)
 
 
@@ -100,23 +100,23 @@ def _read(path: Path) -> Book:
         return text.read_markdown(text.decode(path), path.stem)
     if kind in (".txt", ".text", ""):
         return text.read_plain(text.decode(path), path.stem)
-    raise RequestError(f"{path.name} cannot be read as a book; try .txt, .md, .html or .epub")
+    raise RequestError(f"{path.name}: not a book; use a .txt, .md, .html or .epub file")
 
 
 def join_silent(chapters: tuple[Chapter, ...]) -> tuple[Chapter, ...]:
-    """Chapters with words in them; headings without a text, as `Part Two`, begin the next one."""
+    """Merge chapters that have only headings, such as `Part Two`, into the next chapter."""
     joined: list[Chapter] = []
-    waiting: list[Paragraph] = []
+    headings: list[Paragraph] = []
     for chapter in chapters:
         spoken = [each for each in chapter.paragraphs if is_speakable(each.text)]
         if all(each.is_heading for each in spoken):
-            waiting += spoken
+            headings += spoken
             continue
         title = tidy_title(chapter.title) or f"Chapter {len(joined) + 1}"
-        joined.append(Chapter(title, (*waiting, *chapter.paragraphs)))  # `* * *` is a silence
-        waiting = []
-    if waiting:
-        joined.append(Chapter(tidy_title(waiting[0].text), tuple(waiting)))
+        joined.append(Chapter(title, (*headings, *chapter.paragraphs)))
+        headings = []
+    if headings:
+        joined.append(Chapter(tidy_title(headings[0].text), tuple(headings)))
     return tuple(joined)
 
 

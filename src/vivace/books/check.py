@@ -1,4 +1,4 @@
-"""Checks a whole book against the loaded model before anything is spoken."""
+"""Checks a whole book against the loaded model before the first passage is spoken."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from vivace.books.book import Book
-from vivace.books.pieces import Passage, Piece
 from vivace.books.reader import is_spoken
+from vivace.books.segments import Passage, Segment
 from vivace.errors import RequestError, TextError, UnsupportedTextError
 from vivace.options import SpeechOptions, StreamOptions
 from vivace.speech import shown
@@ -17,10 +17,10 @@ MAX_SHOWN = 5  # passages in one message
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class UnspeakablePassage:
     """A passage that the model cannot speak."""
 
-    chapter: int  # its index
+    chapter: int  # index
     passage: Passage
     reason: TextError
 
@@ -34,24 +34,24 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class BookCheck:
-    """What is left out of a book with `on_unsupported="skip"`."""
+    """Text that is skipped with `on_unsupported="skip"`."""
 
-    silent: frozenset[str] = frozenset()  # passages of which nothing can be spoken
-    skipped: tuple[str, ...] = ()  # all letters that the model does not read, in runs
+    silent: frozenset[str] = frozenset()  # passages without any supported text
+    skipped: tuple[str, ...] = ()  # runs of unsupported characters
 
 
-def check_pieces(
-    tts: TTS, book: Book, pieces: Iterable[Piece], options: SpeechOptions
+def check_segments(
+    tts: TTS, book: Book, segments: Iterable[Segment], options: SpeechOptions
 ) -> BookCheck:
-    """Raise RequestError if `speak` would refuse any passage; it names chapter and paragraph.
+    """Raise RequestError with chapter and paragraph if `speak` would reject any passage.
 
-    With `on_unsupported="skip"`, passages of letters that the model does not read are silent.
+    With `on_unsupported="skip"`, passages without supported text become silent.
     """
-    refusals: list[Refusal] = []
+    failures: list[UnspeakablePassage] = []
     silent: list[str] = []
     skipped: list[str] = []
     can_skip = options.on_unsupported == "skip"
-    for piece, passage in _spoken_passages(pieces, options):
+    for segment, passage in _spoken_passages(segments, options):
         try:
             with tts.stream_with(passage.text, options.to(StreamOptions)) as stream:
                 skipped += stream.usage.skipped
@@ -60,23 +60,22 @@ def check_pieces(
                 silent.append(passage.text)
                 skipped.append(passage.text)
             else:
-                refusals.append(Refusal(piece.chapter, passage, error))
-    _raise(refusals, book)
+                failures.append(UnspeakablePassage(segment.chapter, passage, error))
+    if failures:
+        raise _error(failures, book)
     return BookCheck(frozenset(silent), tuple(skipped))
 
 
 def _spoken_passages(
-    pieces: Iterable[Piece], options: SpeechOptions
-) -> Iterator[tuple[Piece, Passage]]:
-    for piece in pieces:
-        yield from ((piece, each) for each in piece.passages if is_spoken(each.text, options))
+    segments: Iterable[Segment], options: SpeechOptions
+) -> Iterator[tuple[Segment, Passage]]:
+    for segment in segments:
+        yield from ((segment, each) for each in segment.passages if is_spoken(each.text, options))
 
 
-def _raise(refusals: list[Refusal], book: Book) -> None:
-    if not refusals:
-        return
-    shown_ones = [each.describe(book) for each in refusals[:MAX_SHOWN]]
-    more = len(refusals) - len(shown_ones)
+def _error(failures: list[UnspeakablePassage], book: Book) -> RequestError:
+    described = [each.describe(book) for each in failures[:MAX_SHOWN]]
+    more = len(failures) - len(described)
     rest = f"; and {more:,} more" if more else ""
-    count = f"{len(refusals):,} passage{'s' * (len(refusals) > 1)}"
-    raise RequestError(f"{count} of the book cannot be spoken: {'; '.join(shown_ones)}{rest}")
+    count = f"{len(failures):,} passage{'s' * (len(failures) > 1)}"
+    return RequestError(f"{count} of the book cannot be spoken: {'; '.join(described)}{rest}")

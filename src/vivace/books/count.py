@@ -1,7 +1,7 @@
-"""Counts the words of a book, and checks that none is lost on the way to the voice.
+"""Counts the words of a book and checks that none is lost between the file and the model.
 
-Letters and digits are compared rather than words: markup inside a word does not change their
-number, and a single lost letter is found.
+The check compares letters and digits instead of words: markup inside a word does not change their
+number, and a single lost letter is detected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WORD = re.compile(r"\S*[^\W_]\S*")
 
 
 def letters_of(text: str) -> str:
-    """The letters and digits of a text, without anything between them."""
+    """Only the letters and digits of a text."""
     return _NO_LETTER.sub("", text)
 
 
@@ -28,13 +28,13 @@ def count_letters(text: str) -> int:
 
 
 def count_words(text: str) -> int:
-    """The number of parts between white space that have a letter or a digit."""
+    """The number of whitespace-separated parts that have a letter or a digit."""
     return sum(1 for _ in _WORD.finditer(text))
 
 
 @dataclass(slots=True)
-class LeftOut:
-    """Text of a book that is deliberately not spoken, by category."""
+class LeftOutText:
+    """Counts of text that is intentionally not spoken, by category."""
 
     num_words: Counter[str] = field(default_factory=Counter)
     num_letters: int = 0
@@ -44,7 +44,7 @@ class LeftOut:
             self.num_words[category] += num_words
             self.num_letters += count_letters(text)
 
-    def update(self, other: LeftOut) -> None:
+    def update(self, other: LeftOutText) -> None:
         self.num_words.update(other.num_words)
         self.num_letters += other.num_letters
 
@@ -57,18 +57,18 @@ def check_letters(where: str, source: str, parts: Iterable[str], num_left_out: i
     if num_found == num_expected:
         return
     raise RequestError(
-        f"{where}: {num_expected:,} letters and digits are in the file and {num_found:,} would be "
+        f"{where}: {num_expected:,} letters and digits are in the file, but {num_found:,} would be "
         f"spoken or left out{_first_difference(source, found)}; repair the file first"
     )
 
 
 def _first_difference(source: str, parts: Iterable[str]) -> str:
-    """The first words of the source that the parts have less often."""
-    has = Counter(_words(" ".join(parts)))
+    """Describe the first word of the source that occurs less often in the parts."""
+    num_found = Counter(_words(" ".join(parts)))
     for word in _words(source):
-        if not has[word]:
+        if not num_found[word]:
             return f", the first difference is at {word[:MAX_SHOWN_CHARS]!r}"
-        has[word] -= 1
+        num_found[word] -= 1
     return ""
 
 
@@ -76,7 +76,7 @@ def _words(text: str) -> Iterator[str]:
     return (match[0] for match in _WORD.finditer(text))
 
 
-def is_within(wanted: str, text: str) -> bool:
-    """Whether the letters of `wanted` are in `text`, in the same order."""
+def is_within(part: str, text: str) -> bool:
+    """Whether all letters of `part` occur in `text` in the same order."""
     rest = iter(letters_of(text))
-    return all(letter in rest for letter in letters_of(wanted))
+    return all(letter in rest for letter in letters_of(part))

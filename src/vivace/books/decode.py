@@ -1,6 +1,6 @@
-"""Decodes the bytes of a page: by their byte order mark, by what they are, by what they declare.
+"""Decodes the bytes of a page by byte order mark, content, or declared encoding, in that order.
 
-A declaration that the bytes contradict is ignored: pages that were converted often keep an old one.
+A declaration that the bytes contradict is ignored: converted pages often keep an outdated one.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import re
 
-BOMS = (  # UTF-32 first: its little-endian mark begins with that of UTF-16
+BOMS = (  # UTF-32 first: its little-endian mark starts with the mark of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -26,9 +26,9 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 def decode_page(content: bytes) -> str:
-    """Decode a page; a UnicodeDecodeError if its encoding is neither declared nor recognized.
+    """Decode a page and replace characters that XML forbids, such as NUL, with spaces.
 
-    Characters that XML forbids, such as NUL, become spaces.
+    Raises UnicodeDecodeError if the encoding is neither declared nor recognized.
     """
     return _NOT_IN_XML.sub(" ", _decode(content))
 
@@ -70,7 +70,7 @@ def _by_nuls(content: bytes) -> str | None:
 
 
 def _declared(content: bytes) -> str | None:
-    """The declared encoding, unless the bytes themselves would have shown it."""
+    """The declared encoding. UTF encodings are ignored: the content would have shown them."""
     found = _DECLARED.search(content[:NUM_SNIFFED_BYTES])
     if found is None:
         return None
@@ -80,7 +80,7 @@ def _declared(content: bytes) -> str | None:
         return None
     if not name.startswith((*_SEVEN_BIT, *_EIGHT_BIT)):
         return None
-    return LATIN if name == "iso8859-1" else name  # as every browser reads it
+    return LATIN if name == "iso8859-1" else name  # as browsers do
 
 
 def _try(content: bytes, encoding: str) -> str | None:
@@ -91,7 +91,7 @@ def _try(content: bytes, encoding: str) -> str | None:
 
 
 def _looks_latin(content: bytes) -> bool:
-    """Whether other bytes than ASCII are as rare and as scattered as accented letters."""
+    """Whether non-ASCII bytes are rare and scattered, like accented letters."""
     num_high = len(content.translate(None, bytes(range(0x80))))
     num_ascii = len(content.translate(None, bytes([*range(0x41), *range(0x80, 0x100)])))
     return num_high * 5 < num_ascii and _HIGH_RUN.search(content) is None

@@ -1,7 +1,7 @@
-"""EPUB: its pages in the order of the spine, chapters by its table of contents.
+"""Reads EPUB: pages in spine order, chapters from the table of contents.
 
-Nothing is unpacked to the disk: a name of the book is only ever looked up among the names of its
-archive. Sizes are bounded while they are read, entities are refused, and so is DRM.
+No file is unpacked to disk: names in the book are looked up in its archive only. Sizes are limited
+while reading. Entity declarations and DRM are rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
 from vivace.books.book import Book, Chapter, Paragraph
-from vivace.books.count import LeftOut, count_letters
+from vivace.books.count import LeftOutText, count_letters
 from vivace.books.decode import decode_page
 from vivace.books.html import count_page, read_page
 from vivace.books.page import NAVIGATION, Page
@@ -24,9 +24,9 @@ from vivace.errors import RequestError
 
 MAX_PAGE_BYTES = 16 * 2**20
 MAX_COVER_BYTES = 16 * 2**20
-MAX_TOTAL_BYTES = 128 * 2**20  # of all that is read
+MAX_TOTAL_BYTES = 128 * 2**20  # of all files that are read
 MAX_ENTRIES = 20_000
-FONTS = {  # scrambled fonts are no DRM of the words
+FONT_OBFUSCATION = {  # algorithms that do not encrypt text
     "http://www.idpf.org/2008/embedding",
     "http://ns.adobe.com/pdf/enc#RC",
 }
@@ -37,7 +37,7 @@ PAGE_KINDS = {
     "text/x-oeb1-document",
 }
 Xml = ElementTree.Element
-Target = tuple[str, str]  # a page and an anchor in it, or ""
+Location = tuple[str, str]  # a page and an anchor in the page, or ""
 
 
 def read_epub(path: Path) -> Book:
@@ -45,12 +45,12 @@ def read_epub(path: Path) -> Book:
         with zipfile.ZipFile(path) as archive:
             return _Epub(path, archive).read()
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise RequestError(f"{path} is no EPUB, or a damaged one: {error}") from error
+        raise RequestError(f"{path}: not an EPUB, or damaged: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A file of the book's manifest."""
+    """A file in the manifest of the book."""
 
     name: str
     kind: str
@@ -62,17 +62,17 @@ class _Epub:
         self._path, self._archive = path, archive
         self._entries = {info.filename: info for info in archive.infolist()}
         self._num_bytes = 0
-        self._pages: dict[str, Page] = {}  # that were read
-        self._left_out = LeftOut()
+        self._pages: dict[str, Page] = {}  # cache
+        self._left_out = LeftOutText()
         if len(archive.infolist()) > MAX_ENTRIES:
-            raise self._refuse(f"has more than {MAX_ENTRIES:,} files")
+            raise self._error(f"has more than {MAX_ENTRIES:,} files")
 
     def read(self) -> Book:
         self._check_drm()
         container = self._xml("META-INF/container.xml")
         rootfile = _find(container, "rootfile")
         if rootfile is None:
-            raise self._refuse("names no package document")
+            raise self._error("META-INF/container.xml names no package document")
         base = _normal("", rootfile.get("full-path", ""))
         package = self._xml(base)
         items = self._items(package, base)
@@ -96,51 +96,52 @@ class _Epub:
             left_out=dict(self._left_out.num_words),
         )
 
-    # -- the archive -----------------------------------------------------------------------------
+    # -- archive ---------------------------------------------------------------------------------
 
-    def _refuse(self, why: str) -> RequestError:
-        return RequestError(f"{self._path} {why}; it cannot be read")
+    def _error(self, reason: str) -> RequestError:
+        return RequestError(f"{self._path}: cannot be read: {reason}")
 
     def _bytes(self, name: str, most: int | None = None) -> bytes:
         most = most or MAX_PAGE_BYTES
         info = self._entries.get(name)
         if info is None:
-            raise self._refuse(f"lacks its file {name[:200]!r}")
+            raise self._error(f"the file {name[:200]!r} is missing in the EPUB")
         if info.flag_bits & 1:
-            raise self._refuse("is encrypted")
+            raise self._error("the EPUB is encrypted")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise self._refuse("is packed as no EPUB may be")  # nor bounded while it is unpacked
+            # Other methods are not allowed in EPUB, and zipfile does not limit their memory.
+            raise self._error(f"unsupported compression of {name[:200]!r}")
         with self._archive.open(info) as file:
             content = file.read(most + 1)
         self._num_bytes += len(content)
         if len(content) > most or self._num_bytes > MAX_TOTAL_BYTES:
-            raise self._refuse(f"unpacks to more than a book has ({name[:200]!r})")
+            raise self._error(f"the unpacked size exceeds the limit ({name[:200]!r})")
         return content
 
     def _text(self, name: str) -> str:
         try:
             return decode_page(self._bytes(name))
         except UnicodeDecodeError as error:
-            raise self._refuse(f"has a file that is not UTF-8 ({name[:200]!r})") from error
+            raise self._error(f"the file {name[:200]!r} is not UTF-8") from error
 
     def _xml(self, name: str) -> Xml:
         text = self._text(name)
         if "<!ENTITY" in text.upper():
-            raise self._refuse(f"declares entities of its own ({name[:200]!r})")
+            raise self._error(f"the file {name[:200]!r} declares entities")
         try:
             return ElementTree.fromstring(text)
         except (ElementTree.ParseError, ValueError, RecursionError) as error:
-            raise self._refuse(f"is damaged ({name[:200]!r}: {error})") from error
+            raise self._error(f"the file {name[:200]!r} is damaged: {error}") from error
 
     def _check_drm(self) -> None:
         if "META-INF/encryption.xml" not in self._entries:
             return
         root = self._xml("META-INF/encryption.xml")
         methods = [each.get("Algorithm", "") for each in _all(root, "EncryptionMethod")]
-        if not set(methods) <= FONTS or len(_all(root, "EncryptedData")) > len(methods):
-            raise self._refuse("is protected by DRM")
+        if not set(methods) <= FONT_OBFUSCATION or len(_all(root, "EncryptedData")) > len(methods):
+            raise self._error("the EPUB is protected by DRM")
 
-    # -- the package -----------------------------------------------------------------------------
+    # -- package ---------------------------------------------------------------------------------
 
     def _items(self, package: Xml, base: str) -> dict[str, _Item]:
         return {
@@ -168,12 +169,12 @@ class _Epub:
         return None
 
     def _spine(self, package: Xml, items: dict[str, _Item]) -> list[_Item]:
-        """The files of the reading order, without pictures."""
+        """The pages in reading order, without images."""
         references = [each for each in _all(package, "itemref") if each.get("linear") != "no"]
         found = [items[key] for each in references if (key := each.get("idref", "")) in items]
         pages = [item for item in found if not item.kind.startswith("image/")]
         if not pages:
-            raise self._refuse("has no pages in its spine")
+            raise self._error("the spine has no pages")
         return pages
 
     # -- pages -----------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ class _Epub:
         return self._pages[name]
 
     def _spoken_page(self, item: _Item) -> Page:
-        """A page of the reading order; a table of contents is left out, text beside it is not."""
+        """A page in reading order. A page with only a table of contents is left out."""
         page = self._page(item.name)
         is_contents = "nav" in item.properties
         if is_contents and all(each.is_heading for each in page.paragraphs):
@@ -194,7 +195,7 @@ class _Epub:
         return page
 
     def _count_others(self, items: dict[str, _Item], pages: dict[str, Page]) -> None:
-        """Count the words of pages that are not in the reading order; they may be damaged."""
+        """Count the words of pages outside the reading order. Damaged pages are ignored."""
         for item in items.values():
             is_page = item.kind in PAGE_KINDS and "nav" not in item.properties
             if is_page and item.name not in pages and item.name in self._entries:
@@ -203,14 +204,14 @@ class _Epub:
                 except RequestError:
                     continue
 
-    def _contents(self, package: Xml, items: dict[str, _Item]) -> list[tuple[Target, str]]:
-        """The table of contents: EPUB 3's page, else EPUB 2's NCX."""
+    def _contents(self, package: Xml, items: dict[str, _Item]) -> list[tuple[Location, str]]:
+        """The table of contents: the navigation page of EPUB 3, or the NCX of EPUB 2."""
         for item in items.values():
             if "nav" in item.properties and item.name in self._entries:
                 links = self._page(item.name).links
                 chosen = [link for link in links if link.is_contents] or links
                 return [
-                    (_target(item.name, link.address), link.words) for link in chosen if link.words
+                    (_locate(item.name, link.address), link.text) for link in chosen if link.text
                 ]
         spine = _find(package, "spine")
         ncx = items.get(spine.get("toc", "") if spine is not None else "")
@@ -220,20 +221,20 @@ class _Epub:
         return list(_points(self._xml(ncx.name), ncx.name))
 
 
-def _points(ncx: Xml, base: str) -> Iterator[tuple[Target, str]]:
+def _points(ncx: Xml, base: str) -> Iterator[tuple[Location, str]]:
     for point in _all(ncx, "navPoint"):
         content, label = _child(point, "content"), _child(point, "navLabel")
         if content is not None and label is not None:
             words = " ".join("".join(label.itertext()).split())
             if words:
-                yield _target(base, content.get("src", "")), words
+                yield _locate(base, content.get("src", "")), words
 
 
 def _split(
-    title: str, pages: list[tuple[str, Page]], contents: list[tuple[Target, str]]
+    title: str, pages: list[tuple[str, Page]], contents: list[tuple[Location, str]]
 ) -> list[Chapter]:
-    """Chapters by the table of contents; without one, every page is a chapter."""
-    titles: dict[str, list[tuple[str, str]]] = {}  # by page: anchors and what they begin
+    """Split at the entries of the table of contents. Without entries, every page is a chapter."""
+    titles: dict[str, list[tuple[str, str]]] = {}  # by page: anchors and chapter titles
     for (name, anchor), words in contents:
         titles.setdefault(name, []).append((anchor, words))
     chapters: list[tuple[str, list[Paragraph]]] = [(title, [])]
@@ -254,7 +255,7 @@ def _split(
     return [Chapter(words, tuple(paragraphs)) for words, paragraphs in chapters]
 
 
-def _target(base: str, href: str) -> Target:
+def _locate(base: str, href: str) -> Location:
     try:
         parts = urlsplit(href)
     except ValueError:
@@ -263,7 +264,7 @@ def _target(base: str, href: str) -> Target:
 
 
 def _normal(base: str, href: str) -> str:
-    """The name in the archive that `href` in the file `base` means; one that leads out is none."""
+    """Resolve `href` in the file `base` to a name in the archive; empty if it leads outside."""
     name = posixpath.normpath(posixpath.join(posixpath.dirname(base), unquote(href)))
     return "" if name.startswith(("/", "..")) else name
 

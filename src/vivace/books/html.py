@@ -1,15 +1,15 @@
-"""Reads an XHTML or HTML page: paragraphs, anchors and links. Nothing in it is fetched or run.
+"""Reads an XHTML or HTML page: paragraphs, anchors and links. No resources or scripts are loaded.
 
-lxml parses the page as XML. A page that is not well-formed is repaired and parsed as HTML; elements
-that are not closed then cannot hide more than their own kind of text. The letters of the source are
-counted by another path (`markup`), and a page of which any are lost is refused.
+lxml parses the page as XML. A page that is not well-formed is repaired and parsed as HTML, so that
+an unclosed element cannot hide the text after it. The module `markup` counts the letters of the
+source independently; a page that would lose letters is rejected.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from vivace.books.count import LeftOut, check_letters
+from vivace.books.count import LeftOutText, check_letters
 from vivace.books.markup import prepare, repair, scan
 from vivace.books.page import Page, PageBuilder
 from vivace.errors import RequestError
@@ -18,7 +18,7 @@ INSTALL = "pip install 'vivace[books]'"
 
 
 def read_page(source: str, where: str) -> Page:
-    """Read a decoded page; a RequestError names `where` if any of its text would be lost."""
+    """Parse a decoded page. Raise RequestError with `where` if any of its text would be lost."""
     try:
         source = prepare(source)
     except RequestError as error:
@@ -33,20 +33,20 @@ def read_page(source: str, where: str) -> Page:
 
 
 def source_text(source: str, *, is_well_formed: bool) -> str:
-    """All text of a prepared page, a space for every tag; no parser is involved."""
+    """All text of a prepared page, with a space for every tag. Does not use a parser."""
     tokens = scan(source, is_well_formed=is_well_formed)
     return "".join(token.source if token.kind == "text" else " " for token in tokens)
 
 
-def count_page(source: str) -> LeftOut:
-    """The text of a page that is not read at all."""
-    left_out = LeftOut()
+def count_page(source: str) -> LeftOutText:
+    """Count the text of a page outside the reading order."""
+    left_out = LeftOutText()
     left_out.add("outside the reading order", source_text(source, is_well_formed=False))
     return left_out
 
 
 def _parse_xml(source: str) -> Page | None:
-    """None if the page is not well-formed, or nested deeper than libxml2 allows."""
+    """Parse as XML. None if the page is not well-formed or nested too deeply for libxml2."""
     etree = _import_lxml()
     builder = PageBuilder(is_well_formed=True)
     parser = etree.XMLParser(
@@ -61,7 +61,7 @@ def _parse_xml(source: str) -> Page | None:
         page: Page = etree.fromstring(source.encode(), parser)
     except etree.XMLSyntaxError:
         return None
-    # With a target, lxml ignores what follows the root element if a prefix was not declared.
+    # With a target, lxml ignores content after the root element if a prefix is undeclared.
     return None if len(parser.error_log) else page
 
 
@@ -79,5 +79,5 @@ def _import_lxml() -> Any:
     try:
         from lxml import etree
     except ImportError as error:
-        raise RequestError(f"reading EPUB and HTML needs lxml: {INSTALL}") from error
+        raise RequestError(f"reading EPUB and HTML needs lxml; run: {INSTALL}") from error
     return etree

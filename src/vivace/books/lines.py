@@ -1,4 +1,4 @@
-"""Joins lines and cells to what is spoken as one block."""
+"""Joins lines of text and table cells into the paragraphs that are spoken."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 _ENDED = tuple(".,;:!?…。！？，、；：")
 _OPENERS = "\"'“‘«„([*_—–- "
 _ITEM = re.compile(r"\s*(?:[-*+•‣◦·–—][ \t]+|\(?(?:\d{1,3}|[a-z])[.)][ \t]+)\S")
-MAX_VERSE_CHARS = 60  # of the longest line; prose is rarely wrapped as early
+MAX_VERSE_CHARS = 60  # of the longest line; wrapped prose has longer lines
 
 
 def join_cells(cells: Iterable[str]) -> str:
-    """Cells of a row as one line, with a comma where no other mark separates them."""
+    """Join the cells of a row with commas, unless a cell ends with punctuation."""
     parts: list[str] = []
     for cell in filter(None, cells):
         if parts:
@@ -22,7 +22,7 @@ def join_cells(cells: Iterable[str]) -> str:
 
 
 def join_continued(lines: Iterable[str]) -> list[str]:
-    """Lines that are spoken apart; a line that goes on in lower case belongs to the one before."""
+    """Join a line that starts in lower case with the line before; keep other lines separate."""
     found: list[list[str]] = []
     for line in filter(None, lines):
         if found and line[0].islower() and not found[-1][-1].endswith(_ENDED):
@@ -33,7 +33,7 @@ def join_continued(lines: Iterable[str]) -> list[str]:
 
 
 def split_wrapped(lines: list[str]) -> list[str]:
-    """Lines of a paragraph of plain text: joined, unless they are a list or a verse."""
+    """Join the lines of a plain-text paragraph, except for list items and verse."""
     if len(lines) > 1 and _is_verse(lines):
         return [line.strip() for line in lines]
     found: list[list[str]] = []
@@ -46,6 +46,6 @@ def split_wrapped(lines: list[str]) -> list[str]:
 
 
 def _is_verse(lines: list[str]) -> bool:
-    """Whether all lines are short and begin as sentences or verses do."""
+    """Whether all lines are short and start with a capital letter."""
     starts = [line.lstrip(_OPENERS + "\t\u3000")[:1] for line in lines]
     return max(map(len, lines)) <= MAX_VERSE_CHARS and all(map(str.isupper, starts))

@@ -1,7 +1,7 @@
-"""Reads markdown into blocks that are spoken one by one, and counts what is left out.
+"""Splits markdown into paragraphs and counts the text that is left out.
 
-Left out are code, comments, the front matter and the addresses of links. A block whose words would
-be lost by cleaning is spoken without cleaning.
+Code, comments, front matter and link addresses are left out. If cleaning would lose words of a
+block, only its markup characters are removed.
 """
 
 from __future__ import annotations
@@ -11,52 +11,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from vivace.books.book import Paragraph
-from vivace.books.count import LeftOut, check_letters, is_within
+from vivace.books.count import LeftOutText, check_letters, is_within
 from vivace.books.markup import scan
 from vivace.text.markup import remove_markup
 
 CODE, COMMENTS, FRONT_MATTER, ADDRESSES = "code", "comments", "front matter", "link addresses"
 FIELDS = ("title", "author")
-HTML_NAMES = {
-    *(
-        "a",
-        "abbr",
-        "b",
-        "big",
-        "blockquote",
-        "br",
-        "center",
-        "cite",
-        "code",
-        "dd",
-        "del",
-        "details",
-    ),
-    *("dfn", "div", "dl", "dt", "em", "figcaption", "figure", "font", "h1", "h2", "h3", "h4", "h5"),
-    *("h6", "hr", "i", "img", "ins", "kbd", "li", "mark", "ol", "p", "picture", "pre", "q", "rp"),
-    *("rt", "ruby", "s", "samp", "section", "small", "source", "span", "strike", "strong", "sub"),
-    *("summary", "sup", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "tt", "u", "ul"),
-    *("var", "wbr"),
-}
 HTML_INLINE = {
-    *(
-        "a",
-        "abbr",
-        "b",
-        "big",
-        "cite",
-        "code",
-        "del",
-        "dfn",
-        "em",
-        "font",
-        "i",
-        "img",
-        "ins",
-        "kbd",
-    ),
-    *("mark", "q", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "tt", "u"),
-    *("var", "wbr"),
+    *("a", "abbr", "b", "big", "cite", "code", "del", "dfn", "em", "font", "i", "img", "ins"),
+    *("kbd", "mark", "q", "s", "samp", "small", "span", "strike", "strong", "sub", "sup"),
+    *("tt", "u", "var", "wbr"),
+}
+HTML_BLOCKS = {
+    *("blockquote", "br", "center", "dd", "details", "div", "dl", "dt", "figcaption"),
+    *("figure", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "picture", "pre"),
+    *("rp", "rt", "ruby", "section", "source", "summary", "table", "tbody", "td", "tfoot"),
+    *("th", "thead", "tr", "ul"),
 }
 _FENCE = re.compile(r" {0,3}(?:> ?)*(```+|~~~+)")
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
@@ -82,11 +52,11 @@ class Document:
         default_factory=list
     )  # the level of a heading, or 0
     fields: dict[str, str] = field(default_factory=dict)
-    left_out: LeftOut = field(default_factory=LeftOut)
+    left_out: LeftOutText = field(default_factory=LeftOutText)
 
 
 def read_blocks(text: str, name: str) -> Document:
-    """Read a document; a RequestError if a line of it got lost."""
+    """Split a document into blocks. Raises RequestError if a line would be lost."""
     document = Document()
     body = _drop_comments(_front_matter(text, document), document.left_out)
     num_before = document.left_out.num_letters
@@ -105,8 +75,8 @@ def read_blocks(text: str, name: str) -> Document:
 # -- blocks ------------------------------------------------------------------------------------
 
 
-def _split(text: str, left_out: LeftOut) -> Iterator[tuple[int, str, bool]]:
-    """Blocks as the level of a heading, the source, and whether the paragraph goes on."""
+def _split(text: str, left_out: LeftOutText) -> Iterator[tuple[int, str, bool]]:
+    """Blocks as (heading level, source, whether the paragraph continues)."""
     lines: list[str] = []
     code: list[str] = []
     fence = ""
@@ -134,14 +104,14 @@ def _split(text: str, left_out: LeftOut) -> Iterator[tuple[int, str, bool]]:
 
 
 def _heading_text(rest: str) -> str:
-    """Without the hashes that may close a heading."""
+    """Remove the closing hashes of a heading."""
     rest = rest.strip()
     bare = rest.rstrip("#")
     return bare.rstrip() if not bare or bare[-1] in " \t" else rest
 
 
 def _paragraph(lines: list[str]) -> Iterator[tuple[int, str, bool]]:
-    """Items, rows and lines with a hard break by themselves; other lines are joined."""
+    """Split into list items, table rows and hard-broken lines. Other lines are joined."""
     is_table = any(_TABLE_RULE.match(line) and "|" in line for line in lines[1:2])
     waiting: list[str] = []
     for line in lines:
@@ -163,8 +133,8 @@ def _paragraph(lines: list[str]) -> Iterator[tuple[int, str, bool]]:
 # -- cleaning ----------------------------------------------------------------------------------
 
 
-def _clean(source: str, left_out: LeftOut) -> list[str]:
-    """The words of a block without markup; more than one if it contains paragraphs."""
+def _clean(source: str, left_out: LeftOutText) -> list[str]:
+    """The text of a block without markup, split at blank lines."""
     if _DEFINITION.match(source) and "\n" not in source:
         left_out.add(ADDRESSES, source)
         return []
@@ -180,20 +150,19 @@ def _clean(source: str, left_out: LeftOut) -> list[str]:
 
 
 def _drop_tags(source: str) -> str:
-    """HTML inside markdown; whatever is not the name of an HTML element is text."""
+    """Remove HTML tags. A tag with an unknown element name is text."""
     if "<" not in source:
         return source
     parts: list[str] = []
     for token in scan(source, is_well_formed=False, has_raw=False):
-        is_html = token.kind == "tag" and token.name in HTML_NAMES
-        if not is_html:
-            parts.append(token.source)
-        elif token.name not in HTML_INLINE:
+        if token.kind == "tag" and token.name in HTML_BLOCKS:
             parts.append("\n\n")
+        elif token.kind != "tag" or token.name not in HTML_INLINE:
+            parts.append(token.source)
     return "".join(parts)
 
 
-def _drop_comments(text: str, left_out: LeftOut) -> str:
+def _drop_comments(text: str, left_out: LeftOutText) -> str:
     parts: list[str] = []
     position = 0
     while (start := text.find("<!--", position)) >= 0:
@@ -207,7 +176,7 @@ def _drop_comments(text: str, left_out: LeftOut) -> str:
 
 
 def _front_matter(text: str, document: Document) -> str:
-    """Take `title` and `author` out of a YAML block at the top; returns the rest of the text."""
+    """Read `title` and `author` from a YAML block at the top and return the rest of the text."""
     lines = text.split("\n")
     if lines[0].rstrip() != "---":
         return text

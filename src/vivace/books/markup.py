@@ -1,8 +1,8 @@
-"""Scans the source of a page into text and tags, without a parser.
+"""Scans the source of a page into text and tags without a parser.
 
-Two purposes: the text is counted, independently of the parser that reads it; and a page that is not
-well-formed is rewritten so that an HTML parser loses none of its text. Every scan is linear in the
-length of the page: a search that found nothing is not repeated.
+The scanner counts text independently of the parser, and rewrites a page that is not well-formed so
+that an HTML parser loses no text. Scans are linear in the length of the page: a failed search is
+not repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vivace.errors import RequestError
 MAX_ENTITY_CHARS = 1_000
 MAX_ADDED_CHARS = 2**24  # by entities that a page declares
 KEPT = {"amp", "lt", "gt", "quot", "apos"}
-RAW = ("script", "style", "title")  # not part of the page's text
+RAW = ("script", "style", "title")  # not part of the text of a page
 SWALLOWING = ("iframe", "noembed", "noframes", "noscript", "plaintext", "textarea", "xmp")
 VOID = {
     *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param"),
@@ -32,7 +32,7 @@ BLOCKS = {
     *("main", "menu", "nav", "ol", "optgroup", "option", "p", "pre", "search", "section"),
     *("summary", "table", "tbody", "tfoot", "thead", "tr", "ul"),
 }
-BARE_ATTRIBUTES = {  # that need no value; `<John Smith>` is text
+BARE_ATTRIBUTES = {  # attributes without a value; `<John Smith>` is text
     *("async", "autofocus", "autoplay", "checked", "compact", "controls", "default", "defer"),
     *("disabled", "hidden", "ismap", "itemscope", "loop", "multiple", "muted", "nohref", "noshade"),
     *("novalidate", "nowrap", "open", "readonly", "required", "reversed", "selected"),
@@ -62,11 +62,11 @@ _NAMED_REFERENCE = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)[A-Za-z_]")
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class MarkupToken:
     kind: Literal["text", "tag"]
-    source: str  # text has its character references resolved
-    name: str = ""  # of a tag, in lower case, without a prefix
-    is_broken: bool = False  # the quotes of its attributes do not match
+    source: str  # character references in text are resolved
+    name: str = ""  # of a tag, in lower case, without prefix
+    is_broken: bool = False  # unbalanced quotes in the attributes
 
     @property
     def is_end(self) -> bool:
@@ -78,9 +78,9 @@ class Token:
 
 
 def prepare(source: str) -> str:
-    """The page without its declarations, all references resolved but the five of XML.
+    """Remove declarations and resolve all references except the five of XML.
 
-    A RequestError for entities that are more than a text: they could be of any size.
+    Raises RequestError for entities that are not short text: they could expand to any size.
     """
     doctype, end = _prologue(source)
     declared = _entities(doctype)
@@ -95,16 +95,16 @@ def prepare(source: str) -> str:
             return html.escape(html.unescape(reference[0]), quote=True)
         num_added += len(declared[reference[1]])
         if num_added > MAX_ADDED_CHARS:
-            raise RequestError("its entities stand for more text than a page has")
+            raise RequestError("the entities of the page expand to too much text")
         return html.escape(declared[reference[1]], quote=True)
 
     return _REFERENCE.sub(resolve, source)
 
 
 def _prologue(source: str) -> tuple[str, int]:
-    """The document type declaration, and the end of all that precedes the page.
+    """The document type declaration, and the end of everything before the page.
 
-    A comment, instruction or declaration that is not closed is left to the scanner.
+    Stops at an unclosed comment, instruction or declaration, which the scanner handles.
     """
     doctype, position = "", 0
     while found := _PROLOGUE_START.match(source, position):
@@ -123,14 +123,14 @@ def _prologue(source: str) -> tuple[str, int]:
 
 
 def _end_without(source: str, start: int, mark: str, forbidden: str) -> int | None:
-    """The position after the next `mark`, unless something forbidden comes first."""
+    """The position after the next `mark`; None if `forbidden` comes first."""
     end = source.find(mark, start)
     return None if end < 0 or source.find(forbidden, start, end) >= 0 else end + len(mark)
 
 
 def _doctype_end(source: str, start: int) -> int | None:
-    """The end of a document type declaration; None if it is not closed before the page begins."""
-    is_inside = False  # the internal subset
+    """The end of a document type declaration; None if it is not closed before the page starts."""
+    is_inside = False  # in the internal subset
     while token := _DTD_TOKEN.search(source, start):
         end: int | None = token.end()
         if token[0] == "<!--":
@@ -158,15 +158,15 @@ def _entities(subset: str) -> dict[str, str]:
         for value in found.values()
     )
     if len(found) < subset.upper().count("<!ENTITY") or not is_plain:
-        raise RequestError("it declares entities that are more than a short text")
+        raise RequestError("the page declares entities that are not short text")
     return {name: html.unescape(value) for name, value in found.items()}
 
 
-def scan(source: str, *, is_well_formed: bool, has_raw: bool = True) -> Iterator[Token]:
-    """Text and tags in order, without comments; with `has_raw` without scripts, styles and titles.
+def scan(source: str, *, is_well_formed: bool, has_raw: bool = True) -> Iterator[MarkupToken]:
+    """Text and tags in order, without comments. `has_raw` also skips scripts, styles and titles.
 
-    `is_well_formed` scans by the rules of XML. Otherwise a comment, script or attribute that does
-    not end is bounded by the next tag, so that it cannot swallow the page.
+    `is_well_formed` applies the rules of XML. Otherwise an unclosed comment, script or attribute
+    ends at the next tag, so that it cannot hide the rest of the page.
     """
     return _Scanner(source, is_well_formed, RAW if has_raw else ()).scan()
 
@@ -174,34 +174,34 @@ def scan(source: str, *, is_well_formed: bool, has_raw: bool = True) -> Iterator
 class _Scanner:
     def __init__(self, source: str, is_well_formed: bool, raw: tuple[str, ...]) -> None:
         self._source, self._is_well_formed, self._raw = source, is_well_formed, raw
-        self._absent: set[str] = set()  # what does not occur in the rest of the page
-        self._found: dict[str, int] = {}  # where marks were found last
+        self._absent: set[str] = set()  # marks that do not occur in the rest of the page
+        self._found: dict[str, int] = {}  # last position of each mark
 
-    def scan(self) -> Iterator[Token]:
+    def scan(self) -> Iterator[MarkupToken]:
         position, source = 0, self._source
         while found := _TAG_START.search(source, position):
             if text := source[position : found.start()]:
-                yield Token("text", html.unescape(text))
+                yield MarkupToken("text", html.unescape(text))
             start = found.start()
             if source.startswith("<![CDATA[", start):
                 position = self._end("]]>", start + 9) or start + 9
                 if position > start + 9:
-                    yield Token("text", source[start + 9 : position - 3])
+                    yield MarkupToken("text", source[start + 9 : position - 3])
             elif source[start + 1] in "!?":
                 position = self._skip_comment(start)
             elif tag := self._tag(start):
                 name = tag[1].rpartition(":")[2].lower()
-                token = Token("tag", tag[0], name, is_broken=tag.re is _BROKEN_TAG)
+                token = MarkupToken("tag", tag[0], name, is_broken=tag.re is _BROKEN_TAG)
                 position = tag.end()
                 if token.name in self._raw and not token.is_end and not token.is_empty:
                     position = self._skip_raw(token.name, position)
                 else:
                     yield token
             else:
-                yield Token("text", "<")
+                yield MarkupToken("text", "<")
                 position = start + 1
         if text := source[position:]:
-            yield Token("text", html.unescape(text))
+            yield MarkupToken("text", html.unescape(text))
 
     def _tag(self, start: int) -> re.Match[str] | None:
         source = self._source
@@ -240,8 +240,8 @@ class _Scanner:
     def _skip_raw(self, name: str, start: int) -> int:
         """The end of an element whose content is not text.
 
-        In a damaged page the content ends at the next tag if its own end tag may be missing:
-        styles and titles contain no tags, and scripts no other scripts.
+        In a damaged page the end tag may be missing. Styles and titles then end at the next tag,
+        because they contain no tags, and scripts at the next script.
         """
         tag = _ELEMENT_START.search(self._source, start)
         if self._is_well_formed or name == "script":
@@ -253,7 +253,7 @@ class _Scanner:
         return end.end() if end else tag.start()
 
     def _find_tag(self, name: str, start: int) -> re.Match[str] | None:
-        """The end tag of a raw element; None if it is missing or another element begins first."""
+        """The end tag of a raw element; None if it is missing or another start tag comes first."""
         if name in self._absent:
             return None
         slash = "/" if self._is_well_formed else "/?"
@@ -266,7 +266,7 @@ class _Scanner:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """A page that is not well-formed, rewritten for an HTML parser."""
+    """A page that was rewritten for an HTML parser."""
 
     source: str
     num_open: Counter[str]  # start tags without an end tag, by name
@@ -275,8 +275,8 @@ class Repaired:
 def repair(source: str) -> Repaired:
     """Rewrite a page so that every tag is complete and every other character is text.
 
-    An element that is closed as in XML gets an end tag, since HTML would leave it open. An end tag
-    without a start tag is dropped: a parser searches all open elements for it.
+    An empty XML element gets an end tag, because HTML would leave the element open. An end tag
+    without a start tag is removed, because a parser would search all open elements for it.
     """
     parts: list[str] = []
     num_open: Counter[str] = Counter()
@@ -291,7 +291,7 @@ def repair(source: str) -> Repaired:
             tag = f"</{name}>" if token.is_end else f"<{name}>"
         if token.is_end:
             if num_open[name] <= 0:
-                parts.append("<hr>" if name in BLOCKS else "")  # blocks stay apart
+                parts.append("<hr>" if name in BLOCKS else "")  # keeps blocks separate
                 continue
             num_open[name] -= 1
         elif name not in VOID:

@@ -1,8 +1,8 @@
-"""Builds a page out of a parser's events: what is a block, and what is left out.
+"""Builds a page from the events of an lxml parser: paragraphs, and text that is left out.
 
-Left out are marks that refer to notes, page numbers, readings of ruby text, pictures, formulas and
-navigation. Each is decided when its element ends, by what it contains: a link to a note that
-contains words instead of a mark is spoken, and so is whatever an unclosed element swallowed.
+Note marks, page numbers, ruby readings, pictures, formulas and navigation are left out. The
+decision is made at the end of an element and depends on its content: a link to a note that
+contains words instead of a mark is spoken, and so is text that an unclosed element contains.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vivace.books.book import Paragraph
-from vivace.books.count import LeftOut, count_letters, letters_of
+from vivace.books.count import LeftOutText, count_letters, letters_of
 from vivace.books.lines import join_cells, join_continued
 from vivace.books.markup import BLOCKS, RAW
 
@@ -31,7 +31,7 @@ MAX_MARK_CHARS = 24
 MAX_READING_CHARS = 60
 MAX_FIGURE_CHARS = 2_000
 MAX_CELLS, MAX_ROW_CHARS = 50, 300  # of a row that is spoken as one paragraph
-BREAK, CELL = "\0", "\1"  # in the text of a block; pages have no control characters
+BREAK, CELL = "\0", "\1"  # separators in the text of a block; pages have no control characters
 _MARK = re.compile(  # 12, [12], (iv), *, †, note 3, p. 12
     r"[\W_]*(?:(?:notes?|fn|footnote|endnote|page|pp?|pg)\b[\W_]*)?"
     r"(?:\d{1,5}[a-z]?|[ivxlcdm]{1,8}|[a-z])?[\W_]*",
@@ -42,29 +42,29 @@ _MARK = re.compile(  # 12, [12], (iv), *, †, note 3, p. 12
 @dataclass(frozen=True, slots=True)
 class Link:
     address: str
-    words: str
-    is_contents: bool  # inside the navigation of a table of contents
+    text: str
+    is_contents: bool  # in a table of contents
 
 
 @dataclass(slots=True)
 class Page:
     paragraphs: list[Paragraph] = field(default_factory=list)
-    levels: dict[int, int] = field(default_factory=dict)  # of headings, by paragraph
-    anchors: dict[str, int] = field(default_factory=dict)  # ids, by the paragraph that follows
+    levels: dict[int, int] = field(default_factory=dict)  # heading levels by paragraph
+    anchors: dict[str, int] = field(default_factory=dict)  # the paragraph after each id
     links: list[Link] = field(default_factory=list)
-    left_out: LeftOut = field(default_factory=LeftOut)
+    left_out: LeftOutText = field(default_factory=LeftOutText)
 
 
 @dataclass(slots=True)
 class _Skip:
-    """An open element that may be left out, and where its content begins."""
+    """An open element that may be left out. The counts mark the start of its content."""
 
     category: str
     name: str
     num_paragraphs: int
     num_parts: int  # of the open block
     num_links: int
-    is_over: bool = False  # decided, or found not to be closed
+    is_over: bool = False  # decided, or the element turned out to be unclosed
 
     @property
     def is_navigation(self) -> bool:
@@ -72,27 +72,27 @@ class _Skip:
 
 
 class PageBuilder:
-    """A target of lxml's parsers."""
+    """A parser target for lxml."""
 
     def __init__(self, *, is_well_formed: bool, num_open: Mapping[str, int] | None = None) -> None:
-        """`num_open`: how many elements of a name were never closed."""
+        """`num_open`: number of unclosed elements by name."""
         self._num_open = num_open or {}
         self._is_well_formed = is_well_formed
         self._has_open_readings = bool(self._num_open.get("ruby") and self._num_open.get("rt"))
         self._page = Page()
         self._anchors: list[tuple[str, int]] = []
         self._parts: list[str] = []  # text of the open block
-        self._open: list[_Skip | None] = []  # an entry for each open element
+        self._open: list[_Skip | None] = []  # one entry per open element
         self._skip: _Skip | None = None  # the outermost
-        self._num_raw = self._num_pre = 0
-        self._headings: list[int] = []  # levels of the open ones
-        self._rubies: list[bool] = []  # whether the open ones have text to read
-        self._rows: list[int] = []  # where the open ones begin, in paragraphs
-        self._num_contents = 0  # open navigation of a table of contents
+        self._num_raw = self._num_pre = 0  # open elements
+        self._headings: list[int] = []  # levels of open headings
+        self._rubies: list[bool] = []  # whether the open ruby elements have base text
+        self._rows: list[int] = []  # number of paragraphs before each open row
+        self._num_contents = 0  # open tables of contents
         self._link: tuple[str, bool] | None = None
         self._link_parts: list[str] = []
 
-    # -- events of the parser --------------------------------------------------------------------
+    # -- parser events ---------------------------------------------------------------------------
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         name, fields = _local(tag), {_local(key): value for key, value in attributes.items()}
@@ -130,10 +130,10 @@ class PageBuilder:
             self._link_parts.append(text)
 
     def comment(self, text: str) -> None:
-        """Comments are not text."""
+        """Ignore comments."""
 
     def pi(self, target: str, data: str | None = None) -> None:
-        """Neither are processing instructions."""
+        """Ignore processing instructions."""
 
     def close(self) -> Page:
         self._end_block()
@@ -145,16 +145,16 @@ class PageBuilder:
 
     @property
     def _is_in_figure(self) -> bool:
-        """Inside a picture or a formula blocks are not paragraphs."""
+        """Whether the parser is inside a picture or formula, where blocks are not paragraphs."""
         return self._skip is not None and not self._skip.is_navigation
 
     def _end_implied(self, name: str) -> None:
-        """End the elements that the start of another one ends."""
+        """End the elements that the start of this element ends implicitly."""
         skip, is_block = self._skip, name in BLOCKS
         if skip and skip.name in RUBY_PARTS and name in RUBY_PARTS:
-            self._end_skip(skip)  # HTML leaves the end tags of ruby's parts out
+            self._end_skip(skip)  # HTML omits the end tags inside ruby
         elif skip and is_block and not self._holds_blocks(skip):
-            self._keep(skip)  # it was not closed
+            self._keep(skip)  # unclosed
         if is_block and name != "div" and not self._is_well_formed:
             self._end_block()
             self._headings = []
@@ -200,8 +200,8 @@ class PageBuilder:
         elif name == "nav" and self._num_contents:
             self._num_contents -= 1
         elif name == "a" and self._link is not None:
-            words = " ".join(_plain("".join(self._link_parts)).split())
-            self._page.links.append(Link(self._link[0], words, self._link[1]))
+            text = " ".join(_plain("".join(self._link_parts)).split())
+            self._page.links.append(Link(self._link[0], text, self._link[1]))
             self._link = None
 
     def _end_block(self) -> None:
@@ -215,7 +215,7 @@ class PageBuilder:
             self._page.paragraphs.append(Paragraph(line, is_heading=level > 0, is_line=is_line))
 
     def _join_row(self, start: int) -> None:
-        """Cells that contain blocks: a short row is one paragraph still."""
+        """Join the cells of a short row, which may contain blocks, into one paragraph."""
         cells = self._page.paragraphs[start : start + MAX_CELLS + 1]
         if len(cells) > MAX_CELLS:
             return
@@ -224,14 +224,14 @@ class PageBuilder:
             self._cut(start)
             self._page.paragraphs.append(Paragraph(join_cells(cell.text for cell in cells)))
 
-    # -- what is left out ------------------------------------------------------------------------
+    # -- text that is left out -------------------------------------------------------------------
 
     def _start_skip(self, name: str, kinds: set[str]) -> _Skip | None:
         category = _category(name, kinds)
         if category is None or self._skip is not None:
             return None
         if category in (FIGURE, NAVIGATION) and self._num_open.get(name):
-            return None  # it may have swallowed the rest of the page
+            return None  # an unclosed element may contain the rest of the page
         page = self._page
         sizes = (len(page.paragraphs), len(self._parts), len(page.links))
         self._skip = _Skip(category, name, *sizes)
@@ -247,12 +247,11 @@ class PageBuilder:
         if self._is_left_out(skip, content):
             self._page.left_out.add(skip.category, content)
             del self._parts[skip.num_parts :]
-
         else:
             self._keep(skip)
 
     def _keep(self, skip: _Skip) -> None:
-        """Speak the content of an element; it does not continue the word before it."""
+        """Speak the content of an element, separated from the word before."""
         skip.is_over, self._skip = True, None
         first = next((part for part in self._parts[skip.num_parts :] if part), "")
         if skip.category in (READING, FIGURE) or first[:1].isdigit():
@@ -270,16 +269,16 @@ class PageBuilder:
         return has_base and len(content) <= MAX_READING_CHARS and not self._has_open_readings
 
     def _end_navigation(self, skip: _Skip) -> None:
-        """Leave it out if it consists of links."""
+        """Leave navigation out if at least half of its letters are in links."""
         skip.is_over, self._skip = True, None
         text = "\n".join(each.text for each in self._page.paragraphs[skip.num_paragraphs :])
         links = self._page.links[skip.num_links :]
-        if 2 * sum(count_letters(link.words) for link in links) >= count_letters(text):
+        if 2 * sum(count_letters(link.text) for link in links) >= count_letters(text):
             self._page.left_out.add(skip.category, text)
             self._cut(skip.num_paragraphs)
 
     def _cut(self, num_paragraphs: int) -> None:
-        """Drop paragraphs; anchors inside them lead to what follows."""
+        """Remove paragraphs. Their anchors move to the next paragraph."""
         for number in range(num_paragraphs, len(self._page.paragraphs)):
             self._page.levels.pop(number, None)
         del self._page.paragraphs[num_paragraphs:]
@@ -303,7 +302,7 @@ def _category(name: str, kinds: set[str]) -> str | None:
 
 
 def _local(name: str) -> str:
-    """A name without its namespace or prefix."""
+    """A name without namespace and prefix."""
     return name.rpartition("}")[2].rpartition(":")[2].lower()
 
 

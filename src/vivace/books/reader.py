@@ -1,4 +1,4 @@
-"""Speaks the pieces of a book into a work folder; what is there already is not made again."""
+"""Speaks the segments of a book into a work folder. Existing segments are not spoken again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio
-from vivace.books.pieces import Passage, Piece
+from vivace.books.segments import Passage, Segment
 from vivace.disk import AtomicFile, sweep, write_whole
 from vivace.errors import BatchError, RequestError, RunawayError
 from vivace.options import SpeakOptions, SpeechOptions
@@ -25,10 +25,10 @@ from vivace.tts import TTS
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-MAX_ATTEMPTS = 4  # at a passage that does not end, or lacks words; each with another seed
+MAX_ATTEMPTS = 4  # for a passage that does not end or misses words; each with another seed
 SEED_STEP = 1_000_003
-MAX_TOGETHER = 16  # pieces, each of several passages: what memory holds
-SILENT_S = 0.6  # for a passage of nothing that can be said, such as `* * *`
+MAX_TOGETHER = 16  # segments in one batch, limited by memory
+SILENT_S = 0.6  # silence for a passage without words, such as `* * *`
 FULL_SCALE = 32_767
 
 
@@ -36,87 +36,89 @@ FULL_SCALE = 32_767
 class Progress:
     num_done: int  # characters
     num_chars: int
-    chapter: int  # the index of the one at hand
-    left_s: float | None  # None: not known yet
+    chapter: int  # index of the current chapter
+    left_s: float | None  # estimate; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class WorkFolder:
-    """Finished pieces as files of 16-bit samples, and a manifest that says what they are for."""
+    """Finished segments as files of 16-bit samples, and a manifest."""
 
     path: Path
     sample_rate: int
-    identity: dict[str, Any]  # what the sound depends on, besides the words
+    identity: dict[str, Any]  # everything that the audio depends on, except the text
 
     @classmethod
     def open(
-        cls, path: Path, sample_rate: int, identity: dict[str, Any], pieces: list[Piece]
+        cls, path: Path, sample_rate: int, identity: dict[str, Any], segments: list[Segment]
     ) -> WorkFolder:
         folder = cls(path, sample_rate, identity)
         manifest = path / MANIFEST
         try:
             if path.exists() and not manifest.exists() and any(path.iterdir()):
-                raise RequestError(f"{path} is no work folder of a book; move it away")
+                raise RequestError(f"{path}: not a work folder of a book; rename the folder")
             path.mkdir(parents=True, exist_ok=True)
             sweep(path)
-            names = [piece.key(identity) for piece in pieces]
-            told = {"format": FORMAT, "sample_rate": sample_rate, "identity": identity}
-            content = json.dumps({**told, "pieces": names}, indent=1)
+            names = [segment.key(identity) for segment in segments]
+            header = {"format": FORMAT, "sample_rate": sample_rate, "identity": identity}
+            content = json.dumps({**header, "pieces": names}, indent=1)
             write_whole(manifest, content.encode(), replace=True)
         except OSError as error:
-            raise RequestError(f"cannot write to {path}: {error.strerror or error}") from error
+            raise RequestError(f"{path}: cannot be written: {error.strerror or error}") from error
         return folder
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Two processes would make the same pieces; the second is refused."""
+        """Hold the lock of the folder. Raises RequestError if another process holds it."""
         try:
             claim = AtomicFile(self.path / "lock", replace=False)
         except FileExistsError as error:
-            raise RequestError(f"another process is at work in {self.path}") from error
+            raise RequestError(f"{self.path}: in use by another process") from error
         try:
             yield
         finally:
             claim.discard()
 
-    def file(self, piece: Piece) -> Path:
-        return self.path / f"{piece.key(self.identity)}.pcm"
+    def file(self, segment: Segment) -> Path:
+        return self.path / f"{segment.key(self.identity)}.pcm"
 
-    def has(self, piece: Piece) -> bool:
-        return self.file(piece).is_file()
+    def has(self, segment: Segment) -> bool:
+        return self.file(segment).is_file()
 
-    def num_samples(self, piece: Piece) -> int:
-        return self.file(piece).stat().st_size // 2
+    def num_samples(self, segment: Segment) -> int:
+        return self.file(segment).stat().st_size // 2
 
-    def read(self, piece: Piece) -> NDArray[np.float32]:
-        stored: NDArray[np.float32] = np.fromfile(self.file(piece), "<i2").astype(np.float32)
+    def read(self, segment: Segment) -> NDArray[np.float32]:
+        stored: NDArray[np.float32] = np.fromfile(self.file(segment), "<i2").astype(np.float32)
         stored /= FULL_SCALE
         return stored
 
-    def missing_words(self, piece: Piece) -> list[str]:
-        """Words of a finished piece that were not spoken."""
+    def missing_words(self, segment: Segment) -> list[str]:
+        """Words of a finished segment that were not spoken."""
         try:
-            return [str(word) for word in json.loads(self._missing_file(piece).read_text("utf-8"))]
+            return [
+                str(word) for word in json.loads(self._missing_file(segment).read_text("utf-8"))
+            ]
         except FileNotFoundError:
             return []
 
-    def _missing_file(self, piece: Piece) -> Path:
-        return self.file(piece).with_suffix(".missing.json")
+    def _missing_file(self, segment: Segment) -> Path:
+        return self.file(segment).with_suffix(".missing.json")
 
     def save(
-        self, piece: Piece, samples: NDArray[np.float32], missing_words: Sequence[str] = ()
+        self, segment: Segment, samples: NDArray[np.float32], missing_words: Sequence[str] = ()
     ) -> None:
         content = (np.clip(samples, -1, 1) * FULL_SCALE).round().astype("<i2").tobytes()
         try:
-            if missing_words:  # before the piece, which is finished when its own file exists
+            if missing_words:  # written first: the segment counts as finished with its audio file
                 words = json.dumps(list(missing_words)).encode()
-                write_whole(self._missing_file(piece), words, replace=True)
-            write_whole(self.file(piece), content, replace=True)
+                write_whole(self._missing_file(segment), words, replace=True)
+            write_whole(self.file(segment), content, replace=True)
         except OSError as error:
             reason = error.strerror or error
             raise RequestError(
-                f"cannot write to {self.path}: {reason}; what is made is kept, and the same "
-                "command goes on from there"
+                f"{self.path}: cannot be written: {reason}; finished segments are kept, run the "
+                "same command again to continue"
             ) from error
 
     def remove(self) -> None:
@@ -124,23 +126,25 @@ class WorkFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spoken:
+class _SpokenPassage:
     samples: NDArray[np.float32]
     missing_words: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class BookReader:
+    """Speaks segments that are missing in the work folder."""
+
     tts: TTS
     work: WorkFolder
     options: SpeakOptions  # with a seed
     silent: frozenset[str] = frozenset()  # passages that are not spoken
 
-    def read(self, pieces: list[Piece]) -> Iterator[Progress]:
-        """Make what is missing; progress before every step and after the last."""
-        num_chars = sum(piece.num_chars for piece in pieces)
-        missing = self._missing(pieces)
-        num_left = sum(piece.num_chars for piece in missing)
+    def read(self, segments: list[Segment]) -> Iterator[Progress]:
+        """Speak missing segments. Yields progress before every batch and after the last."""
+        num_chars = sum(segment.num_chars for segment in segments)
+        missing = self._missing(segments)
+        num_left = sum(segment.num_chars for segment in missing)
         num_first, began = num_left, time.monotonic()
         together = min(MAX_TOGETHER, max(1, self.tts.engine.num_together // 4))
         for start in range(0, len(missing), together):
@@ -149,35 +153,35 @@ class BookReader:
             if num_left < num_first:
                 left_s = (time.monotonic() - began) * num_left / (num_first - num_left)
             yield Progress(num_chars - num_left, num_chars, some[0].chapter, left_s)
-            self._make(some)
-            num_left -= sum(piece.num_chars for piece in some)
-        yield Progress(num_chars, num_chars, pieces[-1].chapter, 0.0)
+            self._speak(some)
+            num_left -= sum(segment.num_chars for segment in some)
+        yield Progress(num_chars, num_chars, segments[-1].chapter, 0.0)
 
-    def _missing(self, pieces: list[Piece]) -> list[Piece]:
-        """What has no file; of pieces with the same words, the first."""
-        by_file = {self.work.file(piece): piece for piece in reversed(pieces)}
-        return [piece for path, piece in reversed(by_file.items()) if not path.is_file()]
+    def _missing(self, segments: list[Segment]) -> list[Segment]:
+        """Segments without a file. Segments with equal text share a file."""
+        by_file = {self.work.file(segment): segment for segment in reversed(segments)}
+        return [segment for path, segment in reversed(by_file.items()) if not path.is_file()]
 
-    def _make(self, pieces: list[Piece]) -> None:
-        passages = [each for piece in pieces for each in piece.passages]
+    def _speak(self, segments: list[Segment]) -> None:
+        passages = [each for segment in segments for each in segment.passages]
         spoken = [
             each
             for each in passages
             if each.text not in self.silent and is_spoken(each.text, self.options)
         ]
-        made = dict(zip(map(id, spoken), self._speak_all(spoken), strict=True))
-        silence = _Spoken(np.zeros(round(SILENT_S * self.work.sample_rate), np.float32))
-        for piece in pieces:
+        results = dict(zip(map(id, spoken), self._speak_passages(spoken), strict=True))
+        silence = _SpokenPassage(np.zeros(round(SILENT_S * self.work.sample_rate), np.float32))
+        for segment in segments:
             parts: list[NDArray[np.float32]] = []
             missing: list[str] = []
-            for each in piece.passages:
-                passage = made.get(id(each), silence)
+            for each in segment.passages:
+                passage = results.get(id(each), silence)
                 missing += passage.missing_words
                 parts.append(passage.samples)
                 parts.append(np.zeros(round(each.gap_s * self.work.sample_rate), np.float32))
-            self.work.save(piece, np.concatenate(parts), missing)
+            self.work.save(segment, np.concatenate(parts), missing)
 
-    def _speak_all(self, passages: list[Passage]) -> list[_Spoken]:
+    def _speak_passages(self, passages: list[Passage]) -> list[_SpokenPassage]:
         if not passages:
             return []
         try:
@@ -186,12 +190,12 @@ class BookReader:
             number, reason = next(iter(error.errors.items()))
             raise RequestError(f"{_shown(passages[number].text)}: {reason}") from error
         return [
-            self._accept(passage.text, audio)
+            self._complete(passage.text, audio)
             for passage, audio in zip(passages, audios, strict=True)
         ]
 
-    def _accept(self, text: str, audio: Audio) -> _Spoken:
-        """The audio, or a better attempt with another seed; the seeds are always the same ones."""
+    def _complete(self, text: str, audio: Audio) -> _SpokenPassage:
+        """The audio, or the best of further attempts. The seeds are deterministic."""
         best: Audio | None = None
         for attempt in range(MAX_ATTEMPTS):
             if attempt:
@@ -205,14 +209,14 @@ class BookReader:
                 break
         if best is None:
             raise RunawayError(
-                f"{_shown(text)} did not end by itself in {MAX_ATTEMPTS} attempts; change it a "
-                "little, or try another --seed"
+                f"{_shown(text)}: the speech did not end in {MAX_ATTEMPTS} attempts; change the "
+                "text slightly or use another --seed"
             )
-        return _Spoken(best.samples, best.missing_words)
+        return _SpokenPassage(best.samples, best.missing_words)
 
 
 def is_spoken(text: str, options: SpeechOptions) -> bool:
-    """Whether a passage has anything to say; one without, such as `* * *`, is a silence."""
+    """Whether a passage has words to speak. A passage such as `* * *` is silent."""
     text = remove_markup(text) if options.clean else text
     return options.is_speakable(options.remove_emoji(text))
 
@@ -222,6 +226,5 @@ def _shown(text: str) -> str:
 
 
 def work_path(output: Path) -> Path:
-    """The work folder of an output: beside it, with its name."""
-    name = os.path.normpath(output)
-    return Path(f"{name}.parts")
+    """The work folder beside an output: its name with `.parts` appended."""
+    return Path(f"{os.path.normpath(output)}.parts")

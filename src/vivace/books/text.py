@@ -1,8 +1,10 @@
-"""Chapters of plain text and of HTML files, found by their headings."""
+"""Reads plain text, markdown and HTML files. Headings start chapters."""
 
 from __future__ import annotations
 
+import codecs
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +16,7 @@ from vivace.books.html import read_page
 from vivace.books.lines import split_wrapped
 from vivace.books.markdown import read_blocks
 from vivace.errors import RequestError
+from vivace.text.files import decode_utf8
 
 MAX_HEADING_CHARS = 80
 _NUMBER = r"(?:\d+|[ivxlcdm]+|(?:the\s+)?[a-z]+(?:[- ][a-z]+)?)"
@@ -34,16 +37,17 @@ HEADING = re.compile(
 
 
 def decode(path: Path) -> str:
+    """The text of a UTF-8 file, or of a UTF-16 file with a byte order mark."""
     content = path.read_bytes()
-    try:
-        if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        try:
             text = content.decode("utf-16")
-        else:
-            text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise RequestError(f"{path} is not UTF-8: {error}") from error
+        except UnicodeDecodeError as error:
+            raise RequestError(f"{path}: not UTF-16: {error.reason}") from error
+    else:
+        text = decode_utf8(content, str(path), sys.maxsize, RequestError)
     if "\0" in text:
-        raise RequestError(f"{path} has NUL characters; it is no text")
+        raise RequestError(f"{path}: contains NUL characters; not a text file")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -51,7 +55,7 @@ def decode(path: Path) -> str:
 
 
 def read_plain(text: str, name: str) -> Book:
-    """A line such as `Chapter 3` or `Prologue`, alone in its paragraph, begins a chapter."""
+    """A paragraph such as `Chapter 3` or `Prologue` starts a chapter."""
     chapters: list[tuple[str, list[Paragraph]]] = [(name, [])]
     for block in _blocks(text):
         lines = block.split("\n")
@@ -66,7 +70,7 @@ def read_plain(text: str, name: str) -> Book:
 
 
 def _blocks(text: str) -> list[str]:
-    """Paragraphs: separated by blank lines, or where there are none, by every line."""
+    """Split into paragraphs at blank lines; without blank lines, at every line."""
     stripped = text.strip("\n")
     parts = re.split(r"\n[ \t\u3000]*\n\s*", stripped)
     if len(parts) == 1:
@@ -75,7 +79,7 @@ def _blocks(text: str) -> list[str]:
 
 
 def as_lines(lines: list[str]) -> list[Paragraph]:
-    """The lines of one paragraph, each spoken by itself."""
+    """The lines of one paragraph, spoken separately."""
     return [
         Paragraph(line, is_line=number < len(lines)) for number, line in enumerate(lines, start=1)
     ]
@@ -85,7 +89,7 @@ def as_lines(lines: list[str]) -> list[Paragraph]:
 
 
 def read_markdown(text: str, name: str) -> Book:
-    """A RequestError if cleaning would lose any word."""
+    """Read markdown. Raises RequestError if words would be lost."""
     document = read_blocks(text, name)
     fields = document.fields
     title = fields.get("title") or _first_title(document.blocks) or name
@@ -102,7 +106,7 @@ def read_html(path: Path) -> Book:
     try:
         source = decode_page(path.read_bytes())
     except UnicodeDecodeError as error:
-        raise RequestError(f"{path} is not UTF-8: {error}") from error
+        raise RequestError(f"{path}: not UTF-8: {error}") from error
     page = read_page(source, str(path))
     blocks = [(page.levels.get(number, 0), each) for number, each in enumerate(page.paragraphs)]
     title = _first_title(blocks) or path.stem
@@ -119,9 +123,9 @@ def _first_title(blocks: Iterable[tuple[int, Paragraph]]) -> str | None:
 
 
 def _by_headings(title: str, blocks: list[tuple[int, Paragraph]]) -> tuple[Chapter, ...]:
-    """Chapters begin at the highest level of headings that occurs more than once, or at the first.
+    """Start chapters at the highest heading level that occurs more than once, or at the highest.
 
-    Each block comes with its level; 0 is a paragraph.
+    Each block has its heading level; 0 is a paragraph.
     """
     levels = Counter(level for level, _ in blocks if level)
     repeated = [level for level in sorted(levels) if levels[level] > 1]

@@ -1,4 +1,4 @@
-"""Chapters of plain text and markdown, and the pieces of a book."""
+"""Tests of reading plain text, markdown and HTML files as books."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vivace.books.book import Book, Chapter, Paragraph, open_book
-from vivace.books.pieces import CHAPTER_GAP_S, MAX_PIECE_CHARS, cut_book
+from vivace.books.book import Book, open_book
 from vivace.errors import RequestError
 
 
@@ -46,7 +45,7 @@ The end.
 """
 
 
-def test_lines_that_name_chapters_begin_them(tmp_path: Path) -> None:
+def test_plain_text_heading_starts_chapter(tmp_path: Path) -> None:
     assert outline(open_text(tmp_path, PLAIN)) == [
         ("a book", ["By Nobody"]),
         (
@@ -84,12 +83,14 @@ def test_lines_that_name_chapters_begin_them(tmp_path: Path) -> None:
         ("Chapter 1 " + "x" * 90, False),
     ],
 )
-def test_what_is_a_heading(tmp_path: Path, line: str, is_heading: bool) -> None:
+def test_plain_text_line_is_recognized_as_heading(
+    tmp_path: Path, line: str, is_heading: bool
+) -> None:
     book = open_text(tmp_path, f"Before.\n\n{line}\n\nAfter.\n")
     assert (len(book.chapters) == 2) is is_heading
 
 
-def test_text_without_blank_lines_has_a_paragraph_a_line(tmp_path: Path) -> None:
+def test_plain_text_without_blank_lines_has_one_paragraph_per_line(tmp_path: Path) -> None:
     book = open_text(tmp_path, "Chapter 1\nOne.\nTwo.\nChapter 2\nThree.\n")
     assert outline(book) == [
         ("Chapter 1", ["Chapter 1", "One.", "Two."]),
@@ -126,7 +127,7 @@ Last.
 """
 
 
-def test_headings_of_markdown_begin_chapters(tmp_path: Path) -> None:
+def test_markdown_heading_starts_chapter(tmp_path: Path) -> None:
     book = open_text(tmp_path, MARKDOWN, "b.md")
     assert (book.title, book.author) == ("The Book", "Somebody")
     assert outline(book) == [
@@ -136,59 +137,38 @@ def test_headings_of_markdown_begin_chapters(tmp_path: Path) -> None:
     ]
 
 
-def test_markdown_whose_chapters_are_of_the_first_level(tmp_path: Path) -> None:
+def test_markdown_chapters_use_highest_repeated_heading_level(tmp_path: Path) -> None:
     book = open_text(tmp_path, "# One\n\na\n\n## Inside\n\nb\n\n# Two\n\nc\n", "b.md")
     assert [title for title, _ in outline(book)] == ["One", "Two"]
     assert [title for title, _ in outline(open_text(tmp_path, "Only words.", "c.md"))] == ["c"]
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "message"),
     [
         ("a.txt", b"", "no words"),
         ("a.txt", b"... \n\n* * *\n", "no words"),
         ("a.txt", b"caf\xe9", "not UTF-8"),
         ("a.txt", b"a\0b", "NUL"),
         ("a.md", b"```\ncode\n```\n", "no words"),
-        ("a.pdf", b"%PDF", "try .txt, .md, .html or .epub"),
-        ("a.epub", b"no zip", "no EPUB"),
+        ("a.pdf", b"%PDF", "use a .txt, .md, .html or .epub file"),
+        ("a.epub", b"no zip", "not an EPUB"),
     ],
 )
-def test_what_is_no_book_is_an_error(tmp_path: Path, name: str, content: bytes, words: str) -> None:
-    with pytest.raises(RequestError, match=words):
+def test_open_book_of_invalid_file_raises_request_error(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    with pytest.raises(RequestError, match=message):
         open_text(tmp_path, content, name)
 
 
-def test_a_book_is_a_file(tmp_path: Path) -> None:
+def test_open_book_of_missing_path_or_folder_raises_request_error(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no such file"):
         open_book(tmp_path / "nowhere.txt")
     with pytest.raises(RequestError, match="a folder"):
         open_book(tmp_path)
     for code in ("utf-8-sig", "utf-16"):
         assert open_text(tmp_path, "Ä.\r\n\r\nB.".encode(code)).num_chars == 4
-
-
-def test_pieces_hold_every_word_once_and_are_bounded() -> None:
-    sentences = [f"This is sentence number {number} of a long paragraph." for number in range(200)]
-    long = Paragraph(" ".join(sentences))
-    chapters = (
-        Chapter("One", (Paragraph("One", is_heading=True), long, Paragraph("Short."))),
-        Chapter("Two", (Paragraph("word " * 1_500),)),
-    )
-    pieces = cut_book(Book(title="x", chapters=chapters))
-    for number, chapter in enumerate(chapters):
-        mine = [piece for piece in pieces if piece.chapter == number]
-        spoken = " ".join(each.text for piece in mine for each in piece.passages).split()
-        assert spoken == " ".join(each.text for each in chapter.paragraphs).split()
-        assert [each.gap_s for each in mine[-1].passages][-1] == CHAPTER_GAP_S
-    assert max(piece.num_chars for piece in pieces) <= MAX_PIECE_CHARS
-
-
-def test_the_key_of_a_piece_is_its_words_and_how_they_are_spoken() -> None:
-    chapters = (Chapter("One", (Paragraph("a"),)), Chapter("Two", (Paragraph("a"),)))
-    one, two = cut_book(Book(title="x", chapters=chapters))
-    assert one.key({"seed": 1}) == two.key({"seed": 1})  # the same sound
-    assert one.key({"seed": 1}) != one.key({"seed": 2})
 
 
 @pytest.mark.parametrize(
@@ -201,30 +181,14 @@ def test_the_key_of_a_piece_is_its_words_and_how_they_are_spoken() -> None:
         ("One\n\n\u3000\n\nTwo", ["One", "Two"]),
     ],
 )  # fmt: skip
-def test_verses_and_items_of_plain_text_are_blocks(
+def test_plain_text_verse_and_list_items_are_paragraphs(
     tmp_path: Path, text: str, expected: list[str]
 ) -> None:
     assert outline(open_text(tmp_path, text))[0][1] == expected
 
 
-def test_html_file_is_read_by_its_headings(tmp_path: Path) -> None:
+def test_html_heading_starts_chapter(tmp_path: Path) -> None:
     content = "<h1>Book</h1><h2>One</h2><p>a</p><h2>Two</h2><p>b</p>"
     book = open_text(tmp_path, content, "b.html")
     assert book.title == "Book"
     assert outline(book) == [("One", ["Book", "One", "a"]), ("Two", ["Two", "b"])]
-
-
-def test_pieces_that_lose_words_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    book = Book(title="x", chapters=(Chapter("One", (Paragraph("word " * 400),)),))
-    assert cut_book(book)  # the control
-    monkeypatch.setattr("vivace.books.pieces.split_sentences", lambda text: [text[:100]])
-    with pytest.raises(RequestError, match=r"chapter 'One': 80 of 1,600 letters"):
-        cut_book(book)
-
-
-def test_lines_of_a_verse_are_closer_than_paragraphs() -> None:
-    paragraphs = (Paragraph("a", is_line=True), Paragraph("b"), Paragraph("c"))
-    (piece,) = cut_book(Book(title="x", chapters=(Chapter("x", paragraphs),)))
-    gaps = [each.gap_s for each in piece.passages]
-    assert gaps == sorted(gaps)
-    assert gaps[0] < gaps[1]

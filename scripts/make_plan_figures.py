@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vivace.plan.figures import parse_figures
-from vivace.plan.traffic import together
+from vivace.plan.traffic import simulate_streams
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -80,8 +80,8 @@ def distance(model: str, told: dict[str, Any]) -> float:
     figures = parse_figures("h200", model, told)
     loss = 0.0
     for row in told["throughput"]:
-        heard = together(figures, row["streams"], row["requests"], row["frames"])
-        loss += (heard.audio_s / heard.seconds / row["audio_s_per_s"] - 1) ** 2
+        result = simulate_streams(figures, row["streams"], row["requests"], row["frames"])
+        loss += (result.audio_s / result.seconds / row["audio_s_per_s"] - 1) ** 2
     return loss
 
 

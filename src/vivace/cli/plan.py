@@ -1,17 +1,16 @@
-"""`vivace plan`: how many GPUs a number of calls needs, what they hear and what it costs."""
+"""`vivace plan`: prints how many GPUs a number of calls needs, with latency and cost."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
-from vivace.cli.streams import put
+from vivace.cli.streams import print_json, print_table
 from vivace.plan.bench_file import read_bench
 from vivace.plan.figures import load_figures
 from vivace.plan.planner import CapacityPlan, Demand, plan_capacity
 from vivace.plan.replica import percentile
-from vivace.plan.traffic import Call, Heard
+from vivace.plan.traffic import Call, TrafficResult
 
 
 def plan(arguments: argparse.Namespace) -> None:
@@ -24,17 +23,16 @@ def plan(arguments: argparse.Namespace) -> None:
         num_losses=arguments.losses,
     )
     made = plan_capacity(figures, demand)
-    told = describe(made, arguments.price)
+    report = describe(made, arguments.price)
     if arguments.json:
-        put(json.dumps(told, indent=2))
+        print_json(report, indent=2)
     else:
-        for line in show(made, told):
-            put(line)
+        print_table(format_rows(made, report).items(), width=14)
 
 
 def describe(made: CapacityPlan, price: float | None) -> dict[str, Any]:
-    rate = len(made.usual.firsts_ms) / made.usual.seconds
-    told: dict[str, Any] = {
+    rate = len(made.normal.first_audio_ms) / made.normal.seconds
+    report: dict[str, Any] = {
         "gpu": made.figures.gpu,
         "model": made.figures.model,
         "calls": made.demand.num_calls,
@@ -43,46 +41,50 @@ def describe(made: CapacityPlan, price: float | None) -> dict[str, Any]:
         "max_calls_per_gpu": made.max_calls,
         "calls_per_gpu": made.num_calls,
         "requests_per_s_per_gpu": round(rate, 1),
-        "streams_per_gpu": made.usual.num_most,
+        "streams_per_gpu": made.normal.peak_streams,
         "audio_s_per_s_per_gpu": round(made.audio_per_s, 1),
-        "first_audio_ms": _percentiles(made.usual),
-        "first_audio_ms_after_loss": _percentiles(made.lost),
-        "underruns": made.usual.num_underruns,
-        "talks": len(made.usual.firsts_ms),
+        "first_audio_ms": _percentiles(made.normal),
+        "first_audio_ms_after_loss": _percentiles(made.after_loss),
+        "underruns": made.normal.num_underruns,
+        "talks": len(made.normal.first_audio_ms),
         "figures": dict(made.figures.source),
     }
     if price is not None:
-        told["cost_per_hour"] = round(made.num_gpus * price, 2)
-        told["cost_per_audio_hour"] = round(made.cost_of_audio_hour(price), 4)
-    return told
+        report["cost_per_hour"] = round(made.num_gpus * price, 2)
+        report["cost_per_audio_hour"] = round(made.cost_of_audio_hour(price), 4)
+    return report
 
 
-def _percentiles(heard: Heard) -> dict[str, float]:
-    return {f"p{share}": round(percentile(heard.firsts_ms, share), 1) for share in (50, 95, 99)}
-
-
-def show(made: CapacityPlan, told: dict[str, Any]) -> list[str]:
-    call, figures = made.demand.call, made.figures
-    speech = f"{call.utterance_s:g} s spoken, {call.pause_s:g} s of pause"
-    full = made.audio_per_s / figures.most_audio
-    rows = {
-        "calls": f"{told['calls']:,} at once, {call.share:.0%} of each speech: {speech}",
-        "GPUs": f"{told['gpus']:,} {figures.gpu.upper()} with {figures.model}; "
-        f"{made.demand.num_losses} of them may be lost",
-        "calls a GPU": f"{told['calls_per_gpu']:,}, at most {told['max_calls_per_gpu']:,}",
-        "streams a GPU": f"up to {told['streams_per_gpu']} at once ({figures.num_slots} slots), "
-        f"{told['requests_per_s_per_gpu']:g} requests a second",
-        "first audio": _shown(told["first_audio_ms"]),
-        "after a loss": f"{_shown(told['first_audio_ms_after_loss'])} in the first 10 s",
-        "underruns": f"{told['underruns']} in {told['talks']:,} utterances",
-        "audio a GPU": f"{told['audio_s_per_s_per_gpu']:g} s a second, {full:.0%} of the most "
-        "that was measured",
+def _percentiles(result: TrafficResult) -> dict[str, float]:
+    return {
+        f"p{share}": round(percentile(result.first_audio_ms, share), 1) for share in (50, 95, 99)
     }
-    if "cost_per_hour" in told:
-        hour = f"{told['cost_per_audio_hour']:.4f} for an hour of audio"
-        rows["cost"] = f"{told['cost_per_hour']:,.2f} an hour, {hour}"
-    return [f"{name:<14} {text}" for name, text in rows.items()]
 
 
-def _shown(milliseconds: dict[str, float]) -> str:
+def format_rows(made: CapacityPlan, report: dict[str, Any]) -> dict[str, str]:
+    call, figures = made.demand.call, made.figures
+    speech = f"{call.utterance_s:g} s of speech, {call.pause_s:g} s of pause"
+    load = made.audio_per_s / figures.max_audio_per_s
+    rows = {
+        "calls": f"{report['calls']:,} concurrent, {call.share:.0%} speech: {speech}",
+        "GPUs": f"{report['gpus']:,} {figures.gpu.upper()} with {figures.model}, including "
+        f"{made.demand.num_losses} spare",
+        "calls/GPU": f"{report['calls_per_gpu']:,}, at most {report['max_calls_per_gpu']:,}",
+        "streams/GPU": f"up to {report['streams_per_gpu']} concurrent ({figures.num_slots} slots), "
+        f"{report['requests_per_s_per_gpu']:g} requests/s",
+        "first audio": _format_ms(report["first_audio_ms"]),
+        "after a loss": f"{_format_ms(report['first_audio_ms_after_loss'])} in the first 10 s",
+        "underruns": f"{report['underruns']} in {report['talks']:,} utterances",
+        "audio/GPU": f"{report['audio_s_per_s_per_gpu']:g} s per second, {load:.0%} of the "
+        "highest measured throughput",
+    }
+    if "cost_per_hour" in report:
+        rows["cost"] = (
+            f"{report['cost_per_hour']:,.2f} per hour, "
+            f"{report['cost_per_audio_hour']:.4f} per hour of audio"
+        )
+    return rows
+
+
+def _format_ms(milliseconds: dict[str, float]) -> str:
     return ", ".join(f"{name} {ms:.0f} ms" for name, ms in milliseconds.items())

@@ -1,1 +1,1 @@
-"""Capacity on paper: one replica simulated turn by turn, and as many as a number of calls needs."""
+"""Capacity planning: simulates one replica and computes how many GPUs a number of calls needs."""

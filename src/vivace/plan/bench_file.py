@@ -1,8 +1,7 @@
-"""Figures of any machine from the file of `vivace bench --json`, estimated where it has none.
+"""Reads the figures of a machine from a file of `vivace bench --json`.
 
-A file has the throughput of some numbers of streams and milliseconds per frame, averaged over a
-stream. What a single frame costs the codec, a second prompt its turn and a request
-the host is as on the H200.
+The file has the throughput for some numbers of streams and the mean milliseconds per frame. Other
+figures (one frame of the codec, a second prompt in a turn, host time) are those of the H200.
 """
 
 from __future__ import annotations
@@ -15,34 +14,33 @@ from typing import Any
 
 from vivace.errors import RequestError
 from vivace.plan.figures import Figures
-from vivace.plan.traffic import together
+from vivace.plan.traffic import simulate_streams
+from vivace.text.files import read_utf8
 
+MAX_FILE_BYTES = 16 * 2**20
 NUM_FITS = 6
-ONE_OF_EIGHT = 0.3  # of what the codec takes for eight frames
+ONE_FRAME_SHARE = 0.3  # codec time of one frame, as a share of eight frames
 MORE_PROMPT = 0.8
 HOST_MS = 0.5  # of a request
 READER_MS = 0.02
-AGAIN = "run `vivace bench --json FILE --batches 1,8,64`"
+HINT = "run `vivace bench --json FILE --batches 1,8,64`"
 
 
 def read_bench(path: str | Path) -> Figures:
-    """The figures of the backend that made the most audio; a RequestError names what is missing."""
+    """The figures of the backend with the highest throughput. RequestError for an invalid file."""
+    text = read_utf8(path, MAX_FILE_BYTES, RequestError)
     try:
-        report = json.loads(Path(path).read_text(encoding="utf-8"))
-        return _figures(report, str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RequestError(f"{path} cannot be read: {reason}") from error
+        return _figures(json.loads(text), str(path))
+    except RequestError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, RequestError):
-            raise
-        raise RequestError(f"{path} is no report of vivace bench; {AGAIN}") from error
+        raise RequestError(f"{path}: not a report of vivace bench; {HINT}") from error
 
 
 def _figures(report: Mapping[str, Any], path: str) -> Figures:
     measured = [row for row in report.get("backends", ()) if "audio_s_per_s" in row]
     if not measured:
-        raise RequestError(f"{path} has no times of several streams; {AGAIN}")
+        raise RequestError(f"{path}: no measurements of several streams; {HINT}")
     best = max(measured, key=lambda row: float(row["audio_s_per_s"]))["backend"]
     rows = [row for row in measured if row["backend"] == best]
     latency, machine = report["latency"], report["machine"]
@@ -69,9 +67,9 @@ def _figures(report: Mapping[str, Any], path: str) -> Figures:
 
 
 def _fit(figures: Figures, row: Mapping[str, Any], num_frames: int) -> Figures:
-    """Times of a row, scaled until the simulated throughput is the measured one.
+    """Scale the times of a row until the simulated throughput equals the measured throughput.
 
-    Frames and codec overlap on a GPU, so the times of the row are not those of each alone.
+    Frames and codec overlap on a GPU, so the measured times are not the times of each alone.
     """
     count, goal = int(row["streams"]), float(row["audio_s_per_s"])
     frame_ms, codec_ms = float(row["model_ms"]), float(row["codec_ms"])
@@ -81,8 +79,8 @@ def _fit(figures: Figures, row: Mapping[str, Any], num_frames: int) -> Figures:
         figures = dataclasses.replace(
             figures,
             frame_ms={count: frame_ms * scale},
-            codec_ms={count: (ONE_OF_EIGHT * eight_ms, eight_ms)},
+            codec_ms={count: (ONE_FRAME_SHARE * eight_ms, eight_ms)},
         )
-        heard = together(figures, count, count, num_frames)
-        scale *= heard.audio_s / heard.seconds / goal
+        result = simulate_streams(figures, count, count, num_frames)
+        scale *= result.audio_s / result.seconds / goal
     return figures

@@ -1,6 +1,6 @@
-"""What was measured of a model on a GPU: milliseconds of frames, codec and prompts.
+"""Measured times of a model on a GPU: frames, codec and prompts in milliseconds.
 
-`h200.json` is made by `scripts/make_plan_figures.py` from the results of the benchmarks.
+`scripts/make_plan_figures.py` creates `h200.json` from the benchmark results.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ GPUS = ("h200",)
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Times in milliseconds, by the batch that a graph was captured for."""
+    """Times in milliseconds, by the batch size of the captured CUDA graph."""
 
     gpu: str
     model: str
     frame_ms: Mapping[int, float]  # talker and predictor
-    codec_ms: Mapping[int, Sequence[float]]  # of 1 frame, and of 8
+    codec_ms: Mapping[int, Sequence[float]]  # of 1 frame and of 8 frames
     prompt_ms: float
-    more_prompt: float  # what a second prompt of a turn costs, as a share of the first
-    host_ms: float  # of a request, besides the device
-    reader_ms: float  # of a chunk, which its reader keeps the engine waiting for
+    more_prompt: float  # time of a further prompt in a turn, as a share of the first
+    host_ms: float  # per request, without the device
+    reader_ms: float  # per chunk, while the client blocks the engine
     num_slots: int
-    throughput: tuple[Mapping[str, Any], ...]  # as they were measured
+    throughput: tuple[Mapping[str, Any], ...]  # rows of the measurement
     arrivals: tuple[Mapping[str, Any], ...]
     source: Mapping[str, Any]  # date, commit and files
 
     def step(self, batch: int, num_frames: int) -> float:
-        """Frames of so many streams; graphs are captured for some sizes of a batch."""
+        """Time of `num_frames` frames with `batch` streams, rounded up to a captured batch size."""
         return num_frames * interpolate(self.frame_ms, _captured(batch))
 
     def render(self, batch: int, num_frames: int) -> float:
-        """Codec of so many streams; it is captured for some numbers of frames."""
+        """Codec time of `num_frames` frames with `batch` streams, split into captured sizes."""
         size = _captured(batch)
         one = interpolate({key: ms[0] for key, ms in self.codec_ms.items()}, size)
         eight = interpolate({key: ms[1] for key, ms in self.codec_ms.items()}, size)
@@ -49,8 +49,8 @@ class Figures:
         return self.prompt_ms * (1 + self.more_prompt * (num_prompts - 1))
 
     @property
-    def most_audio(self) -> float:
-        """Seconds of audio a second, the most that was measured."""
+    def max_audio_per_s(self) -> float:
+        """The highest measured throughput, in seconds of audio per second."""
         return max(float(row["audio_s_per_s"]) for row in self.throughput)
 
 
@@ -59,7 +59,7 @@ def _captured(batch: int) -> int:
 
 
 def interpolate(known: Mapping[int, float], at: float) -> float:
-    """Straight lines between what is known, and on beyond its end."""
+    """Linear interpolation between the known values, and extrapolation above the last."""
     keys = sorted(known)
     if at <= keys[0] or len(keys) == 1:
         return known[keys[0]]
@@ -73,29 +73,29 @@ def models_of(gpu: str) -> list[str]:
 
 
 def load_figures(gpu: str, model: str) -> Figures:
-    """A RequestError names what was measured."""
+    """Raises RequestError with the measured models if there are no figures."""
     known = _read(gpu)
     if model not in known:
         raise RequestError(
-            f"no figures of {model!r} on {gpu}; there are some of: {', '.join(known)}"
+            f"no measurements of model {model!r} on {gpu}; available: {', '.join(known)}"
         )
     return parse_figures(gpu, model, known[model])
 
 
-def parse_figures(gpu: str, model: str, told: Mapping[str, Any]) -> Figures:
-    fields: dict[str, Any] = {**told}
+def parse_figures(gpu: str, model: str, entry: Mapping[str, Any]) -> Figures:
+    fields: dict[str, Any] = {**entry}
     for name in ("frame_ms", "codec_ms"):
-        fields[name] = {int(batch): value for batch, value in told[name].items()}
+        fields[name] = {int(batch): value for batch, value in entry[name].items()}
     for name in ("throughput", "arrivals"):
-        fields[name] = tuple(told[name])
+        fields[name] = tuple(entry[name])
     return Figures(gpu=gpu, model=model, **fields)
 
 
 def _read(gpu: str) -> dict[str, Any]:
     if gpu not in GPUS:
         raise RequestError(
-            f"nothing was measured on {gpu!r}; there are figures of: {', '.join(GPUS)}. "
-            "Measure yours with `vivace bench --json FILE`, then plan with --bench FILE"
+            f"no measurements on GPU {gpu!r}; available: {', '.join(GPUS)}. Measure another GPU "
+            "with `vivace bench --json FILE`, then use --bench FILE"
         )
     found: dict[str, Any] = json.loads((files("vivace.plan") / f"{gpu}.json").read_text("utf-8"))
     return found

@@ -23,10 +23,11 @@ from vivace.speech import (
 )
 from vivace.text.lexicon import LexiconSource
 from vivace.text.options import TextOptions
-from vivace.voices.find import VoiceSource
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from vivace.voices.find import VoiceSource
 
 ChunkFrames = int | Iterable[int]
 RAMP = (1, 2, 4, 8)  # first audio soon, then fewer chunks
@@ -168,7 +169,7 @@ def takes(
 
 
 def _parameters(options: Any, leave_out: Collection[str]) -> list[inspect.Parameter]:
-    hints, fields = get_type_hints(options), options.__dataclass_fields__
+    hints, fields = _type_hints(options), options.__dataclass_fields__
     names = [name for name in fields if name not in leave_out]
     parts = (TextOptions.__dataclass_fields__, SamplingOptions.__dataclass_fields__)
     names.sort(key=lambda name: [name in part for part in reversed(parts)])
@@ -183,11 +184,18 @@ def _parameters(options: Any, leave_out: Collection[str]) -> list[inspect.Parame
     ]
 
 
+def _type_hints(options: Any, *, include_extras: bool = False) -> dict[str, Any]:
+    from vivace.voices.find import VoiceSource  # imports numpy, which `--help` does not need
+
+    names = {"VoiceSource": VoiceSource}
+    return get_type_hints(options, localns=names, include_extras=include_extras)
+
+
 def _documentation(options: Any) -> dict[str, str]:
     """One line for each option: the text of its `Annotated` type."""
     docs = {}
     for part in reversed(options.__mro__[:-1]):
-        for name, hint in get_type_hints(part, include_extras=True).items():
+        for name, hint in _type_hints(part, include_extras=True).items():
             if metadata := getattr(hint, "__metadata__", ()):
                 docs[name] = metadata[0]
     return docs

@@ -1,4 +1,4 @@
-"""`vivace bench`: measures a tiny model, counts failures, and times installed peers."""
+"""Tests of `vivace bench`: measurements, failed requests and comparison with other packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.support.cli_harness import assert_refused, run_here
+from tests.support.cli_harness import assert_fails, run_here
 from vivace.audio.clip import AudioChunk
 from vivace.cli.bench import load
 from vivace.cli.bench.backends import measure_backends
@@ -32,7 +32,7 @@ CALM_ROW = {
 SHORT = ("--frames", "3", "--repeats", "1", "--rounds", "1", "--device", "cpu")
 
 
-def test_everything_is_measured_and_written_with_its_machine(
+def test_bench_writes_all_measurements_and_machine(
     tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "results" / "bench.json"
@@ -55,13 +55,13 @@ def test_everything_is_measured_and_written_with_its_machine(
     assert "2 streams" in shown
 
 
-def test_every_backend_is_compared_and_one_that_cannot_run_says_why(
+def test_bench_reports_reason_for_unavailable_backend(
     tiny_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("vivace.cli.bench.backends.PATIENCE_S", float("inf"))  # on a busy machine
+    monkeypatch.setattr("vivace.cli.bench.backends.MAX_MEASUREMENT_S", float("inf"))
     path = tmp_path / "bench.json"
     model = ("--model", tiny_folder / "custom_voice", "--streams", "1", "--batches", "1,3")
     assert run_here("bench", *model, "--json", path, *SHORT) == 0
@@ -73,25 +73,25 @@ def test_every_backend_is_compared_and_one_that_cannot_run_says_why(
     for row in measured:
         assert all(row[f"{part}_ms"] > 0 for part in ("model", "codec", "prompts"))
         whole_ms = sum(row[f"{part}_ms"] for part in ("model", "codec", "host", "prompts"))
-        slowest = 0.99 * 80 * row["streams"] / whole_ms  # in all the time that was measured
+        slowest = 0.99 * 80 * row["streams"] / whole_ms  # over the whole measurement
         assert row["audio_s_per_s"] > slowest - 0.006  # rounded to hundredths
     shown = capsys.readouterr().out
     assert "eager, 3 streams" in shown
     assert "it needs an NVIDIA GPU" in shown
 
 
-def test_a_backend_that_is_too_slow_is_not_tried_with_more_streams(
+def test_slow_backend_is_not_measured_with_more_streams(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vivace.cli.bench.backends.PATIENCE_S", 0.0)
+    monkeypatch.setattr("vivace.cli.bench.backends.MAX_MEASUREMENT_S", 0.0)
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
         *_, first, second = measure_backends(Subject(tts, {}), [1, 2], num_frames=2)
     assert first["model_ms"] > 0
-    assert "it would take about" in second["refused"]
+    assert "would take about" in second["refused"]
 
 
 class FakePeer:
-    """Takes a tenth of a second for two seconds of audio: 20 times real time at most."""
+    """Takes 0.1 s for 2 s of audio: at most 20 times real time."""
 
     @classmethod
     def from_pretrained(cls, folder: str, **placing: Any) -> FakePeer:
@@ -108,7 +108,7 @@ class FakePeer:
 def compare(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[[type], str]:
-    """What is shown of a comparison with this as the official package's class."""
+    """The report of a comparison in which `kind` is the class of the official package."""
 
     def compare(kind: type) -> str:
         module = types.ModuleType("qwen_tts")
@@ -122,45 +122,49 @@ def compare(
     return compare
 
 
-def test_peers_that_are_installed_are_timed_and_others_are_named(
+def test_compare_measures_installed_peers_and_lists_missing_ones(
     compare: Callable[[type], str],
 ) -> None:
     shown = compare(FakePeer)
     assert "qwen-tts (official)" in shown
-    assert "times faster" in shown
+    assert "times as fast" in shown
     assert "faster-qwen3-tts" in shown
     assert "not installed" in shown
 
 
-def test_a_failing_peer_is_named_and_the_rest_is_measured(
+def test_compare_reports_failed_peer(
     compare: Callable[[type], str],
 ) -> None:
     shown = compare(object)
-    assert "could not be timed (AttributeError" in shown
+    assert "failed (AttributeError" in shown
     assert "times real time, one stream" in shown
 
 
-def test_a_base_model_needs_a_voice(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_of_base_model_needs_voice(
+    tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = run_here("bench", "--model", tiny_folder / "base", *SHORT)
-    assert_refused(code, capsys, "--voice me.wav")
+    assert_fails(code, capsys, "--voice me.wav")
 
 
 @pytest.mark.parametrize("option", ["--streams", "--frames", "--repeats", "--seconds"])
 @pytest.mark.parametrize("bad", ["0", "a", "-2", ""])
-def test_bad_numbers_are_refused(option: str, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_numbers_are_usage_errors(
+    option: str, bad: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         run_here("bench", option, bad)
     assert caught.value.code == 2
-    assert f"{option}: needs a" in capsys.readouterr().err
+    assert f"{option}: must be a" in capsys.readouterr().err
 
 
-def test_percentiles_are_values_of_the_list() -> None:
+def test_percentiles_are_measured_values() -> None:
     assert percentiles(range(100)) == {"p50": 50, "p95": 95, "p99": 99}
     assert percentiles([7.0]) == {"p50": 7.0, "p95": 7.0, "p99": 7.0}
     assert percentiles([]) == {}
 
 
-def test_first_audio_is_plotted_against_the_request_rate(tmp_path: Path) -> None:
+def test_plot_shows_first_audio_against_request_rate(tmp_path: Path) -> None:
     rows = [{"requests_per_s": n, "first_audio_ms": percentiles([n, 2 * n])} for n in (1, 2, 4)]
     path = tmp_path / "pictures" / "load.png"
     plot_arrivals({"a model": rows, "another": rows}, path)
@@ -174,25 +178,25 @@ def test_first_audio_is_plotted_against_the_request_rate(tmp_path: Path) -> None
         (("--plot", "load.txt", "--rates", "1"), ".png"),
     ],
 )
-def test_a_plot_that_cannot_be_drawn_is_refused_before_measuring(
+def test_invalid_plot_fails_before_measurement(
     options: tuple[str, ...], match: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert_refused(run_here("bench", *options), capsys, match)
+    assert_fails(run_here("bench", *options), capsys, match)
 
 
-def test_a_plot_without_matplotlib_is_refused_before_measuring(
+def test_plot_without_matplotlib_fails_before_measurement(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("vivace.cli.bench.bench.find_spec", lambda name: None)
     code = run_here("bench", "--plot", "load.png", "--rates", "1")
-    assert_refused(code, capsys, "pip install matplotlib")
+    assert_fails(code, capsys, "pip install matplotlib")
 
 
-# --- The load benchmark, against a scripted model and clock ------------------------------------
+# -- load, with a scripted model and clock -----------------------------------------------------
 
 
 class Clock:
-    """Stands for the `time` module; only sleeping passes time."""
+    """Replaces the `time` module; time passes only in `sleep`."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -205,7 +209,7 @@ class Clock:
 
 
 class ScriptedTTS:
-    """Streams chunks of given (delay, audio) seconds, or raises the error of a seed."""
+    """Streams chunks of (delay, audio) seconds, or raises the error of a seed."""
 
     def __init__(
         self, clock: Clock, chunks: Sequence[tuple[float, float]], errors: dict[int, Exception]
@@ -249,26 +253,26 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ScriptedTTS
     ("chunks", "num_underruns"),
     [
         ([(0.2, 0.5), (0.5, 0.5), (0.5, 0.5)], 0),  # each arrives just in time
-        ([(0.2, 0.5), (0.6, 0.5), (0.5, 0.5)], 1),  # late, then in time for the delayed playback
+        ([(0.2, 0.5), (0.6, 0.5), (0.5, 0.5)], 1),  # one underrun, then in time
         ([(0.2, 0.5), (0.6, 0.5), (0.6, 0.5)], 2),
-        ([(0.2, 1.0), (0.1, 1.0), (1.8, 0.5)], 0),  # audio in hand covers the delay
+        ([(0.2, 1.0), (0.1, 1.0), (1.8, 0.5)], 0),  # buffered audio covers the delay
         ([(0.2, 1.0), (0.1, 1.0), (2.0, 0.5)], 1),
-        ([(0.2, 0.5), (9.0, 0.0)], 0),  # an empty last chunk interrupts nothing
+        ([(0.2, 0.5), (9.0, 0.0)], 0),  # an empty last chunk is no underrun
     ],
 )
-def test_a_stream_is_measured_as_real_time_playback_would_hear_it(
+def test_client_counts_underruns_of_real_time_playback(
     scripted: Callable[..., tuple[ScriptedTTS, Subject]],
     chunks: list[tuple[float, float]],
     num_underruns: int,
 ) -> None:
     _, subject = scripted(chunks)
-    heard = asyncio.run(load.listen(subject, 5, seed=1))
-    assert heard.first_audio_ms == pytest.approx(200)
-    assert heard.audio_s == pytest.approx(sum(seconds for _, seconds in chunks))
-    assert heard.num_underruns == num_underruns
+    result = asyncio.run(load.run_client(subject, 5, seed=1))
+    assert result.first_audio_ms == pytest.approx(200)
+    assert result.audio_s == pytest.approx(sum(seconds for _, seconds in chunks))
+    assert result.num_underruns == num_underruns
 
 
-def test_throughput_is_the_audio_of_all_streams_by_the_time_they_took(
+def test_throughput_is_audio_of_all_streams_per_second(
     scripted: Callable[..., tuple[ScriptedTTS, Subject]],
 ) -> None:
     tts, subject = scripted([(0.1, 0.4), (0.6, 0.4)])
@@ -282,7 +286,7 @@ def test_throughput_is_the_audio_of_all_streams_by_the_time_they_took(
     assert len(set(tts.seeds)) == len(tts.seeds) == 8
 
 
-def test_arrivals_count_refused_and_failed_requests_apart(
+def test_arrivals_count_rejected_and_failed_requests_separately(
     scripted: Callable[..., tuple[ScriptedTTS, Subject]],
 ) -> None:
     errors = {0: QueueFullError(3, 1.0), 2: RuntimeError("a crash"), 3: EngineError("lost")}
@@ -298,25 +302,25 @@ def test_arrivals_count_refused_and_failed_requests_apart(
     assert (row["refused"], row["failed"], row["first_failure"]) == (0, 0, None)
 
 
-def test_a_request_that_the_loop_began_late_has_waited_since_it_was_due(
+def test_late_request_is_measured_from_its_due_time(
     scripted: Callable[..., tuple[ScriptedTTS, Subject]],
 ) -> None:
     tts, subject = scripted([(0.25, 0.1)])
-    heard = asyncio.run(load.listen(subject, 5, seed=1, began=tts.clock.now - 3))
-    assert heard.first_audio_ms == pytest.approx(3_250)
+    result = asyncio.run(load.run_client(subject, 5, seed=1, began=tts.clock.now - 3))
+    assert result.first_audio_ms == pytest.approx(3_250)
 
 
-def test_a_failed_request_is_shown_and_gives_exit_code_1(
+def test_failed_request_is_reported_with_exit_code_1(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def crash(*_: object) -> Any:
         raise RuntimeError("a crash")
 
     monkeypatch.setattr("vivace.cli.bench.bench.measure_throughput", lambda *a, **k: CALM_ROW)
-    monkeypatch.setattr(load, "listen", crash)
+    monkeypatch.setattr(load, "run_client", crash)
     model = ("--model", tiny_folder / "custom_voice", "--streams", "1")
     assert run_here("bench", *model, "--rates", "20", "--seconds", "1", *SHORT) == 1
     shown = capsys.readouterr().out
-    assert "0 refused, " in shown
+    assert "0 rejected, " in shown
     assert "first failure" in shown
     assert "RuntimeError('a crash')" in shown

@@ -1,4 +1,4 @@
-"""`vivace clone` and `vivace design`: a voice from a recording or from words, spoken and kept."""
+"""Tests of `vivace clone` and `vivace design`: speech with the voice, and saved voices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.cli_harness import Captured, assert_refused, make_recording, num_frames, run_here
+from tests.support.cli_harness import Captured, assert_fails, make_recording, num_frames, run_here
 from vivace import TTS, Voice
 from vivace.audio.files import read_audio
 from vivace.cli.command import UsageError
@@ -38,10 +38,10 @@ def design(tiny_folder: Path, *arguments: str | Path) -> int:
     return run_here("design", "--model", tiny_folder / "voice_design", *arguments)
 
 
-# --- vivace clone -----------------------------------------------------------------------------
+# -- vivace clone ------------------------------------------------------------------------------
 
 
-def test_a_clone_speaks_like_the_voice_of_its_recording(
+def test_clone_equals_say_with_recording(
     tiny_folder: Path, recording: Path, out: Path, tmp_path: Path
 ) -> None:
     words = tmp_path / "words.txt"
@@ -59,30 +59,30 @@ def test_a_clone_speaks_like_the_voice_of_its_recording(
     assert not np.allclose(vector.samples[:7000], in_context.samples[:7000], atol=1e-2)
 
 
-def test_a_clone_is_kept_by_name_and_spoken_with(
+def test_clone_saved_by_name_speaks(
     tiny_folder: Path, recording: Path, out: Path, capsys: Captured
 ) -> None:
     notes = ("--ref-text=Words.", "--licence=CC0-1.0", "--save=ada")
     assert clone(tiny_folder, recording, "Hello.", "-o", out, *SHORT, *notes) == 0
     kept, report, _ = capsys.readouterr().err.splitlines()
-    assert kept.endswith("ada.safetensors: the voice 'ada', 2.0 s in context")
+    assert kept.endswith("ada.safetensors: voice 'ada', 2.0 s in context")
     assert report.startswith(f"{out}: first audio")
     voice = VoiceLibrary().get("ada")
     assert (voice.ref_text, voice.licence) == ("Words.", "CC0-1.0")
 
 
-def test_a_clone_is_kept_in_a_file_without_a_word_spoken(
+def test_clone_saves_file_without_text(
     tiny_folder: Path, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", None)  # not even looked at
+    monkeypatch.setattr(sys, "stdin", None)  # not read
     assert clone(tiny_folder, recording, "--save=kept.safetensors", "-q") == 0
     assert Voice.load(tmp_path / "kept.safetensors").name == "kept"
     assert not list(tmp_path.glob("speech*"))
 
 
 @pytest.mark.parametrize("save", ["ada", "ada.safetensors"])
-def test_an_existing_voice_is_not_replaced_without_replace(
+def test_clone_keeps_existing_voice_without_replace(
     tiny_folder: Path,
     recording: Path,
     tmp_path: Path,
@@ -94,7 +94,7 @@ def test_an_existing_voice_is_not_replaced_without_replace(
     assert clone(tiny_folder, recording, "--save", save, "-q") == 0
     with monkeypatch.context() as patch:
         patch.setattr(TTS, "load", lambda *_, **__: pytest.fail("loaded"))
-        assert_refused(clone(tiny_folder, recording, "--save", save), capsys, "--replace")
+        assert_fails(clone(tiny_folder, recording, "--save", save), capsys, "--replace")
     assert clone(tiny_folder, recording, "--save", save, "-q", "--replace") == 0
 
 
@@ -102,13 +102,13 @@ def test_an_existing_voice_is_not_replaced_without_replace(
     ("arguments", "match"),
     [
         (["--save=Ada"], "'Ada' cannot name a voice"),
-        (["--save=no/ada.safetensors"], "there is no folder 'no'"),
+        (["--save=no/ada.safetensors"], "the folder 'no' does not exist"),
         (["Hello.", "--ref-audio=absent.wav"], "absent.wav: there is no such file"),
         (["Hello.", "--ref-text= "], "the transcript is blank"),
         (["", "-o", "x.wav"], "text is empty or blank"),
     ],
 )
-def test_an_invalid_clone_is_a_one_line_error(
+def test_invalid_clone_is_one_line_error(
     tiny_folder: Path,
     recording: Path,
     tmp_path: Path,
@@ -118,17 +118,17 @@ def test_an_invalid_clone_is_a_one_line_error(
     match: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert_refused(clone(tiny_folder, recording, *arguments), capsys, match)
+    assert_fails(clone(tiny_folder, recording, *arguments), capsys, match)
 
 
-def test_a_model_that_cannot_clone_names_one_that_can(
+def test_clone_with_wrong_model_suggests_base_model(
     tiny_folder: Path, recording: Path, out: Path, capsys: Captured
 ) -> None:
     code = clone(tiny_folder, recording, "Hello.", "-o", out, model="custom_voice")
-    assert_refused(code, capsys, "load Qwen/Qwen3-TTS-12Hz-0.6B-Base")
+    assert_fails(code, capsys, "load Qwen/Qwen3-TTS-12Hz-0.6B-Base")
 
 
-# --- vivace design ----------------------------------------------------------------------------
+# -- vivace design -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,9 @@ def test_a_model_that_cannot_clone_names_one_that_can(
         ["Hello.", "--instruct", "A calm voice."],
     ],
 )
-def test_a_described_voice_speaks(tiny_folder: Path, out: Path, arguments: list[str]) -> None:
+def test_design_speaks_with_described_voice(
+    tiny_folder: Path, out: Path, arguments: list[str]
+) -> None:
     assert design(tiny_folder, *arguments, "-o", out, *SHORT) == 0
     with TTS.load(tiny_folder / "voice_design", device="cpu") as tts:
         audio = tts.speak("Hello.", instruct="A calm voice.", seed=1, max_frames=4)
@@ -150,15 +152,13 @@ def test_a_described_voice_speaks(tiny_folder: Path, out: Path, arguments: list[
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ([], "there is no DESCRIPTION"),
-        (["A voice.", "Hello.", "--instruct=A voice."], "described twice"),
+        ([], "DESCRIPTION is missing"),
+        (["A voice.", "Hello.", "--instruct=A voice."], "both describe the voice"),
         (["A voice.", "Hello.", "--save=ada"], "--save needs --base-model"),
         (["A voice.", "Hello.", "you"], "unrecognized arguments: you"),
     ],
 )
-def test_a_design_that_cannot_be_parsed_is_a_wrong_use(
-    capsys: Captured, arguments: list[str], match: str
-) -> None:
+def test_invalid_design_is_usage_error(capsys: Captured, arguments: list[str], match: str) -> None:
     with pytest.raises(SystemExit) as end:
         main(["design", *arguments])
     assert end.value.code == 2
@@ -166,7 +166,7 @@ def test_a_design_that_cannot_be_parsed_is_a_wrong_use(
 
 
 def find_ending_seed(folder: Path, text: str) -> int:
-    """Random weights end by chance: a seed with which they do so after a second or more."""
+    """A seed with which the random weights end after a second or more."""
     with TTS.load(folder, device="cpu") as tts:
         for seed in range(200):
             audio = tts.speak(text, instruct="A calm voice.", seed=seed, max_frames=40)
@@ -175,7 +175,7 @@ def find_ending_seed(folder: Path, text: str) -> int:
     pytest.fail("no seed ends")
 
 
-def test_a_designed_voice_is_kept_with_its_words(
+def test_design_saves_voice_with_spoken_words(
     tiny_folder: Path, out: Path, capsys: Captured
 ) -> None:
     text = "**Good** morning."
@@ -183,16 +183,16 @@ def test_a_designed_voice_is_kept_with_its_words(
     save = ("--save=narrator", "--base-model", tiny_folder / "base", "--licence=mine")
     arguments = ("A calm voice.", text, "--clean", "--seed", str(seed), "-o", out)
     assert design(tiny_folder, *arguments, *save, "--speed=2", "--max-frames=40") == 0
-    assert "the voice 'narrator', " in capsys.readouterr().err
+    assert "voice 'narrator', " in capsys.readouterr().err
     voice = VoiceLibrary().get("narrator")
     assert (voice.ref_text, voice.licence) == ("Good morning.", "mine")
-    # The voice is made of the speech as the model gave it, not of the faster one in the file.
+    # The voice is cloned from the speech before the change of speed.
     assert voice.reference_s == pytest.approx(2 * read_audio(out).duration_s + 0.5, abs=0.15)
     say = ("say", "Hello.", "--model", tiny_folder / "base", "--voice=narrator", *SHORT)
     assert run_here(*say, "-o", out, "--force") == 0
 
 
-def test_a_designed_voice_that_did_not_finish_its_words_is_not_kept(
+def test_design_with_incomplete_speech_saves_no_voice(
     tiny_folder: Path, out: Path, capsys: Captured
 ) -> None:
     save = ("--save=narrator", "--base-model", tiny_folder / "base")
@@ -200,19 +200,19 @@ def test_a_designed_voice_that_did_not_finish_its_words_is_not_kept(
     assert design(tiny_folder, *arguments, *save) == 1
     cut, refusal = capsys.readouterr().err.splitlines()
     assert "cut at --max-frames 2" in cut
-    assert re.match(r"vivace: the voice is not kept: .*\(length\)", refusal)
+    assert re.match(r"vivace: the voice is not saved: .*\(length\)", refusal)
     assert num_frames(out) == 2
     assert VoiceLibrary().names() == []
 
 
-def test_a_late_text_is_only_taken_where_one_is_missing() -> None:
+def test_text_after_options_is_accepted_only_if_missing() -> None:
     assert parse(["design", "A voice.", "--seed=1", "Hello."]).text == "Hello."
     with pytest.raises(UsageError, match="unrecognized arguments: you"):
         parse(["say", "Hello.", "--seed=1", "you"])
 
 
-def test_a_model_that_cannot_design_names_the_one_that_can(
+def test_design_with_wrong_model_suggests_voice_design_model(
     tiny_folder: Path, capsys: Captured
 ) -> None:
     code = run_here("design", "--model", tiny_folder / "custom_voice", "an old man", "Hi.")
-    assert_refused(code, capsys, "load Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign")
+    assert_fails(code, capsys, "use --model Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign")

@@ -1,4 +1,4 @@
-"""`--play`: through whatever this machine has, from the first chunk on, until Ctrl-C."""
+"""Tests of `--play` with fake player programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHORT = ("--seed=1", "--max-frames=9")
 
 
 @pytest.mark.parametrize("name", ["paplay", "aplay", "ffplay"])
-def test_any_player_plays_the_samples_of_the_file(
+def test_player_program_receives_samples_of_file(
     tiny_folder: Path, tmp_path: Path, name: str
 ) -> None:
     players = make_player(tmp_path / "bin", name)
@@ -39,13 +39,13 @@ def test_any_player_plays_the_samples_of_the_file(
     facts = json.loads(done.stdout)
     assert facts["played"] is True
     assert facts["output"] == str(tmp_path / "x.wav")
-    heard = played(players)[-1]
-    pcm = np.frombuffer(heard[WAV_HEADER_BYTES if heard.startswith(b"RIFF") else 0 :], "<i2")
+    content = played(players)[-1]
+    pcm = np.frombuffer(content[WAV_HEADER_BYTES if content.startswith(b"RIFF") else 0 :], "<i2")
     written = read_audio(tmp_path / "x.wav").samples
     np.testing.assert_array_equal(pcm, np.rint(written * 32_768))
 
 
-def test_a_player_that_fails_is_passed_over(tiny_folder: Path, tmp_path: Path) -> None:
+def test_failing_player_program_is_skipped(tiny_folder: Path, tmp_path: Path) -> None:
     players = make_player(tmp_path / "bin", "paplay", then="sys.exit('Connection refused')")
     make_player(players, "aplay")
     arguments = ["Hello.", "--model", tiny_folder / "custom_voice", *SHORT, "--play"]
@@ -53,38 +53,36 @@ def test_a_player_that_fails_is_passed_over(tiny_folder: Path, tmp_path: Path) -
     assert len(played(players)) == 1
 
 
-def test_where_no_player_works_each_says_why(tmp_path: Path) -> None:
+def test_error_lists_reason_of_each_player_program(tmp_path: Path) -> None:
     players = make_player(tmp_path / "bin", "paplay", then="sys.exit('Connection refused')")
     make_player(players, "ffplay", then="print('no device', file=sys.stderr); break")
     done = run(["Hello.", "--play", "--model", tmp_path], players=players)
     assert done.returncode == 1
     assert done.stderr == (
-        b"vivace: nothing here can play sound (sounddevice: not installed; paplay: Connection "
-        b"refused; ffplay: no device); pip install 'vivace[play]'\n"
+        b"vivace: no sound output works (sounddevice: not installed; paplay: Connection "
+        b"refused; ffplay: no device); run: pip install 'vivace[play]'\n"
     )
 
 
-def test_a_player_that_dies_ends_the_speech_and_not_the_file(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+def test_failed_player_stops_speech_and_finishes_file(tiny_folder: Path, tmp_path: Path) -> None:
     dies = "if any(content): sys.exit('the cable was pulled')"
     players = make_player(tmp_path / "bin", "aplay", then=dies)
     arguments = [LONG_TEXT, "--model", tiny_folder / "custom_voice", "--play"]
     done = run([*arguments, "-o", tmp_path / "x.wav"], players=players)
     assert done.returncode == 1
-    assert done.stderr == b"vivace: playing broke off: the cable was pulled\n"
+    assert done.stderr == b"vivace: playback failed: the cable was pulled\n"
     assert 0 < read_audio(tmp_path / "x.wav").duration_s < 60
 
 
-def test_ctrl_c_silences_the_player_at_once(tiny_folder: Path, tmp_path: Path) -> None:
-    """A terminal sends it to the whole group; the player must not hear it before we do."""
+def test_ctrl_c_stops_player_program(tiny_folder: Path, tmp_path: Path) -> None:
+    """A terminal sends SIGINT to the process group; the player program must not receive it."""
     players = make_player(tmp_path / "bin", "aplay", then="time.sleep(9_999 * any(content))")
     arguments = [LONG_TEXT, "--model", tiny_folder / "custom_voice", "--play"]
     process = start(arguments, players=players)
     wait_until(lambda: bool(played(players)), "sound")
     [player] = [p for p in players.glob("*.raw") if any(p.read_bytes())]
     os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=LIMIT_S)  # what waits would play for hours
+    _, error = process.communicate(timeout=LIMIT_S)  # queued audio would play for hours
     assert process.returncode == 130
     report, interrupted = error.decode().splitlines()
     assert report.endswith(", cancelled")
@@ -94,7 +92,7 @@ def test_ctrl_c_silences_the_player_at_once(tiny_folder: Path, tmp_path: Path) -
         os.kill(int(player.stem.split("-")[1]), 0)
 
 
-def test_playing_begins_while_the_text_is_still_written(tiny_folder: Path, tmp_path: Path) -> None:
+def test_playback_starts_while_text_is_written(tiny_folder: Path, tmp_path: Path) -> None:
     players = make_player(tmp_path / "bin", "aplay")
     arguments = ["-", "--stream", "--play", "--model", tiny_folder / "custom_voice", "--seed=1"]
     process = start(arguments, players=players, stdin=-1)
@@ -109,8 +107,8 @@ def test_playing_begins_while_the_text_is_still_written(tiny_folder: Path, tmp_p
     assert error.startswith(b"played: first audio in ")
 
 
-def test_the_words_of_sound_libraries_do_not_reach_the_terminal(tmp_path: Path) -> None:
-    """ALSA writes to the descriptor, past Python, when it is imported and when it is opened."""
+def test_messages_of_sound_libraries_are_hidden(tmp_path: Path) -> None:
+    """ALSA writes to file descriptor 2 when it is imported and opened."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "sounddevice.py").write_text(
         "import os\n"
@@ -128,6 +126,6 @@ def test_the_words_of_sound_libraries_do_not_reach_the_terminal(tmp_path: Path) 
     )
     assert done.returncode == 1
     assert done.stderr == (
-        b"vivace: nothing here can play sound (sounddevice: Error querying device -1); "
-        b"pip install 'vivace[play]'\n"
+        b"vivace: no sound output works (sounddevice: Error querying device -1); "
+        b"run: pip install 'vivace[play]'\n"
     )

@@ -1,4 +1,4 @@
-"""`vivace read`: what it refuses before a model is loaded, and a book from file to file."""
+"""Tests of `vivace read`: checks before the model loads, and complete audiobooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.support.cli_harness import Captured, run_here
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from vivace.audio.clip import Audio
-from vivace.books.output import FORMATS
+from vivace.audio.formats import AUDIOBOOK_FORMATS
 from vivace.books.reader import BookReader, Progress
 
 TEXT = "Chapter 1\n\nOne.\n\n* * *\n\nTwo.\n\nChapter 2\n\nThree.\n"
@@ -36,15 +36,15 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> ScriptedSpeech:
     return backend
 
 
-def test_a_list_needs_no_model(book: Path, capsys: Captured, no_model: None) -> None:
+def test_list_needs_no_model(book: Path, capsys: Captured, no_model: None) -> None:
     assert run_here("read", book, "--list") == 0
-    told = capsys.readouterr()
-    assert told.out.splitlines() == [
+    report = capsys.readouterr()
+    assert report.out.splitlines() == [
         "a book: 2 chapters, 37 characters",
         "   1  Chapter 1 (22)",
         "   2  Chapter 2 (15)",
     ]
-    assert told.err == "7 words to speak; left out: none\n"
+    assert report.err == "7 words to speak; left out: none\n"
     assert run_here("read", book, "--list", "--json", "--title", "T", "--author", "A") == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["title"], facts["author"], len(facts["chapters"])) == ("T", "A", 2)
@@ -64,15 +64,15 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["nowhere.txt"], "no such file"),
         (["a book.txt", "-o", "there.m4b"], "there.m4b exists"),
-        (["a book.txt", "-o", "x.doc"], "cannot write 'x.doc'"),
-        (["a book.txt", "-o", "{x}.mp3"], "a pattern has {n}"),
-        (["a book.txt", "-o", "out", "--format", "doc"], "cannot write"),
+        (["a book.txt", "-o", "x.doc"], "'x.doc': unknown file extension"),
+        (["a book.txt", "-o", "{x}.mp3"], "only {n} and {title} are allowed"),
+        (["a book.txt", "-o", "out", "--format", "doc"], "unknown file extension"),
         (["a book.txt", "--loudness", "0"], "-40 to -5 LUFS"),
-        (["a book.txt", "--cover", "a book.txt"], "no JPEG or PNG"),
+        (["a book.txt", "--cover", "a book.txt"], "must be a JPEG or PNG"),
         (["a book.txt", "--speed", "9"], "speed"),
     ],
 )
-def test_what_cannot_be_made_is_refused_before_a_model_is_loaded(
+def test_invalid_arguments_fail_before_model_loads(
     book: Path, capsys: Captured, no_model: None, arguments: list[str], words: str
 ) -> None:
     (book.parent / "there.m4b").write_bytes(b"")
@@ -80,18 +80,18 @@ def test_what_cannot_be_made_is_refused_before_a_model_is_loaded(
     assert words in capsys.readouterr().err
 
 
-def test_a_limit_of_frames_is_no_way_to_read_a_book(book: Path, no_model: None) -> None:
+def test_max_frames_is_usage_error(book: Path, no_model: None) -> None:
     with pytest.raises(SystemExit):
         run_here("read", book, "--max-frames", "5")
 
 
-def test_a_book_becomes_an_audiobook(book: Path, backend: ScriptedSpeech, capsys: Captured) -> None:
+def test_read_writes_audiobook(book: Path, backend: ScriptedSpeech, capsys: Captured) -> None:
     (book.parent / "c.png").write_bytes(PNG)
     assert run_here("read", book, "--author", "Me", "--cover", "c.png", "--device", "cpu") == 0
-    told = capsys.readouterr().err
-    assert "0 %: 1 of 2, Chapter 1" in told
-    assert "left: 2 of 2, Chapter 2" in told
-    assert "at -18 LUFS" in told
+    report = capsys.readouterr().err
+    assert "0 %: chapter 1 of 2, Chapter 1" in report
+    assert "left: chapter 2 of 2, Chapter 2" in report
+    assert "at -18 LUFS" in report
     with av.open("a book.m4b") as file:
         assert [each["metadata"]["title"] for each in file.chapters()] == ["Chapter 1", "Chapter 2"]
         assert (file.metadata["title"], file.metadata["artist"]) == ("a book", "Me")
@@ -99,71 +99,67 @@ def test_a_book_becomes_an_audiobook(book: Path, backend: ScriptedSpeech, capsys
     assert not Path("a book.m4b.parts").exists()
 
 
-def test_parts_that_are_there_are_used(
-    book: Path, backend: ScriptedSpeech, capsys: Captured
-) -> None:
+def test_existing_segments_are_used(book: Path, backend: ScriptedSpeech, capsys: Captured) -> None:
     assert run_here("read", book, "-o", "out", "--keep-parts", "--device", "cpu", "--quiet") == 0
     num_spoken = backend.num_admitted
     files = {path.name: path.read_bytes() for path in Path("out").iterdir()}
     assert sorted(files) == ["01 Chapter 1.mp3", "02 Chapter 2.mp3"]
     assert run_here("read", book, "-o", "out", "--force", "--device", "cpu") == 0
-    assert backend.num_admitted == num_spoken  # nothing is made twice
-    assert "2 of 2 pieces are made already" in capsys.readouterr().err
+    assert backend.num_admitted == num_spoken  # no segment is spoken twice
+    assert "2 of 2 segments are already in" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == files
 
 
-# -- the format --------------------------------------------------------------------------------
+# -- format ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("output", ["x.xyz", "{n}.xyz"])
-def test_unknown_file_ending_lists_every_format_of_a_book(
+def test_unknown_extension_lists_audiobook_formats(
     book: Path, capsys: Captured, no_model: None, output: str
 ) -> None:
     assert run_here("read", book, "-o", output) == 1
-    message = capsys.readouterr().err
-    assert ".m4b" in message
-    assert message.rstrip().endswith(f"name it with one of: {', '.join(FORMATS)}")
+    extensions = [each for known in AUDIOBOOK_FORMATS.values() for each in known.extensions]
+    assert ".m4b" in extensions
+    assert capsys.readouterr().err.rstrip().endswith(f"use one of: {', '.join(extensions)}")
 
 
-# -- all words ---------------------------------------------------------------------------------
+# -- words -------------------------------------------------------------------------------------
 
 
-def test_words_that_are_left_out_are_printed(
-    book: Path, capsys: Captured, backend: ScriptedSpeech
-) -> None:
+def test_left_out_words_are_printed(book: Path, capsys: Captured, backend: ScriptedSpeech) -> None:
     Path("b.md").write_text("One two.\n\n```\nx = 1\n```\n\n[Three](http://four.org)\n")
     assert run_here("read", "b.md", "-o", "b.wav", "--device", "cpu") == 0
-    told = capsys.readouterr().err
-    assert "3 words to speak; left out: 2 in code, 1 in link addresses\n" in told
+    report = capsys.readouterr().err
+    assert "3 words to speak; left out: 2 in code, 1 in link addresses\n" in report
     assert run_here("read", "b.md", "-o", "c.wav", "--device", "cpu", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["words"], facts["left_out"]) == (3, {"code": 2, "link addresses": 1})
 
 
-def test_lost_words_fail_before_a_model_is_loaded(
+def test_lost_words_fail_before_model_loads(
     book: Path, capsys: Captured, no_model: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vivace.books.text.split_wrapped", lambda lines: lines[1:])
     assert run_here("read", book) == 1
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "the first difference is at 'One.'" in told
+    report = capsys.readouterr().err
+    assert report.count("\n") == 1
+    assert "the first difference is at 'One.'" in report
 
 
-def test_text_that_the_model_refuses_is_found_before_anything_is_spoken(
+def test_unsupported_text_fails_before_speech(
     book: Path, backend: ScriptedSpeech, capsys: Captured
 ) -> None:
     book.write_text("Chapter 1\n\nOne.\n\nChapter 2\n\nTwo.\n\nПривет\n\n[pause 99s] x.\n")
     assert run_here("read", book, "--device", "cpu") == 1
-    told = capsys.readouterr().err
-    assert "2 passages of the book cannot be spoken: chapter 2 (Chapter 2), paragraph 3" in told
-    assert "'Привет'" in told
-    assert "paragraph 4, '[pause 99s] x.'" in told
+    report = capsys.readouterr().err
+    assert "2 passages of the book cannot be spoken: chapter 2 (Chapter 2), paragraph 3" in report
+    assert "'Привет'" in report
+    assert "paragraph 4, '[pause 99s] x.'" in report
     assert backend.num_admitted == 0
     assert not Path("a book.m4b.parts").exists()
 
 
-def test_letters_that_the_model_does_not_read_are_skipped_on_request(
+def test_unsupported_characters_are_skipped_on_request(
     book: Path, backend: ScriptedSpeech, capsys: Captured
 ) -> None:
     book.write_text("One.\n\nПривет\n\nTwo мир.\n")
@@ -175,38 +171,38 @@ def test_letters_that_the_model_does_not_read_are_skipped_on_request(
     assert json.loads(capsys.readouterr().out)["skipped"] == ["Привет", "мир"]
 
 
-def test_epub_without_lxml_is_one_line_that_says_how_to_install_it(
+def test_epub_without_lxml_prints_install_hint(
     book: Path, backend: ScriptedSpeech, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "lxml", None)
     Path("b.html").write_text("<p>One.</p>")
     assert run_here("read", "b.html") == 1
-    message = "vivace: reading EPUB and HTML needs lxml: pip install 'vivace[books]'\n"
+    message = "vivace: reading EPUB and HTML needs lxml; run: pip install 'vivace[books]'\n"
     assert capsys.readouterr().err == message
     assert run_here("read", book, "--device", "cpu") == 0  # plain text needs no lxml
 
 
-def test_words_that_were_not_spoken_are_reported_with_exit_code_3(
+def test_missing_words_are_reported_with_exit_code_3(
     book: Path, backend: ScriptedSpeech, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Audio, "missing_words", property(lambda self: ("One", "two")))
     assert run_here("read", book, "-o", "b.wav", "--device", "cpu", "--quiet") == 3
-    told = capsys.readouterr().err.splitlines()
-    assert told[0] == (
-        "vivace: chapter 1 (Chapter 1), 'Chapter 1': not spoken: One, two, One, two, One, two"
+    report = capsys.readouterr().err.splitlines()
+    assert report[0] == (
+        "vivace: chapter 1 (Chapter 1), 'Chapter 1': words not spoken: One, two, One, two, One, two"
     )
-    assert len(told) == 2
+    assert len(report) == 2
     assert run_here("read", book, "-o", "c.wav", "--device", "cpu", "--json") == 3
     assert json.loads(capsys.readouterr().out)["missing_words"] == ["One", "two"] * 5
 
 
-# -- going on ----------------------------------------------------------------------------------
+# -- continuing --------------------------------------------------------------------------------
 
 
-def test_parts_made_with_other_options_are_not_used(
+def test_segments_of_other_options_are_not_used(
     book: Path, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every run but the second has an option, a file or a version that changes the sound."""
+    """Every run except the second changes an option, a file or the version."""
     Path("one.toml").write_text('One = "Won"\n')
     Path("two.toml").write_text('One = "Wan"\n')
     num_spoken = []
@@ -217,7 +213,7 @@ def test_parts_made_with_other_options_are_not_used(
         num_spoken.append(backend.num_admitted)
 
     read()
-    read()  # the control: the same options use the parts
+    read()  # control: equal options use the segments
     read(lexicon="two.toml")
     Path("one.toml").write_text('One = "Wonn"\n')
     read()
@@ -231,7 +227,7 @@ def test_parts_made_with_other_options_are_not_used(
     assert num_spoken == [num_passages * max(1, number) for number in range(len(num_spoken))]
 
 
-def test_interrupt_ends_the_progress_line_before_the_message(
+def test_interrupt_keeps_progress_line_before_message(
     book: Path, backend: ScriptedSpeech, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(*_: Any) -> Iterator[Progress]:
@@ -242,6 +238,6 @@ def test_interrupt_ends_the_progress_line_before_the_message(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert run_here("read", book, "--device", "cpu") == 130
     lines = capsys.readouterr().err.split("\n")
-    assert lines[-4].endswith("\r0 %: 1 of 2, Chapter 1")
-    assert lines[-3].startswith("what is made is kept in a book.m4b.parts")
+    assert lines[-4].endswith("\r0 %: chapter 1 of 2, Chapter 1")
+    assert lines[-3].startswith("finished segments are kept in a book.m4b.parts")
     assert lines[-2:] == ["vivace: interrupted", ""]

@@ -1,4 +1,4 @@
-"""`vivace repl`: one line, one utterance, one model; an error or a Ctrl-C ends a line only."""
+"""Tests of `vivace repl`: one model for all lines; an error or Ctrl-C ends one line only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.cli_harness import (
     LIMIT_S,
     LONG_TEXT,
     Captured,
-    assert_refused,
+    assert_fails,
     make_player,
     num_frames,
     played,
@@ -44,7 +44,7 @@ def repl(model: Path, content: bytes, monkeypatch: pytest.MonkeyPatch, *argument
     return run_here("repl", "--model", model, "--device=cpu", *SHORT, *arguments)
 
 
-def test_every_line_is_a_numbered_file_from_one_model(
+def test_repl_writes_numbered_files_with_one_model(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     loads: list[Any] = []
@@ -52,7 +52,7 @@ def test_every_line_is_a_numbered_file_from_one_model(
     monkeypatch.setattr(TTS, "load", lambda *a, **k: loads.append(a) or load(*a, **k))
     (tmp_path / "speech-2.wav").write_bytes(b"precious")
     assert repl(model, "One.\n\n  \nZwölf.\nThree.".encode(), monkeypatch) == 0
-    lines = capsys.readouterr().err.splitlines()[::2]  # each is followed by that it was cut
+    lines = capsys.readouterr().err.splitlines()[::2]  # every second line is a warning
     names = ["speech.wav", "speech-3.wav", "speech-4.wav"]
     assert [line.split(":")[0] for line in lines] == names
     assert all("first audio in" in line for line in lines)
@@ -61,26 +61,26 @@ def test_every_line_is_a_numbered_file_from_one_model(
     assert len(loads) == 1
 
 
-def test_exit_ends_the_repl(
+def test_exit_ends_repl(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     assert repl(model, b"One.\nexit\nTwo.\n", monkeypatch, "-o", "take.wav") == 0
     assert [path.name for path in tmp_path.glob("*.wav")] == ["take.wav"]
-    assert "> " not in capsys.readouterr().out  # no prompt where nobody types
+    assert "> " not in capsys.readouterr().out  # no prompt without a terminal
 
 
-def test_an_error_ends_a_line_and_not_the_repl(
+def test_error_of_line_does_not_end_repl(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     assert repl(model, b"\xff\n[pause 1s]\nTwo.\n", monkeypatch) == 0
     bad, wordless, good, _ = capsys.readouterr().err.splitlines()
-    assert bad.startswith("vivace: the line is not UTF-8")
+    assert bad.startswith("vivace: stdin, line 1: not UTF-8")
     assert wordless.startswith("vivace: ")
     assert "has no words" in wordless
     assert good.startswith("speech.wav: ")
 
 
-def test_json_is_a_line_for_every_line(
+def test_repl_prints_one_json_line_per_text(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     assert repl(model, b"One.\nTwo.\n", monkeypatch, "--json") == 0
@@ -90,19 +90,19 @@ def test_json_is_a_line_for_every_line(
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["-o", "-"], "- cannot take a row of files"),
-        (["-o", "x.xyz"], "cannot write 'x.xyz'"),
+        (["-o", "-"], "-o - cannot hold several files"),
+        (["-o", "x.xyz"], "'x.xyz': unknown file extension"),
         (["--voice=nobody"], "no voice named 'nobody'"),
-        (["--play"], "nothing here can play sound"),
+        (["--play"], "no sound output works"),
     ],
 )
-def test_a_repl_that_cannot_start_is_a_one_line_error(
+def test_invalid_repl_is_one_line_error(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, arguments: list[str], match: str
 ) -> None:
-    assert_refused(repl(model, b"One.\n", monkeypatch, *arguments), capsys, match)
+    assert_fails(repl(model, b"One.\n", monkeypatch, *arguments), capsys, match)
 
 
-def test_lines_are_played_where_there_is_a_loudspeaker(tiny_folder: Path, tmp_path: Path) -> None:
+def test_repl_plays_lines_with_loudspeaker(tiny_folder: Path, tmp_path: Path) -> None:
     players = make_player(tmp_path / "bin", "aplay")
     arguments = ["repl", "--model", tiny_folder / "custom_voice", *SHORT]
     done = run(arguments, players=players, input=b"One.\nTwo.\n", cwd=tmp_path)
@@ -111,9 +111,7 @@ def test_lines_are_played_where_there_is_a_loudspeaker(tiny_folder: Path, tmp_pa
     assert [len(content) for content in played(players)] == [3 * 1920 * 2] * 2
 
 
-def test_ctrl_c_stops_the_line_and_then_the_next_is_spoken(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_stops_line_and_continues_with_next(tiny_folder: Path, tmp_path: Path) -> None:
     arguments = ["repl", "--model", tiny_folder / "custom_voice", "--seed=1"]
     process = start(arguments, stdin=subprocess.PIPE, cwd=tmp_path)
     assert process.stdin is not None
@@ -130,13 +128,13 @@ def test_ctrl_c_stops_the_line_and_then_the_next_is_spoken(
     assert process.returncode == 0
 
 
-def test_a_person_at_a_terminal_sees_a_prompt(tiny_folder: Path, tmp_path: Path) -> None:
+def test_repl_on_terminal_prints_prompt(tiny_folder: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     arguments = ["repl", "--model", tiny_folder / "custom_voice", *SHORT]
     process = start(arguments, stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path)
     os.close(theirs)
     seen = read_until(ours, b"vivace> ")
-    wait_until_it_waits(process.pid)  # the prompt is shown a moment before Python listens
+    wait_until_it_waits(process.pid)  # the prompt appears before Python reads stdin
     process.send_signal(signal.SIGINT)
     seen += read_until(ours, b"vivace> ")
     assert b"Ctrl-D ends" in seen

@@ -1,4 +1,4 @@
-"""`vivace doctor --url`: a sound server passes, and each thing that can be wrong is found."""
+"""Tests of `vivace doctor --url` with healthy and faulty servers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIVACE_API_KEY", "secret,another")
 
 
-def test_a_sound_server_passes_every_check(
+def test_healthy_server_passes_all_checks(
     server: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, found = check(server, capsys)
@@ -51,23 +51,23 @@ def test_a_sound_server_passes_every_check(
     assert "times real time" in str(found["speech"]["note"])
 
 
-def test_the_table_has_a_line_for_each_check_and_a_verdict(
+def test_table_has_line_per_check_and_summary(
     server: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", "--url", f"{server.url}/"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[8:20].strip() for line in lines[:-1]] == NAMES
-    assert lines[-1] == "all is well"
+    assert lines[-1] == "all 8 checks passed"
 
 
-def test_nobody_who_answers_is_one_finding(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_server_fails_one_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--url", "http://127.0.0.1:1", "--timeout", "5"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("FAILED  live")
     assert lines[1:] == ["1 of 1 checks failed"]
 
 
-def test_what_is_no_address_is_an_error_of_use(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_url_is_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--url", "localhost:8000"]) == 1
     assert "http://HOST:PORT" in capsys.readouterr().err
 
@@ -76,7 +76,7 @@ def failed(found: dict[str, dict[str, object]]) -> list[str]:
     return [name for name, one in found.items() if not one["ok"]]
 
 
-def test_a_wrong_key_fails_what_needs_one(
+def test_wrong_key_fails_checks_that_need_key(
     server: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIVACE_API_KEY", "wrong")
@@ -84,7 +84,7 @@ def test_a_wrong_key_fails_what_needs_one(
     assert (code, failed(found)) == (1, NAMES[2:])
 
 
-def test_an_unknown_voice_fails_the_speech(
+def test_unknown_voice_fails_speech_checks(
     server: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, found = check(server, capsys, "--voice", "nobody")
@@ -92,7 +92,7 @@ def test_an_unknown_voice_fails_the_speech(
     assert "nobody" in str(found["speech"]["note"])
 
 
-def test_silence_and_speech_that_breaks_off_are_found(
+def test_silent_or_incomplete_speech_fails_check(
     server: Running, backend: ScriptedSpeech, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -109,7 +109,7 @@ def test_silence_and_speech_that_breaks_off_are_found(
 
 
 class Changed:
-    """The application, with some answers replaced."""
+    """The application with some responses replaced."""
 
     def __init__(self, app: ASGIApp, answers: dict[str, tuple[int, bytes]]) -> None:
         self.app, self.answers = app, answers
@@ -134,7 +134,7 @@ class Changed:
         ("/v1/audio/speech", (200, b""), ["speech", "events", "bad request"]),
     ],
 )
-def test_a_server_that_answers_wrongly_is_found_out(
+def test_wrong_response_fails_check(
     server: Running,
     capsys: pytest.CaptureFixture[str],
     path: str,
@@ -151,7 +151,7 @@ def test_a_server_that_answers_wrongly_is_found_out(
     assert (code, failed(found)) == (1, names)
 
 
-def test_without_an_address_it_examines_the_machine(
+def test_doctor_without_url_checks_machine(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["doctor"]) == 0

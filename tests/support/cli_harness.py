@@ -135,7 +135,7 @@ def num_frames(path: Path) -> int:
         return file.getnframes() // 1920
 
 
-def assert_refused(code: int, captured: Captured, match: str) -> None:
+def assert_fails(code: int, captured: Captured, match: str) -> None:
     """Expect one line with the reason on stderr, nothing on stdout, and exit code 1."""
     output = captured.readouterr()
     assert code == 1

@@ -1,13 +1,13 @@
-"""How long this command has run; not the age of the process, which a shell may have `exec`ed."""
+"""Measures how long this command has run, without the age of a shell that `exec`ed it."""
 
 from __future__ import annotations
 
 import time
 
-# CPU time so far is Python's start-up, before this import.
-_BEGAN = time.perf_counter() - time.process_time()
+# The CPU time so far is the start-up of Python, before this import.
+_STARTED = time.perf_counter() - time.process_time()
 
 
 def since_start() -> float:
-    """Seconds since the command began."""
-    return time.perf_counter() - _BEGAN
+    """Seconds since the command started."""
+    return time.perf_counter() - _STARTED

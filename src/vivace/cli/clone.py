@@ -1,17 +1,17 @@
-"""`vivace clone`: speak with the voice of a recording, and keep it if asked to."""
+"""`vivace clone`: speaks with the voice of a recording, and saves the voice on request."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from contextlib import nullcontext
+from dataclasses import replace
 
 from vivace.audio.files import check_path
 from vivace.cli.output import choose_target
 from vivace.cli.request import load_model, speech_options
 from vivace.cli.speak import speak
 from vivace.cli.text import read_text, read_transcript
-from vivace.cli.voice import check_save, keep_voice
+from vivace.cli.voice import check_save, save_voice
 
 
 def clone(arguments: argparse.Namespace) -> int:
@@ -31,8 +31,8 @@ def clone(arguments: argparse.Namespace) -> int:
             append_silence=arguments.append_silence,
         )
         if arguments.save is not None:
-            keep_voice(voice, arguments)
+            save_voice(voice, arguments)
         if target is None:
             return 0
-        report = speak(tts, text, dataclasses.replace(options, voice=voice), target, arguments)
+        report = speak(tts, text, replace(options, voice=voice), target, arguments)
     return report.exit_code if report else 0

@@ -1,4 +1,4 @@
-"""What the parser of each command is made of."""
+"""Helpers that build the argument parsers of the commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
-from vivace.cli.streams import put
+from vivace.cli.streams import print_stdout
 
 Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
@@ -20,20 +20,28 @@ class UsageError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Argparse that writes through our streams and leaves errors to `main`."""
+    """An argparse parser that prints through `cli.streams` and raises UsageError."""
+
+    add_late: Callable[[], None] | None = None  # adds options when the command is chosen
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.add_late is not None:
+            self.add_late()
+            self.add_late = None
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, self.format_usage())
 
     def _print_message(self, message: str, file: object = None) -> None:
-        put(message.rstrip("\n"))
+        print_stdout(message.rstrip("\n"))
 
 
 def add_command(
     commands: Commands, name: str, summary: str, usage: str = "", work: str | None = None
-) -> argparse.ArgumentParser:
-    """A command whose description is its summary; by default `name:name` runs it."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+) -> Parser:
+    """Add a command. `work` is `module:function` in this package, by default `name:name`."""
+    parser: Parser = commands.add_parser(
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
     )
     if usage:
@@ -51,14 +59,25 @@ def above_zero(kind: type[int] | type[float]) -> Callable[[str], int | float]:
         except ValueError:
             number = 0
         if not 0 < number < float("inf"):
-            what = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"needs {what} above 0, not {text!r}")
+            expected = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"must be {expected} above 0, not {text!r}")
         return number
 
     return read
 
 
 def all_above_zero(kind: type[int] | type[float]) -> Callable[[str], list[int | float]]:
-    """With commas between them."""
+    """A converter of comma-separated numbers."""
     read_one = above_zero(kind)
     return lambda text: [read_one(part) for part in text.split(",")]
+
+
+def add_numbers(
+    group: argparse._ActionsContainer,
+    *rows: tuple[str, Callable[[str], Any], str, float, str],
+) -> None:
+    """Add options given as (flag, converter, metavar, default, help)."""
+    for flag, kind, metavar, default, text in rows:
+        group.add_argument(
+            flag, type=kind, metavar=metavar, default=default, help=f"{text}; default: {default:g}"
+        )

@@ -1,4 +1,4 @@
-"""`vivace say --dialogue FILE`: a script of several speakers, to one target or a track each."""
+"""`vivace say --dialogue FILE`: speaks a script with several speakers, optionally as tracks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from vivace.audio.subtitles import write_subtitles
 from vivace.cli.messages import Report, print_report
 from vivace.cli.output import Target, choose_target, subtitle_path
 from vivace.cli.request import load_model
-from vivace.cli.streams import STDOUT
 from vivace.cli.text import STDIN, read_stdin
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.talk import Timing, track_paths
@@ -22,23 +21,23 @@ from vivace.speech import FinishReason, Usage, Word
 if TYPE_CHECKING:
     from vivace.tts import TTS
 
+SpokenDialogue = tuple[Usage, FinishReason, Sequence[Word] | None]
+
 
 def say_dialogue(arguments: argparse.Namespace, options: StreamOptions) -> int:
     if arguments.text is not None or arguments.batch or arguments.voice:
-        arguments.fail("--dialogue FILE takes no TEXT, --batch and --voice")
+        arguments.fail("--dialogue FILE cannot be used with TEXT, --batch or --voice")
     if arguments.stream and arguments.tracks:
-        arguments.fail("--tracks needs the whole dialogue; leave --stream out")
+        arguments.fail("--tracks cannot be used with --stream")
     timing = Timing(gap_s=arguments.gap, overlap_s=arguments.overlap or 0.0)
     script = _read(arguments.dialogue)
     with choose_target(arguments) as target:
         _check_tracks(script, target, arguments)
         subtitles = subtitle_path(arguments, target.output)
-        is_heard_at_once = target.loudspeaker is not None or target.output == STDOUT
-        is_streamed = (arguments.stream or is_heard_at_once) and not arguments.tracks
+        is_streamed = (arguments.stream or target.is_immediate) and not arguments.tracks
         own: dict[str, Any] = {
             "gap_s": timing.gap_s,
             "overlap_s": timing.overlap_s,
-            "speed": arguments.speed,
             "trim": True,
         }
         with load_model(arguments, max_streams=None) as tts:
@@ -50,10 +49,15 @@ def say_dialogue(arguments: argparse.Namespace, options: StreamOptions) -> int:
                 usage, reason, words = _speak_whole(tts, script, whole, target, arguments)
     if subtitles is not None:
         write_subtitles(subtitles, words, force=arguments.force)
-    return _report(usage, reason, target, arguments)
-
-
-Made = tuple[Usage, FinishReason, Sequence[Word] | None]
+    report = Report(
+        output=target.output,
+        is_played=target.loudspeaker is not None,
+        usage=usage,
+        finish_reason=reason,
+        max_frames=arguments.max_frames,
+    )
+    print_report(report, is_json=arguments.json, is_quiet=arguments.quiet)
+    return report.exit_code
 
 
 def _speak_whole(
@@ -62,7 +66,7 @@ def _speak_whole(
     options: DialogueOptions,
     target: Target,
     arguments: argparse.Namespace,
-) -> Made:
+) -> SpokenDialogue:
     made = tts.dialogue_with(script, options)
     with target.open(made.sample_rate) as sinks:
         for sink in sinks:
@@ -74,8 +78,8 @@ def _speak_whole(
 
 def _stream(
     tts: TTS, script: DialogueScript, options: DialogueStreamOptions, target: Target
-) -> Made:
-    """Written and heard while it is made."""
+) -> SpokenDialogue:
+    """Write and play the dialogue while it is generated."""
     words: list[Word] | None = []
     stream = tts.stream_dialogue_with(script, options)
     with stream, target.open(tts.sample_rate) as sinks:
@@ -93,26 +97,12 @@ def _read(name: str) -> DialogueScript:
 
 
 def _check_tracks(script: DialogueScript, target: Target, arguments: argparse.Namespace) -> None:
-    """Refuse what could not be written, before anything is spoken."""
+    """Raise AudioError if the tracks cannot be written."""
     if not arguments.tracks:
         return
     if target.output is None or target.is_pipe:
-        raise AudioError("--tracks writes files beside that of -o; name one")
+        raise AudioError("--tracks needs -o FILE")
     names = {str(line.speaker).casefold(): str(line.speaker) for line in reversed(script.lines)}
     for path in track_paths(target.output, names.values()):
         if os.path.lexists(path) and not arguments.force:
             raise OutputExistsError(path, "--force")
-
-
-def _report(
-    usage: Usage, reason: FinishReason, target: Target, arguments: argparse.Namespace
-) -> int:
-    report = Report(
-        output=target.output,
-        is_played=target.loudspeaker is not None,
-        usage=usage,
-        finish_reason=reason,
-        max_frames=arguments.max_frames,
-    )
-    print_report(report, is_json=arguments.json, is_quiet=arguments.quiet)
-    return report.exit_code

@@ -1,9 +1,8 @@
-"""`vivace doctor`: installed packages, available devices, and which backends can run."""
+"""`vivace doctor`: shows installed packages, available devices and usable backends."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import time
@@ -16,7 +15,7 @@ from vivace._version import __version__
 from vivace.audio.play import find_output
 from vivace.backends import survey
 from vivace.cli.request import load_model
-from vivace.cli.streams import plain, put
+from vivace.cli.streams import print_json, print_table
 from vivace.device import pick_device, pick_dtype
 from vivace.errors import AudioError
 from vivace.voices.library import VoiceLibrary
@@ -40,10 +39,9 @@ def doctor(arguments: argparse.Namespace) -> None:
     if arguments.model is not None:
         facts += _model_facts(arguments)
     if arguments.json:
-        put(json.dumps(dict(facts), indent=2))
-        return
-    for name, value in facts:
-        put(f"{name:<20} {plain(value)}")
+        print_json(dict(facts), indent=2)
+    else:
+        print_table(facts, width=20)
 
 
 def _facts() -> Iterator[tuple[str, str]]:
@@ -57,16 +55,16 @@ def _facts() -> Iterator[tuple[str, str]]:
     device = pick_device()
     dtype = str(pick_dtype("auto", device)).removeprefix("torch.")
     yield "auto picks", f"device {device}, talker in {dtype}, codec in float32"
-    is_taken = False
+    has_default = False
     for entry, refusal in survey(device):
-        verdict = f"cannot run: {refusal}" if refusal else "usable"
+        state = f"unavailable: {refusal}" if refusal else "available"
         if refusal is None and entry.max_streams is not None:
-            verdict = f"usable; auto picks it for up to {entry.max_streams} streams"
-        elif refusal is None and not is_taken:
-            verdict, is_taken = "usable, and what auto takes", True
-        yield f"backend {entry.name}", f"{verdict} ({entry.summary})"
+            state = f"available; auto selects it for up to {entry.max_streams} streams"
+        elif refusal is None and not has_default:
+            state, has_default = "available, selected by auto", True
+        yield f"backend {entry.name}", f"{state} ({entry.summary})"
     yield "sound", _sound()
-    yield "model", os.environ.get("VIVACE_MODEL") or "the embedded voice, unless --model names one"
+    yield "model", os.environ.get("VIVACE_MODEL") or "the embedded voice (default)"
     yield "voices", str(VoiceLibrary().folder)
 
 
@@ -76,7 +74,7 @@ def _model_facts(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
         loaded = time.perf_counter()
         tts.warmup()
         ready = time.perf_counter()
-        yield "loaded", f"{tts!r} in {loaded - began:.2f} s, ready in {ready - loaded:.2f} s more"
+        yield "loaded", f"{tts!r} in {loaded - began:.2f} s, warm-up {ready - loaded:.2f} s"
         yield from tts.engine.backend.facts().items()
 
 

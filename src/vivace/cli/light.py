@@ -1,6 +1,7 @@
-"""A faster import of torch: registering shape functions for its compilers is deferred to first use.
+"""Imports torch faster, for commands that run a small model on a CPU.
 
-For commands that run a small model on a CPU; it saves a quarter of the import time.
+The registration of shape functions for torch's compilers is deferred until its first use, which
+saves a quarter of the import time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ DEFERRED = "torch._meta_registrations"
 
 
 def import_torch() -> None:
-    """Import torch, unless it is imported already."""
+    """Import torch, unless it is already imported."""
     if "torch" in sys.modules:
         return
     finder = _Finder()
@@ -37,21 +38,21 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(name, _Later(path)) if name == DEFERRED else None
+        return ModuleSpec(name, _DeferringLoader(path)) if name == DEFERRED else None
 
 
-class _Later(Loader):
+class _DeferringLoader(Loader):
     def __init__(self, path: Sequence[str] | None) -> None:
         self._path = path
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Deferred(spec.name, self._path)
+        return _DeferredModule(spec.name, self._path)
 
     def exec_module(self, module: ModuleType) -> None:
         pass
 
 
-class _Deferred(ModuleType):
+class _DeferredModule(ModuleType):
     """A placeholder that imports the real module at the first attribute access."""
 
     def __init__(self, name: str, path: Sequence[str] | None) -> None:

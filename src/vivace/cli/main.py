@@ -1,6 +1,6 @@
-"""The `vivace` command: parses the arguments, then imports what the command needs.
+"""The `vivace` command: parses the arguments, then imports the module of the command.
 
-Messages go to stderr, audio to its output; an error is one line and exit code 1.
+An error is one line on stderr and exit code 1, or 2 for invalid arguments.
 """
 
 from __future__ import annotations
@@ -9,31 +9,34 @@ import argparse
 import contextlib
 import difflib
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-import vivace.cli.clock  # noqa: F401  it begins to count here
+import vivace.cli.clock  # noqa: F401  starts the clock
 from vivace.cli.command import UsageError
 from vivace.cli.parser import build_parser
-from vivace.cli.signals import Terminated, orderly_end
+from vivace.cli.signals import (
+    SIGNAL_EXIT_CODE,
+    describe_interrupt,
+    interrupt_exit_code,
+    raise_on_termination,
+)
 from vivace.cli.streams import (
     STDOUT_PATHS,
     StdoutError,
     is_terminal_stdin,
-    settle_streams,
-    tell,
+    open_closed_streams,
+    print_stderr,
 )
 from vivace.errors import TTSError
 
 ROOT_OPTIONS = ("-h", "--help", "--version")
-NAMED_ELSEWHERE = {"custom": "say", "speak": "say", "server": "serve", "help": "--help"}
+COMMAND_ALIASES = {"custom": "say", "speak": "say", "server": "serve", "help": "--help"}
 TEXT_FILES = (".txt", ".md", ".markdown", ".rst")
-FAILED, WRONG_USE = 1, 2
-SIGNALLED = 128  # plus the number of the signal
-PIPE_CLOSED = SIGNALLED + 13
+FAILED, INVALID_ARGUMENTS = 1, 2  # exit codes
+PIPE_CLOSED = SIGNAL_EXIT_CODE + 13
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -44,33 +47,31 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if not argv or argv[0] not in (*commands, *ROOT_OPTIONS):
         if argv and (meant := _near_miss(argv[0], commands)):
             parser.error(
-                f"there is no command {argv[0]!r}; did you mean `vivace {meant}`? "
-                f"`vivace say {argv[0]}` says the word"
+                f"unknown command {argv[0]!r}; did you mean `vivace {meant}`? "
+                f"To speak the word, use `vivace say {argv[0]}`"
             )
         if argv and _is_text_file(argv[0]):
-            is_there = "is a file" if os.path.isfile(argv[0]) else "looks like a file"
+            kind = "is a file" if os.path.isfile(argv[0]) else "looks like a file"
             parser.error(
-                f"{argv[0]} {is_there}; did you mean its text, `vivace - < {argv[0]}`? "
-                f"`vivace say {argv[0]}` says its name"
+                f"{argv[0]} {kind}; to speak its text, use `vivace - < {argv[0]}`. "
+                f"To speak its name, use `vivace say {argv[0]}`"
             )
         argv = ["say", *argv]
     arguments, rest = parser.parse_known_args(argv)
-    # argparse fills every optional place at the first text; a second may come after options.
+    # argparse fills all optional positionals at once; a second text may follow the options.
     if len(rest) == 1 and not rest[0].startswith("-") and getattr(arguments, "text", "") is None:
         arguments.text = rest.pop()
     if rest:
         words = [word for word in rest if not word.startswith("-")]
         text = " ".join([arguments.text or "", *words]) if hasattr(arguments, "text") else ""
-        hint = (
-            f'; put a text of several words in quotes: "{text}"' if text and words == rest else ""
-        )
+        hint = f'; quote a text of several words: "{text}"' if text and words == rest else ""
         hint = hint or suggest_options(rest, arguments.options)
         arguments.fail(f"unrecognized arguments: {' '.join(rest)}{hint}")
     return arguments
 
 
 def suggest_options(words: Sequence[str], known: Sequence[str]) -> str:
-    """The options that unknown ones look like."""
+    """A hint with the known options that are similar to the unknown ones."""
     names = [word.partition("=")[0] for word in words if word.startswith("--")]
     near = [found[0] for name in names if (found := difflib.get_close_matches(name, known, 1))]
     return f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else ""
@@ -83,11 +84,11 @@ def _is_text_file(word: str) -> bool:
 
 
 def _near_miss(word: str, commands: Sequence[str]) -> str | None:
-    """The command that a single word looks like, or None if it is text to speak."""
+    """The command that a word resembles, or None if the word is text to speak."""
     if not word.isalpha():
         return None
     close = difflib.get_close_matches(word.lower(), commands, n=1, cutoff=0.75)
-    return close[0] if close else NAMED_ELSEWHERE.get(word.lower())
+    return close[0] if close else COMMAND_ALIASES.get(word.lower())
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -97,45 +98,43 @@ def _run(argv: Sequence[str]) -> int:
         code: int | None = getattr(import_module(f"vivace.cli.{module}"), function)(arguments)
         return code or 0
     except UsageError as error:
-        if not _wants_json(argv):
-            tell(error.usage.rstrip("\n"))
+        if not _is_json(argv):
+            print_stderr(error.usage.rstrip("\n"))
         _print_error(error, argv)
-        raise SystemExit(WRONG_USE) from None
+        raise SystemExit(INVALID_ARGUMENTS) from None
     except TTSError as error:
         _print_error(error, argv)
         return FAILED
     except KeyboardInterrupt as error:
-        _print_error(
-            error if isinstance(error, Terminated) else KeyboardInterrupt("interrupted"), argv
-        )
-        return SIGNALLED + getattr(error, "number", signal.SIGINT)
+        _print_error(describe_interrupt(error), argv)
+        return interrupt_exit_code(error)
     except BrokenPipeError:
         return PIPE_CLOSED
 
 
 def _print_error(error: BaseException, argv: Sequence[str]) -> None:
-    from vivace.cli.messages import print_error  # help does without it
+    from vivace.cli.messages import print_error  # not needed for --help
 
-    is_json = _wants_json(argv) and not isinstance(error, StdoutError)
+    is_json = _is_json(argv) and not isinstance(error, StdoutError)
     with contextlib.suppress(StdoutError, OSError):  # the streams are closed
         print_error(error, is_json=is_json, on_stderr=bool(set(STDOUT_PATHS) & set(argv)))
 
 
-def _wants_json(argv: Sequence[str]) -> bool:
-    return "--json" in argv and "bench" not in argv[:1]  # there it names a file
+def _is_json(argv: Sequence[str]) -> bool:
+    return "--json" in argv and "bench" not in argv[:1]  # `bench --json` takes a file name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and give its exit code; what cannot be parsed is a SystemExit, as help is."""
-    settle_streams()
-    with orderly_end():
+    """Run a command and return its exit code. Help and invalid arguments raise SystemExit."""
+    open_closed_streams()
+    with raise_on_termination():
         return _run(sys.argv[1:] if argv is None else argv)
 
 
 def run() -> NoReturn:
-    """`main` as a program, without torch's shutdown, which takes half a second for nothing."""
+    """Run `main` and exit without the shutdown of torch, which takes half a second."""
     code = main()
-    import logging  # which help does without
+    import logging  # not needed for --help
 
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

@@ -1,64 +1,107 @@
-"""The options that commands share, in groups. Argparse only: help must not wait for torch."""
+"""Options that several commands share, in groups.
+
+`add_speech` derives its flags from the fields of `vivace.options.StreamOptions`. Nothing here may
+import numpy or torch: `--help` must be fast.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from vivace.audio.formats import FORMATS
+
+FORMAT_NAMES = ", ".join(FORMATS)
+METAVARS = {"lexicon": "FILE", "instruct": "TEXT"}
+HELP = {  # where the documentation for Python does not fit the command line
+    "chunk_frames": "frames of 80 ms per chunk; default: 1, 2, 4, then 8",
+    "language": "language of the text, such as english, en or en-US; default: auto",
+    "lexicon": 'pronunciations in a .toml or .csv file: word = "respelling"',
+    "live": "speak text that is still written word by word or sentence by sentence; default: "
+    "depends on the checkpoint",
+    "seed": "the same seed gives the same speech; default: a new seed",
+}
+NOT_FLAGS = {"voice", "split", "guard", "trim", "timings"}  # set by the commands
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     group.add_argument(
         "--model",
-        help="a hub id or a checkpoint folder; default: VIVACE_MODEL, else the embedded voice",
+        metavar="NAME|FOLDER",
+        help="Hugging Face id or checkpoint folder; default: $VIVACE_MODEL or the embedded voice",
     )
-    group.add_argument("--revision", help="of a hub id: a branch, tag or commit")
-    group.add_argument("--offline", action="store_true", help="use the local cache only")
+    group.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")
+    group.add_argument("--offline", action="store_true", help="use only files in the local cache")
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("machine")
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:0, mps")
-    group.add_argument("--dtype", default="auto", help="auto, bfloat16, float32")
-    group.add_argument("--weights", default="full", help="full, fp8; see docs/performance.md")
-    group.add_argument("--backend", default="auto", help="see vivace doctor; default: auto")
     group.add_argument(
-        "--threads", type=int, metavar="N", help="of the CPU; default: 1 for a small model"
+        "--device", default="auto", help="auto, cpu, cuda, cuda:0 or mps; default: auto"
+    )
+    group.add_argument("--dtype", default="auto", help="auto, bfloat16 or float32; default: auto")
+    group.add_argument(
+        "--weights", default="full", help="full or fp8 (docs/performance.md); default: full"
+    )
+    group.add_argument(
+        "--backend", default="auto", help="a backend listed by `vivace doctor`; default: auto"
+    )
+    group.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads; default: 1 for small models"
     )
 
 
-def add_speech(parser: argparse.ArgumentParser, *, instruct: str) -> None:
-    group = parser.add_argument_group("speech")
-    group.add_argument("--language", default="auto", help="of the text; default: auto")
-    group.add_argument("--instruct", metavar="WORDS", help=instruct)
-    group.add_argument(
-        "--speed", type=float, default=1.0, metavar="X", help="0.25 to 4; the pitch is kept"
-    )
-    group.add_argument("--clean", action="store_true", help="take out markdown and links")
-    group.add_argument(
-        "--normalize",
-        action=argparse.BooleanOptionalAction,
-        help="English numbers, dates, capitals and signs as words; default: as the model wants",
-    )
-    group.add_argument(
-        "--lexicon", metavar="FILE", help='how words are read: word = "respelling", .toml or .csv'
-    )
-    group.add_argument("--keep-emoji", action="store_true", help="speak emoji; else they are not")
-    group.add_argument(
-        "--on-unsupported",
-        choices=("error", "skip"),
-        default="skip",
-        help="letters that the model does not read: skip them with a warning, or fail; "
-        "default: skip (error for books)",
-    )
-    group.add_argument(
-        "--live",
-        choices=("word", "sentence"),
-        help="a text that is still being written: as it comes, or by sentences; default: the "
-        "model's",
-    )
-    group.add_argument(
-        "--text-layout", choices=("whole", "streamed"), help="default: the official one"
-    )
+def add_speech(
+    parser: argparse.ArgumentParser, leave_out: Collection[str] = (), **defaults: str
+) -> None:
+    """Add a flag for every speech option, in the groups "speech" and "sampling".
+
+    `defaults` replaces defaults of `StreamOptions`.
+    """
+    from vivace.options import StreamOptions  # slower to import than all other options
+    from vivace.speech import SamplingOptions
+
+    speech = parser.add_argument_group("speech")
+    sampling = parser.add_argument_group("sampling", "The defaults come from the checkpoint.")
+    hints = get_type_hints(StreamOptions, localns={"VoiceSource": object}, include_extras=True)
+    for name, field in StreamOptions.__dataclass_fields__.items():
+        if name in NOT_FLAGS or name in leave_out:
+            continue
+        kind, documentation = get_args(hints[name])[:2]
+        group = sampling if name in SamplingOptions.__dataclass_fields__ else speech
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            default=defaults.get(name),
+            help=HELP.get(name) or _help(documentation, defaults.get(name, field.default)),
+            **_flag(name, kind),
+        )
+
+
+def _flag(name: str, kind: Any) -> dict[str, Any]:
+    """How argparse parses an option of this type."""
+    kinds = [each for each in get_args(kind) if each is not NoneType] or [kind]
+    if kind is bool:
+        return {"action": "store_true"}
+    if kinds == [bool]:
+        return {"action": argparse.BooleanOptionalAction}
+    for number, metavar in ((int, "N"), (float, "X")):
+        if number in kinds:
+            return {"type": number, "metavar": metavar}
+    literal = next((each for each in (kind, *kinds) if get_origin(each) is Literal), None)
+    if literal is not None:
+        return {"choices": get_args(literal)}
+    return {"metavar": METAVARS.get(name, name.upper())}
+
+
+def _help(documentation: str, default: object) -> str:
+    """The documentation of an option as a line of help."""
+    text = documentation.rstrip(".").replace("`", "").replace("None:", "default:")
+    if isinstance(default, str | float) and not isinstance(default, bool):
+        text += f"; default: {default}"
+    return f"{text[0].lower()}{text[1:]}".replace("%", "%%")
 
 
 def add_voice_option(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +109,7 @@ def add_voice_option(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--voice",
         metavar="NAME|FILE",
-        help="a preset speaker, a voice you keep, a .safetensors file, or a recording to clone",
+        help="preset voice, saved voice, .safetensors file, or recording to clone",
     )
     add_transcript(group)
 
@@ -76,16 +119,16 @@ def add_dialogue(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dialogue",
         metavar="FILE",
-        help="speak a script of lines `Name: text`, of FILE or of - as stdin; `Name = voice` first",
+        help="speak a script with lines `Name: text`, after lines `Name = voice`; - is stdin",
     )
     group.add_argument(
-        "--gap", type=float, metavar="S", help="seconds between lines; default: as people do"
+        "--gap", type=float, metavar="S", help="seconds between lines; default: a natural gap"
     )
     group.add_argument(
-        "--overlap", type=float, metavar="S", help="seconds by which speakers interrupt each other"
+        "--overlap", type=float, metavar="S", help="seconds by which lines overlap; default: 0"
     )
     group.add_argument(
-        "--tracks", action="store_true", help="beside -o FILE, FILE-Name for each speaker"
+        "--tracks", action="store_true", help="also write FILE-Name for each speaker, beside -o"
     )
 
 
@@ -95,86 +138,62 @@ def add_transcript(parser: argparse._ActionsContainer) -> None:
         "--ref-text",
         "--transcript",
         dest="transcript",
-        metavar="WORDS",
-        help="every word of the recording, for a closer voice",
+        metavar="TEXT",
+        help="all words of the recording, for a more similar voice",
     )
     words.add_argument(
         "--ref-text-file",
         "--transcript-file",
         dest="transcript_file",
         metavar="FILE",
-        help="the same, from a text file",
+        help="text file with all words of the recording",
     )
 
 
 def add_enrolment(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--licence", help="what the kept voice may be used for, as a note")
-    parser.add_argument("--replace", action="store_true", help="a kept voice of the same name")
+    parser.add_argument("--licence", metavar="TEXT", help="licence note stored with the voice")
+    parser.add_argument(
+        "--replace", action="store_true", help="overwrite a saved voice with the same name"
+    )
     parser.add_argument(
         "--no-append-silence",
         dest="append_silence",
         action="store_false",
-        help="encode the recording as it ends, as the official package does",
+        help="do not append 0.5 s of silence to the recording (as in the official package)",
     )
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "output", "Without -o and --format it plays; where nothing can play, it writes a file."
+        "output",
+        "Without -o and --format, the speech is played. If there is no sound output, it is written "
+        "to a file.",
     )
     group.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        help="its ending picks the format; - is stdout; default: speech.wav or the next free",
+        help="output file, the extension selects the format; - is stdout; default: speech.wav or "
+        "the next free name",
     )
-    group.add_argument("--format", help="wav, pcm, flac, mp3, ogg, opus or aac, without a FILE")
-    group.add_argument("--force", action="store_true", help="overwrite FILE")
+    group.add_argument(
+        "--format", help=f"format of stdout or of the default file: {FORMAT_NAMES}; default: wav"
+    )
+    group.add_argument("--force", action="store_true", help="overwrite existing files")
     group.add_argument(
         "--subtitles",
         metavar="FILE|FORMAT",
-        help="write when each word is heard: a .srt, .vtt or .json FILE, or one beside that of -o",
+        help="write word timings to a .srt, .vtt or .json file; srt, vtt or json: beside -o",
     )
-    group.add_argument("--play", action="store_true", help="play it, beside -o too")
+    group.add_argument("--play", action="store_true", help="play the speech, also with -o")
     group.add_argument(
         "--stream",
         action="store_true",
-        help="write audio while it is made, and speak stdin while it is written",
+        help="write audio while it is generated, and speak stdin while it is written",
     )
-    add_chunks(group)
     add_report(group)
-
-
-def add_chunks(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--chunk-frames",
-        type=int,
-        metavar="N",
-        help="of 80 ms, made at a time; default: 1, 2, 4, then 8, so that sound comes early",
-    )
 
 
 def add_report(group: argparse._ActionsContainer) -> None:
     group.add_argument("--json", action="store_true", help="print the result as JSON")
-    group.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
-
-
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """One option for every field of SamplingParams."""
-    group = parser.add_argument_group("sampling", "The checkpoint's own unless given.")
-    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same codes")
-    group.add_argument(
-        "--temperature", type=float, metavar="X", help="0 is greedy; else 1e-5 to 100"
-    )
-    group.add_argument("--top-k", type=int, metavar="N", help="0 keeps every code")
-    group.add_argument("--top-p", type=float, metavar="X", help="1e-5 to 1")
-    group.add_argument("--repetition-penalty", type=float, metavar="X", help="0.5 to 10; 1 is none")
-    group.add_argument(
-        "--predictor-temperature", type=float, metavar="X", help="of the residual codebooks"
-    )
-    group.add_argument("--predictor-top-k", type=int, metavar="N", help="of the residual codebooks")
-    group.add_argument(
-        "--predictor-top-p", type=float, metavar="X", help="of the residual codebooks"
-    )
-    group.add_argument("--min-frames", type=int, metavar="N", help="of 80 ms each")
-    group.add_argument("--max-frames", type=int, metavar="N", help="of 80 ms each")
+    group.add_argument("-q", "--quiet", action="store_true", help="print only warnings and errors")

@@ -1,7 +1,7 @@
 """Outputs of a command: a file, a pipe, the loudspeaker, or a combination.
 
-They are checked before a model is loaded, and a file's name is reserved then, so that no speech is
-lost to a mistyped path or to another process.
+Outputs are checked and file names reserved before a model is loaded, so that no speech is lost to
+an invalid path or to another process.
 """
 
 from __future__ import annotations
@@ -15,25 +15,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from vivace.audio.encode import FORMATS, format_of, open_encoder
-from vivace.audio.play import Output, find_output
-from vivace.audio.subtitles import FORMATS as SUBTITLES
-from vivace.audio.subtitles import subtitle_format
+from vivace.audio.encode import open_encoder
+from vivace.audio.formats import FORMATS, find_format, format_of
+from vivace.audio.play import Loudspeaker, find_output
+from vivace.audio.subtitles import SUBTITLE_FORMATS, subtitle_format
+from vivace.audio.wav import Samples
 from vivace.audio.writer import FileWriter, claim_audio_file, claim_free_name
-from vivace.cli.streams import STDOUT, STDOUT_PATHS, put_bytes
+from vivace.cli.streams import STDOUT, STDOUT_PATHS, write_stdout
 from vivace.disk import AtomicFile, sweep
 from vivace.errors import AudioError, OutputExistsError
 from vivace.speech import SAMPLE_RATE
 
 DEFAULT_NAME = "speech"
 
-Samples = NDArray[np.float32]
 
-
-class Sink(Protocol):
+class AudioSink(Protocol):
     def write(self, samples: Samples) -> None: ...
 
 
@@ -50,18 +46,18 @@ class PipeSink:
 
     def close(self) -> None:
         rest = self._encoder.finish()
-        if self._has_begun:  # without audio, no header is written after an error
+        if self._has_begun:  # after an error without audio, nothing is written
             self._send(rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The output of one text; leaving its `with` block frees a reserved name that was not used."""
+    """The output of one text. Leaving the `with` block releases an unused file name."""
 
-    output: str | None  # a path, or - for stdout; None plays only
-    loudspeaker: Output | None
+    output: str | None  # a path, or - for stdout; None: play only
+    loudspeaker: Loudspeaker | None
     format: str = "wav"  # of a pipe
-    claim: AtomicFile | None = None  # of a file's name
+    claim: AtomicFile | None = None  # the reserved file name
 
     def __enter__(self) -> Target:
         return self
@@ -71,19 +67,24 @@ class Target:
             self.claim.discard()
 
     @contextmanager
-    def open(self, sample_rate: int) -> Iterator[list[Sink]]:
-        """Open the sinks; files are finished also after an error, the loudspeaker stops."""
+    def open(self, sample_rate: int) -> Iterator[list[AudioSink]]:
+        """Open the sinks. After an error, files are finished and playback stops."""
         with ExitStack() as stack:
-            sinks: list[Sink] = []
-            if self.loudspeaker is not None:  # first, so that files need not wait for it
+            sinks: list[AudioSink] = []
+            if self.loudspeaker is not None:  # entered first: files finish before playback
                 sinks.append(stack.enter_context(self.loudspeaker.player(sample_rate)))
             if self.claim is not None and self.output is not None:
                 writer = FileWriter(self.claim, Path(self.output), sample_rate)
                 sinks.append(stack.enter_context(writer))
             elif self.output is not None:
-                send = put_bytes if self.output == STDOUT else stack.enter_context(_pipe(self))
+                send = write_stdout if self.output == STDOUT else stack.enter_context(_pipe(self))
                 sinks.append(stack.enter_context(closing(PipeSink(send, self.format, sample_rate))))
             yield sinks
+
+    @property
+    def is_immediate(self) -> bool:
+        """Whether audio is used while it is generated: played, or written to stdout."""
+        return self.loudspeaker is not None or self.output == STDOUT
 
     def renewed(self) -> Target:
         """The same target with the next free file name."""
@@ -100,7 +101,7 @@ class Target:
 
 @contextmanager
 def _pipe(target: Target) -> Iterator[Callable[[bytes], object]]:
-    """A named pipe or a device; opening a pipe waits for its reader."""
+    """Open a named pipe or a device. Opening a pipe waits for its reader."""
     try:
         with open(str(target.output), "wb", buffering=0) as file:
             yield file.write
@@ -111,10 +112,10 @@ def _pipe(target: Target) -> Iterator[Callable[[bytes], object]]:
 
 
 def choose_target(arguments: argparse.Namespace) -> Target:
-    """The target of -o, --format, --play and --force; by default play, or write a file."""
+    """The target of -o, --format, --play and --force. By default, play or write a file."""
     target = _choose(arguments)
     if arguments.output is not None or target.output is None:
-        subtitle_path(arguments, target.output)  # else its name is not known yet
+        subtitle_path(arguments, target.output)  # raises now; a default name is not known yet
     if target.output is None or target.is_pipe:
         return target
     if arguments.output is None:
@@ -126,13 +127,15 @@ def choose_target(arguments: argparse.Namespace) -> Target:
 
 
 def subtitle_path(arguments: argparse.Namespace, output: str | None) -> Path | None:
-    """Where the words of this output go, or None; what could not be written is an AudioError."""
+    """The subtitle file of this output, or None. AudioError if it cannot be written."""
     given: str | None = getattr(arguments, "subtitles", None)
     if given is None:
         return None
-    if given in SUBTITLES:
+    if given in SUBTITLE_FORMATS:
         if output is None or output == STDOUT:
-            raise AudioError(f"--subtitles {given} writes a file beside that of -o; name one")
+            raise AudioError(
+                f"--subtitles {given} needs -o FILE, or a file name: --subtitles a.{given}"
+            )
         path = Path(output).with_suffix(f".{given}")
     else:
         path = Path(given)
@@ -144,15 +147,17 @@ def subtitle_path(arguments: argparse.Namespace, output: str | None) -> Path | N
 
 
 def choose_series(arguments: argparse.Namespace) -> Target:
-    """The same for several texts, each of which goes to `renewed`."""
+    """The target for several texts. Call `renewed` for each text."""
     target = _choose(arguments)
     if target.is_pipe:
-        raise AudioError(f"{target.output} cannot take a row of files; name the first with -o")
+        raise AudioError(f"-o {target.output} cannot hold several files; use a file name")
     return target
 
 
 def _choose(arguments: argparse.Namespace) -> Target:
-    format = check_format(arguments.format)
+    format = arguments.format
+    if format is not None:
+        find_format(format)
     loudspeaker = find_output() if arguments.play else None
     output = STDOUT if arguments.output in STDOUT_PATHS else arguments.output
     if output is None and loudspeaker is None and format is None:
@@ -164,45 +169,41 @@ def _choose(arguments: argparse.Namespace) -> Target:
     return Target(output=output, loudspeaker=loudspeaker, format=format or "wav")
 
 
-def _find_output_or_none() -> Output | None:
+def _find_output_or_none() -> Loudspeaker | None:
     try:
         return find_output()
     except AudioError:
         return None
 
 
-def check_format(format: str | None) -> str | None:
-    if format is not None and format not in FORMATS:
-        raise AudioError(f"no audio format named {format!r}; try one of: {', '.join(FORMATS)}")
-    return format
-
-
 def _check_output(output: str, format: str | None) -> str:
-    """The output's format; raises an error now if it could not be written."""
+    """The format of the output. Raises AudioError if the output cannot be written."""
     if output == STDOUT and sys.stdout.isatty():
-        raise AudioError("stdout is a terminal; pipe the audio on, or name a file with -o")
+        raise AudioError("stdout is a terminal; pipe the audio to a program, or use -o FILE")
     if not _is_pipe(output):
         path = Path(output)
         if format not in (None, format_of(path)):
-            raise AudioError(f"{path} and --format {format} disagree; leave one of them out")
+            raise AudioError(
+                f"--format {format} contradicts the file name {path}; omit one of them"
+            )
         format = format_of(path)
         _check_folder(path)
         sweep(path.parent)
     format = format or "wav"
-    open_encoder(format, SAMPLE_RATE).finish()  # a missing package is an error now
+    open_encoder(format, SAMPLE_RATE).finish()  # raises now if a package is missing
     return format
 
 
 def _is_pipe(output: str) -> bool:
-    """Whether it cannot seek: stdout, a named pipe, a device."""
+    """Whether the output cannot seek: stdout, a named pipe or a device."""
     is_other = os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output)
     return output == STDOUT or is_other
 
 
 def _check_folder(path: Path) -> None:
-    if os.path.isdir(path):  # unlike Path's, it takes a name that is too long
+    if os.path.isdir(path):  # Path.is_dir raises OSError for a name that is too long
         raise AudioError(f"cannot write {path}: it is a folder")
     if not os.path.isdir(path.parent):
-        raise AudioError(f"cannot write {path}: there is no folder {str(path.parent)!r}")
+        raise AudioError(f"cannot write {path}: the folder {str(path.parent)!r} does not exist")
     if not os.access(path.parent, os.W_OK):
         raise AudioError(f"cannot write {path}: the folder {str(path.parent)!r} is read-only")

@@ -1,4 +1,4 @@
-"""`vivace repl`: keeps the model loaded and speaks every line."""
+"""`vivace repl`: speaks every line of stdin with one loaded model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from vivace.cli.output import choose_series
 from vivace.cli.request import load_model, speech_options
 from vivace.cli.signals import Terminated
 from vivace.cli.speak import pick_voice, speak
-from vivace.cli.streams import is_terminal_stdin
-from vivace.cli.text import decode
+from vivace.cli.streams import is_terminal_stdin, print_stdout
+from vivace.cli.text import MAX_TEXT_BYTES
 from vivace.errors import RequestError, TTSError
+from vivace.text.files import decode_utf8
 
 PROMPT = "vivace> "
 EXIT = "exit"
@@ -29,7 +30,7 @@ def repl(arguments: argparse.Namespace) -> int:
     is_typed = is_terminal_stdin() and sys.stdout.isatty()
     with load_model(arguments) as tts:
         options = replace(options, voice=pick_voice(tts, arguments))
-        tts.stream_with(TRIAL, options).close()  # an unknown voice is an error before any line
+        tts.stream_with(TRIAL, options).close()  # raises for an unknown voice before any line
         for line in _typed_lines() if is_typed else _piped_lines():
             try:
                 with target.renewed() as own:
@@ -39,25 +40,25 @@ def repl(arguments: argparse.Namespace) -> int:
             except Terminated:
                 raise
             except KeyboardInterrupt:
-                continue  # the utterance has ended; the next line may come
+                continue  # Ctrl-C ends this line only
     return 0
 
 
 def _typed_lines() -> Iterator[str]:
-    """Lines from a terminal, with a prompt; Ctrl-C there drops the line."""
+    """Lines typed at a prompt. Ctrl-C drops the current line."""
     with contextlib.suppress(ImportError):  # line editing and history, where available
         import readline  # noqa: F401
     while True:
         try:
             line = input(PROMPT).strip()
         except EOFError:
-            print()
+            print_stdout("")
             return
         except KeyboardInterrupt:
-            print("  (exit or Ctrl-D ends)")
+            print_stdout("  (exit or Ctrl-D ends)")
             continue
         except UnicodeDecodeError as error:
-            print_error(RequestError(f"the line is not UTF-8: {error}"))
+            print_error(RequestError(f"the line is not UTF-8: {error.reason}"))
             continue
         if line == EXIT:
             return
@@ -68,7 +69,7 @@ def _typed_lines() -> Iterator[str]:
 def _piped_lines() -> Iterator[str]:
     for content in sys.stdin.buffer if sys.stdin is not None else ():
         try:
-            line = decode(content, "the line").strip()
+            line = decode_utf8(content, "stdin", MAX_TEXT_BYTES, RequestError).strip()
         except RequestError as error:
             print_error(error)
             continue

@@ -1,4 +1,4 @@
-"""`vivace say`: one text, spoken with a voice of the model or of the user."""
+"""`vivace say`: speaks one text, a batch of lines, or a dialogue."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from vivace.verify import check_recogniser
 def say(arguments: argparse.Namespace) -> int:
     options = speech_options(arguments)
     if arguments.verify and (arguments.dialogue is not None or arguments.batch is not None):
-        arguments.fail("--verify is for one text, without --batch and --dialogue")
+        arguments.fail("--verify cannot be used with --batch or --dialogue")
     if arguments.dialogue is not None:
         return say_dialogue(arguments, options)
     if (arguments.gap, arguments.overlap, arguments.tracks) != (None, None, False):
-        arguments.fail("--gap, --overlap and --tracks belong to --dialogue FILE")
+        arguments.fail("--gap, --overlap and --tracks need --dialogue FILE")
     if arguments.batch is not None:
         return _say_batch(arguments, options)
     if arguments.verify:
         check_recogniser()
         if arguments.stream:
-            arguments.fail("--verify needs the whole text and speech; leave --stream out")
+            arguments.fail("--verify cannot be used with --stream")
     text = read_text(arguments, options, live=arguments.stream)
     with choose_target(arguments) as target, load_model(arguments) as tts:
         options = replace(options, voice=pick_voice(tts, arguments))

@@ -1,4 +1,4 @@
-"""Handles SIGTERM and SIGHUP like Ctrl-C: files are finished, the exit code names the signal."""
+"""Handles Ctrl-C, SIGTERM and SIGHUP: output files are finished, the exit code is 128 + signal."""
 
 from __future__ import annotations
 
@@ -8,34 +8,44 @@ from contextlib import contextmanager
 from threading import current_thread, main_thread
 from types import FrameType
 
-ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+TERMINATING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+SIGNAL_EXIT_CODE = 128  # plus the number of the signal
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end."""
+    """The process received SIGTERM or SIGHUP."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"ended by {signal.Signals(number).name}")
+        super().__init__(f"terminated by {signal.Signals(number).name}")
         self.number = number
 
 
+def describe_interrupt(error: KeyboardInterrupt) -> KeyboardInterrupt:
+    """The interrupt with a message: that of the signal, or "interrupted" for Ctrl-C."""
+    return error if isinstance(error, Terminated) else KeyboardInterrupt("interrupted")
+
+
+def interrupt_exit_code(error: KeyboardInterrupt) -> int:
+    return SIGNAL_EXIT_CODE + getattr(error, "number", signal.SIGINT)
+
+
 @contextmanager
-def orderly_end() -> Iterator[None]:
-    """Signals that would end the process raise Terminated, once; ignored ones stay ignored."""
+def raise_on_termination() -> Iterator[None]:
+    """Raise Terminated for the first terminating signal. Signals that are ignored stay ignored."""
     if current_thread() is not main_thread():
         yield
         return
-    heard = [number for number in ENDS if signal.getsignal(number) is signal.SIG_DFL]
-    for number in heard:
+    handled = [number for number in TERMINATING if signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
         signal.signal(number, _raise)
     try:
         yield
     finally:
-        for number in heard:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    for other in ENDS:  # a second signal must not interrupt the clean-up
+    for other in TERMINATING:  # a second signal must not interrupt the clean-up
         signal.signal(other, signal.SIG_IGN)
     raise Terminated(number)

@@ -1,13 +1,12 @@
-"""`vivace speakers`: what a checkpoint can speak with, and in which languages."""
+"""`vivace speakers`: lists the preset voices and languages of a checkpoint."""
 
 from __future__ import annotations
 
 import argparse
-import json
 
 from vivace.checkpoint import Checkpoint, find_folder
 from vivace.cli.request import model_name
-from vivace.cli.streams import plain, put
+from vivace.cli.streams import print_json, print_table
 from vivace.speech import AUTO_LANGUAGE
 
 
@@ -23,10 +22,12 @@ def list_speakers(arguments: argparse.Namespace) -> None:
     languages = [AUTO_LANGUAGE, *sorted(config.talker_config.codec_language_id)]
     kind = config.tts_model_type
     if arguments.json:
-        put(json.dumps({"type": kind, "speakers": speakers, "languages": languages}, indent=2))
+        print_json({"type": kind, "speakers": speakers, "languages": languages}, indent=2)
         return
-    others = "cloned" if kind == "base" else "described"
-    put(f"{'type':<14} {kind}")
-    names = ", ".join(speakers) or f"none; its voices are {others}"
-    put(f"{'speakers':<14} {plain(names)}")
-    put(f"{'languages':<14} {plain(', '.join(languages))}")
+    source = "clone a recording" if kind == "base" else "describe a voice"
+    rows = {
+        "type": kind,
+        "speakers": ", ".join(speakers) or f"none; {source}",
+        "languages": ", ".join(languages),
+    }
+    print_table(rows.items(), width=14)

@@ -1,9 +1,8 @@
-"""`vivace voice`: add, list, show and remove voices; and --save of `clone` and `design`."""
+"""`vivace voice`: adds, lists, shows and removes voices. Also --save of `clone` and `design`."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from vivace.audio.files import check_path
 from vivace.cli.request import load_model
-from vivace.cli.streams import plain, put, tell
+from vivace.cli.streams import print_json, print_stderr, print_stdout, print_table, printable
 from vivace.cli.text import read_transcript
 from vivace.errors import VoiceFileError
 from vivace.voices.library import SUFFIX, VoiceLibrary
@@ -23,7 +22,7 @@ COLUMNS = ("name", "reference", "width", "language", "created", "licence")
 
 def add_voice(arguments: argparse.Namespace) -> None:
     library = VoiceLibrary()
-    library.check_free(arguments.name, replace=arguments.replace)  # before the model is loaded
+    library.check_free(arguments.name, replace=arguments.replace)  # raises before the model loads
     transcript = read_transcript(arguments)
     check_path(arguments.recording)
     with load_model(arguments) as tts:
@@ -42,25 +41,23 @@ def list_voices(arguments: argparse.Namespace) -> None:
     library = VoiceLibrary()
     voices = library.voices()
     if arguments.json:
-        put(json.dumps([_facts(voice) for voice in voices], indent=2))
+        print_json([_facts(voice) for voice in voices], indent=2)
     elif voices:
-        _print_table([COLUMNS, *(_row(voice) for voice in voices)])
+        _print_columns([COLUMNS, *(_row(voice) for voice in voices)])
     else:
         hint = "vivace voice add NAME RECORDING --model MODEL"
-        tell(plain(f"no voices in {library.folder} yet; add one: {hint}"))
+        print_stderr(printable(f"{library.folder} has no voices; add one with `{hint}`"))
 
 
 def show_voice(arguments: argparse.Namespace) -> None:
     library = VoiceLibrary()
     facts = _facts(library.get(arguments.name)) | {"file": str(library.path(arguments.name))}
-    for name, value in facts.items():
-        if value is not None:
-            put(f"{name:<14} {plain(value)}")
+    print_table(((name, value) for name, value in facts.items() if value is not None), width=14)
 
 
 def remove_voice(arguments: argparse.Namespace) -> None:
     VoiceLibrary().remove(arguments.name)
-    tell(f"removed the voice {arguments.name!r}")
+    print_stderr(f"removed the voice {arguments.name!r}")
 
 
 def _facts(voice: Voice) -> dict[str, Any]:
@@ -86,22 +83,22 @@ def _row(voice: Voice) -> tuple[str, ...]:
         voice.created,
         voice.licence,
     )
-    return tuple("-" if value is None else plain(value) for value in row)
+    return tuple("-" if value is None else printable(value) for value in row)
 
 
-def _print_table(rows: Iterable[tuple[str, ...]]) -> None:
+def _print_columns(rows: Iterable[tuple[str, ...]]) -> None:
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        put("  ".join(cells).rstrip())
+        print_stdout("  ".join(cells).rstrip())
 
 
-# --save of `clone` and `design`
+# -- --save of `clone` and `design` ------------------------------------------------------------
 
 
 def check_save(arguments: argparse.Namespace) -> str:
-    """The name of the saved voice; an invalid --save is refused before any work."""
+    """The name of the saved voice. Raises an error for an invalid --save before the model loads."""
     if arguments.save is None:
         return UNNAMED
     if not _is_file(arguments.save):
@@ -109,14 +106,14 @@ def check_save(arguments: argparse.Namespace) -> str:
         return str(arguments.save)
     path = Path(arguments.save)
     if os.path.lexists(path) and not arguments.replace:
-        raise VoiceFileError(f"{path} exists; choose another name, or overwrite it with --replace")
+        raise VoiceFileError(f"{path} exists; use another name, or --replace to overwrite it")
     if not os.path.isdir(path.parent):
-        raise VoiceFileError(f"cannot write {path}: there is no folder {str(path.parent)!r}")
+        raise VoiceFileError(f"cannot write {path}: the folder {str(path.parent)!r} does not exist")
     return path.stem if NAME_PATTERN.fullmatch(path.stem) else UNNAMED
 
 
-def keep_voice(voice: Voice, arguments: argparse.Namespace) -> None:
-    """Save the voice where --save says, and report it."""
+def save_voice(voice: Voice, arguments: argparse.Namespace) -> None:
+    """Save the voice as --save requests, and print its path."""
     if _is_file(arguments.save):
         path = voice.save(arguments.save)
     else:
@@ -126,11 +123,11 @@ def keep_voice(voice: Voice, arguments: argparse.Namespace) -> None:
 
 
 def report_voice(voice: Voice, path: Path) -> None:
-    tell(plain(f"{path}: the voice {voice.name!r}, {describe_reference(voice)}"))
+    print_stderr(printable(f"{path}: voice {voice.name!r}, {describe_reference(voice)}"))
 
 
 def describe_reference(voice: Voice) -> str:
-    return f"{voice.reference_s:.1f} s in context" if voice.is_in_context else "vector alone"
+    return f"{voice.reference_s:.1f} s in context" if voice.is_in_context else "speaker vector only"
 
 
 def _is_file(save: str) -> bool:

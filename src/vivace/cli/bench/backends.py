@@ -1,4 +1,4 @@
-"""Every backend that runs here, with one stream and with many: where a frame's time goes."""
+"""Measures every available backend with one stream and with many: time per stage of a frame."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from vivace.errors import BackendError
 from vivace.tts import TTS
 
 BATCHES = (1, 8, 64, 256)
-PATIENCE_S = 15.0  # what would take longer is left out
+MAX_MEASUREMENT_S = 15.0  # longer measurements are skipped
 
 
 def measure_backends(
     subject: Subject, batches: Sequence[int], *, num_frames: int
 ) -> list[dict[str, Any]]:
-    """A row for each backend and number of streams; one that cannot run has the reason instead."""
+    """One row per backend and number of streams. A backend that cannot run has a reason instead."""
     rows: list[dict[str, Any]] = []
     for entry, refusal in survey(subject.tts.device):
         try:
@@ -51,9 +51,9 @@ def _measure(
     with tts:
         for count in fitting:
             expected_s = last_s if backend.shares_work else last_s * count / last
-            if expected_s > PATIENCE_S:
-                why = f"it would take about {expected_s:.0f} s"
-                yield {"backend": entry.name, "streams": count, "refused": why}
+            if expected_s > MAX_MEASUREMENT_S:
+                reason = f"skipped: the measurement would take about {expected_s:.0f} s"
+                yield {"backend": entry.name, "streams": count, "refused": reason}
                 continue
             began, last = time.perf_counter(), count
             yield {"backend": entry.name} | _row(
@@ -61,18 +61,18 @@ def _measure(
             )
             last_s = time.perf_counter() - began
     yield from (
-        {"backend": entry.name, "streams": count, "refused": why}
-        for count, why in refusals.items()
-        if why is not None
+        {"backend": entry.name, "streams": count, "refused": reason}
+        for count, reason in refusals.items()
+        if reason is not None
     )
 
 
 def _row(subject: Subject, num_streams: int, num_frames: int) -> dict[str, Any]:
-    """Milliseconds per frame of all streams together, after a first round that is not counted."""
+    """Milliseconds per frame of all streams together, after a warm-up round."""
     measure_throughput(subject, num_streams, num_frames=num_frames, rounds=1)
     engine = subject.tts.engine
     before, began = dataclasses.replace(engine.spent), time.perf_counter()
-    heard = measure_throughput(subject, num_streams, num_frames=num_frames, rounds=1)
+    result = measure_throughput(subject, num_streams, num_frames=num_frames, rounds=1)
     whole, after = time.perf_counter() - began, engine.spent
     parts = {
         "prompts": after.admit_s - before.admit_s,
@@ -81,4 +81,4 @@ def _row(subject: Subject, num_streams: int, num_frames: int) -> dict[str, Any]:
     }
     parts["host"] = whole - sum(parts.values())
     per_frame = {f"{name}_ms": round(1000 * s / num_frames, 3) for name, s in parts.items()}
-    return {"streams": num_streams, **per_frame, "audio_s_per_s": heard["audio_s_per_s"]}
+    return {"streams": num_streams, **per_frame, "audio_s_per_s": result["audio_s_per_s"]}

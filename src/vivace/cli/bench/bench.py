@@ -1,4 +1,4 @@
-"""`vivace bench`: how soon and how fast a model speaks on this machine."""
+"""`vivace bench`: measures latency and throughput of a model on this machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from vivace.cli.bench.load import measure_arrivals, measure_throughput
 from vivace.cli.bench.machine import machine
 from vivace.cli.bench.peers import measure_peers
 from vivace.cli.bench.report import format_report, plot_arrivals
-from vivace.cli.messages import LiveLine
+from vivace.cli.progress import ProgressLine
 from vivace.cli.request import load_model
+from vivace.cli.streams import print_stdout
 from vivace.errors import RequestError
 from vivace.tts import TTS
 
@@ -27,7 +28,7 @@ DEFAULT_INSTRUCT = "A calm and friendly narrator."
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Measure and report; the exit code is 1 if a request failed."""
+    """Measure and report. The exit code is 1 if a request failed."""
     check(arguments)
     began = time.perf_counter()
     with load_model(arguments, max_streams=num_slots(arguments)) as tts:
@@ -40,26 +41,26 @@ def bench(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Refuse options that cannot work before minutes are spent on measuring."""
+    """Raise RequestError for invalid options before the measurement starts."""
     if not arguments.plot:
         return
     if not arguments.rates:
-        raise RequestError("--plot draws first audio against --rates: give some, as --rates 1,2,4")
+        raise RequestError("--plot needs --rates, for example --rates 1,2,4")
     if Path(arguments.plot).suffix != ".png":
-        raise RequestError(f"--plot writes a .png, not {arguments.plot}")
+        raise RequestError(f"--plot must be a .png file, not {arguments.plot}")
     if find_spec("matplotlib") is None:
-        raise RequestError("--plot needs matplotlib: pip install matplotlib")
+        raise RequestError("--plot needs matplotlib; run: pip install matplotlib")
 
 
 def num_slots(arguments: argparse.Namespace) -> int:
-    """The most concurrent streams measured; at least a server's number if `--rates` is given."""
+    """The highest number of concurrent streams; with --rates, at least that of a server."""
     most: int = max(arguments.streams)
     return max(most, SERVER_STREAMS) if arguments.rates else most
 
 
 def deliver(report: dict[str, Any], arguments: argparse.Namespace) -> None:
-    """Print the report; write the JSON file and the plot if asked for."""
-    print(format_report(report))
+    """Print the report. Write the JSON file and the plot if requested."""
+    print_stdout(format_report(report))
     if arguments.json:
         path = Path(arguments.json)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +70,7 @@ def deliver(report: dict[str, Any], arguments: argparse.Namespace) -> None:
 
 
 def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All measurements that the arguments ask for, of a model that has made no audio yet."""
+    """All requested measurements of a model that has not generated audio yet."""
     num_frames = arguments.frames
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
@@ -88,23 +89,23 @@ def measure(subject: Subject, load_s: float, arguments: argparse.Namespace) -> d
         "machine": machine(),
         "cold_start": {name: round(value, 3) for name, value in cold.items()},
     }
-    line = LiveLine()
-    line.show("one stream")
-    report["latency"] = measure_latency(subject, num_frames=num_frames, repeats=arguments.repeats)
-    report["throughput"] = [
-        measure_throughput(subject, count, num_frames=num_frames, rounds=arguments.rounds)
-        for count in line.each(arguments.streams, "{} streams at once")
-    ]
-    report["arrivals"] = [
-        measure_arrivals(subject, rate, seconds=arguments.seconds, num_frames=num_frames)
-        for rate in line.each(arguments.rates, "{:g} requests a second")
-    ]
-    line.clear()
-    report["memory"] = _memory(subject.tts)
-    if arguments.batches:
-        line.show("every backend that runs here")
-        report["backends"] = measure_backends(subject, arguments.batches, num_frames=num_frames)
-        line.clear()
+    with ProgressLine() as line:
+        line.show("one stream")
+        report["latency"] = measure_latency(
+            subject, num_frames=num_frames, repeats=arguments.repeats
+        )
+        report["throughput"] = [
+            measure_throughput(subject, count, num_frames=num_frames, rounds=arguments.rounds)
+            for count in line.each(arguments.streams, "{} concurrent streams")
+        ]
+        report["arrivals"] = [
+            measure_arrivals(subject, rate, seconds=arguments.seconds, num_frames=num_frames)
+            for rate in line.each(arguments.rates, "{:g} requests per second")
+        ]
+        report["memory"] = _memory(subject.tts)
+        if arguments.batches:
+            line.show("all available backends")
+            report["backends"] = measure_backends(subject, arguments.batches, num_frames=num_frames)
     if arguments.compare:
         ours = report["latency"]["times_real_time"]
         report["peers"] = measure_peers(subject, ours, num_frames=num_frames)
@@ -126,5 +127,5 @@ def _options(tts: TTS, arguments: argparse.Namespace) -> dict[str, Any]:
     elif arguments.voice is not None:
         options["voice"] = tts.voice(arguments.voice)
     elif tts.model_type == "base":
-        raise RequestError("a Base model needs a voice to be measured with: --voice me.wav")
+        raise RequestError("a Base model needs a voice: add --voice me.wav")
     return options

@@ -1,4 +1,4 @@
-"""A single stream: time to first audio, real-time factor, and time per stage of a frame."""
+"""Measures a single stream: first audio, real-time factor, and time per stage of a frame."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNKS = (1, 2, 4, 8, 12)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured: a loaded model and the options of its requests."""
+    """The measured model and the options of its requests."""
 
     tts: TTS
     options: dict[str, Any]  # voice, language, instruct
@@ -47,7 +47,7 @@ def measure_latency(subject: Subject, *, num_frames: int, repeats: int) -> dict[
 
 
 def first_audio_ms(subject: Subject, chunk_frames: int) -> float:
-    """From the call, tokenisation included, to the first samples in hand."""
+    """Time from the call to the first samples, including tokenization."""
     began = time.perf_counter()
     options = subject.length(4 * chunk_frames)
     with subject.tts.stream(TEXT, seed=1, chunk_frames=chunk_frames, **options) as stream:

@@ -1,6 +1,7 @@
-"""Many streams: throughput at a fixed concurrency, and latency at a given request rate.
+"""Measures many streams: throughput at a fixed concurrency, and latency at a request rate.
 
-One event loop reads them all, as in the server: a thread for each would mostly wait for the GIL.
+One event loop reads all streams, as in the server. One thread per stream would mostly wait for the
+GIL.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from vivace.errors import QueueFullError
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What one client measured of its stream."""
+class ClientResult:
+    """Measurements of one client."""
 
     first_audio_ms: float
     audio_s: float
     num_underruns: int  # chunks that arrived after all earlier audio had been played
 
 
-async def listen(subject: Subject, num_frames: int, seed: int, began: float | None = None) -> Heard:
-    """Read a stream as fast as it comes; count the underruns that real-time playback would have.
+async def run_client(
+    subject: Subject, num_frames: int, seed: int, began: float | None = None
+) -> ClientResult:
+    """Read a stream and count the underruns of a playback in real time.
 
-    It waits from `began` on, so that a busy loop is not flattered.
+    Latency is measured from `began`, so that the delay of a busy event loop is included.
     """
     began = time.perf_counter() if began is None else began
     played_until: float | None = None
@@ -43,59 +46,58 @@ async def listen(subject: Subject, num_frames: int, seed: int, began: float | No
             played_until = now
         played_until += seconds
         audio_s += seconds
-    return Heard(first_ms, audio_s, num_underruns)
+    return ClientResult(first_ms, audio_s, num_underruns)
 
 
 def measure_throughput(
     subject: Subject, num_streams: int, *, num_frames: int, rounds: int
 ) -> dict[str, Any]:
-    """`num_streams` clients, each starting its next stream when the last one ends."""
-    heard: list[Heard] = []
+    """`num_streams` clients with `rounds` consecutive streams each."""
+    results: list[ClientResult] = []
 
-    async def listen_again(listener: int) -> None:
+    async def run_rounds(client: int) -> None:
         for number in range(rounds):
-            heard.append(await listen(subject, num_frames, 1000 * listener + number))
+            results.append(await run_client(subject, num_frames, 1000 * client + number))
 
-    async def listen_all() -> None:
-        await asyncio.gather(*map(listen_again, range(num_streams)))  # raises the first error
+    async def run_all() -> None:
+        await asyncio.gather(*map(run_rounds, range(num_streams)))  # raises the first error
 
     began = time.perf_counter()
-    asyncio.run(listen_all())
+    asyncio.run(run_all())
     seconds = time.perf_counter() - began
-    firsts = [one.first_audio_ms for one in heard]
     return {
         "streams": num_streams,
         "frames": num_frames,
-        "requests": len(heard),
-        "audio_s_per_s": round(sum(one.audio_s for one in heard) / seconds, 2),
-        "first_audio_ms": percentiles(firsts),
-        "underruns": sum(one.num_underruns for one in heard),
+        "requests": len(results),
+        "audio_s_per_s": round(sum(result.audio_s for result in results) / seconds, 2),
+        "first_audio_ms": percentiles([result.first_audio_ms for result in results]),
+        "underruns": sum(result.num_underruns for result in results),
     }
 
 
 def measure_arrivals(
     subject: Subject, rate: float, *, seconds: float, num_frames: int
 ) -> dict[str, Any]:
-    """Poisson arrivals of `rate` requests a second, independent of when earlier ones end."""
-    heard: list[Heard] = []
+    """Poisson arrivals of `rate` requests per second, independent of earlier requests."""
+    results: list[ClientResult] = []
     errors: list[Exception] = []
 
-    async def answer(seed: int, began: float) -> None:
+    async def run(seed: int, began: float) -> None:
         try:
-            heard.append(await listen(subject, num_frames, seed, began))
+            results.append(await run_client(subject, num_frames, seed, began))
         except Exception as error:  # counted below
             errors.append(error)
 
-    async def arrive() -> int:
+    async def run_all() -> int:
         generator, tasks = random.Random(7), list[asyncio.Task[None]]()
         began, due = time.perf_counter(), 0.0
         while (due := due + generator.expovariate(rate)) < seconds:
             await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
-            tasks.append(asyncio.create_task(answer(len(tasks), began + due)))
+            tasks.append(asyncio.create_task(run(len(tasks), began + due)))
         await asyncio.gather(*tasks)
         return len(tasks)
 
-    num_requests = asyncio.run(arrive())
+    num_requests = asyncio.run(run_all())
     failures = [error for error in errors if not isinstance(error, QueueFullError)]
     return {
         "requests_per_s": rate,
@@ -103,8 +105,8 @@ def measure_arrivals(
         "refused": len(errors) - len(failures),
         "failed": len(failures),
         "first_failure": repr(failures[0]) if failures else None,
-        "first_audio_ms": percentiles([one.first_audio_ms for one in heard]),
-        "streams_with_underruns": sum(one.num_underruns > 0 for one in heard),
+        "first_audio_ms": percentiles([result.first_audio_ms for result in results]),
+        "streams_with_underruns": sum(result.num_underruns > 0 for result in results),
     }
 
 

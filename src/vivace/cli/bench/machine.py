@@ -1,4 +1,4 @@
-"""The machine, versions and commit that a benchmark ran on."""
+"""Describes the machine, package versions and commit of a benchmark."""
 
 from __future__ import annotations
 
@@ -38,13 +38,12 @@ def machine() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Of the checkout, or as VIVACE_COMMIT says where the code is a copy without its history."""
+    """The commit of the checkout, or VIVACE_COMMIT for a copy without git history."""
     given = os.environ.get("VIVACE_COMMIT")
     return given or _first_line("git", "describe", "--always", "--dirty") or "unknown"
 
 
 def _cpu() -> str:
-    """The name of the CPU."""
     for line in _output("lscpu").splitlines():
         if line.startswith("Model name:"):
             return line.split(":", 1)[1].strip()

@@ -1,4 +1,4 @@
-"""The official package and faster-qwen3-tts on the same checkpoint, in the same process."""
+"""Measures the official package and faster-qwen3-tts with the same checkpoint and process."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PEERS = (
 
 
 def measure_peers(subject: Subject, ours: float, *, num_frames: int) -> list[dict[str, Any]]:
-    """Each peer that is installed, and how many times faster we are; `ours` is our real time."""
+    """One row per peer. `ours` is our speed in times real time, for comparison."""
     return [_measure(peer, subject, ours, num_frames) for peer in PEERS]
 
 
 def _measure(peer: Peer, subject: Subject, ours: float, num_frames: int) -> dict[str, Any]:
-    """Measure one peer; its failure is a row of the report, not an error."""
+    """Measure one peer. A failure is reported in the row, not raised."""
     try:
         kind = getattr(importlib.import_module(peer.module), peer.kind)
         theirs = _times_real_time(kind, peer, subject, num_frames)
@@ -51,14 +51,14 @@ def _times_real_time(kind: Any, peer: Peer, subject: Subject, num_frames: int) -
     tts = subject.tts
     placing = {peer.device_argument: str(tts.device), "dtype": tts.dtype}
     speak = _speaker(kind.from_pretrained(str(tts.checkpoint.folder), **placing), subject)
-    speak(num_frames)  # what is not warm yet
+    speak(num_frames)  # warm-up
     began = time.perf_counter()
     waves, rate = speak(num_frames)
     return len(waves[0]) / float(rate) / (time.perf_counter() - began)
 
 
 def _speaker(model: Any, subject: Subject) -> Callable[[int], tuple[list[Any], int]]:
-    """A call that says the same text as we did."""
+    """A function that generates `TEXT` with the peer."""
     options = {"text": TEXT, "language": subject.options.get("language", "auto")}
     kind = subject.tts.model_type
     if kind == "custom_voice":
@@ -72,6 +72,5 @@ def _speaker(model: Any, subject: Subject) -> Callable[[int], tuple[list[Any], i
             instruct=instruct, max_new_tokens=n + 1, **options
         )
     raise UnsupportedRequestError(
-        "--compare speaks with a CustomVoice or VoiceDesign model; a cloned voice is enrolled "
-        "differently by each package"
+        "--compare needs a CustomVoice or VoiceDesign model; packages clone voices differently"
     )

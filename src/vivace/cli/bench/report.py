@@ -1,4 +1,4 @@
-"""Shows the results as a table, and plots first audio against the request rate."""
+"""Formats the results as a table, and plots first audio against the request rate."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         first = row["first_audio_ms"]
         yield (
             f"{row['streams']} streams",
-            f"{row['audio_s_per_s']:.1f} s of audio a second, first audio p50 {first['p50']:.0f} "
+            f"{row['audio_s_per_s']:.1f} s of audio per second, first audio p50 {first['p50']:.0f} "
             f"p95 {first['p95']:.0f} ms, {row['underruns']} underruns",
         )
     for row in report.get("arrivals", ()):
         first = ", ".join(f"{name} {value:.0f} ms" for name, value in row["first_audio_ms"].items())
         yield (
-            f"{row['requests_per_s']:g} requests a second",
+            f"{row['requests_per_s']:g} requests per second",
             f"first audio {first or 'none'}, {row['streams_with_underruns']} of {row['requests']} "
-            f"with underruns, {row['refused']} refused, {row['failed']} failed",
+            f"with underruns, {row['refused']} rejected, {row['failed']} failed",
         )
         if row["failed"]:
             yield "first failure", row["first_failure"]
@@ -54,22 +54,22 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if "missing" in row:
             yield row["peer"], f"not installed ({row['missing']})"
         elif "failed" in row:
-            yield row["peer"], f"could not be timed ({row['failed']})"
+            yield row["peer"], f"failed ({row['failed']})"
         else:
             yield (
                 row["peer"],
-                f"{row['times_real_time']:.2f} times real time: ours is "
-                f"{row['times_faster']:.2f} times faster",
+                f"{row['times_real_time']:.2f} times real time; vivace is "
+                f"{row['times_faster']:.2f} times as fast",
             )
 
 
 def _backend_row(row: dict[str, Any]) -> str:
     parts = ", ".join(f"{name} {row[f'{name}_ms']:.2f}" for name in PARTS)
-    return f"{parts} ms a frame, {row['audio_s_per_s']:.1f} s of audio a second"
+    return f"{parts} ms per frame, {row['audio_s_per_s']:.1f} s of audio per second"
 
 
 def plot_arrivals(arrivals: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
-    """First audio against requests a second, a panel for each model."""
+    """Plot first audio against the request rate, with one panel per model."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4) if len(arrivals) == 1 else (10, 4), layout="constrained")
@@ -79,7 +79,7 @@ def plot_arrivals(arrivals: Mapping[str, list[dict[str, Any]]], path: Path) -> N
         for name in ("p50", "p95", "p99"):
             waits = [row["first_audio_ms"].get(name) for row in rows]
             axes.plot(rates, waits, marker="o", label=name)
-        axes.set(xlabel="requests a second", title=title, yscale="log")
+        axes.set(xlabel="requests per second", title=title, yscale="log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("{x:g}")
         axes.grid(alpha=0.3, which="both")

@@ -1,4 +1,4 @@
-"""`vivace voice` and `vivace speakers`: facts to stdout, words to stderr, an error in one line."""
+"""Tests of `vivace voice` and `vivace speakers`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.cli_harness import LIMIT_S, Captured, assert_refused, make_recording
+from tests.support.cli_harness import LIMIT_S, Captured, assert_fails, make_recording
 from tests.support.cli_harness import run_here as run
 from vivace import TTS, Voice
 from vivace.cli.main import main
@@ -53,7 +53,7 @@ def keep(name: str, **fields: Any) -> Voice:
 
 
 def weigh(*arguments: str) -> tuple[str, set[str]]:
-    """The output of a fresh process that must succeed, and the heavy modules it imported."""
+    """The output of a new process, which must succeed, and the heavy modules it imported."""
     command = [sys.executable, "-c", WEIGH, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     code, *heavy = done.stderr.splitlines()[-1].split()
@@ -61,45 +61,47 @@ def weigh(*arguments: str) -> tuple[str, set[str]]:
     return done.stdout, set(heavy)
 
 
-# --- vivace voice add -------------------------------------------------------------------------
+# -- vivace voice add --------------------------------------------------------------------------
 
 
-def test_an_added_voice_speaks_by_its_name(
+def test_added_voice_speaks_by_name(
     tiny_folder: Path, recording: Path, tmp_path: Path, home: Path, capsys: Captured
 ) -> None:
     assert add(tiny_folder, "ada", recording) == 0
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err == f"{home / 'voices' / 'ada.safetensors'}: the voice 'ada', vector alone\n"
+    assert (
+        output.err == f"{home / 'voices' / 'ada.safetensors'}: voice 'ada', speaker vector only\n"
+    )
     out = tmp_path / "out.wav"
     say = ("say", "Hello.", "--model", tiny_folder / "base", "--max-frames=2", "-o", out)
     assert run(*say, "--voice=ada") == 0
     assert out.exists()
 
 
-def test_every_choice_is_kept_in_the_voice(tiny_folder: Path, recording: Path) -> None:
+def test_voice_add_stores_every_option(tiny_folder: Path, recording: Path) -> None:
     notes = ("--transcript=Words.", "--language=english", "--licence=CC0-1.0", "--device=cpu")
     assert add(tiny_folder, "ada", recording, *notes) == 0
     assert add(tiny_folder, "bob", recording, *notes, "--no-append-silence") == 0
     with TTS.load(tiny_folder / "base", device="cpu") as tts:
         for name, append_silence in (("ada", True), ("bob", False)):
             voice = VoiceLibrary().get(name)
-            told = (voice.ref_text, voice.language, voice.licence)
-            assert told == ("Words.", "english", "CC0-1.0")
+            report = (voice.ref_text, voice.language, voice.licence)
+            assert report == ("Words.", "english", "CC0-1.0")
             expected = tts.clone(recording, "Words.", append_silence=append_silence)
             np.testing.assert_array_equal(voice.ref_codes, expected.ref_codes)
             np.testing.assert_array_equal(voice.speaker, expected.speaker)
     assert VoiceLibrary().get("ada").reference_s > VoiceLibrary().get("bob").reference_s
 
 
-def test_a_name_that_is_taken_is_refused_before_the_model_is_loaded(
+def test_voice_add_with_existing_name_fails_before_model_loads(
     tiny_folder: Path, recording: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep("ada", licence="old")
     with monkeypatch.context() as patch:
         patch.setattr(TTS, "load", lambda *_, **__: pytest.fail("loaded"))
         code = add(tiny_folder, "ada", recording)
-    assert_refused(code, capsys, "a voice named 'ada' already; .*--replace")
+    assert_fails(code, capsys, "a voice named 'ada' already; .*--replace")
     assert add(tiny_folder, "ada", recording, "--replace", "--licence=new") == 0
     assert VoiceLibrary().get("ada").licence == "new"
 
@@ -117,7 +119,7 @@ def test_a_name_that_is_taken_is_refused_before_the_model_is_loaded(
         ("ada", [f"--licence={'x' * 201}"], "licence must be a text of at most 200"),
     ],
 )
-def test_what_cannot_be_added_is_one_line_and_leaves_nothing(
+def test_failed_voice_add_is_one_line_and_leaves_no_file(
     tiny_folder: Path,
     recording: Path,
     home: Path,
@@ -126,39 +128,39 @@ def test_what_cannot_be_added_is_one_line_and_leaves_nothing(
     options: list[str],
     match: str,
 ) -> None:
-    assert_refused(add(tiny_folder, name, recording, *options), capsys, match)
+    assert_fails(add(tiny_folder, name, recording, *options), capsys, match)
     assert not home.exists()
 
 
-def test_a_bad_name_is_refused_before_the_model_is_loaded(
+def test_voice_add_with_invalid_name_fails_before_model_loads(
     tiny_folder: Path, recording: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TTS, "load", lambda *_, **__: pytest.fail("loaded"))
     for options in ([], ["--replace"]):
-        assert_refused(add(tiny_folder, "../ada", recording, *options), capsys, "cannot name")
+        assert_fails(add(tiny_folder, "../ada", recording, *options), capsys, "cannot name")
 
 
-def test_a_recording_or_model_that_cannot_serve_is_one_line(
+def test_voice_add_with_unusable_recording_or_model_is_one_line(
     tiny_folder: Path, recording: Path, capsys: Captured
 ) -> None:
     code = add(tiny_folder, "ada", Path("absent.wav"))
-    assert_refused(code, capsys, "absent.wav: there is no such file")
+    assert_fails(code, capsys, "absent.wav: there is no such file")
     code = add(tiny_folder, "ada", recording, model="custom_voice")
-    assert_refused(code, capsys, "cannot clone a voice; load Qwen/.*-Base")
+    assert_fails(code, capsys, "cannot clone a voice; load Qwen/.*-Base")
 
 
-def test_a_library_that_cannot_be_written_is_one_line(
+def test_unwritable_library_is_one_line_error(
     tiny_folder: Path, recording: Path, home: Path, capsys: Captured
 ) -> None:
     home.write_text("a file where the folder should be")
     code = add(tiny_folder, "ada", recording)
-    assert_refused(code, capsys, "the voice library .*home/voices cannot take the voice 'ada'")
+    assert_fails(code, capsys, "the voice library .*home/voices cannot take the voice 'ada'")
 
 
-# --- vivace voice list, show, remove ----------------------------------------------------------
+# -- vivace voice list, show, remove -----------------------------------------------------------
 
 
-def test_list_is_a_table(capsys: Captured) -> None:
+def test_voice_list_prints_table(capsys: Captured) -> None:
     keep("ada", language="english", created="2026-01-31", licence="CC0-1.0")
     keep("bob", ref_text="Words.", ref_codes=np.zeros((25, 16), np.int64))
     assert run("voice", "list") == 0
@@ -167,12 +169,12 @@ def test_list_is_a_table(capsys: Captured) -> None:
     rows = [re.split(r"  +", line) for line in output.out.splitlines()]
     assert rows == [
         ["name", "reference", "width", "language", "created", "licence"],
-        ["ada", "vector alone", "32", "english", "2026-01-31", "CC0-1.0"],
+        ["ada", "speaker vector only", "32", "english", "2026-01-31", "CC0-1.0"],
         ["bob", "2.0 s in context", "32", "-", "-", "-"],
     ]
 
 
-def test_list_for_programs_is_json(capsys: Captured) -> None:
+def test_voice_list_json_is_array(capsys: Captured) -> None:
     keep("ada", language="中文", ref_text="\x1b[31mred", ref_codes=np.zeros((25, 16), np.int64))
     keep("bob")
     assert run("voice", "list", "--json") == 0
@@ -183,17 +185,17 @@ def test_list_for_programs_is_json(capsys: Captured) -> None:
     assert bob["transcript"] is None
 
 
-def test_an_empty_library_says_how_to_fill_it(capsys: Captured, home: Path) -> None:
+def test_voice_list_of_empty_library_prints_hint(capsys: Captured, home: Path) -> None:
     assert run("voice", "list") == 0
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith(f"no voices in {home / 'voices'} yet; add one: vivace voice add")
+    assert output.err.startswith(f"{home / 'voices'} has no voices; add one with `vivace voice add")
     assert run("voice", "list", "--json") == 0
     assert json.loads(capsys.readouterr().out) == []
     assert not home.exists()
 
 
-def test_show_tells_all_of_one_voice(capsys: Captured, home: Path) -> None:
+def test_voice_show_prints_all_fields(capsys: Captured, home: Path) -> None:
     keep("ada", ref_text="Words.", ref_codes=np.zeros((25, 16), np.int64), language="english")
     assert run("voice", "show", "ada") == 0
     facts = {line[:14].strip(): line[15:] for line in capsys.readouterr().out.splitlines()}
@@ -208,7 +210,7 @@ def test_show_tells_all_of_one_voice(capsys: Captured, home: Path) -> None:
     }
 
 
-def test_what_a_voice_says_of_itself_cannot_move_the_cursor(capsys: Captured) -> None:
+def test_voice_show_replaces_control_characters(capsys: Captured) -> None:
     keep("ada", licence="\x1b]0;owned\x07\nname   eve", language="\x9b2J")
     for command in (("list",), ("show", "ada")):
         assert run("voice", *command) == 0
@@ -217,7 +219,7 @@ def test_what_a_voice_says_of_itself_cannot_move_the_cursor(capsys: Captured) ->
         assert "?]0;owned??name" in shown
 
 
-def test_a_narrow_terminal_encoding_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_voice_list_works_with_ascii_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     keep("ada", language="中文")
     buffer = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer, encoding="ascii"))
@@ -226,7 +228,7 @@ def test_a_narrow_terminal_encoding_is_no_reason_to_fail(monkeypatch: pytest.Mon
     assert b"\\u4e2d\\u6587" in buffer.getvalue()
 
 
-def test_remove_forgets_the_voice(capsys: Captured) -> None:
+def test_voice_remove_deletes_voice(capsys: Captured) -> None:
     keep("ada")
     keep("bob")
     assert run("voice", "remove", "ada") == 0
@@ -236,23 +238,23 @@ def test_remove_forgets_the_voice(capsys: Captured) -> None:
 
 @pytest.mark.parametrize("action", ["show", "remove"])
 @pytest.mark.parametrize("name", ["eve", "../bob", "", "bob.safetensors"])
-def test_an_unknown_name_lists_the_known(capsys: Captured, action: str, name: str) -> None:
+def test_unknown_voice_name_lists_known_names(capsys: Captured, action: str, name: str) -> None:
     keep("ada")
     keep("bob")
     code = run("voice", action, name)
-    assert_refused(code, capsys, f"no voice named '{re.escape(name)}'; try one of: ada, bob")
+    assert_fails(code, capsys, f"no voice named '{re.escape(name)}'; try one of: ada, bob")
     assert VoiceLibrary().names() == ["ada", "bob"]
 
 
-def test_a_damaged_voice_is_named_and_can_be_removed(capsys: Captured, home: Path) -> None:
+def test_damaged_voice_is_listed_and_can_be_removed(capsys: Captured, home: Path) -> None:
     keep("ada")
     (home / "voices" / "ada.safetensors").write_bytes(b"half")
-    assert_refused(run("voice", "show", "ada"), capsys, "ada.safetensors: not a voice")
+    assert_fails(run("voice", "show", "ada"), capsys, "ada.safetensors: not a voice")
     assert run("voice", "list") == 0
     assert run("voice", "remove", "ada") == 0
 
 
-# --- vivace speakers --------------------------------------------------------------------------
+# -- vivace speakers ---------------------------------------------------------------------------
 
 
 def test_speakers_lists_presets_and_languages(tiny_folder: Path, capsys: Captured) -> None:
@@ -264,30 +266,30 @@ def test_speakers_lists_presets_and_languages(tiny_folder: Path, capsys: Capture
 
 
 @pytest.mark.parametrize("name", ["custom_voice", "base", "voice_design"])
-def test_speakers_for_programs_is_what_tts_says(
-    tiny_folder: Path, capsys: Captured, name: str
-) -> None:
+def test_speakers_json_equals_tts(tiny_folder: Path, capsys: Captured, name: str) -> None:
     assert run("speakers", "--model", tiny_folder / name, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     with TTS.load(tiny_folder / name, device="cpu") as tts:
         expected = {"type": name, "speakers": tts.speakers, "languages": tts.languages}
-    assert told == expected
+    assert report == expected
 
 
-@pytest.mark.parametrize(("name", "word"), [("base", "cloned"), ("voice_design", "described")])
-def test_a_checkpoint_without_presets_says_what_its_voices_are(
-    tiny_folder: Path, capsys: Captured, name: str, word: str
+@pytest.mark.parametrize(
+    ("name", "hint"), [("base", "clone a recording"), ("voice_design", "describe a voice")]
+)
+def test_speakers_without_presets_explains_voices(
+    tiny_folder: Path, capsys: Captured, name: str, hint: str
 ) -> None:
     assert run("speakers", "--model", tiny_folder / name) == 0
-    assert f"none; its voices are {word}" in capsys.readouterr().out
+    assert f"none; {hint}" in capsys.readouterr().out
 
 
-def test_speakers_of_no_checkpoint_is_one_line(tmp_path: Path, capsys: Captured) -> None:
-    assert_refused(run("speakers", "--model", tmp_path), capsys, "config.json")
-    assert_refused(run("speakers", "--model", "nowhere"), capsys, "no folder 'nowhere'")
+def test_speakers_of_missing_checkpoint_is_one_line(tmp_path: Path, capsys: Captured) -> None:
+    assert_fails(run("speakers", "--model", tmp_path), capsys, "config.json")
+    assert_fails(run("speakers", "--model", "nowhere"), capsys, "no folder 'nowhere'")
 
 
-# --- Manners ----------------------------------------------------------------------------------
+# -- imports and usage errors ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -302,26 +304,24 @@ def test_speakers_of_no_checkpoint_is_one_line(tmp_path: Path, capsys: Captured)
         ["speakers"],
     ],
 )
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+def test_help_imports_no_heavy_module(arguments: list[str]) -> None:
     output, heavy = weigh(*arguments, "--help")
     assert output.startswith("usage: vivace")
     assert heavy == set()
 
 
-def test_listing_voices_does_without_torch() -> None:
+def test_voice_list_does_not_import_torch() -> None:
     keep("ada")
     output, heavy = weigh("voice", "list")
     assert "ada" in output
     assert heavy <= {"numpy", "safetensors"}
-    assert "numpy" in heavy  # the weighing sees
+    assert "numpy" in heavy  # control: the check detects numpy
 
 
 @pytest.mark.parametrize(
     "arguments", [["voice"], ["voice", "sing"], ["voice", "add", "ada"], ["speakers", "of"]]
 )
-def test_a_command_that_cannot_be_parsed_shows_how_it_is_used(
-    capsys: Captured, arguments: list[str]
-) -> None:
+def test_invalid_command_prints_usage(capsys: Captured, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2

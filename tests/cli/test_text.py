@@ -1,4 +1,4 @@
-"""`vivace - --stream`: stdin is spoken while it is written, like the whole of it."""
+"""Tests of `vivace - --stream`: stdin is spoken while it is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vivace.errors import RequestError
 
 
 class Pieces(io.RawIOBase):
-    """A stdin that gives these pieces, one a read."""
+    """A stdin that returns one of these pieces per read."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = list(pieces)
@@ -43,7 +43,9 @@ TEXT = "Grüße, 世界! 🎶\n\nΚαλημέρα."
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
-def test_letters_may_be_cut_anywhere(monkeypatch: pytest.MonkeyPatch, size: int, end: str) -> None:
+def test_live_stdin_joins_split_characters(
+    monkeypatch: pytest.MonkeyPatch, size: int, end: str
+) -> None:
     content = (TEXT + end).encode()
     give(monkeypatch, *(content[i : i + size] for i in range(0, len(content), size)))
     pieces = list(live_stdin())
@@ -51,7 +53,7 @@ def test_letters_may_be_cut_anywhere(monkeypatch: pytest.MonkeyPatch, size: int,
     assert "" not in pieces
 
 
-def test_a_piece_comes_as_soon_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_stdin_yields_text_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     give(monkeypatch, b"One \n", b"two")
     live = live_stdin()
     assert next(live) == "One "
@@ -60,7 +62,7 @@ def test_a_piece_comes_as_soon_as_it_is_written(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("pieces", "said"),
+    ("pieces", "expected"),
     [
         ([b"Good morning. caf\xe9 au lait"], ["Good morning. caf"]),
         ([b"Good ", b"\xe4\xb8", b"X"], ["Good "]),
@@ -68,18 +70,18 @@ def test_a_piece_comes_as_soon_as_it_is_written(monkeypatch: pytest.MonkeyPatch)
         ([b"\xff"], []),
     ],
 )
-def test_bytes_that_are_no_text_end_it_after_what_is(
-    monkeypatch: pytest.MonkeyPatch, pieces: list[bytes], said: list[str]
+def test_live_stdin_with_invalid_bytes_yields_text_before_error(
+    monkeypatch: pytest.MonkeyPatch, pieces: list[bytes], expected: list[str]
 ) -> None:
     give(monkeypatch, *pieces)
-    heard = []
+    spoken = []
     with pytest.raises(RequestError, match="stdin is not UTF-8"):  # noqa: PT012
         for piece in live_stdin():
-            heard.append(piece)
-    assert heard == said
+            spoken.append(piece)
+    assert spoken == expected
 
 
-def test_live_text_is_spoken_like_the_whole(
+def test_live_text_speech_equals_whole_text(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, rest = tiny_folder / "custom_voice", ("--seed=1", "--max-frames=12", "--stream")
@@ -92,7 +94,7 @@ def test_live_text_is_spoken_like_the_whole(
     np.testing.assert_allclose(*samples, atol=1e-4)
 
 
-def test_what_came_before_bad_bytes_is_said_and_the_error_is_one_line(
+def test_text_before_invalid_bytes_is_spoken(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     give(monkeypatch, b"Good morning, listeners. ", b"caf\xe9")
@@ -105,10 +107,10 @@ def test_what_came_before_bad_bytes_is_said_and_the_error_is_one_line(
     assert num_frames(out) > 0
 
 
-def test_an_endless_stdin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivace.cli.text.MAX_STDIN_BYTES", 10)
+def test_endless_stdin_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vivace.cli.text.MAX_TEXT_BYTES", 10)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x" * 10)))
     assert read_stdin() == "x" * 10
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x" * 11)))
-    with pytest.raises(RequestError, match="split it into parts"):
+    with pytest.raises(RequestError, match="stdin: larger than"):
         read_stdin()

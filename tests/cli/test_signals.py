@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a long text leaves a finished file, nothing else, and exit code 130."""
+"""Tests of Ctrl-C during a long text: a complete file, no other files, exit code 130."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vivace.engine.stream import Stream
 
 
 @pytest.mark.parametrize("name", ["x.wav", pytest.param("x.flac", marks=pytest.mark.ci), "x.mp3"])
-def test_a_streamed_file_is_finished(tiny_folder: Path, tmp_path: Path, name: str) -> None:
+def test_ctrl_c_while_streaming_finishes_file(tiny_folder: Path, tmp_path: Path, name: str) -> None:
     arguments = ["say", LONG_TEXT, "--model", tiny_folder / "custom_voice", "--stream"]
     process = start([*arguments, "-o", tmp_path / name])
     num_bytes = 16_000 if name.endswith("mp3") else 50_000  # more than a second
@@ -30,21 +30,21 @@ def test_a_streamed_file_is_finished(tiny_folder: Path, tmp_path: Path, name: st
     assert interrupted == "vivace: interrupted"
     assert {path.name for path in tmp_path.iterdir()} == {name}
     audio = read_audio(tmp_path / name)
-    told = float(report.split(" s of audio")[0].split()[-1])
-    assert audio.duration_s == pytest.approx(told, abs=0.1)
+    report = float(report.split(" s of audio")[0].split()[-1])
+    assert audio.duration_s == pytest.approx(report, abs=0.1)
     assert audio.duration_s > 1
     assert audio.samples.any()
 
 
 @pytest.mark.parametrize("after", [1, 2])
-def test_a_file_that_is_written_at_the_end_has_what_was_made(
+def test_ctrl_c_without_streaming_keeps_generated_audio(
     tiny_folder: Path,
     tmp_path: Path,
     capsys: Captured,
     monkeypatch: pytest.MonkeyPatch,
     after: int,
 ) -> None:
-    """The interrupt comes while the chunk after these is made."""
+    """Interrupt after `after` chunks."""
     read, numbers = Stream.__next__, itertools.count()
 
     def interrupt(stream: Stream) -> AudioChunk:
@@ -60,7 +60,7 @@ def test_a_file_that_is_written_at_the_end_has_what_was_made(
     assert [path.name for path in tmp_path.iterdir()] == ["x.wav"]
 
 
-def test_an_interrupt_before_the_first_sound_leaves_nothing(
+def test_ctrl_c_before_first_audio_leaves_no_file(
     tiny_folder: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(stream: Stream) -> AudioChunk:

@@ -1,4 +1,4 @@
-"""`--subtitles`: a file of timed words beside the audio."""
+"""Tests of `--subtitles`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def words_of(path: Path) -> list[dict[str, float | str]]:
     return words
 
 
-def test_words_are_written_beside_the_audio(tmp_path: Path) -> None:
+def test_subtitles_are_written_beside_audio(tmp_path: Path) -> None:
     speech = tmp_path / "a.wav"
     options = ("--model", "mini", "--seed=1", "--quiet")
     assert run_here("say", TEXT, *options, "-o", speech, "--subtitles", "srt", "--stream") == 0
@@ -28,7 +28,7 @@ def test_words_are_written_beside_the_audio(tmp_path: Path) -> None:
     assert [cue.split("\n")[2] for cue in cues] == ["Hello there.", "Bye."]
 
 
-def test_words_go_with_the_speed_to_a_file_of_any_name(tmp_path: Path) -> None:
+def test_subtitle_times_follow_speed(tmp_path: Path) -> None:
     speech, words = tmp_path / "a.flac", tmp_path / "b.json"
     options = ("--model", "mini", "--seed=1", "--quiet", "--speed=2")
     assert run_here("say", TEXT, *options, "-o", speech, "--subtitles", words) == 0
@@ -47,11 +47,11 @@ def test_words_go_with_the_speed_to_a_file_of_any_name(tmp_path: Path) -> None:
     [
         ("a.srt", "exists"),
         ("a.txt", r"\.srt, \.vtt, \.json"),
-        ("none/a.srt", "no folder"),
+        ("none/a.srt", "does not exist"),
         ("srt", "exists"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_anything_is_spoken(
+def test_unwritable_subtitles_fail_before_speech(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: Captured,
@@ -60,14 +60,14 @@ def test_what_cannot_be_written_is_refused_before_anything_is_spoken(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.srt").write_text("kept")
-    monkeypatch.setattr("vivace.cli.say.load_model", None)  # it is not reached
+    monkeypatch.setattr("vivace.cli.say.load_model", None)  # not called
     assert run_here("say", TEXT, "-o", "a.wav", "--subtitles", subtitles) == 1
     assert re.search(reason, capsys.readouterr().err)
     assert Path("a.srt").read_text() == "kept"
     assert not Path("a.wav").exists()
 
 
-def test_a_model_without_timings_keeps_the_audio_and_says_so(
+def test_model_without_timings_keeps_audio_and_fails(
     tiny_folder: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     speech = tmp_path / "a.wav"
@@ -78,7 +78,7 @@ def test_a_model_without_timings_keeps_the_audio_and_says_so(
     assert not (tmp_path / "a.vtt").exists()
 
 
-def test_every_line_of_a_batch_has_its_own(tmp_path: Path, capsys: Captured) -> None:
+def test_batch_writes_subtitles_per_line(tmp_path: Path, capsys: Captured) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("Yes.\nNo.\n")
     folder = tmp_path / "out"
@@ -91,7 +91,7 @@ def test_every_line_of_a_batch_has_its_own(tmp_path: Path, capsys: Captured) -> 
     assert "srt, vtt, json" in capsys.readouterr().err
 
 
-def test_a_dialogue_has_the_words_of_its_lines(embedded: TTS) -> None:
+def test_dialogue_subtitles_have_words_of_all_lines(embedded: TTS) -> None:
     talk = embedded.dialogue([("heart", "Yes."), ("heart", "Good evening.")], seed=1, timings=True)
     first, second = talk.lines
     assert [word.text for word in talk.words or ()] == ["Yes.", "Good", "evening."]

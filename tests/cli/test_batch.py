@@ -1,4 +1,4 @@
-"""Many processes beside each other, batches of lines, and signals that end them."""
+"""Tests of `say --batch`, of concurrent processes, and of terminating signals."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def hidden(folder: Path) -> list[Path]:
     return list(folder.glob(".vivace-*"))
 
 
-# --- Beside each other ------------------------------------------------------------------------
+# -- concurrent processes ----------------------------------------------------------------------
 
 
-def test_three_processes_in_one_folder_lose_nothing(model: Path, tmp_path: Path) -> None:
+def test_three_processes_in_one_folder_write_three_files(model: Path, tmp_path: Path) -> None:
     arguments = ["Hello.", "--json", "--model", model, *SHORT]
     processes = [start([*arguments, f"--seed={seed}"], stdout=subprocess.PIPE) for seed in range(3)]
     facts = []
@@ -51,23 +51,23 @@ def test_three_processes_in_one_folder_lose_nothing(model: Path, tmp_path: Path)
         output, error = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, error
         facts.append(json.loads(output))
-    assert len({told["output"] for told in facts}) == 3
+    assert len({report["output"] for report in facts}) == 3
     assert run_here("Hello.", "-o", "again.wav", "--seed=2", *SHORT) == 0
-    [last] = [told["output"] for told in facts if told["seed"] == 2]
+    [last] = [report["output"] for report in facts if report["seed"] == 2]
     first, again = (read_audio(tmp_path / name).samples for name in (last, "again.wav"))
     assert np.allclose(first, again, rtol=0, atol=1e-4)  # two processes may round differently
     assert len(list(tmp_path.glob("speech*.wav"))) == 3
     assert hidden(tmp_path) == []
 
 
-def test_a_second_process_with_the_same_file_fails_before_it_loads(
+def test_second_process_with_same_file_fails_before_model_loads(
     model: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     first = start(["-", "--stream", "-o", tmp_path / "x.wav", "--model", model, *SHORT], stdin=-1)
     wait_until(lambda: bool(hidden(tmp_path)), "the claim")
     assert run_here("Hello.", "-o", "x.wav", "--model=not-looked-at") == 1
     assert "cannot write x.wav: another process is writing it" in capsys.readouterr().err
-    assert run_here("Hello.", "-o", "x.wav", "--force", *SHORT) == 0  # who insists need not wait
+    assert run_here("Hello.", "-o", "x.wav", "--force", *SHORT) == 0  # --force does not wait
     (tmp_path / "x.wav").unlink()
     _, error = first.communicate(b"Hello there.", timeout=LIMIT_S)
     assert first.returncode in (0, 3), error
@@ -75,31 +75,31 @@ def test_a_second_process_with_the_same_file_fails_before_it_loads(
     assert hidden(tmp_path) == []
 
 
-def test_a_file_that_appears_meanwhile_costs_no_audio(model: Path, tmp_path: Path) -> None:
+def test_file_created_meanwhile_loses_no_audio(model: Path, tmp_path: Path) -> None:
     first = start(["-", "--stream", "-o", tmp_path / "x.wav", "--model", model, *SHORT], stdin=-1)
     wait_until(lambda: bool(hidden(tmp_path)), "the claim")
     (tmp_path / "x.wav").write_bytes(b"theirs")
     _, error = first.communicate(b"Hello there.", timeout=LIMIT_S)
     assert first.returncode == 1
-    assert f"see {tmp_path / 'x-2.wav'}".encode() in error
+    assert f"the audio is in {tmp_path / 'x-2.wav'}".encode() in error
     assert (tmp_path / "x.wav").read_bytes() == b"theirs"
     assert read_audio(tmp_path / "x-2.wav").duration_s > 0
 
 
-def test_a_refused_command_leaves_its_name_free(model: Path, tmp_path: Path) -> None:
+def test_failed_command_releases_file_name(model: Path, tmp_path: Path) -> None:
     assert run_here("Hello.", "--voice=nobody", "-o", "x.wav") == 1
     assert run_here("Hello.", "--voice=nobody") == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_overwritten_file_keeps_its_mode(model: Path, tmp_path: Path) -> None:
+def test_overwritten_file_keeps_mode(model: Path, tmp_path: Path) -> None:
     assert run_here("Hello.", "-o", "x.wav", *SHORT) == 0
     (tmp_path / "x.wav").chmod(0o600)
     assert run_here("Hello.", "-o", "x.wav", "--force", *SHORT) == 0
     assert (tmp_path / "x.wav").stat().st_mode & 0o777 == 0o600
 
 
-# --- Signals ----------------------------------------------------------------------------------
+# -- signals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_overwritten_file_keeps_its_mode(model: Path, tmp_path: Path) -> None
         pytest.param(signal.SIGINT, 130, [], marks=pytest.mark.ci),
     ],
 )
-def test_a_signal_leaves_a_finished_file_and_tells(
+def test_signal_finishes_file_and_reports(
     model: Path, tmp_path: Path, number: signal.Signals, code: int, options: list[str]
 ) -> None:
     process = start([LONG_TEXT, "--model", model, "-o", tmp_path / "x.wav", *options])
@@ -118,14 +118,14 @@ def test_a_signal_leaves_a_finished_file_and_tells(
     process.send_signal(number)
     _, error = process.communicate(timeout=LIMIT_S)
     assert process.returncode == code
-    *_, report, ended = error.decode().splitlines()  # after notes on a checkpoint of random weights
+    *_, report, ended = error.decode().splitlines()  # after warnings about random weights
     assert report.endswith(", cancelled")
-    assert ended in ("vivace: interrupted", f"vivace: ended by {number.name}")
+    assert ended in ("vivace: interrupted", f"vivace: terminated by {number.name}")
     assert [path.name for path in tmp_path.iterdir()] == ["x.wav"]
     assert read_audio(tmp_path / "x.wav").duration_s > 1
 
 
-def test_a_repl_ends_with_a_signal(model: Path, tmp_path: Path) -> None:
+def test_signal_ends_repl(model: Path, tmp_path: Path) -> None:
     process = start(["repl", "--model", model], stdin=subprocess.PIPE, cwd=tmp_path)
     assert process.stdin is not None
     process.stdin.write(f"{LONG_TEXT}\n".encode())
@@ -137,7 +137,7 @@ def test_a_repl_ends_with_a_signal(model: Path, tmp_path: Path) -> None:
     assert read_audio(tmp_path / "speech.wav").duration_s > 1
 
 
-def test_what_a_kill_leaves_is_swept_by_the_next_command(model: Path, tmp_path: Path) -> None:
+def test_temporary_file_of_killed_process_is_removed(model: Path, tmp_path: Path) -> None:
     process = start([LONG_TEXT, "--stream", "--model", model, "-o", tmp_path / "x.wav"])
     wait_until(lambda: any(p.stat().st_size > 50_000 for p in tmp_path.glob(".*.tmp")), "audio")
     process.kill()
@@ -148,7 +148,7 @@ def test_what_a_kill_leaves_is_swept_by_the_next_command(model: Path, tmp_path: 
     assert run_here("Hello.", "-o", "x.wav", *SHORT) == 0
 
 
-def test_an_ignored_sighup_stays_ignored(model: Path, tmp_path: Path) -> None:
+def test_ignored_sighup_stays_ignored(model: Path, tmp_path: Path) -> None:
     command = command_line(["-", "--stream", "--model", model, "-o", tmp_path / "x.wav", *SHORT])
     ignore = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
     command[2] = ignore + command[2].replace("signal.signal(signal.SIGHUP", "(signal.SIGHUP")
@@ -162,7 +162,7 @@ def test_an_ignored_sighup_stays_ignored(model: Path, tmp_path: Path) -> None:
     assert (tmp_path / "x.wav").exists()
 
 
-# --- Batches ----------------------------------------------------------------------------------
+# -- batches -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -172,21 +172,21 @@ def lines(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_line_of_a_batch_is_a_file_of_its_number(
+def test_batch_writes_one_numbered_file_per_line(
     model: Path, tmp_path: Path, lines: Path, capsys: Captured
 ) -> None:
     assert run_here("--batch", lines, "-o", "out/", "--seed=1", "--json", *SHORT) == 1
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    outputs = {fact["line"]: fact.get("output") for fact in told}
+    report = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    outputs = {fact["line"]: fact.get("output") for fact in report}
     assert outputs == {1: "out/0001.wav", 3: "out/0003.wav", 4: None, 5: "out/0005.wav"}
-    [refused] = [fact for fact in told if fact["line"] == 4]
+    [refused] = [fact for fact in report if fact["line"] == 4]
     assert refused["type"].endswith("Error")
     assert run_here("Two.", "-o", "two.wav", "--seed=1", *SHORT) == 0
     assert (tmp_path / "out/0003.wav").read_bytes() == (tmp_path / "two.wav").read_bytes()
     assert len(list((tmp_path / "out").iterdir())) == 3
 
 
-def test_a_batch_goes_on_where_it_was_left(
+def test_batch_skips_existing_files(
     model: Path, tmp_path: Path, lines: Path, capsys: Captured
 ) -> None:
     lines.write_text("One.\nTwo.\n")
@@ -197,20 +197,20 @@ def test_a_batch_goes_on_where_it_was_left(
     skipped, report, cut = capsys.readouterr().err.splitlines()
     assert skipped == "out/0001.flac: exists, skipped"
     assert report.startswith("out/0002.flac: first audio in ")
-    assert cut.startswith("vivace: out/0002.flac: cut at --max-frames 3")
+    assert cut.startswith("vivace: out/0002.flac: speech was cut at --max-frames 3")
     assert (tmp_path / "out" / "0001.flac").read_bytes() == b"precious"
-    assert run_here(*batch, "--model=not-looked-at") == 0  # all of it is there
+    assert run_here(*batch, "--model=not-looked-at") == 0  # no line is left
     assert run_here(*batch, "--force") == 0
     assert read_audio(tmp_path / "out" / "0001.flac").duration_s == pytest.approx(0.24)
 
 
-def test_a_batch_from_a_pipe(model: Path, tmp_path: Path) -> None:
+def test_batch_reads_stdin(model: Path, tmp_path: Path) -> None:
     done = run(["--batch=-", "-o", tmp_path / "out", "--model", model, *SHORT], input=b"A.\nB.\n")
     assert done.returncode == 0, done.stderr
     assert [num_frames(tmp_path / "out" / name) for name in ("0001.wav", "0002.wav")] == [3, 3]
 
 
-def test_an_interrupted_batch_leaves_whole_files_only(
+def test_interrupted_batch_leaves_complete_files_only(
     model: Path, tmp_path: Path, lines: Path
 ) -> None:
     lines.write_text(f"One.\n{LONG_TEXT}\nThree.\n")
@@ -224,10 +224,10 @@ def test_an_interrupted_batch_leaves_whole_files_only(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["0001.wav"]
 
 
-def test_lines_are_spoken_together_where_that_helps(
+def test_batch_speaks_lines_concurrently(
     model: Path, tmp_path: Path, lines: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two at a time, both of two lines must be under way before either is finished."""
+    """With two concurrent streams, both lines start before one of them is finished."""
     import threading
 
     both = threading.Barrier(2, timeout=LIMIT_S)
@@ -247,15 +247,15 @@ def test_lines_are_spoken_together_where_that_helps(
 @pytest.mark.parametrize(
     ("arguments", "code", "match"),
     [
-        (["--batch=lines.txt"], 2, "-o names the folder"),
-        (["Hello.", "--batch=lines.txt", "-o", "out"], 2, "takes no TEXT"),
-        (["--batch=none.txt", "-o", "out"], 1, "cannot read none.txt"),
+        (["--batch=lines.txt"], 2, "needs -o FOLDER"),
+        (["Hello.", "--batch=lines.txt", "-o", "out"], 2, "cannot be used with TEXT"),
+        (["--batch=none.txt", "-o", "out"], 1, "none.txt: cannot be read"),
         (["--batch=lines.txt", "-o", "lines.txt"], 1, "cannot write to the folder lines.txt"),
-        (["--batch=empty.txt", "-o", "out"], 1, "has no line to read"),
-        (["--batch=lines.txt", "-o", "out", "--format=mp9"], 1, "no audio format named 'mp9'"),
+        (["--batch=empty.txt", "-o", "out"], 1, "the file has no lines to speak"),
+        (["--batch=lines.txt", "-o", "out", "--format=mp9"], 1, "unknown audio format 'mp9'"),
     ],
 )
-def test_an_invalid_batch_is_a_one_line_error(
+def test_invalid_batch_is_one_line_error(
     model: Path,
     tmp_path: Path,
     lines: Path,
@@ -282,8 +282,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_time_to_first_sound_does_not_count_what_a_shell_did_before(model: Path) -> None:
-    """A shell's last command takes over its process."""
+def test_time_to_first_audio_excludes_time_of_shell(model: Path) -> None:
+    """A shell replaces its process with its last command."""
     words = command_line(["Hello.", "--json", "--model", model, *SHORT])
     done = subprocess.run(
         [words[0], "-c", BECOME, *words],

@@ -1,4 +1,4 @@
-"""Exit code, warning and JSON of commands whose speech lost words."""
+"""Tests of exit codes, warnings and JSON of commands with missing words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cli_harness import Captured, run_here
 from tests.support.scripted_attention import Course, FollowedBackend, correct, early_end
-from vivace.cli.messages import CUT_SHORT, describe_missing
+from vivace.cli.messages import INCOMPLETE, describe_missing
 from vivace.engine.utterance import MAX_RETRIES, _retry_seed
 from vivace.speech import Usage, total_completeness
 from vivace.verify import Verification
@@ -21,7 +21,7 @@ SEED = 7
 
 
 def lose(places: list[int]) -> list[int]:
-    """Ends after half of the text, and at once in a retry."""
+    """Speech that ends after half of the text, and immediately in a retry."""
     return early_end(places) if places and places[0] == 0 else []
 
 
@@ -42,40 +42,40 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("options", [[], ["--stream"]])
-def test_say_with_lost_words_exits_3_and_names_them(
+def test_say_with_missing_words_exits_3_and_lists_them(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured, options: list[str]
 ) -> None:
     use(monkeypatch, default=lose)
-    assert run_here("say", TEXT, "-o", "out.wav", *options) == CUT_SHORT
+    assert run_here("say", TEXT, "-o", "out.wav", *options) == INCOMPLETE
     warning = capsys.readouterr().err.splitlines()[-1]
     assert warning.startswith("vivace: out.wav: words not spoken: 'stood', 'beside', 'the', 'old'")
     assert Path("out.wav").exists()
 
 
-def test_say_after_a_repair_exits_0_without_a_warning(
+def test_say_after_repair_exits_0_without_warning(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     use(monkeypatch, courses={SEED: early_end})
     assert run_here("say", TEXT, "-o", "out.wav", "--seed", str(SEED), "--json") == 0
-    told = capsys.readouterr()
-    facts = json.loads(told.out)
+    report = capsys.readouterr()
+    facts = json.loads(report.out)
     assert (facts["completeness"], facts["missing_words"], facts["retries"]) == (1.0, [], 1)
     assert facts["is_complete"]
-    assert "not spoken" not in told.err
+    assert "not spoken" not in report.err
 
 
-def test_json_report_of_lost_words_lists_all_of_them(
+def test_json_report_lists_all_missing_words(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     use(monkeypatch, default=lose)
-    assert run_here("say", TEXT, "-o", "out.wav", "--json") == CUT_SHORT
+    assert run_here("say", TEXT, "-o", "out.wav", "--json") == INCOMPLETE
     facts = json.loads(capsys.readouterr().out)
     assert (facts["missing_words"], facts["retries"]) == (LOST, MAX_RETRIES)
     assert facts["completeness"] == pytest.approx(3 / 8)
     assert (facts["finish_reason"], facts["is_complete"]) == ("stop", False)
 
 
-def test_cut_at_max_frames_exits_0_with_its_own_warning(
+def test_speech_cut_at_max_frames_exits_0_with_warning(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     use(monkeypatch)
@@ -84,7 +84,7 @@ def test_cut_at_max_frames_exits_0_with_its_own_warning(
     assert "cut at --max-frames 10" in warning
 
 
-def test_batch_returns_the_code_of_its_worst_line(
+def test_batch_exit_code_is_that_of_worst_line(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     def lose_long(places: list[int]) -> list[int]:
@@ -93,14 +93,14 @@ def test_batch_returns_the_code_of_its_worst_line(
 
     use(monkeypatch, default=lose_long)
     Path("lines.txt").write_text(f"{TEXT}\nHerons.\n")
-    assert run_here("say", "--batch", "lines.txt", "-o", "out", "--json") == CUT_SHORT
+    assert run_here("say", "--batch", "lines.txt", "-o", "out", "--json") == INCOMPLETE
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     missing = {row["line"]: row["missing_words"] for row in rows}
     assert missing[1] == LOST
     assert missing[2] == []
 
 
-def test_dialogue_with_a_lost_line_exits_3(
+def test_dialogue_with_missing_words_exits_3(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     use(monkeypatch, default=lose)
@@ -113,7 +113,7 @@ def test_dialogue_with_a_lost_line_exits_3(
         assert 0 < facts["completeness"] < 1
 
 
-def test_read_speaks_a_lossy_passage_again_with_another_seed(
+def test_read_retries_incomplete_passage_with_another_seed(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     backend = use(monkeypatch, courses=courses_of(1, lose))
@@ -124,22 +124,22 @@ def test_read_speaks_a_lossy_passage_again_with_another_seed(
     assert len({sampling.seed for _, sampling in backend.admitted}) > MAX_RETRIES + 1
 
 
-def test_read_with_lost_words_exits_3_also_when_resumed(
+def test_read_with_missing_words_exits_3_also_when_resumed(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     use(monkeypatch, default=lose)
     Path("book.txt").write_text(f"Chapter 1\n\n{TEXT}\n\n* * *\n\nChapter 2\n\nMore herons came.\n")
     options = ["book.txt", "-o", "book.wav", "--keep-parts", "--force"]
-    assert run_here("read", *options) == CUT_SHORT
+    assert run_here("read", *options) == INCOMPLETE
     assert "not spoken: " in capsys.readouterr().err
     backend = use(monkeypatch, default=correct)
-    assert run_here("read", *options, "--json") == CUT_SHORT
+    assert run_here("read", *options, "--json") == INCOMPLETE
     facts = json.loads(capsys.readouterr().out)
     assert set(LOST) <= set(facts["missing_words"])
-    assert not backend.admitted  # everything came from the work folder
+    assert not backend.admitted  # all segments come from the work folder
 
 
-def test_warning_names_at_most_five_words() -> None:
+def test_warning_lists_at_most_five_words() -> None:
     assert describe_missing([]) is None
     assert describe_missing(["one"]) == "words not spoken: 'one'; try another --seed"
     words = describe_missing(list("abcdefg"))
@@ -157,13 +157,13 @@ def test_total_completeness_is_weighted_by_words() -> None:
     assert total_completeness([silent]) is None
 
 
-def test_verify_reports_the_transcript_and_its_error_rate(
+def test_verify_reports_transcript_and_word_error_rate(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     use(monkeypatch)
     monkeypatch.setattr("vivace.cli.say.check_recogniser", lambda: None)
-    heard = Verification("Seven grey herons", 0.625)
-    monkeypatch.setattr("vivace.cli.speak.Verifier.verify", lambda *_: heard)
+    verification = Verification("Seven grey herons", 0.625)
+    monkeypatch.setattr("vivace.cli.speak.Verifier.verify", lambda *_: verification)
     assert run_here("say", TEXT, "-o", "out.wav", "--verify", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["transcript"], facts["word_error_rate"]) == ("Seven grey herons", 0.625)
@@ -172,7 +172,7 @@ def test_verify_reports_the_transcript_and_its_error_rate(
 
 
 @pytest.mark.parametrize("options", [["--stream"], ["--batch", "lines.txt"]])
-def test_verify_is_refused_where_there_is_no_whole_text(
+def test_verify_without_whole_text_is_usage_error(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured, options: list[str]
 ) -> None:
     monkeypatch.setattr("vivace.cli.say.check_recogniser", lambda: None)

@@ -1,4 +1,4 @@
-"""Every number of the command line, at its bounds and beyond."""
+"""Tests of numeric options at and beyond their bounds."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def flag(name: str, value: float) -> str:
 
 
 @pytest.mark.parametrize("edge", ["low", "high"])
-def test_sampling_options_at_their_bounds_are_spoken(
+def test_sampling_options_at_bounds_are_accepted(
     tiny_folder: Path, tmp_path: Path, edge: str
 ) -> None:
     out = tmp_path / "out.wav"
     values = {name: getattr(bounds, edge) for name, bounds in BOUNDS.items()}
-    values |= {} if edge == "low" else {"min_frames": 3, "max_frames": 3}  # else it takes years
+    values |= {} if edge == "low" else {"min_frames": 3, "max_frames": 3}  # limits the duration
     options = [flag(name, value) for name, value in values.items()]
     assert say(tiny_folder / "custom_voice", TEXT, "-o", out, *options) == 0
     assert out.stat().st_size > 44
 
 
 @pytest.mark.parametrize("name", [*BOUNDS, "speed"])
-def test_sampling_option_beyond_its_bounds_is_refused_by_name(
+def test_sampling_option_out_of_bounds_fails_with_its_name(
     tiny_folder: Path, tmp_path: Path, capsys: Captured, name: str
 ) -> None:
     low, high = (BOUNDS[name].low, BOUNDS[name].high) if name in BOUNDS else (0.25, 4.0)
@@ -47,7 +47,7 @@ def test_sampling_option_beyond_its_bounds_is_refused_by_name(
 
 
 @pytest.mark.parametrize("name", ["gap_s", "overlap_s"])
-def test_seconds_between_lines_at_their_bounds_are_taken_and_beyond_them_refused(name: str) -> None:
+def test_gap_and_overlap_are_limited(name: str) -> None:
     for value in (0, 0.0, MAX_GAP_S):
         assert getattr(Timing(**{name: value}), name) == value
     for value in (math.nextafter(0, -1), math.nextafter(MAX_GAP_S, math.inf), math.inf, math.nan):
@@ -56,7 +56,7 @@ def test_seconds_between_lines_at_their_bounds_are_taken_and_beyond_them_refused
 
 
 @pytest.mark.parametrize(("value", "code"), [(1, 0), (2**40, 0), (0, 1), (-1, 1)])
-def test_chunk_frames_at_their_bounds_are_spoken_and_below_them_refused(
+def test_chunk_frames_below_1_fail(
     tiny_folder: Path, tmp_path: Path, value: int, code: int
 ) -> None:
     out = tmp_path / "out.wav"

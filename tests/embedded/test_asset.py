@@ -1,4 +1,4 @@
-"""What ships in the package: small, complete, quick to load, and the official code's too."""
+"""Tests of the embedded voice as shipped: size, files, loading, official code."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ MAX_BYTES = 40_000_000
 MAX_LOAD_RATIO = 20.0  # CPU time of a load relative to reading the weights; measured: 3
 
 
-def test_it_is_small_enough_to_ship() -> None:
+def test_embedded_voice_is_small_enough_to_ship() -> None:
     assert sum(path.stat().st_size for path in EMBEDDED.rglob("*") if path.is_file()) <= MAX_BYTES
 
 
 @pytest.mark.parametrize("part", ["", "speech_tokenizer"])
-def test_its_weights_take_16_bits(part: str) -> None:
+def test_weights_have_16_bits(part: str) -> None:
     with safe_open(EMBEDDED / part / "model.safetensors", framework="pt") as file:
         assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F16"}  # noqa: SIM118
 
 
-def test_nothing_that_was_only_for_training_is_in_it() -> None:
+def test_asset_has_no_training_files() -> None:
     names = {str(path.relative_to(EMBEDDED)) for path in EMBEDDED.rglob("*") if path.is_file()}
     assert names == {
         "config.json",
@@ -59,7 +59,9 @@ def read_weights() -> None:
 
 
 @pytest.mark.usefixtures("unshared_weights")
-def test_it_loads_without_a_name_or_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedded_voice_loads_by_default_and_quickly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CPU time is compared with a control in the same run: a busy machine slows both."""
     monkeypatch.chdir(tmp_path)
     load_s, read_s = [], []
@@ -75,25 +77,25 @@ def test_it_loads_without_a_name_or_a_wait(tmp_path: Path, monkeypatch: pytest.M
     assert min(load_s) < MAX_LOAD_RATIO * min(read_s)
 
 
-def test_a_name_or_a_folder_still_wins(tiny_folder: Path) -> None:
+def test_checkpoint_name_or_folder_takes_precedence(tiny_folder: Path) -> None:
     with TTS.load(tiny_folder / "base", device="cpu") as tts:
         assert tts.model_type == "base"
 
 
-def test_it_does_not_pretend_to_clone(embedded: TTS) -> None:
+def test_embedded_voice_rejects_cloning(embedded: TTS) -> None:
     with pytest.raises(UnsupportedRequestError, match=r"cannot clone a voice; load .*0\.6B-Base"):
         embedded.clone((np.zeros(48_000, dtype=np.float32), 24_000))
 
 
 @pytest.mark.parametrize("entry", SEEDS, ids=lambda entry: entry["text"])
-def test_a_seed_draws_the_same_codes_as_ever(embedded: TTS, entry: dict[str, object]) -> None:
-    """scripts/make_embedded_golden.py writes them anew when the weights change."""
+def test_seed_gives_the_golden_codes(embedded: TTS, entry: dict[str, object]) -> None:
+    """Run scripts/make_embedded_golden.py after a change of the weights."""
     audio = embedded.speak(str(entry["text"]), seed=entry["seed"], normalize=False)
     assert audio.codes.tolist() == entry["codes"]
     assert audio.finish_reason == "stop"
 
 
-def test_the_official_goldens_are_of_these_very_weights() -> None:
+def test_official_goldens_match_the_shipped_weights() -> None:
     digests = {
         name: hashlib.sha256((EMBEDDED / name).read_bytes()).hexdigest()
         for name in OFFICIAL["weights"]
@@ -102,9 +104,7 @@ def test_the_official_goldens_are_of_these_very_weights() -> None:
 
 
 @pytest.mark.parametrize("call", OFFICIAL["calls"], ids=lambda call: call["name"])
-def test_the_official_code_loads_it_and_says_the_same(
-    embedded: TTS, call: dict[str, object]
-) -> None:
+def test_official_code_gives_the_same_codes(embedded: TTS, call: dict[str, object]) -> None:
     [item] = call["items"]  # type: ignore[misc]
     audio = embedded.speak(
         item["text"],

@@ -1,4 +1,4 @@
-"""The embedded voice really speaks, so what tiny checkpoints cannot show is shown on it."""
+"""Tests with the embedded voice that need real speech."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from tests.support.project import ROOT, load_script
 from tests.support.recording_backend import assert_same_audio, interleave
+from tests.support.text_stages import plan_utterances
 from vivace import TTS, Audio
 from vivace.options import SpeechOptions
 from vivace.script.request import Request
-from vivace.script.script import plan_utterances
 from vivace.speech import LiveMode, TextLayout
-from vivace.text.markup import Pause
+from vivace.text.pauses import Pause
 
 SENTENCES = [
     "Yes.",
@@ -53,7 +53,7 @@ SHORT = "Cut it anywhere."
 Recogniser = Callable[[np.ndarray, int], str]
 
 
-NUM_SPOKEN = 8  # of them; the others take as long again, and are slow
+NUM_SPOKEN = 8  # sentences of the default run; the others are marked slow
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ NUM_SPOKEN = 8  # of them; the others take as long again, and are slow
         *(pytest.param(n, marks=pytest.mark.slow) for n in range(NUM_SPOKEN, len(SENTENCES))),
     ],
 )
-def test_speech_comes_to_its_own_end(embedded: TTS, index: int) -> None:
+def test_speech_ends_by_itself(embedded: TTS, index: int) -> None:
     text = SENTENCES[index]
     audio = embedded.speak(text, seed=index)
     assert audio.finish_reason == "stop"
@@ -72,8 +72,8 @@ def test_speech_comes_to_its_own_end(embedded: TTS, index: int) -> None:
     assert np.abs(audio.samples).max() > 0.05
 
 
-def test_the_end_is_drawn_and_not_merely_reached(embedded: TTS) -> None:
-    """The control: where the end may not be drawn, speech goes on until it is stopped."""
+def test_end_of_speech_is_sampled(embedded: TTS) -> None:
+    """Control: without the end code, speech continues until the limit."""
     audio = embedded.speak("Yes.", seed=0, min_frames=60, max_frames=60)
     assert audio.finish_reason == "length"
     assert len(audio.codes) == 60
@@ -81,7 +81,7 @@ def test_the_end_is_drawn_and_not_merely_reached(embedded: TTS) -> None:
 
 @pytest.fixture(scope="module")
 def whole(embedded: TTS) -> list[Audio]:
-    """The same short text with three seeds."""
+    """One short text with three seeds."""
     return [embedded.speak(SHORT, seed=seed, trim=False) for seed in range(3)]
 
 
@@ -91,17 +91,17 @@ def whole(embedded: TTS) -> list[Audio]:
     order=st.randoms(use_true_random=False),
 )
 @settings(deadline=None, max_examples=4)
-def test_streamed_audio_is_offline_audio_in_any_company(
+def test_streamed_audio_matches_offline_audio_beside_other_streams(
     embedded: TTS, whole: list[Audio], ramp: list[int], seeds: list[int], order: Random
 ) -> None:
-    """Up to the last bits of float32."""
+    """Equal except for float32 rounding."""
     streams = [embedded.stream(SHORT, seed=seed, chunk_frames=ramp) for seed in seeds]
     for seed, chunks in zip(seeds, interleave(streams, order), strict=True):
         assert_same_audio(chunks, whole[seed], atol=5e-5)
 
 
-def test_decoding_25_frames_of_context_again_is_heard(embedded: TTS) -> None:
-    """The control: what others do at chunk seams is no rounding."""
+def test_decoding_with_25_context_frames_differs_audibly(embedded: TTS) -> None:
+    """Control: decoding with limited context differs by more than rounding."""
     audio = embedded.speak(STORY[:54], seed=5, trim=False, split=False)
     codec = embedded.loaded.parts[1]
     assert len(audio.codes) > 34
@@ -115,10 +115,10 @@ def test_decoding_25_frames_of_context_again_is_heard(embedded: TTS) -> None:
     [
         ("word", "streamed"),
         (None, "whole"),
-        pytest.param("sentence", "whole", marks=pytest.mark.slow),  # what None is
+        pytest.param("sentence", "whole", marks=pytest.mark.slow),  # the default of None
     ],
 )
-def test_live_text_sounds_as_if_it_had_been_there(
+def test_live_text_matches_known_text(
     embedded: TTS, mode: LiveMode | None, layout: TextLayout
 ) -> None:
     text = "Words that are still being written are spoken all the same."
@@ -128,7 +128,7 @@ def test_live_text_sounds_as_if_it_had_been_there(
     assert live.finish_reason == "stop"
 
 
-def test_a_long_text_is_its_utterances_with_clean_seams(embedded: TTS) -> None:
+def test_long_text_is_its_utterances_with_clean_seams(embedded: TTS) -> None:
     audio = embedded.speak(STORY, seed=5, trim=False)
     request = Request(text=STORY, voice=None, options=SpeechOptions())
     plan = plan_utterances(STORY, embedded.loaded.writer.script_options(request))
@@ -146,7 +146,7 @@ def test_a_long_text_is_its_utterances_with_clean_seams(embedded: TTS) -> None:
         size = round(part.seconds * audio.sample_rate) if is_pause else 0
         wanted = np.zeros(size, np.float32) if is_pause else next(parts).samples
         piece, rest = rest[: len(wanted)], rest[len(wanted) :]
-        if is_pause:  # as loud as the voice's own silence
+        if is_pause:  # the level of the voice's own silence
             assert np.sqrt(np.mean(piece**2)) == pytest.approx(level, rel=0.1)
             assert np.abs(piece).max() < 6 * level
         else:
@@ -167,7 +167,7 @@ def recognise() -> Recogniser:
 
 
 @pytest.mark.slow
-def test_what_is_said_is_what_was_written(embedded: TTS, recognise: Recogniser) -> None:
+def test_recognized_words_match_the_text(embedded: TTS, recognise: Recogniser) -> None:
     words = load_script(ROOT / "benchmarks" / "words.py")
     wrong = total = 0
     for index, text in enumerate(SENTENCES):

@@ -1,4 +1,4 @@
-"""The embedded voice speaks English; other texts are refused with the name of what reads them."""
+"""Tests of the embedded voice with texts in other languages."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ RELEASED = r"load Qwen/Qwen3-TTS-12Hz-0\.6B-CustomVoice"
 
 
 @pytest.mark.parametrize("text", FOREIGN.values(), ids=FOREIGN)
-def test_a_text_in_other_letters_is_refused(embedded: TTS, text: str) -> None:
+def test_text_in_other_letters_is_rejected(embedded: TTS, text: str) -> None:
     with pytest.raises(UnsupportedRequestError, match=RELEASED):
         embedded.speak(text)
 
 
 @pytest.mark.parametrize("text", UNREAD.values(), ids=UNREAD)
-def test_no_model_is_promised_for_letters_that_none_reads(embedded: TTS, text: str) -> None:
+def test_error_for_letters_of_no_model_names_no_model(embedded: TTS, text: str) -> None:
     with pytest.raises(UnsupportedRequestError, match="no released checkpoint reads it"):
         embedded.speak(text)
 
 
 @pytest.mark.parametrize("text", ENGLISH)
-def test_english_is_not_refused(text: str) -> None:
+def test_english_is_accepted(text: str) -> None:
     assert Letters.of(["english"]).find_foreign(text) is None
 
 
-def test_what_cleaning_takes_out_is_not_held_against_a_text(embedded: TTS) -> None:
+def test_letters_removed_by_cleaning_are_not_rejected(embedded: TTS) -> None:
     text = "See [the page](https://example.org/Москва)."
     with pytest.raises(UnsupportedRequestError):
         embedded.stream(text, on_unsupported="error")
     embedded.stream(text, on_unsupported="error", clean=True).close()
 
 
-def test_one_foreign_word_is_refused_where_errors_are_asked_for(embedded: TTS) -> None:
+def test_foreign_word_is_rejected_with_on_unsupported_error(embedded: TTS) -> None:
     for text in (ONE_WORD, "Greek: καλημέρα"):
         with pytest.raises(UnsupportedRequestError, match="speaks only english"):
             embedded.speak(text, on_unsupported="error")
@@ -76,7 +76,7 @@ def test_foreign_words_are_skipped_and_reported_by_default(
     assert embedded.speak("All is read.").skipped == ()
 
 
-def test_stream_of_a_known_text_names_what_it_skips_before_the_first_chunk(embedded: TTS) -> None:
+def test_stream_of_a_known_text_reports_skipped_words_before_the_first_chunk(embedded: TTS) -> None:
     with embedded.stream(ONE_WORD, seed=1) as stream:
         assert stream.skipped == ("Москва",)
         assert next(stream).skipped == ("Москва",)
@@ -93,12 +93,12 @@ def test_skipped_words_between_pauses_leave_one_pause(
 
 
 @pytest.mark.parametrize("language", ["french", "Chinese"])
-def test_another_language_by_name_is_refused(embedded: TTS, language: str) -> None:
+def test_other_language_name_is_rejected(embedded: TTS, language: str) -> None:
     with pytest.raises(UnknownLanguageError, match=rf"auto, english, or {RELEASED}"):
         embedded.speak("Bonjour.", language=language)
 
 
-def test_a_language_without_a_speaker_is_not_listed(embedded: TTS) -> None:
+def test_error_for_unknown_language_names_no_checkpoint(embedded: TTS) -> None:
     with pytest.raises(UnknownLanguageError) as caught:
         embedded.speak("Hello.", language="klingon")
     assert "load" not in str(caught.value)
@@ -106,10 +106,10 @@ def test_a_language_without_a_speaker_is_not_listed(embedded: TTS) -> None:
 
 def keep(stream: Iterator[AudioChunk], chunks: list[AudioChunk]) -> None:
     for chunk in stream:
-        chunks.append(chunk)  # also if the next one raises
+        chunks.append(chunk)  # kept if the next chunk raises
 
 
-def test_live_text_is_spoken_without_the_foreign_piece_and_then_the_error_heard(
+def test_live_text_is_spoken_without_foreign_words_then_raises(
     embedded: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = stop_after(embedded, monkeypatch, 3, once_text_is_in=True)
@@ -125,7 +125,7 @@ def test_live_text_is_spoken_without_the_foreign_piece_and_then_the_error_heard(
 
 @pytest.fixture(scope="module")
 def released(tiny_folder: Path) -> Iterator[TTS]:
-    """A checkpoint of the ten languages of the released ones."""
+    """A checkpoint with the ten languages of the released checkpoints."""
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
         yield tts
 
@@ -140,13 +140,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
-def test_letters_of_none_of_its_languages_are_refused(released: TTS, text: str) -> None:
+def test_letters_of_unsupported_languages_are_rejected(released: TTS, text: str) -> None:
     with pytest.raises(UnsupportedRequestError, match=r"speaks only .*russian.* spanish") as caught:
         released.stream(text, voice="ryan")
     assert "load" not in str(caught.value)
 
 
-def test_mostly_foreign_utterance_is_skipped_unless_errors_are_asked_for(
+def test_mostly_foreign_utterance_is_skipped_or_rejected(
     released: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "שלום עולם is peace"
@@ -169,11 +169,11 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("text", ACCEPTED.values(), ids=ACCEPTED)
-def test_letters_of_its_languages_and_quoted_words_are_spoken(released: TTS, text: str) -> None:
+def test_supported_letters_and_quoted_foreign_words_are_accepted(released: TTS, text: str) -> None:
     released.stream(text, voice="ryan").close()
 
 
-def test_languages_unknown_here_or_none_at_all_are_left_alone() -> None:
+def test_letters_of_unknown_languages_are_accepted() -> None:
     for languages in ([], ["english", "klingon"]):
         assert Letters.of(languages).find_foreign("Москва שלום") is None
     assert Letters.of(["english", "russian"]).find_foreign("Москва") is None

@@ -1,4 +1,4 @@
-"""How the embedded voice likes its text: English written out, in short utterances."""
+"""Tests of text preparation for the embedded voice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAID = (
 )
 
 
-def test_english_is_normalized_alike_whole_and_live_unless_normalize_is_false(
+def test_english_is_normalized_for_known_and_live_text_unless_disabled(
     embedded: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = stop_after(embedded, monkeypatch, 3, once_text_is_in=True)
@@ -28,11 +28,12 @@ def test_english_is_normalized_alike_whole_and_live_unless_normalize_is_false(
         embedded.speak(text)
     embedded.speak(TEXT, language="english")
     embedded.speak(TEXT, normalize=False)
-    assert said.texts(embedded) == [SAID] * 4 + [TEXT]
+    spoken = SAID.replace("U S A", "U S eh")  # `letter_names` of the embedded voice
+    assert said.texts(embedded) == [spoken] * 4 + [TEXT]
     assert said.ids[0] == said.ids[1] == said.ids[2]
 
 
-def test_a_long_text_is_cut_by_the_length_of_its_normalized_words(
+def test_long_text_is_split_by_the_length_of_normalized_words(
     embedded: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = stop_after(embedded, monkeypatch, 3, once_text_is_in=True)
@@ -45,7 +46,7 @@ def test_a_long_text_is_cut_by_the_length_of_its_normalized_words(
     assert len(texts) > 3
 
 
-def test_seams_are_as_long_as_its_own_silence_between_sentences(embedded: TTS) -> None:
+def test_seams_have_the_length_of_the_voices_own_pauses(embedded: TTS) -> None:
     reading = embedded.checkpoint.config.reading_config
     assert reading.max_utterance_chars == 120
     text = "One sentence is here. " * 12
@@ -59,7 +60,7 @@ def test_seams_are_as_long_as_its_own_silence_between_sentences(embedded: TTS) -
     assert np.allclose(streamed, other, rtol=0, atol=1e-5), "the noise of a seam is no draw"
 
 
-def test_its_pauses_are_as_loud_as_its_own_silence(embedded: TTS) -> None:
+def test_pauses_have_the_level_of_the_voices_own_silence(embedded: TTS) -> None:
     level = embedded.checkpoint.config.reading_config.silence_rms
     chunks = list(embedded.stream("Wait. [pause 2s] Now.", seed=1))
     [pause] = [chunk.samples for chunk in chunks if not len(chunk.codes) and len(chunk.samples)]
@@ -70,7 +71,7 @@ def test_its_pauses_are_as_loud_as_its_own_silence(embedded: TTS) -> None:
     assert 0.5 * level < np.sqrt(np.mean(windows**2, axis=1)).min() < 2 * level
 
 
-def test_released_checkpoints_read_raw_text_unless_asked(
+def test_released_checkpoint_reads_raw_text_unless_normalize_is_set(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
@@ -79,7 +80,7 @@ def test_released_checkpoints_read_raw_text_unless_asked(
         tts.speak(TEXT, language="english")
         tts.speak(TEXT, language="english", normalize=True)
         assert said.texts(tts) == [TEXT, TEXT, SAID]
-        with pytest.raises(RequestError, match="normalize reads English"):
+        with pytest.raises(RequestError, match="normalize has no rules for the language"):
             tts.speak(TEXT, normalize=True)
         with pytest.raises(RequestError, match="normalize must be"):
             tts.speak(TEXT, normalize="yes")  # type: ignore[arg-type]
@@ -89,7 +90,7 @@ def test_released_checkpoints_read_raw_text_unless_asked(
 @pytest.mark.parametrize(
     "end", [" \n\n", *(pytest.param(end, marks=pytest.mark.ci) for end in (" ", "\n", "\u00a0"))]
 )
-def test_white_space_at_the_end_does_not_make_it_speak_on(
+def test_white_space_at_the_end_does_not_change_the_speech(
     embedded: TTS, end: str, voice: str
 ) -> None:
     plain = embedded.speak("I am here.", voice=voice, seed=1)
@@ -102,7 +103,7 @@ def test_white_space_at_the_end_does_not_make_it_speak_on(
 @pytest.mark.parametrize(
     "pieces", [("I am here. ",), ("I ", "am ", "here. ", " "), ("I am here", ".\n")]
 )
-def test_live_text_that_ends_in_white_space_is_spoken_as_without(
+def test_live_text_with_white_space_at_the_end_is_spoken_unchanged(
     embedded: TTS, pieces: tuple[str, ...], live: LiveMode
 ) -> None:
     plain = embedded.speak(iter(["I am here."]), seed=1, live=live)
@@ -110,7 +111,7 @@ def test_live_text_that_ends_in_white_space_is_spoken_as_without(
     assert np.array_equal(again.codes, plain.codes)
 
 
-def test_a_pause_does_not_make_the_words_before_it_come_twice(embedded: TTS) -> None:
+def test_pause_does_not_repeat_the_words_before_it(embedded: TTS) -> None:
     alone = embedded.speak("I am here.", seed=1)
     chunks = list(embedded.stream("I am here. [pause 0.5s] Good night. ", seed=1))
     pause = next(n for n, chunk in enumerate(chunks) if not len(chunk.codes) and len(chunk.samples))
@@ -120,7 +121,7 @@ def test_a_pause_does_not_make_the_words_before_it_come_twice(embedded: TTS) -> 
 
 @pytest.mark.parametrize("live", [None, "word", "sentence"])
 @pytest.mark.parametrize(("gap", "split"), [("\n\n", True), ("\r\n- ", True), ("\n\t", False)])
-def test_tokenizer_of_the_embedded_voice_gets_single_spaces_only(
+def test_embedded_voice_gets_single_spaces_only(
     embedded: TTS, monkeypatch: pytest.MonkeyPatch, gap: str, live: LiveMode | None, split: bool
 ) -> None:
     said = stop_after(embedded, monkeypatch, 3, once_text_is_in=True)

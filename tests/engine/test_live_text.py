@@ -17,10 +17,10 @@ from vivace import TTS
 from vivace.audio.clip import AudioChunk
 from vivace.engine.stream import Stream
 from vivace.errors import RequestError, UnsupportedRequestError
+from vivace.script.parts import SILENT_S
 from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
-from vivace.script.script import SILENT_S
-from vivace.text.markup import ScriptOptions
+from vivace.text.options import ScriptOptions
 
 SENTENCES = [f"This is sentence number {n}, and it says little." for n in range(5)]
 OPTIONS = {"seed": 3, "min_frames": 4_000, "guard": False}

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.recording_backend import stop_after
+from tests.support.text_stages import plan_utterances
 from vivace import TTS
 from vivace.audio.trim import StartTrimmer
 from vivace.errors import RequestError
-from vivace.script.script import SILENT_S, plan_utterances
-from vivace.text.markup import Pause, ScriptOptions
+from vivace.script.parts import SILENT_S
+from vivace.text.options import ScriptOptions
+from vivace.text.pauses import Pause
 
 OPTIONS = ScriptOptions()
 SEAM = Pause(OPTIONS.seam_s)

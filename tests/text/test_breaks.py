@@ -1,8 +1,7 @@
-"""Line breaks: paragraphs and items end utterances, and wrapped lines go on."""
+"""Tests of line breaks: paragraphs and items end utterances, wrapped lines do not."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import replace
 
@@ -10,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vivace.script.script import plan_utterances
-from vivace.text.breaks import BreakReader, read_breaks
-from vivace.text.cutter import Cut
-from vivace.text.events import Event, EventReader
-from vivace.text.markup import Pause, ScriptOptions
-from vivace.text.plain import PlainRules, PlainText, plain_text
+from tests.support.text_stages import cut, plain_text, plan_utterances, read_breaks
+from vivace.text.breaks import BreakReader
+from vivace.text.options import Packing, ScriptOptions
+from vivace.text.packing import Cut
+from vivace.text.pauses import Pause
+from vivace.text.pipeline import Event, TextPipeline
+from vivace.text.plain import PlainRules, PlainText
 from vivace.text.trace import Trace
 
 PLAIN = ScriptOptions(
@@ -35,7 +35,7 @@ WRAPPED = (
 
 
 def breaks(text: str) -> list[str]:
-    """The white space of a text after it was read, but for single spaces."""
+    """The marks in a text after `read_breaks`, without single spaces."""
     return re.findall(r"\s{2,}|\t", read_breaks(text))
 
 
@@ -81,7 +81,7 @@ def test_line_of_a_list_or_heading_is_an_item(text: str) -> None:
         "We looked for a long time at the letter that\nI had found",
     ],
 )
-def test_line_that_goes_on_or_ends_a_sentence_is_followed_by_a_space(text: str) -> None:
+def test_line_that_continues_or_ends_a_sentence_is_followed_by_a_space(text: str) -> None:
     assert breaks(text) == []
 
 
@@ -96,7 +96,7 @@ def test_list_mark_is_dropped_at_the_start_of_the_text_and_of_a_line(mark: str) 
 
 
 @pytest.mark.parametrize("text", ["-5 degrees", "2 + 3\n= 5", "a - b", "#tag\n@ada"])
-def test_sign_that_has_a_name_is_kept(text: str) -> None:
+def test_sign_with_a_spoken_name_is_kept(text: str) -> None:
     assert "".join(read_breaks(text).split()) == "".join(text.split())
 
 
@@ -120,14 +120,9 @@ def test_plain_text_ends_an_item_without_punctuation_with_a_full_stop() -> None:
 ALPHABET = "aB3.,:-'\" \n\r\t\u2028\u00a0*#("
 
 
-def cut(text: str, places: list[int]) -> list[str]:
-    edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
-    return [text[a:b] for a, b in itertools.pairwise(edges)]
-
-
 @given(st.text(ALPHABET, max_size=80), st.lists(st.integers(0, 999), max_size=12))
 @settings(deadline=None, max_examples=300)
-def test_breaks_do_not_depend_on_the_pieces(text: str, places: list[int]) -> None:
+def test_breaks_in_any_pieces_are_those_of_the_whole_text(text: str, places: list[int]) -> None:
     for reader, whole in (
         (BreakReader(), read_breaks(text)),
         (PlainText(PlainRules()), plain_text(text, PlainRules())),
@@ -146,7 +141,7 @@ def test_no_letter_or_digit_is_lost_and_only_single_spaces_are_left(text: str) -
 
 
 def said(events: list[Event]) -> list[str | float]:
-    """Utterances, and the pauses between them that a live script would make."""
+    """Utterances and the seconds of silence between them."""
     found: list[str | float] = []
     pause = 0.0
     for event in events:
@@ -161,7 +156,7 @@ def said(events: list[Event]) -> list[str | float]:
 
 
 def read_live(text: str, options: ScriptOptions, places: list[int]) -> list[Event]:
-    reader = EventReader(options)
+    reader = TextPipeline(options)
     return [event for piece in cut(text, places) for event in reader.feed(piece)] + reader.finish()
 
 
@@ -185,30 +180,30 @@ def test_known_text_pauses_longer_after_a_paragraph_than_after_an_item() -> None
 
 @given(st.lists(st.integers(0, 999), max_size=12), st.booleans())
 @settings(deadline=None, max_examples=60)
-def test_live_words_are_cut_as_the_known_text(places: list[int], clean: bool) -> None:
+def test_live_words_are_cut_like_the_known_text(places: list[int], clean: bool) -> None:
     options = replace(PLAIN, clean=clean)
     assert said(read_live(LETTER, options, places)) == planned(LETTER, options)
 
 
 def test_live_sentences_have_the_pauses_of_their_paragraphs() -> None:
-    options = replace(PLAIN, clean=True, by_sentence=True)
+    options = replace(PLAIN, clean=True, packing="sentences")
     assert said(read_live(LETTER, options, [])) == [
         *("What they packed", 0.9, "three apples", 0.5, "two pears", 0.9),
         *("Then they left.", 0.5, "It was late.", 0.9, "Name, Age", 0.5, "Ann, three"),
     ]
 
 
-@pytest.mark.parametrize("by_sentence", [False, True])
-def test_no_break_is_left_in_a_text_that_is_not_split(by_sentence: bool) -> None:
+@pytest.mark.parametrize("packing", ["words", "sentences"])
+def test_text_that_is_not_split_has_no_line_breaks(packing: Packing) -> None:
     options = replace(PLAIN, max_chars=None, paragraph_s=None)
     text = "A title\n\nOne is here.\nTwo\tthree\u00a0four"
     assert planned(text, options) == ["A title. One is here. Two, three four"]
-    live = read_live(text, replace(options, by_sentence=by_sentence), [3, 9, 20])
+    live = read_live(text, replace(options, packing=packing), [3, 9, 20])
     assert not any(re.search(r"[^\S ]", event) for event in live if isinstance(event, str))
 
 
 @pytest.mark.parametrize("gap", ["\n\n", "\r\n \r\n", "\u2029", "\n\n\n\n"])
-def test_paragraphs_of_other_checkpoints_are_utterances_and_lines_stay(gap: str) -> None:
+def test_checkpoint_without_plain_breaks_keeps_lines_and_splits_paragraphs(gap: str) -> None:
     text = f"One line\nand two.{gap}Three."
     assert planned(text, RAW) == ["One line\nand two.", 0.5, "Three."]
     assert said(read_live(text, RAW, list(range(len(text))))) == [
@@ -219,11 +214,10 @@ def test_paragraphs_of_other_checkpoints_are_utterances_and_lines_stay(gap: str)
     assert planned(text, replace(RAW, paragraph_s=None)) == [text]
 
 
-def test_words_keep_their_places_where_full_stops_are_added() -> None:
+def test_words_keep_their_places_when_full_stops_are_added() -> None:
     text = "A title\n\n- one apple\n- two. And\nmore"
     for paragraph_s in (None, 0.9):
         trace = Trace()
-        trace.give(text)
         plan = plan_utterances(text, replace(PLAIN, paragraph_s=paragraph_s), trace)
         owners = [
             owner
@@ -245,6 +239,6 @@ def test_words_keep_their_places_where_full_stops_are_added() -> None:
         assert all(text[word.start : word.end] == word.text for word in words)
 
 
-def test_blank_text_between_two_pauses_is_no_utterance() -> None:
+def test_blank_text_between_two_pauses_is_not_an_utterance() -> None:
     plan = plan_utterances("One.[pause 0.5s] \n [pause 0.5s]Two.", ScriptOptions())
     assert [part for part in plan if isinstance(part, str)] == ["One.", "Two."]

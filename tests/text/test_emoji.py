@@ -1,4 +1,4 @@
-"""Emoji go, whatever they are made of; what only looks like one stays."""
+"""Tests of the removal of emoji."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vivace.script.script import plan_utterances
+from tests.support.text_stages import plan_utterances
 from vivace.text.emoji import EMOJI, EmojiDropper, drop_emoji
-from vivace.text.events import EventReader
-from vivace.text.markup import ScriptOptions
+from vivace.text.options import ScriptOptions
+from vivace.text.pipeline import TextPipeline
 
 CASES = {
     "between words": ("Hello 🙂 world", "Hello world"),
@@ -39,7 +39,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("text", "expected"), CASES.values(), ids=CASES)
-def test_emoji_are_dropped(text: str, expected: str) -> None:
+def test_drop_emoji_removes_emoji_and_keeps_similar_signs(text: str, expected: str) -> None:
     assert drop_emoji(text) == expected
     dropper = EmojiDropper()
     assert "".join(map(dropper.feed, text)) + dropper.finish() == expected
@@ -50,7 +50,7 @@ def test_emoji_are_dropped(text: str, expected: str) -> None:
     st.lists(st.integers(0, 20), max_size=4),
 )
 @settings(deadline=None, max_examples=300)
-def test_any_pieces_give_the_same_result(text: str, places: list[int]) -> None:
+def test_emoji_dropper_in_any_pieces_matches_the_whole_text(text: str, places: list[int]) -> None:
     edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
     dropper = EmojiDropper()
     pieces = [text[a:b] for a, b in itertools.pairwise(edges)]
@@ -60,19 +60,19 @@ def test_any_pieces_give_the_same_result(text: str, places: list[int]) -> None:
 
 @given(st.text(max_size=30))
 @settings(deadline=None, max_examples=200)
-def test_letters_and_digits_stay(text: str) -> None:
+def test_drop_emoji_keeps_letters_and_digits(text: str) -> None:
     kept = "".join(c for c in text if c.isalnum())
     assert "".join(c for c in drop_emoji(text) if c.isalnum()) == kept
 
 
 @pytest.mark.parametrize("text", ["**Done** ✅ now 🎉", "- 👍🏽 yes\n- 👩‍🚀 no", "A ☑ and ❤️."])
 @pytest.mark.parametrize("is_live", [False, True])
-def test_cleaned_text_keeps_emoji_where_that_is_asked_for(text: str, is_live: bool) -> None:
+def test_cleaned_text_keeps_emoji_with_keep_emoji(text: str, is_live: bool) -> None:
     def read(keep_emoji: bool) -> str:
         options = ScriptOptions(clean=True, keep_emoji=keep_emoji)
         if not is_live:
             return "".join(part for part in plan_utterances(text, options) if isinstance(part, str))
-        reader = EventReader(options)
+        reader = TextPipeline(options)
         events = [event for one in text for event in reader.feed(one)] + reader.finish()
         return "".join(event for event in events if isinstance(event, str))
 

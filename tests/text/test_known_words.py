@@ -1,4 +1,4 @@
-"""A text of words that were seen before gets the ids that the tokenizer gives it."""
+"""Tests of the word cache of the tokenizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vivace.text.known_words import KnownWords
 from vivace.text.tokenizer import TextTokenizer
 
 ASCII = st.text(st.characters(max_codepoint=127), max_size=40)
-# Dense in what the pattern tells apart: contractions, single digits, spaces and line ends.
+# Many boundaries of the pattern: contractions, single digits, spaces and line ends.
 TRICKY = st.text(st.sampled_from(" \n\r\t'sStTmMdDrReEvVlL12aZ,.!\x0b\x1c\x7f"), max_size=40)
 
 
@@ -28,13 +28,13 @@ def plain_ids(tokenizer: TextTokenizer, text: str) -> list[int]:
 
 @settings(max_examples=1_000)
 @given(texts=st.lists(ASCII | TRICKY, max_size=4))
-def test_known_words_get_their_ids_in_any_text(tokenizer: TextTokenizer, texts: list[str]) -> None:
+def test_cached_words_get_their_ids_in_any_text(tokenizer: TextTokenizer, texts: list[str]) -> None:
     for text in (*texts, "".join(texts), " ".join(texts)):
         assert tokenizer.encode(text) == plain_ids(tokenizer, text)
-        assert tokenizer.encode(text) == plain_ids(tokenizer, text)  # now it is known
+        assert tokenizer.encode(text) == plain_ids(tokenizer, text)  # from the cache
 
 
-def test_a_text_is_known_when_all_its_words_are(tokenizer: TextTokenizer) -> None:
+def test_text_is_cached_when_all_its_words_are(tokenizer: TextTokenizer) -> None:
     words = KnownWords()
     assert words.encode("It's nine.") is None
     encoding = tokenizer._bpe.encode("It's nine. It's late.", add_special_tokens=False)
@@ -44,7 +44,7 @@ def test_a_text_is_known_when_all_its_words_are(tokenizer: TextTokenizer) -> Non
     assert words.encode("It\u2019s late.") is None
 
 
-def test_no_more_words_are_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_holds_at_most_max_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_words, "MAX_WORDS", 8)
     words = KnownWords()
     for number in range(20):

@@ -1,8 +1,7 @@
-"""Words that are read otherwise: whole words, the longest first, once, in any pieces of text."""
+"""Tests of the lexicon and of respelling."""
 
 from __future__ import annotations
 
-import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.text_stages import cut, plan_utterances
 from vivace.errors import LexiconError, TextTooLongError
-from vivace.script.script import plan_utterances
-from vivace.text.events import EventReader
 from vivace.text.lexicon import Lexicon
-from vivace.text.markup import Pause, ScriptOptions, clean_text
+from vivace.text.markup import remove_markup
+from vivace.text.options import ScriptOptions
+from vivace.text.pauses import Pause
+from vivace.text.pipeline import TextPipeline
 from vivace.text.respell import Respeller, respell
 
 WORDS = {
@@ -94,11 +95,11 @@ def test_whole_words_are_respelled_and_capitals_kept(text: str, said: str) -> No
     ],
     ids=["chinese", "mixed", "korean", "thai"],
 )
-def test_scripts_without_spaces_have_no_word_boundaries(text: str, said: str) -> None:
+def test_script_without_spaces_has_no_word_boundaries(text: str, said: str) -> None:
     assert say(text) == said
 
 
-def test_a_language_has_its_own_entries_before_those_of_all() -> None:
+def test_entry_of_a_language_precedes_entry_for_all_languages() -> None:
     words = {"chat": "chatt", "english": {"chat": "tchat"}, "French": {"chat": "sha"}}
     assert say("chat", words) == "tchat"
     assert say("chat", words, "french") == "sha"
@@ -106,13 +107,13 @@ def test_a_language_has_its_own_entries_before_those_of_all() -> None:
     assert say("重庆", {"chinese": {"重庆": "虫庆"}}, "sichuan_dialect") == "虫庆"
 
 
-def test_the_first_lexicon_wins_where_both_fit_and_the_longest_entry_before_that() -> None:
+def test_longest_entry_wins_then_the_first_lexicon() -> None:
     own, loaded = Lexicon.of({"cat": "one"}), Lexicon.of({"cat": "two", "cat food": "three"})
     tries = own.tries("") + loaded.tries("")
     assert respell("cat, cat food", tries) == "one, three"
 
 
-def test_a_cycle_is_applied_once() -> None:
+def test_entries_that_refer_to_each_other_are_applied_once() -> None:
     assert say("a b a", {"a": "b", "b": "a"}) == "b a b"
     assert say("x", {"x": "x x"}) == "x x"
 
@@ -135,18 +136,18 @@ def test_a_cycle_is_applied_once() -> None:
         ("[spell: a\nb] [spell: [x]]",) * 3,
     ],
 )
-def test_marks_are_read_one_by_one(text: str, raw: str, english: str) -> None:
+def test_spelling_mark_is_read_character_by_character(text: str, raw: str, english: str) -> None:
     assert respell(text) == raw
     assert respell(text, is_english=True) == english
 
 
-def test_a_mark_is_not_looked_up_nor_cleaned() -> None:
+def test_spelling_mark_is_not_respelled_or_cleaned() -> None:
     words = {"a": "b", "N": "x", "nasa": "y"}
     assert say("[spell: NASA] [spell: a]", words) == "N A S A A"
-    assert clean_text("**see** [spell: a_b*c](x) now") == "see [spell: a_b*c](x) now"
+    assert remove_markup("**see** [spell: a_b*c](x) now") == "see [spell: a_b*c](x) now"
 
 
-def test_the_english_normalizer_reads_respellings_after_the_lexicon() -> None:
+def test_english_normalizer_reads_respellings() -> None:
     tries = Lexicon.of({**WORDS, "price": "$5.50", "STM": "S-T-M", "v8": "[spell: V8]"}).tries("")
     options = ScriptOptions(normalize=True, lexicon=tries)
     said = plan_utterances("Vivace, the price, a v8 and [digits: 90 210].", options)
@@ -181,11 +182,6 @@ texts = st.lists(st.sampled_from(UNITS), max_size=30).map("".join)
 places = st.lists(st.integers(0, 10_000), max_size=8)
 
 
-def cut(text: str, places: list[int]) -> list[str]:
-    edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
-    return [text[a:b] for a, b in itertools.pairwise(edges)]
-
-
 @given(texts, places, st.booleans())
 @settings(deadline=None, max_examples=200)
 @example("Dr. Seu", [3], False)
@@ -193,7 +189,9 @@ def cut(text: str, places: list[int]) -> list[str]:
 @example("vivace \n", [6, 7], False)
 @example("5.", [1], True)
 @example("a [spell: ab] [digits: 12] [x]", [9], False)
-def test_any_pieces_are_respelled_alike(text: str, places: list[int], is_english: bool) -> None:
+def test_respeller_in_any_pieces_matches_the_whole_text(
+    text: str, places: list[int], is_english: bool
+) -> None:
     tries = Lexicon.of(WORDS).tries("english")
     whole = respell(text, tries, is_english=is_english)
     for pieces in (cut(text, places), list(text)):
@@ -203,13 +201,13 @@ def test_any_pieces_are_respelled_alike(text: str, places: list[int], is_english
 
 @given(texts, places, st.booleans())
 @settings(deadline=None, max_examples=150)
-def test_live_text_is_respelled_as_the_whole(
+def test_live_text_is_respelled_like_the_known_text(
     text: str, places: list[int], is_normalized: bool
 ) -> None:
     tries = Lexicon.of(WORDS).tries("english")
     options = ScriptOptions(max_chars=None, normalize=is_normalized, lexicon=tries)
     events: list[str] = []
-    reader = EventReader(options)
+    reader = TextPipeline(options)
     for event in [e for piece in cut(text, places) for e in reader.feed(piece)] + reader.finish():
         events.append(event if isinstance(event, str) else "|")
     whole = ["|" if isinstance(p, Pause) else p for p in plan_utterances(text, options)]
@@ -220,7 +218,7 @@ def letters(text: str) -> str:
     return "".join(letter for letter in text if letter.isalnum())
 
 
-def test_text_is_held_back_only_while_an_entry_may_be_completed() -> None:
+def test_respeller_holds_text_only_while_an_entry_may_follow() -> None:
     respeller = Respeller(Lexicon.of(WORDS).tries(""))
     assert [respeller.feed(piece) for piece in ("he", "llo vi", "vac", "id viva", "ce")] == [
         "he", "llo ", "", "vivacid ", "",
@@ -251,7 +249,7 @@ GIF, jif ,English
 
 @pytest.mark.parametrize(("name", "content"), [("a.toml", TOML), ("b.CSV", CSV)])
 @pytest.mark.parametrize("start", ["", "\ufeff"])
-def test_a_file_of_either_form_is_read(name: str, content: str, start: str, tmp_path: Path) -> None:
+def test_toml_and_csv_files_are_read(name: str, content: str, start: str, tmp_path: Path) -> None:
     for line_end in ("\n", "\r\n"):
         path = tmp_path / name
         path.write_bytes((start + content.replace("\n", line_end)).encode())
@@ -263,7 +261,7 @@ def test_a_file_of_either_form_is_read(name: str, content: str, start: str, tmp_
         assert respell("GIF", lexicon.tries("french")) == "GIF"
 
 
-def test_only_the_first_line_is_a_header(tmp_path: Path) -> None:
+def test_csv_header_is_only_in_the_first_line(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("Word,Respelling\nword,respelling\n")
     assert respell("word Word", Lexicon.load(path).tries("")) == "respelling Respelling"
@@ -281,18 +279,18 @@ def test_only_the_first_line_is_a_header(tmp_path: Path) -> None:
         ("a.toml", '[english.x]\nb = "x"\n', 1, "is a string, not dict"),
         ("a.toml", 'a = "b\n', 1, "not valid TOML"),
         ("a.toml", 'x = "y"\na = "b [pause 1s]"\n', 2, "cannot have a pause mark"),
-        ("a.toml", '"e\u0301" = "b"\n"é" = "c"\n', 2, "'é' is there twice; first at .*line 1"),
+        ("a.toml", '"e\u0301" = "b"\n"é" = "c"\n', 2, "'é' is a duplicate of .*line 1"),
         ("a.csv", "a,b\nc\n", 2, "this has 1 cells"),
         ("a.csv", "a,b\n\nc,d,english,e\n", 3, "this has 4 cells"),
         ("a.csv", 'a,b\nc,"d\n', 2, "not valid CSV"),
-        ("a.csv", "a,b\na ,c\n", 2, "'a' is there twice; first at .*line 1"),
+        ("a.csv", "a,b\na ,c\n", 2, "'a' is a duplicate of .*line 1"),
         ("a.csv", "a,b\n,c\n", 2, "word is empty"),
         ("a.csv", f"{'a' * 101},b\n", 1, "has 101 characters and the limit is 100"),
         ("a.csv", f"a,{'b' * 201}\n", 1, "has 201 characters and the limit is 200"),
         ("a.csv", "a,b\x07\n", 1, r"U\+0007"),
     ],
 )
-def test_a_bad_file_is_refused_with_file_line_and_reason(
+def test_invalid_file_is_rejected_with_file_line_and_reason(
     name: str, content: str, line: int, reason: str, tmp_path: Path
 ) -> None:
     path = tmp_path / name
@@ -301,7 +299,7 @@ def test_a_bad_file_is_refused_with_file_line_and_reason(
         Lexicon.load(path)
 
 
-def test_a_file_that_is_no_lexicon_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_no_lexicon_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"a,b\nc,\xff\n")
     (tmp_path / "a.txt").write_text("a = b")
     for path, reason in [
@@ -313,11 +311,11 @@ def test_a_file_that_is_no_lexicon_is_refused(tmp_path: Path) -> None:
         with pytest.raises(LexiconError, match=reason):
             Lexicon.load(path)
     for source in (5, ["a"], b"a.toml"):
-        with pytest.raises(LexiconError, match="a file's path, a mapping or a Lexicon"):
+        with pytest.raises(LexiconError, match="a file path, a mapping or a Lexicon"):
             Lexicon.of(source)  # type: ignore[arg-type]
 
 
-def test_a_language_nobody_speaks_is_refused_where_it_stands(tmp_path: Path) -> None:
+def test_unknown_language_is_rejected_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text('vivace = "x"\nnode.js = "node jay ess"\n')
     lexicon = Lexicon.load(path)
@@ -336,8 +334,8 @@ def seconds(text: str, lexicon: Lexicon) -> float:
     return time.process_time() - began
 
 
-def test_ten_thousand_entries_cost_a_text_no_more_than_a_few() -> None:
-    """A pass for each entry would take a thousand times as long."""
+def test_10_000_entries_cost_a_text_no_more_than_a_few() -> None:
+    """One pass per entry would take a thousand times as long."""
     few = {f"word{n}": f"other{n}" for n in range(10)}
     many = {f"word{n}": f"other{n}" for n in range(10_000)}
     text = " ".join(f"word{n % 10} and this" for n in range(1_500))
@@ -348,14 +346,14 @@ def test_ten_thousand_entries_cost_a_text_no_more_than_a_few() -> None:
     assert respell("Word9999!", lexicons[1].tries("")) == "Other9999!"
 
 
-def test_the_work_grows_with_the_text_even_where_every_word_almost_fits() -> None:
+def test_work_grows_linearly_when_every_word_almost_matches() -> None:
     lexicon = Lexicon.of({"a " * 40 + "b": "x"})
     short, long = "a " * 400, "a " * 3_200
     quick, slow = (min(seconds(text, lexicon) for _ in range(3)) for text in (short, long))
     assert slow < 40 * quick  # eight times the text
 
 
-def test_lexicon_accepts_the_largest_number_of_entries_and_refuses_one_more(
+def test_lexicon_with_one_entry_too_many_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("vivace.text.lexicon.MAX_ENTRIES", 3)
@@ -365,14 +363,14 @@ def test_lexicon_accepts_the_largest_number_of_entries_and_refuses_one_more(
         Lexicon.of({**words, "f": "g"})
 
 
-def test_respelled_text_of_the_largest_size_is_accepted_and_one_more_character_refused(
+def test_respelled_text_with_one_character_too_many_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = ScriptOptions(lexicon=Lexicon.of({"a": "bbbb"}).tries(""))
-    said = ["bbbb", Pause(1), " bbbb, ok"]  # 13 characters of two parts
-    monkeypatch.setattr("vivace.script.script.MAX_TEXT_CHARS", 13)
+    said = ["bbbb", Pause(1), " bbbb, ok"]  # 13 characters in two parts
+    monkeypatch.setattr("vivace.text.pipeline.MAX_TEXT_CHARS", 13)
     assert plan_utterances("a[pause 1s] a, ok", options) == said
-    monkeypatch.setattr("vivace.script.script.MAX_TEXT_CHARS", 12)
+    monkeypatch.setattr("vivace.text.pipeline.MAX_TEXT_CHARS", 12)
     with pytest.raises(TextTooLongError, match="13 characters, respelled, and the limit is 12"):
         plan_utterances("a[pause 1s] a, ok", options)
 
@@ -384,7 +382,7 @@ def _nested(depth: int) -> Any:
     return words
 
 
-def test_deeply_nested_lexicon_is_refused_with_a_lexicon_error(tmp_path: Path) -> None:
+def test_deeply_nested_lexicon_raises_lexicon_error(tmp_path: Path) -> None:
     with pytest.raises(LexiconError, match="a deeply nested dict"):
         Lexicon.of(_nested(3000))
     path = tmp_path / "words.toml"

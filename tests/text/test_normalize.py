@@ -1,47 +1,46 @@
-"""English as it is written is read as it is said, whole or while it is written."""
+"""Tests of English normalization, and of the rules of another language."""
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
 import sys
 import time
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.text_stages import cut
 from tests.text.normalize_cases import ALL
-from vivace.text.events import EventReader
-from vivace.text.markup import Pause, ScriptOptions
-from vivace.text.normalize import normalize_text
+from vivace.text.normalize import LANGUAGES, normalize_text, open_normalizer
+from vivace.text.normalize.english.numbers import cardinal, ordinal, roman, to_roman, year
 from vivace.text.normalize.normalizer import LiveNormalizer
-from vivace.text.normalize.numbers import cardinal, ordinal, roman, to_roman, year
+from vivace.text.normalize.rules import LanguageRules, Reading
+from vivace.text.normalize.tokens import Token, TokenReader
+from vivace.text.options import ScriptOptions
+from vivace.text.pauses import Pause
+from vivace.text.pipeline import TextPipeline
 
 SAID = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,;:!?'\"-\n")
 
 
 @pytest.mark.parametrize(("text", "said"), ALL, ids=[text for text, _ in ALL])
-def test_a_text_is_read_as_it_is_said(text: str, said: str) -> None:
+def test_normalize_writes_text_as_spoken(text: str, said: str) -> None:
     assert normalize_text(text) == said
 
 
 @pytest.mark.parametrize(("text", "said"), ALL, ids=[text for text, _ in ALL])
-def test_what_is_said_is_plain_and_reads_the_same_again(text: str, said: str) -> None:
+def test_normalized_text_is_plain_and_stable(text: str, said: str) -> None:
     assert set(said) <= SAID
     letters = re.sub(r"[^a-z]", "", said.lower())
     assert re.sub(r"[^a-z]", "", normalize_text(said).lower()) == letters
 
 
 def live(pieces: list[str]) -> str:
-    normalizer = LiveNormalizer()
+    normalizer = open_normalizer("english")
     return "".join(map(normalizer.feed, pieces)) + normalizer.finish()
-
-
-def cut(text: str, places: list[int]) -> list[str]:
-    edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
-    return [text[a:b] for a, b in itertools.pairwise(edges)]
 
 
 TOKENS = [text for text, _ in ALL] + [
@@ -61,7 +60,7 @@ TOKENS = [text for text, _ in ALL] + [
     st.lists(st.integers(0, 10_000), max_size=12),
 )
 @settings(deadline=None, max_examples=400)
-def test_any_split_gives_the_words_of_the_whole(
+def test_normalizer_in_any_pieces_matches_the_whole_text(
     tokens: list[str], spaces: list[str], places: list[int]
 ) -> None:
     text = "".join(token + space for token, space in zip(tokens, spaces, strict=False))
@@ -72,13 +71,15 @@ def test_any_split_gives_the_words_of_the_whole(
 
 @given(st.text(max_size=60), st.lists(st.integers(0, 100), max_size=6))
 @settings(deadline=None, max_examples=400)
-def test_any_text_at_all_is_read_alike_in_any_pieces(text: str, places: list[int]) -> None:
+def test_normalizer_in_any_pieces_of_any_text_matches_the_whole_text(
+    text: str, places: list[int]
+) -> None:
     assert live(cut(text, places)) == normalize_text(text)
 
 
 @given(st.text(alphabet="aBc19.,:;/-–—$%#@()[]'\"+~°_*&= \n\tI²½é", max_size=40))
 @settings(deadline=None, max_examples=600)
-def test_signs_in_any_order_are_read_and_digits_are_gone(text: str) -> None:
+def test_normalized_signs_in_any_order_have_no_digits(text: str) -> None:
     said = normalize_text(text)
     assert set(said) <= SAID | {"\t"}
 
@@ -89,33 +90,33 @@ def test_signs_in_any_order_are_read_and_digits_are_gone(text: str) -> None:
         max_size=12,
     )
 )
-def test_plain_words_stay_letter_for_letter(words: list[str]) -> None:
+def test_plain_words_are_unchanged(words: list[str]) -> None:
     text = ", ".join(words) + ".\n\n " + " ".join(words)
     assert normalize_text(text) == text
 
 
-def test_words_are_out_as_soon_as_they_are_certain() -> None:
-    normalizer = LiveNormalizer()
+def test_words_are_returned_as_soon_as_they_are_certain() -> None:
+    normalizer = open_normalizer("english")
     assert normalizer.feed("Hello ther") == "Hello"
     assert normalizer.feed("e, I paid ") == " there, I paid"
     assert normalizer.feed("$5") == ""
-    assert normalizer.feed(" ") == ""  # million?
+    assert normalizer.feed(" ") == ""  # "million" may follow
     assert normalizer.feed("on ") == " five dollars on"
     assert normalizer.feed("Dec. 2") == ""
     assert normalizer.feed("5, 2024. ") == " December twenty-fifth, twenty twenty-four."
 
 
-def test_fewer_than_80_characters_are_held_back() -> None:
+def test_normalizer_holds_fewer_than_80_characters() -> None:
     text = " ".join(text for text, _ in ALL) * 3
-    normalizer, num_fed, num_held = LiveNormalizer(), 0, 0
+    normalizer, num_fed, num_held = open_normalizer("english"), 0, 0
     for place, letter in enumerate(text):
         num_fed = num_fed if not normalizer.feed(letter) else place
         num_held = max(num_held, place - num_fed)
     assert num_held < 80
 
 
-def test_pauses_stay_and_part_what_is_read() -> None:
-    script = EventReader(ScriptOptions(normalize=True, clean=True))
+def test_pause_separates_normalized_words() -> None:
+    script = TextPipeline(ScriptOptions(normalize=True, clean=True))
     events = [e for c in "Dec.[pause 1s]25 **USA** [pause 500ms] $5" for e in script.feed(c)]
     events += script.finish()
     said = "".join(e if isinstance(e, str) else f"<{getattr(e, 'seconds', '')}>" for e in events)
@@ -126,7 +127,7 @@ def test_pauses_stay_and_part_what_is_read() -> None:
 @pytest.mark.parametrize(
     "unit", ["a", "1", "1 ", "A", "A ", "$", "(", "1/", "1-", ".", "a.", "x@", "Dr. ", "+1 ", "VI "]
 )
-def test_work_grows_with_the_length_of_the_text_and_no_faster(unit: str) -> None:
+def test_work_grows_linearly_with_the_text(unit: str) -> None:
     def count(size: int) -> int:
         calls = 0
 
@@ -145,8 +146,8 @@ def test_work_grows_with_the_length_of_the_text_and_no_faster(unit: str) -> None
     assert count(8_000) < 6 * count(2_000) + 500
 
 
-def test_a_book_of_hostile_words_is_read_in_moments() -> None:
-    """Quadratic work takes minutes; the bound leaves a busy machine much room."""
+def test_long_adversarial_text_takes_seconds() -> None:
+    """Quadratic work would take minutes; the limit allows for a busy machine."""
     rng = random.Random(7)
     text = "".join(rng.choice("aA1.,:/-@$%() ") for _ in range(100_000)) + "1" * 50_000
     began = time.process_time()
@@ -169,11 +170,11 @@ def test_a_book_of_hostile_words_is_read_in_moments() -> None:
         (10**18, "one" + " zero" * 18),
     ],
 )
-def test_numbers_have_names(number: int, words: str) -> None:
+def test_cardinal_names_numbers(number: int, words: str) -> None:
     assert cardinal(number) == words
 
 
-def test_ordinals_years_and_numerals() -> None:
+def test_ordinal_year_and_roman_numerals() -> None:
     ordinals = ["first", "twelfth", "twentieth", "twenty-third", "one hundredth"]
     assert [ordinal(n) for n in (1, 12, 20, 23, 100)] == ordinals
     assert year(1066) == "ten sixty-six"
@@ -182,3 +183,42 @@ def test_ordinals_years_and_numerals() -> None:
     assert year(2010) == "twenty ten"
     assert [roman(to_roman(n)) for n in range(1, 40)] == list(range(1, 40))
     assert [roman(word) for word in ("IIII", "VX", "IC", "", "ABC")] == [None] * 5
+
+
+def read_seven(reader: TokenReader, token: Token) -> Reading | None:
+    following = reader.token(1)
+    if token.core != "7" or following is None or following.core != "Uhr":
+        return None
+    return Reading("sieben Uhr", num_tokens=2)
+
+
+GERMAN = LanguageRules(
+    rules=lambda token: (read_seven,),
+    is_unchanged=lambda token: token.text.isalpha(),
+    plain_signs=lambda text: text.replace("„", "").replace("“", ""),
+    read_leftovers=lambda text: text,
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_normalizer_with_rules_of_another_language_applies_only_these_rules(size: int) -> None:
+    text = "Er kam um „7 Uhr“, nicht 8 Uhr."
+    normalizer = LiveNormalizer(GERMAN)
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    normalized = "".join(map(normalizer.feed, pieces)) + normalizer.finish()
+    assert normalized == "Er kam um sieben Uhr, nicht 8 Uhr."
+
+
+def test_registered_language_is_normalized_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("german_rules")
+    module.RULES = GERMAN  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "german_rules", module)
+    monkeypatch.setitem(LANGUAGES, "german", "german_rules")
+    assert normalize_text("um 7 Uhr", "german") == "um sieben Uhr"
+    pipeline = TextPipeline(ScriptOptions(normalize=True, language="german"))
+    assert "".join(map(str, [*pipeline.feed("um 7 Uhr"), *pipeline.finish()])) == "um sieben Uhr"
+
+
+def test_language_without_rules_raises_key_error() -> None:
+    with pytest.raises(KeyError, match="klingon"):
+        normalize_text("7", "klingon")

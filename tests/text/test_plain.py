@@ -1,4 +1,4 @@
-"""Plain utterances: an ellipsis is a comma or a full stop, and short sentences stand alone."""
+"""Tests of plain utterances: ellipses, quotation marks and final full stops."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from vivace.script.script import plan_utterances
-from vivace.text.cutter import Cut
-from vivace.text.events import EventReader
-from vivace.text.markup import Pause, ScriptOptions
-from vivace.text.plain import PlainRules, PlainText, plain_text
+from tests.support.text_stages import plain_text, plan_utterances
+from vivace.text.options import ScriptOptions
+from vivace.text.packing import Cut
+from vivace.text.pauses import Pause
+from vivace.text.pipeline import TextPipeline
+from vivace.text.plain import PlainRules, PlainText
 from vivace.text.trace import Trace
 
 RULES = PlainRules(drops_ellipsis=True)
@@ -43,13 +44,13 @@ def test_ellipsis_becomes_a_comma_before_a_small_letter_and_else_a_full_stop(
     assert plan_utterances(text, PLAIN) == [said]
 
 
-def test_ellipsis_stays_where_the_checkpoint_does_not_ask_for_it() -> None:
+def test_ellipsis_stays_without_drops_ellipsis() -> None:
     text = "Wait… what?"
     assert plain_text(text, PlainRules()) == text
     assert plan_utterances(text, replace(PLAIN, plain=PlainRules())) == [text]
 
 
-def test_sentence_below_the_shortest_length_is_an_utterance_of_its_own() -> None:
+def test_sentence_shorter_than_min_chars_is_its_own_utterance() -> None:
     seam = Pause(0.5)
     assert plan_utterances("Well. Maybe.", PLAIN) == ["Well.", seam, "Maybe."]
     assert plan_utterances("Well now. Maybe.", PLAIN) == ["Well now. Maybe."]  # 9 characters
@@ -84,7 +85,7 @@ def test_utterance_that_ends_with_a_word_gets_a_full_stop(text: str, said: str) 
         ("It’s one”two", "It’s one two"),
     ],
 )
-def test_quotation_marks_are_left_out_and_apostrophes_stay(text: str, said: str) -> None:
+def test_drops_quotes_removes_quotation_marks_and_keeps_apostrophes(text: str, said: str) -> None:
     rules = PlainRules(drops_quotes=True)
     assert plain_text(text, rules) == said
     plain = PlainText(rules)
@@ -97,17 +98,16 @@ def test_utterance_that_ends_inside_a_sentence_gets_no_full_stop() -> None:
     said = [part for part in plan_utterances(words, options) if isinstance(part, str)]
     assert "".join(said).count(".") == 1
     assert said[-1].endswith("word.")
-    reader = EventReader(replace(options, by_sentence=True))
+    reader = TextPipeline(replace(options, packing="sentences"))
     events = [*reader.feed(words), *reader.finish()]
     assert "".join("|" if isinstance(one, Cut) else str(one) for one in events) == (
         "|".join([*said, ""])
     )
 
 
-def test_words_keep_their_places_where_an_ellipsis_was_replaced() -> None:
+def test_words_keep_their_places_when_an_ellipsis_is_replaced() -> None:
     text = "Wait… what? Oh… no"
     trace = Trace()
-    trace.give(text)
     [said] = plan_utterances(text, replace(PLAIN, min_chars=0), trace)
     assert isinstance(said, str)
     owners = dict.fromkeys(owner for owner in trace.match(said, is_start=True) if owner >= 0)

@@ -1,4 +1,4 @@
-"""Sentences: each rule in its language, next to a case where it must not hold."""
+"""Tests of sentence splitting: each rule with a case to which it must not apply."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.text.test_tokenizer import ALL_SENTENCES
 from vivace.errors import RequestError
 from vivace.text.split import ABBREVIATIONS, BEFORE_NUMBERS, SentenceSplitter, split_sentences
 
-# A bar stands where the text must be split; the white space around it is the text's own.
+# A bar marks each split; the white space around it belongs to the text.
 RULES = {
     "a stop and a capital": "It rained. |We stayed.",
     "a stop and a small letter": "It rained approx. two days.",
@@ -68,19 +68,19 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_each_rule_splits_where_it_should_and_only_there(rule: str) -> None:
+def test_split_sentences_applies_each_rule_only_where_it_fits(rule: str) -> None:
     marked = RULES[rule]
     assert split_sentences(marked.replace("|", "")) == [part.strip() for part in marked.split("|")]
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_each_rule_holds_character_by_character(rule: str) -> None:
+def test_splitter_applies_each_rule_character_by_character(rule: str) -> None:
     text = RULES[rule].replace("|", "")
     assert live_sentences(list(text)) == split_sentences(text)
 
 
 @pytest.mark.parametrize("language", ABBREVIATIONS)
-def test_no_abbreviation_of_a_language_ends_a_sentence(language: str) -> None:
+def test_abbreviation_does_not_end_a_sentence(language: str) -> None:
     for word in ABBREVIATIONS[language].split():
         for spelling in (word, word.capitalize()):
             text = f"So {spelling}. Xxx"
@@ -89,7 +89,7 @@ def test_no_abbreviation_of_a_language_ends_a_sentence(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", BEFORE_NUMBERS)
-def test_some_abbreviations_hold_only_before_a_number(language: str) -> None:
+def test_abbreviation_before_a_number_does_not_end_a_sentence(language: str) -> None:
     for word in set(BEFORE_NUMBERS[language].split()) - {"art"}:
         assert len(split_sentences(f"So {word}. 12 Xxx")) == 1
         assert len(split_sentences(f"So {word}. Xxx")) == 2
@@ -113,14 +113,14 @@ LONG = "one two three four, five six; seven eight nine: ten eleven, twelve – t
         ("exactly ten.", 12, ["exactly ten."]),
     ],
 )  # fmt: skip
-def test_a_long_sentence_is_split_at_clauses_then_spaces_then_characters(
+def test_long_sentence_is_split_at_clauses_then_spaces_then_characters(
     text: str, max_chars: int, parts: list[str]
 ) -> None:
     assert split_sentences(text, max_chars) == parts
     assert live_sentences(list(text), max_chars) == parts
 
 
-def test_a_sentence_within_the_limit_stays_whole() -> None:
+def test_sentence_within_the_limit_stays_whole() -> None:
     assert split_sentences(LONG) == [LONG]
 
 
@@ -141,7 +141,7 @@ def live_sentences(pieces: list[str], max_chars: int = 300) -> list[str]:
 
 
 def takes_at_most(seconds: float, call: Callable[[], object]) -> bool:
-    """In one of three tries: the machine may be busy, and a square stays a square."""
+    """Try three times: the machine may be busy, but quadratic work is always slow."""
     for _ in range(3):
         start = time.process_time()
         call()
@@ -152,7 +152,7 @@ def takes_at_most(seconds: float, call: Callable[[], object]) -> bool:
 
 @settings(deadline=None, max_examples=500)
 @given(text=TEXTS, max_chars=MAX_CHARS)
-def test_only_white_space_between_the_parts_is_dropped(text: str, max_chars: int) -> None:
+def test_split_sentences_drops_only_white_space(text: str, max_chars: int) -> None:
     rest = text
     for part in split_sentences(text, max_chars):
         assert part == part.strip() != ""
@@ -164,7 +164,9 @@ def test_only_white_space_between_the_parts_is_dropped(text: str, max_chars: int
 
 @settings(deadline=None, max_examples=500)
 @given(text=TEXTS, max_chars=MAX_CHARS, places=st.lists(st.integers(0, 200), max_size=20))
-def test_any_pieces_give_the_same_sentences(text: str, max_chars: int, places: list[int]) -> None:
+def test_splitter_in_any_pieces_gives_the_same_sentences(
+    text: str, max_chars: int, places: list[int]
+) -> None:
     inside = sorted(place for place in places if place <= len(text))
     pieces = [text[start:end] for start, end in pairwise([0, *inside, len(text)])]
     whole = split_sentences(text, max_chars)
@@ -172,13 +174,13 @@ def test_any_pieces_give_the_same_sentences(text: str, max_chars: int, places: l
     assert live_sentences(list(text), max_chars) == whole
 
 
-def test_the_control_of_pieces_split_alone_fails() -> None:
+def test_control_pieces_split_separately_give_other_sentences() -> None:
     pieces = ["Mr", ". Smith came. We", " left."]
     alone = [part for piece in pieces for part in split_sentences(piece)]
     assert alone != split_sentences("".join(pieces)) == live_sentences(pieces)
 
 
-def test_a_sentence_is_out_when_the_next_begins() -> None:
+def test_sentence_is_returned_when_the_next_begins() -> None:
     splitter = SentenceSplitter()
     assert splitter.feed("It rained. ") == []
     assert splitter.feed("W") == ["It rained."]
@@ -191,11 +193,11 @@ def test_a_sentence_is_out_when_the_next_begins() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n\n", " " * 100])
-def test_a_text_without_words_has_no_sentences(text: str) -> None:
+def test_blank_text_has_no_sentences(text: str) -> None:
     assert split_sentences(text) == []
 
 
-def test_a_limit_below_one_is_refused() -> None:
+def test_limit_below_one_is_rejected() -> None:
     with pytest.raises(RequestError, match="max_chars must be 1 or more, not 0"):
         split_sentences("Hi.", 0)
 

@@ -1,4 +1,4 @@
-"""The tokenizer over the released vocabulary, against tiktoken and transformers."""
+"""Tests of the tokenizer with the released vocabulary, against tiktoken and transformers."""
 
 from __future__ import annotations
 
@@ -94,15 +94,15 @@ SENTENCES = {
     ],
 }
 ALL_SENTENCES = [sentence for sentences in SENTENCES.values() for sentence in sentences]
-# Joints matter more than words: what may stick to what.
+# Characters that may join a neighbour: boundaries matter more than words.
 FRAGMENTS = ["iPhone", "'s", "'LL", "'The", "\r\n", "\n/", "  ", "\u3000", "\u0301", "\u0323", "9"]
-# Python and `tokenizers` do not order and compose the newest combining marks alike.
+# Python and `tokenizers` order and compose the newest combining marks differently.
 CHARACTERS = st.characters(exclude_categories=("Cs", "Cn", "Mn", "Mc", "Me"))
 TEXTS = st.lists(
     st.text(CHARACTERS) | st.sampled_from([*FRAGMENTS, *ADDED_IDS, *ALL_SENTENCES])
 ).map("".join)
 
-# From transformers 4.57.3 over these files: without and with its fix_mistral_regex.
+# Ids of transformers 4.57.3 for these files, without and with fix_mistral_regex.
 UPSTREAM_IDS = [
     ("iPhone YouTube LaTeX", [44740, 13370, 97913], [72, 6939, 1446, 11851, 4929, 6639, 55]),
     ("!\n/x", [4894, 10776], [4894, 14, 87]),
@@ -131,12 +131,12 @@ def pair(
     tokenizer: TextTokenizer,
     camel_case_tokenizer: TextTokenizer,
 ) -> Pair:
-    """Our tokenizer and tiktoken's, with the same pattern."""
+    """Our tokenizer and tiktoken with the same pattern."""
     reference = reference_encoding(real_ranks, split_camel_case=request.param)
     return camel_case_tokenizer if request.param else tokenizer, reference
 
 
-def test_the_derived_files_are_the_released_ones(real_folder: Path) -> None:
+def test_derived_files_match_the_released_files(real_folder: Path) -> None:
     hashes = {
         name: hashlib.sha256((real_folder / name).read_bytes()).hexdigest()[:8]
         for name in ("vocab.json", "merges.txt")
@@ -145,7 +145,7 @@ def test_the_derived_files_are_the_released_ones(real_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("language", SENTENCES)
-def test_sentences_get_the_ids_that_tiktoken_gives(language: str, pair: Pair) -> None:
+def test_sentences_get_the_ids_of_tiktoken(language: str, pair: Pair) -> None:
     ours, reference = pair
     for sentence in SENTENCES[language]:
         composed = unicodedata.normalize("NFC", sentence)
@@ -155,7 +155,7 @@ def test_sentences_get_the_ids_that_tiktoken_gives(language: str, pair: Pair) ->
 
 @settings(deadline=None, max_examples=300)
 @given(text=TEXTS)
-def test_any_text_gets_the_ids_that_tiktoken_gives(pair: Pair, text: str) -> None:
+def test_any_text_gets_the_ids_of_tiktoken(pair: Pair, text: str) -> None:
     ours, reference = pair
     composed = unicodedata.normalize("NFC", text)
     assert ours.encode(text) == reference.encode_ordinary(composed)
@@ -175,7 +175,7 @@ def test_both_patterns_give_the_ids_of_transformers(
 
 
 @pytest.mark.parametrize("name", ["iPhone", "YouTube", "LinkedIn"])
-def test_a_known_camel_case_name_is_one_token_unless_split(
+def test_camel_case_name_is_one_token_unless_split(
     name: str, tokenizer: TextTokenizer, camel_case_tokenizer: TextTokenizer
 ) -> None:
     assert len(tokenizer.encode(name)) == 1
@@ -183,13 +183,13 @@ def test_a_known_camel_case_name_is_one_token_unless_split(
 
 
 @pytest.mark.parametrize("name", ["OpenAI", "ChatGPT", "MacBook", "Hello"])
-def test_a_name_that_has_no_token_of_its_own_is_the_same_either_way(
+def test_name_without_a_token_has_the_same_ids_with_both_patterns(
     name: str, tokenizer: TextTokenizer, camel_case_tokenizer: TextTokenizer
 ) -> None:
     assert tokenizer.encode(name) == camel_case_tokenizer.encode(name)
 
 
-def test_the_assembled_template_equals_the_one_encoded_whole(pair: Pair) -> None:
+def test_assembled_template_matches_the_template_encoded_whole(pair: Pair) -> None:
     ours, reference = pair
     end = [ours.special_id("<|im_end|>"), *ours.encode("\n")]
     role = ours.role_ids("assistant")
@@ -200,7 +200,7 @@ def test_the_assembled_template_equals_the_one_encoded_whole(pair: Pair) -> None
         assert role + ours.encode(sentence) + end + role == whole
 
 
-def test_leading_newlines_stay_apart_from_the_newline_of_the_role(
+def test_leading_newlines_are_separate_from_the_newline_of_the_role(
     tokenizer: TextTokenizer,
 ) -> None:
     apart = [*tokenizer.role_ids("assistant"), *tokenizer.encode("\n\nHi")]
@@ -210,7 +210,7 @@ def test_leading_newlines_stay_apart_from_the_newline_of_the_role(
 
 
 @pytest.mark.parametrize("token", ADDED_IDS)
-def test_a_special_token_inside_the_text_is_plain_text(token: str, pair: Pair) -> None:
+def test_special_token_inside_the_text_is_plain_text(token: str, pair: Pair) -> None:
     ours, reference = pair
     ids = ours.encode(f"Say {token} now.")
     assert ids == reference.encode_ordinary(f"Say {token} now.")
@@ -225,12 +225,12 @@ def test_special_tokens_have_their_released_ids(tokenizer: TextTokenizer) -> Non
     assert tokenizer.vocab_size == 151676
 
 
-def test_an_unknown_special_token_is_named(tokenizer: TextTokenizer) -> None:
+def test_unknown_special_token_is_named(tokenizer: TextTokenizer) -> None:
     with pytest.raises(CheckpointError, match="no added token '<tts_sing>'"):
         tokenizer.special_id("<tts_sing>")
 
 
-def test_a_role_is_a_special_token_a_name_and_a_newline(tokenizer: TextTokenizer) -> None:
+def test_role_is_a_special_token_a_name_and_a_newline(tokenizer: TextTokenizer) -> None:
     assert tokenizer.role_ids("assistant") == [151644, 77091, 198]
     assert tokenizer.role_ids("user") == [151644, 872, 198]
 
@@ -240,25 +240,25 @@ def test_empty_text_has_no_ids(tokenizer: TextTokenizer) -> None:
     assert tokenizer.decode([]) == ""
 
 
-def test_a_nul_and_other_control_characters_are_kept(tokenizer: TextTokenizer) -> None:
+def test_control_characters_are_kept(tokenizer: TextTokenizer) -> None:
     text = "a\x00b\x1b[0m\x7f\ufeff\u202e"
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_decode_spells_special_tokens_and_marks_broken_characters(tokenizer: TextTokenizer) -> None:
+def test_decode_names_special_tokens_and_marks_broken_characters(tokenizer: TextTokenizer) -> None:
     cat = tokenizer.encode("🪆")
     ids = [*tokenizer.role_ids("user"), *cat, tokenizer.special_id("<|im_end|>"), *cat[:1]]
     assert tokenizer.decode(ids) == "<|im_start|>user\n🪆<|im_end|>\ufffd"
 
 
 @pytest.mark.parametrize("token_id", [-1, 151676, 2**40])
-def test_decode_refuses_an_id_that_no_token_has(token_id: int, tokenizer: TextTokenizer) -> None:
+def test_decode_rejects_an_id_without_token(token_id: int, tokenizer: TextTokenizer) -> None:
     with pytest.raises(RequestError, match=f"no token has the id {token_id}; ids end at 151675"):
         tokenizer.decode([token_id])
 
 
 @pytest.mark.parametrize("text", ["half \ud83d", "half \ude00 other", "half \ud83d\ude00"])
-def test_half_a_surrogate_pair_is_a_request_error(text: str, tokenizer: TextTokenizer) -> None:
+def test_lone_surrogate_raises_request_error(text: str, tokenizer: TextTokenizer) -> None:
     with pytest.raises(RequestError, match=r"character 5 of the text .*\(U\+D"):
         tokenizer.encode(text)
 

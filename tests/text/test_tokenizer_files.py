@@ -1,4 +1,4 @@
-"""The tokenizer over a small vocabulary of our own, whole and broken."""
+"""Tests of the tokenizer with small, valid and invalid vocabularies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.real_vocabulary import compact_json, symbols, tokenizer_confi
 from vivace.errors import CheckpointError
 from vivace.text.tokenizer import TextTokenizer
 
-# The bytes come first, so that a byte's id is its value; the merges make "assistant" one token.
+# Bytes come first: the id of a byte is its value. The merges make "assistant" one token.
 BYTES = symbols(bytes(range(256)))
 SMALL_MERGES = [("assistant"[:end], "assistant"[end]) for end in range(1, len("assistant"))]
 SMALL_ADDED = {"<|im_start|>": 300, "<|im_end|>": 301}
@@ -23,7 +23,7 @@ def small_vocab() -> dict[str, int]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A valid folder, to be broken."""
+    """A valid folder that tests then damage."""
     write_vocab(tmp_path, small_vocab())
     write_merges(tmp_path, [f"{left} {right}" for left, right in SMALL_MERGES])
     write_config(tmp_path, tokenizer_config(SMALL_ADDED))
@@ -42,7 +42,7 @@ def write_config(folder: Path, config: object) -> None:
     (folder / "tokenizer_config.json").write_bytes(compact_json(config))
 
 
-def test_a_small_vocabulary_spells_what_it_has_no_merges_for(folder: Path) -> None:
+def test_small_vocabulary_spells_words_without_merges(folder: Path) -> None:
     tokenizer = TextTokenizer.from_folder(folder)
     assert tokenizer.role_ids("assistant") == [300, small_vocab()["assistant"], 10]
     assert tokenizer.role_ids("user") == [300, *b"user", 10]
@@ -50,21 +50,21 @@ def test_a_small_vocabulary_spells_what_it_has_no_merges_for(folder: Path) -> No
     assert tokenizer.vocab_size == 302
 
 
-def test_a_version_line_and_blank_lines_in_the_merges_are_passed_over(folder: Path) -> None:
+def test_version_line_and_blank_lines_in_merges_are_skipped(folder: Path) -> None:
     expected = TextTokenizer.from_folder(folder).encode("assist")
     lines = [f"{left} {right}" for left, right in SMALL_MERGES]
     write_merges(folder, ["#version: 0.2", *lines, "", ""])
     assert TextTokenizer.from_folder(folder).encode("assist") == expected
 
 
-def test_a_merge_of_number_signs_is_not_a_comment(folder: Path) -> None:
+def test_merge_of_number_signs_is_not_a_comment(folder: Path) -> None:
     write_vocab(folder, small_vocab() | {"##": 299})
     lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
     write_merges(folder, ["# #", *lines])
     assert TextTokenizer.from_folder(folder).encode("##") == [299]
 
 
-def test_an_added_token_may_stand_for_the_role_and_only_there(folder: Path) -> None:
+def test_added_token_is_used_only_for_the_role(folder: Path) -> None:
     write_vocab(folder, {symbol: value for value, symbol in enumerate(BYTES)})
     write_merges(folder, [])
     write_config(folder, tokenizer_config(SMALL_ADDED | {"assistant": 302}))
@@ -79,28 +79,28 @@ def test_unknown_keys_in_the_config_are_ignored(folder: Path) -> None:
     assert TextTokenizer.from_folder(folder).special_id("<|im_end|>") == 301
 
 
-def test_an_assistant_of_several_tokens_is_refused_and_spelt(folder: Path) -> None:
+def test_assistant_role_of_several_tokens_is_rejected(folder: Path) -> None:
     write_vocab(folder, dict(list(small_vocab().items())[: 256 + 2]))
     write_merges(folder, ["a s", "as s"])
-    with pytest.raises(CheckpointError, match="'assistant' as 7 tokens \\('ass', 'i', 's', 't'"):
+    with pytest.raises(CheckpointError, match=r"must be one token, not 7 \('ass', 'i', 's', 't'"):
         TextTokenizer.from_folder(folder)
 
 
-def test_a_config_without_the_start_of_a_turn_is_refused(folder: Path) -> None:
+def test_config_without_im_start_is_rejected(folder: Path) -> None:
     write_config(folder, tokenizer_config({"<|im_end|>": 301}))
     with pytest.raises(CheckpointError, match=r"no added token '<\|im_start\|>'"):
         TextTokenizer.from_folder(folder)
 
 
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "tokenizer_config.json"])
-def test_a_missing_file_is_named(name: str, folder: Path) -> None:
+def test_missing_file_is_named(name: str, folder: Path) -> None:
     (folder / name).unlink()
     with pytest.raises(CheckpointError, match=f"{name} is missing"):
         TextTokenizer.from_folder(folder)
 
 
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "tokenizer_config.json"])
-def test_a_file_that_is_not_utf8_or_not_a_file_is_named(name: str, folder: Path) -> None:
+def test_file_that_is_not_utf8_or_no_file_is_named(name: str, folder: Path) -> None:
     (folder / name).write_bytes(b"\xff\xfe")
     with pytest.raises(CheckpointError, match=f"{name} cannot be read"):
         TextTokenizer.from_folder(folder)
@@ -121,7 +121,7 @@ def test_a_file_that_is_not_utf8_or_not_a_file_is_named(name: str, folder: Path)
     ],
     ids=["cut short", "too deep", "too long a number", "a list"],
 )
-def test_a_file_that_is_not_a_json_object_is_named(
+def test_file_that_is_no_json_object_is_named(
     name: str, content: str, complaint: str, folder: Path
 ) -> None:
     (folder / name).write_text(content, encoding="utf-8")
@@ -130,19 +130,19 @@ def test_a_file_that_is_not_a_json_object_is_named(
 
 
 @pytest.mark.parametrize("token_id", ["7", 7.0, True, None, -1, 2**32])
-def test_a_vocabulary_maps_tokens_to_ids(token_id: object, folder: Path) -> None:
+def test_vocabulary_without_integer_ids_is_rejected(token_id: object, folder: Path) -> None:
     write_vocab(folder, small_vocab() | {"zz": token_id})
-    with pytest.raises(CheckpointError, match=r"vocab.json: 'zz' should have an id and has "):
+    with pytest.raises(CheckpointError, match=r"vocab.json: 'zz' must have an integer id, not "):
         TextTokenizer.from_folder(folder)
 
 
-def test_two_tokens_with_one_id_are_refused(folder: Path) -> None:
+def test_two_tokens_with_one_id_are_rejected(folder: Path) -> None:
     write_vocab(folder, small_vocab() | {"zz": 7})
     with pytest.raises(CheckpointError, match=r"vocab.json: two tokens have the same id"):
         TextTokenizer.from_folder(folder)
 
 
-def test_a_byte_without_a_token_is_refused(folder: Path) -> None:
+def test_byte_without_a_token_is_rejected(folder: Path) -> None:
     vocab = small_vocab()
     del vocab["Ċ"]
     write_vocab(folder, vocab)
@@ -151,9 +151,9 @@ def test_a_byte_without_a_token_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["as", "a s s", " as", "as ", "a  s"])
-def test_a_malformed_merge_is_named_by_its_line(line: str, folder: Path) -> None:
+def test_malformed_merge_is_named_by_its_line(line: str, folder: Path) -> None:
     write_merges(folder, ["a s", line])
-    with pytest.raises(CheckpointError, match=r"merges.txt: line 2 should be two symbols"):
+    with pytest.raises(CheckpointError, match=r"merges.txt: line 2 must be two symbols"):
         TextTokenizer.from_folder(folder)
 
 
@@ -161,9 +161,7 @@ def test_a_malformed_merge_is_named_by_its_line(line: str, folder: Path) -> None
     ("line", "missing"),
     [("ax s", "ax"), ("s ax", "ax"), ("x y", "xy"), ("#version: 0.2", "#version:")],
 )
-def test_a_merge_of_tokens_that_do_not_exist_is_named(
-    line: str, missing: str, folder: Path
-) -> None:
+def test_merge_of_unknown_tokens_is_named(line: str, missing: str, folder: Path) -> None:
     write_merges(folder, ["a s", line])
     with pytest.raises(CheckpointError, match=f"line 2: '{missing}' is not in vocab.json"):
         TextTokenizer.from_folder(folder)
@@ -173,13 +171,13 @@ def test_a_merge_of_tokens_that_do_not_exist_is_named(
     "decoder",
     [None, [], {"x": {"content": "<a>"}}, {"-1": {"content": "<a>"}}, {"1": "<a>"}, {"1": {}}],
 )
-def test_malformed_added_tokens_are_refused(decoder: object, folder: Path) -> None:
+def test_malformed_added_tokens_are_rejected(decoder: object, folder: Path) -> None:
     write_config(folder, {"added_tokens_decoder": decoder})
     with pytest.raises(CheckpointError, match=r"tokenizer_config.json: added_tokens_decoder"):
         TextTokenizer.from_folder(folder)
 
 
-def test_merges_cut_short_at_a_lines_end_are_noticed(folder: Path) -> None:
+def test_merges_file_cut_short_is_rejected(folder: Path) -> None:
     lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
     write_merges(folder, lines[:4])
     with pytest.raises(CheckpointError, match=r"merges\.txt.*'assist'.*cut short"):

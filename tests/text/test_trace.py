@@ -1,14 +1,15 @@
-"""Spoken text leads back to the words that were written."""
+"""Tests of the trace from spoken text to written words."""
 
 from __future__ import annotations
 
 import pytest
 
-from vivace.script.script import plan_utterances
-from vivace.text.events import EventReader
+from tests.support.text_stages import plan_utterances
 from vivace.text.lexicon import Lexicon
-from vivace.text.markup import Pause, ScriptOptions
 from vivace.text.normalize import normalize_text
+from vivace.text.options import ScriptOptions
+from vivace.text.pauses import Pause
+from vivace.text.pipeline import TextPipeline
 from vivace.text.trace import NO_WORD, Trace
 
 OPTIONS = ScriptOptions(max_chars=60, normalize=True)
@@ -19,7 +20,7 @@ def new_trace() -> Trace:
 
 
 def spoken_for(trace: Trace, lines: list[str]) -> list[tuple[str, str, tuple[int, int]]]:
-    """Each written word that is spoken, with its letters as they are spoken, and its place."""
+    """Each written word with its spoken letters and its place."""
     said: dict[int, str] = {}
     for line in lines:
         for character, owner in zip(line, trace.match(line, is_start=True), strict=True):
@@ -34,15 +35,14 @@ def spoken_for(trace: Trace, lines: list[str]) -> list[tuple[str, str, tuple[int
 
 def known(text: str, options: ScriptOptions = OPTIONS) -> list[tuple[str, str, tuple[int, int]]]:
     trace = new_trace()
-    trace.give(text)
     plan = plan_utterances(text, options, trace)
     return spoken_for(trace, [part for part in plan if not isinstance(part, Pause)])
 
 
 def live(text: str, size: int, options: ScriptOptions = OPTIONS) -> list[str]:
-    """The words that are spoken of a text in pieces."""
+    """The written words that are spoken for a text in pieces."""
     trace, lines = new_trace(), [""]
-    reader, events = EventReader(options, trace), []
+    reader, events = TextPipeline(options, trace), []
     for start in range(0, len(text), size):
         trace.give(text[start : start + size])
         events += reader.feed(text[start : start + size])
@@ -57,7 +57,7 @@ def live(text: str, size: int, options: ScriptOptions = OPTIONS) -> list[str]:
     return [word for word, _, _ in found]
 
 
-def test_words_that_are_written_out_lead_back_to_what_was_written() -> None:
+def test_normalized_words_map_to_written_words() -> None:
     text = "Dr. Smith paid $5.50 on Dec. 25, 2024 for 3 kg."
     found = known(text)
     assert [word for word, _, _ in found] == text.split()
@@ -71,19 +71,19 @@ def test_words_that_are_written_out_lead_back_to_what_was_written() -> None:
     assert said["kg."] == "kilograms."
 
 
-def test_marks_and_pictures_are_no_words_and_keep_no_place() -> None:
+def test_marks_and_emoji_are_not_words() -> None:
     text = "So [pause 0.5s] so 🍎 s. A[pause 1s]B — c"
     assert [(word, text[s:e]) for word, _, (s, e) in known(text)] == [
         (word, word) for word in ("So", "so", "s.", "A", "B", "c")
     ]
 
 
-def test_the_same_word_twice_has_two_places() -> None:
+def test_repeated_word_has_several_places() -> None:
     text = "No no  no,\n\nno. Nobody no"
     assert [s for _, _, (s, _) in known(text)] == [0, 3, 7, 12, 16, 23]
 
 
-def test_markdown_leads_back_to_its_words() -> None:
+def test_cleaned_markdown_maps_to_written_words() -> None:
     options = ScriptOptions(clean=True)
     text = "# Title\n\n**Bold** and [link me](http://example.com/link/me) me."
     found = known(text, options)
@@ -92,12 +92,12 @@ def test_markdown_leads_back_to_its_words() -> None:
     assert found[-1][2] == (len(text) - 3, len(text))
 
 
-def test_text_without_spaces_has_words_of_one_character() -> None:
+def test_script_without_spaces_has_words_of_one_character() -> None:
     found = known("你好，world 世界。", ScriptOptions())
     assert [word for word, _, _ in found] == ["你", "好，", "world", "世", "界。"]
 
 
-def test_a_lexicon_and_marks_lead_back_to_what_was_written() -> None:
+def test_respelled_words_and_marks_map_to_written_words() -> None:
     lexicon = Lexicon.of({"nguyen": "win", "New York": "noo yawk city", "SQL": "sequel"})
     options = ScriptOptions(normalize=True, lexicon=lexicon.tries("english"))
     text = 'A "Nguyen\'s" SQL in New York, [spell: NASA] spell [digits: 42] 42.'
@@ -119,7 +119,7 @@ def test_a_lexicon_and_marks_lead_back_to_what_was_written() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_live_text_leads_back_like_known_text(size: int, normalize: bool) -> None:
+def test_live_text_maps_to_written_words_like_known_text(size: int, normalize: bool) -> None:
     text = (
         "Dr. Smith paid $5.50 on Dec. 25, 2024 [pause 1s] for 3 kg of (red) apples! It was "
         "well-known, he said... Then 🍎 they left. * * * And so on, for a while, he went, until."
@@ -131,14 +131,14 @@ def test_live_text_leads_back_like_known_text(size: int, normalize: bool) -> Non
     ]
 
 
-def test_what_was_left_out_takes_nothing_with_it() -> None:
+def test_left_out_text_does_not_shift_later_words() -> None:
     trace = new_trace()
     trace.read("... you and me. You and us.", "... you and me. You and us.")
     trace.say("... you and me. You and us.", "... you and me. You and us.")
     assert spoken_for(trace, ["You and us."])[0][0] == "You"
 
 
-def test_a_reading_of_several_words_is_shared_out() -> None:
+def test_normalized_words_are_shared_among_written_words() -> None:
     trace = new_trace()
     trace.give("1/2 cup")
     trace.read("1/2 cup", "1/2 cup")
@@ -149,7 +149,7 @@ def test_a_reading_of_several_words_is_shared_out() -> None:
     ]
 
 
-def test_a_long_text_is_traced_in_linear_time() -> None:
+def test_long_text_is_traced_in_linear_time() -> None:
     text = "word " * 20_000
     trace = new_trace()
     trace.give(text)

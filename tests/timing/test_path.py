@@ -1,4 +1,4 @@
-"""The monotonic path through attention weights, and words out of it, on weights made by hand."""
+"""Tests of the path through attention weights and of the words on it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from vivace.timing.path import LAG, TextPath
-from vivace.timing.spans import find_spans
 from vivace.timing.timer import score
-from vivace.timing.words import WINDOWS, Heard, Span, WordTimer
+from vivace.timing.words import WINDOWS, IdSpan, WordSpan, WordTimer, find_spans
 
 FRAME = 1920
 
 
 def staircase(lengths: list[int], noise: float = 0.02, seed: int = 0) -> np.ndarray:
-    """Weights of a head that stays so many frames at each id."""
+    """Weights of a head that stays at each id for the given number of frames."""
     places = np.repeat(np.arange(len(lengths)), lengths)
     weights = np.random.default_rng(seed).uniform(0, noise, (len(places), len(lengths)))
     weights[np.arange(len(places)), places] += 0.8
@@ -30,12 +29,12 @@ def walk(weights: np.ndarray) -> TextPath:
 
 
 def tone(*loud: bool) -> np.ndarray:
-    """Samples of frames, loud or silent."""
+    """Samples of loud or silent frames."""
     wave = np.sin(np.arange(FRAME) / 5).astype(np.float32)
     return np.concatenate([wave * is_loud for is_loud in loud])
 
 
-def test_a_path_stays_as_long_as_the_head_does() -> None:
+def test_path_stays_at_an_id_as_long_as_the_attention() -> None:
     path = walk(staircase([3, 1, 4, 2, 5]))
     assert path.places == [0, 0, 0, 1, 2, 2, 2, 2, 3, 3, 4, 4, 4, 4, 4]
     assert path.time_of(2) == pytest.approx(4, abs=0.3)
@@ -43,15 +42,15 @@ def test_a_path_stays_as_long_as_the_head_does() -> None:
     assert path.time_of(5) == pytest.approx(15, abs=0.3)
 
 
-def test_a_path_never_goes_back() -> None:
+def test_path_never_goes_back() -> None:
     weights = staircase([3, 3, 3, 3])
-    weights[7, 0] = 5.0  # one frame looks back
+    weights[7, 0] = 5.0  # one frame attends to an earlier id
     places = walk(weights).places
     assert places == sorted(places)
     assert places[-1] == 3
 
 
-def test_a_place_is_decided_a_few_frames_late_and_stays() -> None:
+def test_place_is_decided_after_lag_frames_and_stays() -> None:
     weights, path = staircase([3, 1, 4, 2, 5]), TextPath()
     for number, row in enumerate(weights):
         path.step(row)
@@ -62,7 +61,7 @@ def test_a_place_is_decided_a_few_frames_late_and_stays() -> None:
     assert len(path.places) == len(weights)
 
 
-def test_ids_may_become_known_with_the_frames() -> None:
+def test_path_accepts_ids_that_arrive_later() -> None:
     whole, path = staircase([2, 2, 2, 2, 2, 2]), TextPath()
     for number, row in enumerate(whole):
         path.step(row[: number + 1])
@@ -70,7 +69,7 @@ def test_ids_may_become_known_with_the_frames() -> None:
     assert path.places == walk(whole).places
 
 
-def test_half_of_a_frames_attention_is_half_of_its_time() -> None:
+def test_half_of_the_attention_of_a_frame_is_half_of_its_time() -> None:
     weights = staircase([4, 4], noise=0.0)
     weights[3] = [0.4, 0.4]
     weights[3, 1] += 0.01
@@ -78,13 +77,13 @@ def test_half_of_a_frames_attention_is_half_of_its_time() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 5, 30])
-def test_pieces_of_any_size_give_the_same_words(step: int) -> None:
+def test_word_timer_in_pieces_of_any_size_gives_the_same_words(step: int) -> None:
     weights = staircase([2, 3, 1, 4, 3, 2])
     samples = tone(*[number not in (6, 7) for number in range(len(weights))])
-    spans = [Span(0, 0, 1), Span(1, 1, 3), Span(2, 4, 6)]
+    spans = [IdSpan(0, 0, 1), IdSpan(1, 1, 3), IdSpan(2, 4, 6)]
 
-    def hear(size: int) -> list[Heard]:
-        timer, heard = WordTimer(), list[Heard]()
+    def hear(size: int) -> list[WordSpan]:
+        timer, heard = WordTimer(), list[WordSpan]()
         timer.spans = spans
         for start in range(0, len(weights), size):
             part = slice(start * FRAME, (start + size) * FRAME)
@@ -95,47 +94,47 @@ def test_pieces_of_any_size_give_the_same_words(step: int) -> None:
     assert [one.word for one in hear(step)] == [0, 1, 2]
 
 
-def test_a_word_ends_where_its_sound_does_and_the_next_begins_with_its_own() -> None:
+def test_word_ends_and_begins_with_its_sound() -> None:
     weights = staircase([4, 6, 4])  # a word, a comma, a word
     samples = tone(*[True] * 5, *[False] * 5, *[True] * 4)
     timer = WordTimer()
-    timer.spans = [Span(0, 0, 1), Span(1, 2, 3)]
+    timer.spans = [IdSpan(0, 0, 1), IdSpan(1, 2, 3)]
     first, second = timer.feed(weights, samples) + timer.finish()
     assert (first.start, first.end) == (0, 5)
     assert second.start == 10
     assert second.end == 14
 
 
-def test_a_head_that_looks_ahead_in_a_pause_does_not_move_the_word_into_it() -> None:
+def test_early_attention_in_a_pause_does_not_move_the_word_into_the_pause() -> None:
     weights = staircase([4, 6])
     samples = tone(*[True] * 5, *[False] * 3, *[True] * 2)
     timer = WordTimer()
-    timer.spans = [Span(0, 0, 1), Span(1, 1, 2)]
+    timer.spans = [IdSpan(0, 0, 1), IdSpan(1, 1, 2)]
     first, second = timer.feed(weights, samples) + timer.finish()
     assert first.end == 5
     assert second.start == 8
 
 
-def test_silence_before_the_first_word_is_not_part_of_it() -> None:
+def test_silence_before_the_first_word_is_not_part_of_the_word() -> None:
     timer = WordTimer()
-    timer.spans = [Span(0, 0, 1)]
+    timer.spans = [IdSpan(0, 0, 1)]
     [word] = timer.feed(staircase([6]), tone(False, False, *[True] * 4)) + timer.finish()
     assert (word.start, word.end) == (2, 6)
 
 
-def test_words_that_are_never_begun_are_left_out() -> None:
+def test_words_that_the_path_never_reaches_are_left_out() -> None:
     weights = np.pad(staircase([3, 4]), ((0, 0), (0, 20)))
     timer = WordTimer()
-    timer.spans = [Span(0, 0, 1), Span(1, 1, 2), Span(2, 12, 14)]
+    timer.spans = [IdSpan(0, 0, 1), IdSpan(1, 1, 2), IdSpan(2, 12, 14)]
     heard = timer.feed(weights, tone(*[True] * 7)) + timer.finish()
     assert [one.word for one in heard] == [0, 1]
 
 
-def test_a_window_is_a_whole_part_of_a_frame() -> None:
+def test_frame_is_divided_into_whole_windows() -> None:
     assert FRAME % WINDOWS == 0
 
 
-def test_a_head_that_follows_is_told_from_one_that_does_not() -> None:
+def test_score_separates_heads_that_follow_the_text_from_others() -> None:
     lengths = [3, 1, 4, 2, 5, 1, 2, 3, 4, 2, 3, 2, 4]
     rng = np.random.default_rng(1)
     spread = rng.dirichlet(np.ones(len(lengths)), sum(lengths)).astype(np.float32)
@@ -145,10 +144,10 @@ def test_a_head_that_follows_is_told_from_one_that_does_not() -> None:
     assert score(counting) == 0
 
 
-def test_words_are_found_in_ids() -> None:
+def test_find_spans_places_words_in_ids() -> None:
     text = ' "Yes, 你好'
     ids = [(0, 5), (5, 6), (6, 7), (7, 9)]
     owners = [-1, 0, 0, 0, 0, 0, -1, 1, 2]
-    assert find_spans(text, owners, ids) == [Span(0, 0, 1), Span(1, 3, 3.5), Span(2, 3.5, 4)]
-    # A character of several ids, byte by byte.
-    assert find_spans("é", [0], [(0, 1), (0, 1)]) == [Span(0, 0, 2)]
+    assert find_spans(text, owners, ids) == [IdSpan(0, 0, 1), IdSpan(1, 3, 3.5), IdSpan(2, 3.5, 4)]
+    # One character with several ids.
+    assert find_spans("é", [0], [(0, 1), (0, 1)]) == [IdSpan(0, 0, 2)]

@@ -15,7 +15,8 @@ from vivace.cli.voice import check_save, save_voice
 from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.options import SpeechOptions
 from vivace.text.lexicon import Lexicon
-from vivace.text.markup import parse_pauses, remove_markup
+from vivace.text.markup import remove_markup
+from vivace.text.pauses import parse_pauses
 from vivace.text.respell import respell
 
 

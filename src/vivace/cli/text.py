@@ -13,7 +13,8 @@ from vivace.cli.streams import is_terminal_stdin
 from vivace.errors import RequestError, TextTooLongError
 from vivace.options import SpeechOptions
 from vivace.text.files import decode_utf8, read_utf8
-from vivace.text.markup import clean_text, parse_pauses
+from vivace.text.markup import remove_markup
+from vivace.text.pauses import parse_pauses
 
 STDIN = "-"
 MAX_TEXT_BYTES = 4_000_000  # 1,000,000 characters, the longest text
@@ -35,13 +36,13 @@ def read_text(
 
 def check_text(text: str, options: SpeechOptions) -> None:
     """Raise TextError for a text that no model can speak, before a model is loaded."""
-    from vivace.script.prompts import MAX_TEXT_CHARS
+    from vivace.text.pipeline import MAX_TEXT_CHARS
 
     if options.lexicon is None:  # a lexicon may replace any sign by a word
         options.check_speakable(text)
     if len(text) > MAX_TEXT_CHARS:
         raise TextTooLongError(len(text), MAX_TEXT_CHARS, "characters")
-    parse_pauses(clean_text(text) if options.clean else text)
+    parse_pauses(remove_markup(text) if options.clean else text)
 
 
 def _stdin() -> BinaryIO:

@@ -20,7 +20,7 @@ from typing import Any
 from vivace.errors import RequestError
 from vivace.speech import shown
 from vivace.text.files import decode_utf8, read_utf8
-from vivace.text.markup import MAX_PAUSE_S, Pause, parse_pauses
+from vivace.text.pauses import MAX_PAUSE_S, Pause, parse_pauses
 
 MAX_SCRIPT_BYTES = 4_000_000
 MAX_NAME_CHARS = 100

@@ -18,7 +18,7 @@ from vivace.engine.timings import join_words
 from vivace.engine.utterance import Piece
 from vivace.model.config import CodecConfig
 from vivace.speech import FinishReason, Usage, Word
-from vivace.text.markup import Pause
+from vivace.text.pauses import Pause
 
 Steps = Generator[AudioChunk | Wait, None, None]
 

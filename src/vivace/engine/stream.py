@@ -25,12 +25,11 @@ from vivace.engine.utterance import Piece, Turn, Utterance
 from vivace.errors import EngineError, RequestError, StreamClosedError
 from vivace.model.config import CodecConfig
 from vivace.prompt import SpokenReference
-from vivace.script.live import LiveScript
 from vivace.script.prompts import PromptWriter, Spoken
 from vivace.script.request import Request
-from vivace.script.script import KnownScript, Line, Script
+from vivace.script.script import Line, Script
 from vivace.speech import MAX_SEED, FinishReason, SamplingParams, Usage
-from vivace.text.markup import Pause
+from vivace.text.pauses import Pause
 from vivace.timing.timer import Timer
 
 Wake = Callable[[], None]
@@ -69,10 +68,9 @@ class Stream(Iterator[AudioChunk]):
             raise RequestError("an async iterator of text is for astream; give stream an iterator")
         writer.check(request)
         self._engine, self._writer, self._request = engine, writer, request
-        is_known = isinstance(request.text, str)
         self._timings = StreamTimings(engine, timer, writer.tokenizer) if timer else None
         trace = self._timings.trace if self._timings else None
-        self._script: Script = (KnownScript if is_known else LiveScript)(writer, request, trace)
+        self._script = Script(writer, request, trace)
         self._bell: SimpleQueue[None] = SimpleQueue()
         bell = self._bell
         self._wake = wake or (lambda: bell.put(None))  # no reference to the stream itself
@@ -172,7 +170,7 @@ class Stream(Iterator[AudioChunk]):
 
     def settle_text(self) -> bool:
         """The writer of a live text pauses; whether something can be said without more of it."""
-        return isinstance(self._script, LiveScript) and self._script.settle()
+        return self._script.settle()
 
     def _pull(self) -> None:
         pieces = self._request.text

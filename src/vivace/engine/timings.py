@@ -18,9 +18,8 @@ from vivace.speech import Word
 from vivace.text.normalize import normalize_text
 from vivace.text.tokenizer import TextTokenizer
 from vivace.text.trace import Trace
-from vivace.timing.spans import find_spans
 from vivace.timing.timer import Timer
-from vivace.timing.words import Heard, Span
+from vivace.timing.words import IdSpan, WordSpan, find_spans
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ class StreamTimings:
         return UtteranceTimings(self, utterance, line)
 
     def place(
-        self, heard: Sequence[Heard] | None, second_of: Callable[[float], float]
+        self, heard: Sequence[WordSpan] | None, second_of: Callable[[float], float]
     ) -> tuple[Word, ...] | None:
         """Words as they are given out; `second_of` is the time of a frame of the utterance."""
         if heard is None:
@@ -65,9 +64,9 @@ class UtteranceTimings:
         self._timer = stream.timer.begin(utterance.prompt, utterance.num_text_ids)
         self._num_ids = utterance.num_text_ids
         self._owners: list[int] = []  # the word of each character of the line
-        self._spans: list[Span] = []
+        self._spans: list[IdSpan] = []
         self._held = [NO_FRAMES]
-        self._heard: list[Heard] = []
+        self._heard: list[WordSpan] = []
         self._has_failed = self._has_begun = False
         self.is_ready = True
 
@@ -88,7 +87,7 @@ class UtteranceTimings:
         self.is_ready = False
         self._stream.engine.post(lambda: self._read(held, is_last), self._utterance.wake)
 
-    def take(self) -> list[Heard] | None:
+    def take(self) -> list[WordSpan] | None:
         """The words that are over; None if the checkpoint gives none."""
         heard, self._heard = self._heard, []
         return heard if self._timer.has_words and not self._has_failed else None

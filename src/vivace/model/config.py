@@ -122,6 +122,8 @@ class ReadingConfig:
     """How the model wants its text; not in the released files, whose models take it as it is."""
 
     normalize: bool = False  # English numbers, dates, capitals and signs as words
+    # Respellings of letters in spelled words such as "A I", after normalization.
+    letter_names: Mapping[str, str] = field(default_factory=dict)
     strip_end: bool = False  # white space at the end of an utterance is left out
     plain_breaks: bool = False  # line breaks end utterances; the tokenizer gets single spaces only
     plain_ellipsis: bool = False  # an ellipsis is read as a comma or a full stop
@@ -147,6 +149,12 @@ class ReadingConfig:
             )
         if not 0 <= self.silence_rms <= 0.01:
             raise CheckpointError(f"silence_rms must be 0 to 0.01, not {self.silence_rms}")
+        for letter, name in self.letter_names.items():
+            is_letter = len(letter) == 1 and "A" <= letter <= "Z"
+            if not is_letter or not isinstance(name, str) or not name.isalpha():
+                raise CheckpointError(
+                    f"letter_names must map capital letters to words, not {letter!r} to {name!r}"
+                )
         if self.live not in LIVE_MODES:
             raise CheckpointError(f"live must be one of {LIVE_MODES}, not {self.live!r}")
 

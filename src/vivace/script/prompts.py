@@ -1,6 +1,6 @@
-"""Checks requests against the loaded checkpoint and writes their prompts.
+"""Checks requests against the loaded checkpoint and builds their prompts.
 
-What the checkpoint cannot do is refused, naming the checkpoint that can.
+Errors name a checkpoint that supports the request.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from vivace.prompt import (
 from vivace.script.request import Request
 from vivace.speech import AUTO_LANGUAGE, LIVE_MODES, ON_UNSUPPORTED, TextLayout
 from vivace.text.letters import Letters
-from vivace.text.markup import ScriptOptions
+from vivace.text.normalize import LANGUAGES
+from vivace.text.options import Packing, ScriptOptions
+from vivace.text.pipeline import MAX_TEXT_CHARS
 from vivace.text.plain import PlainRules
+from vivace.text.scripts import LANGUAGE_SCRIPTS
 from vivace.text.tokenizer import TextTokenizer
 from vivace.voices.reference_leak import shares_words
 from vivace.voices.voice import Voice
 
-MAX_TEXT_CHARS = 1_000_000  # a long book; it is spoken in utterances of a few sentences
 MAX_INSTRUCT_CHARS = 4096
 TEXT_LAYOUTS = ("whole", "streamed")
 
@@ -43,32 +45,31 @@ SERVED_BY = {
     "instruct": "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",
     "voice_design": "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign",
 }
-RELEASED_LANGUAGES = {
-    *("chinese", "english", "french", "german", "italian"),
-    *("japanese", "korean", "portuguese", "russian", "spanish"),
-}
-BASE_OF_WIDTH = {2048: "Qwen/Qwen3-TTS-12Hz-1.7B-Base"}  # for cloned voices of that width
+RELEASED_LANGUAGES = frozenset(LANGUAGE_SCRIPTS)
+BASE_OF_WIDTH = {2048: "Qwen/Qwen3-TTS-12Hz-1.7B-Base"}  # for cloned voices of this width
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """An utterance that was spoken to its end: the next one continues from it."""
+    """A completed utterance, from which the next utterance continues."""
 
     text: str
     reference: SpokenReference
 
 
 class PromptWriter:
+    """Builds the prompts of one checkpoint."""
+
     def __init__(self, config: ModelConfig, tokenizer: TextTokenizer) -> None:
         self._config = config
         self.tokenizer = tokenizer
         self.letters = Letters.of(config.talker_config.codec_language_id)
 
     def check(self, request: Request) -> None:
-        """Raise a RequestError for what the checkpoint cannot do, before anything runs."""
+        """Raise a RequestError if the checkpoint does not support the request."""
         options = request.options
         if isinstance(request.text, str):
-            if not (request.lexicons or request.verbatim):  # an entry may make a word of any sign
+            if not (request.lexicons or request.verbatim):  # an entry may respell any sign
                 options.check_speakable(request.text)
             if len(request.text) > MAX_TEXT_CHARS:
                 raise TextTooLongError(len(request.text), MAX_TEXT_CHARS, "characters")
@@ -98,14 +99,17 @@ class PromptWriter:
             preset_id(self._config.talker_config, preset)
 
     def script_options(self, request: Request) -> ScriptOptions:
-        """How the text of a request is made ready, as the checkpoint has it."""
+        """The text options of a request for this checkpoint."""
         reading = self._config.reading_config
         return ScriptOptions.of(
             request.options,
+            packing=self._packing(request),
             max_chars=reading.max_utterance_chars if request.options.split else None,
             verbatim=request.verbatim,
             min_chars=reading.min_utterance_chars if request.breaks else 0,
+            language=self._language(request.options.language),
             normalize=self._normalizes(request),
+            letter_names=reading.letter_names if self._normalizes(request) else {},
             strip_end=reading.strip_end,
             plain_breaks=request.breaks and reading.plain_breaks,
             plain=PlainRules(
@@ -120,11 +124,15 @@ class PromptWriter:
             ),
             seam_s=reading.seam_s,
             paragraph_s=reading.paragraph_s if self._splits_paragraphs(request) else None,
-            by_sentence=self.is_by_sentence(request),
         )
 
+    def _packing(self, request: Request) -> Packing:
+        if isinstance(request.text, str):
+            return "whole"
+        return "sentences" if self.is_by_sentence(request) else "words"
+
     def _splits_paragraphs(self, request: Request) -> bool:
-        """Whether each paragraph is an utterance of its own.
+        """Whether a paragraph ends an utterance.
 
         Not with voice design: two utterances would have two voices.
         """
@@ -133,25 +141,27 @@ class PromptWriter:
 
     @property
     def silence_rms(self) -> float:
-        """How loud the voice's own silence is."""
+        """The RMS level of the voice's own silence."""
         return self._config.reading_config.silence_rms
 
     def is_by_sentence(self, request: Request) -> bool:
-        """Whether a live text is held until a sentence of it is known."""
+        """Whether a live text is spoken sentence by sentence, not word by word."""
         return (request.options.live or self._config.reading_config.live) == "sentence"
 
     def _normalizes(self, request: Request) -> bool:
-        """Whether the text is English that is to be written out."""
         options = request.options
         if options.normalize is None:
-            return self._config.reading_config.normalize and self.is_english(options.language)
+            return self._config.reading_config.normalize and self._has_rules(options.language)
         return options.normalize
 
     def is_english(self, language: str) -> bool:
         return self._language(language) == "english"
 
+    def _has_rules(self, language: str) -> bool:
+        return self._language(language) in LANGUAGES
+
     def _language(self, language: str) -> str:
-        """The language itself; `auto` is the only one of a checkpoint of one."""
+        """The language name; `auto` becomes the language of a checkpoint with one language."""
         languages = list(self._config.talker_config.codec_language_id)
         is_one = language.lower() == AUTO_LANGUAGE and len(languages) == 1
         return languages[0] if is_one else language.lower()
@@ -159,39 +169,39 @@ class PromptWriter:
     def _check_normalize(self, options: SpeechOptions) -> None:
         if options.normalize not in (None, False, True):
             raise RequestError(f"normalize must be true, false or None, not {options.normalize!r}")
-        if options.normalize and not self.is_english(options.language):
+        if options.normalize and not self._has_rules(options.language):
             raise RequestError(
-                f"normalize reads English, and the language is {options.language!r}; "
-                "name it with language='english', or leave normalize out"
+                f"normalize has no rules for the language {options.language!r}; "
+                f"available: {', '.join(LANGUAGES)}; set language, or leave normalize out"
             )
 
     @property
     def continues(self) -> bool:
-        """Whether an utterance can continue from the last one in context."""
+        """Whether an utterance can continue from the previous utterance in context."""
         return self._config.tts_model_type == "base"
 
     def num_first_ids(self, request: Request) -> int:
-        """How many ids of a live text its prompt needs: the reference's rows, but one at least."""
+        """The ids of a live text that its prompt needs: the rows of the reference, at least one."""
         reference = self._voice_reference(request.voice)
         return max(1, len(reference.codes) + 1 - len(reference.text_ids)) if reference else 1
 
     def write(
         self,
         request: Request,
-        text: str,  # of the utterance, as far as it is known
+        text: str,  # of the utterance, as far as known
         text_ids: Sequence[int],
         *,
         is_complete: bool = True,  # False: more ids follow
         previous: Spoken | None = None,
     ) -> tuple[Prompt, SpokenReference | None]:
-        """The prompt of an utterance, and the reference whose end must not be heard again."""
+        """The prompt of an utterance, and the reference whose end may leak into the speech."""
         is_live = not isinstance(request.text, str)
         is_streamed = self.continues or (is_live and not self.is_by_sentence(request))
         default: TextLayout = "streamed" if is_streamed else "whole"
         reference, transcript = self._reference(request, previous)
         layout = request.options.text_layout or default
         if request.verbatim and not text_ids and layout == "streamed" and reference is None:
-            text_ids = [self._config.im_end_token_id]  # the official code reads the end marker
+            text_ids = [self._config.im_end_token_id]  # like the official code
         prompt = self._write(request, text, text_ids, layout, is_complete, reference)
         may_leak = request.options.trim and not is_live and not shares_words(transcript, text)
         return prompt, reference if may_leak else None
@@ -199,7 +209,7 @@ class PromptWriter:
     def _reference(
         self, request: Request, previous: Spoken | None
     ) -> tuple[SpokenReference | None, str]:
-        """What the speech continues from, and its words."""
+        """The reference that the speech continues from, and its words."""
         if previous is not None:
             return previous.reference, previous.text
         transcript = request.voice.ref_text if isinstance(request.voice, Voice) else None
@@ -210,14 +220,14 @@ class PromptWriter:
         return self._verbatim_ids(text)[1:] if request.verbatim else self.tokenizer.encode(text)
 
     def _role_ids(self, request: Request, text: str) -> list[int]:
-        """The ids that open the assistant's turn."""
+        """The ids that begin the assistant's turn."""
         role_ids = self.tokenizer.role_ids("assistant")
         return [*role_ids[:-1], self._verbatim_ids(text)[0]] if request.verbatim else role_ids
 
     def _verbatim_ids(self, text: str) -> list[int]:
-        """The ids of the role's line break and a text, encoded together by the official code.
+        """The ids of the role's line break and the text, encoded together like the official code.
 
-        A line break at the start of the text becomes one id with that of the role.
+        A line break at the start of the text and the role's line break become one id.
         """
         return self.tokenizer.encode_marked("\n" + text)
 
@@ -249,7 +259,7 @@ class PromptWriter:
         return prompt
 
     def _settle_voice(self, voice: str | Voice | None) -> tuple[str | None, Voice | None]:
-        """A preset's name or a cloned voice, as the checkpoint's type allows."""
+        """The preset name or the cloned voice, if the checkpoint type supports it."""
         if isinstance(voice, Voice):
             served_by = BASE_OF_WIDTH.get(voice.width, SERVED_BY["base"])
             self.require("base", f"speak with the cloned voice {voice.name!r}", served_by)
@@ -265,7 +275,7 @@ class PromptWriter:
             raise RequestError(
                 "a base checkpoint speaks with a cloned voice: voice=tts.clone('me.wav')"
             )
-        return None, None  # instruct describes it, or the model chooses
+        return None, None  # instruct describes the voice, or the model chooses one
 
     def _check_voice(self, voice: Voice) -> None:
         config = self._config.talker_config
@@ -281,12 +291,8 @@ class PromptWriter:
             known = [AUTO_LANGUAGE, *sorted(self._config.talker_config.codec_language_id)]
             raise UnknownLanguageError(language, known, SERVED_BY["custom_voice"]) from None
 
-    def check_letters(self, text: str) -> None:
-        """Raise if the checkpoint's languages are not written so."""
-        if (letter := self.letters.find_foreign(text)) is not None:
-            raise self.refuse_letter(letter)
-
-    def refuse_letter(self, letter: str) -> RequestError:
+    def letter_error(self, letter: str) -> RequestError:
+        """The error for a letter of a language that the checkpoint does not speak."""
         languages = sorted(self._config.talker_config.codec_language_id)
         message = (
             f"the text has the letter {letter!r} and this checkpoint speaks only "
@@ -300,12 +306,12 @@ class PromptWriter:
 
     @property
     def default_voice(self) -> str | None:
-        """The first preset, if the checkpoint has any."""
+        """The first preset, if the checkpoint has presets."""
         is_preset = self._config.tts_model_type == "custom_voice"
         return next(iter(self._config.talker_config.spk_id), None) if is_preset else None
 
     def check_follows(self, instruct: str | None) -> str | None:
-        """The instruction itself, unless the checkpoint was not trained to follow any."""
+        """Return the instruction; raise if the checkpoint does not follow instructions."""
         if instruct and not self._config.honours_instruct:
             raise UnsupportedRequestError(
                 f"this {self._config.tts_model_type} checkpoint was not trained to follow "
@@ -325,14 +331,14 @@ class PromptWriter:
             )
 
     def _instruct_ids(self, instruct: str | None) -> list[int]:
-        if not instruct:  # an empty one is none, as in the official code
+        if not instruct:  # an empty string means none, like in the official code
             return []
         tokenizer = self.tokenizer
         end = [self._config.im_end_token_id, *tokenizer.encode("\n")]
         return [*tokenizer.role_ids("user"), *tokenizer.encode(instruct), *end]
 
     def _voice_reference(self, voice: str | Voice | None) -> SpokenReference | None:
-        """The recording that a voice continues from in context, if it has one."""
+        """The recording that a voice continues from, if it has one."""
         if not isinstance(voice, Voice) or voice.ref_codes is None or voice.ref_text is None:
             return None
         return SpokenReference(

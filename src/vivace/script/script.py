@@ -1,32 +1,23 @@
-"""A known text as a sequence of utterances and pauses.
+"""The text of a request as a sequence of utterances and pauses with token ids.
 
-A short text is one utterance. A long one is cut at sentence ends into utterances of a length that
-the model speaks well; the first is one sentence, so that first audio does not come later.
+A known text is planned as a whole before speech begins. A live text arrives while earlier parts are
+spoken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Protocol
 
-from vivace.errors import TextError, TextTooLongError
-from vivace.script.prompts import MAX_TEXT_CHARS, PromptWriter
+from vivace.errors import RequestError
+from vivace.script.parts import PartReader, UtteranceText, seam
+from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
-from vivace.text.breaks import BlockEnd, find_blocks, read_breaks
-from vivace.text.cutter import Cut
-from vivace.text.letters import close_gaps
-from vivace.text.markup import Pause, ScriptOptions, clean_text, item_end, parse_pauses
-from vivace.text.normalize import normalize_text
-from vivace.text.plain import plain_text
-from vivace.text.respell import respell
-from vivace.text.split import goes_on, split_sentences
-from vivace.text.tidy import tidy_text
+from vivace.text.live_tokenizer import LiveTokenizer
+from vivace.text.options import ScriptOptions
+from vivace.text.packing import Cut, WholeTextPacker
+from vivace.text.pauses import Pause
 from vivace.text.trace import Trace
-
-MAX_INSIDE_SEAM_S = 0.15  # where a sentence goes on
-_TAIL = 64  # characters that show whether a sentence has ended
-SILENT_S = 0.6  # for an utterance of nothing that can be said, such as "..." or "* * *"
 
 
 class Line(Protocol):
@@ -36,50 +27,22 @@ class Line(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether no more ids follow those that were taken."""
+        """Whether no ids follow those that were taken."""
 
     def has(self, num_ids: int) -> bool:
-        """Whether so many ids, or all that are left, can be taken without more text."""
+        """Whether `num_ids` ids, or all remaining ids, can be taken without more text."""
 
     def take(self) -> Sequence[int]:
         """The ids that became known since the last call."""
 
 
-class Script(Protocol):
-    """Utterances and pauses in order, each taken when its turn comes."""
+class WholeLine:
+    """An utterance whose text is complete."""
 
-    @property
-    def is_over(self) -> bool:
-        """Whether every part was taken."""
+    is_complete = True
 
-    @property
-    def progress(self) -> float:
-        """Share of the text in the parts taken; 0 if it is not known."""
-
-    @property
-    def skipped(self) -> Sequence[str]:
-        """Parts of the text that were left out so far: letters that the checkpoint cannot read."""
-
-    def next_part(self) -> Line | Pause | None:
-        """None at the end, or if more text must be fed first."""
-
-    def feed(self, piece: object) -> None:
-        """More of a live text."""
-
-    def finish(self, error: Exception | None = None) -> None:
-        """A live text ends here; `error` is what its iterator raised."""
-
-    def raise_error(self) -> None:
-        """Raise what a live text's iterator raised, or what could not be spoken of it."""
-
-
-class KnownLine:
     def __init__(self, text: str, ids: Sequence[int]) -> None:
         self.text, self._ids = text, ids
-
-    @property
-    def is_complete(self) -> bool:
-        return True
 
     def has(self, num_ids: int) -> bool:
         return True
@@ -88,194 +51,142 @@ class KnownLine:
         return self._ids
 
 
-class KnownScript:
-    """A text known in full; it is fed nothing."""
+class LiveLine:
+    """An utterance whose text may still arrive."""
+
+    def __init__(self, utterance: UtteranceText, tokenizer: LiveTokenizer) -> None:
+        self._utterance, self._tokenizer = utterance, tokenizer
+        self._ids: list[int] = []  # known and not yet taken
+        self.text = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return self._utterance.is_over and not self._ids
+
+    def has(self, num_ids: int) -> bool:
+        while len(self._ids) < num_ids and not self._utterance.is_over:
+            if (text := self._utterance.take()) is not None:
+                self.text += text
+                self._ids += self._tokenizer.feed(text)
+            elif self._utterance.is_over:
+                self._ids += self._tokenizer.finish()
+            else:
+                return False
+        return True
+
+    def take(self) -> Sequence[int]:
+        ids, self._ids = self._ids, []
+        return ids
+
+
+class Script:
+    """Utterances and pauses in order.
+
+    For a known text, the constructor raises all errors. In a live text, parts that cannot be spoken
+    are left out; `raise_error` raises the first error after the rest was spoken. Every utterance of
+    a live text continues from the voice's own reference, if the voice has one.
+    """
 
     def __init__(self, writer: PromptWriter, request: Request, trace: Trace | None = None) -> None:
-        """A TextError if nothing of the text can be spoken, or some letters cannot."""
-        assert isinstance(request.text, str)
-        self._encode = partial(writer.encode, request)
-        if trace is not None:
-            trace.give(request.text)
-        # Letters are checked after cleaning, which removes links.
-        self._parts = plan_utterances(request.text, writer.script_options(request), trace)
-        self.skipped: list[str] = []
-        if not request.verbatim:
-            self._check_letters(writer, request)
-        self._num_taken = self._num_spoken = 0
-        self._num_chars = sum(len(part) for part in self._parts if isinstance(part, str))
-        if not self._num_chars and not request.verbatim:
-            raise TextError("the text has no words in it; there is nothing to say")
+        self._writer, self._request = writer, request
+        self._options = writer.script_options(request)
+        self._reader = PartReader(
+            self._options,
+            writer.letters,
+            writer.letter_error,
+            skips_letters=request.options.on_unsupported == "skip",
+            trace=trace,
+        )
+        self._plan: list[str | Pause] | None = None  # of a known text
+        self._num_taken = self._num_chars = self._num_chars_taken = 0  # of the plan
+        if isinstance(request.text, str):
+            self._plan = self._plan_text(request.text)
+            self._num_chars = sum(len(part) for part in self._plan if isinstance(part, str))
+            self.raise_error()
 
-    def _check_letters(self, writer: PromptWriter, request: Request) -> None:
-        if request.options.on_unsupported == "skip":
-            self._skip_unsupported(writer, request)
-        for part in self._parts:
-            if isinstance(part, str):
-                writer.check_letters(part)
-
-    def _skip_unsupported(self, writer: PromptWriter, request: Request) -> None:
-        """Leave out letters that the checkpoint cannot read, unless nothing else is there."""
-        kept: list[str | Pause] = []
-        for part in self._parts:
-            if isinstance(part, str) and writer.letters.find_foreign(part) is not None:
-                part, runs = writer.letters.skip_foreign(part)
-                self.skipped += runs
-                if not request.options.is_speakable(part):
-                    continue
-                part = close_gaps(part)
-            before = kept[-1] if kept else None
-            if isinstance(part, Pause) and isinstance(before, Pause) and self.skipped:
-                kept[-1] = max(part, before, key=lambda pause: pause.seconds)
-            else:
-                kept.append(part)
-        if self.skipped and not any(isinstance(part, str) for part in kept):
-            raise writer.refuse_letter(self.skipped[0][0])
-        self._parts = kept
+    def _plan_text(self, text: str) -> list[str | Pause]:
+        if self._request.verbatim:
+            return split_verbatim(text, self._options)
+        return plan_parts(text, self._reader)
 
     @property
     def is_over(self) -> bool:
-        return self._num_taken == len(self._parts)
+        """Whether every part was taken."""
+        return self._reader.is_over if self._plan is None else self._num_taken == len(self._plan)
 
     @property
     def progress(self) -> float:
-        return self._num_spoken / max(1, self._num_chars)
+        """Share of a known text in the parts taken; 0 for a live text."""
+        return self._num_chars_taken / max(1, self._num_chars)
+
+    @property
+    def skipped(self) -> Sequence[str]:
+        """Unsupported letters that were left out so far."""
+        return self._reader.skipped
 
     def next_part(self) -> Line | Pause | None:
-        if self.is_over:
-            return None
-        part = self._parts[self._num_taken]
-        self._num_taken += 1
-        if isinstance(part, Pause):
+        """None at the end, or if more text must be fed first."""
+        part = self._reader.next_part() if self._plan is None else self._take_planned()
+        if part is None or isinstance(part, Pause):
             return part
-        self._num_spoken += len(part)
-        return KnownLine(part, self._encode(part))
+        if isinstance(part, UtteranceText) and self._options.packing == "words":
+            tokenizer = LiveTokenizer(self._writer.tokenizer, strip_end=self._options.strip_end)
+            return LiveLine(part, tokenizer)
+        text = part if isinstance(part, str) else part.take_all()
+        text = text.rstrip() if self._options.strip_end else text
+        return WholeLine(text, self._writer.encode(self._request, text))
+
+    def _take_planned(self) -> str | Pause | None:
+        if self._plan is None or self.is_over:
+            return None
+        part = self._plan[self._num_taken]
+        self._num_taken += 1
+        self._num_chars_taken += len(part) if isinstance(part, str) else 0
+        return part
 
     def feed(self, piece: object) -> None:
-        raise AssertionError("a known text is complete")
+        """Add text; None is skipped, because chat models send chunks without text."""
+        if isinstance(piece, str):
+            self._reader.feed(piece)
+        elif piece is not None:
+            kind = type(piece).__name__
+            self.finish(RequestError(f"text pieces must be strings, not {kind}"))
 
     def finish(self, error: Exception | None = None) -> None:
-        raise AssertionError("a known text is complete")
+        """End a live text; `error` is what its iterator raised."""
+        self._reader.finish(error)
+
+    def settle(self) -> bool:
+        """Take a sentence that has ended while the writer pauses; return whether there is one."""
+        return self._reader.settle()
 
     def raise_error(self) -> None:
-        """Nothing can go wrong later."""
+        """Raise what a live text's iterator raised, or why a part of the text was left out."""
+        if self._reader.error is not None:
+            raise self._reader.error
 
 
-def plan_utterances(
-    text: str, options: ScriptOptions, trace: Trace | None = None
-) -> list[str | Pause]:
-    """Utterances and pauses in order; every utterance has something that can be spoken."""
-    if options.verbatim:
-        return _plan_verbatim(text, options)
-    plan: list[str | Pause] = []
-    text, num_chars = tidy_text(text), 0
-    for part in parse_pauses(_clean(text, options)):
-        if isinstance(part, Pause):
-            plan.append(part)
-            continue
-        part = options.remove_emoji(part)
-        part = read_breaks(part) if options.plain_breaks else part
-        if trace is not None:
-            trace.break_word()
-        part = respell(part, options.lexicon, is_english=options.normalize, trace=trace)
-        num_chars += len(part)
-        if num_chars > MAX_TEXT_CHARS:  # a lexicon may make much of little
-            raise TextTooLongError(num_chars, MAX_TEXT_CHARS, "characters, respelled,")
-        if options.normalize:
-            part = normalize_text(part, trace)
-        elif trace is not None:
-            trace.say(part, part)
-        found = [*_utterances(part, options)]
-        cuts_after = [*(cut for cut, _ in found[1:]), Cut()][: len(found)]
-        for (cut, utterance), cut_after in zip(found, cuts_after, strict=True):
-            if not options.is_speakable(utterance):
-                plan.append(Pause(SILENT_S))
-                continue
-            if plan and isinstance(plan[-1], str):
-                plan.append(seam(options, cut))
-            plan.append(_finish_utterance(utterance, options, is_inside=cut_after.is_inside))
-    return plan
+def plan_parts(text: str, reader: PartReader) -> list[str | Pause]:
+    """All utterances and pauses of a complete text."""
+    reader.feed(text)
+    reader.finish()
+    parts: list[str | Pause] = []
+    while (part := reader.next_part()) is not None:
+        last = parts[-1] if parts else None
+        if isinstance(part, UtteranceText):
+            parts.append(part.take_all())
+        elif isinstance(last, Pause) and reader.skipped:
+            # The utterance between two pauses was left out.
+            parts[-1] = max(part, last, key=lambda pause: pause.seconds)
+        else:
+            parts.append(part)
+    return parts
 
 
-def _plan_verbatim(text: str, options: ScriptOptions) -> list[str | Pause]:
-    """All characters of the text, in several utterances only if it is long."""
+def split_verbatim(text: str, options: ScriptOptions) -> list[str | Pause]:
+    """Every character of the text, in several utterances only if it is long."""
     if options.max_chars is None or len(text) <= options.max_chars:
         return [text]
-    plan: list[str | Pause] = []
-    for cut, utterance in _utterances(text, options):
-        plan += [seam(options, cut)] if plan else []
-        plan.append(utterance)
-    return plan or [text]
-
-
-def _clean(text: str, options: ScriptOptions) -> str:
-    if not options.clean:
-        return text
-    return clean_text(text, options, item_end=item_end(options))
-
-
-def _finish_utterance(text: str, options: ScriptOptions, *, is_inside: bool) -> str:
-    if options.plain_breaks:
-        return plain_text(text, options.plain, is_inside=is_inside)
-    return text.rstrip() if options.strip_end else text
-
-
-def seam(options: ScriptOptions, cut: Cut) -> Pause:
-    """The silence between two utterances: shorter inside a sentence, longer after a paragraph."""
-    if cut.is_paragraph and options.paragraph_s is not None:
-        return Pause(options.paragraph_s)
-    return Pause(min(options.seam_s, MAX_INSIDE_SEAM_S) if cut.is_inside else options.seam_s)
-
-
-def _utterances(text: str, options: ScriptOptions) -> Iterator[tuple[Cut, str]]:
-    """Parts of the text that are not blank, each with the cut before it."""
-    if options.max_chars is None:
-        if text.strip():
-            yield Cut(), text
-        return
-    blocks: Iterable[tuple[int, int, BlockEnd | None]] = [(0, len(text), None)]
-    if options.paragraph_s is not None:
-        blocks = find_blocks(text, has_marks=options.plain_breaks)
-    cut, is_first = Cut(), len(text) > options.max_chars
-    for start, end, kind in blocks:
-        for inner, utterance in _cut_block(text[start:end], options, is_first=is_first):
-            yield inner or cut, utterance
-            is_first = False
-        cut = Cut(is_paragraph=kind == "paragraph")
-
-
-def _cut_block(
-    text: str, options: ScriptOptions, *, is_first: bool
-) -> Iterator[tuple[Cut | None, str]]:
-    """A block in parts of up to `max_chars`; of the first block, the first part is a sentence."""
-    max_chars = options.max_chars or len(text)
-    if len(text) <= max_chars and not is_first and not options.min_chars:
-        if text.strip():
-            yield None, text
-        return
-    last = start = end = 0  # end of the last utterance; start and end of the one at hand
-    num_sentences = 0
-    for begin, stop in _sentence_spans(text, max_chars):
-        is_alone = (is_first and num_sentences == 1) or end - start < options.min_chars
-        if num_sentences and (is_alone or stop - start > max_chars):
-            yield _cut_before(text, last, start), text[start:end]
-            last, start = end, begin
-        elif not num_sentences:
-            start = begin
-        end = stop
-        num_sentences += 1
-    if num_sentences:
-        yield _cut_before(text, last, start), text[start:end]
-
-
-def _cut_before(text: str, last: int, start: int) -> Cut | None:
-    """The cut between two utterances of a block; None before the first."""
-    return Cut(goes_on(text[max(0, last - _TAIL) : last], text[last:start])) if last else None
-
-
-def _sentence_spans(text: str, max_chars: int) -> Iterator[tuple[int, int]]:
-    end = 0
-    for sentence in split_sentences(text, max_chars):
-        begin = text.index(sentence, end)
-        end = begin + len(sentence)
-        yield begin, end
+    packer = WholeTextPacker(options)
+    packer.feed(text)
+    return [seam(options, e) if isinstance(e, Cut) else e for e in packer.finish()] or [text]

@@ -1,4 +1,4 @@
-"""Line breaks: which of them end a paragraph, which end an item, and which only wrap a line.
+"""Line breaks: distinguishes paragraph ends, item ends and wrapped lines.
 
 A checkpoint that was trained on single sentences stops at a line break. Two steps keep breaks away
 from its tokenizer:
@@ -8,7 +8,7 @@ from its tokenizer:
 2. `vivace.text.plain` runs after normalization, inside one utterance, and replaces the marks by a
    space, a comma or a full stop.
 
-Both steps give the same result for a text in pieces of any size.
+The results do not depend on how the text was cut into pieces.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Literal
 
 BlockEnd = Literal["item", "paragraph"]
 WRAP, CELL, ITEM, PARAGRAPH = " ", "\t", "\n\n", "\n\n\n"
-MIN_WRAPPED_CHARS = 40  # a shorter line was not ended by a right margin
-MAX_SPACES = 32  # this many blanks separate as a line break does
-_MAX_TOKEN = 100  # characters of the next word that a decision may wait for
+MIN_WRAPPED_CHARS = 40  # shorter lines were not wrapped at a right margin
+MAX_SPACES = 32  # this many spaces separate like a line break
+_MAX_TOKEN = 100  # characters of the next word that a decision waits for
 
-_LINE_ENDS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"  # as `str.splitlines` has them
+_LINE_ENDS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"  # as in `str.splitlines`
 _LINE_END = re.compile(rf"\r\n|[{_LINE_ENDS}]")
 LINE_END_RUN = re.compile(rf"[{_LINE_ENDS}]\s*")
 _SPACES = re.compile(r"\s+")
@@ -39,40 +39,38 @@ _END_OF_SENTENCE = ".!?…。！？"
 _GOES_ON = ",;:-–—/&+(["
 _LAST_WORD = re.compile(r"[^\W\d_]+(?=\W*\Z)")
 _FIRST_WORD = re.compile(r"[^\W\d_]+")
-_TAIL = 48  # characters of a line that are kept to look at its end
-# A line that ends in one of these words goes on in the next line.
+_TAIL = 48  # characters kept from the end of a line
+# A line that ends in one of these words continues in the next line.
 LINKS = (
     "a an the of to and or nor but in on at for with by from as into onto upon over under about "
     "than that which who whose whom is are was were be been has have had do does did will would "
     "can could shall should may might must not no my your his her its our their this these those "
     "if when because while between through during without within very so such"
 )
-# Of these words, those that may begin an item: "a knife", "my book".
+# The words of `LINKS` that may begin an item: "a knife", "my book".
 BEGINNERS = "a an the no my your his her its our their this these those"
 _LINKS = frozenset(LINKS.split())
 _CONTINUATIONS = _LINKS - frozenset(BEGINNERS.split())
 
 
 class BreakReader:
-    """Replaces white space in a written text by marks; the words stay as they are."""
+    """Replaces the white space of a text by marks; does not change words."""
 
     def __init__(self) -> None:
-        self._held = ""  # from the white space that is not decided yet
+        self._held = ""  # from the first undecided white space on
         self._begin()
 
     def _begin(self) -> None:
-        self._line = ""  # the end of the line at hand
+        self._line = ""  # end of the current line
         self._line_chars = 0
-        self._widest = 0  # of the lines that were wrapped
+        self._widest = 0  # of the wrapped lines so far
         self._has_begun = False
 
     def feed(self, piece: str) -> str:
-        """The text that has become certain."""
         self._held += piece
         return self._read(is_final=False)
 
     def finish(self) -> str:
-        """The rest; the next piece begins another text."""
         rest = self._read(is_final=True)
         self._held = ""
         self._begin()
@@ -124,7 +122,7 @@ class BreakReader:
         return ITEM if self._is_item(gap.token) else WRAP
 
     def _is_item(self, token: str) -> bool:
-        """Whether one line break before `token` ends what the line says."""
+        """Whether a single line break before `token` ends an item."""
         end = self._line.rstrip(_CLOSERS)[-1:]
         if not end or end in _END_OF_SENTENCE or end in _GOES_ON:
             return _NUMBERED.fullmatch(token) is not None and bool(end)
@@ -141,7 +139,7 @@ class BreakReader:
         return not self._would_overflow(token)
 
     def _would_overflow(self, token: str) -> bool:
-        """Whether `token` did not fit in the line, in a text whose lines are wrapped."""
+        """Whether the text has wrapped lines and `token` did not fit in the current line."""
         is_pronoun = token.split("'")[0].split("’")[0] == "I"
         if self._line_chars < MIN_WRAPPED_CHARS or not (self._widest or is_pronoun):
             return False
@@ -150,11 +148,11 @@ class BreakReader:
 
 @dataclass
 class _Gap:
-    """White space between two words, with the signs in it that have no sound."""
+    """White space between two words, with list marks and rules in it."""
 
-    end: int  # where the next word begins
-    spaces: list[str]  # runs of white space, with a sign between two
-    token: str = ""  # the next word, as far as it was looked at; "" at the end of the text
+    end: int  # start of the next word
+    spaces: list[str]  # runs of white space, separated by signs
+    token: str = ""  # the next word, at most `_MAX_TOKEN` characters; "" at the end
     has_rule: bool = False
     has_list_mark: bool = False
     has_cell: bool = False
@@ -173,7 +171,7 @@ class _Gap:
         return self.has_list_mark or num_chars >= MAX_SPACES or "\u2028" in "".join(self.spaces)
 
     def skip(self, text: str, sign: str, *, at_line_start: bool) -> bool:
-        """Go on after a sign and the white space that follows; whether a line begins there."""
+        """Skip a sign and the white space after it; return whether a line begins there."""
         after = _SPACES.match(text, self.end + len(sign))
         self.spaces.append(after[0] if after else "")
         self.end += len(sign) + len(self.spaces[-1])
@@ -185,9 +183,9 @@ class _Gap:
 
 
 def _read_gap(text: str, start: int, *, is_start: bool, is_final: bool) -> _Gap | None:
-    """The gap that begins at `start`; None if later text may change it.
+    """Read the gap that begins at `start`; None if later text may change it.
 
-    `is_start`: the text begins here, and the gap may be empty.
+    `is_start`: the text begins here and the gap may be empty.
     """
     first = _SPACES.match(text, start)
     gap = _Gap(first.end() if first else start, [first[0] if first else ""])
@@ -208,20 +206,14 @@ def _read_gap(text: str, start: int, *, is_start: bool, is_final: bool) -> _Gap 
 
 
 def _is_mark(token: str) -> bool:
-    """Whether a word at the start of a line is a list mark or a rule, which has no sound."""
+    """Whether a word at the start of a line is a list mark or a rule."""
     return any(sign.fullmatch(token) for sign in (_LIST_MARK, _RULE, _TABLE_RULE))
 
 
-def read_breaks(text: str) -> str:
-    """A whole text with marks for its white space."""
-    reader = BreakReader()
-    return reader.feed(text) + reader.finish()
-
-
 def block_end(spaces: str, *, has_marks: bool) -> BlockEnd | None:
-    """What white space ends, from its first line end on; None if it ends no utterance.
+    """The block that white space ends; None if it ends no utterance.
 
-    `has_marks`: the text was read by `BreakReader`. In other texts only a blank line ends a block.
+    `has_marks`: the text comes from `BreakReader`. In other texts only a blank line ends a block.
     """
     if has_marks:
         return "paragraph" if len(spaces) >= len(PARAGRAPH) else "item"
@@ -229,7 +221,7 @@ def block_end(spaces: str, *, has_marks: bool) -> BlockEnd | None:
 
 
 def find_blocks(text: str, *, has_marks: bool) -> Iterator[tuple[int, int, BlockEnd | None]]:
-    """Start and end of each paragraph or item of a text, and which of them it is."""
+    """Start, end and kind of each block of a text; the last block has no kind."""
     start = 0
     for found in LINE_END_RUN.finditer(text):
         if kind := block_end(found[0], has_marks=has_marks):
@@ -239,5 +231,5 @@ def find_blocks(text: str, *, has_marks: bool) -> Iterator[tuple[int, int, Block
 
 
 def count_line_ends(spaces: str) -> int:
-    """How many lines white space ends; a paragraph separator ends two."""
+    """The number of line ends in white space; a paragraph separator counts twice."""
     return len(_LINE_END.findall(spaces)) + spaces.count("\u2029")

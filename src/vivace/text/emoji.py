@@ -1,14 +1,14 @@
-"""Removes emoji from a whole or a live text.
+"""The emoji table, and a stage that removes emoji from a text.
 
-Digits, "#" and "*" under a keycap, "©", "®", "™" and arrows stay. An emoji between two spaces
-leaves one of them.
+Digits, "#" and "*" under a keycap, "©", "®", "™" and arrows stay. Of the two spaces around a
+removed emoji one stays.
 """
 
 from __future__ import annotations
 
 import re
 
-# Emoji=Yes of Unicode 16, and the rest of the pictograph blocks, which later versions fill.
+# Emoji=Yes of Unicode 16, and the unassigned rest of the pictograph blocks.
 _PICTURES = (
     "\U0001f000-\U0001f0ff\U0001f170-\U0001f1ff\U0001f201-\U0001faff"
     "\u231a\u231b\u2328\u23cf\u23e9-\u23f3\u23f8-\u23fa\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe"
@@ -20,16 +20,15 @@ _PICTURES = (
     "\u274e\u2753-\u2755\u2757\u2763\u2764\u2795-\u2797\u27a1\u27b0\u27bf\u2934\u2935\u2b05-\u2b07"
     "\u2b1b\u2b1c\u2b50\u2b55\u3030\u303d"
 )
-_ALWAYS = "\ufe0e\ufe0f\u20e3\U000e0020-\U000e007f"  # selectors, keycap, tags of flags
+_ALWAYS = "\ufe0e\ufe0f\u20e3\U000e0020-\U000e007f"  # selectors, keycap, flag tags
 EMOJI = re.compile(f"[{_PICTURES}]")
-# A joiner is part of an emoji only beside one: some scripts join letters with it.
+# A joiner is part of an emoji only beside an emoji: some scripts join letters with it.
 _RUN = re.compile(f"([{_PICTURES}]|[{_ALWAYS}])[{_PICTURES}{_ALWAYS}\u200d]*")
 _CLOSERS = "\n.,;:!?…)]}»”’"
 _JOINERS = re.compile(f"[{_ALWAYS}\u200d]*")
 
 
 def drop_emoji(text: str) -> str:
-    """The text without emoji."""
     if text.isascii():
         return text
     dropper = EmojiDropper()
@@ -45,11 +44,10 @@ class EmojiDropper:
     def _begin(self) -> None:
         self._last = ""  # the last character returned
         self._space = ""  # held back: an emoji may follow and remove it
-        self._is_after = False  # an emoji was the last thing read
+        self._is_after = False  # the last text read was an emoji
         self._is_joined = False  # the last character belonged to an emoji
 
     def feed(self, piece: str) -> str:
-        """The text that has become certain."""
         out: list[str] = []
         place = 0
         if self._is_joined and (rest := _JOINERS.match(piece)):
@@ -63,7 +61,6 @@ class EmojiDropper:
         return "".join(out)
 
     def finish(self) -> str:
-        """The rest; the next piece begins another text."""
         rest = "" if self._is_after else self._space
         self._begin()
         return rest
@@ -79,7 +76,7 @@ class EmojiDropper:
         out.append(text)
 
     def _join(self, text: str) -> str:
-        """What follows a picture, set apart from what is before it by one space at most."""
+        """The text after a removed emoji, with at most one space before it."""
         if _is_space(text[0]):
             return text if self._last.strip() else text[1:]
         is_apart = bool(self._space) or (self._last.isalnum() and text[0].isalnum())

@@ -1,4 +1,4 @@
-"""Text files that people write: bounded, UTF-8, and errors that name the file and the line."""
+"""Reads UTF-8 text files of limited size; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from vivace.errors import TTSError
 
 
 def read_utf8(path: str | os.PathLike[str], max_bytes: int, error: type[TTSError]) -> str:
-    """A file's text; whatever is wrong with it is an `error`."""
+    """Return the text of a file; raise `error` if it cannot be read."""
     try:
         with open(path, "rb") as file:
             content = file.read(max_bytes + 1)
-    except (OSError, ValueError) as fault:  # a null byte in the name
+    except (OSError, ValueError) as fault:  # ValueError: a null byte in the name
         reason = getattr(fault, "strerror", None) or fault
         raise error(f"{path}: cannot be read: {reason}") from fault
     return decode_utf8(content, str(path), max_bytes, error)

@@ -1,6 +1,6 @@
-"""Remembers the ids of words, so that a text of known words need not be tokenized again.
+"""Caches the token ids of words.
 
-ASCII text only: NFC changes none of it, and `re` cuts it as the tokenizer's own pattern does.
+ASCII text only: NFC does not change it, and `re` splits it like the tokenizer's own pattern.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 MAX_WORDS = 2**14
-MAX_LENGTH = 32  # characters of a word that is kept
+MAX_LENGTH = 32  # characters; longer words are not cached
 
 # `QWEN2_PATTERN` of tokenizer.py, for ASCII.
 _WORD = re.compile(
@@ -25,7 +25,7 @@ _WORD = re.compile(
 
 
 class KnownWords:
-    """Threads may share it: what one has just dropped, another tokenizes."""
+    """A cache that threads may share: a word that one thread drops is tokenized again."""
 
     def __init__(self) -> None:
         self._ids: dict[str, tuple[int, ...]] = {}
@@ -34,7 +34,7 @@ class KnownWords:
         return len(self._ids)
 
     def encode(self, text: str) -> list[int] | None:
-        """The ids of a text of known words, or None."""
+        """The ids of a text; None if a word is not cached."""
         if not text.isascii():
             return None
         known = self._ids
@@ -44,13 +44,13 @@ class KnownWords:
             return None
 
     def learn(self, text: str, ids: Sequence[int], word_of: Sequence[int | None]) -> None:
-        """Keep the words of a text; `word_of` has the number of each id's word."""
+        """Add the words of a text; `word_of` is the index of each id's word."""
         if not text.isascii():
             return
         words = _WORD.findall(text)
         found: list[list[int]] = [[] for _ in words]
         for token_id, number in zip(ids, word_of, strict=True):
-            assert number is not None  # only added tokens are of no word
+            assert number is not None  # only added tokens belong to no word
             found[number].append(token_id)
         if len(self._ids) + len(words) > MAX_WORDS:
             self._ids.clear()

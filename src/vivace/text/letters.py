@@ -1,4 +1,4 @@
-"""Checks that a text can be spoken, and that its script is one of the checkpoint's languages."""
+"""Checks that a text can be spoken in the checkpoint's languages."""
 
 from __future__ import annotations
 
@@ -9,18 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from vivace.errors import TextError
+from vivace.text.scripts import DIALECT, LANGUAGE_SCRIPTS, is_letter, scripts_of
 
-_LATIN = ("LATIN",)
-_HAN = ("CJK", "IDEOGRAPHIC", "BOPOMOFO")
-SCRIPTS = {
-    **dict.fromkeys(("english", "french", "german", "italian", "portuguese", "spanish"), _LATIN),
-    "russian": ("CYRILLIC",),
-    "chinese": _HAN,
-    "japanese": (*_HAN, "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"),
-    "korean": (*_HAN, "HANGUL"),
-}
-DIALECT = "_dialect"  # of Chinese, in the released files
-_SIGNS = frozenset("&%@§°©®™")  # that people read aloud, beside the signs of currencies
+_SIGNS = frozenset("&%@§°©®™")  # spoken signs besides currency signs
 _GAP = re.compile(r" {2,}")
 _GAP_BEFORE_SIGN = re.compile(r"[ ,]+(?=[,.;:!?])")
 _LEADING_SIGNS = re.compile(r"\A(\s*)[,.;:!?]+ ?")
@@ -28,7 +19,7 @@ _BLANK = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})  # white space and control ch
 
 
 def is_speakable(text: str) -> bool:
-    """Whether there is anything to say: a letter, a digit, or a sign that has a name."""
+    """Whether a text has a letter, a digit or a sign with a spoken name."""
     return any(map(_is_spoken, text))
 
 
@@ -37,7 +28,7 @@ def is_blank(text: str) -> bool:
 
 
 def check_speakable(text: str) -> None:
-    """A TextError for a text of which nothing can be said; needs no model."""
+    """Raise a TextError if nothing in a text can be spoken."""
     if not is_speakable(text):
         what = (
             "is empty or blank" if is_blank(text) else f"has no words in it: {text.strip()[:40]!r}"
@@ -48,37 +39,37 @@ def check_speakable(text: str) -> None:
 @lru_cache(maxsize=4096)
 def _is_spoken(character: str) -> bool:
     category = unicodedata.category(character)
-    # A lone surrogate ("Cs") is refused later, where the text is encoded.
+    # A lone surrogate ("Cs") is rejected later, by `Tidier`.
     return category[0] in "LN" or category in ("Sc", "Cs") or character in _SIGNS
 
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """The letters that some languages are written with."""
+    """The letters of some languages."""
 
-    scripts: frozenset[str]  # as Unicode names them; empty if any letter may be one
+    scripts: frozenset[str]  # names as in Unicode; empty: every letter is allowed
 
     @classmethod
     def of(cls, languages: Collection[str]) -> Letters:
-        """Of languages by name; one that is not known here may have any letters."""
+        """Build from language names; an unknown language allows every letter."""
         scripts: set[str] = set()
         for language in languages:
             name = "chinese" if language.endswith(DIALECT) else language
-            if name not in SCRIPTS:
+            if name not in LANGUAGE_SCRIPTS:
                 return cls(frozenset())
-            scripts.update(SCRIPTS[name])
+            scripts.update(LANGUAGE_SCRIPTS[name])
         return cls(frozenset(scripts))
 
     @property
     def is_strict(self) -> bool:
-        """Whether a single other letter is too many: a model of one script has no sound for it."""
+        """Whether one foreign letter rejects a text: a model of one script cannot speak it."""
         return self.scripts == {"LATIN"}
 
     def find_foreign(self, text: str) -> str | None:
-        """The letter for which a text is refused, or None.
+        """The letter for which a text is rejected, or None.
 
-        A model of Latin letters only refuses any other letter; a model of several scripts has seen
-        foreign words in training and refuses only a text with more foreign letters than own ones.
+        A model of Latin letters rejects any other letter. A model of several scripts has seen
+        foreign words in training; it rejects a text with more foreign letters than own letters.
         """
         if not self.scripts or text.isascii():
             return None
@@ -90,14 +81,16 @@ class Letters:
         return next(letter for letter in text if self._is_foreign(letter))
 
     def count(self, text: str) -> tuple[int, int]:
-        """How many letters are of these languages, and how many are of none."""
-        num_foreign = sum(map(self._is_foreign, text)) if self.scripts else 0
-        return sum(map(_is_letter, text)) - num_foreign, num_foreign
+        """The number of own letters and of foreign letters."""
+        if not self.scripts or text.isascii():  # like in `find_foreign`
+            return sum(map(str.isalpha, text)), 0
+        num_foreign = sum(map(self._is_foreign, text))
+        return sum(map(is_letter, text)) - num_foreign, num_foreign
 
     def skip_foreign(self, text: str) -> tuple[str, list[str]]:
-        """The text without letters of other languages, and the runs that were left out.
+        """The text without foreign letters, and the runs that were left out.
 
-        Marks and wide punctuation after such a letter belong to its run.
+        Marks and wide punctuation after a foreign letter belong to its run.
         """
         if not self.scripts or text.isascii():
             return text, []
@@ -106,7 +99,7 @@ class Letters:
             is_foreign = self._is_foreign(character)
             if is_foreign and not is_inside:
                 runs.append("")
-            is_inside = is_foreign or (is_inside and _clings(character))
+            is_inside = is_foreign or (is_inside and _joins_letter(character))
             if is_inside:
                 runs[-1] += character
             else:
@@ -114,30 +107,16 @@ class Letters:
         return "".join(kept), runs
 
     def _is_foreign(self, character: str) -> bool:
-        scripts = _scripts_of(character)
+        scripts = scripts_of(character)
         return bool(scripts) and not self.scripts.issuperset(scripts)
 
 
-def _clings(character: str) -> bool:
-    """Whether a character belongs to the letter before it: a mark, or wide punctuation."""
+def _joins_letter(character: str) -> bool:
+    """Whether a character is left out with the letter before it."""
     is_mark = unicodedata.category(character)[0] == "M"
     return is_mark or unicodedata.east_asian_width(character) in "WF"
 
 
 def close_gaps(text: str) -> str:
-    """A text of which words were left out, without spaces and commas that are too many."""
+    """Remove the spaces and commas that left-out words leave behind."""
     return _GAP_BEFORE_SIGN.sub("", _LEADING_SIGNS.sub(r"\1", _GAP.sub(" ", text)))
-
-
-@lru_cache(maxsize=4096)
-def _scripts_of(character: str) -> frozenset[str]:
-    """The scripts of a letter, or of the letters it is a variant of; of other signs none."""
-    plain = unicodedata.normalize("NFKC", character)
-    return frozenset(
-        unicodedata.name(part, "UNKNOWN").split()[0] for part in plain if _is_letter(part)
-    )
-
-
-@lru_cache(maxsize=4096)
-def _is_letter(character: str) -> bool:
-    return unicodedata.category(character) in ("Lu", "Ll", "Lt", "Lo")

@@ -1,4 +1,4 @@
-"""A pronunciation lexicon: words and how they are read, from a TOML or CSV file or a mapping."""
+"""A pronunciation lexicon: words and respellings from a TOML or CSV file or a mapping."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from vivace.errors import LexiconError
 from vivace.speech import shown
-from vivace.text.letters import DIALECT, SCRIPTS
 from vivace.text.lexicon_files import ANY_LANGUAGE, Row, entry_language, read_rows
-from vivace.text.markup import has_pause
+from vivace.text.pauses import has_pause
+from vivace.text.scripts import DIALECT, LANGUAGE_SCRIPTS
 from vivace.text.trie import Trie
 
 MAX_ENTRIES = 100_000
@@ -22,17 +22,17 @@ MAX_RESPELLING_CHARS = 200
 
 
 class Lexicon:
-    """Words and their respellings, for all languages or for one."""
+    """Words and their respellings, for one language or for all."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self._tries: dict[str, Trie] = {}
-        self._where: dict[str, str] = {}  # the first entry of each language
+        self._where: dict[str, str] = {}  # place of the first entry of each language
         seen: dict[tuple[str, str], Row] = {}
         for row in rows:
             entry = _check(row)
             if (first := seen.setdefault((row.language, entry.word), row)) is not row:
                 raise LexiconError(
-                    f"{row.where}: {shown(entry.word)} is there twice; first at {first.where}"
+                    f"{row.where}: {shown(entry.word)} is a duplicate of {first.where}; remove one"
                 )
             if len(seen) > MAX_ENTRIES:
                 raise LexiconError(f"{row.where}: a lexicon has at most {MAX_ENTRIES:,} entries")
@@ -41,12 +41,12 @@ class Lexicon:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Lexicon:
-        """Read a .toml or .csv file; a LexiconError names the file, the line and the reason."""
+        """Read a .toml or .csv file; a LexiconError names file, line and reason."""
         return cls(read_rows(Path(path)))
 
     @classmethod
     def of(cls, source: LexiconSource) -> Lexicon:
-        """A lexicon itself, a file's path, or a mapping of the form of the TOML file."""
+        """Build from a Lexicon, a file path, or a mapping with the structure of the TOML file."""
         if isinstance(source, cls):
             return source
         if isinstance(source, Mapping):
@@ -54,7 +54,7 @@ class Lexicon:
         if isinstance(source, (str, os.PathLike)):
             return cls.load(source)
         kind = type(source).__name__
-        raise LexiconError(f"a lexicon is a file's path, a mapping or a Lexicon, not {kind}")
+        raise LexiconError(f"lexicon must be a file path, a mapping or a Lexicon, not {kind}")
 
     def __len__(self) -> int:
         return sum(trie.num_words for trie in self._tries.values())
@@ -63,17 +63,18 @@ class Lexicon:
         return f"<Lexicon of {len(self)} entries>"
 
     def check_languages(self, known: Collection[str]) -> None:
-        """A LexiconError for a language that is neither `known` nor one of a released model."""
+        """Raise a LexiconError for a language that is neither in `known` nor released."""
+        names = {*LANGUAGE_SCRIPTS, *known}
         for language, where in self._where.items():
-            is_known = language in SCRIPTS or language in known or language.endswith(DIALECT)
+            is_known = language in names or language.endswith(DIALECT)
             if language != ANY_LANGUAGE and not is_known:
                 raise LexiconError(
                     f"{where}: no language named {shown(language)}; try one of: "
-                    f"{', '.join(sorted({*SCRIPTS, *known}))} (in TOML a word with a dot is quoted)"
+                    f"{', '.join(sorted(names))} (in TOML a word with a dot is quoted)"
                 )
 
     def tries(self, language: str) -> tuple[Trie, ...]:
-        """What applies to a text of that language, its own entries first."""
+        """The entries for a text in `language`: its own entries first, then those for all."""
         names = [language, *(["chinese"] if language.endswith(DIALECT) else []), ANY_LANGUAGE]
         return tuple(self._tries[name] for name in names if name in self._tries)
 
@@ -88,7 +89,7 @@ class _Entry:
 
 
 def _check(row: Row) -> _Entry:
-    """The entry as it is looked for, or a LexiconError that says where and why not."""
+    """Return the checked entry; a LexiconError names the place and the reason."""
     word = _check_text(row, "word", row.word, MAX_WORD_CHARS)
     respelling = _check_text(row, "respelling", row.respelling, MAX_RESPELLING_CHARS)
     if has_pause(respelling):

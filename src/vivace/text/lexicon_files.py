@@ -1,4 +1,4 @@
-"""Reads the rows of a lexicon file, each with its place in the file.
+"""Reads the rows of a lexicon file, with their line numbers.
 
 # names.toml                             # names.csv
 vivace = "vee-VAH-chay"                  word,respelling,language
@@ -36,7 +36,7 @@ _TOML_KEY = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_.-]+)\s*="""
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An entry as it was given; nothing of it is checked."""
+    """An entry that is not checked yet."""
 
     word: Any
     respelling: Any
@@ -45,7 +45,7 @@ class Row:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The entries of a .toml or .csv file in their order."""
+    """Read the entries of a .toml or .csv file in order."""
     suffix = path.suffix.lower()
     if suffix not in (".toml", ".csv"):
         raise LexiconError(f"{path}: a lexicon is a .toml or a .csv file, not {suffix or 'this'!r}")
@@ -54,7 +54,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def entry_language(name: str) -> str:
-    """The language of an entry: a name or a code such as `en`; none is every language."""
+    """The language of an entry, from a name or a code such as `en`; "" means all languages."""
     return language_name(name) if name.strip() else ANY_LANGUAGE
 
 
@@ -82,7 +82,7 @@ def _read_csv(text: str, path: Path) -> Iterator[Row]:
 
 def _read_toml(text: str, path: Path) -> Iterator[Row]:
     try:
-        told = tomllib.loads(text)
+        tables = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         place = _TOML_PLACE.search(str(error))
         line = place[1] if place and place[1] else text.count("\n") + 1
@@ -95,7 +95,7 @@ def _read_toml(text: str, path: Path) -> Iterator[Row]:
         line = lines.get((language, word), lines.get((language, ""), 1))
         return Row(word, respelling, entry_language(language), f"{path}, line {line}")
 
-    for name, value in told.items():
+    for name, value in tables.items():
         if isinstance(value, dict):
             yield from (row(word, respelling, name) for word, respelling in value.items())
         else:
@@ -103,7 +103,7 @@ def _read_toml(text: str, path: Path) -> Iterator[Row]:
 
 
 def _toml_lines(text: str) -> dict[tuple[str, str], int]:
-    """The lines of all entries, by language and word, and of the languages' headings."""
+    """Line numbers by language and word; with the word "" the line of a table heading."""
     lines: dict[tuple[str, str], int] = {}
     language = ANY_LANGUAGE
     for number, line in enumerate(text.split("\n"), start=1):

@@ -1,114 +1,29 @@
-"""Parses pause marks, removes markdown from a text, and says how a text is prepared."""
+"""Removes markdown from a text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Literal
 
-from vivace.errors import RequestError, TextError
-from vivace.text.options import TextOptions
-from vivace.text.plain import NO_RULES, PlainRules
+from vivace.text.pauses import PAUSE_MARK
 from vivace.text.spelling import MARK_PATTERN
-from vivace.text.trie import Trie
 
-MAX_PAUSE_S = 10.0
+LineKind = Literal["item", "block", "text"]
 MAX_PASSES = 4  # markup inside markup, such as an image in a link in a list
 
-# Only this is a pause; "[pause] button" and "[pause for effect]" are words.
-PAUSE_MARK = re.compile(
-    r"\[pause[ \t]{1,8}([0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9})[ \t]{0,8}(ms|s)\]", re.IGNORECASE
-)
-# What may still become one.
-OPEN_MARK = re.compile(
-    r"\[(?:p(?:a(?:u(?:s(?:e(?:[ \t]{1,8}[0-9.]{0,19}[ \t]{0,8}(?:ms?|s)?)?)?)?)?)?)?\Z",
-    re.IGNORECASE,
-)
 _ANY_MARK = re.compile(f"{PAUSE_MARK.pattern}|{MARK_PATTERN}", re.IGNORECASE)
 LINE_SEPARATOR = "\u2028"  # stands for the end of a list item or a table row
 _ITEM_END = f"\n{LINE_SEPARATOR}\n"
-DEFAULTS = TextOptions()
 _STANDS_FOR_MARK = "\ue000"  # a private-use character; removed from the text first
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Silence asked for in the text, written `[pause 0.5s]` or `[pause 500ms]`."""
-
-    seconds: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.seconds <= MAX_PAUSE_S:
-            raise TextError(
-                f"a pause lasts more than 0 and at most {MAX_PAUSE_S:g} seconds, "
-                f"not {self.seconds:g}; write [pause 0.5s] or [pause 500ms]"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptOptions(TextOptions):
-    """How a text is prepared for speaking."""
-
-    max_chars: int | None = 300  # of an utterance; None leaves a text whole
-    verbatim: bool = False  # every character is spoken as it is; only long texts are cut
-    min_chars: int = 0  # a shorter utterance is not extended by the next sentence
-    normalize: bool = False  # English numbers, dates, capitals and signs as words
-    strip_end: bool = False  # white space at the end of an utterance is left out
-    plain_breaks: bool = False  # line breaks end utterances, and only single spaces are left
-    plain: PlainRules = NO_RULES  # of utterances, with `plain_breaks`
-    lexicon: tuple[Trie, ...] = ()  # words that are read otherwise; the first has precedence
-    seam_s: float = 0.15  # silence added between utterances
-    paragraph_s: float | None = None  # silence between paragraphs; None: they do not end utterances
-    by_sentence: bool = False  # a live text: nothing of a sentence is given before all of it
-
-    @classmethod
-    def of(cls, options: TextOptions, **own: Any) -> ScriptOptions:
-        """Add the checkpoint's settings `own` to the options of a request."""
-        shared = {field.name: getattr(options, field.name) for field in fields(TextOptions)}
-        return cls(**shared, **own)
-
-
-def item_end(options: ScriptOptions) -> str:
-    """What separates the list items and table rows of a cleaned text."""
-    return LINE_SEPARATOR if options.plain_breaks else "\n\n"
-
-
-def parse_pauses(text: str, refused: list[RequestError] | None = None) -> list[str | Pause]:
-    """The unchanged text around the pauses, and the pauses, in order; no string is empty.
-
-    A pause that is too short or too long is a RequestError; with a list for those it is left out.
-    """
-    parts: list[str | Pause] = []
-    end = 0
-    for mark in PAUSE_MARK.finditer(text):
-        parts.append(text[end : mark.start()])
-        end = mark.end()
-        try:
-            parts.append(Pause(float(mark[1]) / (1000 if mark[2].lower() == "ms" else 1)))
-        except RequestError as error:
-            if refused is None:
-                raise
-            refused.append(error)
-    parts.append(text[end:])
-    return [part for part in parts if part != ""]
-
-
-def has_pause(text: str) -> bool:
-    return PAUSE_MARK.search(text) is not None
-
-
-def clean_text(text: str, options: TextOptions = DEFAULTS, *, item_end: str = "\n\n") -> str:
-    """Remove markup and URLs, and emoji unless the options keep them."""
-    return remove_markup(options.remove_emoji(text), item_end=item_end)
-
-
 def remove_markup(text: str, *, item_end: str = "\n\n") -> str:
-    """The words of markdown, as a chat model writes it, without the markup and URLs.
+    """Remove markdown and URLs.
 
-    Headings become paragraphs of their own; list items and table rows are separated by `item_end`.
-    A link leaves its text, a bare URL its host, code its content. Marks stay as they are. Cleaning
-    twice is cleaning once.
+    Headings become paragraphs; `item_end` separates list items and table rows. A link is replaced
+    by its text, a bare URL by its host, code by its content. Pause and spelling marks stay.
+    Cleaning a cleaned text does not change it.
     """
     return _clean_all(text).replace(_ITEM_END, item_end)
 
@@ -119,14 +34,16 @@ def _clean_all(text: str) -> str:
         if cleaned == text:
             return text
         text = cleaned
-    # Nested deeper than people write: remove everything that could be markup.
+    # Deeply nested: remove everything that could be markup.
     return _outside_marks(text, _strip_markup)
 
 
-def is_item(line: str) -> bool:
-    """Whether a line of markdown is a list item or a table row."""
-    line = line.strip()
-    return _BULLET.match(line) is not None or _is_row(line)
+def line_kind(line: str) -> LineKind:
+    """What a line of markdown is; "block" covers headings, rules and code fences."""
+    cleaned = _clean_line(_ANY_MARK.sub(_STANDS_FOR_MARK, line))
+    if cleaned.startswith(LINE_SEPARATOR):
+        return "item"
+    return "block" if cleaned.startswith("\n") else "text"
 
 
 def _is_row(line: str) -> bool:
@@ -135,12 +52,14 @@ def _is_row(line: str) -> bool:
 
 def _outside_marks(text: str, clean: Callable[[str], str]) -> str:
     text = text.replace(_STANDS_FOR_MARK, "")
+    if "[" not in text:
+        return clean(text)
     marks = iter([mark[0] for mark in _ANY_MARK.finditer(text)])
     cleaned = clean(_ANY_MARK.sub(_STANDS_FOR_MARK, text))
     return re.sub(_STANDS_FOR_MARK, lambda _: next(marks), cleaned)
 
 
-# Lines: what a whole line is.
+# Whole lines.
 _LINE_END = re.compile(r"\r\n?|<br\s{0,3}/?>", re.IGNORECASE)
 _FENCE = re.compile(rf"(?:```|~~~)[^`{_STANDS_FOR_MARK}]*")
 _RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}|={2,}")
@@ -150,6 +69,7 @@ _HEADING = re.compile(r"#{1,6}[ \t]+")
 _BULLET = re.compile(r"[-*+•][ \t]+(?:\[[ xX]\][ \t]+)?")
 
 # Inside lines.
+_INLINE = re.compile(r"[\[\\*_~`]|://|www\.", re.IGNORECASE)  # may be one of the following
 _LINK = re.compile(
     rf"!?\[([^\[\]\n]*)\]"
     rf"(?:\((?:[^()\n{_STANDS_FOR_MARK}]|\([^()\n{_STANDS_FOR_MARK}]*\))*\)"
@@ -160,7 +80,7 @@ _URL = re.compile(
     rf"<?(?<![a-z0-9])((?:https?|ftp)://|www\.)([^\s<>\"'，。！？、；：（）【】「」『』{_STANDS_FOR_MARK}]*)>?",
     re.IGNORECASE,
 )
-_AFTER_URL = ".,;:!?)]}*_~`"  # belongs to the sentence
+_AFTER_URL = ".,;:!?)]}*_~`"  # at the end of a URL, these belong to the sentence
 _HOST = re.compile(r"(?:[^/?#@]*@)?(?:www\.)?([^/?#:@]*)", re.IGNORECASE)
 _ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+.!|>~-])")
 _STARS = re.compile(r"\*+|_+|~~+|`+")
@@ -177,6 +97,8 @@ _LINE_ENDS = re.compile(rf"[\n{LINE_SEPARATOR}]+")
 def _clean_once(text: str) -> str:
     text = _LINE_END.sub("\n", text)
     text = "\n".join(_clean_line(line) for line in text.split("\n"))
+    if not _INLINE.search(text):
+        return _collapse_space(text)
     text = _FOOTNOTE.sub("", text)
     text = _LINK.sub(r"\1", text)
     text = _URL.sub(_speak_url, text)
@@ -186,7 +108,7 @@ def _clean_once(text: str) -> str:
 
 
 def _clean_line(line: str) -> str:
-    """What a line says; one that was set apart by markup becomes a paragraph."""
+    """The words of a line; a heading, rule or fence becomes a paragraph."""
     if line == LINE_SEPARATOR:
         return line
     line = line.strip()
@@ -214,7 +136,7 @@ def _speak_url(url: re.Match[str]) -> str:
     after = url[2][len(address) :]
     host = _HOST.match(address)
     assert host is not None
-    # An IP address or a host name without a dot means nothing to a listener.
+    # An IP address or a host name without a dot is not spoken.
     is_spoken = "." in host[1] and any(letter.isalpha() for letter in host[1])
     return (host[1] if is_spoken else "") + after
 
@@ -231,7 +153,7 @@ def _drop_emphasis(run: re.Match[str]) -> str:
 
 
 def _strip_markup(text: str) -> str:
-    """Leave nothing in which `_clean_once` would find anything."""
+    """Remove every character that `_clean_once` could take for markup."""
     text = _MARKUP.sub("", text)
     text = _URL_START.sub(r"\1\2 ", text)
     return _collapse_space("\n".join(_LINE_START.sub("", line, 1) for line in text.split("\n")))
@@ -244,7 +166,7 @@ def _collapse_space(text: str) -> str:
 
 
 def _join_lines(ends: re.Match[str]) -> str:
-    """What separates two lines: an item's end, but a blank line wins beside a single item."""
+    """The separator of two lines: an item end, or a blank line beside a single item."""
     num_marks = ends[0].count(LINE_SEPARATOR)
     if num_marks > 1 or (num_marks and "\n\n" not in ends[0]):
         return _ITEM_END

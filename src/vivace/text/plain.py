@@ -1,7 +1,7 @@
-"""The text of one utterance for checkpoints that want it plain: single spaces, no ellipsis.
+"""Simplifies the text of an utterance for checkpoints with `plain_breaks`.
 
-Runs after normalization. It replaces the marks of `vivace.text.breaks` by a space, a comma or a
-full stop, and an ellipsis by a comma or a full stop. The result does not depend on the pieces.
+Runs after normalization. Replaces the marks of `vivace.text.breaks` by a space, a comma or a full
+stop, and an ellipsis by a comma or a full stop. The result does not depend on the pieces.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _QUOTES = re.compile("[\"'“”„‘’‚«»]")
 _RUN = re.compile(rf"[\s.…“„‘‚«{re.escape(_CLOSERS)}]+")
 _ELLIPSIS = re.compile(r"\s*(?:\.(?:\s?\.)+|\.*…[.…]*)")
 _SPACES = re.compile(r"\s+")
-_TAIL = 8  # characters of the text before a place that are looked at
+_TAIL = 8  # characters kept from the text before a place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainRules:
-    """What is made plain beside white space."""
+    """What is simplified besides white space."""
 
-    drops_ellipsis: bool = False  # an ellipsis is a comma or a full stop
-    drops_quotes: bool = False  # quotation marks are left out
+    drops_ellipsis: bool = False  # an ellipsis becomes a comma or a full stop
+    drops_quotes: bool = False  # quotation marks are removed
     end_stop: bool = False  # an utterance that ends with a word gets a full stop
 
 
@@ -32,18 +32,18 @@ NO_RULES = PlainRules()
 
 
 class PlainText:
-    """One utterance after the other, each fed in pieces and finished."""
+    """Simplifies utterances in pieces; `finish` ends an utterance."""
 
     def __init__(self, rules: PlainRules) -> None:
         self._rules = rules
         self._held = self._before = ""
 
     def feed(self, piece: str) -> str:
-        """The text that has become certain: all but white space and stops at its end."""
+        """Return all text except white space and stops at its end."""
         return self._read(self._held + piece, is_final=False)
 
     def finish(self, *, is_inside: bool = False) -> str:
-        """The rest; the next piece begins another utterance. `is_inside`: of the same sentence."""
+        """Return the rest of the utterance. `is_inside`: the sentence continues in the next one."""
         rest = self._read(self._held, is_final=True)
         if self._rules.end_stop and not is_inside and _is_open(self._before):
             rest += "."
@@ -76,14 +76,14 @@ class PlainText:
         return _SPACES.sub(lambda spaces: self._gap(spaces, following), run)
 
     def _without_quotes(self, run: str, following: str) -> str:
-        """Quotation marks left out; an apostrophe inside a word stays."""
+        """Remove quotation marks; keep an apostrophe inside a word."""
         is_inside = self._before[-1:].isalnum() and following.isalnum()
         if is_inside and run in ("'", "’"):
             return run
         return _QUOTES.sub("", run) or (" " if is_inside else "")
 
     def _stop(self, dots: re.Match[str], following: str) -> str:
-        """What an ellipsis is read as; nothing at the start, and before other punctuation."""
+        """The replacement of an ellipsis; "" at the start and before other punctuation."""
         if not (self._before + dots.string[: dots.start()]).strip():
             return ""
         if following in tuple("?!,;:"):
@@ -102,11 +102,5 @@ class PlainText:
 
 
 def _is_open(text: str) -> bool:
-    """Whether a text ends with a word and no punctuation."""
+    """Whether a text ends with a word, not with punctuation."""
     return text.rstrip(_CLOSERS)[-1:].isalnum()
-
-
-def plain_text(text: str, rules: PlainRules, *, is_inside: bool = False) -> str:
-    """One whole utterance."""
-    plain = PlainText(rules)
-    return plain.feed(text) + plain.finish(is_inside=is_inside)

@@ -1,8 +1,8 @@
-"""Puts respellings for the words of a lexicon, and words for marks, into a whole or a live text.
+"""Replaces lexicon words by their respellings, and spelling marks by words.
 
-The longest entry that fits wins; what it was replaced by is not read again, so entries that name
-each other do no harm. Live text is held back while an entry or a mark may still be completed, so
-the result does not depend on the pieces.
+The longest matching entry wins. A respelling is not searched again, so entries may refer to each
+other. Text is held back while it may still become an entry or a mark: the result does not depend
+on the pieces.
 """
 
 from __future__ import annotations
@@ -25,32 +25,28 @@ from vivace.text.trie import (
     plain_apostrophes,
 )
 
-_CONTEXT = 2  # characters before a place that `begins_word` looks at
+_CONTEXT = 2  # characters before a place that `begins_word` reads
 _SPACES = re.compile(r"\s+")
 _COMPOUND = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
 
 
 class _Held(Enum):
-    """Not certain before more text is there."""
+    """More text must arrive before a match is certain."""
 
     HELD = 0
 
 
-Match = tuple[int, str]  # where it ends, and what is said
+Match = tuple[int, str]  # end of the match, replacement
 
 
-def respell(
-    text: str, tries: Sequence[Trie] = (), *, is_english: bool = False, trace: Trace | None = None
-) -> str:
-    """A whole text, respelled."""
-    if not tries and "[" not in text and trace is None:
-        return text
-    respeller = Respeller(tries, is_english=is_english, trace=trace)
+def respell(text: str, tries: Sequence[Trie] = (), *, is_english: bool = False) -> str:
+    """Respell a whole text."""
+    respeller = Respeller(tries, is_english=is_english)
     return respeller.feed(text) + respeller.finish()
 
 
 class Respeller:
-    """`respell` for a text in pieces; of equally long entries that of the first trie wins."""
+    """Respells a text in pieces; of equally long entries the first trie's entry wins."""
 
     def __init__(
         self,
@@ -59,7 +55,7 @@ class Respeller:
         is_english: bool = False,
         trace: Trace | None = None,
     ) -> None:
-        """`is_english`: the English normalizer reads what comes out."""
+        """`is_english`: the English normalizer reads the result."""
         self._trace = trace
         self._exact = [trie.exact for trie in tries]
         self._folded = [trie.folded for trie in tries]
@@ -68,12 +64,12 @@ class Respeller:
         self._before = self._held = ""
 
     def feed(self, piece: str) -> str:
-        """The text that has become certain."""
+        if not self._exact and self._trace is None and not self._held and "[" not in piece:
+            return piece
         self._held += piece
         return self._read(is_final=False)
 
     def finish(self) -> str:
-        """The rest; the next piece begins another text."""
         rest = self._read(is_final=True)
         self._before = ""
         return rest
@@ -132,7 +128,7 @@ class Respeller:
 
 
 def _starts(firsts: Iterable[str]) -> re.Pattern[str]:
-    """Finds where a mark or an entry may begin."""
+    """A pattern for places where a mark or an entry may begin."""
     firsts = set(firsts) - {"["}
     words = "".join(re.escape(one) for one in firsts if kind_of(one) is Kind.WORD)
     others = "".join(re.escape(one) for one in firsts if kind_of(one) is not Kind.WORD)
@@ -141,17 +137,17 @@ def _starts(firsts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _fold_all(text: str) -> str:
-    """Small letters, as many as there are characters."""
+    """Lower case with the same number of characters."""
     return text.lower() if text.isascii() else "".join(map(fold, text))
 
 
 def _walk(node: Node, text: str, start: int, *, is_final: bool) -> Match | _Held | None:
-    """The longest entry below a root that the text has from `start` on."""
+    """The longest entry that begins at `start`."""
     best, place, size = None, start, len(text)
     while place < size:
         character = text[place]
         place += 1
-        if character.isspace():  # a run of white space is the space of an entry
+        if character.isspace():  # a run of white space matches one space of an entry
             run = _SPACES.match(text, place - 1)
             assert run is not None
             if run[0].count("\n") > 1:  # another paragraph
@@ -171,7 +167,7 @@ def _walk(node: Node, text: str, start: int, *, is_final: bool) -> Match | _Held
 
 
 def _drop_stress(compound: re.Match[str]) -> str:
-    """Small letters for a stressed syllable: the normalizer would spell "VAH" out."""
+    """Write a stressed syllable in lower case: the normalizer would spell "VAH" out."""
     parts = compound[0].split("-")
     if not any(part.islower() for part in parts):
         return compound[0]

@@ -1,4 +1,4 @@
-"""Marks for what is read letter by letter or digit by digit: `[spell: NASA]`, `[digits: 2024]`."""
+"""Spelling marks: `[spell: NASA]` is read by letters, `[digits: 2024]` by digits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MARK_PATTERN = rf"\[(spell|digits):([^\[\]\n]{{1,{MAX_MARK_CHARS}}})\]"
 MARK = re.compile(MARK_PATTERN, re.IGNORECASE)
 _NAMES = ("[spell:", "[digits:")
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-_SIGNS = {  # as English speakers name them in a code
+_SIGNS = {  # names of signs in a code
     "-": "dash", ".": "dot", "/": "slash", "\\": "backslash", "_": "underscore", "@": "at",
     "+": "plus", "&": "and", "#": "hash", "*": "star", ":": "colon", "%": "percent", "=": "equals",
 }  # fmt: skip
@@ -21,7 +21,7 @@ _RUN = re.compile(r"\d+")
 
 
 def is_open_mark(text: str, start: int) -> bool:
-    """Whether the text from `start`, a bracket, to its end may still become a mark."""
+    """Whether the text from the bracket at `start` on may still become a mark."""
     rest = text[start : start + len(_NAMES[1]) + MAX_MARK_CHARS + 2].lower()
     if "]" in rest or "\n" in rest or "[" in rest[1:]:
         return False
@@ -32,7 +32,7 @@ def is_open_mark(text: str, start: int) -> bool:
 
 
 def read_mark(mark: re.Match[str], *, is_english: bool) -> str:
-    """The words of a mark; of an English one those that the normalizer leaves as they are."""
+    """The words of a mark; English words that the normalizer does not change."""
     content = mark[2].strip()
     if not content:
         return mark[0]
@@ -41,12 +41,12 @@ def read_mark(mark: re.Match[str], *, is_english: bool) -> str:
 
 
 def read_marks(text: str, *, is_english: bool) -> str:
-    """A whole text with its marks read."""
+    """Replace all marks of a text."""
     return MARK.sub(lambda mark: read_mark(mark, is_english=is_english), text)
 
 
 def spell_out(content: str, *, is_english: bool) -> str:
-    """Every character by itself; a comma where there was white space."""
+    """Write characters one by one; white space becomes a comma."""
     words: list[str] = []
     for character in _CHARACTER.findall(content):
         if character.isspace():
@@ -59,7 +59,7 @@ def spell_out(content: str, *, is_english: bool) -> str:
 
 
 def read_digits(content: str, *, is_english: bool) -> str:
-    """Every digit by itself, a comma between groups; words stay."""
+    """Write digits one by one, with a comma between groups; words stay."""
     content = _BETWEEN_DIGITS.sub(", ", content)
 
     def read(run: re.Match[str]) -> str:

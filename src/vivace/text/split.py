@@ -1,7 +1,7 @@
-"""Splits a whole or a live text into sentences.
+"""Splits a text into sentences.
 
-One set of rules serves all ten languages, as a text may mix them. Each decision reads a bounded
-stretch of text, so time is linear and the result does not depend on the pieces.
+One set of rules serves all ten languages, because a text may mix them. Each decision reads a
+limited number of characters: time is linear, and the result does not depend on the pieces.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import re
 import unicodedata
 
 from vivace.errors import RequestError
+from vivace.text.scripts import HAN_AND_KANA, HANGUL
 
-# Abbreviations whose full stop never ends a sentence. Those that may end one (etc., usw., a.m.) are
-# left out: the case of the next letter decides. Chinese, Japanese and Korean have none.
+# Abbreviations whose full stop never ends a sentence. After others (etc., usw., a.m.) the case of
+# the next letter decides. Chinese, Japanese and Korean have none.
 ABBREVIATIONS = {
     "english": "mr mrs ms messrs dr prof rev hon gen col lt sgt capt cpt maj adm sen rep gov pres "
     "st mt ft vs e.g i.e cf viz approx jr",
@@ -24,7 +25,7 @@ ABBREVIATIONS = {
     "portuguese": "sr sra srta dr dra prof profa eng exmo exma ilmo ilma p.ex av",
     "russian": "г гг ул просп пл т.е т.к напр см ср проф акад доц тов кн св",
 }
-# The same, but only before a number: "No. 5", but not "He said no. Then".
+# Abbreviations before a number: "No. 5", but not "He said no. Then".
 BEFORE_NUMBERS = {
     "english": "no nos p pp fig figs vol ch sec art",
     "german": "nr s abs art bd kap str tel ziff abb",
@@ -34,20 +35,19 @@ BEFORE_NUMBERS = {
     "portuguese": "n núm pág págs p cap art vol fig tel",
     "russian": "д кв стр рис гл п пп корп тел табл",
 }
-# What follows a German ordinal: "am 3. Mai" is one sentence.
+# Nouns after a German ordinal: "am 3. Mai" is one sentence.
 ORDINAL_NOUNS = (
     "Januar Jänner Februar Feber März April Mai Juni Juli August September Oktober November "
     "Dezember Jahrhundert Jahrhunderts Jahrtausend Weltkrieg Weltkriegs Stock Etage Klasse Liga "
     "Bundesliga Platz Kapitel Mal Tag Geburtstag Lebensjahr"
 )
 
-MAX_SPACES = 32  # so much white space ends a sentence, as an empty line does
-_LOOK_BEHIND = 24  # characters before a full stop in which its word is sought
-_LIST_MARK_CHARS = 8  # characters after a line end that show whether a list goes on
+MAX_SPACES = 32  # this much white space ends a sentence, like an empty line
+_LOOK_BEHIND = 24  # characters searched before a full stop for its word
+_LIST_MARK_CHARS = 8  # characters after a line end that show a list mark
 
-_WIDE_STOPS = "。！？｡．"  # need no space after them
-_CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
-_IS_CJK = re.compile(f"[{_CJK}「『（《〈【]")
+_WIDE_STOPS = "。！？｡．"  # no space follows
+_IS_CJK = re.compile(f"[{HAN_AND_KANA}{HANGUL}「『（《〈【]")
 # A stop, a run of white space, or one space that may become a run.
 _CANDIDATE = re.compile(rf"[.!?…{_WIDE_STOPS}]{{1,16}}|\s{{2,}}|[\n\r\x85\u2028\u2029]|\s\Z")
 _AROUND_STOP = re.compile(
@@ -59,7 +59,7 @@ _AROUND_STOP = re.compile(
     re.DOTALL,
 )
 _SENTENCE_END = re.compile(r"[.!?…。！？｡．]+[\"'”’“‘)\]}»«›‹」』）】〉》〕*_\s]*\Z")
-_ENOUGH, _NEXT = 200, "Next"  # characters that decide, and the beginning of a sentence after them
+_ENOUGH, _NEXT = 200, "Next"  # characters that decide; start of a following sentence
 _WIDE_CLOSERS = re.compile(r"[”’）」』】〉》〕)\]]{0,8}")
 _WORD_BEFORE = re.compile(r"(?:\b\w\.[ \xa0\u202f]|\b\w{1,4}\.)*\w+\Z")
 _NUMBER_BEFORE = re.compile(r"\d[ \xa0\u202f]?\Z")
@@ -85,11 +85,10 @@ _ORDINAL_NOUNS = frozenset(ORDINAL_NOUNS.split())
 
 
 def split_sentences(text: str, max_chars: int = 300) -> list[str]:
-    """The sentences of a text; one longer than `max_chars` is split at clauses, or at spaces.
+    """Split a text into sentences; a sentence longer than `max_chars` into clauses or words.
 
-    Only white space between the parts is dropped: each part stands in the text as it is, in order,
-    with nothing but white space before, between and after. No part is empty, begins or ends with
-    white space, or is longer than `max_chars`.
+    The parts are substrings of the text in order. Only white space lies before, between and after
+    them. No part is empty, begins or ends with white space, or is longer than `max_chars`.
     """
     splitter = SentenceSplitter(max_chars)
     return splitter.feed(text) + splitter.finish()
@@ -98,7 +97,7 @@ def split_sentences(text: str, max_chars: int = 300) -> list[str]:
 class SentenceSplitter:
     """`split_sentences` for a text in pieces.
 
-    A sentence is returned when the next one begins or its paragraph ends; one sentence is held.
+    A sentence is returned when the next sentence begins or its paragraph ends.
     """
 
     def __init__(self, max_chars: int = 300) -> None:
@@ -106,13 +105,13 @@ class SentenceSplitter:
             raise RequestError(f"max_chars must be 1 or more, not {max_chars}")
         self._max_chars = max_chars
         self._text = ""
-        self._start = 0  # where the sentence begins
-        self._scan = 0  # where the search for its end goes on
-        self.num_uncertain = 0  # characters at the end that later text may give to the next one
+        self._start = 0  # start of the current sentence
+        self._scan = 0  # where the search for its end continues
+        self.num_uncertain = 0  # characters at the end that may belong to the next sentence
         self._parts: list[str] = []  # complete, not yet returned
 
     def feed(self, piece: str) -> list[str]:
-        """The sentences that have become certain."""
+        """Return the sentences that later pieces cannot change."""
         self._text += piece
         self._search(is_final=False)
         self._text = self._text[self._start :]
@@ -121,7 +120,7 @@ class SentenceSplitter:
         return self._take()
 
     def finish(self) -> list[str]:
-        """The remaining sentences; the next piece begins another text."""
+        """Return the rest. The next piece begins another text."""
         self._search(is_final=True)
         self._end_sentence(len(self._text), len(self._text))
         self._text, self._start, self._scan = "", 0, 0
@@ -132,7 +131,7 @@ class SentenceSplitter:
         return parts
 
     def _search(self, *, is_final: bool) -> None:
-        """Decide every candidate that can be decided."""
+        """Search for sentence ends as far as they are certain."""
         self._skip_space()
         while found := _CANDIDATE.search(self._text, self._scan):
             self._cut_long(found.start())
@@ -150,7 +149,7 @@ class SentenceSplitter:
         self._cut_long(self._scan)
 
     def _end_at_stop(self, found: re.Match[str], is_final: bool) -> int | None:
-        """Where the sentence ends, 0 if it goes on, None if more text must tell."""
+        """The end of the sentence, 0 if it continues, None if more text must arrive."""
         around = _AROUND_STOP.match(self._text, found.start())
         assert around is not None
         if any(stop in _WIDE_STOPS for stop in around["stops"]):
@@ -171,7 +170,7 @@ class SentenceSplitter:
         closers = _WIDE_CLOSERS.match(self._text, around.end("stops"))
         assert closers is not None
         end = closers.end()
-        # A straight quotation mark closes only what one has opened.
+        # A straight quotation mark closes only an open quotation.
         if self._text[end : end + 1] == '"' and self._text.count('"', self._start, end) % 2:
             end += 1
         if end == len(self._text):
@@ -181,7 +180,7 @@ class SentenceSplitter:
         return 0 if is_quoted or is_decimal else end
 
     def _is_over_without_space(self, around: re.Match[str]) -> bool:
-        """Chinese, Japanese and Korean may follow at once; a domain or "3.14" goes on."""
+        """Chinese, Japanese and Korean need no space; a domain or "3.14" continues."""
         if around["closers"] or not _IS_CJK.match(around["openers"] + around["next"]):
             return False
         before = self._text[max(around.start() - 1, self._start)]
@@ -190,7 +189,7 @@ class SentenceSplitter:
         )
 
     def _is_over(self, around: re.Match[str], is_final: bool) -> bool | None:
-        """Whether a single full stop ends the sentence; None if more text must tell."""
+        """Whether a single full stop ends the sentence; None if more text must arrive."""
         stop = around.start()
         if _LIST_NUMBER.fullmatch(self._text, self._start, stop):
             return False
@@ -219,7 +218,7 @@ class SentenceSplitter:
         return noun[0] not in _ORDINAL_NOUNS
 
     def _end_at_space(self, found: re.Match[str]) -> int | None:
-        """Where the next sentence begins, 0 if this one goes on, None if more text must tell."""
+        """The start of the next sentence, 0 if this one continues, None if undecided."""
         if _is_break(found[0]):
             return found.end()
         if found.end() == len(self._text):
@@ -239,15 +238,15 @@ class SentenceSplitter:
         self._skip_space()
 
     def _cut_long(self, end: int) -> None:
-        """Cut a sentence that already exceeds the limit before `end`."""
+        """Cut a sentence that exceeds the limit before `end`."""
         while (limit := self._start + self._max_chars) < end:
-            # A run of white space is shorter than this, or it would have been an end.
+            # A longer run of white space would have ended the sentence.
             if self._text[limit : min(end, limit + MAX_SPACES)].isspace():
                 break
             self._cut_clause()
 
     def _cut_clause(self) -> None:
-        """Move the longest good part of a too long sentence to the results."""
+        """Move the longest clause within the limit to the results."""
         limit = self._start + self._max_chars
         cut = _find_clause_end(self._text, self._start, limit)
         self._parts.append(self._text[self._start : cut].rstrip())
@@ -262,12 +261,12 @@ class SentenceSplitter:
 
 
 def goes_on(sentence: str, gap: str) -> bool:
-    """Whether a sentence goes on after this part of it and the white space that follows."""
+    """Whether a sentence continues after this part and the white space after it."""
     return "\n" not in gap and _SENTENCE_END.search(sentence) is None
 
 
 def ends_sentence(text: str) -> bool:
-    """Whether a text that goes on later has surely ended a sentence: not with "3." or "Dr."."""
+    """Whether a text has certainly ended a sentence: not after "3." or "Dr."."""
     text = text[-_ENOUGH:].rstrip()
     if (stops := _SENTENCE_END.search(text)) is None or text[: stops.start()][-1:].isdigit():
         return False
@@ -275,13 +274,13 @@ def ends_sentence(text: str) -> bool:
 
 
 def _is_break(spaces: str) -> bool:
-    """Whether white space ends a sentence by itself: an empty line, or very much of it."""
+    """Whether white space ends a sentence: an empty line, or `MAX_SPACES` characters."""
     num_lines = max(spaces.count("\n"), spaces.count("\r"), 2 * spaces.count("\u2029"))
     return len(spaces) >= MAX_SPACES or num_lines >= 2
 
 
 def _find_clause_end(text: str, start: int, limit: int) -> int:
-    """The last clause end in the later half, else the last space, else between two characters."""
+    """The last clause end in the later half, else the last space, else any character."""
     lowest = (start + (limit - start) // 2, start + (limit - start) // 3, start)
     for pattern, low in zip(_CLAUSE_ENDS, lowest, strict=True):
         ends = [found.end() for found in pattern.finditer(text, start, limit + 1)]
@@ -289,9 +288,9 @@ def _find_clause_end(text: str, start: int, limit: int) -> int:
         if fitting:
             return fitting[-1]
     places = range(limit, max(start, limit - 16), -1)
-    return next((cut for cut in places if not _clings(text[cut - 1], text[cut])), limit)
+    return next((cut for cut in places if not _are_joined(text[cut - 1], text[cut])), limit)
 
 
-def _clings(before: str, after: str) -> bool:
-    """Whether two code points are one character to the reader."""
+def _are_joined(before: str, after: str) -> bool:
+    """Whether two code points belong to one visible character."""
     return before == "\u200d" or after == "\u200d" or unicodedata.category(after)[0] == "M"

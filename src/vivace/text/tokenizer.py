@@ -1,7 +1,7 @@
-"""Text to ids: the byte-level BPE in a checkpoint's own vocab.json and merges.txt.
+"""The byte-level BPE tokenizer of a checkpoint's vocab.json and merges.txt.
 
-It reads text as text: the name of a special token inside it is only letters, and templates are
-put together from ids elsewhere. What was decided here, and why, is in docs/text.md.
+The name of a special token inside a text is ordinary text. Prompts are built from ids elsewhere.
+The decisions are explained in docs/text.md.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Role = Literal["assistant", "user"]
 
 ADDED_ID = re.compile(r"[0-9]{1,9}")
 
-MAX_STRANDED = 0.01  # of a vocabulary may have no merge; of the released one 96 tokens have none
+MAX_STRANDED = 0.01  # share of tokens without a merge; the released vocabulary has 96
 
-# What may become one token: contractions, words, single digits, punctuation, line ends, spaces.
+# Candidates for tokens: contractions, words, single digits, punctuation, line ends, spaces.
 QWEN2_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
     r"|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -36,7 +36,7 @@ QWEN2_PATTERN = (
     r"|\s+(?!\S)"
     r"|\s+"
 )
-# What transformers 4.57.3 puts in its place when it opens a local folder with fix_mistral_regex.
+# The pattern that transformers 4.57.3 uses for a local folder with fix_mistral_regex.
 CAMEL_CASE_PATTERN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
@@ -49,7 +49,7 @@ CAMEL_CASE_PATTERN = (
 
 
 class TextTokenizer:
-    """Text to ids and back, with one checkpoint's vocabulary; threads may share it."""
+    """Converts text to ids and back; threads may share a tokenizer."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class TextTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path, *, split_camel_case: bool = False) -> TextTokenizer:
-        """Read the three tokenizer files; what is wrong with them is a CheckpointError."""
+        """Read the three tokenizer files; invalid files raise a CheckpointError."""
         vocab = _read_vocab(folder / "vocab.json")
         return cls(
             vocab,
@@ -80,11 +80,11 @@ class TextTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id, special tokens included; embeddings may have more rows."""
+        """The largest id plus one, special tokens included; embeddings may have more rows."""
         return self._vocab_size
 
     def encode(self, text: str) -> list[int]:
-        """The ids of the text alone; nothing is added, and no special token comes out."""
+        """The ids of the text, without special tokens."""
         if self._known is not None and (known := self._known.encode(text)) is not None:
             return known
         try:
@@ -102,7 +102,7 @@ class TextTokenizer:
         return ids
 
     def encode_marked(self, text: str) -> list[int]:
-        """The ids of a text in which the names of special tokens stand for those tokens."""
+        """The ids of a text in which names of special tokens become these tokens."""
         ids, start = list[int](), 0
         for name in self._marks.finditer(text):
             ids += self.encode(text[start : name.start()]) if name.start() > start else []
@@ -116,17 +116,17 @@ class TextTokenizer:
         return re.compile("|".join(map(re.escape, names)) or r"(?!)")
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters that each id of the text stands for; ids of one character share it."""
+        """Start and end of the characters of each id; ids of one character share it."""
         spans: list[tuple[int, int]] = self._bpe.encode(text, add_special_tokens=False).offsets
         return spans
 
     def has_letters(self, token_id: int) -> bool:
-        """Whether the id stands for a letter or a digit, or a part of one."""
+        """Whether the token contains a letter or a digit, or a part of one."""
         text = self.decode([token_id])
         return any(character.isalnum() or character == "\ufffd" for character in text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The ids as people read them: special tokens by name, broken UTF-8 as U+FFFD."""
+        """The text of the ids: special tokens by name, broken UTF-8 as U+FFFD."""
         parts = []
         for is_added, run in itertools.groupby(ids, self._added_tokens.__contains__):
             tokens = [self._token(token_id) for token_id in run]
@@ -135,7 +135,7 @@ class TextTokenizer:
 
     @property
     def added_tokens(self) -> Mapping[str, int]:
-        """Tokens such as `<|im_start|>`, which no text can spell, and their ids."""
+        """Special tokens such as `<|im_start|>` and their ids."""
         return self._added_ids
 
     def special_id(self, token: str) -> int:
@@ -152,12 +152,11 @@ class TextTokenizer:
     def _build_role_ids(self, role: Role) -> tuple[int, ...]:
         added = self._added_ids.get(role)
         name = self.encode(role) if added is None else [added]
-        # Prompts take the assistant's role to be three ids.
+        # Prompts expect three ids for the assistant's role.
         if role == "assistant" and len(name) != 1:
             found = ", ".join(repr(self.decode([token_id])) for token_id in name)
             raise CheckpointError(
-                f"vocab.json and merges.txt read {role!r} as {len(name)} tokens ({found}) "
-                "and it must be one"
+                f"vocab.json and merges.txt: {role!r} must be one token, not {len(name)} ({found})"
             )
         return (self.special_id("<|im_start|>"), *name, *self.encode("\n"))
 
@@ -173,7 +172,7 @@ class TextTokenizer:
 def _build_bpe(
     vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], *, split_camel_case: bool
 ) -> Tokenizer:
-    """Without added tokens, so that none can be written inside the text."""
+    """Build the BPE without added tokens: a text cannot contain special tokens."""
     pattern = CAMEL_CASE_PATTERN if split_camel_case else QWEN2_PATTERN
     bpe = Tokenizer(models.BPE(vocab=dict(vocab), merges=list(merges)))
     bpe.normalizer = normalizers.NFC()
@@ -190,10 +189,10 @@ def _read_vocab(path: Path) -> dict[str, int]:
     vocab = read_json(path)
     for token, token_id in vocab.items():
         if type(token_id) is not int or not 0 <= token_id < 2**32:
-            raise CheckpointError(f"{path}: {token!r} should have an id and has {token_id!r}")
+            raise CheckpointError(f"{path}: {token!r} must have an integer id, not {token_id!r}")
     if len(set(vocab.values())) != len(vocab):
         raise CheckpointError(f"{path}: two tokens have the same id")
-    # A byte without a token would be dropped from the text in silence.
+    # A byte without a token would be dropped silently.
     if missing := sorted(set(pre_tokenizers.ByteLevel.alphabet()) - vocab.keys()):
         raise CheckpointError(
             f"{path}: {len(missing)} of the 256 byte symbols have no id, {missing[0]!r} first"
@@ -208,7 +207,7 @@ def _read_merges(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
             continue
         left, _, right = line.partition(" ")
         if not left or not right or " " in right:
-            raise CheckpointError(f"{path}: line {number} should be two symbols and is {line!r}")
+            raise CheckpointError(f"{path}: line {number} must be two symbols, not {line!r}")
         for token in (left, right, left + right):
             if token not in vocab:
                 raise CheckpointError(f"{path}: line {number}: {token!r} is not in vocab.json")
@@ -218,7 +217,7 @@ def _read_merges(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _check_reach(path: Path, vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> None:
-    """A file cut short at a line's end reads well and would tokenize wrongly in silence."""
+    """Reject a merges file that was cut short: it would tokenize wrongly."""
     made = {left + right for left, right in merges}
     stranded = [token for token in vocab if len(token) > 1 and token not in made]
     if len(stranded) > MAX_STRANDED * len(vocab):
@@ -237,8 +236,8 @@ def _read_added_tokens(path: Path) -> dict[str, int]:
         content = entry.get("content") if isinstance(entry, dict) else None
         if not (ADDED_ID.fullmatch(token_id) and isinstance(content, str)):
             raise CheckpointError(
-                f"{path}: added_tokens_decoder should give an id its content, "
-                f"not {reprlib.repr(token_id)} the value {reprlib.repr(entry)}"
+                f"{path}: added_tokens_decoder must map ids to objects with a content, "
+                f"not {reprlib.repr(token_id)} to {reprlib.repr(entry)}"
             )
         added_tokens[content] = int(token_id)
     return added_tokens

@@ -1,7 +1,7 @@
-"""Where the spoken text comes from: the word of the caller's text behind each character.
+"""Maps spoken text back to the words of the caller's text.
 
-The stages of reading change a text by dropping marks and by writing words out; the last of them
-says here what it made of what. Nothing is traced unless somebody asks for word timings.
+The stages of the text pipeline drop marks and write words out. The stages that replace words report
+each replacement to a `Trace`. A trace exists only if word timings are requested.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from vivace.text.markup import PAUSE_MARK
+from vivace.text.pauses import PAUSE_MARK
+from vivace.text.scripts import HAN_AND_KANA
 from vivace.text.spelling import MARK as SPELLING_MARK
 
 NO_WORD = -1
-_CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # written without spaces
-_UNIT = re.compile(rf"[{_CJK}][^\w\s]*|[^\s{_CJK}]+")
-# Pauses, the names of marks, and the targets of links, whose texts alone are spoken.
+_UNIT = re.compile(rf"[{HAN_AND_KANA}][^\w\s]*|[^\s{HAN_AND_KANA}]+")
+# Text that is not spoken: pauses, the names of spelling marks, and link targets.
 _NO_WORDS = re.compile(rf"{PAUSE_MARK.pattern}|\[(?:spell|digits):|\]\([^()\s]*\)", re.IGNORECASE)
-_SOUGHT = 24  # characters by which a place in the spoken text is recognised
-_REACH = 4096  # how far ahead a place is sought
-_IS_CJK = re.compile(f"[{_CJK}]")
+_SOUGHT = 24  # characters that identify a place in the spoken text
+_REACH = 4096  # characters searched ahead
+_HAN_OR_KANA = re.compile(f"[{HAN_AND_KANA}]")
 
 
 def find_words(text: str) -> list[tuple[int, int]]:
-    """Where the words of a text are; Chinese and Japanese have a word for each character."""
+    """Start and end of each word; in Chinese and Japanese every character is a word."""
     units = _UNIT.finditer(text)
     return [one.span() for one in units if any(map(str.isalnum, one[0]))]
 
 
-class _Owned:
-    """Text, the word of each character, and how far it was used."""
+class _OwnedText:
+    """A queue of characters, each with the number of its word."""
 
     def __init__(self) -> None:
         self._text, self._from = "", 0
@@ -54,7 +54,7 @@ class _Owned:
         return self._owners[self._from - 1]
 
     def seek(self, text: str) -> bool:
-        """Go to where this is next, spaces apart; False if it is nowhere near."""
+        """Move to the next occurrence of `text`, ignoring spaces; False if there is none."""
         place = self._text.find("".join(text.split()), self._from, self._from + _REACH)
         self._from = max(self._from, place)
         return place >= 0 and not text.isspace()
@@ -66,7 +66,7 @@ class _Owned:
 
 @dataclass(frozen=True, slots=True)
 class WrittenWord:
-    """A word as it was written, and where in the caller's text."""
+    """A word and its place in the caller's text."""
 
     text: str
     start: int
@@ -74,59 +74,73 @@ class WrittenWord:
 
 
 class Trace:
-    """One text: `give` it, `read` it, `say` it, then `match` what is spoken with its words."""
+    """The trace of one text.
+
+    `give` receives the caller's text; `read`, `say` and `respell` receive the replacements of the
+    stages in order; `match` finds the words of spoken text.
+    """
 
     def __init__(self, count_words: Callable[[str], int] | None = None) -> None:
-        """`count_words` says how many words a written one becomes alone, to share out readings."""
+        """`count_words` returns how many spoken words a written word becomes on its own."""
         self._count_words = count_words or (lambda word: len(word.split()))
-        self._texts: list[str] = []  # of the written words
-        self._places: list[tuple[int, int]] = []  # of those that were asked for
-        self._is_open = False  # the last word may go on
-        self._given = ""  # the caller's text, without marks
-        self._given_from = 0  # where the next word is sought
-        self._read, self._said = _Owned(), _Owned()
+        self._texts: list[str] = []  # the written words
+        self._places: list[tuple[int, int]] = []  # of the words that `word` was asked for
+        self._is_open = False  # the last word may continue
+        self._given = ""  # the caller's text, with marks blanked
+        self._given_from = 0  # where the search for the next word begins
+        self._read, self._said = _OwnedText(), _OwnedText()
+        self._respelled: _OwnedText | None = None  # after `respell`, the spoken text
 
     def give(self, text: str) -> None:
-        """More of the caller's text."""
+        """Add more of the caller's text."""
         ahead = self._given[self._given_from :] + text
         self._given = self._given[: self._given_from] + _NO_WORDS.sub(_blank, ahead)
 
     def break_word(self) -> None:
-        """What is read next does not go on with the last word."""
+        """The next text begins another word."""
         self._is_open = False
 
     def read(self, written: str, respelled: str) -> None:
-        """A piece of the text without pauses, and what the lexicon makes of it."""
+        """Record a piece of the text without pauses and its lexicon respelling."""
         mark = SPELLING_MARK.fullmatch(written) if respelled != written else None
         self._read.add(respelled, self._share(self._own(mark[2] if mark else written), respelled))
         self._is_open = self._is_open and not mark
 
     def say(self, read: str, said: str) -> None:
-        """A piece of what was read, and the words that are said for it."""
-        owners = self._read.take(read)
-        units = [(unit[0], owners[unit.start()]) for unit in _UNIT.finditer(read)]
-        self._said.add(said, owners if read == said else self._share(units, said))
+        """Record a piece of the respelled text and its normalized words."""
+        self._pass_on(self._read, read, self._said, said)
+
+    def respell(self, said: str, spoken: str) -> None:
+        """Record a piece of the normalized text and its respelling for the voice."""
+        self._respelled = self._respelled or _OwnedText()
+        self._pass_on(self._said, said, self._respelled, spoken)
+
+    def _pass_on(self, source: _OwnedText, old: str, target: _OwnedText, new: str) -> None:
+        owners = source.take(old)
+        units = [(unit[0], owners[unit.start()]) for unit in _UNIT.finditer(old)]
+        target.add(new, owners if old == new else self._share(units, new))
 
     def match(self, text: str, *, is_start: bool) -> list[int]:
         """The word of each character of the next spoken text, which may leave some out."""
+        spoken = self._respelled or self._said
         if is_start:
-            self._said.seek(text[:_SOUGHT])
+            spoken.seek(text[:_SOUGHT])
         found = []
         for index, character in enumerate(text):
-            is_there = self._said.is_next(character)
-            if not is_there and character.isalnum():  # other signs may be added to the text
-                is_there = self._said.seek(text[index : index + 8])
-            found.append(self._said.pop() if is_there and not character.isspace() else NO_WORD)
+            is_there = spoken.is_next(character)
+            if not is_there and character.isalnum():  # stages may add other signs
+                is_there = spoken.seek(text[index : index + 8])
+            found.append(spoken.pop() if is_there and not character.isspace() else NO_WORD)
         return found
 
     def word(self, number: int) -> WrittenWord:
-        """A word by its number, with its place in the caller's text."""
+        """The word with this number and its place in the caller's text."""
         while len(self._places) <= number:
             self._places.append(self._locate(self._texts[len(self._places)]))
         return WrittenWord(self._texts[number], *self._places[number])
 
     def _own(self, written: str) -> list[tuple[str, int]]:
-        """The words of a written piece and their numbers."""
+        """The words of a written piece and their numbers; new words are added."""
         units = []
         for unit in _UNIT.finditer(written):
             if self._is_open and unit.start() == 0:
@@ -135,11 +149,11 @@ class Trace:
                 self._texts.append(unit[0])
             units.append((unit[0], len(self._texts) - 1))
         if written:
-            self._is_open = not written[-1].isspace() and not _IS_CJK.match(written[-1])
+            self._is_open = not written[-1].isspace() and not _HAN_OR_KANA.match(written[-1])
         return units
 
     def _share(self, units: Sequence[tuple[str, int]], said: str) -> list[int]:
-        """Spoken words to the written ones they stand for, by how many each has alone."""
+        """The written word of each spoken character, in proportion to `count_words`."""
         words = list(_UNIT.finditer(said))
         owners = [NO_WORD] * len(said)
         if not units or not words:
@@ -154,11 +168,11 @@ class Trace:
         return owners
 
     def _locate(self, word: str) -> tuple[int, int]:
-        """The next place of a word, which is then passed; empty if cleaning changed the word."""
+        """The next place of a word, which is then passed; an empty span if cleaning changed it."""
         start = self._given_from - 1
         while (start := self._find(word, start + 1)) > 0:
             is_inside = self._given[start - 1].isalnum() and word[0].isalnum()
-            if not is_inside or _IS_CJK.match(word):
+            if not is_inside or _HAN_OR_KANA.match(word):
                 break
         if start < 0:
             return self._given_from, self._given_from

@@ -1,4 +1,4 @@
-"""Words of a lexicon in a tree of characters, and where words begin and end in a text."""
+"""A character tree of lexicon words, and the rules for word boundaries in a text."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Any
 
-Node = dict[str, Any]  # the next characters; under "" what the word so far is read as
+from vivace.text.scripts import WITHOUT_SPACES
+
+Node = dict[str, Any]  # the next characters; under "" the respelling of the word so far
 END = ""
 
 
 class Trie:
-    """Words with a capital are found as they are written, others in any case."""
+    """Words with a capital match exactly; other words match in any case."""
 
     def __init__(self) -> None:
         self.exact: Node = {}
         self.folded: Node = {}
-        self.firsts: set[str] = set()  # every character that a word of it may begin with
+        self.firsts: set[str] = set()  # every possible first character
         self.num_words = 0
 
     def add(self, word: str, respelling: str) -> None:
@@ -38,7 +40,7 @@ def plain_apostrophes(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def fold(character: str) -> str:
-    """The small letter, where that is one character too."""
+    """The lower-case letter, if that is a single character."""
     for folded in (character.casefold(), character.lower()):
         if len(folded) == 1:
             return folded
@@ -46,23 +48,19 @@ def fold(character: str) -> str:
 
 
 class Kind(Enum):
-    """What a character is to the words around it."""
+    """How a character relates to the words around it."""
 
-    WORD = auto()  # of a script with spaces between words
-    FREE = auto()  # of a script without: a word may begin and end anywhere
-    HANGUL = auto()  # spaces between words, and particles at their end
-    MARK = auto()  # belongs to the character before it
+    WORD = auto()  # script with spaces between words
+    FREE = auto()  # script without spaces: a word may begin and end anywhere
+    HANGUL = auto()  # spaces between words; particles follow words directly
+    MARK = auto()  # combines with the character before it
     OTHER = auto()
 
 
-_FREE = {
-    *("CJK", "IDEOGRAPHIC", "BOPOMOFO", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"),
-    *("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"),
-}
 _JOINERS = "\u200c\u200d"
 _APOSTROPHES = "'’"
 _IN_NUMBERS = ",:"
-ENDINGS = {"t", "s", "d", "m", "ll", "re", "ve"}  # what an English apostrophe may be followed by
+ENDINGS = {"t", "s", "d", "m", "ll", "re", "ve"}  # letters after an English apostrophe
 
 
 @lru_cache(maxsize=4096)
@@ -73,13 +71,13 @@ def kind_of(character: str) -> Kind:
     if category[0] not in "LN" and character != "_":
         return Kind.OTHER
     script = unicodedata.name(unicodedata.normalize("NFKC", character)[0], "").split(" ")[0]
-    if script in _FREE:
+    if script in WITHOUT_SPACES:
         return Kind.FREE
     return Kind.HANGUL if script == "HANGUL" else Kind.WORD
 
 
 def _are_joined(before: Kind, after: Kind) -> bool:
-    """Whether two neighbours belong to one word."""
+    """Whether two neighbouring characters belong to one word."""
     if after is Kind.MARK:
         return True
     if after is Kind.WORD:
@@ -88,7 +86,7 @@ def _are_joined(before: Kind, after: Kind) -> bool:
 
 
 def begins_word(text: str, start: int) -> bool:
-    """Whether a word may begin here; it looks two characters back."""
+    """Whether a word may begin at `start`; depends on the two characters before."""
     if start == 0:
         return True
     before, first = text[start - 1], text[start]
@@ -107,7 +105,7 @@ def _is_inside(before: str, sign: str, after: str) -> bool:
 
 
 def ends_word(text: str, start: int, end: int, *, is_final: bool) -> bool | None:
-    """Whether the word from `start` ends here; None: the text goes on and must be known first."""
+    """Whether the word from `start` ends at `end`; None if more text must arrive."""
     if is_contraction(text, start, end):
         return False
     after = text[end : end + 3]
@@ -128,7 +126,7 @@ def ends_word(text: str, start: int, end: int, *, is_final: bool) -> bool | None
 
 
 def is_contraction(text: str, start: int, end: int) -> bool:
-    """Whether it is the end of a word such as "don't"."""
+    """Whether the span is the end of a contraction such as "don't"."""
     is_after = start > 1 and text[start - 1] in _APOSTROPHES
     return (
         is_after
@@ -139,7 +137,7 @@ def is_contraction(text: str, start: int, end: int) -> bool:
 
 
 def _ends_before_apostrophe(after: str, *, is_final: bool) -> bool | None:
-    """Before "'s" or a quotation mark, but not in "don't"."""
+    """Whether a word ends before an apostrophe: before "'s" or a quotation mark."""
     if len(after) == 1:
         return True if is_final else None
     if kind_of(after[1]) is not Kind.WORD:

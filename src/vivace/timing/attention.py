@@ -1,7 +1,7 @@
-"""How much each frame attends to each text id, read in a pass of its own over finished frames.
+"""Attention of finished frames to the text ids, from an extra pass over the model.
 
-The backend that made the frames is not asked, so every backend gives the same timings. Only the
-layers up to the head's own are run.
+The pass does not use the backend, so every backend gives the same timings. Only the layers up to
+the head's layer run.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from vivace.prompt import Prompt
 
 
 class TextAttention:
-    """The attention of some heads to the request's own text, in as many calls as one likes."""
+    """The attention of some heads to the text of the request; `read` may be called repeatedly."""
 
     def __init__(self, model: Qwen3TTS, prompt: Prompt, heads: Sequence[Head]) -> None:
         self._model, self._prompt, self._heads = model, prompt, heads
-        self._track = [*prompt.text_ids, *prompt.trailing_ids]  # one id per row
+        self._track = [*prompt.text_ids, *prompt.trailing_ids]  # the text id of each row
         self._num_layers = max(head.layer for head in heads) + 1
         self._cache = KeyValueCache(self._num_layers)
-        self._last: NDArray[np.int64] | None = None  # a frame that the talker has not read yet
+        self._last: NDArray[np.int64] | None = None  # not yet read by the talker
 
     def extend(self, text_ids: Sequence[int], *, is_last: bool) -> None:
-        """More of a live text."""
+        """Add ids of a live text."""
         self._track += [*text_ids, *[self._model.config.tts_eos_token_id] * is_last]
 
     @torch.inference_mode()
     def read(self, codes: NDArray[np.int64], num_ids: int) -> NDArray[np.float32]:
-        """Of the next frames [n, codebooks], to the first `num_ids` ids: [heads, n, num_ids].
+        """Attention of the next frames [n, codebooks] to the first `num_ids` ids.
 
-        What the talker has not seen at a frame gets no attention. A frame is the answer to the
-        row before it, so the last one is read with the next call.
+        Returns [heads, n, num_ids]; an id that the talker has not read at a frame gets 0. A frame
+        is the output of the row before it, so the next call reads the last frame.
         """
         talker, device = self._model.talker, self._model.device
         prompt, start = self._prompt, self._cache.length
@@ -57,17 +57,17 @@ class TextAttention:
         )[None]
         num_queries = end - max(start, len(prompt) - 1)
         first = prompt.own_row
-        reader = _Reader(self._cache, self._heads, num_queries, first, first + num_ids)
+        reader = _AttentionRecorder(self._cache, self._heads, num_queries, first, first + num_ids)
         rope = talker.rope.span(start, len(codes), x)
         *layers, last = (cast(Block, one) for one in talker.model.layers[: self._num_layers])
         for index, layer in enumerate(layers):
             x = layer(index, x, rope, reader)
-        last.self_attn(len(layers), last.input_layernorm(x), rope, reader)  # no MLP after it
+        last.self_attn(len(layers), last.input_layernorm(x), rope, reader)  # without the MLP
         return reader.attention()
 
 
-class _Reader:
-    """An `Attend` that keeps what some heads attend to."""
+class _AttentionRecorder:
+    """An `Attend` that stores the attention weights of some heads."""
 
     def __init__(
         self, cache: KeyValueCache, heads: Sequence[Head], num_queries: int, first: int, end: int

@@ -1,6 +1,7 @@
-"""Which text id each frame says: the best monotonic path through an attention head's weights.
+"""The text id that each frame speaks: the best monotonic path through attention weights.
 
-Plain numpy; decided a few frames late and never changed, so pieces of any size give one result.
+A frame is decided `LAG` frames later and then never changes, so the result does not depend on how
+the frames arrive.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-LAG = 4  # frames after which a frame's place is certain
+LAG = 4  # frames until the place of a frame is decided
 MAX_STEP = 4  # ids from one frame to the next
-FLOOR = 1e-3  # attention that any id has
-EDGE = 2  # frames before and after a change that say where in a frame it lies
-FAINT = 0.05  # attention to the text below which a frame says little
+FLOOR = 1e-3  # smallest attention to an id
+EDGE = 2  # frames before and after a change that locate it inside a frame
+FAINT = 0.05  # attention to the text below which a frame is uncertain
 
 Weights = NDArray[np.float32]
 
 
 class TextPath:
+    """The path of one utterance, frame by frame."""
+
     def __init__(self) -> None:
-        self.places: list[int] = []  # the id of each frame that is decided; never falls
+        self.places: list[int] = []  # the id of each decided frame; never decreases
         self.is_finished = False
         self._weights: list[Weights] = []  # of all frames: [ids]
         self._scores = np.zeros(0)
@@ -29,11 +32,11 @@ class TextPath:
 
     @property
     def num_frames(self) -> int:
-        """Decided or not."""
+        """All frames, decided or not."""
         return len(self._weights)
 
     def step(self, weights: Weights) -> None:
-        """One more frame, with its attention to every id so far: [ids]; they may become more."""
+        """Add a frame with its attention to all known ids: [ids]. Ids may be added later."""
         places, options = np.arange(len(weights)), np.full((MAX_STEP + 1, len(weights)), -np.inf)
         if not self._weights:
             options[0, : MAX_STEP + 1] = 0.0
@@ -48,13 +51,13 @@ class TextPath:
             self._decide(self._trace()[:1])
 
     def finish(self) -> None:
-        """No more frames."""
+        """Decide the remaining frames."""
         self.is_finished = True
         num_left = len(self._weights) - len(self.places)
         self._decide(self._trace()[-num_left:] if num_left else [])
 
     def _trace(self) -> list[int]:
-        """The best places of the last frames, `LAG` before now first."""
+        """The best places of the last `LAG` + 1 frames, oldest first."""
         places = [int(self._scores.argmax())]
         for origins in reversed(self._origins):
             places.append(int(origins[places[-1]]))
@@ -65,7 +68,7 @@ class TextPath:
             self.places.append(max(place, self.places[-1] if self.places else 0))
 
     def time_of(self, position: float) -> float:
-        """When the path comes to a place between ids, in frames; at the end if it never does."""
+        """The time in frames when the path reaches a position in the ids; the end if never."""
         column = int(position)
         begin = self._edge(column)
         if position == column:
@@ -73,7 +76,7 @@ class TextPath:
         return begin + (position - column) * (self._edge(column + 1) - begin)
 
     def _edge(self, column: int) -> float:
-        """The first frame at this id or after, moved by how much its neighbours attend there."""
+        """The time when the path reaches an id, refined by the attention of nearby frames."""
         frame = int(np.searchsorted(self.places, column))
         first, end = max(0, frame - EDGE), min(len(self._weights), frame + EDGE)
         edge = float(first)

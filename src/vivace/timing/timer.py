@@ -1,6 +1,6 @@
-"""Word timings of utterances: chooses the attention head, reads it, and finds the words.
+"""Word timings of utterances from the attention of one talker head.
 
-All passes run where the engine's turns do; nothing here knows of threads.
+All passes over the model run on the engine's thread.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from vivace.model.talker import Qwen3TTS
 from vivace.prompt import Prompt
 from vivace.timing.attention import TextAttention
 from vivace.timing.path import MAX_STEP, TextPath, Weights
-from vivace.timing.words import Heard, Samples, Span, WordTimer
+from vivace.timing.words import IdSpan, Samples, WordSpan, WordTimer
 
 log = logging.getLogger(__name__)
 
-MIN_SCORE = 0.5  # of a head that follows the text; the embedded voice's has 0.78
-MIN_IDS = 12  # of a text that a head is chosen by
+MIN_SCORE = 0.5  # of a head that follows the text; the embedded voice's head scores 0.78
+MIN_IDS = 12  # shorter texts do not select a head
 NUM_LIKELY = 12  # heads that are scored
-MAX_STEADY = 0.8  # share of steps of exactly one id: a head that counts rows, not words
+MAX_STEADY = 0.8  # share of steps of exactly one id; above, a head counts rows
 
 
 class Timer:
-    """Of one model; the head is its config's, or the one that followed a text best so far.
+    """The word timer of one model.
 
-    `on_head` is called with a head that was chosen, where the passes run.
+    The head is given by the config, or selected by the first text that a head follows. `on_head`
+    is called on the engine's thread with a selected head.
     """
 
     def __init__(
@@ -46,17 +47,17 @@ class Timer:
         self._on_head = on_head
 
     def find_head(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
-        """Choose the head by one utterance: its prompt, and its frames [n, codebooks]."""
+        """Select the head by one utterance: its prompt and its codes [n, codebooks]."""
         weights = TextAttention(self.model, prompt, self._all).read(codes, num_ids)
         if self._pick(self._all, weights) is None:
             log.info("no attention head follows the text; speech is not checked for missing words")
 
     def begin(self, prompt: Prompt, num_ids: int) -> UtteranceTimer:
-        """`num_ids` of the utterance's own ids are known."""
+        """Begin an utterance of which `num_ids` text ids are known."""
         return UtteranceTimer(self, prompt, num_ids, [self._head] if self._head else self._all)
 
     def choose(self, heads: Sequence[Head], weights: NDArray[np.float32]) -> int | None:
-        """The head that follows the text, by its weights [heads, frames, ids]; None: none does."""
+        """Select the head that follows the text by `weights` [heads, frames, ids], or None."""
         if weights.shape[2] < MIN_IDS:
             return None
         best = self._pick(heads, weights)
@@ -79,36 +80,36 @@ class Timer:
 
 
 class UtteranceTimer:
-    """Finished frames in, words out. Without a known head the words come at the end, or never."""
+    """Word timings of one utterance; without a selected head, words come at the end."""
 
     def __init__(self, timer: Timer, prompt: Prompt, num_ids: int, heads: Sequence[Head]) -> None:
         self._timer, self._heads, self._num_ids = timer, heads, num_ids
         self._attention = TextAttention(timer.model, prompt, heads)
         self._words = WordTimer()
-        self._kept: list[tuple[NDArray[np.float32], Samples]] = []  # until a head is chosen
-        self.has_words = True  # False: the checkpoint gave none for this utterance
+        self._kept: list[tuple[NDArray[np.float32], Samples]] = []  # until a head is selected
+        self.has_words = True  # False: no head follows the text
 
     def extend(self, text_ids: Sequence[int], *, is_last: bool) -> None:
-        """More of a live text."""
+        """Add ids of a live text."""
         self._attention.extend(text_ids, is_last=is_last)
         self._num_ids += len(text_ids)
 
     def feed(
-        self, codes: NDArray[np.int64], samples: Samples, spans: Sequence[Span], *, is_last: bool
-    ) -> list[Heard]:
-        """The next frames; `spans` are the words of all ids so far."""
-        self._words.spans, heard = spans, list[Heard]()
+        self, codes: NDArray[np.int64], samples: Samples, spans: Sequence[IdSpan], *, is_last: bool
+    ) -> list[WordSpan]:
+        """Add frames; `spans` are the words of all ids so far. Return the words that ended."""
+        self._words.spans, words = spans, list[WordSpan]()
         if len(codes):
             weights = self._attention.read(codes, self._num_ids)
             if len(self._heads) == 1:
-                heard = self._words.feed(weights[0], samples)
+                words = self._words.feed(weights[0], samples)
             else:
                 self._kept.append((weights, samples))
         if is_last and self._kept:
-            heard += self._choose()
-        return heard + (self._words.finish() if is_last else [])
+            words += self._choose()
+        return words + (self._words.finish() if is_last else [])
 
-    def _choose(self) -> list[Heard]:
+    def _choose(self) -> list[WordSpan]:
         kept, self._kept = self._kept, []
         whole = np.concatenate([_widen(weights, self._num_ids) for weights, _ in kept], axis=1)
         best = self._timer.choose(self._heads, whole)
@@ -120,7 +121,7 @@ class UtteranceTimer:
 
 
 def _likely(weights: NDArray[np.float32]) -> NDArray[np.int64]:
-    """The heads worth a full path: those whose peaks move forward through most of the text."""
+    """The heads whose peaks move forward through most of the text; only these are scored."""
     peaks = weights.argmax(2)  # [heads, frames]
     steps = np.diff(peaks, axis=1)
     forward = ((steps >= 0) & (steps <= MAX_STEP)).mean(1) if steps.size else np.ones(len(peaks))
@@ -130,7 +131,7 @@ def _likely(weights: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def score(weights: Weights) -> float:
-    """How well a head follows its text, 0 to 1: attention near its path, times ids passed."""
+    """How well a head follows its text, 0 to 1: attention near the path times ids passed."""
     path = TextPath()
     for row in weights:
         path.step(row)

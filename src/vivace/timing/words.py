@@ -1,4 +1,7 @@
-"""When each word of an utterance is heard: the path through its ids, and its sound at pauses."""
+"""Computes the start and end of each word in an utterance.
+
+The path through the text ids gives the approximate time of a word; pauses in the audio correct it.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vivace.text.trace import NO_WORD
 from vivace.timing.path import TextPath, Weights
 
-WINDOWS = 8  # of a frame, each with a level of its own
-QUIET = 10 ** (-30 / 20)  # of a word's loudest window
-PAUSE = 12  # quiet windows that no word has inside, 120 ms
-DELAY = 2  # windows by which sound is behind attention, as measured on the embedded voice
-REACH = 20  # windows after the path has gone on to the next word in which a pause may still begin
+WINDOWS = 8  # windows of 10 ms in a frame
+QUIET = 10 ** (-30 / 20)  # level of silence, relative to the loudest window of a word
+PAUSE = 12  # quiet windows that do not occur inside a word: 120 ms
+DELAY = 2  # windows between attention and audio, measured on the embedded voice
+REACH = 20  # windows after the path reaches the next word in which a pause may still begin
 
 Samples = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A word in an utterance's ids, in parts of an id: from `begin` to `end`."""
+class IdSpan:
+    """The place of a word in the ids of an utterance; fractions are parts of an id."""
 
     word: int
     begin: float
@@ -30,56 +34,79 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """A word and when it is heard, in frames from the utterance's first."""
+class WordSpan:
+    """The start and end of a word, in frames from the start of the utterance."""
 
     word: int
     start: float
     end: float
 
 
+def find_spans(text: str, owners: Sequence[int], ids: Sequence[tuple[int, int]]) -> list[IdSpan]:
+    """The words of an utterance as spans of its ids.
+
+    `owners` is the word of each character, `ids` the start and end character of each id. A word
+    spans its letters and digits; one id may contain parts of several words.
+    """
+    begins: dict[int, float] = {}  # of each character
+    ends: dict[int, float] = {}
+    for number, (first, end) in enumerate(ids):
+        places = [place for place in range(first, end) if text[place].isalnum()]
+        for index, place in enumerate(places):
+            begins.setdefault(place, number + index / len(places))
+            ends[place] = number + (index + 1) / len(places)
+    words: dict[int, list[int]] = {}
+    for place in begins:
+        if owners[place] != NO_WORD:
+            words.setdefault(owners[place], []).append(place)
+    return [
+        IdSpan(word, begins[min(places)], ends[max(places)])
+        for word, places in sorted(words.items())
+    ]
+
+
 class WordTimer:
-    """Frames in, words out as soon as the next one has begun; `spans` may grow meanwhile."""
+    """Returns each word as soon as the next word has begun; `spans` may grow meanwhile."""
 
     def __init__(self) -> None:
-        self.spans: Sequence[Span] = ()
+        self.spans: Sequence[IdSpan] = ()
         self._path = TextPath()
-        self._levels: list[float] = []  # of each window
-        self._num_heard = 0
+        self._levels: list[float] = []  # RMS of each window
+        self._num_words = 0  # returned so far
         self._is_after_pause = True
         self._next = 0  # the window after the last word
 
-    def feed(self, weights: Weights, samples: Samples) -> list[Heard]:
-        """The attention of some frames, [n, ids], and their samples; the words that are over."""
+    def feed(self, weights: Weights, samples: Samples) -> list[WordSpan]:
+        """Add the attention [n, ids] and the samples of n frames; return the words that ended."""
         if len(weights):
             windows = samples[: len(samples) // (len(weights) * WINDOWS) * len(weights) * WINDOWS]
             squares = np.square(windows.reshape(len(weights) * WINDOWS, -1), dtype=np.float64)
             self._levels += np.sqrt(squares.mean(1)).tolist()
-        heard = []
+        words = []
         for row in weights:
             self._path.step(row)
-            heard += self._take(is_final=False)
-        return heard
+            words += self._take(is_final=False)
+        return words
 
-    def finish(self) -> list[Heard]:
-        """The rest; words that were never begun are left out."""
+    def finish(self) -> list[WordSpan]:
+        """Return the rest; words that the path never reached are left out."""
         self._path.finish()
         return self._take(is_final=True)
 
-    def _take(self, *, is_final: bool) -> list[Heard]:
-        heard, places = [], self._path.places
-        while self._num_heard < len(self.spans) and places:
-            span = self.spans[self._num_heard]
-            following = next(iter(self.spans[self._num_heard + 1 :]), None)
+    def _take(self, *, is_final: bool) -> list[WordSpan]:
+        words, places = [], self._path.places
+        while self._num_words < len(self.spans) and places:
+            span = self.spans[self._num_words]
+            following = next(iter(self.spans[self._num_words + 1 :]), None)
             is_over = following is not None and places[-1] >= math.ceil(following.begin)
             if not is_over and not (is_final and places[-1] >= int(span.begin)):
                 break
-            heard.append(self._hear(span, following))
-            self._num_heard += 1
-        return heard
+            words.append(self._place(span, following))
+            self._num_words += 1
+        return words
 
-    def _hear(self, span: Span, following: Span | None) -> Heard:
-        """The path says about where a word ends; a pause near there says exactly."""
+    def _place(self, span: IdSpan, following: IdSpan | None) -> WordSpan:
+        """Place a word on the path; a pause near its end gives the exact end."""
         first, end = self._next, self._window_of(span.end)
         last = len(self._levels) if following is None else self._window_of(following.begin)
         if self._is_after_pause:
@@ -89,17 +116,17 @@ class WordTimer:
         pause = self._find_pause(max(start + 1, end - WINDOWS), last + REACH, loud)
         self._is_after_pause = pause is not None
         self._next = max(start + 1, last if pause is None else pause)
-        return Heard(span.word, start / WINDOWS, self._next / WINDOWS)
+        return WordSpan(span.word, start / WINDOWS, self._next / WINDOWS)
 
     def _window_of(self, position: float) -> int:
         return min(round(self._path.time_of(position) * WINDOWS) + DELAY, len(self._levels))
 
     def _next_sound(self, first: int, end: int, loud: float) -> int:
-        heard = (n for n in range(first, end) if self._levels[n] > loud)
-        return next(heard, first)
+        sounds = (n for n in range(first, end) if self._levels[n] > loud)
+        return next(sounds, first)
 
     def _find_pause(self, first: int, last: int, loud: float) -> int | None:
-        """The first window of a pause that begins between these two; also at the end of all."""
+        """The first window of a pause that begins from `first` to `last`."""
         num_known = min(len(self._levels), WINDOWS * self._path.num_frames)
         quiet = None
         for window in range(first, min(last + PAUSE, num_known)):

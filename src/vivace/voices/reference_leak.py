@@ -11,13 +11,15 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from vivace.text.scripts import HAN_AND_KANA
+
 MAX_LEAKED_FRAMES = 25  # two seconds: a word or three
 MAX_SKIPPED = 8  # frames after the words: the silence that enrolment appends, and a breath
 MIN_MATCHES = 3  # of codebook 0, which carries the words
 MIN_SHARE = 0.75  # of the run; the model repeats words, not every code
 MIN_KINDS = 3  # different codes; a steady sound, such as silence, has fewer
 
-_WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+(?:['’][^\W_]+)*")
+_WORDS = re.compile(rf"[{HAN_AND_KANA}]|[^\W_]+(?:['’][^\W_]+)*")
 
 
 def shares_words(before: str, after: str) -> bool:

@@ -1,22 +1,30 @@
-"""English text normalization: numbers, dates, capitals and signs as spoken words."""
+"""Text normalization: numbers, dates, capitals and signs as spoken words.
+
+To add a language, write a package or module beside `english` that defines `RULES`, a
+`LanguageRules`, and name it in `LANGUAGES`.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vivace.text.normalize.normalizer import LiveNormalizer
     from vivace.text.trace import Trace
 
+# Modules are imported on first use: their patterns take time to compile.
+LANGUAGES = {"english": "vivace.text.normalize.english"}
 
-def normalize_text(text: str, trace: Trace | None = None) -> str:
-    """A whole text, normalized."""
-    normalizer = open_normalizer(trace)
+
+def normalize_text(text: str, language: str = "english") -> str:
+    """Normalize a whole text; a language without rules raises a KeyError."""
+    normalizer = open_normalizer(language)
     return normalizer.feed(text) + normalizer.finish()
 
 
-def open_normalizer(trace: Trace | None = None) -> LiveNormalizer:
-    """`normalize_text` for a text that comes in pieces; `trace` is told what comes of what."""
-    from vivace.text.normalize.normalizer import LiveNormalizer  # compiles many patterns
+def open_normalizer(language: str, trace: Trace | None = None) -> LiveNormalizer:
+    """`normalize_text` for a text in pieces."""
+    from vivace.text.normalize.normalizer import LiveNormalizer
 
-    return LiveNormalizer(trace)
+    return LiveNormalizer(import_module(LANGUAGES[language]).RULES, trace)

@@ -1,4 +1,4 @@
-"""Splits a whole or a live text into words, each with the signs around it."""
+"""Splits a text into words, each with the signs around it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections import deque
 from dataclasses import dataclass
 
-MAX_TOKEN = 200  # characters; longer runs are read in parts
-_MAX_GAP = 8  # white space between words that belong together
+MAX_TOKEN = 200  # characters; longer runs are split
+_MAX_GAP = 8  # white space between words of one paragraph
 _LEADS = "([{<\"“”'‘’„‚«‹*_`~|¿¡"
 _TRAILS = ".,;:!?…)]}>\"“”'‘’»›*_`~|"
 _SPACE = re.compile(r"\s*")
@@ -17,7 +17,7 @@ _AROUND = re.compile(rf"([{re.escape(_LEADS)}]*)(.*?)([{re.escape(_TRAILS)}]*)",
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`space` before it, then opening signs, the word itself and closing signs."""
+    """A word with the white space and signs before it and the signs after it."""
 
     space: str
     lead: str
@@ -30,12 +30,12 @@ class Token:
 
     @property
     def is_open(self) -> bool:
-        """Whether no sign separates it from the next word."""
+        """Whether no sign separates the word from the next word."""
         return not self.trail
 
     @property
     def is_apart(self) -> bool:
-        """Whether it begins another paragraph."""
+        """Whether the word begins another paragraph."""
         return is_break(self.space)
 
 
@@ -44,7 +44,7 @@ def is_break(space: str) -> bool:
 
 
 def make_token(space: str, text: str) -> Token:
-    if text[0] in "~<>" and text[1:2].isdigit():  # about, less than, more than
+    if text[0] in "~<>" and text[1:2].isdigit():  # "about", "less than", "more than"
         parts = _AROUND.fullmatch(text, 1)
         assert parts is not None
         return Token(space, "", text[0] + parts[2], parts[3])
@@ -54,19 +54,19 @@ def make_token(space: str, text: str) -> Token:
 
 
 class NeedsMore(Exception):
-    """Later text decides."""
+    """More text must arrive before a token is complete."""
 
 
 class TokenReader:
-    """Complete tokens; asking for one that is not written yet raises NeedsMore."""
+    """Returns complete tokens; raises NeedsMore for a token that has not arrived."""
 
     def __init__(self) -> None:
         self._rest = ""  # text after the last token
-        self._place = 0  # where in it
+        self._place = 0  # the current place in `_rest`
         self._tokens: deque[Token] = deque()
         self._is_final = False
-        self.before: Token | None = None  # the word read last, of the same paragraph
-        self.earlier: Token | None = None  # and the one before it
+        self.before: Token | None = None  # previous word of the paragraph
+        self.earlier: Token | None = None  # the word before `before`
 
     def feed(self, piece: str) -> None:
         self._rest = self._rest[self._place :] + piece
@@ -76,7 +76,7 @@ class TokenReader:
         self._is_final = True
 
     def token(self, index: int = 0) -> Token | None:
-        """A token from here, None after the end of the paragraph or of the text."""
+        """The token `index` places ahead; None after the end of the paragraph or text."""
         while len(self._tokens) <= index:
             if self._tokens and self._is_at_break():
                 return None
@@ -87,14 +87,14 @@ class TokenReader:
         return self._tokens[index]
 
     def skip(self, num_tokens: int) -> list[Token]:
-        """Go on after so many tokens, which are returned."""
+        """Move past `num_tokens` tokens and return them."""
         skipped = [self._tokens.popleft() for _ in range(num_tokens)]
         for token in skipped:
             self.earlier, self.before = (None if token.is_apart else self.before), token
         return skipped
 
     def take_rest(self) -> str:
-        """White space after the last token."""
+        """Return the white space after the last token."""
         rest, self._rest, self._place = self._rest[self._place :], "", 0
         return rest
 
@@ -104,7 +104,7 @@ class TokenReader:
         return is_break(space[0])
 
     def _read(self) -> bool:
-        """One more token; False if the text is over."""
+        """Read another token; False at the end of the text."""
         space = _SPACE.match(self._rest, self._place)
         assert space is not None
         solid = _SOLID.match(self._rest, space.end())

@@ -1,26 +1,26 @@
-"""Words in capitals: spelled (`FBI`), read as a word (`NASA`), or shouted (`STOP`)."""
+"""Words in capitals: spelled (`FBI`), read as a word (`NASA`), or emphasized (`STOP`)."""
 
 from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.numbers import cardinal, ordinal, roman
-from vivace.text.normalize.reading import Reading, begins_sentence
-from vivace.text.normalize.tables import word_map, word_set
+from vivace.text.normalize.english.numbers import cardinal, ordinal, roman
+from vivace.text.normalize.english.tables import word_map, word_set
+from vivace.text.normalize.rules import Reading, begins_sentence
 from vivace.text.normalize.tokens import Token, TokenReader
 
-# Read as words though always written in capitals.
+# Acronyms that are read as words.
 _SPOKEN = word_set("spoken_acronyms")
-# Spelled though they could be read.
+# Acronyms that are spelled although they look like words.
 _SPELLED = word_set("spelled_acronyms")
-# Words of two and three letters that are shouted more often than meant as letters.
+# Words of two and three letters that are more often emphasized than spelled.
 _SMALL = word_set("short_words")
 # Short words that are acronyms unless their neighbours are in capitals too.
 _UNSURE = word_set("ambiguous_words")
 _SAID = word_map("said")
 _CONTRACTION = re.compile(r"([A-Z]+)(N?['’](?:T|S|RE|LL|VE|D|M))")
 _CAPITALS = re.compile(r"([A-Z][A-Z'’&-]*[A-Z])((?:['’]?s)?)")
-# What no English word of up to five letters begins or ends with.
+# Letters that begin no English word of up to five letters.
 _ODD_START = re.compile(
     r"[^AEIOUY]{4}|[BCDFGJKMNPTVXZ][BCDFGJKMNPTVXZ]|[LRNM][BCDFGJKLPTSVXZ]|H[^AEIOUY]|S[BGRXZ]"
 )
@@ -60,7 +60,7 @@ def read_capitals(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def _read_contraction(found: re.Match[str], reader: TokenReader) -> str:
-    """`DON'T` is shouted, and `NASA'S` may be."""
+    """`DON'T` is an emphasized word, and `NASA'S` may be."""
     is_not = found[2].endswith("T")
     words = found[1].lower() if is_not else read_word(found[1], is_loud=False)
     words += found[2].lower()
@@ -68,14 +68,17 @@ def _read_contraction(found: re.Match[str], reader: TokenReader) -> str:
 
 
 def _join_plural(words: str, word: str, ending: str, reader: TokenReader) -> str:
-    is_shouted = words == word.lower()
-    if is_shouted and begins_sentence(reader):
+    is_emphasized = words == word.lower()
+    if is_emphasized and begins_sentence(reader):
         words = words.capitalize()
     return f"{words}'s" if ending == "s" and " " in words else words + ending
 
 
 def read_word(word: str, *, is_loud: bool) -> str:
-    """A word in capitals, small or in letters; `is_loud` if its neighbours are in capitals too."""
+    """Write a word in capitals in lower case or as letters.
+
+    `is_loud`: neighbouring words are in capitals too.
+    """
     if len(word) == 1:
         return word.lower() if is_loud and word != "I" else word
     if word in _SMALL and (is_loud or word not in _UNSURE):
@@ -84,13 +87,13 @@ def read_word(word: str, *, is_loud: bool) -> str:
         return _SAID[word]
     if word in _SPOKEN:
         return word.capitalize()
-    # A short word is letters unless its neighbours are shouted too.
+    # A short word is spelled unless its neighbours are in capitals too.
     is_word = (is_loud or len(word) > 3) and word not in _SPELLED and is_pronounceable(word)
     return word.lower() if is_word else spell_letters(word)
 
 
 def is_pronounceable(word: str) -> bool:
-    """Whether English could have a word like it; a longer one nearly always is one."""
+    """Whether a word looks like an English word; most words above five letters are."""
     if _VOWEL.search(word) is None:
         return False
     if len(word) > 5:
@@ -102,18 +105,18 @@ def is_pronounceable(word: str) -> bool:
 
 
 def is_loud(reader: TokenReader, token: Token) -> bool:
-    """Whether a neighbour is in capitals too, and no list of abbreviations is likely."""
+    """Whether a neighbouring word is in capitals too and is no abbreviation."""
     before = reader.before
-    if before is not None and _is_shouted(before):
+    if before is not None and _is_emphasized(before):
         return True
     if any(stop in token.trail for stop in ".!?"):
         return False
     following = reader.token(1)
-    return following is not None and _is_shouted(following)
+    return following is not None and _is_emphasized(following)
 
 
-def _is_shouted(token: Token) -> bool:
-    """Whether it is a word in capitals, not an abbreviation."""
+def _is_emphasized(token: Token) -> bool:
+    """Whether a token is a word in capitals, not an abbreviation."""
     word = token.core
     if not word.isalpha() or not word.isupper() or len(word) < 2 or word in _SPELLED | _SPOKEN:
         return word in _UNSURE and len(word) > 1
@@ -121,7 +124,7 @@ def _is_shouted(token: Token) -> bool:
 
 
 def _read_numeral(reader: TokenReader, token: Token) -> Reading | None:
-    """`Henry VIII` and `World War II`; a lone `I` only after a word that wants a number."""
+    """`Henry VIII`, `World War II`; `I` only after a word such as `War`."""
     value = roman(token.core)
     before = reader.before
     if value is None or before is None or not before.is_open or token.core in ("X", "V"):

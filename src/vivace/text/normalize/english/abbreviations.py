@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.capitals import spell_letters
-from vivace.text.normalize.reading import Reading, begins_sentence, is_capitalised, stop_after
-from vivace.text.normalize.tables import word_map, word_set
+from vivace.text.normalize.english.capitals import spell_letters
+from vivace.text.normalize.english.tables import word_map, word_set
+from vivace.text.normalize.rules import Reading, begins_sentence, is_capitalised
 from vivace.text.normalize.tokens import Token, TokenReader
 
-# Before a name.
+# Titles before a name.
 _TITLES = word_map("titles")
-# After a name.
+# Abbreviations after a name.
 _PLACES = word_map("places")
-# Anywhere; those that never end a sentence lose their full stop.
+# Abbreviations anywhere; `_NEVER_LAST` lists those that never end a sentence.
 _WORDS = word_map("abbreviations")
 _IN_NAMES = word_set("in_names")
 _NEVER_LAST = word_set("never_last")
-# Before a number.
+# Abbreviations before a number.
 _NUMBERED = word_map("numbered")
 _PLAIN = word_map("plain_abbreviations")
 _DOTLESS = word_map("without_stop")
@@ -26,6 +26,8 @@ _INITIALS = re.compile(r"((?:[A-Z][a-z]?\.|[a-z]\.)+)([A-Za-z]{1,2})((?:['’]s)
 _BEFORE_INITIALS = frozenset(("Mr", "Mrs", "Ms", *_TITLES))
 _ONE_INITIAL = re.compile(r"[A-HJ-Z]")
 _NOT_NAMES = word_set("not_before_initials")
+# Words that begin a sentence more often than they are part of a name.
+_SENTENCE_STARTERS = word_set("sentence_starters")
 
 
 def read_abbreviation(reader: TokenReader, token: Token) -> Reading | None:
@@ -102,7 +104,7 @@ def _with_stop(reader: TokenReader, words: str, token: Token) -> Reading:
 
 
 def _read_initial(reader: TokenReader, token: Token) -> Reading | None:
-    """`J. R. Tolkien`, `John F. Kennedy`: the full stop goes."""
+    """`J. R. Tolkien`, `John F. Kennedy`: remove the full stop."""
     before, following = reader.before, reader.token(1)
     if following is None or token.trail != "." or "\n" in following.space:
         return None
@@ -117,6 +119,21 @@ def _read_initial(reader: TokenReader, token: Token) -> Reading | None:
         is_name and (is_last or is_middle or before is None)
     )
     return Reading(token.core, trail="") if is_initial else None
+
+
+def stop_after(reader: TokenReader, trail: str, place: int, *, is_name: bool = False) -> str:
+    """The signs after an abbreviation; the full stop stays only at the end of a sentence.
+
+    A capital letter in the next word shows that end. After a name (`U.S. Army`) only a sentence
+    starter shows it.
+    """
+    if trail[1:].strip("\"'”’)"):
+        return trail[1:]
+    following = reader.token(place + 1)
+    if following is None or following.space.count("\n"):
+        return trail
+    is_end = following.core in _SENTENCE_STARTERS if is_name else following.core[:1].isupper()
+    return trail if is_end or following.lead[:1] in tuple('"“‘') else trail[1:]
 
 
 def _case(words: str, like: str) -> str:

@@ -1,18 +1,18 @@
-"""Signs: spoken ones become words, the rest their plain ASCII forms."""
+"""Signs: spoken signs become words, other signs become ASCII."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-from vivace.text.normalize.capitals import read_word
-from vivace.text.normalize.numbers import read_digits
-from vivace.text.normalize.reading import Reading
-from vivace.text.normalize.tables import word_map, word_set
+from vivace.text.normalize.english.capitals import read_word
+from vivace.text.normalize.english.numbers import read_digits
+from vivace.text.normalize.english.tables import word_map, word_set
+from vivace.text.normalize.rules import Reading
 from vivace.text.normalize.tokens import Token, TokenReader
 
 _WORDS = word_map("signs")
-# Signs inside a word that are read aloud; others separate its parts.
+# Signs inside a word that are spoken; other signs separate its parts.
 INSIDE = {**{sign: _WORDS[sign] for sign in "&+=@±×÷<>≤≥≈≠→°√∞²³%^"}, "/": "slash", "_": ""}
 _GREEK = re.compile("[α-ωΑ-Ωϕϵ]")
 _OPERATORS = frozenset("+=<>×÷*/−^~≈")
@@ -42,7 +42,7 @@ _STROKE = re.compile(r"([A-Za-z'-]+)/([A-Za-z'-]+)")
 
 
 def read_sign(reader: TokenReader, token: Token) -> Reading | None:
-    """A sign between spaces: `2 * 3` is read aloud, a `*` between words is not."""
+    """A sign between spaces: `*` is spoken in `2 * 3`, but not between words."""
     text = token.text
     if len(text) > 1 and text not in ("->", "=>", "<-", "<=", ">=", "==", "!=", "+/-"):
         return None
@@ -64,7 +64,7 @@ def read_sign(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def read_tag(reader: TokenReader, token: Token) -> Reading | None:
-    """Words between the tags of HTML."""
+    """Remove HTML tags from a word."""
     if "<" not in token.text or not _TAG.search(token.text):
         return None
     return Reading(_TAG.sub("", token.text), lead="", trail="")
@@ -84,8 +84,8 @@ def _read_part(part: str) -> str:
     return read_word(part, is_loud=False) if part.isalpha() and part.isupper() else part
 
 
-def plain(text: str) -> str:
-    """Letters without accents, and ASCII punctuation."""
+def plain_signs(text: str) -> str:
+    """Replace accented letters and signs by ASCII."""
     if text.isascii() and not _MARKS.search(text):
         return text
     text = _SOFT.sub("", text)
@@ -96,7 +96,7 @@ def plain(text: str) -> str:
 
 
 def read_leftovers(text: str) -> str:
-    """What no rule read: digits as numbers, signs by name; a repeated sign is dropped."""
+    """Read digits and signs that no rule has read; drop repeated signs."""
     if not _LEFT.search(text):
         return text
     text = _ROW.sub(" ", unicodedata.normalize("NFKC", text))
@@ -117,7 +117,7 @@ def _fold(character: str) -> str:
         return f" {_WORDS[character]} "
     folded = unicodedata.normalize("NFKD", character)
     kept = "".join(part for part in folded if not unicodedata.combining(part))
-    # Letters of other scripts stay; `Letters` decides whether the model can read them.
+    # Letters of other scripts stay; `vivace.text.letters` decides about them.
     return kept if kept.isascii() and kept else character
 
 

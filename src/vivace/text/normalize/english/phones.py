@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.numbers import cardinal, spell_digits
-from vivace.text.normalize.reading import Reading
+from vivace.text.normalize.english.numbers import cardinal, spell_digits
+from vivace.text.normalize.rules import Reading
 from vivace.text.normalize.tokens import Token, TokenReader
 
 _WHOLE = re.compile(
@@ -50,7 +50,7 @@ def _read_parts(reader: TokenReader) -> Reading | None:
 
 
 def say_phone(text: str) -> str:
-    """Digits one by one, with a comma between groups; 800 is eight hundred."""
+    """Digits one by one, with a comma between groups; 800 is "eight hundred"."""
     said = ["plus"] if text.startswith("+") else []
     groups = re.findall(r"[A-Z]+|\d+", text)
     words = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vivace.text.normalize.tables import word_list
+from vivace.text.normalize.english.tables import word_list
 
 _ONES = word_list("ones")
 _TENS = word_list("tens")
@@ -21,7 +21,7 @@ _ROMAN = {"I": 1, "V": 5, "X": 10}
 
 
 def cardinal(number: int) -> str:
-    """`one hundred twenty-three`; above quadrillions digit by digit."""
+    """`one hundred twenty-three`; numbers above quadrillions digit by digit."""
     if len(str(number)) > _MAX_DIGITS:
         return spell_digits(str(number))
     if number < 20:
@@ -75,14 +75,14 @@ def year(number: int) -> str:
 
 
 def read_digits(digits: str) -> str:
-    """A whole number as it is written; one that begins with 0 is a code."""
+    """A whole number; a number that begins with 0 is read digit by digit."""
     if len(digits) > 1 and digits[0] == "0":
         return spell_digits(digits)
     return cardinal(int(digits)) if len(digits) <= _MAX_DIGITS else spell_digits(digits)
 
 
 def decimal(text: str) -> str:
-    """`1,234.50`, `.5`, `12`: separators are left out, and places after the point spelled."""
+    """`1,234.50`, `.5`, `12`: digits after the point are read one by one."""
     whole, _, places = text.replace(",", "").partition(".")
     if not places:
         return read_digits(whole)

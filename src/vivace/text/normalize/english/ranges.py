@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.numbers import cardinal, decimal, ordinal, year
-from vivace.text.normalize.reading import Reading, core_after
-from vivace.text.normalize.tables import word_map
+from vivace.text.normalize.english.numbers import cardinal, decimal, ordinal, year
+from vivace.text.normalize.english.tables import word_map
+from vivace.text.normalize.english.units import unit_words
+from vivace.text.normalize.rules import Reading, core_after
 from vivace.text.normalize.tokens import Token, TokenReader
-from vivace.text.normalize.units import unit_words
 
 _FRACTION = re.compile(r"(\d{1,4})/(\d{1,4})")
 _SIGNS = {
@@ -86,6 +86,6 @@ def read_range(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def _bound(text: str, other: str) -> str:
-    """One end of a range: two numbers of four digits are years."""
+    """One end of a range; two numbers of four digits are years."""
     is_year = text.isdecimal() and len(text) == 4 and 1100 <= int(text) <= 2099
     return year(int(text)) if is_year and len(other) in (2, 4) else decimal(text)

@@ -1,4 +1,4 @@
-"""Tokenizes live text to the ids of the whole text, by cutting it only where tokens always end."""
+"""Tokenizes a text in pieces: cuts only where a token always ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tokenizers import Regex, normalizers
 
 from vivace.text.tokenizer import TextTokenizer
 
-# Maps each character to one that stands for its class, by the Unicode tables of `tokenizers`.
+# Maps each character to a representative of its class, by the Unicode tables of `tokenizers`.
 _KINDS = normalizers.Sequence(
     [
         normalizers.NFC(),
@@ -21,8 +21,8 @@ _KINDS = normalizers.Sequence(
         normalizers.Replace(Regex(r"\p{L}"), "a"),
     ]
 )
-# Pairs of classes between which both patterns always cut, whatever comes before or after. None
-# begins with a space, whose token depends on what follows, and none ends with a letter or a mark.
+# Pairs of classes between which both patterns always cut. No pair begins with a space, whose token
+# depends on the next character, and no pair ends with a letter or a mark.
 _CUTS = {
     *("a ", "a\n", "a0", "a!"),
     *("0 ", "0\n", "00", "0!"),
@@ -32,20 +32,19 @@ _CUTS = {
 
 
 class LiveTokenizer:
-    """One text, fed in pieces of any size, to the ids that `tokenizer.encode` gives the whole.
+    """Returns the ids that `tokenizer.encode` returns for the whole text.
 
-    A word's ids come out with the character after it, and the rest at the end. What is held back
-    is the last word, run of spaces or run of punctuation. `strip_end` gives the ids of the text
-    without the white space at its end.
+    The last word, run of spaces or run of punctuation is held back. `strip_end` removes white
+    space at the end of the text.
     """
 
     def __init__(self, tokenizer: TextTokenizer, *, strip_end: bool = False) -> None:
         self._tokenizer, self._strip_end = tokenizer, strip_end
         self._held: list[str] = []  # the pieces after the last certain cut
-        self._last = ""  # its last character
+        self._last = ""  # the last character fed
 
     def feed(self, piece: str) -> list[int]:
-        """The ids that have become certain; half of a surrogate pair is a RequestError."""
+        """Return the ids that later pieces cannot change."""
         cut = self._find_cut(piece)
         self._last = piece[-1:] or self._last
         if cut is None:
@@ -56,14 +55,14 @@ class LiveTokenizer:
         return self._tokenizer.encode(certain)
 
     def finish(self) -> list[int]:
-        """The remaining ids; the next piece begins another text."""
-        rest = "".join(self._held)  # all white space at the end among it: no cut follows a space
+        """Return the rest. The next piece begins another text."""
+        rest = "".join(self._held)  # with all white space at the end: no cut follows a space
         rest = rest.rstrip() if self._strip_end else rest
         self._held, self._last = [], ""
         return self._tokenizer.encode(rest)
 
     def _find_cut(self, piece: str) -> int | None:
-        """The last place in the piece where the text before it is certain."""
+        """The last place in the piece where a token always ends."""
         for index in range(len(piece) - 1, -1, -1):
             before = piece[index - 1] if index else self._last
             if before and _is_cut(before, piece[index]):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.capitals import read_word, spell_letters
-from vivace.text.normalize.numbers import (
+from vivace.text.normalize.english.capitals import read_word, spell_letters
+from vivace.text.normalize.english.numbers import (
     cardinal,
     decade,
     decimal,
@@ -14,9 +14,9 @@ from vivace.text.normalize.numbers import (
     spell_digits,
     year,
 )
-from vivace.text.normalize.reading import Reading
-from vivace.text.normalize.signs import INSIDE
-from vivace.text.normalize.tables import word_map
+from vivace.text.normalize.english.signs import INSIDE
+from vivace.text.normalize.english.tables import word_map
+from vivace.text.normalize.rules import Reading
 from vivace.text.normalize.tokens import Token, TokenReader
 
 _MIXED = re.compile(r"((?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)((?:['’]s)?)")
@@ -69,7 +69,7 @@ def _read_case(part: str) -> str:
 
 
 def read_mixed(text: str) -> str:
-    """Runs of letters and runs of digits, one after the other."""
+    """Read runs of letters and runs of digits one after the other."""
     parts = _RUNS.findall(text)
     return " ".join(
         _digits(part) if part.isdecimal() else _letters(part, len(parts)) for part in parts
@@ -106,7 +106,7 @@ def _is_changed(part: str) -> bool:
 
 
 def _read_parts(parts: list[str]) -> list[str]:
-    """Words as they are said, with a hyphen between plain words as it was."""
+    """The spoken words of the parts; a hyphen between plain words stays."""
     said: list[str] = []
     for place, part in enumerate(parts):
         if not _JOINTS.fullmatch(part):

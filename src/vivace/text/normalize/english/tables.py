@@ -1,11 +1,11 @@
-"""The word tables of English, read from english.json."""
+"""The word tables of English, read from words.json."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-_TABLES = json.loads(Path(__file__).with_name("english.json").read_text("utf-8"))
+_TABLES = json.loads(Path(__file__).with_name("words.json").read_text("utf-8"))
 
 
 def word_list(name: str) -> list[str]:

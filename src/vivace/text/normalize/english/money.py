@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.numbers import decimal, is_one, read_digits
-from vivace.text.normalize.reading import Reading, core_after
-from vivace.text.normalize.tables import word_map
+from vivace.text.normalize.english.numbers import decimal, is_one, read_digits
+from vivace.text.normalize.english.tables import word_map
+from vivace.text.normalize.english.units import SCALES, per_words
+from vivace.text.normalize.rules import Reading, core_after
 from vivace.text.normalize.tokens import Token, TokenReader
-from vivace.text.normalize.units import SCALES, per_words
 
-# One, several, and a hundredth of it.
+# Singular, plural and hundredth.
 _CURRENCIES = {
     "$": ("dollar", "dollars", "cent"),
     "£": ("pound", "pounds", "penny"),

@@ -1,16 +1,16 @@
-"""Live text by sentences: each comes whole, when it has surely ended, however it is cut."""
+"""Tests of sentence packing: sentences of a live text do not depend on its pieces."""
 
 from __future__ import annotations
-
-import itertools
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vivace.text.cutter import Cut
-from vivace.text.events import Event, EventReader
-from vivace.text.markup import Pause, ScriptOptions
+from tests.support.text_stages import cut
+from vivace.text.options import ScriptOptions
+from vivace.text.packing import Cut
+from vivace.text.pauses import Pause
+from vivace.text.pipeline import Event, TextPipeline
 from vivace.text.split import ends_sentence
 
 MAX_CHARS = 60
@@ -22,13 +22,8 @@ PROSE = (
 )
 
 
-def cut(text: str, places: list[int]) -> list[str]:
-    edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
-    return [text[a:b] for a, b in itertools.pairwise(edges)]
-
-
-def reader(*, clean: bool = False, max_chars: int | None = MAX_CHARS) -> EventReader:
-    return EventReader(ScriptOptions(max_chars=max_chars, clean=clean, by_sentence=True))
+def reader(*, clean: bool = False, max_chars: int | None = MAX_CHARS) -> TextPipeline:
+    return TextPipeline(ScriptOptions(max_chars=max_chars, clean=clean, packing="sentences"))
 
 
 def read(pieces: list[str], *, clean: bool = False, max_chars: int | None = 60) -> list[Event]:
@@ -40,7 +35,7 @@ def said(events: list[Event]) -> list[str]:
     return [event for event in events if isinstance(event, str)]
 
 
-def test_sentences_are_told_from_abbreviations_numbers_and_quotations() -> None:
+def test_sentence_packing_recognizes_abbreviations_numbers_and_quotations() -> None:
     assert said(read(list(PROSE), clean=True, max_chars=None)) == [
         "Dr. Smith paid 3.14 dollars, e.g. in coins.",
         'He left at 5 p.m. and said: "Good night!"',
@@ -61,13 +56,13 @@ def test_sentences_are_told_from_abbreviations_numbers_and_quotations() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(places=st.lists(st.integers(0, 10_000), max_size=40), clean=st.booleans())
-def test_the_sentences_do_not_depend_on_the_pieces(places: list[int], clean: bool) -> None:
+def test_sentences_in_any_pieces_are_the_same(places: list[int], clean: bool) -> None:
     assert read(cut(PROSE, places), clean=clean) == read([PROSE], clean=clean)
 
 
 @settings(max_examples=80, deadline=None)
 @given(text=st.text(alphabet='aB3 .,!?"\n。)(*[', max_size=120), places=st.lists(st.integers(0)))
-def test_any_text_comes_in_parts_with_a_cut_after_each_and_none_is_too_long(
+def test_any_text_is_packed_within_the_limit_with_a_cut_after_each_part(
     text: str, places: list[int]
 ) -> None:
     events = read(cut(text, places), max_chars=20)
@@ -79,20 +74,20 @@ def test_any_text_comes_in_parts_with_a_cut_after_each_and_none_is_too_long(
     assert "".join("".join(said(events)).split()) == "".join(text.split())
 
 
-def test_a_sentence_comes_with_the_first_character_of_the_next_and_never_in_part() -> None:
+def test_sentence_is_returned_whole_with_the_next_first_character() -> None:
     script = reader()
     assert said([e for c in "I am here. " for e in script.feed(c)]) == []
     assert said(script.feed("Y")) == ["I am here."]
 
 
-def test_a_text_without_an_end_is_given_at_clauses_within_the_limit() -> None:
+def test_sentence_without_end_is_packed_by_clauses_within_the_limit() -> None:
     script, words = reader(), "and then, some more of it " * 8
     given_early = said([event for c in words for event in script.feed(c)])
     assert len(given_early) >= 2
     assert all(part.endswith(",") and len(part) <= MAX_CHARS for part in given_early)
 
 
-def test_a_part_of_a_sentence_is_marked_as_inside_and_a_heading_is_not() -> None:
+def test_cut_inside_a_sentence_is_marked_and_after_a_heading_is_not() -> None:
     events = read([f"A heading\n\n{'one, ' * 30}two. Three."], max_chars=MAX_CHARS)
     inside = [event.is_inside for event in events if isinstance(event, Cut)]
     assert inside == [False, True, True, False, False]
@@ -101,18 +96,18 @@ def test_a_part_of_a_sentence_is_marked_as_inside_and_a_heading_is_not() -> None
 @pytest.mark.parametrize(
     "text", ["Yes.", "Really?!", "He said so.”", "**Done.**", "好。", "Wait...", "No. "]
 )
-def test_what_surely_ends_a_sentence(text: str) -> None:
+def test_ends_sentence_accepts_certain_ends(text: str) -> None:
     assert ends_sentence(text)
 
 
 @pytest.mark.parametrize(
     "text", ["", "Yes", "Pi is 3.", "Dear Dr.", "fruit, e.g.", "J. R.", "one, two,", "a) "]
 )
-def test_what_may_go_on(text: str) -> None:
+def test_ends_sentence_rejects_text_that_may_continue(text: str) -> None:
     assert not ends_sentence(text)
 
 
-def test_a_pause_of_the_writer_gives_a_sentence_that_has_ended_and_no_other() -> None:
+def test_settle_returns_only_a_sentence_that_has_ended() -> None:
     script = reader()
     assert script.feed("One moment") == []
     assert script.settle() == []
@@ -123,13 +118,13 @@ def test_a_pause_of_the_writer_gives_a_sentence_that_has_ended_and_no_other() ->
 
 
 @pytest.mark.parametrize("text", ["See [this link.", "- a point.", "Half a [pause"])
-def test_a_pause_inside_markup_gives_nothing(text: str) -> None:
+def test_settle_inside_markup_returns_nothing(text: str) -> None:
     script = reader(clean=True)
     script.feed(text)
     assert script.settle() == []
 
 
-def test_normalized_words_that_were_held_come_with_the_pause() -> None:
-    script = EventReader(ScriptOptions(normalize=True, by_sentence=True))
+def test_settle_returns_held_normalized_words() -> None:
+    script = TextPipeline(ScriptOptions(normalize=True, packing="sentences"))
     assert script.feed("It costs $5 in the USA.") == []
     assert said(script.settle()) == ["It costs five dollars in the U S A."]

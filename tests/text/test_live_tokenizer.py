@@ -1,4 +1,4 @@
-"""Live text: whatever the pieces, the ids are those of the whole text."""
+"""Tests of the live tokenizer: any pieces give the ids of the whole text."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from tests.support.real_vocabulary import symbols
 from tests.text.test_tokenizer import SENTENCES
-from vivace.text.live import LiveTokenizer
+from vivace.text.live_tokenizer import LiveTokenizer
 from vivace.text.tokenizer import TextTokenizer
 
-# What sticks to what, in either pattern and in normalisation.
+# Characters that join their neighbours in a pattern or in normalization.
 JOINTS = [
     *("'s", "'", "'LL", "'re", "’t", " ", "  ", "\n", "\r\n", " \n ", "\t", "\u3000", "\xa0", "/"),
     *(
@@ -57,7 +57,7 @@ def tokenizer(request: pytest.FixtureRequest, real_folder: Path) -> TextTokenize
 
 @pytest.fixture(scope="session", params=[False, True], ids=["qwen2", "camel_case"])
 def small_tokenizer(request: pytest.FixtureRequest) -> TextTokenizer:
-    """Every byte, "assistant", and each pair of what a wrong cut would part."""
+    """A vocabulary of every byte, "assistant" and all pairs that a wrong cut would separate."""
     merges = [("assistant"[:end], "assistant"[end]) for end in range(1, len("assistant"))]
     doubled = "aABb1'tsé(.!/ \t\n\u0301\u093c漢"
     for left, right in ((a.encode(), b.encode()) for a in doubled for b in doubled):
@@ -88,14 +88,14 @@ def naive_ids(tokenizer: TextTokenizer, pieces: Iterable[str]) -> list[int]:
 
 
 def said(tokenizer: TextTokenizer, pieces: Iterable[str]) -> list[str]:
-    """What is out after each piece, read back."""
+    """The decoded ids after each piece."""
     live = LiveTokenizer(tokenizer)
     return [tokenizer.decode(live.feed(piece)) for piece in pieces]
 
 
 @pytest.mark.parametrize("end", ["", " ", "  ", "\n", " \r\n\t", "\u00a0 ", "\u3000"])
 @pytest.mark.parametrize("text", ["I am here.", "one 2", "wait,\nnow", "caf\u00e9", "!?", "3 "])
-def test_white_space_at_the_end_is_left_out_where_it_is_asked_for(
+def test_strip_end_leaves_out_white_space_at_the_end(
     text: str, end: str, tokenizer: TextTokenizer
 ) -> None:
     written = text + end
@@ -106,7 +106,7 @@ def test_white_space_at_the_end_is_left_out_where_it_is_asked_for(
 
 
 @pytest.mark.parametrize("language", SENTENCES)
-def test_a_thousand_random_splits_give_the_ids_of_the_whole(
+def test_1000_random_splits_give_the_ids_of_the_whole(
     language: str, tokenizer: TextTokenizer
 ) -> None:
     rng = random.Random(language)
@@ -117,7 +117,7 @@ def test_a_thousand_random_splits_give_the_ids_of_the_whole(
         pieces = cut(text, rng.choices(range(len(text) + 1), k=rng.randrange(1, 20)))
         assert live_ids(tokenizer, pieces) == whole[text], pieces
         num_naive_matches += naive_ids(tokenizer, pieces) == whole[text]
-    assert num_naive_matches < 500  # the control: encoding each piece alone must fail
+    assert num_naive_matches < 500  # control: encoding each piece separately must fail
 
 
 @pytest.mark.parametrize("language", SENTENCES)
@@ -138,7 +138,9 @@ def test_any_split_of_any_text_gives_the_ids_of_the_whole(
     assert live_ids(small_tokenizer, text) == whole
 
 
-def test_kinds_in_every_order_give_the_ids_of_the_whole(small_tokenizer: TextTokenizer) -> None:
+def test_character_classes_in_every_order_give_the_ids_of_the_whole(
+    small_tokenizer: TextTokenizer,
+) -> None:
     for characters in product("aB1!/ \n\u0301\u0958", repeat=4):
         text = "".join(characters)
         assert live_ids(small_tokenizer, text) == small_tokenizer.encode(text), text
@@ -151,14 +153,14 @@ def test_joints_in_every_order_give_the_ids_of_the_whole(small_tokenizer: TextTo
             assert live_ids(small_tokenizer, text) == small_tokenizer.encode(text), text
 
 
-def test_every_mark_sign_number_and_space_may_end_a_piece(small_tokenizer: TextTokenizer) -> None:
+def test_piece_may_end_with_any_mark_sign_number_or_space(small_tokenizer: TextTokenizer) -> None:
     characters = map(chr, range(sys.maxunicode))
     for character in (c for c in characters if unicodedata.category(c)[0] in "MPZN"):
         text = f"e{character}\u0301({character}a"
         assert live_ids(small_tokenizer, text) == small_tokenizer.encode(text), hex(ord(character))
 
 
-def test_the_control_of_pieces_encoded_alone_fails(tokenizer: TextTokenizer) -> None:
+def test_control_pieces_encoded_separately_give_other_ids(tokenizer: TextTokenizer) -> None:
     pieces = ["Hel", "lo wor", "ld"]
     assert naive_ids(tokenizer, pieces) != tokenizer.encode("Hello world")
     assert live_ids(tokenizer, pieces) == tokenizer.encode("Hello world")
@@ -182,13 +184,13 @@ def test_the_control_of_pieces_encoded_alone_fails(tokenizer: TextTokenizer) -> 
         (["", " ", ""], ["", "", ""]),
     ],
 )
-def test_a_word_is_out_with_the_character_after_it(
+def test_word_is_returned_with_the_character_after_it(
     pieces: list[str], expected: list[str], tokenizer: TextTokenizer
 ) -> None:
     assert said(tokenizer, pieces) == expected
 
 
-def test_a_finished_tokenizer_begins_another_text(tokenizer: TextTokenizer) -> None:
+def test_finished_tokenizer_begins_another_text(tokenizer: TextTokenizer) -> None:
     live = LiveTokenizer(tokenizer)
     live.feed("one")
     assert live.finish() == tokenizer.encode("one")
@@ -200,7 +202,7 @@ def test_a_finished_tokenizer_begins_another_text(tokenizer: TextTokenizer) -> N
 def test_100_000_characters_fed_one_by_one_take_linear_time(
     unit: str, small_tokenizer: TextTokenizer
 ) -> None:
-    """Five times the text takes nowhere near twenty-five times as long."""
+    """Quadratic work would take 25 times as long for five times the text."""
     text = (unit * 100_000)[:100_000]
     expected = small_tokenizer.encode(text)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.numbers import ordinal, year
-from vivace.text.normalize.reading import Reading
-from vivace.text.normalize.tables import word_list, word_map
+from vivace.text.normalize.english.numbers import ordinal, year
+from vivace.text.normalize.english.tables import word_list, word_map
+from vivace.text.normalize.rules import Reading
 from vivace.text.normalize.tokens import Token, TokenReader
 
 MONTHS = word_list("months")
@@ -65,7 +65,7 @@ def _say(month: int, day: int) -> str:
 
 
 def _month(token: Token) -> str | None:
-    """The month that a word names, in full or short; "may" and "march" only with a capital."""
+    """The month that a word names; "may" and "march" only with a capital letter."""
     return token.core if token.core in MONTHS else _SHORT.get(token.core)
 
 
@@ -102,7 +102,7 @@ def _read_day_first(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def _with_year(reader: TokenReader, words: str, num_tokens: int) -> Reading:
-    """The year may follow after a comma."""
+    """Add the year that may follow after a comma."""
     last = reader.token(num_tokens - 1)
     assert last is not None
     if last.trail in ("", ",", "."):

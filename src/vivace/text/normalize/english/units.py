@@ -1,10 +1,10 @@
-"""Numbers with a unit, a percent sign or nothing: `5 kg`, `3°C`, `12.5%`, `-5`, `1990s`."""
+"""Numbers with or without a unit: `5 kg`, `3°C`, `12.5%`, `-5`, `1990s`."""
 
 from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.numbers import (
+from vivace.text.normalize.english.numbers import (
     decade,
     decimal,
     in_pairs,
@@ -14,11 +14,11 @@ from vivace.text.normalize.numbers import (
     spell_digits,
     year,
 )
-from vivace.text.normalize.reading import Reading, core_after, word_before
-from vivace.text.normalize.tables import word_map, word_set
+from vivace.text.normalize.english.tables import word_map, word_set
+from vivace.text.normalize.rules import Reading, core_after, word_before
 from vivace.text.normalize.tokens import Token, TokenReader
 
-# Singular and, where it is not that and an "s", plural.
+# Singular, and an irregular plural after "|".
 UNITS = word_map("units")
 _PER = word_map("per")
 SCALES = ("hundred", "thousand", "million", "billion", "trillion")
@@ -38,7 +38,7 @@ _AFTER_YEARS = word_set("after_years")
 
 
 def read_number(reader: TokenReader, token: Token) -> Reading | None:
-    """A number, with the unit or the scale after it."""
+    """A number with the unit or scale after it."""
     found = _NUMBER.fullmatch(token.core)
     if found is None:
         return None
@@ -61,14 +61,14 @@ def unit_words(unit: str, number: str) -> str | None:
     singular, _, several = names.partition("|")
     if not several:
         several = f"{singular}s"
-    # "mile|miles per hour": the end belongs to both.
+    # "mile|miles per hour": "per hour" belongs to both forms.
     tail = several.partition(" ")[2]
     one = f"{singular} {tail}" if tail and " " not in singular else singular
     return one if is_one(number) else several
 
 
 def per_words(unit: str) -> str | None:
-    """What follows a stroke: `$5/hr`."""
+    """The word for the unit after a slash: `$5/hr`."""
     return _PER.get(unit.lower())
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.dates import DAYS, MONTHS
-from vivace.text.normalize.numbers import cardinal, spell_digits
-from vivace.text.normalize.reading import Reading, stop_after
+from vivace.text.normalize.english.abbreviations import stop_after
+from vivace.text.normalize.english.dates import DAYS, MONTHS
+from vivace.text.normalize.english.numbers import cardinal, spell_digits
+from vivace.text.normalize.rules import Reading
 from vivace.text.normalize.tokens import Token, TokenReader
 
 _CLOCK = r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?"
@@ -65,7 +66,7 @@ def _say(text: str, *, is_first: bool = False) -> str | None:
 
 
 def _with_half(reader: TokenReader, token: Token, words: str, *, is_whole: bool) -> Reading:
-    """What follows: "pm" may stand apart (`3:30 p.m.`), and another time may hang on it."""
+    """Add a separate "pm" (`3:30 p.m.`) and the second time of a span."""
     if is_whole:
         return Reading(words, trail=_trail(reader, token.trail, 0, token.core))
     following = reader.token(1) if token.is_open else None
@@ -92,7 +93,7 @@ def _with_last_half(reader: TokenReader, words: str, second: Token) -> Reading:
 
 
 def _trail(reader: TokenReader, trail: str, place: int, core: str) -> str:
-    """The full stop of "p.m." goes unless a sentence ends there."""
+    """Remove the full stop of "p.m." unless a sentence ends there."""
     if "." not in core or not trail.startswith("."):
         return trail
     following = reader.token(place + 1)

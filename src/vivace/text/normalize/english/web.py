@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from vivace.text.normalize.capitals import spell_letters
-from vivace.text.normalize.codes import read_mixed, split_case
-from vivace.text.normalize.numbers import cardinal, read_digits, spell_digits, year
-from vivace.text.normalize.reading import Reading, word_before
-from vivace.text.normalize.tables import word_map, word_set
+from vivace.text.normalize.english.capitals import spell_letters
+from vivace.text.normalize.english.codes import read_mixed, split_case
+from vivace.text.normalize.english.numbers import cardinal, read_digits, spell_digits, year
+from vivace.text.normalize.english.tables import word_map, word_set
+from vivace.text.normalize.rules import Reading, word_before
 from vivace.text.normalize.tokens import Token, TokenReader
 
 _EMAIL = re.compile(r"(?:mailto:)?([\w.+-]+)@([\w-]+(?:\.[\w-]+)+)", re.IGNORECASE)
@@ -46,7 +46,7 @@ def read_web(reader: TokenReader, token: Token) -> Reading | None:
 
 
 def read_dotted(reader: TokenReader, core: str) -> Reading | None:
-    """Words with full stops in them: a version, a file, a domain, or a space left out."""
+    """Words with full stops inside: versions, files, domains, missing spaces."""
     if "." not in core and "/" not in core:
         return None
     if (found := _VERSION.fullmatch(core)) and (found[1] or core.count(".") > 1 or found[3]):
@@ -73,7 +73,7 @@ def _version(found: re.Match[str]) -> str:
 
 
 def spell_address(text: str) -> str:
-    """An address or file name: words as words, signs by name."""
+    """Read an address or file name: signs are named."""
     return " ".join(_read_piece(piece) for part in _PIECES.findall(text) for piece in _split(part))
 
 

@@ -1,4 +1,4 @@
-"""Where a request's own text lies in its prompt, and what attention reads there."""
+"""Tests of the attention to the text of a request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def prompt_of(tiny: Tiny, layout: TextLayout, num_ref_ids: int, num_ref_frames: 
 
 @pytest.mark.parametrize("layout", ["whole", "streamed"])
 @pytest.mark.parametrize("reference", [(0, 0), (3, 6), (6, 3)])
-def test_the_own_text_is_where_the_prompt_says(
+def test_own_row_of_a_prompt_is_the_start_of_its_text(
     tiny: Callable[[str], Tiny], layout: TextLayout, reference: tuple[int, int]
 ) -> None:
     prompt = prompt_of(tiny("base"), layout, *reference)
@@ -48,7 +48,7 @@ def test_the_own_text_is_where_the_prompt_says(
 
 @pytest.mark.parametrize("layout", ["whole", "streamed"])
 @pytest.mark.parametrize("sizes", [[12], [1, 4, 7]])
-def test_attention_is_that_of_one_pass_over_everything(
+def test_attention_in_several_reads_matches_one_pass(
     tiny: Callable[[str], Tiny], layout: TextLayout, sizes: list[int]
 ) -> None:
     model = tiny("base").model
@@ -87,10 +87,10 @@ def test_attention_is_that_of_one_pass_over_everything(
 
 
 @pytest.mark.parametrize("layout", ["whole", "streamed"])
-def test_cloned_voices_and_long_texts_are_read_without_a_fault(
+def test_cloned_voice_and_long_text_are_timed_without_errors(
     tiny_folder: Path, layout: TextLayout, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Utterances that continue from a recording, and from the utterance before."""
+    """Utterances that continue from a recording and from the previous utterance."""
     recording = np.random.default_rng(0).normal(0, 0.1, 36_000).astype(np.float32)
     text = "Hello there, said the user. " * 14
     options = {"seed": 3, "min_frames": 8, "max_frames": 24, "text_layout": layout}

@@ -1,4 +1,4 @@
-"""Word timings of speech: of whole texts, streams and live text, and where there are none."""
+"""Tests of word timings with the embedded voice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORDS = ["Dr.", "Lee", "paid", "$5", "today.", "Yes."]
 
 @pytest.fixture(scope="module")
 def whole(embedded: TTS) -> Audio:
-    """With its words, and as a stream has it."""
+    """Audio with words, not trimmed, like a stream."""
     return embedded.speak(TEXT, seed=3, timings=True, trim=False)
 
 
@@ -41,12 +41,12 @@ def near(words: tuple[Word, ...] | list[Word], others: tuple[Word, ...], within_
     )
 
 
-def test_every_word_of_the_text_has_its_time(whole: Audio) -> None:
+def test_every_word_has_a_start_and_an_end(whole: Audio) -> None:
     assert_fits(whole.words, TEXT, whole.duration_s)
     assert [word.text for word in whole.words or ()] == WORDS
 
 
-def test_words_are_where_the_sound_is(embedded: TTS) -> None:
+def test_words_match_the_sound(embedded: TTS) -> None:
     audio = embedded.speak("One, two, three, four.", seed=4, timings=True)
     size = audio.sample_rate // 100
     windows = audio.samples[: len(audio.samples) // size * size].reshape(-1, size)
@@ -61,14 +61,14 @@ def test_words_are_where_the_sound_is(embedded: TTS) -> None:
     assert any(not is_loud[round(100 * a.end_s) : round(100 * b.start_s)].any() for a, b in pauses)
 
 
-def test_timings_change_nothing_of_the_sound(embedded: TTS, whole: Audio) -> None:
+def test_timings_do_not_change_the_audio(embedded: TTS, whole: Audio) -> None:
     plain = embedded.speak(TEXT, seed=3, trim=False)
     assert plain == whole
     assert plain.words is None
     assert all(chunk.words is None for chunk in embedded.stream("Hello.", seed=2))
 
 
-def test_a_stream_gives_the_words_of_the_whole(embedded: TTS, whole: Audio) -> None:
+def test_stream_gives_the_words_of_the_whole_audio(embedded: TTS, whole: Audio) -> None:
     chunks = list(embedded.stream(TEXT, seed=3, timings=True, chunk_frames=3))
     assert all(chunk.words is not None for chunk in chunks)
     words = [word for chunk in chunks for word in chunk.words or ()]
@@ -79,13 +79,13 @@ def test_a_stream_gives_the_words_of_the_whole(embedded: TTS, whole: Audio) -> N
         assert all(0 <= seconds < 1.6 for seconds in late)
 
 
-def test_the_first_chunk_does_not_wait_for_words(embedded: TTS) -> None:
+def test_first_chunk_does_not_wait_for_words(embedded: TTS) -> None:
     with embedded.stream(TEXT, seed=3, timings=True, chunk_frames=20) as stream:
         assert next(stream).words == ()
         assert next(stream).words
 
 
-def test_speed_and_a_pause_move_the_words(embedded: TTS, whole: Audio) -> None:
+def test_speed_and_pause_shift_the_words(embedded: TTS, whole: Audio) -> None:
     streamed = embedded.stream("[pause 1s]" + TEXT, seed=3, timings=True, speed=2.0)
     words = [word for chunk in streamed for word in chunk.words or ()]
     for one, other in zip(words, whole.words or (), strict=True):
@@ -93,7 +93,7 @@ def test_speed_and_a_pause_move_the_words(embedded: TTS, whole: Audio) -> None:
         assert one.start_char == other.start_char + len("[pause 1s]")
 
 
-def test_trim_takes_what_it_cuts_off_the_times(embedded: TTS, whole: Audio) -> None:
+def test_trim_shifts_the_words_by_the_removed_time(embedded: TTS, whole: Audio) -> None:
     trimmed = embedded.speak(TEXT, seed=3, timings=True, trim=True)
     cut_s = whole.duration_s - trimmed.duration_s
     assert whole.words
@@ -101,7 +101,7 @@ def test_trim_takes_what_it_cuts_off_the_times(embedded: TTS, whole: Audio) -> N
     assert trimmed.words[-1].end_s == pytest.approx(whole.words[-1].end_s - cut_s, abs=0.011)
 
 
-def test_live_text_has_words_too(embedded: TTS) -> None:
+def test_live_text_has_words(embedded: TTS) -> None:
     pieces = [piece + " " for piece in TEXT.split(" ")]
     chunks = list(embedded.stream(iter(pieces), seed=5, timings=True))
     words = tuple(word for chunk in chunks for word in chunk.words or ())
@@ -119,19 +119,19 @@ def test_astream_has_words(embedded: TTS, whole: Audio) -> None:
     assert near(asyncio.run(read()), whole.words or (), 0.011)
 
 
-def test_texts_of_a_batch_have_words_of_their_own(embedded: TTS) -> None:
+def test_each_text_of_a_batch_has_its_words(embedded: TTS) -> None:
     first, second = embedded.speak(["Yes.", "Good evening."], seed=3, timings=True)
     assert [word.text for word in first.words or ()] == ["Yes."]
     assert [word.text for word in second.words or ()] == ["Good", "evening."]
 
 
-def test_what_a_limit_cuts_off_has_no_words(embedded: TTS) -> None:
+def test_text_cut_off_by_a_limit_has_no_words(embedded: TTS) -> None:
     audio = embedded.speak(TEXT, seed=1, timings=True, max_frames=12)
     assert_fits(audio.words, TEXT, audio.duration_s)
     assert 1 <= len(audio.words or ()) <= 5
 
 
-def test_a_head_is_found_where_the_config_names_none(whole: Audio, tmp_path: Path) -> None:
+def test_head_is_selected_without_timing_config(whole: Audio, tmp_path: Path) -> None:
     asset = Path(vivace.__file__).parent / "assets" / "mini"
     folder = tmp_path / "unnamed"
     folder.mkdir()
@@ -147,10 +147,10 @@ def test_a_head_is_found_where_the_config_names_none(whole: Audio, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["custom_voice", pytest.param("base", marks=pytest.mark.slow)])
-def test_a_checkpoint_that_gives_no_timings_says_so(
+def test_checkpoint_without_timings_reports_none(
     tiny_folder: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Random weights follow no text."""
+    """No head of a model with random weights follows the text."""
     text = "Hello there, said the user to the assistant, and went away."
     options = {"seed": 3, "min_frames": 40, "max_frames": 40, "guard": False}
     with TTS.load(tiny_folder / name, device="cpu") as tts, caplog.at_level(logging.WARNING):
@@ -163,7 +163,7 @@ def test_a_checkpoint_that_gives_no_timings_says_so(
     assert caplog.text.count("no word timings") == 1
 
 
-def test_a_pass_that_fails_costs_the_words_and_not_the_sound(
+def test_failed_timing_pass_keeps_the_audio(
     embedded: TTS, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*arguments: object) -> None:
@@ -176,7 +176,7 @@ def test_a_pass_that_fails_costs_the_words_and_not_the_sound(
     assert "no room" in caplog.text
 
 
-def test_a_stream_that_is_closed_while_its_words_are_found_frees_its_slot(embedded: TTS) -> None:
+def test_stream_closed_during_a_timing_pass_frees_its_slot(embedded: TTS) -> None:
     for num_chunks in (1, 2):
         with embedded.stream(TEXT, seed=3, timings=True, chunk_frames=4) as stream:
             for _ in range(num_chunks):

@@ -1,0 +1,64 @@
+"""Respells letters in spelled words, such as "A I", for a voice that misreads their names.
+
+Runs after normalization. A letter is respelled if another single letter stands beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from vivace.text.trace import Trace
+
+_SENTENCE_ENDS = ".!?"
+_START = r"(?<![\w'’.-])"  # no word or abbreviation before
+_CONTEXT = 3  # characters before a letter that decide
+
+
+class LetterNames:
+    """Replaces letters by `names`, for a text in pieces."""
+
+    def __init__(self, names: Mapping[str, str], trace: Trace | None = None) -> None:
+        self._names, self._trace = names, trace
+        letters, end = "".join(names), r"(?:['’]s)?(?![\w'’])"
+        self._spelled = re.compile(
+            rf"{_START}[{letters}](?= [A-Z]{end})"  # "A" of "A I"
+            rf"|(?:(?<=\A[A-Z] )|(?<=[^\w'’.-][A-Z] ))[{letters}](?={end})"  # "A" of "M A"
+        )
+        self._open = re.compile(rf"{_START}[{letters}](?:['’]s?| (?:[A-Z](?:['’]s?)?)?)?\Z")
+        self._held = self._before = ""
+        self._begins_sentence = True
+
+    def feed(self, piece: str) -> str:
+        text = self._before + self._held + piece
+        held = self._open.search(text, len(self._before))
+        return self._read(text, held.start() if held else len(text))
+
+    def finish(self) -> str:
+        text = self._before + self._held
+        rest = self._read(text, len(text))
+        self._before, self._begins_sentence = "", True
+        return rest
+
+    def _read(self, text: str, end: int) -> str:
+        out: list[str] = []
+        place = len(self._before)
+        for found in self._spelled.finditer(text, place):
+            if found.start() >= end:
+                break
+            self._give(text[place : found.start()], None, out)
+            self._give(found[0], self._names[found[0]], out)
+            place = found.end()
+        self._give(text[place:end], None, out)
+        self._held, self._before = text[end:], text[max(0, end - _CONTEXT) : end]
+        return "".join(out)
+
+    def _give(self, text: str, name: str | None, out: list[str]) -> None:
+        if name is not None and self._begins_sentence:
+            name = name.capitalize()
+        spoken = text if name is None else name
+        if text.strip():
+            self._begins_sentence = text.rstrip()[-1] in _SENTENCE_ENDS
+        if self._trace is not None:
+            self._trace.respell(text, spoken)
+        out.append(spoken)

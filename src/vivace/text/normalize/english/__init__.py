@@ -1,0 +1,73 @@
+"""Normalization rules for English; the word tables are in words.json."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from vivace.text.normalize.english.abbreviations import WITHOUT_STOP, read_abbreviation
+from vivace.text.normalize.english.capitals import read_capitals
+from vivace.text.normalize.english.codes import read_code, read_compound
+from vivace.text.normalize.english.dates import NAMES, read_date
+from vivace.text.normalize.english.money import read_money
+from vivace.text.normalize.english.phones import read_phone
+from vivace.text.normalize.english.ranges import read_fraction, read_range
+from vivace.text.normalize.english.signs import (
+    plain_signs,
+    read_leftovers,
+    read_sign,
+    read_stroke,
+    read_tag,
+)
+from vivace.text.normalize.english.times import read_time
+from vivace.text.normalize.english.units import read_decade, read_number, read_ordinal
+from vivace.text.normalize.english.web import read_web
+from vivace.text.normalize.rules import LanguageRules, Rule
+from vivace.text.normalize.tokens import Token
+
+_RULES: tuple[Rule, ...] = (
+    read_tag,
+    read_sign,
+    read_abbreviation,
+    read_date,
+    read_phone,
+    read_time,
+    read_money,
+    read_fraction,
+    read_decade,
+    read_ordinal,
+    read_number,
+    read_range,
+    read_code,
+    read_web,
+    read_capitals,
+    read_stroke,
+    read_compound,
+)
+_PLAIN_WORD = re.compile(r"[A-Z]?[a-z]+(?:['-][a-z]+)*|A|I'[a-z]+|")
+_MAY_CHANGE = WITHOUT_STOP | NAMES  # plain words that a rule may change
+_PLAIN_TRAILS = ("", ",", ";", "!", "?")
+
+
+def _is_unchanged(token: Token) -> bool:
+    return (
+        not token.lead
+        and token.trail in _PLAIN_TRAILS
+        and token.core != ""
+        and token.core not in _MAY_CHANGE
+        and _PLAIN_WORD.fullmatch(token.core) is not None
+    )
+
+
+def _rules(token: Token) -> Sequence[Rule]:
+    if _PLAIN_WORD.fullmatch(token.core) and "." not in token.trail:
+        return (read_abbreviation, read_date) if token.core else (read_sign,)
+    return _RULES
+
+
+RULES = LanguageRules(
+    rules=_rules,
+    is_unchanged=_is_unchanged,
+    plain_signs=plain_signs,
+    read_leftovers=read_leftovers,
+)

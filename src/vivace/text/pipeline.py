@@ -1,0 +1,199 @@
+"""Turns a text into utterances, pauses and cuts, stage by stage.
+
+    tidy -> markdown -> pauses -> emoji -> line breaks -> lexicon -> normalize -> pack -> plain
+
+Every stage receives text in pieces. A stage holds back what later text may still change: half a
+mark, a number, a full stop that may end an utterance. The result does not depend on how the text
+was cut into pieces: a known text is a live text that arrives in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from vivace.errors import RequestError, TextTooLongError
+from vivace.text.breaks import BreakReader
+from vivace.text.cleaner import MarkdownCleaner
+from vivace.text.emoji import EmojiDropper
+from vivace.text.letter_names import LetterNames
+from vivace.text.markup import LINE_SEPARATOR
+from vivace.text.normalize import open_normalizer
+from vivace.text.options import ScriptOptions
+from vivace.text.packing import Cut, open_packer
+from vivace.text.pauses import OPEN_MARK, Pause, parse_pauses
+from vivace.text.plain import PlainText
+from vivace.text.respell import Respeller
+from vivace.text.split import ends_sentence
+from vivace.text.tidy import Tidier
+from vivace.text.trace import Trace
+
+Event = str | Pause | Cut
+MAX_TEXT_CHARS = 1_000_000  # of a known text: a long book
+MAX_TAIL = 256  # characters that show whether a sentence has ended
+
+
+class Stage(Protocol):
+    """One step that rewrites a text in pieces."""
+
+    def feed(self, piece: str) -> str:
+        """Return the text that later pieces cannot change."""
+
+    def finish(self) -> str:
+        """Return the rest. The next piece begins another text."""
+
+
+def feed_stages(stages: Sequence[Stage], text: str) -> str:
+    for stage in stages:
+        text = stage.feed(text)
+    return text
+
+
+def finish_stages(stages: Sequence[Stage]) -> str:
+    rest = ""
+    for stage in stages:
+        rest = stage.feed(rest) + stage.finish()
+    return rest
+
+
+class TextPipeline:
+    """All stages for one text. `error` describes the first part that was left out."""
+
+    def __init__(self, options: ScriptOptions, trace: Trace | None = None) -> None:
+        self._tidier = Tidier()
+        self._before_pauses: list[Stage] = [self._tidier]
+        self._cleaner: MarkdownCleaner | None = None
+        if options.clean:
+            item_end = LINE_SEPARATOR if options.plain_breaks else "\n\n"
+            self._cleaner = MarkdownCleaner(item_end=item_end)
+            droppers = [] if options.keep_emoji else [EmojiDropper()]
+            self._before_pauses += [*droppers, self._cleaner]
+        self._held = ""  # may be the beginning of a pause mark
+        self._tail = ""  # end of the text so far
+        self._errors: list[RequestError] = []
+        self._stages = list(_open_stages(options, trace))
+        self._packer = open_packer(options)
+        self._plain = PlainText(options.plain) if options.plain_breaks else None
+        self._is_speakable = options.is_speakable
+        self._keeps_signs = options.packing != "words"  # a text of the packer is an utterance
+        self._trace = trace
+
+    @property
+    def error(self) -> RequestError | None:
+        return next(iter(self._errors), self._tidier.error)
+
+    def feed(self, piece: str) -> list[Event]:
+        """Return the events that later pieces cannot change."""
+        self._tail = (self._tail + piece)[-MAX_TAIL:]
+        return self._read(feed_stages(self._before_pauses, piece))
+
+    def settle(self) -> list[Event]:
+        """Return the last sentence if it has certainly ended, without waiting for more text."""
+        if self._held or not ends_sentence(self._tail):
+            return []
+        rest = self._cleaner.settle() if self._cleaner else ""
+        if rest is None:
+            return []
+        self._tail = ""
+        return [*self._feed_part(rest), *self._finish_part()]
+
+    def finish(self) -> list[Event]:
+        rest = finish_stages(self._before_pauses)
+        return [*self._read(rest, is_final=True), *self._finish_part()]
+
+    def _read(self, piece: str, *, is_final: bool = False) -> list[Event]:
+        text, self._held = self._held + piece, ""
+        if not is_final and (mark := OPEN_MARK.search(text)):
+            text, self._held = text[: mark.start()], mark[0]
+        events: list[Event] = []
+        for part in parse_pauses(text, self._errors):
+            if isinstance(part, Pause):
+                events += [*self._finish_part(), part]
+            else:
+                events += self._feed_part(part)
+        return events
+
+    def _feed_part(self, text: str) -> list[str | Cut]:
+        return self._make_plain(self._packer.feed(feed_stages(self._stages, text)))
+
+    def _finish_part(self) -> list[str | Cut]:
+        """Finish the text before a pause or before the end."""
+        rest = finish_stages(self._stages)
+        events = self._make_plain(self._packer.feed(rest) + self._packer.finish())
+        if self._trace is not None:
+            self._trace.break_word()
+        if self._plain is not None:
+            _append(events, self._plain.finish())
+        return events
+
+    def _make_plain(self, events: list[str | Cut]) -> list[str | Cut]:
+        if self._plain is None:
+            return events
+        plain: list[str | Cut] = []
+        for event in events:
+            if isinstance(event, Cut):
+                _append(plain, self._plain.finish(is_inside=event.is_inside))
+                plain.append(event)
+            elif self._keeps_signs and not self._is_speakable(event):
+                plain.append(event)  # becomes silence
+            else:
+                plain.append(self._plain.feed(event))
+        return [event for event in plain if event != ""]
+
+
+def _open_stages(options: ScriptOptions, trace: Trace | None) -> Iterator[Stage]:
+    """The stages between pause marks and packing."""
+    if not options.keep_emoji and not options.clean:
+        yield EmojiDropper()
+    if options.plain_breaks:
+        yield BreakReader()
+    is_english = options.normalize and options.language == "english"
+    yield Respeller(options.lexicon, is_english=is_english, trace=trace)
+    if options.packing == "whole":
+        yield _LengthCheck()
+    if options.normalize:
+        yield open_normalizer(options.language, trace)
+    elif trace is not None:
+        yield _Reporter(trace)
+    if options.letter_names:
+        yield LetterNames(options.letter_names, trace)
+
+
+class _Unchanged:
+    def feed(self, piece: str) -> str:
+        return piece
+
+    def finish(self) -> str:
+        return ""
+
+
+class _LengthCheck(_Unchanged):
+    """Raises TextTooLongError if respellings make a known text too long."""
+
+    def __init__(self) -> None:
+        self._num_chars = 0
+
+    def feed(self, piece: str) -> str:
+        self._num_chars += len(piece)
+        if self._num_chars > MAX_TEXT_CHARS:
+            raise TextTooLongError(self._num_chars, MAX_TEXT_CHARS, "characters, respelled,")
+        return piece
+
+
+class _Reporter(_Unchanged):
+    """Reports text to the trace in place of the normalizer."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def feed(self, piece: str) -> str:
+        self._trace.say(piece, piece)
+        return piece
+
+
+def _append(events: list[str | Cut], rest: str) -> None:
+    """Add the end of an utterance to its last text: a sentence is one event."""
+    if rest and events and isinstance(events[-1], str):
+        events[-1] += rest
+    elif rest:
+        events.append(rest)

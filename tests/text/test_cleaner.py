@@ -1,0 +1,91 @@
+"""Tests of the removal of markdown from a text in pieces."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.text_stages import cut
+from vivace.text.cleaner import MarkdownCleaner
+from vivace.text.markup import remove_markup
+
+MARKDOWN = """# A heading
+
+Hello **world**, this is [a link](https://a.b/c_(d) "t") and `code here`. See https://www.x.org/y?z.
+
+- one item with **bold**
+- [ ] two 😀 items
+* three
+
+> quoted *text* here
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```python
+x = a_b * 3
+```
+**Sure!** It is 2*3 and snake_case, a [ref][1] and a note[^1]. <br> New <b>line</b> here 🎉 ok
+1. first
+2. second ~~gone~~ __under__ _it_
+
+***
+The end [pause 0.5s] now. An open [bracket never closed
+next line."""
+
+
+places = st.lists(st.integers(0, 10_000), max_size=30)
+
+
+@given(places)
+@settings(deadline=None, max_examples=300)
+def test_cleaner_in_any_pieces_matches_remove_markup(places: list[int]) -> None:
+    cleaner = MarkdownCleaner()
+    cleaned = "".join(map(cleaner.feed, cut(MARKDOWN, places))) + cleaner.finish()
+    assert cleaned == remove_markup(MARKDOWN)
+
+
+@given(st.text(alphabet="ab *_`[]()#-|<>.\n!~😀:/w", max_size=80), places)
+@settings(deadline=None, max_examples=300)
+def test_cleaner_in_any_pieces_of_any_text_gives_the_same_result(
+    text: str, places: list[int]
+) -> None:
+    cleaner = MarkdownCleaner()
+    cleaned = "".join(map(cleaner.feed, cut(text, places))) + cleaner.finish()
+    assert cleaned == cleaner.feed(text) + cleaner.finish()
+
+
+def test_cleaner_returns_plain_words_at_once() -> None:
+    cleaner = MarkdownCleaner()
+    assert cleaner.feed("Hello there ") == "Hello there"
+    assert cleaner.feed("**my** ") == " my"
+    assert cleaner.feed("[long link") == ""
+    assert cleaner.feed(" text](http://a.b/c) friend ") == " long link text friend"
+    assert cleaner.feed("\n- item\n") == "\n\nitem"
+
+
+def test_markup_open_for_too_long_becomes_text() -> None:
+    cleaner = MarkdownCleaner()
+    said = cleaner.feed("[" + "word " * 500)
+    assert said.count("word") == 500
+
+
+@pytest.mark.parametrize("item_end", ["\n\n", "\u2028"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "One line\r\nand two.\r\n\r\nThree.",
+        "A line with a space \nand its end.",
+        "See\nhttp://1.2.3.4\nnow.",
+        "Tabs\t\tbetween \t words",
+        "-\nnot an item",
+        "> - a quoted item\n> - another\n\nText",
+        "- one\n\n- two\n\nText",
+    ],
+)
+def test_cleaner_character_by_character_matches_remove_markup(text: str, item_end: str) -> None:
+    cleaner = MarkdownCleaner(item_end=item_end)
+    cleaned = "".join(map(cleaner.feed, text)) + cleaner.finish()
+    assert cleaned == remove_markup(text, item_end=item_end)

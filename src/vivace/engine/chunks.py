@@ -10,7 +10,7 @@ from vivace.errors import RequestError
 from vivace.options import ChunkFrames
 from vivace.speech import as_whole_number, shown
 
-WHOLE = 16  # nobody waits for the first chunk
+WHOLE = (8, 16)  # no client waits for the first chunk; 16 first would need two turns
 TOGETHER = 8  # below the frames made ahead, so that the readers of a batch stay in step
 
 

@@ -8,26 +8,33 @@ from vivace.engine.follower import TextFollower, TextId
 from vivace.text.tokenizer import TextTokenizer
 from vivace.text.trace import find_words
 
+WORD_START = TextId(is_word=True, begins_word=True)
+WORD_PART = TextId(is_word=True, begins_word=False)
+PUNCTUATION = TextId(is_word=False, begins_word=False)
+
 
 class IdMarker:
-    """Tells words from punctuation in text ids; threads may share it."""
+    """Distinguishes words from punctuation in text ids; threads may share it."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._known: dict[int, tuple[bool, bool]] = {}  # has letters, begins with a space
+        self._known: dict[int, tuple[TextId, TextId]] = {}  # after no word, and after a word
 
     def mark(self, ids: Sequence[int]) -> Iterator[TextId]:
         is_inside = False
         for token_id in ids:
-            is_word, has_space = self._look_up(token_id)
-            yield TextId(is_word, begins_word=is_word and (has_space or not is_inside))
-            is_inside = is_word
+            found = (self._known.get(token_id) or self._look_up(token_id))[is_inside]
+            yield found
+            is_inside = found.is_word
 
-    def _look_up(self, token_id: int) -> tuple[bool, bool]:
-        if (known := self._known.get(token_id)) is None:
-            text = self._tokenizer.decode([token_id])
-            known = self._tokenizer.has_letters(token_id), text[:1].isspace()
-            self._known[token_id] = known
+    def _look_up(self, token_id: int) -> tuple[TextId, TextId]:
+        if not self._tokenizer.has_letters(token_id):
+            known = PUNCTUATION, PUNCTUATION
+        elif self._tokenizer.decode([token_id])[:1].isspace():
+            known = WORD_START, WORD_START
+        else:
+            known = WORD_START, WORD_PART
+        self._known[token_id] = known
         return known
 
 
@@ -62,7 +69,8 @@ class SpokenWords:
         lost = follower.lost | set(follower.unreached)  # also where a limit or a stall cut it
         if wrong := lost | follower.doubtful:
             spans = self._tokenizer.spans(text)
-            self._missing += self._touched(text, words, spans, lost)
+            if lost:
+                self._missing += self._touched(text, words, spans, lost)
             self._num_wrong += len(self._touched(text, words, spans, wrong))
 
     @staticmethod

@@ -8,7 +8,7 @@ attention on the text. It does not import torch, backends or threading code.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -80,6 +80,7 @@ class TextFollower:
         self.extend(ids, is_last=is_complete)
         self._arrivals: list[int] = []  # the frame at which each id was reached or passed
         self._num_frames = 0
+        self._places: Iterator[tuple[int, float]] = iter(())  # not yet observed
         self._jump: tuple[int, int] | None = None  # frame and id of a jump to be confirmed
         self._num_back = 0  # frames in a row with attention further back
         self._changed = 0  # the frame of the last change: an arrival, or the start
@@ -90,11 +91,13 @@ class TextFollower:
 
     def extend(self, ids: Iterable[TextId], *, is_last: bool = False) -> None:
         """More of the text became known."""
+        num_words = self._num_words_to[-1]
         for one in ids:
             if one.is_word:
                 self._last_word = len(self._ids)
+                num_words += 1
             self._ids.append(one)
-            self._num_words_to.append(self._num_words_to[-1] + one.is_word)
+            self._num_words_to.append(num_words)
         self.is_complete = is_last
 
     @property
@@ -117,22 +120,32 @@ class TextFollower:
         """Ids that no frame attended to."""
         return range(self.place + 1, len(self._ids))
 
-    def observe(self, places: Iterator[tuple[int, float]]) -> Fault | None:
+    def observe(self, places: Sequence[tuple[int, float]]) -> Fault | None:
         """The next frames' places, up to the first fault in them."""
-        arrivals = self._arrivals
-        for place, share in places:
-            num_ahead = place - len(arrivals) if self._jump is None and share >= MIN_SHARE else None
-            if num_ahead == 0:  # the next id; this case and the next one are by far most frames
-                arrivals.append(self._num_frames)
-                self._num_back, self._changed = 0, self._num_frames
-                fault = None
-            elif num_ahead == -1 and self._num_frames - self._changed < TAIL_FRAMES:
-                self._num_back, fault = 0, None  # the same id, and not for long
-            else:
-                fault = self._step(place if share >= MIN_SHARE else -1)
-            self._num_frames += 1
+        self._places = iter(places)
+        return self.observe_rest()
+
+    def observe_rest(self) -> Fault | None:
+        """The frames after the last fault that `observe` found, up to the next fault."""
+        arrivals, frame = self._arrivals, self._num_frames
+        reached = len(arrivals) - 1
+        for place, share in self._places:
+            if self._jump is None and share >= MIN_SHARE:
+                if place == reached + 1:  # this case and the next one are by far most frames
+                    arrivals.append(frame)
+                    self._num_back, self._changed = 0, frame
+                    reached, frame = place, frame + 1
+                    continue
+                if place == reached and frame - self._changed < TAIL_FRAMES:
+                    self._num_back, frame = 0, frame + 1
+                    continue
+            self._num_frames = frame
+            fault = self._step(place if share >= MIN_SHARE else -1)
+            frame = self._num_frames = frame + 1
             if fault is not None:
                 return fault
+            reached = len(arrivals) - 1
+        self._num_frames = frame
         return None
 
     def end(self) -> Fault | None:
@@ -199,12 +212,16 @@ class TextFollower:
 
     # -- after a fault -----------------------------------------------------------------------
 
+    def num_settled_at(self, fault: Fault) -> int:
+        """Frames that were final when the fault was seen."""
+        return max(self.num_settled, num_settled(fault.num_seen))
+
     def resume_frame(self, fault: Fault, num_retries: int) -> int | None:
         """Where to speak again from: a word's start, the further back the more often it failed.
 
         None if the fault lies in what is settled. A stall is left from there.
         """
-        first = self.num_settled = max(self.num_settled, num_settled(fault.num_seen))
+        first = self.num_settled = self.num_settled_at(fault)
         if fault.frame < first:
             return first if fault.kind == "stall" else None
         starts = {

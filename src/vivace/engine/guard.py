@@ -7,6 +7,7 @@ near-silence or repeating itself. Plain numbers; it has never heard of backends.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +32,15 @@ class StallDetector:
     def __init__(self) -> None:
         self._last: deque[int] = deque(maxlen=LONGEST_CYCLE)  # newest first
         self._num_repeated = [0] * LONGEST_CYCLE  # frames that repeat with period 1, 2, ...
+        self._has_repeats = False  # one of `_num_repeated` is not 0
         self._num_silent = 0
 
-    def observe(self, codes: NDArray[np.int64], loudness: NDArray[np.float32]) -> int:
+    def observe(self, codes: NDArray[np.int64], levels: Sequence[float]) -> int:
         """How many of the last frames seen are a stall; 0 while speech goes on."""
-        for code, level in zip(codes[:, 0].tolist(), loudness.tolist(), strict=True):
-            self._count_repeats(code)
+        for code, level in zip(codes[:, 0].tolist(), levels, strict=True):
+            if self._has_repeats or code in self._last:
+                self._count_repeats(code)
+            self._last.appendleft(code)
             self._num_silent = self._num_silent + 1 if level < SILENCE else 0
         stalled = max(self._num_silent, *self._num_repeated)
         return stalled if stalled >= STALL_FRAMES else 0
@@ -44,4 +48,4 @@ class StallDetector:
     def _count_repeats(self, code: int) -> None:
         for index, earlier in enumerate(self._last):
             self._num_repeated[index] = self._num_repeated[index] + 1 if earlier == code else 0
-        self._last.appendleft(code)
+        self._has_repeats = any(self._num_repeated)

@@ -12,7 +12,7 @@ at it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -94,8 +94,12 @@ class Scheduler:
     queue: deque[Utterance] = field(default_factory=deque)
     running: list[Utterance] = field(default_factory=list)  # with a slot
     active: list[Utterance] = field(default_factory=list)  # the running without the paused
+    _pace: Pace = field(init=False)
     _is_full: bool = False  # the next in the queue waits for memory, not for a slot
     _starved: Sequence[Utterance] = ()  # running, and wait for memory too
+
+    def __post_init__(self) -> None:
+        self._pace = PACES[self.limits.profile]
 
     @property
     def num_usable_slots(self) -> int:
@@ -153,13 +157,15 @@ class Scheduler:
         While the last frames are rendered, the next ones are made ahead.
         """
         admitted = tuple(self._admit())
-        active = [one for one in self.active if one not in self._starved]
-        missing = [one for one in active if one.num_missing]
+        active = self.active
+        if self._starved:
+            active = [one for one in active if one not in self._starved]
+        missing = {one: count for one in active if (count := one.num_missing)}
         if not missing and not is_rendering:
             return Plan(admitted)
         if missing and not self.shares_work:
             return self._plan_one(admitted, missing)
-        batch = self._batch(active)
+        batch = self._batch(active, missing)
         num_frames = self._num_frames(missing, batch) if batch else 0
         return Plan(admitted, tuple(batch), num_frames)
 
@@ -173,10 +179,10 @@ class Scheduler:
             if not self.shares_work:
                 return
 
-    def _plan_one(self, admitted: tuple[Utterance, ...], missing: Sequence[Utterance]) -> Plan:
+    def _plan_one(self, admitted: tuple[Utterance, ...], missing: Mapping[Utterance, int]) -> Plan:
         new = [one for one in missing if not one.num_rendered]
         one = new[0] if new else min(missing, key=lambda each: each.read_at)
-        num_frames = self._num_frames([one], [one])
+        num_frames = self._num_frames({one: missing[one]}, [one])
         if len(missing) > 1 or self.queue:
             num_frames = min(num_frames, MAX_WHILE_OTHERS_WAIT)
         return Plan(admitted, (one,), num_frames)
@@ -184,23 +190,27 @@ class Scheduler:
     def _has_slot(self) -> bool:
         return len(self.running) < self.num_slots and not (self._is_full and self.running)
 
-    def _num_frames(self, missing: Sequence[Utterance], batch: Sequence[Utterance]) -> int:
+    def _num_frames(self, missing: Mapping[Utterance, int], batch: Sequence[Utterance]) -> int:
         """As many as delay no first audio and let no audio underrun."""
-        pace = PACES[self.limits.profile]
-        most = min(max(one.num_missing, one.num_made) for one in batch)
-        new = [one.num_missing for one in missing if not one.num_rendered]
+        most = min(max(missing.get(one, 0), one.num_made) for one in batch)
+        new = [count for one, count in missing.items() if not one.num_rendered]
         if new:
-            return min(*new, most, pace.max_frames)
-        fewest = min((one.num_missing for one in missing), default=1)
-        wanted = max(fewest, pace.min_frames if self.shares_work else 1)
-        return min(wanted, most, pace.max_frames)
+            return min(*new, most, self._pace.max_frames)
+        if self.shares_work:
+            least = self._pace.min_frames
+            fewest = min((one.num_turn_frames(least) for one in missing), default=least)
+        else:
+            fewest = min(missing.values())
+        return min(fewest, most, self._pace.max_frames)
 
     def _may_run_ahead(self, one: Utterance) -> bool:
-        max_ahead = PACES[self.limits.profile].max_ahead if self.shares_work else 0
+        max_ahead = self._pace.max_ahead if self.shares_work else 0
         return one.num_made > 0 and one.state is State.RUNNING and one.num_ahead < max_ahead
 
-    def _batch(self, active: Sequence[Utterance]) -> list[Utterance]:
+    def _batch(
+        self, active: Sequence[Utterance], missing: Mapping[Utterance, int]
+    ) -> list[Utterance]:
         """Those whose readers wait, and those whose readers will be back soon."""
-        batch = [one for one in active if one.num_missing or self._may_run_ahead(one)]
+        batch = [one for one in active if one in missing or self._may_run_ahead(one)]
         # First audio that is being rendered has the device to itself, unless a reader waits.
-        return batch if any(one.num_missing or one.num_rendered for one in batch) else []
+        return batch if missing or any(one.num_rendered for one in batch) else []

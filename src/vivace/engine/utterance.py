@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeVar
@@ -92,16 +93,19 @@ def join(pieces: Sequence[Piece]) -> Piece:
     )
 
 
-def divide(pieces: Sequence[Piece], num_frames: int) -> tuple[list[Piece], list[Piece]]:
-    """The first frames of pieces that have more, and the rest."""
-    first: list[Piece] = []
-    for index, piece in enumerate(pieces):
+def take_first(pieces: deque[Piece], num_frames: int) -> list[Piece]:
+    """Remove the first `num_frames` frames, and empty pieces directly after them."""
+    taken: list[Piece] = []
+    while pieces:
+        piece = pieces[0]
         if len(piece.codes) > num_frames:
-            rest = [piece.without(num_frames), *pieces[index + 1 :]]
-            return [*first, piece.first(num_frames)] if num_frames else first, rest
-        first.append(piece)
+            if num_frames:
+                taken.append(piece.first(num_frames))
+                pieces[0] = piece.without(num_frames)
+            break
+        taken.append(pieces.popleft())
         num_frames -= len(piece.codes)
-    return first, []
+    return taken
 
 
 def _copied(arrays: Sequence[NDArray[T]]) -> NDArray[T]:
@@ -160,6 +164,8 @@ class Utterance:
     read_at: float = 0.0  # when its reader last asked for frames
     num_read: int = 0
     is_text_sent: bool = False  # and not yet given to its slot
+    _is_end_read: bool = False
+    _unread: deque[Piece] = field(default_factory=deque)  # taken from `_published`
     _num_answered: int = 0  # requests of its reader that it was woken for
     _state: State = State.QUEUED
     _is_cancelled: bool = False
@@ -168,9 +174,11 @@ class Utterance:
     _masked_frames: int = 0  # after those, in which the end of speech is not drawn
     _codes: list[NDArray[np.int64]] = field(default_factory=list)  # all frames, if followed
     _later_ids: list[int] = field(default_factory=list)  # text appended after the prompt
-    _held: list[Piece] = field(default_factory=list)  # rendered, and may still be dropped
-    _rendered: deque[Piece] = field(default_factory=deque)  # not yet read
-    _num_given: int = 0  # frames, to the reader
+    # The engine appends rendered frames; an int drops the frames from that number on. The reader
+    # removes both, and takes no frames beyond `num_final`, which are never dropped.
+    _published: deque[Piece | int] = field(default_factory=deque)
+    _num_published: int = 0  # frames
+    num_final: int = 0
     _stall: StallDetector = field(default_factory=StallDetector)
     _num_stalled: int = 0
     _has_sound: bool = False
@@ -194,11 +202,25 @@ class Utterance:
     @property
     def num_missing(self) -> int:
         """Frames to make for its reader now, or when it is admitted."""
-        if self.state not in (State.RUNNING, State.QUEUED) or not self.num_wanted:
+        state = self._state
+        if not self.num_wanted or (state is not State.RUNNING and state is not State.QUEUED):
             return 0
-        num_wanted = self.num_read + self.num_wanted
-        num_made = num_wanted if self.follower is None else num_needed(num_wanted)
-        return max(0, num_made - self.num_made)
+        num_made = self.num_read + self.num_wanted
+        if self.follower is not None:
+            num_made = num_needed(num_made)
+        return num_made - self.num_made if num_made > self.num_made else 0
+
+    def num_turn_frames(self, min_frames: int) -> int:
+        """Frames of a turn for its reader, `min_frames` or more: as many as without look-ahead.
+
+        The look-ahead alone takes a turn as long as the reader's request, or `min_frames` if that
+        is enough. Turns of other lengths would cost more than one of these on a GPU.
+        """
+        num_missing = self.num_read + self.num_wanted - self.num_made
+        if num_missing <= 0:
+            num_missing = self.num_missing
+            num_missing = self.num_wanted if num_missing > min_frames else min_frames
+        return max(num_missing, min_frames)
 
     @property
     def needs_text(self) -> bool:
@@ -209,30 +231,35 @@ class Utterance:
     @property
     def is_ready(self) -> bool:
         """Whether its reader has what it waits for, or need not wait for it."""
-        num_there = self._num_given - self.num_read
+        num_there = self.num_final - self.num_read
         return num_there >= self.num_wanted or self.is_over or self.needs_text
 
     @property
     def has_frames(self) -> bool:
-        return bool(self._rendered)
+        """Whether the reader can take frames, or the end."""
+        has_end = self.finish_reason is not None and not self._is_end_read
+        return has_end or self.num_final > self.num_read
 
     # -- its reader --------------------------------------------------------------------------
 
     def take(self, num_frames: int) -> Piece:
-        """Up to so many rendered frames, and the end if it follows; its error if there are none."""
-        if self.error is not None and not self._rendered:
+        """Up to `num_frames` final frames, and the end if it follows.
+
+        Raises the utterance's error if there are none.
+        """
+        num_left = self.num_final - self.num_read  # before `_published` is emptied
+        while self._published:
+            if isinstance(piece := self._published.popleft(), Piece):
+                self._unread.append(piece)
+            else:
+                self._unread = deque(take_first(self._unread, piece - self.num_read))
+        if self.error is not None and not num_left and not self.finish_reason:
             raise self.error
-        taken: list[Piece] = []
-        num_left = num_frames
-        while self._rendered and (num_left or not len(self._rendered[0].codes)):
-            piece = self._rendered.popleft()
-            if len(piece.codes) > num_left:
-                self._rendered.appendleft(piece.without(num_left))
-                piece = piece.first(num_left)
-            taken.append(piece)
-            num_left -= len(piece.codes)
-        self.num_read += num_frames - num_left
-        return join(taken or [NO_FRAMES])
+        num_taken = min(num_frames, num_left)
+        taken = take_first(self._unread, num_taken) or [NO_FRAMES]
+        self.num_read += num_taken
+        self._is_end_read = taken[-1].finish_reason is not None
+        return join(taken)
 
     def cancel(self) -> None:
         self._is_cancelled = True
@@ -294,31 +321,33 @@ class Utterance:
         places: Places = (),
     ) -> None:
         """Rendered frames, and the slot's status after them; ignored after its end."""
-        num_left = self._num_left(self.num_rendered)
+        first = self.num_rendered
+        num_left = self._num_left(first)
         self.num_rendered += len(codes)
         if self.is_over:
             return
-        if not np.isfinite(loudness).all():
-            self.fail(self._numeric_error("samples", self.num_rendered - len(codes)))
+        levels: list[float] = loudness.tolist()
+        if not all(map(math.isfinite, levels)):
+            self.fail(self._numeric_error("samples", first))
             return
         is_cut = len(codes) > num_left
         if is_cut:
             samples = samples[: num_left * (len(samples) // len(codes))]
-            codes, loudness = codes[:num_left], loudness[:num_left]
-        self._has_sound = self._has_sound or bool((loudness >= SILENCE).any())
-        reason = self._end_of(codes, loudness, None if is_cut else status)
-        if len(codes) or reason is not None:
-            self._held.append(Piece(codes, samples, reason, self._num_stalled))
+            codes, levels = codes[:num_left], levels[:num_left]
+        self._has_sound = self._has_sound or max(levels, default=0.0) >= SILENCE
+        reason = self._end_of(codes, levels, None if is_cut else status)
+        piece = Piece(codes, samples, reason, self._num_stalled)
         if self.follower is not None:
             self._codes.append(codes)
-            if self._find_fault(self.follower, iter(places), status):
+            if (end := self._find_fault(self.follower, places, status)) is not None:
+                self._publish_until(end, piece, first)
                 return
-        self._publish()
+        self._publish(piece)
         if status == "failed":
             self.fail(self._numeric_error("numbers", self.num_rendered))
 
     def _end_of(
-        self, codes: NDArray[np.int64], loudness: Loudness, status: SlotStatus | None
+        self, codes: NDArray[np.int64], levels: Sequence[float], status: SlotStatus | None
     ) -> FinishReason | None:
         """How it ends after these frames, if it does: by itself, at a limit, or by its guard."""
         if status == "stop":
@@ -329,90 +358,95 @@ class Utterance:
         if status == "length":
             return "length"
         if self.is_guarded and self.is_text_complete and len(codes):
-            self._num_stalled = self._stall.observe(codes, loudness)
+            self._num_stalled = self._stall.observe(codes, levels)
         if self._num_stalled:
             return "stall"
         return "length" if self.is_over_budget else None
 
-    def _find_fault(
-        self, follower: TextFollower, places: Iterator[tuple[int, float]], status: SlotStatus
-    ) -> bool:
-        """Follow the frames just rendered; whether some are dropped, to be spoken again."""
-        fault = follower.observe(places)
+    def _find_fault(self, follower: TextFollower, places: Places, status: SlotStatus) -> int | None:
+        """Follow the frames just rendered; returns the first frame that is dropped, if any."""
+        if (fault := follower.observe(places)) is None and status != "stop":
+            return None
         may_retry = status in ("running", "waiting", "stop")
         while fault is not None:
             is_wanted = fault.kind == "tail" and fault.num_seen < self.sampling.min_frames
-            if may_retry and not is_wanted and self._retry(follower, fault):
-                return True
+            if may_retry and not is_wanted and (end := self._retry(follower, fault)) is not None:
+                return end
             follower.accept(fault)
             if fault.kind == "tail" and not is_wanted:
-                self._cut_tail(follower, fault)
-                return False
-            fault = follower.observe(places)
+                return max(fault.frame, follower.num_settled_at(fault))
+            fault = follower.observe_rest()
         if status == "stop" and (fault := follower.end()) is not None:
-            if self._retry(follower, fault):
-                return True
+            if (end := self._retry(follower, fault)) is not None:
+                return end
             follower.accept(fault)
-        return False
+        return None
 
-    def _retry(self, follower: TextFollower, fault: Fault) -> bool:
+    def _retry(self, follower: TextFollower, fault: Fault) -> int | None:
         """Drop the frames from the fault on, unless it was tried too often or is settled."""
-        frame = follower.resume_frame(fault, self.num_retries)
-        if frame is None or self.num_retries >= MAX_RETRIES or self.is_over_budget:
-            return False
+        if self.num_retries >= MAX_RETRIES or self.is_over_budget:
+            return None
+        if (frame := follower.resume_frame(fault, self.num_retries)) is None:
+            return None
         self.num_retries += 1
         follower.rewind(frame)
-        self._drop_from(frame)
         self._masked_frames = min(MAX_MASKED_FRAMES, follower.num_left // 2)
         self._stall, self._num_stalled = StallDetector(), 0
         self.num_made = self.num_rendered = frame
         self._state = State.RETRYING
-        self._publish()
-        return True
+        return frame
 
-    def _drop_from(self, frame: int) -> None:
-        """Forget this frame and all later ones; they were not handed out."""
-        self._kept = np.concatenate(self._codes)[:frame]
+    def _publish_until(self, end: int, piece: Piece, first: int) -> None:
+        """Drop the frames from `end` on; `piece` begins at frame `first`.
+
+        Without a retry the utterance ends there: what follows is not in the text.
+        """
+        assert end >= self.num_final
+        self._kept = np.concatenate(self._codes)[:end]
         self._codes = [self._kept]
-        assert frame >= self._num_given
-        held, _ = divide(self._held, frame - self._num_given)
-        self._held = [Piece(piece.codes, piece.samples) for piece in held if len(piece.codes)]
-
-    def _cut_tail(self, follower: TextFollower, fault: Fault) -> None:
-        """End the utterance at the last settled frame before speech that is not in the text."""
-        self._drop_from(max(fault.frame, follower.num_settled))
-        self._append_end()
+        if end < first:
+            self._published.append(end)
+            self._num_published = end
+        elif end > first:
+            self._published.append(piece.first(end - first))
+            self._num_published = end
+        if self._state is State.RETRYING:
+            self._settle_frames()
+        else:
+            self._append_end()
 
     def _append_end(self) -> None:
         """What was kept is all there is."""
         assert self._kept is not None
-        self._held.append(Piece(self._kept[:0], np.empty(0, np.float32), "stop"))
+        self._publish(Piece(self._kept[:0], np.empty(0, np.float32), "stop"))
 
-    def _publish(self) -> None:
-        """Hand frames to the reader in one operation, the end with the last of them.
+    def _publish(self, piece: Piece) -> None:
+        """Hand frames to the reader, the end with the last of them.
 
-        Of an utterance that is followed, frames that may still be dropped are held back.
+        Of an utterance that is followed, frames that may still be dropped are not yet final.
         """
-        if not self._held:
+        num_frames, reason = len(piece.codes), piece.finish_reason
+        if not num_frames and reason is None:
             return
-        self.finish_reason = reason = self._held[-1].finish_reason
-        num_ready = num_held = sum(len(piece.codes) for piece in self._held)
-        if self.follower is not None and reason is None:
-            num_ready = max(0, self._num_final(self.follower) - self._num_given)
-        ready, self._held = self._held, []
-        if num_ready < num_held:
-            ready, self._held = divide(ready, num_ready)
-        self._rendered.extend(ready)
-        self._num_given += num_ready
-        if reason is not None:
-            self._state = State.DONE
+        self._published.append(piece)
+        self._num_published += num_frames
+        if reason is None:
+            self._settle_frames()
+            return
+        self.finish_reason = reason
+        self.num_final = self._num_published
+        self._state = State.DONE
 
-    def _num_final(self, follower: TextFollower) -> int:
-        """Frames that no fault can drop any more; all while the text runs dry."""
+    def _settle_frames(self) -> None:
+        """Count the frames that no fault can drop any more; all while the text runs dry."""
+        follower, num_rendered = self.follower, self.num_rendered
+        if follower is None:
+            self.num_final = self._num_published
+            return
         if self._state is State.NEEDS_TEXT:
-            follower.num_settled = self.num_rendered
-        final = max(follower.num_settled, num_settled(self.num_rendered))
-        return min(final, self.num_rendered)
+            follower.num_settled = num_rendered
+        num_final = max(follower.num_settled, num_settled(num_rendered))
+        self.num_final = max(self.num_final, min(num_final, num_rendered))
 
     def refuse(self, error: Exception) -> None:
         """The backend does not admit it; what was spoken before a retry stays."""
@@ -422,7 +456,6 @@ class Utterance:
         if (fault := self.follower.end()) is not None:
             self.follower.accept(fault)
         self._append_end()
-        self._publish()
 
     def fail(self, error: Exception) -> None:
         if self._state not in OVER:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, Protocol
 
 from vivace.engine.chunks import chunk_sizes
 from vivace.engine.scheduler import EngineLimits, Scheduler
-from vivace.engine.utterance import State, Utterance
+from vivace.engine.utterance import State
 from vivace.errors import RequestError
 from vivace.options import RAMP
 from vivace.plan.figures import Figures
@@ -53,6 +54,9 @@ class SimulatedUtterance:
         is_open = self.state in (State.QUEUED, State.RUNNING)
         return max(0, self.num_wanted - self.num_ahead) if is_open else 0
 
+    def num_turn_frames(self, min_frames: int) -> int:
+        return max(self.num_missing, min_frames)
+
     @property
     def is_ready(self) -> bool:
         num_unread = self.num_rendered - self.num_read
@@ -80,6 +84,36 @@ class SimulatedUtterance:
         self.playback_end_ms += count * FRAME_MS
 
 
+class SimulatedTurn(Protocol):
+    """A turn planned by the engine's scheduler."""
+
+    @property
+    def admitted(self) -> Sequence[SimulatedUtterance]: ...
+
+    @property
+    def stepped(self) -> Sequence[SimulatedUtterance]: ...
+
+    @property
+    def num_frames(self) -> int: ...
+
+
+class SimulatedScheduler(Protocol):
+    """The engine's scheduler, which reads only attributes that a simulated utterance has too."""
+
+    queue: deque[SimulatedUtterance]
+    running: list[SimulatedUtterance]
+
+    def plan(self, *, is_rendering: bool = False) -> SimulatedTurn: ...
+
+    def remove(self, utterance: SimulatedUtterance) -> None: ...
+
+
+def open_scheduler(num_slots: int) -> SimulatedScheduler:
+    engine_scheduler: Any = Scheduler(EngineLimits(), num_slots)
+    scheduler: SimulatedScheduler = engine_scheduler
+    return scheduler
+
+
 class SimulatedReplica:
     """Runs callbacks of `schedule` and utterances of `speak` until a time or the end."""
 
@@ -87,7 +121,7 @@ class SimulatedReplica:
         self.figures = figures
         self.now = 0.0
         self.peak_streams = 0
-        self._scheduler = Scheduler(EngineLimits(), num_slots or figures.num_slots)
+        self._scheduler = open_scheduler(num_slots or figures.num_slots)
         self._events: list[tuple[float, int, Callback]] = []
         self._order = itertools.count()
         self._frames: tuple[Sequence[SimulatedUtterance], int] | None = None  # being made
@@ -116,7 +150,7 @@ class SimulatedReplica:
         return len(self._scheduler.running) + len(self._scheduler.queue)
 
     def _queue(self, utterance: SimulatedUtterance) -> None:
-        self._scheduler.queue.append(cast(Utterance, utterance))
+        self._scheduler.queue.append(utterance)
         self.peak_streams = max(self.peak_streams, self.num_open)
 
     def _run_due_callbacks(self) -> None:
@@ -136,16 +170,14 @@ class SimulatedReplica:
         return True
 
     def _start(self) -> None:
-        plan = self._scheduler.plan(is_rendering=self._samples is not None)
-        admitted = cast("Sequence[SimulatedUtterance]", plan.admitted)
-        stepped = cast("Sequence[SimulatedUtterance]", plan.stepped)
-        for utterance in admitted:
+        turn = self._scheduler.plan(is_rendering=self._samples is not None)
+        for utterance in turn.admitted:
             utterance.state = State.RUNNING
-        if admitted:
-            self._step_ms += self.figures.admit(len(admitted))
-        if stepped:
-            self._step_ms += self.figures.step(len(stepped), plan.num_frames)
-            self._frames = stepped, plan.num_frames
+        if turn.admitted:
+            self._step_ms += self.figures.admit(len(turn.admitted))
+        if turn.stepped:
+            self._step_ms += self.figures.step(len(turn.stepped), turn.num_frames)
+            self._frames = turn.stepped, turn.num_frames
 
     def _collect(self, utterances: Sequence[SimulatedUtterance], num_frames: int) -> None:
         while self._step_ms > EPSILON_MS:
@@ -160,7 +192,7 @@ class SimulatedReplica:
         self._samples = None
         for utterance, count in zip(utterances, counts, strict=True):
             utterance.num_rendered += count
-        for utterance in list(cast("Sequence[SimulatedUtterance]", self._scheduler.running)):
+        for utterance in list(self._scheduler.running):
             if utterance.num_wanted and utterance.is_ready:
                 self._deliver_chunk(utterance)
 
@@ -181,7 +213,7 @@ class SimulatedReplica:
             self.schedule(self.now + NEXT_CHUNK_MS, lambda: self._request_chunk(utterance))
             return
         utterance.state = State.DONE
-        self._scheduler.remove(cast(Utterance, utterance))
+        self._scheduler.remove(utterance)
         if utterance.on_end is not None:
             utterance.on_end(utterance)
 

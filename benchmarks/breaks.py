@@ -118,7 +118,7 @@ def speak(tts: TTS, pair: Pair, *, is_raw: bool) -> Audio:
     if is_raw:
         voice = tts.speakers[0]
         options = SpeechOptions(seed=pair.line, guard=False)
-        return tts.open(Request(text=text, voice=voice, options=options)).collect()
+        return tts.loaded.open(Request(text=text, voice=voice, options=options)).collect()
     clean = pair.kind in ("list", "heading", "table")
     pieces = iter(re.findall(r"\s*\S+", text))
     text_or_pieces = pieces if pair.is_live else text

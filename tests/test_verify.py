@@ -29,7 +29,7 @@ def tts(loaded: TTS, monkeypatch: pytest.MonkeyPatch) -> TTS:
     """With a recogniser that always hears the same."""
     monkeypatch.setattr("vivace.engine.synthesizer.check_recogniser", lambda: None)
     transcript = "Seven grey herons beside a canal"
-    loaded._synthesizer._verifier = Verifier(lambda: lambda samples, rate: transcript)
+    loaded.synthesizer._verifier = Verifier(lambda: lambda samples, rate: transcript)
     return loaded
 
 
@@ -73,7 +73,7 @@ def test_verification_does_not_block_the_event_loop(tts: TTS) -> None:
         assert is_free.wait(60)
         return TEXT
 
-    tts._synthesizer._verifier = Verifier(lambda: recognise)
+    tts.synthesizer._verifier = Verifier(lambda: recognise)
 
     async def main() -> float | None:
         task = asyncio.create_task(tts.aspeak(TEXT, seed=1, verify=True))
@@ -87,7 +87,7 @@ def test_failed_recogniser_raises_its_error(tts: TTS) -> None:
     def fail(samples: np.ndarray, rate: int) -> str:
         raise CheckpointError("damaged weights")
 
-    tts._synthesizer._verifier = Verifier(lambda: fail)
+    tts.synthesizer._verifier = Verifier(lambda: fail)
     with pytest.raises(CheckpointError, match="damaged weights"):
         tts.speak(TEXT, verify=True)
 

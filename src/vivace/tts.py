@@ -6,11 +6,9 @@ with TTS.load("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice") as tts:
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import typing
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,32 +20,26 @@ from vivace.audio.files import AudioSource, read_audio
 from vivace.backends import Capacity, build_backend
 from vivace.backends.base import CodecPrecision
 from vivace.checkpoint import Checkpoint, find_folder
-from vivace.device import can_fork, pick_device, pick_dtype, pick_threads, use_threads
-from vivace.dialogue.make import make_dialogue, open_dialogue
-from vivace.dialogue.script import DialogueScript
+from vivace.device import pick_device, pick_dtype, use_threads
 from vivace.dialogue.stream import DialogueStream
-from vivace.dialogue.talk import Dialogue, Timing
+from vivace.dialogue.talk import Dialogue
 from vivace.engine.async_stream import AsyncStream
+from vivace.engine.dialogues import DialogueLines, speak_dialogue, stream_dialogue
 from vivace.engine.engine import Engine
-from vivace.engine.loaded import LoadedCheckpoint, Parts
+from vivace.engine.load import load_checkpoint
+from vivace.engine.loaded import LoadedCheckpoint
 from vivace.engine.scheduler import EngineLimits, Profile
-from vivace.engine.stream import Stream, Wake
+from vivace.engine.stream import Stream
 from vivace.engine.synthesizer import Synthesizer
-from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.model.codec import Codec
 from vivace.model.fp8 import Weights, check_weights
 from vivace.options import (
-    RAMP,
-    ChunkFrames,
     DialogueOptions,
     DialogueStreamOptions,
-    LineOptions,
     SpeakOptions,
     StreamOptions,
     takes,
 )
-from vivace.script.prompts import SERVED_BY
-from vivace.script.request import Request
 from vivace.speech import AUTO_LANGUAGE, SamplingParams, language_name
 from vivace.text.lexicon import Lexicon, LexiconSource
 from vivace.text.tokenizer import TextTokenizer
@@ -62,9 +54,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FP8_BACKEND = "megakernel"  # the one that reads them in their own format
-DialogueLines = DialogueScript | Iterable[tuple[VoiceSource, str]]
-Lines = typing.TypeVar("Lines", bound=LineOptions)
 LivePieces = Iterator[str | None]
 AsyncPieces = AsyncIterator[str | None]
 
@@ -76,7 +65,7 @@ class TTS:
         self.checkpoint = loaded.checkpoint
         self.lexicon = lexicon
         self.loaded = loaded
-        self._synthesizer = Synthesizer(loaded, lexicon)
+        self.synthesizer = Synthesizer(loaded, lexicon)  # speaks with an options object
 
     @classmethod
     def load(
@@ -99,60 +88,51 @@ class TTS:
         split_camel_case: bool = False,
         lexicon: LexiconSource | None = None,
     ) -> TTS:
-        """Load a hub id, a local folder in the released layout, or the voice in the package.
+        """Load a hub id, a local folder in the released layout, or the embedded voice (None).
 
-        Without a name it is the embedded voice: small, English, offline, quick on a CPU.
-
-        `auto` picks CUDA, then MPS, then the CPU, and the CPU for a small model; bfloat16 on CUDA,
-        float32 elsewhere; and the first backend that can run. `threads` is how many of the CPU's an
-        operation may use, while this TTS works and nowhere else; None gives a small model one,
-        which a busy machine slows least, and leaves PyTorch's own number to the others.
+        `device="auto"` picks CUDA, then MPS, then the CPU; a small model always runs on the CPU.
+        `dtype="auto"` is bfloat16 on CUDA and float32 elsewhere. `threads` limits the CPU threads
+        of an operation while this TTS works; None is 1 for a small model, else PyTorch's number.
 
         `max_streams` run concurrently (None: 8 on an NVIDIA GPU, many elsewhere), and `max_queue`
-        wait for a slot. A GPU's memory is allocated when the model is loaded: for that many texts
-        of 300 characters and one utterance of `max_frames` (None: 2,048 frames, 164 s); when longer
-        ones fill it, requests wait for it as for a slot. `profile` is `latency`, `balanced` or
-        `throughput`: how many frames a turn makes while no stream waits for its first audio.
+        wait for a slot. GPU memory is allocated now, for that many texts of 300 characters and one
+        utterance of `max_frames` (None: 2,048 frames, 164 s). If longer texts fill it, requests
+        wait. `profile` is `latency`, `balanced` or `throughput`: how many frames a turn makes while
+        no stream waits for its first audio.
 
         `codec_precision`, on an NVIDIA GPU: `split` emulates float32; `half` rounds the inputs of
         the codec's convolutions to float16 and is up to four times as fast. `auto` is `half` for a
-        bfloat16 model and `split` for a float32 model.
+        bfloat16 model and `split` for a float32 model. `weights="fp8"` rounds the predictor's
+        matrices and the talker's MLPs to 4 significant bits; only the `megakernel` backend is
+        faster with it.
 
-        `weights="fp8"` rounds the predictor's matrices and the talker's MLPs to 4 significant bits:
-        the `megakernel` backend then reads half the bytes; others compute with the same numbers, no
-        faster.
-
-        `split_camel_case` reads "YouTube" as "You" "Tube", as the official package does when it
-        loads a local folder.
-
-        `lexicon` says how some words are read, in every text: a .toml or .csv file, a mapping of
-        words to respellings, or a `Lexicon` (docs/text.md).
+        `split_camel_case` reads "YouTube" as "You" "Tube", as the official package does for a local
+        folder. `lexicon` applies to every text: a .toml or .csv file, a mapping of words to
+        respellings, or a `Lexicon` (docs/text.md).
         """
         words = None if lexicon is None else Lexicon.of(lexicon)
         limits = EngineLimits(max_streams, max_queue, profile=profile)
         capacity = Capacity(max_streams, max_frames, codec_precision)
         check_weights(weights)
-        pick_dtype(dtype, pick_device(device))  # what cannot be is refused before a download
+        pick_dtype(dtype, pick_device(device))  # reject impossible values before a download
         folder = find_folder(
             name_or_folder, revision=revision, cache_dir=cache_dir, offline=offline
         )
         checkpoint = Checkpoint.open(folder)
         if words is not None:
             words.check_languages(checkpoint.config.talker_config.codec_language_id)
-        tokenizer = checkpoint.load_tokenizer(split_camel_case=split_camel_case)
-        where = pick_device(device, checkpoint.num_bytes if backend == "auto" else None)
-        precision = pick_dtype(dtype, where)
-        threads = pick_threads(threads, where, checkpoint.num_bytes)
-        with use_threads(threads):
-            model = checkpoint.load_model(where, precision, weights)
-            codec = checkpoint.load_codec(where)
-            build = partial(build_backend, backend, model, codec, capacity)
-            first = build()
-        if weights == "fp8" and first.name != FP8_BACKEND:
-            log.warning("backend %s reads fp8 weights no faster; %s does", first.name, FP8_BACKEND)
-        can_be_forked = can_fork(where, threads)
-        engine = Engine(first, limits, threads=threads, can_fork=can_be_forked, rebuild=build)
-        loaded = LoadedCheckpoint(checkpoint, tokenizer, Parts(model, codec, engine))
+        loaded = load_checkpoint(
+            checkpoint,
+            build=build_backend,
+            device=device,
+            dtype=dtype,
+            weights=weights,
+            backend=backend,
+            threads=threads,
+            limits=limits,
+            capacity=capacity,
+            split_camel_case=split_camel_case,
+        )
         tts = cls(loaded, words)
         log.info("loaded %r", tts)
         return tts
@@ -166,7 +146,7 @@ class TTS:
     @property
     def speakers(self) -> list[str]:
         """The preset voices; empty unless the checkpoint is of type custom_voice."""
-        return self._synthesizer.presets
+        return self.synthesizer.presets
 
     @property
     def languages(self) -> list[str]:
@@ -239,20 +219,7 @@ class TTS:
         one. Runaway speech is retried once unless `seed` or `max_frames` is given, and then raises
         RunawayError.
         """
-        return self.speak_with(text, SpeakOptions(**options))
-
-    @typing.overload
-    def speak_with(self, text: str, options: SpeakOptions) -> Audio: ...
-
-    @typing.overload
-    def speak_with(self, text: list[str], options: SpeakOptions) -> list[Audio]: ...
-
-    @typing.overload
-    def speak_with(self, text: object, options: SpeakOptions) -> Audio | list[Audio]: ...
-
-    def speak_with(self, text: object, options: SpeakOptions) -> Audio | list[Audio]:
-        """`speak` with an options object."""
-        return self._synthesizer.speak(text, options)
+        return self.synthesizer.speak(text, SpeakOptions(**options))
 
     @typing.overload
     @takes(SpeakOptions)
@@ -271,7 +238,7 @@ class TTS:
         The call does not block the event loop and needs no thread but the engine's. Cancelling the
         task stops the speech and frees its slots.
         """
-        return await self._synthesizer.speak_async(text, SpeakOptions(**options))
+        return await self.synthesizer.speak_async(text, SpeakOptions(**options))
 
     @takes(StreamOptions)
     def stream(self, text: str | Iterable[str | None], **options: Any) -> Stream:
@@ -282,20 +249,7 @@ class TTS:
         None in the pieces is skipped. A list is rejected: `speak` makes a batch of it, and
         `iter(pieces)` is one text in pieces.
         """
-        return self.stream_with(text, StreamOptions(**options))
-
-    def stream_with(self, text: object, options: StreamOptions) -> Stream:
-        """`stream` with an options object."""
-        return self._synthesizer.open(text, options, chunk_frames=options.chunk_frames)
-
-    def open(
-        self, request: Request, *, chunk_frames: ChunkFrames = RAMP, wake: Wake | None = None
-    ) -> Stream:
-        """Open a stream for a request whose voice and lexicons are looked up.
-
-        `vivace.compat` ends here. With `wake`, the caller reads the stream in steps.
-        """
-        return self.loaded.open(request, chunk_frames=chunk_frames, wake=wake)
+        return self.synthesizer.stream(text, StreamOptions(**options))
 
     @takes(StreamOptions)
     def astream(
@@ -306,11 +260,7 @@ class TTS:
         The engine's thread does the work. Errors of the request are raised when the first chunk is
         asked for, or before it by `stream = await tts.astream(...)`, which also queues the request.
         """
-        return self.astream_with(text, StreamOptions(**options))
-
-    def astream_with(self, text: object, options: StreamOptions) -> AsyncStream:
-        """`astream` with an options object."""
-        return self._synthesizer.open_async(text, options)
+        return self.synthesizer.stream_async(text, StreamOptions(**options))
 
     @takes(DialogueOptions, leave_out={"voice"})
     def dialogue(self, lines: DialogueLines, **options: Any) -> Dialogue:
@@ -322,25 +272,7 @@ class TTS:
 
         The result is an `Audio` with `lines`, `tracks` by speaker and `save_tracks`.
         """
-        return self.dialogue_with(lines, DialogueOptions(**options))
-
-    def dialogue_with(self, lines: DialogueLines, options: DialogueOptions) -> Dialogue:
-        """`dialogue` with an options object."""
-        options = self._check_dialogue(options)
-        synthesizer = self._synthesizer
-        return make_dialogue(
-            DialogueScript.of(lines, options.voices or {}),
-            Timing(gap_s=options.gap_s, overlap_s=options.overlap_s),
-            options.sampling.get("seed"),
-            presets=self.speakers,
-            get_voice=self.voice,
-            speak=lambda texts, name: synthesizer.speak_lines(
-                [(text, dataclasses.replace(options, **own)) for text, own in texts],
-                name,
-                given=options.sampling,
-                progress=options.progress,
-            ),
-        )
+        return speak_dialogue(self.synthesizer, lines, DialogueOptions(**options))
 
     @takes(DialogueStreamOptions, leave_out={"voice"})
     def stream_dialogue(self, lines: DialogueLines, **options: Any) -> DialogueStream:
@@ -349,35 +281,7 @@ class TTS:
         The samples are those of `dialogue`, except that lines which are too loud together are
         clipped. Voices and texts are checked before anything is spoken.
         """
-        return self.stream_dialogue_with(lines, DialogueStreamOptions(**options))
-
-    def stream_dialogue_with(
-        self, lines: DialogueLines, options: DialogueStreamOptions
-    ) -> DialogueStream:
-        """`stream_dialogue` with an options object."""
-        options = self._check_dialogue(options)
-        return open_dialogue(
-            DialogueScript.of(lines, options.voices or {}),
-            Timing(gap_s=options.gap_s, overlap_s=options.overlap_s),
-            options.sampling.get("seed"),
-            presets=self.speakers,
-            get_voice=self.voice,
-            open_stream=lambda text, **own: self.stream_with(
-                text, dataclasses.replace(options, **own)
-            ),
-            sample_rate=self.sample_rate,
-            looks_ahead=self.engine.num_together > 1,
-        )
-
-    def _check_dialogue(self, options: Lines) -> Lines:
-        if self.model_type == "voice_design":
-            raise UnsupportedRequestError(
-                "a voice_design checkpoint has no voice that two lines could share; load "
-                f"{SERVED_BY['custom_voice']}, or clone voices with {SERVED_BY['base']}"
-            )
-        if options.voice is not None:
-            raise RequestError("voice belongs to each line of a dialogue; leave it out")
-        return self._synthesizer.look_up_once(options)
+        return stream_dialogue(self.synthesizer, lines, DialogueStreamOptions(**options))
 
     # -- voices --------------------------------------------------------------------------------
 
@@ -388,7 +292,7 @@ class TTS:
         is loaded; other names are the library's. A preset stays its name. Because this opens
         paths, a server looks up the names of its clients in `speakers` and `VoiceLibrary` instead.
         """
-        return self._synthesizer.find_voice(voice, transcript)
+        return self.synthesizer.find_voice(voice, transcript)
 
     def clone(
         self,

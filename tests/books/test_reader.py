@@ -155,11 +155,12 @@ class IncompleteTTS:
         self.tts, self.complete_seeds = tts, complete_seeds
         self.seeds: list[int] = []
         self.engine, self.sample_rate = tts.engine, tts.sample_rate
+        self.synthesizer = self
 
-    def speak_with(self, text: Any, options: SpeakOptions) -> Any:
+    def speak(self, text: Any, options: SpeakOptions) -> Any:
         if isinstance(text, list):
-            return [self.speak_with(each, options) for each in text]
-        audio = self.tts.speak_with(text, options)
+            return [self.speak(each, options) for each in text]
+        audio = self.tts.synthesizer.speak(text, options)
         self.seeds.append(options.sampling["seed"])
         words = () if options.seed in self.complete_seeds else ("word",)
         usage = dataclasses.replace(audio.usage, missing_words=words)

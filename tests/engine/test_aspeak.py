@@ -70,13 +70,13 @@ def test_aspeak_of_long_text_opens_it_in_another_thread(
 ) -> None:
     expected = tts.speak(text, **OPTIONS)
     is_main = set()
-    opened = tts._synthesizer.open
+    opened = tts.synthesizer.open
 
     def watch(*arguments: Any, **options: Any) -> Any:
         is_main.add(threading.current_thread() is threading.main_thread())
         return opened(*arguments, **options)
 
-    monkeypatch.setattr(tts._synthesizer, "open", watch)
+    monkeypatch.setattr(tts.synthesizer, "open", watch)
     for limit in (10_000, 12):
         monkeypatch.setattr("vivace.engine.synthesizer.LONG_TEXT", limit)
         is_main.clear()
@@ -157,14 +157,14 @@ def test_aspeak_cancelled_while_it_opens_in_a_thread_ends_in_order(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_opening, may_open = threading.Event(), threading.Event()
-    opened = tts._synthesizer.open
+    opened = tts.synthesizer.open
 
     def slowly(*arguments: Any, **options: Any) -> Any:
         is_opening.set()
         assert may_open.wait(SOON_S)
         return opened(*arguments, **options)
 
-    monkeypatch.setattr(tts._synthesizer, "open", slowly)
+    monkeypatch.setattr(tts.synthesizer, "open", slowly)
     monkeypatch.setattr("vivace.engine.synthesizer.LONG_TEXT", 0)
 
     async def run() -> None:

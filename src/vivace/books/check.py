@@ -53,7 +53,7 @@ def check_segments(
     can_skip = options.on_unsupported == "skip"
     for segment, passage in _spoken_passages(segments, options):
         try:
-            with tts.stream_with(passage.text, options.to(StreamOptions)) as stream:
+            with tts.synthesizer.stream(passage.text, options.to(StreamOptions)) as stream:
                 skipped += stream.usage.skipped
         except TextError as error:
             if can_skip and isinstance(error, UnsupportedTextError):

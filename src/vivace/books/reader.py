@@ -185,7 +185,7 @@ class BookReader:
         if not passages:
             return []
         try:
-            audios = self.tts.speak_with([each.text for each in passages], self.options)
+            audios = self.tts.synthesizer.speak([each.text for each in passages], self.options)
         except BatchError as error:
             number, reason = next(iter(error.errors.items()))
             raise RequestError(f"{_shown(passages[number].text)}: {reason}") from error
@@ -200,7 +200,7 @@ class BookReader:
         for attempt in range(MAX_ATTEMPTS):
             if attempt:
                 seed = self.options.sampling["seed"] + attempt * SEED_STEP
-                audio = self.tts.speak_with(text, replace(self.options, seed=seed))
+                audio = self.tts.synthesizer.speak(text, replace(self.options, seed=seed))
             if audio.finish_reason != "stop":
                 continue
             if best is None or len(audio.missing_words) < len(best.missing_words):

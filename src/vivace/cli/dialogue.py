@@ -67,7 +67,9 @@ def _speak_whole(
     target: Target,
     arguments: argparse.Namespace,
 ) -> SpokenDialogue:
-    made = tts.dialogue_with(script, options)
+    from vivace.engine.dialogues import speak_dialogue  # imports torch
+
+    made = speak_dialogue(tts.synthesizer, script, options)
     with target.open(made.sample_rate) as sinks:
         for sink in sinks:
             sink.write(made.samples)
@@ -80,8 +82,10 @@ def _stream(
     tts: TTS, script: DialogueScript, options: DialogueStreamOptions, target: Target
 ) -> SpokenDialogue:
     """Write and play the dialogue while it is generated."""
+    from vivace.engine.dialogues import stream_dialogue  # imports torch
+
     words: list[Word] | None = []
-    stream = tts.stream_dialogue_with(script, options)
+    stream = stream_dialogue(tts.synthesizer, script, options)
     with stream, target.open(tts.sample_rate) as sinks:
         for chunk in stream:
             words = None if words is None or chunk.words is None else [*words, *chunk.words]

@@ -30,7 +30,8 @@ def repl(arguments: argparse.Namespace) -> int:
     is_typed = is_terminal_stdin() and sys.stdout.isatty()
     with load_model(arguments) as tts:
         options = replace(options, voice=pick_voice(tts, arguments))
-        tts.stream_with(TRIAL, options).close()  # raises for an unknown voice before any line
+        # Raises for an unknown voice before any line.
+        tts.synthesizer.stream(TRIAL, options).close()
         for line in _typed_lines() if is_typed else _piped_lines():
             try:
                 with target.renewed() as own:

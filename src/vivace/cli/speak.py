@@ -84,7 +84,7 @@ class Speech:
 
     def _stream(self) -> Iterator[Samples]:
         """Chunks as soon as they are generated."""
-        with self._tts.stream_with(self._text, self._options) as stream:
+        with self._tts.synthesizer.stream(self._text, self._options) as stream:
             for chunk in stream:
                 self._record(stream, chunk)
                 yield chunk.samples
@@ -97,7 +97,7 @@ class Speech:
         options = dataclasses.replace(self._options, trim=True)
         if options.chunk_frames is RAMP:
             options = dataclasses.replace(options, chunk_frames=WHOLE)
-        open_stream = partial(self._tts.stream_with, self._text, options)
+        open_stream = partial(self._tts.synthesizer.stream, self._text, options)
         return speak_parts(open_stream, options.sampling, self._record)
 
     def _record(self, stream: Stream, chunk: AudioChunk) -> None:

@@ -58,7 +58,7 @@ def open_stream(
     is_guarded = "max_frames" not in sampling
     options = dataclasses.replace(wanted.options, guard=is_guarded, **sampling)
     wanted = dataclasses.replace(wanted, options=options)
-    return tts.open(wanted, chunk_frames=chunk_frames, wake=wake)
+    return tts.loaded.open(wanted, chunk_frames=chunk_frames, wake=wake)
 
 
 def speak_together(

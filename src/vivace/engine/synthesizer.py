@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import overload
 
 from vivace.audio.clip import Audio
 from vivace.audio.files import read_audio
@@ -16,7 +17,7 @@ from vivace.engine.chunks import TOGETHER, WHOLE
 from vivace.engine.loaded import LoadedCheckpoint
 from vivace.engine.progress import show_batch, show_progress
 from vivace.engine.stream import Stream, Wake
-from vivace.errors import RequestError
+from vivace.errors import RequestError, UnsupportedRequestError
 from vivace.options import ChunkFrames, Options, SpeakOptions, SpeechOptions, StreamOptions
 from vivace.script.prompts import SERVED_BY
 from vivace.script.request import Request, as_pieces
@@ -94,7 +95,19 @@ class Synthesizer:
             lexicon=None if lexicon is None else Lexicon.of(lexicon),
         )
 
+    def check_shared_voice(self) -> None:
+        """Raise UnsupportedRequestError if two utterances cannot have the same voice."""
+        if self._loaded.checkpoint.config.tts_model_type == "voice_design":
+            raise UnsupportedRequestError(
+                "a voice_design checkpoint has no voice that two lines could share; load "
+                f"{SERVED_BY['custom_voice']}, or clone voices with {SERVED_BY['base']}"
+            )
+
     # -- streams -------------------------------------------------------------------------------
+
+    @property
+    def sample_rate(self) -> int:
+        return self._loaded.checkpoint.codec_config.output_sample_rate
 
     @property
     def num_together(self) -> int:
@@ -116,7 +129,10 @@ class Synthesizer:
         request = self._request(text, options)
         return self._loaded.open(request, chunk_frames=chunk_frames, wake=wake)
 
-    def open_async(self, text: object, options: StreamOptions) -> AsyncStream:
+    def stream(self, text: object, options: StreamOptions) -> Stream:
+        return self.open(text, options, chunk_frames=options.chunk_frames)
+
+    def stream_async(self, text: object, options: StreamOptions) -> AsyncStream:
         return self._open_async(text, options, options.chunk_frames)
 
     def _open_async(
@@ -140,6 +156,15 @@ class Synthesizer:
         return not is_at_hand or size > LONG_TEXT
 
     # -- whole audio ---------------------------------------------------------------------------
+
+    @overload
+    def speak(self, text: str, options: SpeakOptions) -> Audio: ...
+
+    @overload
+    def speak(self, text: list[str], options: SpeakOptions) -> list[Audio]: ...
+
+    @overload
+    def speak(self, text: object, options: SpeakOptions) -> Audio | list[Audio]: ...
 
     def speak(self, text: object, options: SpeakOptions) -> Audio | list[Audio]:
         if isinstance(text, str):

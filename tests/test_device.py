@@ -13,9 +13,7 @@ from vivace.device import can_fork, pick_device, pick_dtype
 from vivace.errors import BackendUnavailableError, RequestError
 
 
-def test_cuda_where_there_is_none_is_refused(
-    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_without_a_gpu_is_rejected(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(
         BackendUnavailableError, match=r"'cuda' was asked for.*sees no CUDA GPU.*device=.cpu"
@@ -23,7 +21,7 @@ def test_cuda_where_there_is_none_is_refused(
         TTS.load(tiny_folder / "base", device="cuda")
 
 
-def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_beyond_the_last_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert pick_device("cuda:1") == torch.device("cuda:1")
@@ -32,12 +30,12 @@ def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("device", ["gpu", "", "meta", "cuda:x", "cpu cpu", None])
-def test_an_unknown_device_is_refused(tiny_folder: Path, device: Any) -> None:
+def test_unknown_device_is_rejected(tiny_folder: Path, device: Any) -> None:
     with pytest.raises(RequestError, match=r"no device named .*try auto, cpu, cuda"):
         TTS.load(tiny_folder / "base", device=device)
 
 
-def test_auto_takes_cuda_then_mps_then_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_device_prefers_cuda_then_mps_then_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     picked = []
     for has_cuda, has_mps in ((True, True), (False, True), (False, False)):
         monkeypatch.setattr(torch.cuda, "is_available", lambda found=has_cuda: found)
@@ -46,7 +44,7 @@ def test_auto_takes_cuda_then_mps_then_the_cpu(monkeypatch: pytest.MonkeyPatch) 
     assert picked == ["cuda", "mps", "cpu"]
 
 
-def test_auto_leaves_a_small_model_on_the_cpu(
+def test_auto_device_of_a_small_model_is_the_cpu(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -59,7 +57,7 @@ def test_auto_leaves_a_small_model_on_the_cpu(
         assert (tts.device.type, tts.dtype) == ("cpu", torch.float32)
 
 
-def test_auto_takes_bfloat16_where_a_gpu_has_it_and_says_once_where_not(
+def test_auto_dtype_is_bfloat16_if_supported_and_warns_once_otherwise(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
@@ -75,20 +73,18 @@ def test_auto_takes_bfloat16_where_a_gpu_has_it_and_says_once_where_not(
 
 
 @pytest.mark.parametrize("dtype", ["float16", "half", torch.float16])
-def test_float16_is_refused_with_the_reason(tiny_folder: Path, dtype: Any) -> None:
+def test_float16_is_rejected_with_the_reason(tiny_folder: Path, dtype: Any) -> None:
     with pytest.raises(RequestError, match="float16 is refused: the talker's logits overflow"):
         TTS.load(tiny_folder / "base", dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", ["int8", torch.float64, "torch.bfloat32"])
-def test_an_unknown_dtype_is_refused_and_the_known_are_listed(
-    tiny_folder: Path, dtype: Any
-) -> None:
+def test_unknown_dtype_raises_with_the_known_ones(tiny_folder: Path, dtype: Any) -> None:
     with pytest.raises(RequestError, match="try one of: auto, float32, bfloat16"):
         TTS.load(tiny_folder / "base", dtype=dtype)
 
 
-def test_an_unknown_backend_is_refused_and_the_known_are_listed(tiny_folder: Path) -> None:
+def test_unknown_backend_raises_with_the_known_ones(tiny_folder: Path) -> None:
     with pytest.raises(BackendUnavailableError, match=r"no backend named 'warp'; .*auto.*eager"):
         TTS.load(tiny_folder / "base", device="cpu", backend="warp")
 
@@ -104,7 +100,7 @@ def test_an_unknown_backend_is_refused_and_the_known_are_listed(tiny_folder: Pat
         ("arm64", "cpu", 1, False),
     ],
 )
-def test_only_one_thread_of_a_cpu_without_other_threads_survives_a_fork(
+def test_can_fork_is_true_only_for_one_cpu_thread(
     monkeypatch: pytest.MonkeyPatch, machine: str, device: str, threads: int | None, expected: bool
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)

@@ -24,7 +24,7 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_a_small_model_on_a_cpu_gets_one_thread_and_others_are_left_alone() -> None:
+def test_pick_threads_is_one_for_a_small_model_on_a_cpu() -> None:
     assert pick_threads(None, CPU, SMALL_MODEL_BYTES - 1) == 1
     assert pick_threads(None, CPU, SMALL_MODEL_BYTES) is None
     assert pick_threads(None, CUDA, 1) is None
@@ -32,12 +32,12 @@ def test_a_small_model_on_a_cpu_gets_one_thread_and_others_are_left_alone() -> N
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "2", True])
-def test_threads_that_cannot_be_are_refused(threads: object) -> None:
+def test_invalid_number_of_threads_is_rejected(threads: object) -> None:
     with pytest.raises(RequestError, match="threads must be 1 or more"):
         TTS.load(threads=threads, device="cpu")  # type: ignore[arg-type]
 
 
-def test_the_number_comes_back_also_after_an_error() -> None:
+def test_use_threads_restores_the_number_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), use_threads(1):
         1 // (torch.get_num_threads() - 1)
     assert torch.get_num_threads() == 2
@@ -46,7 +46,7 @@ def test_the_number_comes_back_also_after_an_error() -> None:
 
 
 @pytest.mark.parametrize(("asked", "used"), [(None, 1), (2, 2)])
-def test_work_runs_with_its_threads_and_nothing_else_does(
+def test_use_threads_affects_only_the_engine(
     asked: int | None, used: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with TTS.load(device="cpu", threads=asked) as tts:
@@ -70,7 +70,7 @@ def in_thread(step: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("numbers", [(1, 1), (1, 3), (3, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("first_out", [0, 1])
-def test_threads_that_come_and_go_together_leave_the_number_as_it_was(
+def test_concurrent_use_threads_restores_the_number(
     numbers: tuple[int, int], first_out: int
 ) -> None:
     seen: dict[str, int] = {}
@@ -101,7 +101,9 @@ def test_threads_that_come_and_go_together_leave_the_number_as_it_was(
     assert seen["a new thread"] == torch.get_num_threads() == 2
 
 
-def test_float32_is_kept_until_the_last_thread_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_precision_is_kept_until_the_last_thread_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
     before = torch.backends.cudnn.allow_tf32
     first, second = full_precision(), full_precision()
@@ -113,7 +115,7 @@ def test_float32_is_kept_until_the_last_thread_is_done(monkeypatch: pytest.Monke
     assert torch.backends.cudnn.allow_tf32 == before
 
 
-def test_float32_is_given_up_also_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_precision_is_restored_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
     before = torch.backends.cudnn.allow_tf32
     with pytest.raises(ZeroDivisionError), full_precision():

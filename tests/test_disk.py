@@ -68,7 +68,7 @@ def hidden(folder: Path) -> list[Path]:
 # --- Names are claimed ------------------------------------------------------------------------
 
 
-def test_the_first_process_reserves_a_name(tmp_path: Path) -> None:
+def test_first_process_reserves_a_name(tmp_path: Path) -> None:
     path = tmp_path / "a"
     first = AtomicFile(path, replace=False)
     with pytest.raises(NameInUseError, match="another process is writing it"):
@@ -82,13 +82,13 @@ def test_the_first_process_reserves_a_name(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_name_is_free_again_after_a_discard(tmp_path: Path) -> None:
+def test_discard_frees_the_name(tmp_path: Path) -> None:
     AtomicFile(tmp_path / "a", replace=False).discard()
     write_whole(tmp_path / "a", b"x", replace=False)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_what_may_replace_does_not_wait_for_others(tmp_path: Path) -> None:
+def test_replace_does_not_reserve_the_name(tmp_path: Path) -> None:
     files = [AtomicFile(tmp_path / "a", replace=True) for _ in range(3)]
     for number, file in enumerate(files):
         file.file.write(b"%d" % number)
@@ -97,7 +97,7 @@ def test_what_may_replace_does_not_wait_for_others(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_file_that_another_program_makes_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+def test_commit_does_not_replace_a_file_created_meanwhile(tmp_path: Path) -> None:
     file = AtomicFile(tmp_path / "a", replace=False)
     file.file.write(b"ours")
     (tmp_path / "a").write_bytes(b"theirs")
@@ -108,7 +108,7 @@ def test_a_file_that_another_program_makes_meanwhile_is_not_replaced(tmp_path: P
     assert (tmp_path / "b").read_bytes() == b"ours"
 
 
-def test_a_disk_without_hard_links_does_not_replace_either(
+def test_commit_without_hard_links_does_not_replace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
@@ -125,7 +125,7 @@ def test_a_disk_without_hard_links_does_not_replace_either(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_numbers_go_before_the_ending() -> None:
+def test_numbered_paths_keep_the_ending() -> None:
     names = numbered(Path("a.b.wav"))
     assert [next(names).name for _ in range(3)] == ["a.b.wav", "a.b-2.wav", "a.b-3.wav"]
 
@@ -133,7 +133,7 @@ def test_numbers_go_before_the_ending() -> None:
 # --- What killed processes leave --------------------------------------------------------------
 
 
-def test_the_name_of_a_killed_process_can_be_taken_at_once(tmp_path: Path) -> None:
+def test_name_of_a_killed_process_is_free(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with Holder(path) as holder:
         with pytest.raises(NameInUseError):
@@ -146,7 +146,7 @@ def test_the_name_of_a_killed_process_can_be_taken_at_once(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("how", ["new", "replace"])
-def test_a_sweep_removes_only_files_of_dead_processes(tmp_path: Path, how: str) -> None:
+def test_sweep_removes_only_files_of_ended_processes(tmp_path: Path, how: str) -> None:
     (tmp_path / ".vivace-notes.tmp").write_bytes(b"a stranger's")
     (tmp_path / ".vivace-0123456789abcdef.tmp").symlink_to(tmp_path / ".vivace-notes.tmp")
     with Holder(tmp_path / "alive", how) as alive:
@@ -163,12 +163,12 @@ def test_a_sweep_removes_only_files_of_dead_processes(tmp_path: Path, how: str) 
     ]
 
 
-def test_a_sweep_of_a_missing_folder_does_nothing(tmp_path: Path) -> None:
+def test_sweep_of_a_missing_folder_does_nothing(tmp_path: Path) -> None:
     sweep(tmp_path / "absent")
 
 
 @pytest.mark.parametrize("call", ["link", "rename", "replace"])
-def test_a_kill_at_the_last_step_leaves_no_empty_file(tmp_path: Path, call: str) -> None:
+def test_kill_before_commit_leaves_no_file(tmp_path: Path, call: str) -> None:
     path = tmp_path / "a"
     if call == "replace":
         path.write_bytes(b"old")
@@ -180,7 +180,7 @@ def test_a_kill_at_the_last_step_leaves_no_empty_file(tmp_path: Path, call: str)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_sweep_between_creation_and_lock_is_survived(
+def test_sweep_between_creation_and_lock_is_tolerated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other process comes exactly then, removes the file that is not locked yet, and goes."""
@@ -203,7 +203,7 @@ def test_a_sweep_between_creation_and_lock_is_survived(
 # --- Modes and kinds --------------------------------------------------------------------------
 
 
-def test_what_is_replaced_keeps_its_mode_and_what_is_new_obeys_the_umask(tmp_path: Path) -> None:
+def test_replaced_file_keeps_its_mode_and_new_file_follows_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         for mode in (0o600, 0o664, 0o444):
@@ -218,7 +218,7 @@ def test_what_is_replaced_keeps_its_mode_and_what_is_new_obeys_the_umask(tmp_pat
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
 
 
-def test_a_path_that_is_no_file_is_called_what_it_is(tmp_path: Path) -> None:
+def test_why_not_regular_names_the_type(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     assert why_not_regular(tmp_path / "file") is None
@@ -228,7 +228,7 @@ def test_a_path_that_is_no_file_is_called_what_it_is(tmp_path: Path) -> None:
     assert why_not_regular(tmp_path / "absent") == "there is no such file"
 
 
-def test_a_relative_name_is_where_it_was_when_it_was_asked_for(
+def test_relative_path_is_resolved_at_creation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -261,7 +261,7 @@ for _ in range(20):
 
 
 @pytest.mark.ci
-def test_ten_processes_beside_each_other_lose_nothing(tmp_path: Path) -> None:
+def test_ten_concurrent_processes_lose_no_file(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     processes = [
         subprocess.Popen(

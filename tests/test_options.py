@@ -46,7 +46,7 @@ def sizes(tts: TTS, chunk_frames: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.uint64])
-def test_whole_numbers_of_numpy_give_what_pythons_give(tts: TTS, kind: type) -> None:
+def test_numpy_integers_give_the_same_result_as_python_integers(tts: TTS, kind: type) -> None:
     plain = tts.speak(TEXT, seed=7, top_k=7, predictor_top_k=7, max_frames=6)
     given = {"seed": 7, "top_k": 7, "predictor_top_k": 7, "max_frames": 6}
     assert tts.speak(TEXT, **{name: kind(value) for name, value in given.items()}) == plain
@@ -65,7 +65,9 @@ def test_whole_numbers_of_numpy_give_what_pythons_give(tts: TTS, kind: type) -> 
         (10**30, [20]),
     ],
 )
-def test_chunks_may_be_told_in_many_ways(tts: TTS, chunk_frames: Any, expected: list[int]) -> None:
+def test_chunk_frames_accepts_every_form_of_numbers(
+    tts: TTS, chunk_frames: Any, expected: list[int]
+) -> None:
     assert [size for size in sizes(tts, chunk_frames) if size] == expected
 
 
@@ -76,7 +78,7 @@ BAD_CHUNKS: list[Any] = [
 ]  # fmt: skip
 
 
-def test_bad_chunk_sizes_are_refused_and_harm_no_other_stream(tts: TTS) -> None:
+def test_invalid_chunk_frames_are_rejected_without_effect_on_other_streams(tts: TTS) -> None:
     before = tts.speak(TEXT, **TWENTY)
     neighbour = tts.stream(TEXT, chunk_frames=5, **TWENTY)
     codes = [next(neighbour).codes]
@@ -88,9 +90,7 @@ def test_bad_chunk_sizes_are_refused_and_harm_no_other_stream(tts: TTS) -> None:
     assert tts.engine.num_running == tts.engine.num_waiting == 0
 
 
-def test_seeds_that_are_drawn_can_be_read_by_what_knows_floats_only(
-    tts: TTS, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drawn_seed_is_exact_as_a_float(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vivace.engine.loaded.secrets.randbelow", lambda below: below - 1)
     assert tts.speak(TEXT, max_frames=1).usage.seed == 2**53 - 1
     assert tts.speak(TEXT, max_frames=1, seed=2**63 - 1).usage.seed == 2**63 - 1
@@ -102,7 +102,7 @@ def test_seeds_that_are_drawn_can_be_read_by_what_knows_floats_only(
 @pytest.mark.parametrize(
     ("name", "hint"), [("sed", "did you mean seed"), ("xyz", "try one of: .*clean, .*guard")]
 )
-def test_unknown_option_is_refused_with_a_suggestion(tts: TTS, name: str, hint: str) -> None:
+def test_unknown_option_is_rejected_with_a_suggestion(tts: TTS, name: str, hint: str) -> None:
     options: dict[str, Any] = {name: 7}
     for ask in (tts.speak, tts.stream):
         with pytest.raises(RequestError, match=f"no option named {name}; {hint}"):
@@ -112,7 +112,7 @@ def test_unknown_option_is_refused_with_a_suggestion(tts: TTS, name: str, hint: 
 
 
 @pytest.mark.parametrize("name", ["chunk_frames", "wake"])
-def test_speak_refuses_options_that_only_streams_have(tts: TTS, name: str) -> None:
+def test_speak_rejects_options_of_streams(tts: TTS, name: str) -> None:
     options: dict[str, Any] = {name: None}
     with pytest.raises(RequestError, match=f"no option named {name}"):
         tts.speak(TEXT, **options)
@@ -156,7 +156,7 @@ BAD = [
 
 
 @pytest.mark.ci  # a type checker reads the whole package
-def test_a_type_checker_knows_every_option(tmp_path: Path) -> None:
+def test_type_checker_knows_every_option(tmp_path: Path) -> None:
     config = tmp_path / "mypy.ini"
     config.write_text(
         f"[mypy]\nstrict = True\npython_version = 3.10\nmypy_path = {ROOT / 'src'}\n"
@@ -193,7 +193,7 @@ def test_speed_changes_the_length_exactly_and_no_code(tts: TTS, speed: float) ->
 
 @pytest.mark.default_cases(1)
 @pytest.mark.parametrize("chunk_frames", [1, 3, 20])
-def test_a_stream_at_another_speed_is_what_speak_gives(tts: TTS, chunk_frames: int) -> None:
+def test_stream_with_speed_equals_speak_with_speed(tts: TTS, chunk_frames: int) -> None:
     text = "One.[pause 0.5s]Two."
     options: dict[str, Any] = {"seed": 3, "min_frames": 5, "max_frames": 30, "speed": 1.5}
     whole = tts.speak(text, trim=False, **options)
@@ -213,7 +213,7 @@ def test_astream_changes_speed_too(tts: TTS) -> None:
     assert asyncio.run(count()) == 20 * 1920 // 2
 
 
-def test_a_stall_is_trimmed_before_speed_is_changed(
+def test_stall_is_trimmed_before_speed_is_changed(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -227,12 +227,12 @@ def test_a_stall_is_trimmed_before_speed_is_changed(
 
 
 @pytest.mark.parametrize("speed", [0, 0.2, 4.1, float("nan"), "fast", None, True])
-def test_a_bad_speed_is_refused_before_anything_runs(tts: TTS, speed: Any) -> None:
+def test_invalid_speed_is_rejected_before_anything_runs(tts: TTS, speed: Any) -> None:
     with pytest.raises(RequestError, match=r"speed must be 0\.25 to 4"):
         tts.stream(TEXT, speed=speed)
 
 
-def test_sound_that_is_held_back_at_another_speed_is_not_lost(
+def test_last_samples_at_another_speed_are_not_lost(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_after(tts, monkeypatch, 1)

@@ -26,7 +26,7 @@ def first_codes(prompt_codes: np.ndarray) -> list[int]:
     return prompt_codes[:, 0].tolist()
 
 
-def test_the_whole_layout_puts_all_text_before_speech(config: ModelConfig) -> None:
+def test_whole_layout_has_all_text_before_the_speech(config: ModelConfig) -> None:
     talker = config.talker_config
     prompt = build_prompt(
         config, [10, 11], role_ids=ROLE, layout="whole", language="English", preset="Ryan"
@@ -52,7 +52,7 @@ def test_the_whole_layout_puts_all_text_before_speech(config: ModelConfig) -> No
     assert (prompt.codes[:, 1:] == NO_CODE).all()
 
 
-def test_the_streamed_layout_starts_with_one_text_id(config: ModelConfig) -> None:
+def test_streamed_layout_starts_with_one_text_id(config: ModelConfig) -> None:
     prompt = build_prompt(config, [10, 11, 12], role_ids=ROLE, layout="streamed")
     talker = config.talker_config
     assert prompt.text_ids[-1] == 10
@@ -65,7 +65,7 @@ def test_the_streamed_layout_starts_with_one_text_id(config: ModelConfig) -> Non
     ]
 
 
-def test_live_text_has_no_end_yet(config: ModelConfig) -> None:
+def test_incomplete_prompt_has_no_end_id(config: ModelConfig) -> None:
     prompt = build_prompt(config, [10], role_ids=ROLE, layout="streamed", is_complete=False)
     assert prompt.trailing_ids == ()
     assert not prompt.is_complete
@@ -73,7 +73,7 @@ def test_live_text_has_no_end_yet(config: ModelConfig) -> None:
 
 @pytest.mark.parametrize(("speaker", "dialect"), [("eric", "sichuan"), ("dylan", "beijing")])
 @pytest.mark.parametrize("language", ["auto", "Chinese", "AUTO"])
-def test_a_dialect_speaker_turns_chinese_into_the_dialect(
+def test_dialect_speaker_changes_chinese_to_the_dialect(
     config: ModelConfig, speaker: str, dialect: str, language: str
 ) -> None:
     prompt = build_prompt(
@@ -83,14 +83,14 @@ def test_a_dialect_speaker_turns_chinese_into_the_dialect(
     assert code in first_codes(prompt.codes)
 
 
-def test_a_dialect_speaker_speaks_other_languages_as_asked(config: ModelConfig) -> None:
+def test_dialect_speaker_keeps_other_languages(config: ModelConfig) -> None:
     prompt = build_prompt(
         config, [1], role_ids=ROLE, layout="whole", language="german", preset="eric"
     )
     assert config.talker_config.codec_language_id["german"] in first_codes(prompt.codes)
 
 
-def test_a_reference_longer_than_the_text_is_padded_and_a_shorter_one_leaves_text(
+def test_reference_longer_than_the_text_is_padded_and_a_shorter_one_leaves_text(
     config: ModelConfig,
 ) -> None:
     speaker = np.ones(64, dtype=np.float32)
@@ -120,7 +120,7 @@ def test_a_reference_longer_than_the_text_is_padded_and_a_shorter_one_leaves_tex
     assert long.trailing_ids == (24, 25, eos)
 
 
-def test_instructions_come_first(config: ModelConfig) -> None:
+def test_instruction_rows_come_first(config: ModelConfig) -> None:
     prompt = build_prompt(config, [20], role_ids=ROLE, layout="whole", instruct_ids=[7, 8, 9, 6])
     assert prompt.text_ids[:7] == (7, 8, 9, 6, *ROLE)
     assert first_codes(prompt.codes)[:7] == [NO_CODE] * 7
@@ -128,7 +128,7 @@ def test_instructions_come_first(config: ModelConfig) -> None:
 
 @pytest.mark.parametrize("layout", ["whole", "streamed"])
 @pytest.mark.parametrize("transcript", [None, [10, 11], [10, 11, 12, 13, 14, 15, 16]])
-def test_shared_rows_are_those_that_no_text_changes(
+def test_shared_rows_do_not_depend_on_the_text(
     config: ModelConfig, layout: TextLayout, transcript: list[int] | None
 ) -> None:
     codes = np.arange(4 * 16).reshape(4, 16) % 64
@@ -154,14 +154,14 @@ def test_shared_rows_are_those_that_no_text_changes(
         assert some.text_ids == others.text_ids
 
 
-def test_unknown_names_are_refused_with_the_known_ones(config: ModelConfig) -> None:
+def test_unknown_names_raise_with_the_known_ones(config: ModelConfig) -> None:
     with pytest.raises(UnknownLanguageError, match=r"klingon.*auto, .*german"):
         build_prompt(config, [1], role_ids=ROLE, layout="whole", language="klingon")
     with pytest.raises(UnknownVoiceError, match=r"worf.*aiden, .*vivian"):
         build_prompt(config, [1], role_ids=ROLE, layout="whole", preset="worf")
 
 
-def test_a_prompt_prints_as_a_table(config: ModelConfig) -> None:
+def test_prompt_prints_as_a_table(config: ModelConfig) -> None:
     prompt = build_prompt(
         config, [20, 21], role_ids=ROLE, layout="streamed", language="english", preset="ryan"
     )
@@ -172,7 +172,7 @@ def test_a_prompt_prints_as_a_table(config: ModelConfig) -> None:
     assert table[-1] == f"then, one per frame: 21 {config.tts_eos_token_id}; then {prompt.pad_id}"
 
 
-def test_a_derivative_whose_speaker_has_capitals_can_be_chosen(config: ModelConfig) -> None:
+def test_preset_with_capitals_is_found(config: ModelConfig) -> None:
     talker = dataclasses.replace(
         config.talker_config, spk_id={"Ada": 100}, spk_is_dialect={"Ada": "sichuan_dialect"}
     )

@@ -49,7 +49,7 @@ def noise(seed: int, frame: int, sizes: list[int]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)
-def test_philox_gives_the_published_answers(
+def test_philox_equals_the_published_vectors(
     counter: tuple[int, ...], key: tuple[int, ...], words: tuple[int, ...]
 ) -> None:
     a, b, c, d = (torch.tensor(word) for word in counter)
@@ -57,7 +57,7 @@ def test_philox_gives_the_published_answers(
     assert tuple(philox((a, b, c, d), (k0, k1)).tolist()) == words
 
 
-def test_noise_is_finite_for_the_extreme_words() -> None:
+def test_noise_of_extreme_words_is_finite() -> None:
     assert torch.isfinite(gumbel(torch.tensor([0, 1, 511, 512, 2**32 - 1]))).all()
 
 
@@ -109,7 +109,7 @@ def test_draws_follow_the_softmax() -> None:
     assert chi_square(counts, (logits * 1.1).softmax(-1)) > 37.7  # the test can tell
 
 
-def test_a_greedy_row_ignores_its_noise_and_its_neighbour_does_not() -> None:
+def test_greedy_row_ignores_its_noise_and_its_neighbour_does_not() -> None:
     logits = torch.tensor([[0.0, 0.1, 0.2], [0.0, 0.1, 0.2]])
     loud = torch.tensor([[9.0, 0.0, 0.0], [9.0, 0.0, 0.0]])
     shape = Shape.of([(0.0, 0, 1.0), (1.0, 0, 1.0)], 3, CPU)
@@ -118,7 +118,7 @@ def test_a_greedy_row_ignores_its_noise_and_its_neighbour_does_not() -> None:
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_a_row_whose_logits_are_not_finite_is_told_apart(bad: float) -> None:
+def test_row_with_non_finite_logits_has_a_non_finite_score(bad: float) -> None:
     logits = torch.zeros(2, 8)
     logits[1, 5] = bad
     shape = Shape.of([(0.9, 3, 0.9), (0.9, 3, 0.9)], 8, CPU)
@@ -126,7 +126,7 @@ def test_a_row_whose_logits_are_not_finite_is_told_apart(bad: float) -> None:
     assert torch.isfinite(scores).tolist() == [True, False]
 
 
-def test_rows_are_shaped_each_by_its_own_settings() -> None:
+def test_every_row_uses_its_own_settings() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))
     rows = [(0.7, 5, 1.0), (1.3, 0, 0.8), (1.0, 0, 1.0)]
     together = shape_scores(logits, Shape.of(rows, 50, CPU))

@@ -13,7 +13,7 @@ from vivace.errors import RequestError
 from vivace.speech import BOUNDS, MAX_SEED, WHOLE_NUMBERS, SamplingOptions, SamplingParams, Usage
 
 
-def test_temperature_zero_makes_both_greedy_unless_the_predictor_is_told_otherwise() -> None:
+def test_temperature_zero_makes_both_greedy_unless_predictor_temperature_is_given() -> None:
     assert SamplingParams(temperature=0).residual_temperature == 0
     assert SamplingParams(temperature=0.5).residual_temperature == 0.9
     default = SamplingParams(predictor_temperature=0.7)
@@ -22,7 +22,7 @@ def test_temperature_zero_makes_both_greedy_unless_the_predictor_is_told_otherwi
     assert default.replace(temperature=0.3).residual_temperature == 0.7
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     params = SamplingParams(seed=np.int64(7), temperature=np.float32(0.5), top_k=np.int32(3))
     assert (params.seed, params.top_k) == (7, 3)
 
@@ -47,7 +47,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ("seed", True),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_name(name: str, value: object) -> None:
+def test_value_out_of_range_raises_with_the_field(name: str, value: object) -> None:
     with pytest.raises(RequestError, match=name):
         SamplingParams(**{name: value})
 
@@ -64,7 +64,7 @@ def test_sampling_field_at_its_bounds_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_sampling_field_beyond_its_bounds_is_refused_with_the_range(name: str) -> None:
+def test_sampling_field_beyond_its_bounds_is_rejected_with_the_range(name: str) -> None:
     low, high = BOUNDS[name].low, BOUNDS[name].high
     beyond = [low - 1, high + 1] if name in WHOLE_NUMBERS else just_outside(low, high)
     for value in beyond:
@@ -80,7 +80,7 @@ def just_outside(low: float, high: float) -> list[float]:
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_zero_is_accepted_where_the_message_names_it(name: str) -> None:
+def test_zero_is_accepted_if_the_bounds_name_it(name: str) -> None:
     if 0 in BOUNDS[name]:
         assert getattr(SamplingParams(**{name: 0}), name) == 0
     else:
@@ -88,12 +88,12 @@ def test_zero_is_accepted_where_the_message_names_it(name: str) -> None:
             SamplingParams(**{name: 0})
 
 
-def test_real_time_is_audio_over_waiting() -> None:
+def test_times_real_time_is_audio_over_wall_time() -> None:
     usage = Usage(text_tokens=1, frames=25, audio_s=2.0, wall_s=0.5, seed=1)
     assert usage.times_real_time == 4.0
 
 
-def test_the_options_of_speak_are_the_fields_of_sampling_params() -> None:
+def test_sampling_options_have_the_fields_of_sampling_params() -> None:
     assert get_type_hints(SamplingOptions) == get_type_hints(SamplingParams)
 
 
@@ -102,7 +102,7 @@ INTEGERS = [np.int8, np.uint8, np.int32, np.int64, np.uint64, int]
 
 @pytest.mark.parametrize("kind", INTEGERS)
 @pytest.mark.parametrize("name", ["seed", "top_k", "predictor_top_k", "min_frames", "max_frames"])
-def test_whole_numbers_of_any_library_become_pythons_own(name: str, kind: type) -> None:
+def test_integers_of_any_library_become_int(name: str, kind: type) -> None:
     value = getattr(SamplingParams(**{name: kind(7)}), name)
     assert type(value) is int
     assert value == 7
@@ -110,7 +110,7 @@ def test_whole_numbers_of_any_library_become_pythons_own(name: str, kind: type) 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, Fraction, int])
 @pytest.mark.parametrize("name", ["temperature", "top_p", "repetition_penalty"])
-def test_numbers_of_any_library_become_pythons_own(name: str, kind: type) -> None:
+def test_numbers_of_any_library_become_float(name: str, kind: type) -> None:
     value = getattr(SamplingParams(**{name: kind(1)}), name)
     assert type(value) is float
     assert value == 1
@@ -118,19 +118,19 @@ def test_numbers_of_any_library_become_pythons_own(name: str, kind: type) -> Non
 
 @pytest.mark.parametrize("value", [np.bool_(True), np.zeros(2), np.ones(1), 7.0, "7", b"7", [7]])
 @pytest.mark.parametrize("name", ["seed", "top_k", "max_frames"])
-def test_what_is_no_whole_number_is_refused_by_name(name: str, value: object) -> None:
+def test_value_that_is_not_an_integer_raises_with_the_field(name: str, value: object) -> None:
     with pytest.raises(RequestError, match=f"{name} must be a whole number"):
         SamplingParams().replace(**{name: value})
 
 
 @pytest.mark.parametrize("value", [np.zeros(2), np.bool_(False), "1", None, [1], 1j])
-def test_what_is_no_number_is_refused_by_name(value: object) -> None:
+def test_value_that_is_not_a_number_raises_with_the_field(value: object) -> None:
     with pytest.raises(RequestError, match="temperature must be a number"):
         SamplingParams().replace(temperature=value)
 
 
 @pytest.mark.parametrize("name", ["seed", "top_k", "temperature", "top_p"])
-def test_a_number_of_thousands_of_digits_is_refused_in_few_words(name: str) -> None:
+def test_number_of_thousands_of_digits_raises_a_short_message(name: str) -> None:
     with pytest.raises(RequestError, match=name) as refusal:
         SamplingParams(**{name: 10**6_000})
     assert len(str(refusal.value)) < 200

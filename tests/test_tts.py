@@ -104,7 +104,9 @@ def copy_with(folder: Path, target: Path, change: Callable[[dict[str, Any]], Non
 
 
 @pytest.mark.parametrize(("name", "model_type"), TYPES.items())
-def test_a_checkpoint_says_what_it_is(load_tts: LoadTTS, name: str, model_type: str) -> None:
+def test_repr_and_attributes_describe_the_checkpoint(
+    load_tts: LoadTTS, name: str, model_type: str
+) -> None:
     tts = load_tts(name)
     assert tts.model_type == model_type
     assert tts.sample_rate == 24_000
@@ -113,13 +115,13 @@ def test_a_checkpoint_says_what_it_is(load_tts: LoadTTS, name: str, model_type: 
     assert repr(tts) == f"<TTS {model_type} {name} on cpu in float32, backend eager>"
 
 
-def test_speakers_are_those_of_a_custom_voice_checkpoint(load_tts: LoadTTS) -> None:
+def test_speakers_of_each_checkpoint_type(load_tts: LoadTTS) -> None:
     assert load_tts("custom_voice").speakers == SPEAKERS
     assert load_tts("voice_design").speakers == []
     assert load_tts("base").speakers == []
 
 
-def test_languages_begin_with_auto_and_hold_the_dialects_of_the_speakers(load_tts: LoadTTS) -> None:
+def test_languages_begin_with_auto_and_include_dialects(load_tts: LoadTTS) -> None:
     assert load_tts("base").languages == ["auto", *LANGUAGES]
     dialects = ["beijing_dialect", "sichuan_dialect"]
     assert load_tts("custom_voice").languages == ["auto", *sorted([*LANGUAGES, *dialects])]
@@ -136,7 +138,7 @@ WAYS = ("custom_voice", "voice_design", "x_vector", "in_context")
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("text_layout", [None, "whole", "streamed"])
-def test_every_way_of_speaking_gives_whole_frames(
+def test_samples_are_a_multiple_of_a_frame(
     ways: Callable[[str], tuple[TTS, dict[str, Any]]], way: str, text_layout: Any
 ) -> None:
     tts, chosen = ways(way)
@@ -171,7 +173,7 @@ def test_usage_counts_tokens_frames_and_seconds(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_seed_gives_the_same_codes_and_samples_again(
+def test_equal_seed_gives_equal_codes_and_samples(
     ways: Callable[[str], tuple[TTS, dict[str, Any]]], way: str
 ) -> None:
     tts, chosen = ways(way)
@@ -183,7 +185,7 @@ def test_a_seed_gives_the_same_codes_and_samples_again(
     assert not np.array_equal(first.codes, other.codes)
 
 
-def test_without_a_seed_every_call_draws_its_own_and_tells_it(custom: TTS) -> None:
+def test_call_without_seed_draws_and_reports_one(custom: TTS) -> None:
     first, second = (custom.speak(TEXT, max_frames=4) for _ in range(2))
     assert first.usage.seed != second.usage.seed
     assert not np.array_equal(first.codes, second.codes)
@@ -191,7 +193,7 @@ def test_without_a_seed_every_call_draws_its_own_and_tells_it(custom: TTS) -> No
     np.testing.assert_array_equal(first.codes, again.codes)
 
 
-def test_temperature_zero_gives_the_same_codes_whatever_the_seed(custom: TTS) -> None:
+def test_temperature_zero_ignores_the_seed(custom: TTS) -> None:
     greedy = [custom.speak(TEXT, temperature=0, max_frames=6, seed=s).codes for s in (1, 2)]
     np.testing.assert_array_equal(*greedy)
     half = [
@@ -203,19 +205,19 @@ def test_temperature_zero_gives_the_same_codes_whatever_the_seed(custom: TTS) ->
     assert not np.array_equal(*half), "residual codes should still be drawn"
 
 
-def test_speech_that_ends_by_itself_says_stop(custom: TTS) -> None:
+def test_speech_that_ends_by_itself_has_finish_reason_stop(custom: TTS) -> None:
     audio = custom.speak(TEXT, temperature=5.0, top_k=0, seed=3, max_frames=400)
     assert audio.finish_reason == "stop"
     assert 2 <= len(audio.codes) < 400
     assert len(audio.samples) == len(audio.codes) * FRAME_SAMPLES
 
 
-def test_min_frames_puts_the_end_off(custom: TTS) -> None:
+def test_min_frames_delays_the_end(custom: TTS) -> None:
     audio = custom.speak(TEXT, temperature=5.0, top_k=0, seed=3, min_frames=10, max_frames=400)
     assert len(audio.codes) >= 10
 
 
-def test_a_voice_a_language_and_an_instruction_are_heard(load_tts: LoadTTS) -> None:
+def test_voice_language_and_instruct_change_the_codes(load_tts: LoadTTS) -> None:
     tts = load_tts("custom_voice_projected")
     choices: list[dict[str, Any]] = [
         {"voice": "vivian"},
@@ -227,13 +229,13 @@ def test_a_voice_a_language_and_an_instruction_are_heard(load_tts: LoadTTS) -> N
     assert len({codes.tobytes() for codes in spoken}) == len(choices)
 
 
-def test_names_of_voices_and_languages_may_be_written_in_capitals(custom: TTS) -> None:
+def test_names_of_voices_and_languages_are_not_case_sensitive(custom: TTS) -> None:
     small = custom.speak(TEXT, voice="vivian", language="english", seed=1, max_frames=3)
     large = custom.speak(TEXT, voice="Vivian", language="English", seed=1, max_frames=3)
     np.testing.assert_array_equal(small.codes, large.codes)
 
 
-def test_without_a_voice_the_first_speaker_of_the_checkpoint_speaks(custom: TTS) -> None:
+def test_default_voice_is_the_first_preset(custom: TTS) -> None:
     chosen = custom.speak(TEXT, voice="serena", seed=1, max_frames=3)
     np.testing.assert_array_equal(custom.speak(TEXT, seed=1, max_frames=3).codes, chosen.codes)
 
@@ -242,7 +244,7 @@ def test_text_of_exactly_the_limit_is_spoken(custom: TTS) -> None:
     assert custom.speak("a" * 4096, split=False, max_frames=1).usage.text_tokens == 4096
 
 
-def test_audio_in_context_goes_on_where_the_reference_ends(base: TTS, tiny: Any) -> None:
+def test_in_context_audio_starts_after_the_reference(base: TTS, tiny: Any) -> None:
     voice = base.clone(make_recording(), TRANSCRIPT)
     audio = base.speak(TEXT, voice=voice, seed=1, max_frames=4)
     assert voice.ref_codes is not None
@@ -257,14 +259,14 @@ def test_audio_in_context_goes_on_where_the_reference_ends(base: TTS, tiny: Any)
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16
-def test_bfloat16_is_for_the_talker_alone(tiny_folder: Path) -> None:
+def test_bfloat16_applies_to_the_talker_only(tiny_folder: Path) -> None:
     with TTS.load(tiny_folder / "custom_voice", device="cpu", dtype=torch.bfloat16) as tts:
         assert tts.dtype == torch.bfloat16
         assert tts.loaded.parts[1].decoder.pre_conv.conv.weight.dtype == torch.float32
         assert tts.speak(TEXT, max_frames=2).samples.dtype == np.float32
 
 
-def test_saved_audio_is_a_wav_that_others_can_read(custom: TTS, tmp_path: Path) -> None:
+def test_saved_audio_is_a_standard_wav(custom: TTS, tmp_path: Path) -> None:
     audio = custom.speak(TEXT, seed=1, max_frames=3)
     path = audio.save(tmp_path / "hello.wav")
     with wave.open(str(path)) as file:
@@ -274,7 +276,9 @@ def test_saved_audio_is_a_wav_that_others_can_read(custom: TTS, tmp_path: Path) 
     np.testing.assert_allclose(samples, audio.samples, atol=1 / 32_768)
 
 
-def test_saving_under_an_unknown_extension_names_the_known(custom: TTS, tmp_path: Path) -> None:
+def test_save_with_unknown_extension_raises_with_the_known_ones(
+    custom: TTS, tmp_path: Path
+) -> None:
     audio = custom.speak(TEXT, max_frames=1)
     with pytest.raises(AudioError, match=r"hello\.xyz.*\.wav, \.flac"):
         audio.save(tmp_path / "hello.xyz")
@@ -284,7 +288,7 @@ def test_saving_under_an_unknown_extension_names_the_known(custom: TTS, tmp_path
 # --- Open and closed --------------------------------------------------------------------------
 
 
-def test_leaving_the_context_closes_it(tiny_folder: Path) -> None:
+def test_context_exit_closes_the_tts(tiny_folder: Path) -> None:
     with TTS.load(tiny_folder / "base", device="cpu") as tts:
         voice = tts.clone(make_recording())
         assert tts.speak(TEXT, voice=voice, max_frames=1).usage.frames == 1
@@ -302,7 +306,7 @@ def test_leaving_the_context_closes_it(tiny_folder: Path) -> None:
     tts.close()  # twice does no harm
 
 
-def test_an_error_inside_the_context_closes_it_and_goes_on(tiny_folder: Path) -> None:
+def test_error_inside_the_context_closes_the_tts_and_propagates(tiny_folder: Path) -> None:
     with (
         pytest.raises(RequestError, match="text is empty"),
         TTS.load(tiny_folder / "custom_voice", device="cpu") as tts,
@@ -316,23 +320,23 @@ def test_an_error_inside_the_context_closes_it_and_goes_on(tiny_folder: Path) ->
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t \r\n", "\u3000\u00a0", "\u200b\u2060\ufeff", "\0"])
-def test_empty_or_blank_text_is_refused(custom: TTS, text: str) -> None:
+def test_empty_or_blank_text_is_rejected(custom: TTS, text: str) -> None:
     with pytest.raises(RequestError, match="text is empty or blank"):
         custom.speak(text)
 
 
 @pytest.mark.parametrize("text", [None, 5, b"Hello."])
-def test_text_that_is_no_string_is_refused_by_type(custom: TTS, text: Any) -> None:
+def test_text_of_another_type_raises_with_the_type(custom: TTS, text: Any) -> None:
     with pytest.raises(RequestError, match=f"text must be a string.*, not {type(text).__name__}"):
         custom.speak(text)
 
 
-def test_over_long_text_is_refused_with_its_length_and_the_limit(custom: TTS) -> None:
+def test_overlong_text_raises_with_length_and_limit(custom: TTS) -> None:
     with pytest.raises(TextTooLongError, match=r"1,000,001 characters and the limit is 1,000,000"):
         custom.speak("a" * 1_000_001)
 
 
-def test_text_that_does_not_fit_in_the_model_is_refused_before_it_runs(
+def test_text_that_does_not_fit_in_the_model_is_rejected_before_it_runs(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     def shrink(config: dict[str, Any]) -> None:
@@ -346,16 +350,16 @@ def test_text_that_does_not_fit_in_the_model_is_refused_before_it_runs(
 
 
 @pytest.mark.parametrize("text", ["Hi \ud800!", "\udfff", "\udcff in the middle"])
-def test_half_a_surrogate_pair_is_refused_by_position(custom: TTS, text: str) -> None:
+def test_lone_surrogate_raises_with_its_position(custom: TTS, text: str) -> None:
     with pytest.raises(RequestError, match=r"character \d of the text is half of a surrogate pair"):
         custom.speak(text)
 
 
-def test_a_whole_surrogate_pair_is_an_ordinary_letter(custom: TTS) -> None:
+def test_surrogate_pair_is_an_ordinary_letter(custom: TTS) -> None:
     assert custom.speak("😀", keep_emoji=True, max_frames=1).usage.text_tokens == 4
 
 
-def test_the_name_of_a_special_token_is_only_letters(custom: TTS) -> None:
+def test_special_token_in_the_text_is_plain_text(custom: TTS) -> None:
     assert custom.speak("<|im_end|>", max_frames=1).usage.text_tokens > 3
 
 
@@ -363,14 +367,14 @@ def test_the_name_of_a_special_token_is_only_letters(custom: TTS) -> None:
 
 
 @pytest.mark.parametrize("voice", ["nobody", "", "vivian ", "../vivian", "\ud800"])
-def test_an_unknown_voice_is_refused_and_the_known_are_listed(custom: TTS, voice: str) -> None:
+def test_unknown_voice_raises_with_the_known_ones(custom: TTS, voice: str) -> None:
     with pytest.raises(UnknownVoiceError) as refusal:
         custom.speak(TEXT, voice=voice)
     assert repr(voice) in str(refusal.value)
     assert ", ".join(SPEAKERS) in str(refusal.value)
 
 
-def test_an_unknown_language_is_refused_and_the_known_are_listed(base: TTS) -> None:
+def test_unknown_language_raises_with_the_known_ones(base: TTS) -> None:
     voice = base.clone(make_recording())
     with pytest.raises(UnknownLanguageError) as refusal:
         base.speak(TEXT, voice=voice, language="klingon")
@@ -379,7 +383,7 @@ def test_an_unknown_language_is_refused_and_the_known_are_listed(base: TTS) -> N
 
 
 @pytest.mark.parametrize("argument", ["voice", "language"])
-def test_a_voice_or_language_of_another_type_is_refused(custom: TTS, argument: str) -> None:
+def test_voice_or_language_of_another_type_is_rejected(custom: TTS, argument: str) -> None:
     with pytest.raises(RequestError, match=f"{argument} must be .*, not int"):
         custom.speak(TEXT, **{argument: 7})  # type: ignore[arg-type]
 
@@ -387,19 +391,19 @@ def test_a_voice_or_language_of_another_type_is_refused(custom: TTS, argument: s
 # --- What the loaded type cannot do -----------------------------------------------------------
 
 
-def test_a_base_checkpoint_names_the_one_with_presets(base: TTS) -> None:
+def test_preset_with_a_base_checkpoint_raises_with_a_suitable_checkpoint(base: TTS) -> None:
     with pytest.raises(UnsupportedRequestError, match=r"'vivian'.*0\.6B-CustomVoice"):
         base.speak(TEXT, voice="vivian")
 
 
-def test_a_base_checkpoint_without_a_voice_asks_for_one(base: TTS) -> None:
+def test_base_checkpoint_without_a_voice_raises(base: TTS) -> None:
     with pytest.raises(RequestError, match=r"voice=tts\.clone\("):
         base.speak(TEXT)
 
 
 @pytest.mark.parametrize(("width", "size"), [(32, "0.6B"), (1024, "0.6B"), (2048, "1.7B")])
 @pytest.mark.parametrize("name", ["custom_voice", "voice_design"])
-def test_a_cloned_voice_names_the_base_checkpoint_of_its_width(
+def test_cloned_voice_error_names_the_base_checkpoint_of_its_width(
     load_tts: LoadTTS, name: str, width: int, size: str
 ) -> None:
     voice = Voice(name="ada", speaker=np.ones(width, np.float32))
@@ -413,7 +417,7 @@ def test_only_a_base_checkpoint_clones(load_tts: LoadTTS, name: str) -> None:
         load_tts(name).clone(make_recording())
 
 
-def test_a_voice_design_checkpoint_has_no_presets_and_names_the_one_that_has(
+def test_preset_with_voice_design_raises_with_a_suitable_checkpoint(
     load_tts: LoadTTS,
 ) -> None:
     with pytest.raises(UnsupportedRequestError, match=r"'vivian'.*CustomVoice"):
@@ -421,7 +425,7 @@ def test_a_voice_design_checkpoint_has_no_presets_and_names_the_one_that_has(
 
 
 @pytest.mark.parametrize("name", ["custom_voice", "base", "base_projected"])
-def test_a_checkpoint_that_was_not_trained_for_instruct_names_one_that_was(
+def test_unsupported_instruct_raises_with_a_suitable_checkpoint(
     load_tts: LoadTTS, name: str
 ) -> None:
     with pytest.raises(UnsupportedRequestError, match=r"instruct; load .*1\.7B-CustomVoice"):
@@ -436,7 +440,7 @@ def test_a_checkpoint_that_was_not_trained_for_instruct_names_one_that_was(
         ("\ud800", "half of a surrogate pair"),
     ],
 )
-def test_a_bad_instruct_is_refused(load_tts: LoadTTS, instruct: Any, match: str) -> None:
+def test_bad_instruct_is_rejected(load_tts: LoadTTS, instruct: Any, match: str) -> None:
     with pytest.raises(RequestError, match=match):
         load_tts("voice_design").speak(TEXT, instruct=instruct)
 
@@ -484,12 +488,12 @@ def describe(name: str) -> str | None:
         ({"text_layout": "sideways"}, "text_layout must be one of .*'sideways'"),
     ],
 )
-def test_bad_sampling_is_refused_by_name(custom: TTS, sampling: Any, match: str) -> None:
+def test_bad_sampling_is_rejected_by_name(custom: TTS, sampling: Any, match: str) -> None:
     with pytest.raises(RequestError, match=match):
         custom.speak(TEXT, **sampling)
 
 
-def test_a_refused_request_leaves_the_next_one_as_it_was(custom: TTS) -> None:
+def test_rejected_request_does_not_affect_the_next(custom: TTS) -> None:
     before = custom.speak(TEXT, seed=9, max_frames=3)
     bad: list[dict[str, Any]] = [{"voice": "nobody"}, {"language": "klingon"}, {"top_p": 0}]
     for arguments in bad:
@@ -498,7 +502,7 @@ def test_a_refused_request_leaves_the_next_one_as_it_was(custom: TTS) -> None:
     np.testing.assert_array_equal(custom.speak(TEXT, seed=9, max_frames=3).codes, before.codes)
 
 
-def test_numbers_that_stop_being_finite_fail_one_request_and_not_the_next(
+def test_non_finite_numbers_fail_only_their_request(
     tiny_folder: Path,
 ) -> None:
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
@@ -515,7 +519,7 @@ def test_numbers_that_stop_being_finite_fail_one_request_and_not_the_next(
 # --- Cloning ----------------------------------------------------------------------------------
 
 
-def test_a_clone_is_a_vector_and_with_a_transcript_also_codes(base: TTS) -> None:
+def test_clone_has_codes_only_with_a_transcript(base: TTS) -> None:
     samples, rate = make_recording(1.5)
     alone = base.clone((samples, rate), name="ada", language="english", licence="CC0-1.0")
     assert (alone.name, alone.language, alone.licence) == ("ada", "english", "CC0-1.0")
@@ -534,7 +538,7 @@ def test_two_recordings_are_two_voices(base: TTS) -> None:
     assert not np.allclose(first.speaker, other.speaker, atol=0.01)
 
 
-def test_a_clone_is_the_same_from_a_file_its_bytes_and_an_array(base: TTS, tmp_path: Path) -> None:
+def test_clone_is_the_same_from_a_file_its_bytes_and_an_array(base: TTS, tmp_path: Path) -> None:
     samples, rate = make_recording()
     path = tmp_path / "me.wav"
     soundfile.write(path, samples, rate, subtype="FLOAT")
@@ -544,7 +548,7 @@ def test_a_clone_is_the_same_from_a_file_its_bytes_and_an_array(base: TTS, tmp_p
         np.testing.assert_array_equal(vector, vectors[0])
 
 
-def test_a_stereo_recording_is_heard_as_its_mean(base: TTS) -> None:
+def test_stereo_recording_is_mixed_to_its_mean(base: TTS) -> None:
     samples, rate = make_recording()
     stereo = np.stack((samples * 1.5, samples * 0.5), axis=1)
     np.testing.assert_allclose(
@@ -560,7 +564,7 @@ def test_recordings_of_other_rates_are_resampled(base: TTS, rate: int) -> None:
     assert base.speak(TEXT, voice=voice, max_frames=2).usage.frames == 2
 
 
-def test_a_saved_voice_speaks_as_the_clone_did(base: TTS, tmp_path: Path) -> None:
+def test_saved_voice_speaks_like_the_clone(base: TTS, tmp_path: Path) -> None:
     voice = base.clone(make_recording(), TRANSCRIPT)
     loaded = Voice.load(voice.save(tmp_path / "me.safetensors"))
     first, second = (base.speak(TEXT, voice=v, seed=4, max_frames=4) for v in (voice, loaded))
@@ -593,14 +597,12 @@ def with_value(value: float) -> tuple[NDArray[np.float32], int]:
         (None, "audio must be a path, bytes, a data: URI"),
     ],
 )
-def test_a_recording_that_no_voice_can_be_learned_from_is_refused(
-    base: TTS, audio: Any, match: str
-) -> None:
+def test_unusable_recording_is_rejected(base: TTS, audio: Any, match: str) -> None:
     with pytest.raises(AudioError, match=match):
         base.clone(audio)
 
 
-def test_a_file_that_is_not_audio_is_refused_by_name(base: TTS, tmp_path: Path) -> None:
+def test_file_that_is_not_audio_raises_with_its_name(base: TTS, tmp_path: Path) -> None:
     path = tmp_path / "me.wav"
     path.write_text("These are only words.")
     with pytest.raises(AudioError, match=r"me\.wav: unknown audio format"):
@@ -617,7 +619,7 @@ def test_a_file_that_is_not_audio_is_refused_by_name(base: TTS, tmp_path: Path) 
         ("\udc00", "half a character"),
     ],
 )
-def test_a_bad_transcript_is_refused(base: TTS, transcript: Any, match: str) -> None:
+def test_bad_transcript_is_rejected(base: TTS, transcript: Any, match: str) -> None:
     with pytest.raises(RequestError, match=match):
         base.clone(make_recording(), transcript)
 
@@ -625,7 +627,7 @@ def test_a_bad_transcript_is_refused(base: TTS, transcript: Any, match: str) -> 
 # --- Voices of another model ------------------------------------------------------------------
 
 
-def test_a_voice_of_another_width_is_refused_with_both_widths(load_tts: LoadTTS, base: TTS) -> None:
+def test_voice_of_another_width_is_rejected_with_both_widths(load_tts: LoadTTS, base: TTS) -> None:
     voice = load_tts("base_projected").clone(make_recording())
     with pytest.raises(VoiceMismatchError, match="width 64 and this model 32"):
         base.speak(TEXT, voice=voice)
@@ -640,7 +642,7 @@ def test_a_voice_of_another_width_is_refused_with_both_widths(load_tts: LoadTTS,
         (np.full((5, 16), 2047), "codes up to 2047"),
     ],
 )
-def test_a_voice_in_the_codes_of_another_model_is_refused(
+def test_voice_with_codes_of_another_model_is_rejected(
     base: TTS, codes: NDArray[np.int64], match: str
 ) -> None:
     voice = dataclasses.replace(base.clone(make_recording()), ref_codes=codes, ref_text=TRANSCRIPT)
@@ -648,7 +650,7 @@ def test_a_voice_in_the_codes_of_another_model_is_refused(
         base.speak(TEXT, voice=voice)
 
 
-def test_a_voice_with_the_largest_code_speaks(base: TTS) -> None:
+def test_voice_with_the_largest_code_speaks(base: TTS) -> None:
     voice = dataclasses.replace(
         base.clone(make_recording()), ref_codes=np.full((5, 16), 63), ref_text=TRANSCRIPT
     )
@@ -658,7 +660,7 @@ def test_a_voice_with_the_largest_code_speaks(base: TTS) -> None:
 # --- Parts that do not fit together -----------------------------------------------------------
 
 
-def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(
+def test_tokenizer_with_more_ids_than_the_model_is_rejected(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(tiny_folder / "base", tmp_path / "base")
@@ -688,7 +690,7 @@ def test_language_may_be_a_name_or_a_code(custom: TTS, base: TTS, name: str) -> 
     )
 
 
-def test_unknown_language_code_is_refused(custom: TTS) -> None:
+def test_unknown_language_code_is_rejected(custom: TTS) -> None:
     for name in ("xx", "klingon", "en2"):
         with pytest.raises(UnknownLanguageError, match=name):
             custom.speak(TEXT, language=name)

@@ -106,7 +106,7 @@ def test_missing_extra_is_named_before_anything_is_spoken(
     assert len(backend.admitted) == num_admitted
 
 
-def test_other_languages_are_refused(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_languages_are_rejected(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vivace.engine.synthesizer.check_recogniser", lambda: None)
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
         for language in ("chinese", "auto"):
@@ -114,7 +114,7 @@ def test_other_languages_are_refused(tiny_folder: Path, monkeypatch: pytest.Monk
                 tts.speak("Hello.", language=language, verify=True)
 
 
-def test_weights_with_another_digest_are_refused(tmp_path: Path) -> None:
+def test_weights_with_another_digest_are_rejected(tmp_path: Path) -> None:
     file = tmp_path / "model.bin"
     file.write_bytes(b"other")
     with pytest.raises(CheckpointError, match="SHA-256"):

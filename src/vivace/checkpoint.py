@@ -1,7 +1,7 @@
 """Loads a checkpoint folder: its configuration, and its tensors as weights on a device.
 
-Models are built on the meta device and filled tensor by tensor, so memory holds one copy. A tensor
-that is missing, unknown, mis-shaped or not finite is an error that names it.
+Models are built on the meta device and filled tensor by tensor, so memory holds one copy. Missing,
+unknown, mis-shaped and non-finite tensors raise CheckpointError, which names them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vivace.text.tokenizer import TextTokenizer
 
 __all__ = ["EMBEDDED", "RELEASED", "Checkpoint", "find_folder", "load_codec", "read_sampling"]
 
-SPEAKER_ENCODER = "speaker_encoder."  # the first of its tensors' names
+SPEAKER_ENCODER = "speaker_encoder."  # prefix of the speaker encoder's tensors
 PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin")
 MAX_TOKENS = 2**31 - 1
 MAX_LISTED = 5  # names in one error message
@@ -48,7 +48,7 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The parsed files of a checkpoint folder, weights not yet read."""
+    """The parsed configuration of a checkpoint folder. The weights are not loaded."""
 
     folder: Path
     config: ModelConfig
@@ -69,7 +69,7 @@ class Checkpoint:
 
     @property
     def num_bytes(self) -> int:
-        """Of all weights, as they lie on disk."""
+        """Size of all weights on disk."""
         folders = (self.folder, self.folder / CODEC)
         paths = [path for folder in folders for path in shard_paths(folder)]
         return sum(path.stat().st_size for path in paths if path.is_file())
@@ -80,7 +80,8 @@ class Checkpoint:
         if tokenizer.vocab_size > text_vocab_size:
             raise CheckpointError(
                 f"{self.folder}: the tokenizer has ids up to {tokenizer.vocab_size - 1} and the "
-                f"model's text_vocab_size is {text_vocab_size}; one of them is another model's"
+                f"model's text_vocab_size is {text_vocab_size}; they belong to "
+                "different checkpoints"
             )
         return tokenizer
 
@@ -90,7 +91,7 @@ class Checkpoint:
         with open_tensors(self.folder, device) as tensors:
             check_model(self.config, tensors.shapes(), str(self.folder / "config.json"))
             model = _build_on_meta(Qwen3TTS, self.config, self.folder)
-            # A checkpoint that cannot clone may still carry the tensors of the Base it was made of.
+            # A checkpoint that cannot clone may still contain the tensors of its Base.
             ignored = SPEAKER_ENCODER if model.speaker_encoder is None else None
             fill(model, tensors, dtype, ignored)
         fuse(model)
@@ -99,12 +100,12 @@ class Checkpoint:
         return model
 
     def load_codec(self, device: torch.device) -> Codec:
-        """Always float32: its exponentials and codebooks do not survive less."""
+        """Always float32: its exponentials and codebooks need the precision."""
         return _load_codec(self.codec_config, self.folder / CODEC, device)
 
 
 def load_codec(folder: Path, device: torch.device) -> Codec:
-    """The codec of a codec folder or of a checkpoint folder."""
+    """Load the codec of a codec folder or of a checkpoint folder."""
     folder = codec_folder(folder)
     return _load_codec(load_codec_config(folder / "config.json"), folder, device)
 
@@ -119,7 +120,7 @@ def _load_codec(config: CodecConfig, folder: Path, device: torch.device) -> Code
 
 
 def read_sampling(path: Path) -> SamplingParams:
-    """Defaults of generation_config.json; without the file, those of the official package."""
+    """Read generation_config.json; without the file, use the official defaults."""
     raw = read_json(path) if path.exists() else {}
     raw = {key: value for key, value in raw.items() if value is not None}
     is_sampled = raw.get("do_sample", True)
@@ -128,7 +129,9 @@ def read_sampling(path: Path) -> SamplingParams:
     if type(max_tokens) is not int or max_tokens < 2:
         raise CheckpointError(f"{path}: max_new_tokens must be 2 or more, not {max_tokens!r}")
     if max_tokens > MAX_TOKENS:
-        raise CheckpointError(f"{path}: max_new_tokens is {max_tokens}; the most is {MAX_TOKENS}")
+        raise CheckpointError(
+            f"{path}: max_new_tokens must be at most {MAX_TOKENS}, not {max_tokens}"
+        )
     try:
         return SamplingParams(
             temperature=raw.get("temperature", 0.9) if is_sampled else 0.0,
@@ -147,7 +150,7 @@ def read_sampling(path: Path) -> SamplingParams:
 
 
 def _check_ids(config: ModelConfig, folder: Path) -> None:
-    """An id outside its embedding table would abort a GPU kernel long after loading."""
+    """Check all ids now; an id outside its table would abort a GPU kernel later."""
     talker = config.talker_config
     for section, size in ((config, talker.text_vocab_size), (talker, talker.vocab_size)):
         for name, token_id in _ids(section):
@@ -159,7 +162,7 @@ def _check_ids(config: ModelConfig, folder: Path) -> None:
 
 
 def _ids(section: ModelConfig | TalkerConfig) -> Iterator[tuple[str, object]]:
-    """Every id in a section by name, those of speakers and languages one by one."""
+    """All ids of a section by name, including each speaker and language."""
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
         if field.name.endswith("_id") and isinstance(value, Mapping):
@@ -194,7 +197,7 @@ def _build_on_meta(build: Callable[[C], M], config: C, folder: Path) -> M:
     try:
         with torch.device("meta"):
             return build(config)
-    except Exception as error:  # only the configuration can be the cause
+    except Exception as error:  # caused by the configuration
         reason = str(error).partition("\n")[0]
         raise CheckpointError(
             f"{folder / 'config.json'}: no model has these dimensions: {reason}"
@@ -229,9 +232,9 @@ def open_tensors(folder: Path, device: torch.device) -> Iterator[Tensors]:
 def fill(
     module: nn.Module, tensors: Tensors, dtype: torch.dtype, ignored: str | None = None
 ) -> None:
-    """Give every parameter and stored buffer of a meta module its tensor.
+    """Load every parameter and stored buffer of a module on the meta device.
 
-    Tensors whose names begin with `ignored` need not belong to it.
+    Tensors whose names begin with `ignored` may be unused.
     """
     wanted = module.state_dict()
     found = {name for name in tensors.sources if not (ignored and name.startswith(ignored))}
@@ -287,9 +290,9 @@ def _read(source: Any, name: str, like: Tensor, dtype: torch.dtype, folder: Path
         )
     if not tensor.is_floating_point():
         raise CheckpointError(
-            f"{folder}: {name} is {tensor.dtype}; quantised checkpoints cannot be loaded"
+            f"{folder}: {name} is {tensor.dtype}; quantized checkpoints are not supported"
         )
     tensor = tensor.to(dtype)
     if not torch.isfinite(tensor.sum(dtype=torch.float32)):
-        raise CheckpointError(f"{folder}: {name} holds values that are not finite")
+        raise CheckpointError(f"{folder}: {name} contains non-finite values")
     return tensor

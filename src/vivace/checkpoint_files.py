@@ -10,8 +10,8 @@ from typing import Any
 
 from vivace.errors import CheckpointError
 
-MAX_BYTES = 16 << 20  # the largest released one, vocab.json, has 2.8 MB
-MAX_DIGITS = 100  # of a whole number; one that is merely wrong is named with its field
+MAX_BYTES = 16 << 20  # the largest released file, vocab.json, has 2.8 MB
+MAX_DIGITS = 100  # of an integer; smaller invalid integers are reported with their field
 
 
 def read_text(path: Path) -> str:
@@ -51,7 +51,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _flag(name: str) -> int:
-    """A flag of os.open, where the system has it."""
+    """A flag of os.open, or 0 if the system does not have it."""
     return int(getattr(os, name, 0))
 
 

@@ -1,4 +1,4 @@
-"""Where a model runs and in which precision: what was asked, or the best there is."""
+"""Chooses the device, the precision and the number of CPU threads of a model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 
 AUTO = "auto"
 DEVICE_TYPES = ("cpu", "cuda", "mps")
-SMALL_MODEL_BYTES = 256 << 20  # on disk; released checkpoints have ten times as much
+SMALL_MODEL_BYTES = 256 << 20  # on disk; released checkpoints are ten times as large
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
-    """`auto` gives a small model, of so many bytes, the CPU: starting a GPU takes longer."""
+    """`auto` runs a small model (`num_bytes`) on the CPU, because starting a GPU takes longer."""
     if name == AUTO:
         if num_bytes is not None and num_bytes < SMALL_MODEL_BYTES:
             return torch.device("cpu")
@@ -50,9 +50,9 @@ def pick_device(name: str = AUTO, num_bytes: int | None = None) -> torch.device:
 
 
 def can_fork(device: torch.device, threads: int | None) -> bool:
-    """Whether a forked child can go on computing: a fork loses threads and GPUs.
+    """Whether a forked child can compute: a fork loses threads and GPU contexts.
 
-    On ARM PyTorch multiplies with threads of Arm's library, whatever number it was given.
+    On ARM, PyTorch uses threads of Arm's library for any number of threads.
     """
     is_arm = platform.machine().lower() in ("aarch64", "arm64")
     return device.type == "cpu" and threads == 1 and not is_arm
@@ -70,7 +70,7 @@ def pick_dtype(name: str | torch.dtype, device: torch.device) -> torch.dtype:
     key = str(name).removeprefix("torch.")
     if key in ("float16", "half"):
         raise RequestError(
-            "dtype float16 is refused: the talker's logits overflow it; use bfloat16 or float32"
+            "dtype float16 is refused: the talker's logits overflow; use bfloat16 or float32"
         )
     if key not in DTYPES:
         raise RequestError(f"no dtype named {key!r}; try one of: {AUTO}, {', '.join(DTYPES)}")
@@ -79,15 +79,15 @@ def pick_dtype(name: str | torch.dtype, device: torch.device) -> torch.dtype:
 
 @cache
 def _note_no_bfloat16(name: str) -> None:
-    """Once for each GPU."""
+    """Log only once per GPU."""
     log.warning("%s has no bfloat16, so the talker runs in float32: slower, and exact", name)
 
 
 def pick_threads(num_threads: int | None, device: torch.device, num_bytes: int) -> int | None:
-    """How many threads an operation on the CPU is given; None leaves PyTorch's setting alone.
+    """Number of CPU threads per operation; None keeps PyTorch's setting.
 
-    Small models get one: their operations last microseconds, and a thread that waits for another
-    while a busy machine runs something else makes them hundreds of times slower.
+    Small models use one thread. Their operations take microseconds, and waiting for another thread
+    on a busy machine makes them hundreds of times slower.
     """
     if num_threads is not None:
         if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
@@ -97,15 +97,15 @@ def pick_threads(num_threads: int | None, device: torch.device, num_bytes: int) 
 
 
 class _ThreadNumbers:
-    """What PyTorch's number of threads was, for each thread that has changed it for a while.
+    """Remembers PyTorch's number of threads for each thread that changes it temporarily.
 
-    The number is each thread's own, but one that never asked for it gets what any thread set last:
-    so, while others work with theirs, what it finds may not be what was meant for it.
+    PyTorch keeps the number per thread. A thread that has not read it yet gets the number that any
+    thread set last, which may be a temporary one.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._changed: dict[int, tuple[int, int]] = {}  # by thread: from, to
+        self._changed: dict[int, tuple[int, int]] = {}  # thread id to (old, new) number
 
     def enter(self, num_threads: int) -> None:
         with self._lock:
@@ -124,14 +124,14 @@ class _ThreadNumbers:
         return get_ident() in self._changed
 
 
-_thread_numbers = _ThreadNumbers()  # the number is the process's, so this is too
+_thread_numbers = _ThreadNumbers()  # global, because PyTorch's default is global
 
 
 @contextmanager
 def use_threads(num_threads: int | None) -> Iterator[None]:
-    """So many threads for the operations inside; afterwards as many as before.
+    """Use `num_threads` threads inside the context and restore the number afterwards.
 
-    Inside another one it changes nothing.
+    A nested context has no effect.
     """
     if num_threads is None or _thread_numbers.is_inside():
         yield
@@ -144,7 +144,7 @@ def use_threads(num_threads: int | None) -> Iterator[None]:
 
 
 def is_context_lost() -> bool:
-    """Whether an error has left this process without a usable GPU."""
+    """Whether the error has made the GPU unusable for this process."""
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return False
     try:

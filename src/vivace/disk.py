@@ -1,8 +1,8 @@
-"""Atomic files: they appear complete or not at all, and two processes never write the same one.
+"""Writes files atomically. Two processes never write the same file.
 
-Bytes go to a hidden file beside the target, locked while its process lives. Without `replace` its
-name is derived from the target's, which reserves the name. A hidden file left by a killed process
-is not locked and is removed by the next writer.
+Bytes go to a hidden file beside the target. The file is locked while its process runs. Without
+`replace`, its name is derived from the target's name, which reserves the target. The next writer
+removes unlocked hidden files of killed processes.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if sys.platform != "win32":
     import fcntl
 
 HIDDEN = re.compile(r"\.vivace-[0-9a-f]{16}\.tmp")
-FRESH_S = 60.0  # where there are no locks, a younger file counts as in use
+FRESH_S = 60.0  # on systems without locks, a newer hidden file is in use
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 LOOK = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class NameInUseError(FileExistsError):
-    """Another process is writing a file of that name."""
+    """Another process is writing a file with this name."""
 
 
 class AtomicFile:
-    """A file that `commit` puts at `path`; an existing one stays until then. Raises OSError.
+    """A file that `commit` moves to `path`; an existing file stays until then. Raises OSError.
 
-    Without `replace`, an existing file is a FileExistsError, and a name that another process is
-    writing a NameInUseError. A link at `path` is replaced, never followed.
+    Without `replace`, an existing file raises FileExistsError, and a file that another process is
+    writing raises NameInUseError. A link at `path` is replaced, never followed.
     """
 
     def __init__(self, path: Path, *, replace: bool) -> None:
         self.path, self._replace = path.absolute(), replace
-        old = _stat(path)  # an invalid name is an error now
+        old = _stat(path)  # raises OSError for an invalid name
         if old is not None and replace and not (stat.S_ISREG(old) or stat.S_ISLNK(old)):
             raise OSError(errno.EINVAL, "it exists and is not a file")
         self._hidden, descriptor = _claim(self.path, replace=replace)
@@ -51,14 +51,14 @@ class AtomicFile:
             self.discard()
             raise FileExistsError(errno.EEXIST, "it exists")
         if old is not None and stat.S_ISREG(old) and hasattr(os, "fchmod"):
-            with contextlib.suppress(OSError):  # a disk without modes
+            with contextlib.suppress(OSError):  # a file system without modes
                 os.fchmod(descriptor, stat.S_IMODE(old))
 
     def commit(self, path: Path | None = None) -> None:
-        """Put it in place, or at another `path`; one that has become taken is a FileExistsError."""
+        """Move the file to its path, or to `path`. Raises FileExistsError for an existing file."""
         self.file.flush()
         os.fsync(self.file.fileno())
-        if sys.platform == "win32":  # an open file cannot be renamed there
+        if sys.platform == "win32":  # Windows cannot rename an open file
             self.file.close()
         if self._replace:
             os.replace(self._hidden, self.path)
@@ -71,7 +71,7 @@ class AtomicFile:
         with contextlib.suppress(OSError):
             if not self.file.closed:
                 self._hidden.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # flushing may find the disk full
+        with contextlib.suppress(OSError):  # flushing fails if the disk is full
             self.file.close()
         if sys.platform == "win32":
             with contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ class AtomicFile:
 
 
 def write_whole(path: Path, content: bytes, *, replace: bool) -> None:
-    """Make `path` a file of exactly this content, or leave everything as it was (OSError)."""
+    """Write this content to `path`, or raise OSError and change nothing."""
     file = AtomicFile(path, replace=replace)
     try:
         file.file.write(content)
@@ -89,7 +89,7 @@ def write_whole(path: Path, content: bytes, *, replace: bool) -> None:
 
 
 def numbered(path: Path) -> Iterator[Path]:
-    """The path itself, then path-2, path-3 and so on."""
+    """Yield the path, then path-2, path-3 and so on."""
     yield path
     for number in itertools.count(2):
         yield path.with_stem(f"{path.stem}-{number}")
@@ -120,7 +120,7 @@ def _stat(path: Path) -> int | None:
 
 
 def _claim(path: Path, *, replace: bool) -> tuple[Path, int]:
-    """The hidden file of a target, made and locked, and its descriptor."""
+    """Create and lock the hidden file of a target; return its path and descriptor."""
     token = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
     while True:
         hidden = path.with_name(f".vivace-{token}.tmp")
@@ -136,11 +136,11 @@ def _claim(path: Path, *, replace: bool) -> tuple[Path, int]:
             continue
         if _lock(descriptor) and _is_at(descriptor, hidden):
             return hidden, descriptor
-        os.close(descriptor)  # a sweep came before the lock
+        os.close(descriptor)  # another process removed it before it was locked
 
 
 def _remove_if_dead(hidden: Path) -> bool:
-    """Remove a hidden file whose process has ended; whether the name is free now."""
+    """Remove a hidden file of an ended process. Returns whether the name is free."""
     try:
         descriptor = os.open(hidden, LOOK)
     except OSError as error:
@@ -176,7 +176,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _lock(descriptor: int, *, is_sure: bool = False) -> bool:
-    """Take the lock; False if another process holds it, True where there are no locks."""
+    """Lock a file. False if another process holds the lock; True on systems without locks."""
     if sys.platform == "win32":
         return True
     try:
@@ -190,10 +190,10 @@ def _lock(descriptor: int, *, is_sure: bool = False) -> bool:
 
 def _move_to_free_name(hidden: Path, path: Path) -> None:
     try:
-        os.link(hidden, path)  # unlike a rename, it fails where there is a file
+        os.link(hidden, path)  # unlike a rename, it fails if the path exists
     except FileExistsError:
         raise
-    except OSError:  # no hard links here; other writers respect the reserved name
+    except OSError:  # no hard links; the reserved name keeps other writers away
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, "it exists") from None
         os.rename(hidden, path)

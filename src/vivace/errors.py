@@ -1,4 +1,4 @@
-"""Every error Vivace raises on purpose.
+"""The exceptions of Vivace.
 
 TTSError
 ├── RequestError (ValueError)        the request cannot be fulfilled
@@ -6,28 +6,28 @@ TTSError
 │   ├── UnknownLanguageError
 │   ├── UnsupportedRequestError      the loaded checkpoint is of another type or language
 │   ├── VoiceMismatchError           the voice was made for another model
-│   ├── VoiceFileError               a voice file that cannot be read or written
+│   ├── VoiceFileError               a voice file cannot be read or written
 │   ├── TextError                    the text itself cannot be spoken
 │   │   ├── TextTooLongError
-│   │   └── UnsupportedTextError     nor can the loaded checkpoint read its letters
-│   ├── LexiconError                 a lexicon that cannot be read
+│   │   └── UnsupportedTextError     the loaded checkpoint cannot read its letters
+│   ├── LexiconError                 a lexicon cannot be read
 │   └── RefusedError                 the server's, with an HTTP status (serve/errors.py)
-├── CheckpointError                  the model's files are not what they should be
-├── VoiceStoreError (RuntimeError)   the store of a shared voice library does not answer
-├── AudioError (ValueError)          reference audio that cannot be used
-│   └── OutputExistsError (FileExistsError)   an output file that is not to be overwritten
-├── BackendError (RuntimeError)      the machinery failed
-│   ├── BackendUnavailableError      this backend cannot run here
-│   ├── BackendFullError             a prompt has to wait for memory that others hold
-│   └── NumericError                 a slot's numbers stopped being numbers
-├── IntegrationError (ImportError)   a framework is missing, or of a version that was not tested
-└── EngineError (RuntimeError)       the engine refused or stopped a request
+├── CheckpointError                  the model's files are missing or invalid
+├── VoiceStoreError (RuntimeError)   the store of a shared voice library is unreachable
+├── AudioError (ValueError)          audio cannot be read or written
+│   └── OutputExistsError (FileExistsError)   the output file exists
+├── BackendError (RuntimeError)      the backend failed
+│   ├── BackendUnavailableError      this backend cannot run on this machine
+│   ├── BackendFullError             no memory is free for a prompt
+│   └── NumericError                 a slot has non-finite numbers
+├── IntegrationError (ImportError)   a framework is missing or has an untested version
+└── EngineError (RuntimeError)       the engine rejected or stopped a request
     ├── ClosedError                  the TTS was closed
-    ├── EngineLostError              a server's model cannot be had again in this process
-    ├── QueueFullError               too many requests wait already
+    ├── EngineLostError              a server cannot reload its model in this process
+    ├── QueueFullError               the queue is full
     ├── StreamClosedError            the stream was closed before its end
-    ├── ServerError                  a server that speaks for us failed, or cannot be reached
-    ├── RunawayError                 speech that would not end, twice
+    ├── ServerError                  a remote server failed or is unreachable
+    ├── RunawayError                 speech did not end by itself, twice
     └── BatchError                   some texts of a batch failed
 """
 
@@ -38,7 +38,7 @@ from typing import Any
 
 
 class TTSError(Exception):
-    """The root of all errors that Vivace raises on purpose."""
+    """Base class of all exceptions of Vivace."""
 
 
 class RequestError(TTSError, ValueError):
@@ -46,7 +46,7 @@ class RequestError(TTSError, ValueError):
 
 
 class UnknownVoiceError(RequestError):
-    """No voice of that name is known to the loaded model."""
+    """The requested voice does not exist."""
 
     def __init__(self, name: str, known: Sequence[str], *others: str) -> None:
         names = ", ".join(map(repr, (name, *others)))
@@ -54,7 +54,7 @@ class UnknownVoiceError(RequestError):
 
 
 class UnknownLanguageError(RequestError):
-    """The loaded model does not know that language."""
+    """The loaded model does not support the language."""
 
     def __init__(self, language: str, known: Sequence[str], served_by: str | None = None) -> None:
         hint = f", or load {served_by}" if served_by else ""
@@ -62,7 +62,7 @@ class UnknownLanguageError(RequestError):
 
 
 class UnsupportedRequestError(RequestError):
-    """The loaded checkpoint is of a type, or of languages, that cannot do this."""
+    """The type or the languages of the loaded checkpoint do not support the request."""
 
 
 class VoiceMismatchError(RequestError):
@@ -74,7 +74,7 @@ class VoiceFileError(RequestError):
 
 
 class TextError(RequestError):
-    """The text itself cannot be spoken: it has no words, or what it has cannot be read."""
+    """The text cannot be spoken: it has no words or invalid content."""
 
 
 class UnsupportedTextError(TextError, UnsupportedRequestError):
@@ -91,7 +91,7 @@ class TextTooLongError(TextError):
 
 
 class LexiconError(RequestError):
-    """A pronunciation lexicon cannot be read; the message names the file, the line and why."""
+    """A lexicon cannot be read. The message names the file, the line and the reason."""
 
 
 class CheckpointError(TTSError):
@@ -99,18 +99,18 @@ class CheckpointError(TTSError):
 
 
 class VoiceStoreError(TTSError, RuntimeError):
-    """The store of a shared voice library cannot be read or written just now."""
+    """The store of a shared voice library cannot be read or written at the moment."""
 
 
 class AudioError(TTSError, ValueError):
-    """Audio that cannot be read or cannot serve as a reference."""
+    """Audio cannot be read, written or used as a reference."""
 
 
 class OutputExistsError(AudioError, FileExistsError):
     """The file to write exists and may not be overwritten."""
 
     def __init__(self, path: object, option: str = "overwrite=True") -> None:
-        """`option` is what lets the caller overwrite it."""
+        """`option` names the option that allows overwriting."""
         super().__init__(f"{path} exists; choose another name, or overwrite it with {option}")
 
 
@@ -119,11 +119,11 @@ class BackendError(TTSError, RuntimeError):
 
 
 class BackendUnavailableError(BackendError):
-    """This backend cannot run on this machine; the message says why."""
+    """This backend cannot run on this machine. The message gives the reason."""
 
 
 class BackendFullError(BackendError):
-    """A prompt has to wait for memory that other slots hold; admit it when one was released."""
+    """No memory is free for a prompt. Admit it again after another slot is released."""
 
     def __init__(self, num_pages: int, most: int, num_free: int, size: int) -> None:
         super().__init__(
@@ -133,19 +133,19 @@ class BackendFullError(BackendError):
 
 
 class NumericError(BackendError):
-    """A request's numbers stopped being finite; other requests are untouched."""
+    """A request produced non-finite numbers. Other requests are unaffected."""
 
 
 class IntegrationError(TTSError, ImportError):
-    """A framework is missing, of a major version that was not tested, or imported too early."""
+    """A framework is missing, has an untested major version, or was imported too early."""
 
 
 class EngineError(TTSError, RuntimeError):
-    """The engine refused or stopped a request."""
+    """The engine rejected or stopped a request."""
 
 
 class EngineLostError(EngineError):
-    """A server gives a model up; `needs_process`: a new process may do better."""
+    """A server cannot reload a model. `needs_process`: a new process may succeed."""
 
     def __init__(self, message: str, *, needs_process: bool = False) -> None:
         super().__init__(message)
@@ -157,10 +157,10 @@ class ClosedError(EngineError):
 
 
 class QueueFullError(EngineError):
-    """Too many requests wait already; `retry_s` is when to try again."""
+    """The queue is full. Retry after `retry_s` seconds."""
 
     def __init__(self, num_waiting: int, retry_s: float, num_held: int | None = None) -> None:
-        """`num_held` slots did not become free: their streams are neither read nor closed."""
+        """`num_held` slots belong to streams that are neither read nor closed."""
         if num_held is None:
             message = (
                 f"all slots are taken and {num_waiting} requests wait already; try again in "
@@ -176,11 +176,11 @@ class QueueFullError(EngineError):
 
 
 class StreamClosedError(EngineError):
-    """The stream was closed before its end; it gives no more audio."""
+    """The stream was closed before its end."""
 
 
 class ServerError(EngineError):
-    """A server that speaks for us failed or cannot be reached; `retry_s` is when to try again."""
+    """A remote server failed or is unreachable. Retry after `retry_s` seconds."""
 
     def __init__(self, message: str, retry_s: float | None = None) -> None:
         super().__init__(message)
@@ -192,7 +192,7 @@ class RunawayError(EngineError):
 
 
 class BatchError(EngineError):
-    """Some texts of a batch failed: `errors` by index, `audios` of the rest."""
+    """Some texts of a batch failed: `errors` by index, and `audios` of the others."""
 
     def __init__(self, audios: Sequence[Any], errors: Mapping[int, Exception]) -> None:
         first, reason = next(iter(errors.items()))

@@ -24,10 +24,10 @@ RELEASED = (
     "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",
     "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign",
 )
-EMBEDDED = Path(__file__).parent / "assets" / "mini"  # the voice inside the package
+EMBEDDED = Path(__file__).parent / "assets" / "mini"  # the embedded voice
 WEIGHTS = "model.safetensors"
 NEEDED = ("config.json", "vocab.json", "merges.txt", "tokenizer_config.json")
-CODEC = "speech_tokenizer"  # the folder inside the folder
+CODEC = "speech_tokenizer"  # the codec's folder inside a checkpoint folder
 KINDS = ["*.json", "*.txt", "*.safetensors"]
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SHARD_NAME = re.compile(r"[\w.-]+\.safetensors")
@@ -42,8 +42,9 @@ def find_folder(
     token: str | bool | None = None,
     is_codec: bool = False,
 ) -> Path:
-    """A local folder as it is; a hub id downloaded, or found in the cache when offline; without a
-    name, or with "mini", the embedded voice. `is_codec` says that a codec alone is enough."""
+    """Return a local folder, or download a hub id (with `offline`: find it in the cache).
+
+    None and "mini" are the embedded voice. `is_codec`: accept a folder with only a codec."""
     if name is None:
         return EMBEDDED
     try:
@@ -91,17 +92,17 @@ def _download(
     except LocalEntryNotFoundError as error:
         hint = "it was asked for offline" if offline else "the hub could not be reached"
         raise CheckpointError(
-            f"{name} is no local folder, it is not in the cache of downloads and {hint}; "
+            f"{name} is not a local folder, is not in the download cache and {hint}; "
             "download it once with a connection"
         ) from error
     except RepositoryNotFoundError as error:
         raise CheckpointError(
-            f"there is no folder {name!r} and the hub has no such model; "
+            f"no folder or hub model is named {name!r}; "
             f"the released ones are: {', '.join(RELEASED)}"
         ) from error
-    except Exception as error:  # the hub client raises a dozen kinds; all mean "no files"
+    except Exception as error:  # the hub client raises many types; all mean that there are no files
         raise CheckpointError(f"{name} could not be downloaded: {error}") from error
-    # A snapshot's folder is named after its commit: give it as `revision` to stay with it.
+    # A snapshot's folder is named after its commit. `revision` accepts that name.
     log.info("%s is commit %s in %s", name, folder.name, folder)
     return folder
 
@@ -112,7 +113,7 @@ def codec_folder(folder: Path) -> Path:
 
 
 def _check_whole(name: str, folder: Path, offline: bool, is_codec: bool) -> None:
-    """Raise a CheckpointError unless every file that loading needs has come."""
+    """Raise CheckpointError if a file is missing that loading needs."""
     codec = codec_folder(folder) if is_codec else folder / CODEC
     needed = [codec / "config.json", *shard_paths(codec)]
     if not is_codec:
@@ -125,7 +126,7 @@ def _check_whole(name: str, folder: Path, offline: bool, is_codec: bool) -> None
 
 
 def shard_paths(folder: Path) -> Iterator[Path]:
-    """The files that should hold a folder's tensors; they may be missing."""
+    """Paths of the files with a folder's tensors. The files may be missing."""
     index = folder / f"{WEIGHTS}.index.json"
     if (folder / WEIGHTS).exists() or not index.exists():
         yield folder / WEIGHTS

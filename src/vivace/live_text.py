@@ -1,4 +1,4 @@
-"""A text that is written piece by piece while it is spoken, within a limit; for one event loop."""
+"""`LiveText`: a text that is written while it is spoken, with a size limit, for one event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vivace.errors import TextTooLongError
 
 
 class LiveText(AsyncIterator[str]):
-    """The text of one utterance while it is being written: an async iterator of pieces."""
+    """Async iterator of the pieces of a text that is still being written."""
 
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars
@@ -18,7 +18,7 @@ class LiveText(AsyncIterator[str]):
         self._changed = asyncio.Event()
         self._error: TextTooLongError | None = None
         self.is_ended = False
-        self.is_blank = True  # nothing that can be spoken has come yet
+        self.is_blank = True  # no speakable text so far
         self.num_chars = 0
 
     @property
@@ -26,7 +26,7 @@ class LiveText(AsyncIterator[str]):
         return "".join(self._pieces)
 
     def add(self, piece: str) -> None:
-        """More text; with too much of it the utterance fails as a whole, never cut short."""
+        """Add text. Beyond the limit the whole utterance fails; it is never truncated."""
         if not piece or self._error is not None:
             return
         self.num_chars += len(piece)
@@ -41,7 +41,7 @@ class LiveText(AsyncIterator[str]):
         self._changed.set()
 
     async def has_words(self) -> bool:
-        """Waits for the first word; false if the text ended without one."""
+        """Wait for the first word. Returns False if the text ends without one."""
         while self.is_blank and not self.is_ended:
             await self._change()
         if self._error is not None:

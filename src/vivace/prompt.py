@@ -1,7 +1,7 @@
-"""Builds a request's Prompt: two aligned integer tracks and at most one vector.
+"""Builds the Prompt of a request: two aligned integer tracks and at most one vector.
 
-Every row the talker reads before it speaks is one text id plus the codes of up to all codebooks.
-Pure integers: built without weights, printable as a table.
+A row of the talker's input is one text id plus the codes of up to all codebooks. A Prompt needs no
+weights and can be printed as a table.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class SpokenReference:
 class Prompt:
     text_ids: tuple[int, ...]  # one per row
     codes: NDArray[np.int64]  # [rows, codebooks]
-    labels: tuple[str, ...]  # what each row is, for people
-    trailing_ids: tuple[int, ...]  # text still to come, one id per frame
+    labels: tuple[str, ...]  # describes each row, for debugging
+    trailing_ids: tuple[int, ...]  # the rest of the text, one id per frame
     pad_id: int  # the text id of every frame after that
     is_complete: bool = True  # False: more text may be appended
     speaker: NDArray[np.float32] | None = None
     reference: NDArray[np.int64] | None = None  # decoded by the codec before the first frame
-    num_shared_rows: int = 0  # the first rows, which come before any of the request's own text
-    own_row: int = 0  # where its own text begins, in the rows and the trailing ids after them
-    num_own_ids: int = 0  # of its own text, as far as it is known
-    end_id: int = 0  # the text id after the last of the text
+    num_shared_rows: int = 0  # first rows, before the request's own text
+    own_row: int = 0  # index of the own text's first id, in rows and then trailing ids
+    num_own_ids: int = 0  # known ids of the own text
+    end_id: int = 0  # the text id that ends the text
 
     def __len__(self) -> int:
         return len(self.text_ids)
@@ -50,9 +50,9 @@ class Prompt:
     def continued(
         self, codes: NDArray[np.int64], later_ids: Sequence[int], *, is_complete: bool
     ) -> Prompt:
-        """The prompt that goes on after frames of this one: [frames, codebooks].
+        """A prompt that continues after the frames [frames, codebooks] of this prompt.
 
-        `later_ids` is text that was appended since, and `is_complete` whether that was all.
+        `later_ids` is text that was appended since; `is_complete`: no more text follows.
         """
         has_end = is_complete and not self.is_complete
         track = [*self.trailing_ids, *later_ids, *[self.end_id] * has_end]
@@ -93,10 +93,10 @@ def build_prompt(
     instruct_ids: Sequence[int] = (),
     is_complete: bool = True,
 ) -> Prompt:
-    """The rows that the official code would build.
+    """Build the same rows as the official code.
 
-    `preset` names a speaker of the checkpoint; `speaker` is an x-vector; neither leaves the voice
-    to the instruction. `instruct_ids` are those of the whole user turn.
+    `preset` names a speaker of the checkpoint; `speaker` is an x-vector. Without both, the
+    instruction determines the voice. `instruct_ids` are the ids of the complete user turn.
     """
     rows = _Rows(config, speaker, is_complete)
     rows.add_head(
@@ -112,7 +112,7 @@ def build_prompt(
 
 
 def language_id(config: TalkerConfig, language: str, preset: str | None) -> int | None:
-    """The language's code, or None for auto; a dialect speaker turns Chinese into its dialect."""
+    """The id of a language; None for auto. Chinese becomes the dialect of a dialect speaker."""
     key = language.lower()
     if key in (AUTO_LANGUAGE, "chinese") and preset is not None:
         dialect = _lower_keys(config.spk_is_dialect).get(preset.lower())
@@ -148,10 +148,10 @@ def _codec_prefix(
 
 
 def preset_id(config: TalkerConfig, preset: str) -> int:
-    """The row of a speaker of the checkpoint."""
+    """The embedding id of a preset speaker."""
     name, ids = preset.lower(), config.spk_id
     if name not in ids:
-        ids = _lower_keys(ids)  # a fine-tuned derivative may have capitals
+        ids = _lower_keys(ids)  # fine-tuned checkpoints may use capitals
     if name not in ids:
         raise UnknownVoiceError(preset, sorted(config.spk_id))
     return ids[name]
@@ -177,7 +177,7 @@ class _Rows:
     num_shared: int = 0
 
     def add(self, text_ids: Sequence[int], code: int, label: str) -> None:
-        """A row for each text id, all with the same code."""
+        """Append a row for each text id, all with the same code."""
         self.text += text_ids
         self.first_codes += [code] * len(text_ids)
         self.labels += [label] * len(text_ids)

@@ -1,9 +1,9 @@
-"""Logits to codes: penalty, suppression, temperature, top-k, top-p, and counted draws.
+"""Samples codes from logits: penalty, suppression, temperature, top-k, top-p and the draw.
 
-A draw depends on (seed, frame, codebook, code) alone: each candidate code has its own Gumbel noise
-from a Philox4x32-10 counter, and the largest noisy score wins. Batch neighbours, chunking and
-device do not matter. Everything is a tensor operation without a host sync, so the same lines run
-inside a CUDA graph, and a kernel can repeat them with the GPU's own Philox.
+A draw depends only on (seed, frame, codebook, code): each candidate code gets Gumbel noise from a
+Philox4x32-10 counter, and the largest noisy score wins. Other requests in the batch, chunk sizes
+and the device have no influence. All operations run on tensors without a host sync, so this code
+also runs inside a CUDA graph, and kernels can reproduce it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     a, b, c, d = counter
     k0, k1 = key
     for _ in range(ROUNDS):
-        left, right = a * MULTIPLIERS[0], c * MULTIPLIERS[1]  # the low 64 bits wrap as they should
+        left, right = a * MULTIPLIERS[0], c * MULTIPLIERS[1]  # int64 overflow wraps, as intended
         a, b, c, d = (
             (right >> 32 & WORD) ^ b ^ k0,
             right & WORD,
@@ -37,13 +37,13 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 
 def gumbel(words: Tensor) -> Tensor:
-    """32-bit words to Gumbel noise in float32; 23 bits and a half keep it finite."""
+    """Convert 32-bit words to Gumbel noise in float32. Only 23 bits are used, so it is finite."""
     uniform = ((words >> 9).float() + 0.5) * 2.0**-23
     return -torch.log(-torch.log(uniform))
 
 
 class NoiseTable:
-    """Noise for every code of every codebook of a frame, `sizes[g]` codes in codebook g."""
+    """Noise for all codes of a frame; codebook g has `sizes[g]` codes."""
 
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
         self._spans = [-(-size // 4) * 4 for size in sizes]
@@ -54,7 +54,7 @@ class NoiseTable:
         self._sizes = list(sizes)
 
     def frames(self, seeds: Tensor, first: Tensor, num_frames: int) -> list[Tensor]:
-        """Of frames first[b] to first[b] + num_frames - 1: per codebook [B, num_frames, size]."""
+        """Noise of `num_frames` frames from first[b] on: [B, num_frames, size] per codebook."""
         frame = first[:, None, None] + torch.arange(num_frames, device=first.device)[:, None]
         key = (seeds[:, None, None] & WORD, seeds[:, None, None] >> 32)
         counter = (self._block, self._book, frame, torch.zeros_like(frame))
@@ -65,7 +65,7 @@ class NoiseTable:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How each batch row shapes its scores; tensors, so that a captured graph reads new values."""
+    """Sampling settings of each batch row, as tensors that a captured graph can reread."""
 
     temperature: Tensor  # float32 [B, 1]; 1 where greedy
     is_greedy: Tensor  # bool [B, 1]
@@ -78,7 +78,7 @@ class Shape:
     def of(
         cls, rows: Sequence[tuple[float, int, float]], num_codes: int, device: torch.device
     ) -> Shape:
-        """From (temperature, top_k, top_p) of every row, for logits of `num_codes` codes."""
+        """Build from (temperature, top_k, top_p) of every row, for `num_codes` codes."""
         temperature, top_k, top_p = zip(*rows, strict=True)
         kept = [min(k, num_codes) if k else num_codes for k in top_k]
         column = torch.tensor(temperature, dtype=torch.float32, device=device)[:, None]
@@ -92,7 +92,7 @@ class Shape:
         )
 
     def quieten(self, noise: Tensor) -> Tensor:
-        """Noise [B, frames, codes] with none for greedy rows."""
+        """Set the noise [B, frames, codes] of greedy rows to 0."""
         return noise.masked_fill(self.is_greedy[..., None], 0.0)
 
 
@@ -105,7 +105,7 @@ def talker_scores(
 
 
 def penalise(logits: Tensor, history: Tensor, penalty: Tensor) -> Tensor:
-    """Make codes already spoken less likely; `history` is bool [B, V], `penalty` [B, 1]."""
+    """Lower the scores of codes in `history` (bool [B, V]); `penalty` is [B, 1]."""
     punished = torch.where(logits < 0, logits * penalty, logits / penalty)
     return torch.where(history, punished, logits)
 
@@ -115,7 +115,7 @@ def shape_scores(logits: Tensor, shape: Shape) -> Tensor:
     scores = logits / shape.temperature
     if shape.num_ranked:
         ranked = scores.topk(shape.num_ranked).values
-        is_dropped = scores < ranked.gather(-1, shape.last)  # ties stay
+        is_dropped = scores < ranked.gather(-1, shape.last)  # keeps ties
         scores = scores.masked_fill(is_dropped, -torch.inf)
     if shape.has_top_p:
         scores = _keep_top_p(scores, shape)
@@ -123,7 +123,7 @@ def shape_scores(logits: Tensor, shape: Shape) -> Tensor:
 
 
 def draw(scores: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """The winning code of each row, and its score: not finite if the row's logits were not."""
+    """The sampled code of each row and its score. Non-finite logits give a non-finite score."""
     best, codes = torch.max(scores + noise, dim=-1)
     return codes, best
 

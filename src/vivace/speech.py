@@ -1,6 +1,6 @@
-"""What all modules share: sampling parameters, finish reasons, usage and languages' names.
+"""Types that all modules share: sampling parameters, finish reasons, usage, names of languages.
 
-The standard library only; no torch, no numpy, no files.
+Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ OnUnsupported = Literal["error", "skip"]
 ON_UNSUPPORTED: tuple[OnUnsupported, ...] = ("error", "skip")
 
 AUTO_LANGUAGE = "auto"  # the model infers the language from the text
-SAMPLE_RATE = 24_000  # every released checkpoint speaks at this rate
+SAMPLE_RATE = 24_000  # Hz, in every released checkpoint
 MAX_SEED = 2**63 - 1
-NUM_DRAWN_SEEDS = 2**53  # those we draw are whole numbers in JSON readers that know floats only
+NUM_DRAWN_SEEDS = 2**53  # drawn seeds stay exact in JSON readers that use floats
 MIN_FRAMES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The smallest and the largest value of a number, both allowed."""
+    """The allowed range of a number, both ends included."""
 
     low: float
     high: float
-    zero: str | None = None  # what 0 means, where 0 is allowed besides `low` to `high`
+    zero: str | None = None  # the meaning of 0, if 0 is allowed in addition to the range
 
     def __contains__(self, number: float) -> bool:
         return self.low <= number <= self.high or (self.zero is not None and number == 0)
@@ -64,18 +64,17 @@ LANGUAGES = {
     "zh": "chinese", "en": "english", "fr": "french", "de": "german", "it": "italian",
     "ja": "japanese", "ko": "korean", "pt": "portuguese", "ru": "russian", "es": "spanish",
 }  # fmt: skip
-MAX_SHOWN = 80  # characters of a value that is refused
+MAX_SHOWN = 80  # characters of a rejected value in an error message
 OPTIONAL = {"predictor_temperature", "seed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How codes are drawn from their logits.
+    """How codes are sampled from their logits.
 
-    `temperature`, `top_k` and `top_p` shape codebook 0, which carries the words; the
-    `predictor_` three shape the residual codebooks. A temperature of 0 is greedy, and
-    `temperature=0` alone makes both greedy. `BOUNDS` has the range of every field; a value
-    outside it is a RequestError.
+    `temperature`, `top_k` and `top_p` apply to codebook 0, which carries the words. The three
+    `predictor_` fields apply to the residual codebooks. A temperature of 0 is greedy;
+    `temperature=0` alone makes both greedy. Values outside `BOUNDS` raise RequestError.
     """
 
     temperature: float = 0.9
@@ -85,9 +84,9 @@ class SamplingParams:
     predictor_temperature: float | None = None  # None: greedy if the talker is, else 0.9
     predictor_top_k: int = 50
     predictor_top_p: float = 1.0
-    min_frames: int = MIN_FRAMES  # of each utterance: its end is not drawn before
+    min_frames: int = MIN_FRAMES  # of each utterance; the end token is suppressed before
     max_frames: int = 8191
-    seed: int | None = None  # None draws a fresh one
+    seed: int | None = None  # None: a random seed
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -101,7 +100,7 @@ class SamplingParams:
             object.__setattr__(self, "min_frames", self.max_frames)
 
     def _settle(self, name: str, value: object) -> None:
-        """Set it, as Python's own kind of number."""
+        """Check a field and convert it to a Python number."""
         if value is not None or name not in OPTIONAL:
             value = as_sampling_number(name, value)
         object.__setattr__(self, name, value)
@@ -114,7 +113,7 @@ class SamplingParams:
         return 0.0 if self.temperature == 0 else 0.9
 
     def replace(self, **changes: Any) -> SamplingParams:
-        """A copy with these fields changed; a name that does not exist is a RequestError."""
+        """Copy with changed fields. Unknown names raise RequestError."""
         if unknown := sorted(changes.keys() - set(self.__slots__)):
             raise RequestError(
                 f"no sampling argument named {', '.join(unknown)}; "
@@ -170,8 +169,8 @@ class SamplingOptions:
 
 
 def as_whole_number(name: str, value: object) -> int:
-    """Python's own int, from that of any library, or a RequestError."""
-    if type(value) is int:  # most are, and asking `Integral` takes longer
+    """Convert an integer of any library to int. Other values raise RequestError."""
+    if type(value) is int:  # fast path: checking `Integral` is slower
         return value
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise RequestError(f"{name} must be a whole number, not {shown(value)}")
@@ -179,7 +178,7 @@ def as_whole_number(name: str, value: object) -> int:
 
 
 def as_sampling_number(name: str, value: object) -> float:
-    """The value of a sampling option as Python's own number; outside its bounds a RequestError."""
+    """Convert a sampling option to a Python number. Values out of bounds raise RequestError."""
     number = as_whole_number(name, value) if name in WHOLE_NUMBERS else _as_number(name, value)
     if number not in BOUNDS[name]:
         raise RequestError(f"{name} must be {BOUNDS[name]}, not {shown(value)}")
@@ -187,7 +186,7 @@ def as_sampling_number(name: str, value: object) -> float:
 
 
 def _as_number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):  # numpy's numbers are Real too
+    if isinstance(value, bool) or not isinstance(value, Real):  # includes numpy's numbers
         raise RequestError(f"{name} must be a number, not {shown(value)}")
     try:
         return float(value)
@@ -206,10 +205,10 @@ def _too_few_frames(min_frames: int, max_frames: int) -> RequestError:
 
 
 def shown(value: object) -> str:
-    """A short form of a value for an error message, whatever the value is."""
+    """A short form of any value for an error message."""
     try:
         words = repr(value)
-    except ValueError:  # Python refuses to write out a whole number of thousands of digits
+    except ValueError:  # Python does not print integers of thousands of digits
         return f"a {type(value).__name__} of thousands of digits"
     except RecursionError:
         return f"a deeply nested {type(value).__name__}"
@@ -218,7 +217,7 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """A word of the text that was given, and when it is heard."""
+    """A word of the text and its time in the audio."""
 
     text: str  # as it was written, with its punctuation: "Dr.", "$5,"
     start_s: float  # in the whole audio

@@ -1,6 +1,6 @@
-"""Transcribes finished English speech with Whisper and compares it with the text: `verify=True`.
+"""`verify=True`: transcribes English speech with Whisper and compares it with the text.
 
-The recogniser is the extra `quality`: faster-whisper, and Whisper-base in two packages.
+The extra `quality` installs the recogniser: faster-whisper, and Whisper-base in two packages.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Recogniser:
         self.model = WhisperModel(folder, device="cpu", compute_type="int8", cpu_threads=threads)
 
     def __call__(self, samples: Samples, sample_rate: int) -> str:
-        """The transcript of samples [n]."""
+        """Transcribe samples [n]."""
         segments, _ = self.model.transcribe(
             resample(samples.astype(np.float32), sample_rate, RECOGNISER_RATE),
             language="en",
@@ -62,7 +62,7 @@ class Recogniser:
 
 
 class Verifier:
-    """Compares speech with its text, in a thread of its own; loads the recogniser once."""
+    """Compares speech with its text in a separate thread. Loads the recogniser once."""
 
     def __init__(self, load: Callable[[], Callable[[Samples, int], str]] = Recogniser) -> None:
         self._load, self._lock = load, Lock()
@@ -71,7 +71,7 @@ class Verifier:
     def start(
         self, text: str, samples: Samples, sample_rate: int, on_done: Callable[[], None]
     ) -> Future[Verification]:
-        """Begin a verification; `on_done` is called in another thread when it is over."""
+        """Start a verification. Another thread calls `on_done` when it has ended."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="vivace-verify")
         future = thread.submit(partial(self.verify, text, samples, sample_rate))
         thread.shutdown(wait=False)
@@ -91,19 +91,19 @@ def check_recogniser() -> None:
     needed = ("faster_whisper", *WHISPER_PACKAGES)
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise RequestError(
-            f"verify needs {', '.join(missing)}: pip install 'vivace[quality]' installs the "
-            "recogniser"
+            f"verify needs {', '.join(missing)}; install the recogniser with "
+            "pip install 'vivace[quality]'"
         )
 
 
 def word_error_rate(text: str, transcript: str) -> float:
-    """Edits from the words of the text to those of the transcript, per word of the text."""
+    """Word edits between the text and the transcript, per word of the text."""
     wanted, found = _words(text), _words(transcript)
     return _distance(wanted, found) / max(1, len(wanted))
 
 
 def _words(text: str) -> list[str]:
-    """Written out and in lower case, so that "£5" and "five pounds" are the same words."""
+    """Normalized words in lower case, so that "£5" and "five pounds" are equal."""
     return re.findall(r"[^\W_]+", re.sub(r"['’]", "", normalize_text(text).lower()))
 
 
@@ -121,7 +121,7 @@ def _distance(wanted: Sequence[str], found: Sequence[str]) -> int:
 
 
 def checked(path: Path, digest: str) -> Path:
-    """The path of a file with this SHA-256; other content is a CheckpointError."""
+    """Return the path if the file has this SHA-256; otherwise raise CheckpointError."""
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != digest:
         raise CheckpointError(f"{path} has SHA-256 {found}; {digest} was expected")
@@ -136,9 +136,9 @@ def package_file(package: str, name: str) -> Path:
 
 
 def _whisper_folder() -> Path:
-    """The model that two packages carry in halves, put together once."""
+    """The folder of the model. The two halves from the packages are joined once."""
     digest = hashlib.sha256("".join(WHISPER_FILES.values()).encode()).hexdigest()
-    # A shared temporary folder would let others put their own weights there beforehand.
+    # Not a shared temporary folder: other users could place weights there.
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vivace"
     folder = cache / f"whisper-base-{digest[:12]}"
     if (folder / "model.bin").exists():
@@ -150,7 +150,7 @@ def _whisper_folder() -> Path:
     }
     content["model.bin"] = content.pop("model.bin.part1") + content.pop("model.bin.part2")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, data in content.items():  # another process may write it at the same time
+    for name, data in content.items():  # another process may write the same files
         (folder / f"{name}.{os.getpid()}").write_bytes(data)
     for name in sorted(content, key=lambda name: name == "model.bin"):
         (folder / f"{name}.{os.getpid()}").rename(folder / name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_harness import Captured, say
-from vivace.dialogue.talk import MAX_GAP_S, Timing
+from vivace.dialogue.talk import MAX_GAP_S, LineSpacing
 from vivace.errors import RequestError
 from vivace.speech import BOUNDS, WHOLE_NUMBERS
 
@@ -49,10 +49,10 @@ def test_sampling_option_out_of_bounds_fails_with_its_name(
 @pytest.mark.parametrize("name", ["gap_s", "overlap_s"])
 def test_gap_and_overlap_are_limited(name: str) -> None:
     for value in (0, 0.0, MAX_GAP_S):
-        assert getattr(Timing(**{name: value}), name) == value
+        assert getattr(LineSpacing(**{name: value}), name) == value
     for value in (math.nextafter(0, -1), math.nextafter(MAX_GAP_S, math.inf), math.inf, math.nan):
         with pytest.raises(RequestError, match=f"{name} must be from 0 to 10"):
-            Timing(**{name: value})
+            LineSpacing(**{name: value})
 
 
 @pytest.mark.parametrize(("value", "code"), [(1, 0), (2**40, 0), (0, 1), (-1, 1)])

@@ -101,7 +101,7 @@ def test_voice_add_with_existing_name_fails_before_model_loads(
     with monkeypatch.context() as patch:
         patch.setattr(TTS, "load", lambda *_, **__: pytest.fail("loaded"))
         code = add(tiny_folder, "ada", recording)
-    assert_fails(code, capsys, "a voice named 'ada' already; .*--replace")
+    assert_fails(code, capsys, "a voice named 'ada' exists already; .*--replace")
     assert add(tiny_folder, "ada", recording, "--replace", "--licence=new") == 0
     assert VoiceLibrary().get("ada").licence == "new"
 
@@ -112,7 +112,7 @@ def test_voice_add_with_existing_name_fails_before_model_loads(
         ("Ada", [], "'Ada' cannot name a voice"),
         ("../ada", [], "'../ada' cannot name a voice"),
         ("../ada", ["--replace"], "'../ada' cannot name a voice"),
-        ("ada.wav", [], "'ada.wav' would be taken for a file"),
+        ("ada.wav", [], "'ada.wav' would be read as a file name"),
         ("ada", ["--transcript= "], "the transcript is blank"),
         ("ada", ["--model=nowhere"], "no folder 'nowhere'"),
         ("ada", ["--device=gpu"], "no device named 'gpu'"),

@@ -51,7 +51,7 @@ def stream(models: dict[str, FasterQwen3TTS], **options: Any) -> list[Any]:
     "chunk_size",
     [1, 12, 40, *(pytest.param(size, marks=pytest.mark.ci) for size in (2, 5, 8, 25))],
 )
-def test_streamed_chunks_are_the_whole_and_the_last_is_final(
+def test_streamed_chunks_equal_the_whole_and_the_last_is_final(
     models: dict[str, FasterQwen3TTS], chunk_size: int
 ) -> None:
     (whole,), rate = models["custom_voice"].generate_custom_voice(
@@ -72,7 +72,7 @@ def test_streamed_chunks_are_the_whole_and_the_last_is_final(
     assert all(t["decode_ms"] > 0 for t in timings)
 
 
-def test_greedy_is_greedy_for_all_sixteen_codebooks(models: dict[str, FasterQwen3TTS]) -> None:
+def test_greedy_applies_to_all_codebooks(models: dict[str, FasterQwen3TTS]) -> None:
     options = {"max_new_tokens": 12, "do_sample": False}
     first, second = (
         models["custom_voice"].generate_custom_voice("Same.", "ryan", "english", **options)[0][0]
@@ -81,7 +81,7 @@ def test_greedy_is_greedy_for_all_sixteen_codebooks(models: dict[str, FasterQwen
     assert np.array_equal(first, second)
 
 
-def test_the_temperature_reaches_the_residual_codebooks(
+def test_temperature_applies_to_residual_codebooks(
     models: dict[str, FasterQwen3TTS],
 ) -> None:
     speak = models["custom_voice"].generate_custom_voice
@@ -94,7 +94,7 @@ def test_the_temperature_reaches_the_residual_codebooks(
     assert not np.array_equal(hot, greedy)
 
 
-def test_speech_to_speech_finds_what_it_calls(
+def test_attributes_used_by_speech_to_speech_exist(
     models: dict[str, FasterQwen3TTS], recording: str
 ) -> None:
     """The handler's calls: warm-up, the type, presets, streaming dropped half-way, and again."""
@@ -121,7 +121,7 @@ def test_speech_to_speech_finds_what_it_calls(
     assert len(list(design)) == 4
 
 
-def test_a_reference_is_enrolled_once(
+def test_equal_references_are_enrolled_once(
     models: dict[str, FasterQwen3TTS], recording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = models["base"]
@@ -141,7 +141,7 @@ def test_a_reference_is_enrolled_once(
     assert len(calls) == 2
 
 
-def test_silence_is_appended_before_codes_and_speaker_alike(
+def test_silence_is_appended_before_codes_and_speaker_vector(
     models: dict[str, FasterQwen3TTS], recording: str
 ) -> None:
     model = models["base"]
@@ -156,7 +156,7 @@ def test_silence_is_appended_before_codes_and_speaker_alike(
     assert np.array_equal(without.speaker, model.tts.clone(recording).speaker)
 
 
-def test_a_clone_needs_a_reference_and_its_words(
+def test_clone_without_reference_or_transcript_is_rejected(
     models: dict[str, FasterQwen3TTS], recording: str
 ) -> None:
     with pytest.raises(ValueError, match="voice_clone_prompt"):
@@ -184,7 +184,7 @@ GOLDEN_WAVES = load_file(GOLDEN / "faster.safetensors")
     ],
     ids=lambda call: call["name"],
 )
-def test_a_clone_sounds_as_that_of_the_peer(
+def test_clone_equals_the_output_of_faster_qwen3_tts(
     models: dict[str, FasterQwen3TTS], recording: str, call: dict[str, Any]
 ) -> None:
     """Instruct on a base, silence only in context, any language: of faster-qwen3-tts 0.5.4."""
@@ -200,7 +200,7 @@ def test_a_clone_sounds_as_that_of_the_peer(
         np.testing.assert_allclose(wave[::61], GOLDEN_WAVES[call["name"]], rtol=0, atol=1e-4)
 
 
-def test_a_dict_in_context_needs_ref_text_and_not_icl_mode(
+def test_prompt_dict_needs_ref_text_but_not_icl_mode(
     models: dict[str, FasterQwen3TTS], recording: str
 ) -> None:
     model = models["base"]
@@ -229,7 +229,7 @@ def test_generate_uses_the_first_preset_voice(models: dict[str, FasterQwen3TTS])
         models["base"].generate("Hello.")
 
 
-def test_no_speaker_is_used_where_none_is_given(models: dict[str, FasterQwen3TTS]) -> None:
+def test_call_without_speaker_uses_no_speaker(models: dict[str, FasterQwen3TTS]) -> None:
     speak = models["custom_voice"].generate_custom_voice
     options = {"max_new_tokens": 12, "do_sample": False}
     none, empty, first = (
@@ -241,7 +241,7 @@ def test_no_speaker_is_used_where_none_is_given(models: dict[str, FasterQwen3TTS
 
 @pytest.mark.ci
 @pytest.mark.parametrize("method", ["whole", pytest.param("streaming", marks=pytest.mark.ci)])
-def test_a_default_call_returns_audio_with_a_warning(
+def test_default_call_returns_audio_with_a_warning(
     models: dict[str, FasterQwen3TTS], caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     model = models["custom_voice"]
@@ -256,7 +256,7 @@ def test_a_default_call_returns_audio_with_a_warning(
     assert len(wave) > 100 * 1920
 
 
-def test_it_says_where_and_how_it_runs(
+def test_attributes_report_device_and_backend(
     models: dict[str, FasterQwen3TTS], tiny_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = models["base"]
@@ -291,14 +291,14 @@ def test_it_says_where_and_how_it_runs(
         ),
     ],
 )
-def test_errors_are_those_of_the_peer(
+def test_error_messages_equal_those_of_faster_qwen3_tts(
     models: dict[str, FasterQwen3TTS], call: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         call(models)
 
 
-def test_an_unknown_argument_is_not_dropped(models: dict[str, FasterQwen3TTS]) -> None:
+def test_unknown_argument_raises_type_error(models: dict[str, FasterQwen3TTS]) -> None:
     with pytest.raises(TypeError, match="top_z"):
         models["custom_voice"].generate_custom_voice("Hi.", "ryan", "english", top_z=1)
 
@@ -314,13 +314,13 @@ def test_loading_without_a_cuda_gpu_falls_back_with_a_warning(
             caplog.clear()
             model = FasterQwen3TTS.from_pretrained(folder, *arguments)
             assert (model.device, model.dtype) == ("cpu", torch.float32)
-            assert "there is no CUDA GPU here; it is cpu" in caplog.text
+            assert "no CUDA GPU found; using cpu" in caplog.text
         caplog.clear()
         FasterQwen3TTS.from_pretrained(folder, "cpu")
     assert "CUDA" not in caplog.text
 
 
-def test_language_codes_are_names_too(models: dict[str, FasterQwen3TTS]) -> None:
+def test_language_codes_are_accepted(models: dict[str, FasterQwen3TTS]) -> None:
     speak = models["custom_voice"].generate_custom_voice
     options = {"max_new_tokens": 4, "seed": 1}
     (expected,), _ = speak("Hi.", "ryan", "french", **options)

@@ -63,7 +63,7 @@ def assert_official_sound(wave: np.ndarray, item: OfficialItem, num_tokens: int)
 
 @pytest.mark.parametrize("num_tokens", TOKENS)
 @pytest.mark.parametrize("layout", ["streaming", "offline"])
-def test_a_greedy_custom_voice_sounds_as_the_official_one(
+def test_greedy_custom_voice_equals_the_official_output(
     models: dict[str, Qwen3TTSModel], layout: str, num_tokens: int
 ) -> None:
     (item,) = with_waveform("custom_voice", f"plain_{layout}")
@@ -81,7 +81,7 @@ def test_a_greedy_custom_voice_sounds_as_the_official_one(
 
 @pytest.mark.parametrize("num_tokens", TOKENS)
 @pytest.mark.parametrize("x_vector_only", [True, False])
-def test_a_greedy_clone_sounds_as_the_official_one(
+def test_greedy_clone_equals_the_official_output(
     models: dict[str, Qwen3TTSModel],
     reference: tuple[np.ndarray, int],
     x_vector_only: bool,
@@ -100,7 +100,7 @@ def test_a_greedy_clone_sounds_as_the_official_one(
     assert_official_sound(waves[0], item, num_tokens)
 
 
-def test_lists_are_batches_and_single_values_spread(models: dict[str, Qwen3TTSModel]) -> None:
+def test_lists_are_batches_and_single_values_are_repeated(models: dict[str, Qwen3TTSModel]) -> None:
     model = models["custom_voice"]
     waves, _ = model.generate_custom_voice(
         ["One.", "Two."], "ryan", language="english", max_new_tokens=5
@@ -112,7 +112,7 @@ def test_lists_are_batches_and_single_values_spread(models: dict[str, Qwen3TTSMo
     assert [wave.dtype for wave in waves] == [np.float32, np.float32]
 
 
-def test_a_list_is_made_together_and_each_as_alone(
+def test_batch_result_equals_single_results(
     models: dict[str, Qwen3TTSModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = models["custom_voice"]
@@ -136,12 +136,12 @@ def test_a_list_is_made_together_and_each_as_alone(
         np.testing.assert_allclose(one, other, rtol=0, atol=5e-5)
 
 
-def test_an_error_of_one_text_is_raised_as_it_is(models: dict[str, Qwen3TTSModel]) -> None:
+def test_error_of_one_text_is_raised_unchanged(models: dict[str, Qwen3TTSModel]) -> None:
     with pytest.raises(TextTooLongError):
         models["custom_voice"].generate_custom_voice(["Hm.", "a" * 1_000_001], "ryan")
 
 
-def test_a_prompt_is_made_once_and_used_as_item_list_or_dict(
+def test_prompt_is_accepted_as_item_list_or_dict(
     models: dict[str, Qwen3TTSModel], reference: tuple[np.ndarray, int]
 ) -> None:
     model = models["base"]
@@ -200,7 +200,7 @@ BY_DEFAULT = (  # one of each kind, 16 frames of it; all of all calls are compar
         *(pytest.param(*call, 10_000, marks=pytest.mark.ci) for call in CALLS),
     ],
 )
-def test_a_call_of_the_official_package_sounds_as_its_codes_do(
+def test_recorded_official_call_gives_the_same_codes(
     load: Callable[[str], Qwen3TTSModel], name: str, call: str, num_tokens: int
 ) -> None:
     """No speaker, no instruct, dialects, penalties, limits and padded batches among them."""
@@ -234,7 +234,7 @@ def decode(model: Qwen3TTSModel, item: OfficialItem, num_tokens: int) -> np.ndar
 
 @pytest.mark.parametrize("num_tokens", TOKENS)
 @pytest.mark.parametrize("nothing", [None, ""])
-def test_a_voice_is_designed_without_an_instruct(
+def test_voice_design_without_instruct_speaks(
     load: Callable[[str], Qwen3TTSModel], nothing: str | None, num_tokens: int
 ) -> None:
     (item,) = (i for i in official_items("voice_design") if i.call == "no_instruct_offline")
@@ -252,7 +252,7 @@ def test_a_voice_is_designed_without_an_instruct(
 
 @pytest.mark.parametrize("num_tokens", TOKENS)
 @pytest.mark.parametrize("nobody", [None, ""])
-def test_no_speaker_means_no_speaker_and_not_the_first(
+def test_call_without_speaker_uses_no_speaker(
     load: Callable[[str], Qwen3TTSModel], nobody: str | None, num_tokens: int
 ) -> None:
     model = load("custom_voice")
@@ -263,7 +263,7 @@ def test_no_speaker_means_no_speaker_and_not_the_first(
 
 
 @pytest.mark.parametrize("limit", [2, 3, 9])
-def test_a_limit_of_tokens_gives_one_frame_less(
+def test_max_new_tokens_gives_one_frame_less(
     load: Callable[[str], Qwen3TTSModel], limit: int
 ) -> None:
     waves, _ = load("custom_voice").generate_custom_voice(
@@ -314,7 +314,7 @@ FILE = {
         ({"do_sample": True, "subtalker_dosample": True, "temperature": 0.8}, 0.8, 0.4),
     ],
 )
-def test_the_checkpoints_own_defaults_hold_unless_something_is_given(
+def test_checkpoint_defaults_apply_unless_overridden(
     tiny_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -332,7 +332,7 @@ def test_the_checkpoints_own_defaults_hold_unless_something_is_given(
     assert (found.top_p, found.repetition_penalty) == (1.0, 1.05)  # the official last resort
 
 
-def test_none_keeps_a_default_and_unknown_options_are_dropped(
+def test_none_keeps_a_default_and_unknown_options_are_ignored(
     models: dict[str, Qwen3TTSModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = settings_of(
@@ -354,7 +354,7 @@ def test_none_keeps_a_default_and_unknown_options_are_dropped(
         ({"subtalker_top_p": 0}, {"predictor_top_p": BOUNDS["top_p"].low}),
     ],
 )
-def test_numbers_that_transformers_takes_are_moved_to_the_nearest_bound(
+def test_numbers_that_transformers_accepts_are_clamped_to_bounds(
     models: dict[str, Qwen3TTSModel],
     monkeypatch: pytest.MonkeyPatch,
     given: dict[str, float],
@@ -367,7 +367,7 @@ def test_numbers_that_transformers_takes_are_moved_to_the_nearest_bound(
 @pytest.mark.parametrize(
     "given", [{"temperature": -1.0}, {"repetition_penalty": 0.0}, {"top_p": 1.5}, {"top_p": -0.1}]
 )
-def test_numbers_that_transformers_refuses_are_value_errors(
+def test_numbers_that_transformers_rejects_raise_value_error(
     models: dict[str, Qwen3TTSModel], given: dict[str, float]
 ) -> None:
     with pytest.raises(ValueError, match=next(iter(given))):
@@ -375,7 +375,7 @@ def test_numbers_that_transformers_refuses_are_value_errors(
 
 
 @pytest.mark.ci
-def test_speech_that_does_not_end_is_returned_with_a_warning(
+def test_runaway_speech_is_returned_with_a_warning(
     models: dict[str, Qwen3TTSModel], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The tiny checkpoint greedily repeats itself for ever; TTS.speak raises RunawayError."""
@@ -390,7 +390,7 @@ def test_speech_that_does_not_end_is_returned_with_a_warning(
 # --- Loading ------------------------------------------------------------------------------------
 
 
-def test_strange_keywords_of_loading_are_refused_and_harmless_ones_are_not(
+def test_from_pretrained_rejects_unknown_keywords_only(
     tiny_folder: Path,
 ) -> None:
     folder = tiny_folder / "custom_voice"
@@ -403,7 +403,7 @@ def test_strange_keywords_of_loading_are_refused_and_harmless_ones_are_not(
     assert model.device == torch.device("cpu")
 
 
-def test_loading_asks_the_hub_as_it_was_asked(
+def test_from_pretrained_passes_hub_arguments_on(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, Any] = {}
@@ -419,7 +419,7 @@ def test_loading_asks_the_hub_as_it_was_asked(
     assert seen["name"] == "org/model"
 
 
-def test_a_speaker_of_capitals_is_found_in_any_letters(tiny_folder: Path, tmp_path: Path) -> None:
+def test_speaker_name_is_not_case_sensitive(tiny_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_folder / "custom_voice", tmp_path / "custom_voice")
     config = json.loads((folder / "config.json").read_text())
     config["talker_config"]["spk_id"] = {"Speaker_Test": 900}
@@ -438,7 +438,7 @@ def test_a_speaker_of_capitals_is_found_in_any_letters(tiny_folder: Path, tmp_pa
 # --- What it holds ------------------------------------------------------------------------------
 
 
-def test_the_processor_gives_the_official_ids(models: dict[str, Qwen3TTSModel]) -> None:
+def test_processor_returns_the_official_ids(models: dict[str, Qwen3TTSModel]) -> None:
     model = models["custom_voice"]
     golden = json.loads((GOLDEN / "tokens.json").read_text())
     for entry in golden["texts"]:
@@ -448,14 +448,14 @@ def test_the_processor_gives_the_official_ids(models: dict[str, Qwen3TTSModel]) 
         assert ids.tolist() == [entry["ids"]]
 
 
-def test_the_processor_pads_on_the_left(models: dict[str, Qwen3TTSModel]) -> None:
+def test_processor_pads_on_the_left(models: dict[str, Qwen3TTSModel]) -> None:
     found = models["custom_voice"].processor(text=["ab c", "d"], return_tensors="pt", padding=True)
     assert found["input_ids"].tolist() == [[64, 65, 220, 66], [303, 303, 303, 67]]
     assert found.attention_mask.tolist() == [[1, 1, 1, 1], [0, 0, 0, 1]]
     assert models["custom_voice"].processor.decode(found.input_ids[0]) == "ab c"
 
 
-def test_the_model_says_what_it_is(models: dict[str, Qwen3TTSModel]) -> None:
+def test_model_attributes_describe_the_checkpoint(models: dict[str, Qwen3TTSModel]) -> None:
     model = models["base"].model
     assert (model.tts_model_type, model.tts_model_size) == ("base", "0b6")
     assert model.config.talker_config.num_code_groups == 16
@@ -464,7 +464,7 @@ def test_the_model_says_what_it_is(models: dict[str, Qwen3TTSModel]) -> None:
     assert model.get_supported_languages()[0] == "auto"
 
 
-def test_a_speaker_is_heard_by_the_model_itself(
+def test_extract_speaker_embedding_equals_the_clone_vector(
     models: dict[str, Qwen3TTSModel], reference: tuple[np.ndarray, int]
 ) -> None:
     vector = models["base"].model.extract_speaker_embedding(*reference)
@@ -475,7 +475,7 @@ def test_a_speaker_is_heard_by_the_model_itself(
 # --- Prompts ------------------------------------------------------------------------------------
 
 
-def test_a_dict_goes_on_in_context_with_ref_text_and_without_icl_mode(
+def test_prompt_dict_needs_ref_text_but_not_icl_mode(
     models: dict[str, Qwen3TTSModel], reference: tuple[np.ndarray, int]
 ) -> None:
     model, words = models["base"], "A long reference."
@@ -507,7 +507,7 @@ def test_a_dict_goes_on_in_context_with_ref_text_and_without_icl_mode(
         ({"icl_mode": [True, True]}, "must be a list with length 1"),
     ],
 )
-def test_a_dict_that_makes_no_sense_is_refused(
+def test_inconsistent_prompt_dict_is_rejected(
     models: dict[str, Qwen3TTSModel],
     reference: tuple[np.ndarray, int],
     change: dict[str, Any],
@@ -548,14 +548,14 @@ def test_a_dict_that_makes_no_sense_is_refused(
         ),
     ],
 )
-def test_errors_are_the_official_ones(
+def test_error_messages_equal_the_official_ones(
     models: dict[str, Qwen3TTSModel], call: Any, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         call(models)
 
 
-def test_lists_of_names_are_the_official_ones(models: dict[str, Qwen3TTSModel]) -> None:
+def test_supported_names_equal_the_official_ones(models: dict[str, Qwen3TTSModel]) -> None:
     languages = models["custom_voice"].get_supported_languages()
     assert languages == sorted(languages)
     assert "auto" in languages
@@ -564,7 +564,7 @@ def test_lists_of_names_are_the_official_ones(models: dict[str, Qwen3TTSModel]) 
 
 
 @pytest.mark.parametrize("language", ["en", "en-US", "EN", "English"])
-def test_language_codes_are_names_too(models: dict[str, Qwen3TTSModel], language: str) -> None:
+def test_language_codes_are_accepted(models: dict[str, Qwen3TTSModel], language: str) -> None:
     model = models["custom_voice"]
     expected, _ = model.generate_custom_voice("Hi.", "ryan", "english", **BRIEF)
     waves, _ = model.generate_custom_voice("Hi.", "ryan", language, **BRIEF)

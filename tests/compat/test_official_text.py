@@ -61,7 +61,7 @@ def official_ids(model: Qwen3TTSModel, text: str) -> tuple[list[int], list[int]]
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_whole_layout_has_the_official_ids_of_any_text(
+def test_whole_layout_of_any_text_has_the_official_ids(
     load: Callable[[str], Qwen3TTSModel], monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     model = load("custom_voice")
@@ -77,7 +77,7 @@ def test_whole_layout_has_the_official_ids_of_any_text(
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_streamed_layout_has_the_official_ids_of_any_text(
+def test_streamed_layout_of_any_text_has_the_official_ids(
     load: Callable[[str], Qwen3TTSModel], monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     model = load("custom_voice")
@@ -111,7 +111,7 @@ def test_empty_text_has_the_official_codes(
 
 @pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize("text", ["?", "", "\n\nHello.", "\U0001f642"])
-def test_clones_in_context_speak_any_text(
+def test_in_context_clone_speaks_any_text(
     load: Callable[[str], Qwen3TTSModel],
     monkeypatch: pytest.MonkeyPatch,
     text: str,
@@ -151,7 +151,7 @@ def test_long_text_without_words_is_spoken(load: Callable[[str], Qwen3TTSModel])
         assert len(waves[0]) == 4 * 1920
 
 
-def test_tts_still_refuses_text_without_words(load: Callable[[str], Qwen3TTSModel]) -> None:
+def test_tts_rejects_text_without_words(load: Callable[[str], Qwen3TTSModel]) -> None:
     for text in ("?", "", "..."):
         with pytest.raises(TextError, match="nothing to say"):
             load("custom_voice").tts.speak(text)

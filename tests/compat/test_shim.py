@@ -24,7 +24,7 @@ def clean() -> Iterator[None]:
     uninstall()
 
 
-def test_the_name_is_answered_only_after_install() -> None:
+def test_import_is_redirected_only_after_install() -> None:
     assert "faster_qwen3_tts" not in sys.modules
     install()
     install()
@@ -39,7 +39,7 @@ def test_the_name_is_answered_only_after_install() -> None:
     uninstall()
 
 
-def test_a_package_that_was_imported_before_is_not_replaced(
+def test_install_after_the_import_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     theirs = ModuleType("faster_qwen3_tts")
@@ -52,7 +52,7 @@ def test_a_package_that_was_imported_before_is_not_replaced(
 
 
 @pytest.mark.ci
-def test_a_command_is_run_with_the_name_answered(tmp_path: Path) -> None:
+def test_command_runs_with_the_redirected_import(tmp_path: Path) -> None:
     package = tmp_path / "talker-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: talker\nVersion: 1.0\n")
@@ -71,13 +71,13 @@ def test_a_command_is_run_with_the_name_answered(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (3, "vivace.compat.faster ['talk', '--loud']\n")
 
 
-def test_a_command_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_command_exits_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["compat", "shout"])
     with pytest.raises(SystemExit, match="vivace: no command named 'shout' is installed in"):
         main()
 
 
-def test_a_chunks_figures_wait_for_the_end_only_where_it_is_asked_for() -> None:
+def test_chunk_timing_waits_only_when_is_final_is_read() -> None:
     asked: list[int] = []
 
     def is_final() -> bool:

@@ -42,7 +42,7 @@ def test_arguments_equal_those_of_the_original_packages(cls: str, method: str) -
     compare(TABLE[cls][method], getattr(getattr(compat, cls), method))
 
 
-def test_the_table_is_what_the_installed_packages_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signature_table_equals_the_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("transformers", "qwen_tts", "faster_qwen3_tts"):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
@@ -51,7 +51,7 @@ def test_the_table_is_what_the_installed_packages_have(monkeypatch: pytest.Monke
     assert {cls.__name__: script.describe(cls) for cls in script.CLASSES} == TABLE
 
 
-def test_the_comparison_would_notice_a_default_an_order_and_a_kind() -> None:
+def test_signature_comparison_detects_changed_default_order_and_kind() -> None:
     def method(self: Any, a: int, b: int = 2, *, seed: int | None = None) -> None: ...
 
     wanted = [
@@ -88,7 +88,7 @@ def test_attributes_equal_those_of_the_original_packages(cls: str, names: str) -
     assert [name for name in names.split() if not hasattr(model, name)] == []
 
 
-def test_the_first_release_takes_its_arguments_in_its_own_order() -> None:
+def test_first_release_keeps_its_argument_order() -> None:
     names = [name for name, _, _ in parameters(compat.Qwen3TTSCudaGraphs.generate_voice_clone)]
     first = ("text", "language", "ref_audio", "ref_text", "max_new_tokens", "temperature")
     assert tuple(names[:9]) == (*first, "top_k", "do_sample", "repetition_penalty")

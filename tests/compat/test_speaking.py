@@ -33,9 +33,7 @@ def spoken(tts: TTS, **sampling: Any) -> tuple[int, str | None]:
         return num_frames, stream.finish_reason
 
 
-def test_speech_with_a_limit_is_not_guarded_and_without_one_is(
-    tts: TTS, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_speech_without_a_limit_is_guarded(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "vivace.engine.guard.StallDetector.observe",
         lambda self, codes, samples: len(codes),  # every frame is a stall
@@ -69,20 +67,20 @@ def reader(*chunks: AudioChunk, error: Exception | None = None) -> _Reader:
     return _Reader(cast(Stream, give()))
 
 
-def test_reader_is_over_where_only_an_empty_part_is_left() -> None:
+def test_read_ahead_is_over_before_an_empty_last_part() -> None:
     parts = reader(chunk(4, 10), chunk(0, 0))
     assert len(parts.read(4)) == 1
     assert parts.is_over()
 
 
-def test_reader_is_over_where_nothing_is_left() -> None:
+def test_read_ahead_is_over_at_the_end() -> None:
     parts = reader(chunk(4, 10))
     parts.read(4)
     assert parts.is_over()
     assert reader().is_over()
 
 
-def test_reader_is_not_over_before_a_part_with_samples_and_keeps_it() -> None:
+def test_read_ahead_keeps_the_part_it_finds() -> None:
     second = chunk(2, 5)
     parts = reader(chunk(4, 10), second)
     parts.read(4)
@@ -91,7 +89,7 @@ def test_reader_is_not_over_before_a_part_with_samples_and_keeps_it() -> None:
     assert parts.read(2) == [second]
 
 
-def test_reader_looks_past_an_empty_part_for_one_with_samples() -> None:
+def test_read_ahead_skips_empty_parts() -> None:
     last = chunk(1, 3)
     parts = reader(chunk(4, 10), chunk(0, 0), last)
     parts.read(4)
@@ -99,7 +97,7 @@ def test_reader_looks_past_an_empty_part_for_one_with_samples() -> None:
     assert parts.read(1) == [last]
 
 
-def test_reader_of_a_closed_stream_is_not_over() -> None:
+def test_read_ahead_of_a_closed_stream_is_not_over() -> None:
     parts = reader(chunk(4, 10), error=StreamClosedError("closed"))
     parts.read(4)
     assert not parts.is_over()

@@ -29,7 +29,7 @@ def tokenizer(tiny_folder: Path) -> Qwen3TTSTokenizer:
     return Qwen3TTSTokenizer.from_pretrained(folder, device_map="cpu")
 
 
-def test_audio_becomes_the_official_codes(tokenizer: Qwen3TTSTokenizer) -> None:
+def test_encode_returns_the_official_codes(tokenizer: Qwen3TTSTokenizer) -> None:
     waves = [WAVES.synthetic_wave(3.3), WAVES.synthetic_wave(0.61)]
     encoded = tokenizer.encode(waves, sr=24_000)
     for codes, name in zip(encoded.audio_codes, ("long", "short"), strict=True):
@@ -42,7 +42,7 @@ def test_audio_becomes_the_official_codes(tokenizer: Qwen3TTSTokenizer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["path", "base64", "list", "two channels"])
-def test_audio_is_taken_in_every_official_form(
+def test_encode_accepts_every_official_form_of_audio(
     tokenizer: Qwen3TTSTokenizer, tmp_path: Path, kind: str
 ) -> None:
     wave = WAVES.synthetic_wave(0.61)
@@ -60,7 +60,7 @@ def test_audio_is_taken_in_every_official_form(
     np.testing.assert_array_equal(encoded.audio_codes[0].numpy(), OFFICIAL["encode.short"])
 
 
-def test_codes_are_decoded_in_every_official_form(tokenizer: Qwen3TTSTokenizer) -> None:
+def test_decode_accepts_every_official_form_of_codes(tokenizer: Qwen3TTSTokenizer) -> None:
     codes = torch.from_numpy(OFFICIAL["decode.codes"].astype(np.int64))[:40]
     encoded = tokenizer.encode(WAVES.synthetic_wave(0.61), sr=24_000)
     (expected,), rate = tokenizer.decode({"audio_codes": codes})
@@ -82,7 +82,7 @@ def test_codes_are_decoded_in_every_official_form(tokenizer: Qwen3TTSTokenizer) 
         tokenizer.decode(7)
 
 
-def test_decoded_samples_are_the_official_ones(tokenizer: Qwen3TTSTokenizer) -> None:
+def test_decode_returns_the_official_samples(tokenizer: Qwen3TTSTokenizer) -> None:
     codes = OFFICIAL["decode.codes"].astype(np.int64)[:300]  # more is decoded in chunks there
     (wave,), _ = tokenizer.decode([{"audio_codes": codes}])
     for place, part in (("head", wave[:480]), ("tail", wave[-480:])):
@@ -90,7 +90,7 @@ def test_decoded_samples_are_the_official_ones(tokenizer: Qwen3TTSTokenizer) -> 
         np.testing.assert_allclose(part, official, rtol=0, atol=1e-4)
 
 
-def test_a_waveform_without_its_rate_and_mixed_kinds_are_refused(
+def test_waveform_without_rate_and_mixed_inputs_are_rejected(
     tokenizer: Qwen3TTSTokenizer,
 ) -> None:
     wave = WAVES.synthetic_wave(0.61)
@@ -100,7 +100,7 @@ def test_a_waveform_without_its_rate_and_mixed_kinds_are_refused(
         tokenizer.encode([wave, "a.wav"], sr=24_000)
 
 
-def test_rates_are_the_official_ones(tokenizer: Qwen3TTSTokenizer) -> None:
+def test_sample_rates_equal_the_official_ones(tokenizer: Qwen3TTSTokenizer) -> None:
     assert tokenizer.get_model_type() == "qwen3_tts_tokenizer_12hz"
     assert tokenizer.get_input_sample_rate() == tokenizer.get_output_sample_rate() == 24_000
     assert tokenizer.get_encode_downsample_rate() == tokenizer.get_decode_upsample_rate() == 1920
@@ -109,7 +109,7 @@ def test_rates_are_the_official_ones(tokenizer: Qwen3TTSTokenizer) -> None:
     assert tokenizer.device == torch.device("cpu")
 
 
-def test_a_codec_is_loaded_from_its_repository_or_from_inside_a_checkpoint(
+def test_from_pretrained_loads_a_codec_folder_or_a_checkpoint(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside = Qwen3TTSTokenizer.from_pretrained(str(tiny_folder / "base"), device_map="cpu")

@@ -23,8 +23,8 @@ from vivace.cli.main import main
 from vivace.dialogue.cast import find_cast
 from vivace.dialogue.make import cast_lines
 from vivace.dialogue.names import FreeNames
-from vivace.dialogue.script import DialogueScript, Line
-from vivace.dialogue.talk import Dialogue, Timing, arrange, track_paths
+from vivace.dialogue.script import DialogueLine, DialogueScript
+from vivace.dialogue.talk import Dialogue, LineSpacing, arrange, track_paths
 from vivace.errors import (
     OutputExistsError,
     RequestError,
@@ -48,7 +48,7 @@ def tts(tiny_folder: Path) -> Iterator[TTS]:
 
 
 @pytest.mark.ci
-def test_every_line_is_what_speak_gives_with_its_own_seed(tts: TTS) -> None:
+def test_line_equals_speak_with_the_seed_of_the_line(tts: TTS) -> None:
     made = tts.dialogue(TALK, **OPTIONS)
     assert [line.speaker for line in made.lines] == ["ryan", "vivian", "ryan"]
     assert [line.text for line in made.lines] == [text for _, text in TALK]
@@ -61,7 +61,7 @@ def test_every_line_is_what_speak_gives_with_its_own_seed(tts: TTS) -> None:
     assert tts.dialogue(TALK, **OPTIONS) == made
 
 
-def test_lines_are_made_together_and_do_not_depend_on_it(
+def test_batched_lines_equal_single_lines(
     tts: TTS, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**OPTIONS, "min_frames": 20, "max_frames": 20}  # three turns
@@ -91,7 +91,7 @@ def test_lines_are_made_together_and_do_not_depend_on_it(
         ({"overlap_s": 9.0}, ""),
     ],
 )
-def test_chunks_of_a_dialogue_are_the_whole(tts: TTS, how: dict[str, Any], lead: str) -> None:
+def test_streamed_dialogue_equals_the_whole(tts: TTS, how: dict[str, Any], lead: str) -> None:
     talk = [TALK[0], ("vivian", f"{lead}Hello! [pause 0.1s]"), TALK[2]]
     whole = tts.dialogue(talk, **OPTIONS, **how)
     with tts.stream_dialogue(talk, **OPTIONS, chunk_frames=1, **how) as stream:
@@ -122,7 +122,7 @@ def wait_until_idle(tts: TTS) -> None:
         time.sleep(0.01)
 
 
-def test_the_first_chunk_does_not_wait_for_the_line(tts: TTS) -> None:
+def test_first_chunk_arrives_before_the_line_ends(tts: TTS) -> None:
     options = {**OPTIONS, "min_frames": 20, "max_frames": 20}
     with tts.stream_dialogue(TALK, **options, chunk_frames=2) as stream:
         first = next(chunk for chunk in stream if len(chunk.samples))
@@ -135,7 +135,7 @@ def test_the_first_chunk_does_not_wait_for_the_line(tts: TTS) -> None:
 
 
 @pytest.mark.ci
-def test_the_next_line_is_made_beside_the_one_that_is_spoken(
+def test_next_line_is_generated_while_the_current_is_read(
     tts: TTS, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**OPTIONS, "min_frames": 20, "max_frames": 20}
@@ -157,7 +157,7 @@ def test_the_next_line_is_made_beside_the_one_that_is_spoken(
     assert np.array_equal(np.concatenate(codes), np.concatenate(expected))
 
 
-def test_what_is_wrong_with_a_dialogue_is_told_before_its_first_chunk(tts: TTS) -> None:
+def test_invalid_dialogue_raises_before_its_first_chunk(tts: TTS) -> None:
     with pytest.raises(UnknownVoiceError, match="no voices named 'bob', 'zoe'"):
         tts.stream_dialogue([("ryan", "Hi."), ("bob", "Hello."), ("zoe", "Hey.")])
     with pytest.raises(RequestError, match="line 2 of the dialogue: the text is empty"):
@@ -167,7 +167,7 @@ def test_what_is_wrong_with_a_dialogue_is_told_before_its_first_chunk(tts: TTS) 
 
 
 @pytest.mark.ci
-def test_streamed_words_are_those_of_the_whole(embedded: TTS) -> None:
+def test_streamed_words_equal_those_of_the_whole(embedded: TTS) -> None:
     talk = [("heart", "Come in."), ("heart", "Good evening, Lee.")]
     whole = embedded.dialogue(talk, seed=7, timings=True)
     chunks = list(embedded.stream_dialogue(talk, seed=7, timings=True))
@@ -179,14 +179,14 @@ def test_streamed_words_are_those_of_the_whole(embedded: TTS) -> None:
         assert word.end_s == pytest.approx(expected.end_s, abs=0.012)
 
 
-def test_names_stand_for_voices_and_the_script_says_whose(tts: TTS) -> None:
+def test_names_are_resolved_by_voices_and_script(tts: TTS) -> None:
     talk = [("Anna", "Hi there."), ("ben", "Hello! How are you?"), ("anna", "Good, thanks.")]
     made = tts.dialogue(talk, voices={"anna": "ryan", "Ben": "vivian"}, **OPTIONS)
     assert made.speakers == ["Anna", "ben"]
     assert np.array_equal(made.codes, tts.dialogue(TALK, **OPTIONS).codes)
 
 
-def test_cloned_voices_talk_and_voices_of_one_name_keep_apart(tiny_folder: Path) -> None:
+def test_cloned_voices_with_equal_names_stay_separate_speakers(tiny_folder: Path) -> None:
     time_s = np.arange(36_000) / RATE
     with TTS.load(tiny_folder / "base", device="cpu") as base:
         voices = [
@@ -238,7 +238,7 @@ def test_all_unknown_voices_are_listed_before_anything_is_spoken(
         (TALK, {"sed": 1}, "no option named sed"),
     ],
 )
-def test_what_is_no_dialogue_is_refused(
+def test_invalid_lines_are_rejected(
     tts: TTS, lines: Any, options: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(RequestError, match=reason):
@@ -246,7 +246,7 @@ def test_what_is_no_dialogue_is_refused(
     assert tts.engine.num_running == tts.engine.num_waiting == 0
 
 
-def test_a_voice_design_checkpoint_has_no_voices_to_share(tiny_folder: Path) -> None:
+def test_voice_design_checkpoint_rejects_dialogues(tiny_folder: Path) -> None:
     with (
         TTS.load(tiny_folder / "voice_design", device="cpu") as design,
         pytest.raises(UnsupportedRequestError, match="CustomVoice"),
@@ -270,7 +270,7 @@ anna: Yes. [pause 0.2s] Now.
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_a_script_has_voices_then_lines(line_end: str, tmp_path: Path) -> None:
+def test_script_has_voices_then_lines(line_end: str, tmp_path: Path) -> None:
     path = tmp_path / "talk.txt"
     path.write_bytes(b"\xef\xbb\xbf" + SCRIPT.replace("\n", line_end).encode())
     script = DialogueScript.load(path)
@@ -298,7 +298,7 @@ def test_a_script_has_voices_then_lines(line_end: str, tmp_path: Path) -> None:
         (b"Anna: [overlap 99s] Hi.\n", "line 1: an overlap lasts at most 10"),
     ],
 )
-def test_a_bad_script_is_refused_with_its_line(content: bytes, reason: str, tmp_path: Path) -> None:
+def test_invalid_script_raises_with_its_line(content: bytes, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "talk.txt"
     path.write_bytes(content)
     with pytest.raises(RequestError, match=rf"talk\.txt.*{reason}"):
@@ -327,10 +327,10 @@ def clip(seconds: float, silence_s: float = 0.3) -> Audio:
 def lay(*lines: tuple[str, str, float], **timing: Any) -> Dialogue:
     """Of (speaker, text, seconds of sound)."""
     return arrange(
-        [Line.of(speaker, text, "here") for speaker, text, _ in lines],
+        [DialogueLine.of(speaker, text, "here") for speaker, text, _ in lines],
         [speaker for speaker, _, _ in lines],
         [clip(seconds) for _, _, seconds in lines],
-        Timing(**timing),
+        LineSpacing(**timing),
         wall_s=1.0,
     )
 
@@ -359,14 +359,14 @@ def test_gaps_are_measured_from_sound_to_sound() -> None:
     assert sounds(made)[0][0] == pytest.approx(0.05, abs=0.001)
 
 
-def test_a_natural_gap_follows_from_how_a_line_ends_and_who_goes_on() -> None:
+def test_natural_gap_depends_on_line_end_and_next_speaker() -> None:
     ends = ["Really?", "Well…", "So...", "But I—", '"Yes."', "「何？」", "Go on."]
     speakers = ["a", "b", "a", "b", "a", "b", "a", "a"]
     talk = [(who, text, 0.5) for who, text in zip(speakers, [*ends, "End."], strict=True)]
     assert gaps(lay(*talk)) == [0.25, 0.6, 0.6, 0.05, 0.35, 0.25, 0.45]
 
 
-def test_speakers_overlap_where_they_are_told_to_but_never_themselves() -> None:
+def test_only_different_speakers_overlap() -> None:
     talk = [("a", "One.", 1.0), ("b", "Two.", 1.0), ("b", "Three.", 1.0), ("a", "Four.", 0.2)]
     assert gaps(lay(*talk, overlap_s=0.4)) == [-0.4, 0.45, -0.4]
     marked = [("a", "One.", 1.0), ("b", "[overlap 0.2s] Two.", 1.0), ("a", "Three.", 1.0)]
@@ -379,13 +379,13 @@ def test_speakers_overlap_where_they_are_told_to_but_never_themselves() -> None:
     assert sounds(inside)[2][0] >= sounds(inside)[0][1]
 
 
-def test_a_pause_that_a_line_asks_for_is_kept() -> None:
+def test_pause_marks_of_a_line_are_kept() -> None:
     plain = gaps(lay(("a", "One.", 0.5), ("b", "Two.", 0.5), gap_s=0.1))
     paused = gaps(lay(("a", "One. [pause 0.3s]", 0.5), ("b", "[pause 0.3s] Two.", 0.5), gap_s=0.1))
     assert (plain, paused) == ([0.1], [0.7])
 
 
-def test_tracks_are_as_long_as_the_whole_and_add_up_to_it(tmp_path: Path) -> None:
+def test_tracks_add_up_to_the_mix(tmp_path: Path) -> None:
     made = lay(("a", "One.", 0.5), ("b", "Two.", 0.5), ("a", "Three.", 0.3))
     assert list(made.tracks) == ["a", "b"]
     assert np.allclose(sum(made.tracks.values()), made.samples, atol=1e-6)
@@ -400,7 +400,7 @@ def test_tracks_are_as_long_as_the_whole_and_add_up_to_it(tmp_path: Path) -> Non
     assert made.save_tracks(tmp_path / "talk.wav", overwrite=True) == paths
 
 
-def test_speakers_of_any_name_get_files_of_their_own() -> None:
+def test_speakers_with_any_name_get_unique_files() -> None:
     names = track_paths("x/talk.mp3", ["Anna", "ANNA", "../a b", "李", "a/b", "a b"])
     assert [path.as_posix() for path in names] == [
         "x/talk-Anna.mp3",
@@ -494,7 +494,7 @@ def say(tiny_folder: Path, *arguments: str | Path) -> int:
     return main([str(one) for one in (*model, *sampling, *arguments)])
 
 
-def test_a_command_speaks_a_script_to_a_file_and_tracks(
+def test_command_writes_a_script_and_its_tracks(
     tts: TTS, tiny_folder: Path, tmp_path: Path
 ) -> None:
     script, out = tmp_path / "talk.txt", tmp_path / "talk.wav"
@@ -509,7 +509,7 @@ def test_a_command_speaks_a_script_to_a_file_and_tracks(
     ]
 
 
-def test_a_command_writes_a_dialogue_while_it_is_made(
+def test_command_streams_a_dialogue(
     tts: TTS, tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "talk.txt").write_text("ryan: Hi there.\nvivian: Hello!\n")
@@ -536,7 +536,7 @@ def test_a_command_writes_a_dialogue_while_it_is_made(
         ("ryan: Hi.\n", ("--tracks",), r"x-ryan\.wav exists"),
     ],
 )
-def test_a_command_refuses_a_dialogue_in_one_line(
+def test_command_reports_an_invalid_dialogue_in_one_line(
     tiny_folder: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -557,7 +557,7 @@ def test_a_command_refuses_a_dialogue_in_one_line(
     "arguments",
     [("Hello.", "--gap", "1"), ("--dialogue", "x", "Hello."), ("--dialogue", "x", "--voice", "y")],
 )
-def test_options_that_do_not_go_together_are_refused(
+def test_conflicting_options_are_rejected(
     tiny_folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):

@@ -25,7 +25,7 @@ def example(name: str) -> ModuleType:
     return load_script(ROOT / "examples" / f"{name}.py")
 
 
-def test_a_callback_speaks_every_token_and_is_interrupted(tmp_path: Path) -> None:
+def test_callback_speaks_every_token_and_is_interrupted(tmp_path: Path) -> None:
     with voice_at_hand("in process", tmp_path) as at_hand:
         chunks: list[Any] = []
         speaker = example("callback").Speaker(at_hand.voice, chunks.append, seed=7)
@@ -83,7 +83,7 @@ def test_langchain_stream_is_spoken(langchain_speaker: Spoken) -> None:
         [{"type": "tool_use", "name": "look", "input": {}}, {"type": "text", "text": "Hello."}],
     ],
 )
-def test_langchain_invoke_is_spoken_whatever_the_content(
+def test_langchain_invoke_speaks_every_type_of_content(
     langchain_speaker: Spoken, content: Any
 ) -> None:
     speaker, chunks, _ = langchain_speaker
@@ -98,7 +98,7 @@ def test_langchain_invoke_without_text_is_silent(langchain_speaker: Spoken) -> N
     assert chunks == []
 
 
-def test_callback_takes_lists_of_blocks_as_tokens(tmp_path: Path) -> None:
+def test_callback_accepts_lists_of_blocks_as_tokens(tmp_path: Path) -> None:
     module = example("callback")
     blocks = [{"type": "text", "text": "Hello ", "index": 0}, {"type": "thinking", "text": "Hm"}]
     assert module.text_of(blocks) == "Hello "
@@ -125,7 +125,7 @@ def test_callback_error_of_its_thread_is_raised_by_finish(tmp_path: Path) -> Non
         wait_until(lambda: at_hand.is_free, LIMIT_S)
 
 
-def test_callback_interrupted_before_its_stream_exists_says_nothing(tmp_path: Path) -> None:
+def test_callback_interrupted_before_its_stream_exists_is_silent(tmp_path: Path) -> None:
     is_opening, may_open = Event(), Event()
     with voice_at_hand("in process", tmp_path) as at_hand:
         chunks: list[Any] = []
@@ -153,7 +153,7 @@ def test_callback_interrupted_before_its_stream_exists_says_nothing(tmp_path: Pa
         wait_until(lambda: at_hand.is_free, LIMIT_S)
 
 
-def test_callback_interrupted_before_the_first_token_says_nothing(tmp_path: Path) -> None:
+def test_callback_interrupted_before_the_first_token_is_silent(tmp_path: Path) -> None:
     with voice_at_hand("in process", tmp_path) as at_hand:
         chunks: list[Any] = []
         speaker = example("callback").Speaker(at_hand.voice, chunks.append)
@@ -176,7 +176,7 @@ def test_callback_interrupted_while_it_waits_for_a_token_ends(tmp_path: Path) ->
         speaker.finish()
 
 
-def test_a_comfyui_node_gives_audio(monkeypatch: pytest.MonkeyPatch, tiny_folder: Path) -> None:
+def test_comfyui_node_returns_audio(monkeypatch: pytest.MonkeyPatch, tiny_folder: Path) -> None:
     whole = TTS.speak
     monkeypatch.setattr(TTS, "speak", lambda *a, **k: whole(*a, **k, max_frames=5))
     module = example("comfyui_node")

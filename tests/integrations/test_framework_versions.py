@@ -35,7 +35,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_missing_framework_is_told_with_the_line_that_installs_it(
+def test_missing_framework_raises_with_the_install_command(
     name: str, installed: dict[str, str]
 ) -> None:
     package, _ = MODULES[name]
@@ -45,7 +45,7 @@ def test_a_missing_framework_is_told_with_the_line_that_installs_it(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_another_major_version_is_told_with_what_was_tested(
+def test_other_major_version_raises_with_the_tested_version(
     name: str, installed: dict[str, str]
 ) -> None:
     package, tested = MODULES[name]
@@ -66,7 +66,7 @@ def test_another_major_version_is_told_with_what_was_tested(
         ("0.8.10", "1.8.10", False),
     ],
 )
-def test_a_major_version_decides(
+def test_major_version_is_compared(
     tested: str, found: str, is_taken: bool, installed: dict[str, str]
 ) -> None:
     installed["talker"] = found
@@ -79,7 +79,7 @@ def test_a_major_version_decides(
     assert bool(taken) is is_taken
 
 
-def test_a_name_that_the_framework_lost_is_no_bare_import_error(installed: dict[str, str]) -> None:
+def test_missing_name_in_the_framework_raises_integration_error(installed: dict[str, str]) -> None:
     installed["talker"] = "1.99.0"
     told = "talker 1.99.0 cannot be imported as 1.0.0 can"
     with (

@@ -47,7 +47,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoiceAtHand]:
 
 
 @pytest.mark.parametrize(("name", "code"), PROGRAMS)
-def test_a_program_of_a_guide_runs(
+def test_example_program_of_a_guide_runs(
     name: str,
     code: str,
     served: VoiceAtHand,
@@ -75,5 +75,5 @@ def test_a_program_of_a_guide_runs(
         assert {len(block) for block in names["blocks"]} == {512}
 
 
-def test_there_are_programs_to_run() -> None:
+def test_guides_have_example_programs() -> None:
     assert len(PROGRAMS) >= 12

@@ -57,7 +57,7 @@ def seconds(events: list[tts.SynthesizedAudio]) -> float:
     return sum(event.frame.duration for event in events)
 
 
-def test_a_text_is_spoken(at_hand: VoiceAtHand) -> None:
+def test_complete_text_is_spoken(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         async with TTS(at_hand.voice, voice="heart", seed=7) as voice:
             voice.prewarm()
@@ -94,7 +94,7 @@ def test_tokens_are_spoken_before_the_text_ends(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_a_stream_that_is_closed_frees_its_slot_and_the_next_speaks(at_hand: VoiceAtHand) -> None:
+def test_closed_stream_frees_its_slot_for_the_next(at_hand: VoiceAtHand) -> None:
     at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
 
     async def test() -> None:
@@ -113,7 +113,7 @@ def test_a_stream_that_is_closed_frees_its_slot_and_the_next_speaks(at_hand: Voi
 
 
 @pytest.mark.parametrize("text", ["", "  "])
-def test_a_stream_without_words_is_silent(at_hand: VoiceAtHand, text: str) -> None:
+def test_stream_without_words_is_silent(at_hand: VoiceAtHand, text: str) -> None:
     async def test() -> None:
         async with TTS(at_hand.voice) as voice, voice.stream() as stream:
             stream.push_text(text)
@@ -123,7 +123,7 @@ def test_a_stream_without_words_is_silent(at_hand: VoiceAtHand, text: str) -> No
     run(test)
 
 
-def test_what_is_refused_is_an_error_that_is_not_tried_again(at_hand: VoiceAtHand) -> None:
+def test_rejected_request_raises_a_non_retryable_error(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         found: list[Any] = []
         async with TTS(at_hand.voice, voice="nobody") as voice:
@@ -137,7 +137,7 @@ def test_what_is_refused_is_an_error_that_is_not_tried_again(at_hand: VoiceAtHan
     run(test)
 
 
-def test_a_text_that_never_ends_is_an_error(at_hand: VoiceAtHand) -> None:
+def test_text_above_the_limit_raises_an_error(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         async with TTS(at_hand.voice, max_text_chars=200) as voice, voice.stream() as stream:
             for _ in range(100):
@@ -149,7 +149,7 @@ def test_a_text_that_never_ends_is_an_error(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_interruptions_at_random_moments_leave_no_slot_taken(
+def test_interruptions_at_random_times_free_all_slots(
     at_hand: VoiceAtHand, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("interruptions", NUM_INTERRUPTIONS)
@@ -227,7 +227,7 @@ async def tokens() -> AsyncIterator[str]:
         yield word
 
 
-def test_an_agent_says_tokens_and_is_interrupted(at_hand: VoiceAtHand) -> None:
+def test_agent_speaks_tokens_and_is_interrupted(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         async with TTS(at_hand.voice) as voice, session(voice) as (agent, loudspeaker):
             await asyncio.wait_for(agent.say(tokens()), LIMIT_S)
@@ -254,7 +254,7 @@ def test_an_agent_says_tokens_and_is_interrupted(at_hand: VoiceAtHand) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_words_come_with_the_sound_they_are_heard_in(way: str, tmp_path: Path) -> None:
+def test_words_arrive_with_their_audio(way: str, tmp_path: Path) -> None:
     async def test() -> None:
         with speaking(way, tmp_path) as source:
             async with TTS(source, timings=True, seed=7) as voice:
@@ -273,7 +273,7 @@ def test_words_come_with_the_sound_they_are_heard_in(way: str, tmp_path: Path) -
     run(test)
 
 
-def test_a_server_that_leaves_is_a_connection_error(tmp_path: Path) -> None:
+def test_lost_server_raises_a_connection_error(tmp_path: Path) -> None:
     async def test() -> None:
         with voice_at_hand("over a socket", tmp_path, drain_timeout_s=0.1) as at_hand:
             at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
@@ -289,7 +289,7 @@ def test_a_server_that_leaves_is_a_connection_error(tmp_path: Path) -> None:
     run(test)
 
 
-def test_no_server_is_a_connection_error_that_says_what_to_do() -> None:
+def test_missing_server_raises_a_connection_error_with_a_hint() -> None:
     async def test() -> None:
         async with TTS("http://127.0.0.1:9") as voice:
             voice.prewarm()

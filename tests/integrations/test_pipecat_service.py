@@ -150,7 +150,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(whole())
 
 
-def test_a_reply_is_spoken_while_it_is_written(at_hand: VoiceAtHand) -> None:
+def test_reply_is_spoken_while_it_is_written(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
             await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS[:-1]))
@@ -173,7 +173,7 @@ def test_a_reply_is_spoken_while_it_is_written(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_an_interruption_stops_the_audio_and_frees_the_slot(at_hand: VoiceAtHand) -> None:
+def test_interruption_stops_the_audio_and_frees_the_slot(at_hand: VoiceAtHand) -> None:
     at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
 
     async def test() -> None:
@@ -195,7 +195,7 @@ def test_an_interruption_stops_the_audio_and_frees_the_slot(at_hand: VoiceAtHand
     run(test)
 
 
-def test_two_speaks_and_a_reply_come_in_order(at_hand: VoiceAtHand) -> None:
+def test_two_speak_frames_and_a_reply_keep_their_order(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
             await talk.send(TTSSpeakFrame("One moment."), TTSSpeakFrame("Still here."))
@@ -209,7 +209,7 @@ def test_two_speaks_and_a_reply_come_in_order(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_an_end_in_the_middle_of_a_reply_speaks_what_was_said(at_hand: VoiceAtHand) -> None:
+def test_end_frame_inside_a_reply_speaks_the_text_so_far(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         async with pipeline(VivaceTTSService(at_hand.voice)) as talk:
             await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, WORDS), EndFrame())
@@ -221,7 +221,7 @@ def test_an_end_in_the_middle_of_a_reply_speaks_what_was_said(at_hand: VoiceAtHa
     run(test)
 
 
-def test_a_pipeline_that_is_cancelled_leaves_no_slot_taken(at_hand: VoiceAtHand) -> None:
+def test_cancelled_pipeline_frees_all_slots(at_hand: VoiceAtHand) -> None:
     at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
 
     async def test() -> None:
@@ -236,7 +236,7 @@ def test_a_pipeline_that_is_cancelled_leaves_no_slot_taken(at_hand: VoiceAtHand)
     run(test)
 
 
-def test_metrics_of_first_audio_and_of_characters(at_hand: VoiceAtHand) -> None:
+def test_metrics_report_first_audio_and_characters(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         service = VivaceTTSService(at_hand.voice)
         async with pipeline(service, enable_metrics=True, enable_usage_metrics=True) as talk:
@@ -250,7 +250,7 @@ def test_metrics_of_first_audio_and_of_characters(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_a_telephone_rate_and_whole_sentences(at_hand: VoiceAtHand) -> None:
+def test_sentences_are_spoken_at_8_khz(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         service = VivaceTTSService(
             at_hand.voice,
@@ -268,7 +268,7 @@ def test_a_telephone_rate_and_whole_sentences(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_a_refused_voice_is_an_error_frame_and_the_next_reply_is_spoken(
+def test_rejected_voice_gives_an_error_frame_and_the_next_reply_is_spoken(
     at_hand: VoiceAtHand,
 ) -> None:
     async def test() -> None:
@@ -287,7 +287,7 @@ def test_a_refused_voice_is_an_error_frame_and_the_next_reply_is_spoken(
     run(test)
 
 
-def test_a_text_that_never_ends_is_an_error_and_what_came_is_spoken(at_hand: VoiceAtHand) -> None:
+def test_text_above_the_limit_gives_an_error_frame_after_its_audio(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         service = VivaceTTSService(at_hand.voice, max_text_chars=200)
         async with pipeline(service) as talk:
@@ -305,7 +305,7 @@ def test_a_text_that_never_ends_is_an_error_and_what_came_is_spoken(at_hand: Voi
     run(test)
 
 
-def test_interruptions_at_random_moments_leave_no_slot_taken(
+def test_interruptions_at_random_times_free_all_slots(
     at_hand: VoiceAtHand, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("interruptions", NUM_INTERRUPTIONS)
@@ -343,7 +343,7 @@ def test_interruptions_at_random_moments_leave_no_slot_taken(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_words_come_when_they_are_heard(way: str, tmp_path: Path) -> None:
+def test_words_arrive_when_they_are_played(way: str, tmp_path: Path) -> None:
     async def test() -> None:
         with speaking(way, tmp_path) as voice:
             service = VivaceTTSService(voice, word_timestamps=True, options={"seed": 7})
@@ -360,7 +360,7 @@ def test_words_come_when_they_are_heard(way: str, tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_server_that_leaves_is_an_error_frame(tmp_path: Path) -> None:
+def test_lost_server_gives_an_error_frame(tmp_path: Path) -> None:
     async def test() -> None:
         with voice_at_hand("over a socket", tmp_path, drain_timeout_s=0.1) as at_hand:
             at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
@@ -380,7 +380,7 @@ def test_a_server_that_leaves_is_an_error_frame(tmp_path: Path) -> None:
     run(test)
 
 
-def test_no_server_is_an_error_frame_that_says_what_to_do() -> None:
+def test_missing_server_gives_an_error_frame_with_a_hint() -> None:
     async def test() -> None:
         async with pipeline(VivaceTTSService("http://127.0.0.1:9")) as talk:
             heard = await talk.until(ErrorFrame, ear=talk.mouth)

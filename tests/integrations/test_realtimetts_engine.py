@@ -50,7 +50,9 @@ def open_stream(at_hand: VoiceAtHand, **options: Any) -> tuple[Any, Any]:
     return TextToAudioStream(engine, log_characters=False), engine
 
 
-def test_words_of_a_generator_are_spoken_as_they_come(at_hand: VoiceAtHand, tmp_path: Path) -> None:
+def test_words_of_a_generator_are_spoken_while_it_runs(
+    at_hand: VoiceAtHand, tmp_path: Path
+) -> None:
     stream, engine = open_stream(at_hand, voice="heart", seed=7)
     assert engine.engine_name == "vivace"
     assert engine.get_stream_info() == (8, 1, 24_000)
@@ -97,7 +99,7 @@ def test_stop_ends_the_speech_and_frees_the_slot(at_hand: VoiceAtHand) -> None:
     assert len(PyAudio.heard) == 25 * 1_920 * 2
 
 
-def test_whole_sentences_with_the_callbacks_of_realtimetts(at_hand: VoiceAtHand) -> None:
+def test_whole_sentences_call_the_callbacks_of_realtimetts(at_hand: VoiceAtHand) -> None:
     pytest.importorskip("stream2sentence")
     stream, engine = open_stream(at_hand, live=False)
     assert not engine.can_consume_generators
@@ -112,7 +114,7 @@ def test_whole_sentences_with_the_callbacks_of_realtimetts(at_hand: VoiceAtHand)
     assert len(PyAudio.heard) == len(spoken) * 25 * 1_920 * 2
 
 
-def test_voices_and_options_are_checked(at_hand: VoiceAtHand) -> None:
+def test_invalid_voices_and_options_are_rejected(at_hand: VoiceAtHand) -> None:
     _, engine = open_stream(at_hand)
     with pytest.raises(UnknownVoiceError, match="no voice named 'nobody'"):
         engine.set_voice("nobody")
@@ -125,7 +127,7 @@ def test_voices_and_options_are_checked(at_hand: VoiceAtHand) -> None:
         engine.synthesize(TEXT)
 
 
-def test_a_text_that_never_ends_is_an_error_after_what_it_gave(at_hand: VoiceAtHand) -> None:
+def test_text_above_the_limit_raises_after_the_audio_before_it(at_hand: VoiceAtHand) -> None:
     at_hand.backend.default = Plan(50)
     stream, _ = open_stream(at_hand, max_text_chars=500)
     stream.feed("and on " for _ in iter(int, 1))
@@ -134,7 +136,7 @@ def test_a_text_that_never_ends_is_an_error_after_what_it_gave(at_hand: VoiceAtH
     assert at_hand.is_free
 
 
-def test_words_are_told_when_they_are_spoken() -> None:
+def test_word_timings_arrive_with_the_audio() -> None:
     with TTS.load("mini") as tts:
         at_hand = VoiceAtHand(tts, ScriptedSpeech())
         stream, engine = open_stream(at_hand, timings=True, seed=7)
@@ -148,7 +150,7 @@ def test_words_are_told_when_they_are_spoken() -> None:
     assert told[-1].end_time <= len(PyAudio.heard) / 48_000 + 0.1
 
 
-def test_interruptions_at_random_moments_leave_no_slot_taken(
+def test_interruptions_at_random_times_free_all_slots(
     at_hand: VoiceAtHand, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("interruptions", NUM_INTERRUPTIONS)

@@ -55,7 +55,7 @@ async def read(source: ServerSource, text: AsyncIterator[str] | str, rate: int =
     return bytes(heard)
 
 
-def test_a_connection_is_used_for_one_text_after_the_other(at_hand: VoiceAtHand) -> None:
+def test_connection_is_reused_for_the_next_text(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         source = ServerSource(str(at_hand.voice))
         await source.prepare()
@@ -70,7 +70,7 @@ def test_a_connection_is_used_for_one_text_after_the_other(at_hand: VoiceAtHand)
     run(test)
 
 
-def test_two_texts_at_once_have_a_connection_each(at_hand: VoiceAtHand) -> None:
+def test_concurrent_texts_use_separate_connections(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         source = ServerSource(str(at_hand.voice))
         both = await asyncio.gather(read(source, words()), read(source, TEXT))
@@ -81,7 +81,7 @@ def test_two_texts_at_once_have_a_connection_each(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_speech_that_is_left_is_cancelled_and_its_connection_kept(at_hand: VoiceAtHand) -> None:
+def test_abandoned_speech_is_cancelled_and_its_connection_kept(at_hand: VoiceAtHand) -> None:
     at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
 
     async def test() -> None:
@@ -99,7 +99,7 @@ def test_speech_that_is_left_is_cancelled_and_its_connection_kept(at_hand: Voice
     run(test)
 
 
-def test_a_source_that_is_closed_ends_what_it_speaks(at_hand: VoiceAtHand) -> None:
+def test_closed_source_ends_its_speech(at_hand: VoiceAtHand) -> None:
     at_hand.backend.default, at_hand.backend.step_s = Plan(5_000), 0.001
 
     async def test() -> None:
@@ -115,7 +115,7 @@ def test_a_source_that_is_closed_ends_what_it_speaks(at_hand: VoiceAtHand) -> No
     run(test)
 
 
-def test_a_connection_that_was_closed_meanwhile_is_replaced(at_hand: VoiceAtHand) -> None:
+def test_closed_connection_is_replaced(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         source = ServerSource(str(at_hand.voice))
         await source.prepare()
@@ -126,7 +126,7 @@ def test_a_connection_that_was_closed_meanwhile_is_replaced(at_hand: VoiceAtHand
     run(test)
 
 
-def test_an_error_of_the_text_is_raised_after_what_it_gave(at_hand: VoiceAtHand) -> None:
+def test_error_of_the_text_iterator_is_raised_after_its_audio(at_hand: VoiceAtHand) -> None:
     async def broken() -> AsyncIterator[str]:
         yield TEXT
         raise LookupError("the language model left")
@@ -142,13 +142,13 @@ def test_an_error_of_the_text_is_raised_after_what_it_gave(at_hand: VoiceAtHand)
     run(test)
 
 
-def test_what_the_server_refuses_is_a_request_error(at_hand: VoiceAtHand) -> None:
+def test_request_rejected_by_the_server_raises_request_error(at_hand: VoiceAtHand) -> None:
     async def test() -> None:
         source = ServerSource(str(at_hand.voice))
         for options, told in (
             ({"voice": "nobody"}, "the server: no voice named 'nobody'"),
             ({"language": "klingon"}, "the server: no language named 'klingon'"),
-            ({"tempo": 2}, "a server is not told tempo; try one of: instruct, "),
+            ({"tempo": 2}, "a server does not accept tempo; try one of: instruct, "),
             ({"voice": object()}, "by its name"),
         ):
             with pytest.raises(RequestError, match=told):
@@ -160,7 +160,7 @@ def test_what_the_server_refuses_is_a_request_error(at_hand: VoiceAtHand) -> Non
     run(test)
 
 
-def test_speech_that_fails_is_a_server_error(at_hand: VoiceAtHand) -> None:
+def test_failed_speech_raises_server_error(at_hand: VoiceAtHand) -> None:
     at_hand.backend.default = Plan(100, fails_at=50)
 
     async def test() -> None:
@@ -173,7 +173,7 @@ def test_speech_that_fails_is_a_server_error(at_hand: VoiceAtHand) -> None:
     run(test)
 
 
-def test_a_wrong_key_is_told(tmp_path: Path) -> None:
+def test_wrong_key_raises_with_a_hint(tmp_path: Path) -> None:
     async def test() -> None:
         with voice_at_hand("over a socket", tmp_path, api_keys=("right",)) as at_hand:
             url = str(at_hand.voice)
@@ -187,7 +187,7 @@ def test_a_wrong_key_is_told(tmp_path: Path) -> None:
     run(test)
 
 
-def test_no_server_is_told() -> None:
+def test_missing_server_raises_with_a_hint() -> None:
     with pytest.raises(ServerError, match=r"127\.0\.0\.1:9/.*is `vivace serve` running there"):
         asyncio.run(read(ServerSource("127.0.0.1:9"), TEXT))
 
@@ -202,17 +202,17 @@ def test_no_server_is_told() -> None:
         ("https://h/proxy?key=1", "wss://h/proxy/v1/audio/speech/stream?key=1"),
     ],
 )
-def test_the_address_of_a_server_is_taken_as_people_write_it(given: str, url: str) -> None:
+def test_server_address_is_accepted_in_common_forms(given: str, url: str) -> None:
     assert socket_url(given) == url
 
 
 @pytest.mark.parametrize("given", ["", "ftp://host", "http://", "file:///etc"])
-def test_what_is_no_address_is_refused(given: str) -> None:
+def test_invalid_address_is_rejected(given: str) -> None:
     with pytest.raises(RequestError, match="no address of a server"):
         socket_url(given)
 
 
-def test_a_full_server_says_when_to_try_again() -> None:
+def test_full_server_reports_retry_after() -> None:
     error = as_error({"message": "full", "code": "queue_full", "retry_after_ms": 250})
     assert isinstance(error, ServerError)
     assert error.retry_s == 0.25
@@ -220,7 +220,7 @@ def test_a_full_server_says_when_to_try_again() -> None:
     assert isinstance(as_error({"message": "no", "code": "invalid_request"}), RequestError)
 
 
-def test_words_come_with_the_audio_that_ends_them(tmp_path: Path) -> None:
+def test_words_arrive_with_the_audio_that_ends_them(tmp_path: Path) -> None:
     async def test() -> None:
         with speaking("over a socket", tmp_path) as url:
             source = ServerSource(str(url))

@@ -23,7 +23,7 @@ def speak(tts: TTS, rate: int) -> list[Sound]:
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 24_000, 44_100, 48_000])
-def test_local_source_gives_every_resampled_sample_and_no_empty_sound(
+def test_local_source_yields_all_resampled_samples_and_no_empty_sound(
     tmp_path: Path, rate: int
 ) -> None:
     with voice_at_hand("in process", tmp_path) as at_hand:

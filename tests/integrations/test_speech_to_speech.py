@@ -68,7 +68,7 @@ def engine_is_idle(handler: Any) -> bool:
     return load.num_running == load.num_waiting == 0
 
 
-def test_its_defaults_set_up_warm_up_and_speak(scope: Any, caplog: Any) -> None:
+def test_default_settings_set_up_warm_up_and_speak(scope: Any, caplog: Any) -> None:
     with caplog.at_level("INFO"):
         handler = open_handler(scope)  # backend ggml on cuda, as it is called by default
     assert "warmed up" in caplog.text
@@ -82,7 +82,7 @@ def test_its_defaults_set_up_warm_up_and_speak(scope: Any, caplog: Any) -> None:
     handler.cleanup()
 
 
-def test_an_interruption_half_way_and_the_next_turn(scope: Any, scripted: ScriptedSpeech) -> None:
+def test_interrupted_turn_is_followed_by_the_next(scope: Any, scripted: ScriptedSpeech) -> None:
     handler = open_handler(scope)
     scripted.default = Plan(1_000)
     turn = handler.process(spoken())
@@ -98,7 +98,7 @@ def test_an_interruption_half_way_and_the_next_turn(scope: Any, scripted: Script
     assert len(first) == 30
 
 
-def test_the_settings_of_the_founding_document(scope: Any, scripted: ScriptedSpeech) -> None:
+def test_settings_of_the_founding_document_speak(scope: Any, scripted: ScriptedSpeech) -> None:
     """Chunk size, language by turn, a voice by turn; whole and streamed layouts."""
     handler = open_handler(
         scope, streaming_chunk_size=4, language="en", non_streaming_mode=False, blocksize=1_024
@@ -109,7 +109,7 @@ def test_the_settings_of_the_founding_document(scope: Any, scripted: ScriptedSpe
     assert list(handler.process(spoken()))
 
 
-def test_a_recording_is_cloned_by_a_base_checkpoint(
+def test_recording_is_cloned_by_a_base_checkpoint(
     scope: Any, tiny_folder: Any, tmp_path: Any
 ) -> None:
     from vivace.audio.writer import write_audio
@@ -129,9 +129,7 @@ def test_a_recording_is_cloned_by_a_base_checkpoint(
     assert 1 <= sum(timing["chunk_steps"] for _, _, timing in chunks) <= 12
 
 
-def test_a_whole_pipeline_thread_speaks_turns_in_order(
-    scope: Any, scripted: ScriptedSpeech
-) -> None:
+def test_pipeline_thread_speaks_turns_in_order(scope: Any, scripted: ScriptedSpeech) -> None:
     from speech_to_speech.pipeline.messages import AUDIO_RESPONSE_DONE, PIPELINE_END, EndOfResponse
 
     scripted.default = Plan(10)
@@ -153,7 +151,7 @@ def test_a_whole_pipeline_thread_speaks_turns_in_order(
     assert [round(samples / 16_000, 1) for samples in turns] == [0.8, 0.8, 0.0]
 
 
-def test_interruptions_at_random_moments_leave_no_slot_taken(
+def test_interruptions_at_random_times_free_all_slots(
     scope: Any, scripted: ScriptedSpeech, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("interruptions", NUM_INTERRUPTIONS)

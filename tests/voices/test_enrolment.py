@@ -105,7 +105,7 @@ def test_half_a_second_of_silence_is_encoded_behind_the_recording(base: TTS, rat
     assert plain.reference_s == pytest.approx(1.6)
 
 
-def test_the_speaker_is_heard_without_the_silence(base: TTS) -> None:
+def test_speaker_vector_excludes_the_appended_silence(base: TTS) -> None:
     appended, plain = (base.clone(make_recording(), WORDS, append_silence=a) for a in (True, False))
     np.testing.assert_array_equal(appended.speaker, plain.speaker)
     alone = base.clone(make_recording())
@@ -114,7 +114,7 @@ def test_the_speaker_is_heard_without_the_silence(base: TTS) -> None:
     assert appended.source_sha256 == plain.source_sha256
 
 
-def test_a_reference_of_the_longest_length_may_have_its_silence(base: TTS) -> None:
+def test_longest_reference_accepts_appended_silence(base: TTS) -> None:
     tone = np.tile(make_recording(rate=8_000)[0], 20)[: 30 * 8_000]
     assert base.clone((tone, 8_000), WORDS).reference_s == pytest.approx(30.56)
 
@@ -147,7 +147,7 @@ def refuse() -> Voice:
     raise AssertionError("made again")
 
 
-def test_a_voice_is_made_once(tmp_path: Path) -> None:
+def test_equal_recording_is_enrolled_once(tmp_path: Path) -> None:
     kept = EnrolmentCache(tmp_path / "cache")
     made = kept.find_or_make(make_key(), lambda: make_voice(make_key(), 3))
     again = EnrolmentCache(tmp_path / "cache").find_or_make(make_key(), refuse)
@@ -166,21 +166,19 @@ def test_a_voice_is_made_once(tmp_path: Path) -> None:
         {"family": "another"},
     ],
 )
-def test_whatever_the_voice_depends_on_is_part_of_the_key(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
+def test_cache_key_contains_every_input(tmp_path: Path, change: dict[str, Any]) -> None:
     kept = EnrolmentCache(tmp_path)
     kept.put(make_key(), make_voice(make_key()))
     assert kept.get(make_key()) is not None
     assert kept.get(make_key(**change)) is None
 
 
-def test_words_and_their_absence_cannot_be_confused() -> None:
+def test_missing_and_empty_transcript_have_different_keys() -> None:
     transcripts = [None, "", "null", "None", '", "x": "']
     assert len({make_key(transcript=transcript).digest for transcript in transcripts}) == 5
 
 
-def test_the_least_recently_used_voice_is_evicted_first(tmp_path: Path) -> None:
+def test_least_recently_used_voice_is_evicted_first(tmp_path: Path) -> None:
     kept = EnrolmentCache(tmp_path, max_entries=3)
     for number in range(3):
         kept.put(make_key(number), make_voice(make_key(number)))
@@ -194,7 +192,7 @@ def test_the_least_recently_used_voice_is_evicted_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"\0" * 2**21])
-def test_a_damaged_file_is_made_again(tmp_path: Path, content: bytes) -> None:
+def test_damaged_cache_file_is_replaced(tmp_path: Path, content: bytes) -> None:
     kept = EnrolmentCache(tmp_path)
     (tmp_path / f"{make_key().digest}.safetensors").write_bytes(content)
     kept.find_or_make(make_key(), lambda: make_voice(make_key(), 4))
@@ -202,7 +200,7 @@ def test_a_damaged_file_is_made_again(tmp_path: Path, content: bytes) -> None:
     assert found.speaker[0] == 4
 
 
-def test_a_voice_under_another_voices_key_is_not_used(tmp_path: Path) -> None:
+def test_cache_file_with_a_wrong_key_is_ignored(tmp_path: Path) -> None:
     kept = EnrolmentCache(tmp_path)
     for other in (make_key(1), make_key(width=64), make_key(transcript=WORDS)):
         kept.put(make_key(), make_voice(other))  # as if a file had been renamed
@@ -210,7 +208,7 @@ def test_a_voice_under_another_voices_key_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_full_disk_disables_the_cache_and_keeps_the_voice(
+def test_full_disk_disables_the_cache_and_keeps_the_voice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str
 ) -> None:
     def fail(*_: Any) -> None:
@@ -223,7 +221,7 @@ def test_a_full_disk_disables_the_cache_and_keeps_the_voice(
     assert "an enrolled voice was not cached" in caplog.text
 
 
-def test_a_cache_path_that_is_a_file_is_ignored(tmp_path: Path) -> None:
+def test_cache_path_that_is_a_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     kept = EnrolmentCache(tmp_path / "file")
     assert kept.find_or_make(make_key(), lambda: make_voice(make_key(), 5)).speaker[0] == 5
@@ -249,7 +247,7 @@ for turn in range(150):
 """
 
 
-def test_processes_that_share_a_cache_do_not_harm_each_other(tmp_path: Path) -> None:
+def test_cache_is_safe_for_several_processes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STORM, str(tmp_path)]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     for process in processes:
@@ -260,7 +258,7 @@ def test_processes_that_share_a_cache_do_not_harm_each_other(tmp_path: Path) -> 
     assert all(path.suffix == ".safetensors" for path in tmp_path.iterdir())
 
 
-def test_the_fingerprint_tells_encoders_apart_and_precision_too(
+def test_encoder_fingerprint_differs_by_weights_and_precision(
     tiny: Callable[[str], Any],
 ) -> None:
     parts = tiny("base")
@@ -277,7 +275,7 @@ def test_the_fingerprint_tells_encoders_apart_and_precision_too(
 # --- Whatever is written for a voice ----------------------------------------------------------
 
 
-def test_a_recording_is_a_voice_and_is_enrolled_once(
+def test_recording_as_voice_is_enrolled_once(
     base: TTS, recording: Path, enrolled: list[str | None]
 ) -> None:
     by_path = base.speak("Hello.", voice=recording, seed=1, max_frames=3)
@@ -289,7 +287,7 @@ def test_a_recording_is_a_voice_and_is_enrolled_once(
     assert enrolled == [None]
 
 
-def test_other_words_or_another_recording_are_enrolled_anew(
+def test_other_transcript_or_recording_is_enrolled_again(
     base: TTS, recording: Path, enrolled: list[str | None]
 ) -> None:
     voices = [base.voice(recording, words) for words in (None, WORDS, "Other.", WORDS, None)]
@@ -315,16 +313,14 @@ def test_models_of_different_widths_do_not_share_voices(
     assert widths == [32, 64, 32]
 
 
-def test_a_recording_that_cannot_be_enrolled_leaves_nothing(
-    base: TTS, tmp_path: Path, home: Path
-) -> None:
+def test_failed_enrolment_leaves_no_file(base: TTS, tmp_path: Path, home: Path) -> None:
     soundfile.write(tmp_path / "silent.wav", np.zeros(48_000), 24_000)
     with pytest.raises(AudioError, match="silent"):
         base.voice(tmp_path / "silent.wav")
     assert not home.exists()
 
 
-def test_a_voice_file_is_loaded(base: TTS, recording: Path, tmp_path: Path) -> None:
+def test_voice_file_is_loaded(base: TTS, recording: Path, tmp_path: Path) -> None:
     path = base.clone(recording, WORDS, name="ada").save(tmp_path / "x.safetensors")
     for source in (path, str(path)):
         found = base.voice(source)
@@ -332,12 +328,12 @@ def test_a_voice_file_is_loaded(base: TTS, recording: Path, tmp_path: Path) -> N
         assert (found.name, found.ref_text) == ("ada", WORDS)
 
 
-def test_a_voice_object_is_returned_unchanged(base: TTS, recording: Path) -> None:
+def test_voice_object_is_returned_unchanged(base: TTS, recording: Path) -> None:
     voice = base.clone(recording)
     assert base.voice(voice) is voice
 
 
-def test_a_name_is_looked_up_in_the_library(base: TTS, recording: Path) -> None:
+def test_name_is_looked_up_in_the_library(base: TTS, recording: Path) -> None:
     voice = base.clone(recording, WORDS, name="ada")
     VoiceLibrary().add(voice)
     first, second, third = (
@@ -347,7 +343,7 @@ def test_a_name_is_looked_up_in_the_library(base: TTS, recording: Path) -> None:
     np.testing.assert_array_equal(first.codes, third.codes)
 
 
-def test_what_lies_in_the_working_folder_changes_no_name(
+def test_file_in_the_working_folder_does_not_replace_a_voice(
     base: TTS, custom: TTS, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -361,7 +357,7 @@ def test_what_lies_in_the_working_folder_changes_no_name(
         base.voice("vivian")  # no preset there, but a file
 
 
-def test_presets_stay_names(custom: TTS, recording: Path, base: TTS) -> None:
+def test_preset_is_returned_as_a_name(custom: TTS, recording: Path, base: TTS) -> None:
     VoiceLibrary().add(base.clone(recording, name="vivian"))
     assert custom.voice("vivian") == "vivian"
     assert custom.voice("Vivian") == "Vivian"
@@ -374,7 +370,7 @@ def test_only_a_base_checkpoint_speaks_with_a_voice_of_the_library(custom: TTS) 
         custom.speak("Hello.", voice="ada")
 
 
-def test_an_unknown_name_lists_what_the_checkpoint_could_use(base: TTS, custom: TTS) -> None:
+def test_unknown_name_raises_with_the_usable_voices(base: TTS, custom: TTS) -> None:
     with pytest.raises(UnsupportedRequestError, match=r"'eve'; load .*CustomVoice$"):
         base.speak("Hello.", voice="eve")
     for name in ("ada", "bob"):
@@ -402,7 +398,7 @@ def test_an_unknown_name_lists_what_the_checkpoint_could_use(base: TTS, custom: 
         (b"bytes", RequestError, "voice must be a preset's name, a path or a Voice, not bytes"),
     ],
 )
-def test_what_is_no_voice_is_refused(base: TTS, voice: Any, error: Any, match: str) -> None:
+def test_invalid_voice_argument_is_rejected(base: TTS, voice: Any, error: Any, match: str) -> None:
     with pytest.raises(error, match=match):
         base.speak("Hello.", voice=voice)
 
@@ -412,13 +408,13 @@ def test_only_a_base_checkpoint_enrols_a_recording(custom: TTS, recording: Path)
         custom.speak("Hello.", voice=recording)
 
 
-def test_a_voice_of_the_library_for_another_model_is_refused(base: TTS) -> None:
+def test_voice_of_the_library_for_another_model_is_rejected(base: TTS) -> None:
     VoiceLibrary().add(Voice(name="wide", speaker=np.ones(64, np.float32)))
     with pytest.raises(VoiceMismatchError, match="'wide' has width 64 and this model 32"):
         base.speak("Hello.", voice="wide")
 
 
-def test_a_transcript_belongs_to_a_recording(base: TTS, recording: Path) -> None:
+def test_transcript_without_recording_is_rejected(base: TTS, recording: Path) -> None:
     voice = base.clone(recording, name="ada")
     VoiceLibrary().add(replace(voice, name="bob"))
     for source in (voice, "bob"):

@@ -37,25 +37,25 @@ def with_errors(codes: Codes, *rows: int) -> Codes:
 
 
 @pytest.mark.parametrize("num_frames", [3, 4, 8, 25])
-def test_a_repeated_end_is_counted_to_the_frame(num_frames: int) -> None:
+def test_repeated_end_is_counted_in_frames(num_frames: int) -> None:
     codes = np.concatenate((REFERENCE[-num_frames:], SPEECH))
     assert leaked_frames(REFERENCE, codes) == num_frames
 
 
-def test_only_what_is_said_counts_not_how_it_sounds() -> None:
+def test_only_codebook_0_is_compared() -> None:
     tail = REFERENCE[-6:].copy()
     tail[:, 1:] = draw(5, 6)[:, 1:]
     assert leaked_frames(REFERENCE, np.concatenate((tail, SPEECH))) == 6
 
 
 @pytest.mark.parametrize("rows", [(0,), (3,), (2, 5)])
-def test_a_few_other_codes_within_it_are_forgiven(rows: tuple[int, ...]) -> None:
+def test_few_different_codes_in_the_run_are_tolerated(rows: tuple[int, ...]) -> None:
     codes = np.concatenate((with_errors(REFERENCE[-10:], *rows), SPEECH))
     assert leaked_frames(REFERENCE, codes) == 10
 
 
 @pytest.mark.parametrize("num_silent", [1, 6, 7])
-def test_it_is_found_before_the_silence_that_enrolment_appends(num_silent: int) -> None:
+def test_leak_before_appended_silence_is_found(num_silent: int) -> None:
     reference = np.concatenate((REFERENCE, SILENCE[:num_silent]))
     assert leaked_frames(reference, np.concatenate((REFERENCE[-5:], SPEECH))) == 5
     again = np.concatenate((REFERENCE[-5:], SILENCE[:num_silent], SPEECH))
@@ -76,11 +76,11 @@ def test_it_is_found_before_the_silence_that_enrolment_appends(num_silent: int) 
         np.concatenate((with_errors(REFERENCE[-10:], 0, 2, 4, 6, 8), SPEECH)),  # half of it
     ],
 )
-def test_speech_that_does_not_begin_with_the_end_is_left_alone(codes: Codes) -> None:
+def test_speech_that_does_not_repeat_the_end_has_no_leak(codes: Codes) -> None:
     assert leaked_frames(REFERENCE, codes) == 0
 
 
-def test_a_pause_after_a_pause_is_no_repetition() -> None:
+def test_silence_after_silence_is_no_leak() -> None:
     reference = np.concatenate((REFERENCE, SILENCE))
     assert leaked_frames(reference, np.concatenate((SILENCE, SPEECH))) == 0
     two_kinds = np.where(np.arange(8)[:, None] % 2, SILENCE[:1], draw(8, 1))
@@ -88,7 +88,7 @@ def test_a_pause_after_a_pause_is_no_repetition() -> None:
     assert leaked_frames(reference, np.concatenate((two_kinds, SPEECH))) == 0
 
 
-def test_a_short_reference_is_compared_as_far_as_it_goes() -> None:
+def test_short_reference_is_compared_over_its_length() -> None:
     assert leaked_frames(REFERENCE[:4], np.concatenate((REFERENCE[:4], SPEECH))) == 4
     assert leaked_frames(REFERENCE[:1], SPEECH) == 0
     assert leaked_frames(REFERENCE[:0], SPEECH) == 0
@@ -96,7 +96,7 @@ def test_a_short_reference_is_compared_as_far_as_it_goes() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 25))
-def test_any_repeated_end_is_found_and_nothing_else(seed: int, num_frames: int) -> None:
+def test_leaked_frames_finds_exactly_the_repeated_end(seed: int, num_frames: int) -> None:
     codes = np.random.default_rng(seed).permutation(2048)[:80, None].repeat(16, axis=1)
     reference, speech = codes[:50], codes[50:]
     found = leaked_frames(reference, np.concatenate((reference[50 - num_frames :], speech)))
@@ -116,7 +116,7 @@ def as_pieces(codes: Codes, sizes: list[int]) -> Iterator[Piece]:
 
 @given(st.lists(st.integers(1, 9), max_size=12), st.integers(0, 12))
 @settings(deadline=None, max_examples=60)
-def test_it_is_dropped_from_pieces_of_any_size(sizes: list[int], num_frames: int) -> None:
+def test_leak_is_removed_for_any_piece_size(sizes: list[int], num_frames: int) -> None:
     codes = np.concatenate((REFERENCE[60 - num_frames :], SPEECH))
     pieces = list(drop_leak(as_pieces(codes, sizes), REFERENCE))
     kept = np.concatenate([piece.codes for piece in pieces])
@@ -126,7 +126,7 @@ def test_it_is_dropped_from_pieces_of_any_size(sizes: list[int], num_frames: int
     assert [piece.finish_reason for piece in pieces] == [None] * (len(pieces) - 1) + ["stop"]
 
 
-def test_two_frames_that_differ_settle_that_nothing_leaks() -> None:
+def test_two_different_frames_decide_that_nothing_leaks() -> None:
     assert may_leak(REFERENCE, SPEECH[:1])
     assert not may_leak(REFERENCE, SPEECH[:2])
     assert may_leak(REFERENCE, REFERENCE[-10:-2])
@@ -145,7 +145,7 @@ def test_two_frames_that_differ_settle_that_nothing_leaks() -> None:
         ("", "Words.", False),
     ],
 )
-def test_a_text_that_begins_with_the_last_words_is_known(
+def test_shares_words_finds_texts_that_begin_with_the_last_words(
     before: str, after: str, is_shared: bool
 ) -> None:
     assert shares_words(before, after) is is_shared
@@ -157,7 +157,7 @@ def base(tiny_folder: Path) -> Iterator[TTS]:
         yield tts
 
 
-def test_speak_takes_a_leak_off_unless_the_text_says_those_words_or_trim_is_off(
+def test_speak_removes_a_leak_unless_the_text_has_the_words_or_trim_is_off(
     base: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = np.arange(48_000) / 24_000

@@ -64,7 +64,7 @@ def fail(code: int) -> Any:
 # --- Keeping and finding ----------------------------------------------------------------------
 
 
-def test_a_voice_is_kept_under_its_name_and_found_again(library: VoiceLibrary) -> None:
+def test_added_voice_is_found_by_name(library: VoiceLibrary) -> None:
     codes = np.arange(48).reshape(3, 16)
     path = library.add(make_voice(ref_codes=codes, ref_text="Words.", language="english"))
     assert path == library.path("ada") == library.folder / "ada.safetensors"
@@ -73,7 +73,7 @@ def test_a_voice_is_kept_under_its_name_and_found_again(library: VoiceLibrary) -
     assert (found.name, found.ref_text, found.language) == ("ada", "Words.", "english")
 
 
-def test_names_are_sorted_and_voices_come_in_their_order(library: VoiceLibrary) -> None:
+def test_names_and_voices_are_sorted(library: VoiceLibrary) -> None:
     for name in ("bob", "ada", "0", "a.b-c_d"):
         library.add(make_voice(name))
     assert library.names() == ["0", "a.b-c_d", "ada", "bob"]
@@ -82,7 +82,7 @@ def test_names_are_sorted_and_voices_come_in_their_order(library: VoiceLibrary) 
     assert "eve" not in library
 
 
-def test_an_empty_library_needs_no_folder_and_makes_none(library: VoiceLibrary) -> None:
+def test_empty_library_creates_no_folder(library: VoiceLibrary) -> None:
     assert library.names() == []
     assert "ada" not in library
     with pytest.raises(UnknownVoiceError):
@@ -90,7 +90,7 @@ def test_an_empty_library_needs_no_folder_and_makes_none(library: VoiceLibrary) 
     assert not library.folder.exists()
 
 
-def test_the_folder_of_a_library_is_the_users_alone(library: VoiceLibrary) -> None:
+def test_new_folder_is_private(library: VoiceLibrary) -> None:
     library.add(make_voice())
     assert stat.S_IMODE(library.folder.stat().st_mode) == 0o700
 
@@ -106,7 +106,7 @@ def test_existing_folder_keeps_its_mode(library: VoiceLibrary, mode: int) -> Non
     assert stat.S_IMODE(library.folder.stat().st_mode) == mode
 
 
-def test_a_replaced_voice_keeps_its_mode(library: VoiceLibrary, tmp_path: Path) -> None:
+def test_replaced_voice_keeps_its_mode(library: VoiceLibrary, tmp_path: Path) -> None:
     kept, saved = library.add(make_voice()), make_voice().save(tmp_path / "a.safetensors")
     kept.chmod(0o600)
     saved.chmod(0o600)
@@ -118,23 +118,23 @@ def test_a_replaced_voice_keeps_its_mode(library: VoiceLibrary, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["con", "nul", "aux.x", "com1", "lpt9.old"])
-def test_the_name_of_a_windows_device_is_refused(library: VoiceLibrary, name: str) -> None:
-    with pytest.raises(RequestError, match="a device's on Windows"):
+def test_name_of_a_windows_device_is_rejected(library: VoiceLibrary, name: str) -> None:
+    with pytest.raises(RequestError, match="Windows reserves it"):
         library.check_free(name)
 
 
 @pytest.mark.parametrize("name", ["conrad", "com", "nula", "a.con", "com10"])
-def test_a_name_that_only_begins_like_a_device_is_a_name(library: VoiceLibrary, name: str) -> None:
+def test_name_that_begins_like_a_device_is_accepted(library: VoiceLibrary, name: str) -> None:
     library.add(make_voice(name))
     assert library.get(name).name == name
 
 
-def test_a_second_voice_of_a_name_is_refused_unless_it_replaces(library: VoiceLibrary) -> None:
+def test_existing_name_is_rejected_without_replace(library: VoiceLibrary) -> None:
     library.add(make_voice(value=1))
     library.check_free("bob")
-    with pytest.raises(VoiceFileError, match="a voice named 'ada' already"):
+    with pytest.raises(VoiceFileError, match="a voice named 'ada' exists already"):
         library.check_free("ada")
-    with pytest.raises(VoiceFileError, match="a voice named 'ada' already; replace=True"):
+    with pytest.raises(VoiceFileError, match="exists already; use replace=True"):
         library.add(make_voice(value=2))
     assert library.get("ada").speaker[0] == 1
     library.add(make_voice(value=3), replace=True)
@@ -142,7 +142,7 @@ def test_a_second_voice_of_a_name_is_refused_unless_it_replaces(library: VoiceLi
     assert [entry.name for entry in library.folder.iterdir()] == ["ada.safetensors"]
 
 
-def test_a_removed_voice_is_gone_and_its_name_free(library: VoiceLibrary) -> None:
+def test_removed_voice_frees_its_name(library: VoiceLibrary) -> None:
     library.add(make_voice())
     library.remove("ada")
     assert library.names() == []
@@ -151,7 +151,7 @@ def test_a_removed_voice_is_gone_and_its_name_free(library: VoiceLibrary) -> Non
     library.add(make_voice())
 
 
-def test_an_unknown_voice_lists_the_known(library: VoiceLibrary) -> None:
+def test_unknown_voice_error_lists_known_voices(library: VoiceLibrary) -> None:
     library.add(make_voice("ada"))
     library.add(make_voice("bob"))
     for ask in (library.get, library.path, library.remove):
@@ -159,7 +159,7 @@ def test_an_unknown_voice_lists_the_known(library: VoiceLibrary) -> None:
             ask("eve")
 
 
-def test_a_file_copied_by_hand_takes_the_name_of_the_copy(library: VoiceLibrary) -> None:
+def test_copied_file_gets_the_name_of_the_file(library: VoiceLibrary) -> None:
     path = library.add(make_voice("ada"))
     path.with_name("bob.safetensors").write_bytes(path.read_bytes())
     assert library.names() == ["ada", "bob"]
@@ -188,7 +188,7 @@ def test_a_file_copied_by_hand_takes_the_name_of_the_copy(library: VoiceLibrary)
         ("linux", {"VIVACE_HOME": ""}, ".local/share/vivace", ".cache/vivace"),
     ],
 )
-def test_voices_are_kept_where_the_system_keeps_such_things(
+def test_default_folder_follows_the_system(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     platform: str,
@@ -206,7 +206,7 @@ def test_voices_are_kept_where_the_system_keeps_such_things(
     assert folders == (tmp_path / data / "voices", tmp_path / cache / "enrolments")
 
 
-def test_an_unknown_home_folder_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_home_folder_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -221,7 +221,7 @@ def test_an_unknown_home_folder_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_what_is_no_name_reaches_no_file(library: VoiceLibrary, tmp_path: Path, name: Any) -> None:
+def test_invalid_name_reads_no_file(library: VoiceLibrary, tmp_path: Path, name: Any) -> None:
     library.add(make_voice("bob"))
     outside = make_voice().save(library.folder.parent / "ada.safetensors")
     for ask in (library.get, library.path, library.remove):
@@ -234,13 +234,13 @@ def test_what_is_no_name_reaches_no_file(library: VoiceLibrary, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", ["ada.wav", "ada.safetensors", "a.opus"])
-def test_a_name_that_reads_as_a_file_is_refused(library: VoiceLibrary, name: str) -> None:
-    with pytest.raises(RequestError, match="would be taken for a file"):
+def test_name_with_a_file_ending_is_rejected(library: VoiceLibrary, name: str) -> None:
+    with pytest.raises(RequestError, match="would be read as a file name"):
         library.add(make_voice(name))
     assert not library.folder.exists()
 
 
-def test_a_link_out_of_the_library_is_not_followed(library: VoiceLibrary, tmp_path: Path) -> None:
+def test_link_out_of_the_library_is_not_followed(library: VoiceLibrary, tmp_path: Path) -> None:
     library.add(make_voice("bob"))
     outside = make_voice("ada", value=7).save(tmp_path / "outside.safetensors")
     (library.folder / "ada.safetensors").symlink_to(outside)
@@ -254,7 +254,7 @@ def test_a_link_out_of_the_library_is_not_followed(library: VoiceLibrary, tmp_pa
     assert library.get("ada").speaker[0] == 8
 
 
-def test_removing_a_link_leaves_what_it_leads_to(library: VoiceLibrary, tmp_path: Path) -> None:
+def test_remove_of_a_link_keeps_its_target(library: VoiceLibrary, tmp_path: Path) -> None:
     library.add(make_voice("bob"))
     outside = make_voice("ada").save(tmp_path / "outside.safetensors")
     (library.folder / "ada.safetensors").symlink_to(outside)
@@ -263,7 +263,7 @@ def test_removing_a_link_leaves_what_it_leads_to(library: VoiceLibrary, tmp_path
     assert "ada" not in library
 
 
-def test_a_link_within_the_library_is_another_name(library: VoiceLibrary) -> None:
+def test_link_within_the_library_is_a_second_name(library: VoiceLibrary) -> None:
     library.add(make_voice("bob", value=5))
     (library.folder / "robert.safetensors").symlink_to("bob.safetensors")
     assert library.get("robert").speaker[0] == 5
@@ -272,19 +272,17 @@ def test_a_link_within_the_library_is_another_name(library: VoiceLibrary) -> Non
 
 
 @pytest.mark.parametrize("target", ["nowhere.safetensors", "ada.safetensors"])
-def test_a_link_that_leads_nowhere_is_an_error_that_says_so(
-    library: VoiceLibrary, target: str
-) -> None:
+def test_broken_link_raises_voice_file_error(library: VoiceLibrary, target: str) -> None:
     library.add(make_voice("bob"))
     (library.folder / "ada.safetensors").symlink_to(target)
-    with pytest.raises(VoiceFileError, match="leads nowhere"):
+    with pytest.raises(VoiceFileError, match="is a broken link"):
         library.get("ada")
     assert library.names() == ["bob"]
     with pytest.raises(VoiceFileError, match="already"):
         library.add(make_voice("ada"))
 
 
-def test_a_library_that_is_itself_a_link_works(tmp_path: Path) -> None:
+def test_library_folder_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     library = VoiceLibrary(tmp_path / "link")
@@ -318,7 +316,7 @@ def test_other_files_in_the_folder_are_skipped(library: VoiceLibrary) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_disk_that_refuses_leaves_the_library_as_it_was(
+def test_failed_write_keeps_the_library_unchanged(
     library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch, code: int, replace: bool
 ) -> None:
     library.add(make_voice("ada", value=1))
@@ -332,7 +330,7 @@ def test_a_disk_that_refuses_leaves_the_library_as_it_was(
         assert {path.name: path.read_bytes() for path in library.folder.iterdir()} == before
 
 
-def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_raises(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "voices"):
         library = VoiceLibrary(folder)
@@ -342,16 +340,14 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None
             library.names()
 
 
-def test_an_unreadable_folder_is_not_an_empty_one(
-    library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_folder_raises(library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     library.add(make_voice())
     monkeypatch.setattr(Path, "iterdir", fail(errno.EACCES))
     with pytest.raises(VoiceFileError, match="cannot be listed: Permission denied"):
         library.names()
 
 
-def test_a_folder_that_lists_names_and_shows_no_files_is_survived(
+def test_folder_without_search_permission_raises_no_other_error(
     library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library.add(make_voice())
@@ -362,7 +358,7 @@ def test_a_folder_that_lists_names_and_shows_no_files_is_survived(
         library.get("ada")
 
 
-def test_a_voice_that_cannot_be_removed_says_why(
+def test_failed_remove_reports_the_reason(
     library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library.add(make_voice())
@@ -371,7 +367,7 @@ def test_a_voice_that_cannot_be_removed_says_why(
         library.remove("ada")
 
 
-def test_a_disk_without_hard_links_still_has_one_winner(
+def test_concurrent_add_without_hard_links_has_one_winner(
     library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "link", fail(errno.EPERM))
@@ -413,7 +409,7 @@ def race(folder: Path, how: str, num_processes: int = 4) -> dict[str, list[str]]
     return {name: [str(n) for n, names in enumerate(won) if name in names] for name in names}
 
 
-def test_of_processes_that_add_one_name_exactly_one_wins(tmp_path: Path) -> None:
+def test_concurrent_add_has_one_winner(tmp_path: Path) -> None:
     winners = race(tmp_path, "keep")
     library = VoiceLibrary(tmp_path / "voices")
     assert len(winners) == len(library.names()) == 30
@@ -424,13 +420,13 @@ def test_of_processes_that_add_one_name_exactly_one_wins(tmp_path: Path) -> None
     assert len(list(library.folder.iterdir())) == 30
 
 
-def test_the_race_would_notice_two_winners(tmp_path: Path) -> None:
+def test_race_check_detects_two_winners(tmp_path: Path) -> None:
     winners = race(tmp_path, "replace")
     assert Counter(map(len, winners.values())) == {4: 30}
     assert len(VoiceLibrary(tmp_path / "voices").names()) == 30
 
 
-def test_a_reader_never_sees_half_a_voice(library: VoiceLibrary) -> None:
+def test_reader_never_gets_a_partial_voice(library: VoiceLibrary) -> None:
     library.add(make_voice(value=0))
     is_over = threading.Event()
 

@@ -68,7 +68,7 @@ def pair(url: str) -> tuple[VoiceLibrary, VoiceLibrary]:
 Pair = tuple[VoiceLibrary, VoiceLibrary]
 
 
-def test_a_url_is_a_store_and_anything_else_a_folder(tmp_path: Path) -> None:
+def test_open_library_treats_urls_as_stores(tmp_path: Path) -> None:
     assert isinstance(open_library("memory://x"), SharedLibrary)
     for folder in (tmp_path, str(tmp_path)):
         assert type(open_library(folder)) is VoiceLibrary
@@ -76,7 +76,7 @@ def test_a_url_is_a_store_and_anything_else_a_folder(tmp_path: Path) -> None:
     assert open_library(None).folder == VoiceLibrary().folder
 
 
-def test_a_voice_that_one_adds_is_the_others_too(pair: Pair) -> None:
+def test_added_voice_is_visible_to_other_servers(pair: Pair) -> None:
     first, second = pair
     assert second.names() == []
     assert "ada" not in second
@@ -86,14 +86,14 @@ def test_a_voice_that_one_adds_is_the_others_too(pair: Pair) -> None:
     assert second.names() == first.names() == ["ada"]
 
 
-def test_two_folders_of_their_own_share_nothing(tmp_path: Path) -> None:
+def test_separate_folders_do_not_share_voices(tmp_path: Path) -> None:
     """The control: the test above could fail."""
     first, second = VoiceLibrary(tmp_path / "one"), VoiceLibrary(tmp_path / "two")
     first.add(make_voice())
     assert "ada" not in second
 
 
-def test_a_replaced_voice_is_never_spoken_from_an_old_copy(pair: Pair) -> None:
+def test_replaced_voice_is_copied_again(pair: Pair) -> None:
     first, second = pair
     for value in (1.0, 2.0, 3.0):  # of the same size, and within one tick of a clock
         first.add(make_voice(value=value), replace=True)
@@ -149,7 +149,7 @@ def test_slow_copy_of_replaced_voice_never_overwrites_the_newer_one(
     slow.join(LIMIT_S)
 
 
-def test_a_removed_voice_is_gone_everywhere_and_can_be_made_again(pair: Pair) -> None:
+def test_removed_voice_is_gone_for_all_servers_and_can_be_added_again(pair: Pair) -> None:
     first, second = pair
     first.add(make_voice(value=1.0))
     assert second.get("ada").speaker[0] == 1.0
@@ -163,7 +163,7 @@ def test_a_removed_voice_is_gone_everywhere_and_can_be_made_again(pair: Pair) ->
     assert first.get("ada").speaker[0] == 2.0
 
 
-def test_a_name_belongs_to_whoever_is_first(pair: Pair) -> None:
+def test_second_voice_with_the_same_name_is_rejected(pair: Pair) -> None:
     first, second = pair
     first.add(make_voice(value=1.0))
     with pytest.raises(VoiceFileError, match="already"):
@@ -173,9 +173,7 @@ def test_a_name_belongs_to_whoever_is_first(pair: Pair) -> None:
     assert second.get("ada").speaker[0] == 1.0
 
 
-def test_a_file_is_copied_once_and_not_at_every_look(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unchanged_file_is_copied_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = pair
     first.add(make_voice())
     assert second.get("ada").name == second.names()[0] == "ada"
@@ -186,7 +184,7 @@ def test_a_file_is_copied_once_and_not_at_every_look(
         assert second.names() == ["ada"]
 
 
-def test_strange_files_in_the_store_are_left_there(url: str, tmp_path: Path) -> None:
+def test_other_files_in_the_store_are_ignored(url: str, tmp_path: Path) -> None:
     store, root = fsspec.core.url_to_fs(url)
     store.makedirs(root, exist_ok=True)
     store.pipe_file(f"{root}/../outside.safetensors", b"x")
@@ -214,7 +212,7 @@ def refuse(*_: Any, **__: Any) -> None:
     raise TimeoutError("the store is away")
 
 
-def test_without_the_store_known_voices_are_spoken_and_others_are_an_error(
+def test_unreachable_store_keeps_copied_voices_usable(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = pair
@@ -238,12 +236,12 @@ def test_without_the_store_known_voices_are_spoken_and_others_are_an_error(
     assert not issubclass(VoiceStoreError, RequestError)
 
 
-def test_a_store_of_an_unknown_kind_is_one_clear_error() -> None:
+def test_unknown_store_type_raises_integration_error() -> None:
     with pytest.raises(IntegrationError, match="nowhere://x"):
         open_library("nowhere://x/voices")
 
 
-def test_the_copies_go_with_the_library(url: str) -> None:
+def test_close_removes_the_copies(url: str) -> None:
     library = open_library(url)
     library.add(make_voice())
     assert library.get("ada").name == "ada"

@@ -13,7 +13,7 @@ from vivace.cli.output import Target, choose_target, subtitle_path
 from vivace.cli.request import load_model
 from vivace.cli.text import STDIN, read_stdin
 from vivace.dialogue.script import DialogueScript
-from vivace.dialogue.talk import Timing, track_paths
+from vivace.dialogue.talk import LineSpacing, track_paths
 from vivace.errors import AudioError, OutputExistsError
 from vivace.options import DialogueOptions, DialogueStreamOptions, StreamOptions
 from vivace.speech import FinishReason, Usage, Word
@@ -29,15 +29,15 @@ def say_dialogue(arguments: argparse.Namespace, options: StreamOptions) -> int:
         arguments.fail("--dialogue FILE cannot be used with TEXT, --batch or --voice")
     if arguments.stream and arguments.tracks:
         arguments.fail("--tracks cannot be used with --stream")
-    timing = Timing(gap_s=arguments.gap, overlap_s=arguments.overlap or 0.0)
+    spacing = LineSpacing(gap_s=arguments.gap, overlap_s=arguments.overlap or 0.0)
     script = _read(arguments.dialogue)
     with choose_target(arguments) as target:
         _check_tracks(script, target, arguments)
         subtitles = subtitle_path(arguments, target.output)
         is_streamed = (arguments.stream or target.is_immediate) and not arguments.tracks
         own: dict[str, Any] = {
-            "gap_s": timing.gap_s,
-            "overlap_s": timing.overlap_s,
+            "gap_s": spacing.gap_s,
+            "overlap_s": spacing.overlap_s,
             "trim": True,
         }
         with load_model(arguments, max_streams=None) as tts:

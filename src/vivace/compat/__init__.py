@@ -1,8 +1,11 @@
-"""The classes people already use, over TTS: change one import and nothing else.
+"""Drop-in classes for programs written for other Qwen3-TTS packages: change only the import.
 
-`Qwen3TTSModel` and `Qwen3TTSTokenizer` are the official package's; `FasterQwen3TTS` and
-`Qwen3TTSCudaGraphs` are those of faster-qwen3-tts and of its first release; `install()` answers
-`import faster_qwen3_tts` for programs that cannot be changed. docs/switching.md says what differs.
+- `Qwen3TTSModel` and `Qwen3TTSTokenizer` replace those of the official package.
+- `FasterQwen3TTS` and `Qwen3TTSCudaGraphs` replace those of faster-qwen3-tts and of its first
+  release.
+- `install()` redirects `import faster_qwen3_tts` for programs that cannot be changed.
+
+docs/switching.md lists the differences.
 """
 
 from vivace.compat.faster import FasterQwen3TTS

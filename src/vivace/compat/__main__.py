@@ -1,4 +1,4 @@
-"""`python -m vivace.compat COMMAND …`: an installed command, with `faster_qwen3_tts` from here."""
+"""`python -m vivace.compat COMMAND`: run an installed command with the `faster_qwen3_tts` shim."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vivace.errors import IntegrationError
 
 
 def main() -> object:
-    """Run the console script of that name in this process, with the arguments behind it."""
+    """Run a console script in this process with the remaining arguments."""
     if len(sys.argv) < 2:
         raise SystemExit("usage: python -m vivace.compat COMMAND [ARGUMENTS], COMMAND as installed")
     name = sys.argv[1]

@@ -15,9 +15,9 @@ from vivace.checkpoint import find_folder
 from vivace.speech import BOUNDS
 from vivace.tts import TTS
 
-LONG_BASE64 = 256  # a string longer than this, without path separators, is taken for base64
+LONG_BASE64 = 256  # characters; a longer string without path separators is read as base64
 MAX_FRAMES = BOUNDS["max_frames"].high
-# What the official class falls back to where neither the caller nor the checkpoint says otherwise.
+# Defaults of the official class. The caller's values and the checkpoint's replace them.
 HARD_DEFAULTS: dict[str, Any] = {
     "do_sample": True,
     "top_k": 50,
@@ -30,7 +30,7 @@ HARD_DEFAULTS: dict[str, Any] = {
     "subtalker_temperature": 0.9,
     "max_new_tokens": 2048,
 }
-# Of transformers' from_pretrained: these change nothing here, or nothing but how the load is done.
+# Arguments of transformers' from_pretrained that do not change the loaded model.
 WITHOUT_EFFECT = {
     "attn_implementation",
     "force_download",
@@ -58,7 +58,7 @@ def load_tts(
     local_files_only: bool = False,
     token: str | bool | None = None,
 ) -> TTS:
-    """A TTS from the arguments of `from_pretrained`."""
+    """Load a TTS from the arguments of `from_pretrained`."""
     folder = find_folder(
         name, revision=revision, cache_dir=cache_dir, offline=bool(local_files_only), token=token
     )
@@ -66,7 +66,7 @@ def load_tts(
 
 
 def official_loading(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of the official `from_pretrained` for `load_tts`; an unknown one is a TypeError."""
+    """Translate keywords of `from_pretrained` for `load_tts`. Unknown ones raise TypeError."""
     known = ("revision", "cache_dir", "local_files_only", "token")
     ours = {name: kwargs[name] for name in known if name in kwargs}
     if "use_auth_token" in kwargs:
@@ -77,13 +77,13 @@ def official_loading(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := sorted(set(kwargs) - taken):
         raise TypeError(
             f"from_pretrained() got an unexpected keyword argument {unknown[0]!r}; "
-            "it is unknown, or cannot be honoured here"
+            "it is unknown or not supported"
         )
     return ours
 
 
 def device_of(device: Any) -> str:
-    """A device, its number, or transformers' map with one device for everything."""
+    """Accepts a device, a GPU's number, or transformers' map with a single device."""
     if isinstance(device, Mapping) and len(set(map(str, device.values()))) == 1:
         device = next(iter(device.values()))
     if isinstance(device, int):
@@ -92,14 +92,14 @@ def device_of(device: Any) -> str:
 
 
 def merge_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, then the checkpoint's own defaults, then the official ones."""
+    """Given values replace the checkpoint's defaults, which replace the official ones."""
     settled = {name: value for name, value in defaults.items() if value is not None}
     merged = {name: settled.get(name, value) for name, value in HARD_DEFAULTS.items()}
     return {**merged, **{name: value for name, value in given.items() if value is not None}}
 
 
 def to_sampling(merged: Mapping[str, Any], max_frames: int | None) -> dict[str, Any]:
-    """Our names for merged options; `max_frames` None leaves the checkpoint's own limit."""
+    """Rename options for `SamplingOptions`. `max_frames` None keeps the checkpoint's limit."""
     is_sampled, is_residual_sampled = merged["do_sample"], merged["subtalker_dosample"]
     sampling = {
         "temperature": merged["temperature"] if is_sampled else 0.0,
@@ -122,10 +122,10 @@ def to_sampling(merged: Mapping[str, Any], max_frames: int | None) -> dict[str, 
 
 
 def _within_bounds(name: str, value: Any) -> Any:
-    """The nearest value that `SamplingParams` takes, for numbers that the official classes take.
+    """The nearest value that `SamplingParams` accepts, for values that the official classes accept.
 
-    They take every temperature and penalty above 0, every `top_k` and a `top_p` of 0. What they
-    refuse is left as it is, and refused by `SamplingParams`.
+    The official classes accept every temperature and penalty above 0, every `top_k` and a `top_p`
+    of 0. Other invalid values are unchanged, so `SamplingParams` rejects them.
     """
     bounds, is_share = BOUNDS[name], name.endswith("top_p")
     is_number = isinstance(value, Real) and not isinstance(value, bool)
@@ -141,20 +141,20 @@ def listed(value: Any) -> list[Any]:
 
 
 def spread(value: Any, count: int) -> list[Any]:
-    """One value for all, or a list as it is."""
+    """Repeat a single value `count` times; a longer list is unchanged."""
     values = listed(value)
     return values * count if len(values) == 1 else values
 
 
 def check_sizes(**columns: list[Any]) -> None:
-    """Raise the official ValueError unless all lists are of one length."""
+    """Raise the official ValueError unless all lists have the same length."""
     if len({len(column) for column in columns.values()}) > 1:
         found = ", ".join(f"{name}={len(column)}" for name, column in columns.items())
         raise ValueError(f"Batch size mismatch: {found}")
 
 
 def source_of(audio: Any) -> Any:
-    """Decode bare base64, as the official code does; leave anything else to `read_audio`."""
+    """Decode bare base64, as the official code does. `read_audio` reads all other sources."""
     if isinstance(audio, str) and len(audio) > LONG_BASE64 and not {"/", "\\"} & set(audio):
         try:
             return base64.b64decode(audio, validate=True)

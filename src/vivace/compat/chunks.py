@@ -24,21 +24,21 @@ TimedChunk = tuple[NDArray[np.float32], int, dict[str, Any]]
 def timed_chunks(
     tts: TTS, wanted: Request, sampling: Mapping[str, Any], chunk_size: int
 ) -> Iterator[TimedChunk]:
-    chunk_sizes(chunk_size)  # refuses what is no number of frames
+    chunk_sizes(chunk_size)  # raises RequestError for an invalid number of frames
     with open_stream(tts, wanted, sampling, chunk_frames=_sizes(chunk_size)) as stream:
         yield from _timed(stream, chunk_size)
         note_runaway(stream.finish_reason, sampling)
 
 
 def _sizes(chunk_size: int) -> Iterator[int]:
-    """Chunk sizes: each chunk after the first is read as one frame and then its rest."""
+    """Chunk sizes: every chunk after the first is read as one frame and then the rest."""
     if chunk_size == 1:
         return itertools.repeat(1)
     return itertools.chain([chunk_size], itertools.cycle([1, chunk_size - 1]))
 
 
 def _timed(stream: Stream, chunk_size: int) -> Iterator[TimedChunk]:
-    reader = _Reader(stream)
+    reader = _ReadAhead(stream)
     num_steps = 0
     for index in itertools.count():
         began = time.perf_counter()
@@ -52,14 +52,14 @@ def _timed(stream: Stream, chunk_size: int) -> Iterator[TimedChunk]:
             "decode_ms": 1000 * (time.perf_counter() - began),
             "total_steps_so_far": num_steps,
         }
-        timing = Timing(figures, reader.is_over)
+        timing = ChunkTiming(figures, reader.is_over)
         yield np.concatenate([part.samples for part in parts]), parts[0].sample_rate, timing
         if timing["is_final"]:
             return
 
 
-class Timing(dict[str, Any]):
-    """A chunk's figures. `is_final` waits for the next frame, so the chunk itself need not."""
+class ChunkTiming(dict[str, Any]):
+    """Timings of a chunk. Reading `is_final` waits for the next frame."""
 
     def __init__(self, figures: Mapping[str, Any], is_final: Callable[[], bool]) -> None:
         super().__init__(figures, is_final=None)
@@ -70,7 +70,7 @@ class Timing(dict[str, Any]):
             self[key] = self._is_final()
         return super().__getitem__(key)
 
-    def __iter__(self) -> Iterator[str]:  # what reads a whole dict begins here, `dict(timing)` too
+    def __iter__(self) -> Iterator[str]:  # also called by `dict(timing)`
         self["is_final"]
         return super().__iter__()
 
@@ -95,15 +95,15 @@ class Timing(dict[str, Any]):
     __hash__ = None
 
 
-class _Reader:
-    """The parts of a stream, one of them read ahead if it was asked whether there is one."""
+class _ReadAhead:
+    """Reads parts of a stream, at most one ahead."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._ahead: AudioChunk | None = None
 
     def read(self, num_frames: int) -> list[AudioChunk]:
-        """Parts of so many frames, or what is left."""
+        """Return parts with `num_frames` frames in all, or fewer at the end of the stream."""
         parts: list[AudioChunk] = []
         while sum(len(part.codes) for part in parts) < num_frames:
             part, self._ahead = self._ahead or next(self._stream, None), None
@@ -113,7 +113,7 @@ class _Reader:
         return parts
 
     def is_over(self) -> bool:
-        """Whether nothing comes after the parts read; a last part without samples is nothing."""
+        """Whether no samples follow. Waits for the next part that has samples."""
         try:
             while self._ahead is None or not len(self._ahead.samples):
                 self._ahead = next(self._stream)

@@ -1,7 +1,7 @@
-"""The class of faster-qwen3-tts over TTS: one text a call, whole or in chunks with timings.
+"""The class of faster-qwen3-tts over TTS: one text per call, whole or in chunks with timings.
 
-Here sampling arguments reach every codebook, two generators may be open at once, and the last
-chunk says that it is the last.
+Differences: sampling arguments apply to every codebook, two generators may be open at once, and
+`is_final` is true for the last chunk.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class FasterQwen3TTS:
         local_files_only: bool = False,
         qwentts_log_level: str = "warning",
     ) -> FasterQwen3TTS:
-        """One backend serves all three names; it reads safetensors, so GGUF files are refused.
+        """All three backend names load the same backend. GGUF files are rejected.
 
-        `device` and `dtype` are the torch backend's; ggml picks its own, as there. Without a CUDA
-        GPU the model runs on the best other device, with a warning in the log.
+        `device` and `dtype` apply to `backend="torch"`; `ggml` picks its own, as the original does.
+        Without a CUDA GPU the model runs on another device and a warning is logged.
         """
         if backend not in BACKENDS:
             raise ValueError(
@@ -84,10 +84,10 @@ class FasterQwen3TTS:
         if gguf_talker_path is not None or gguf_codec_path is not None:
             raise NotImplementedError("GGUF files cannot be read; give a folder or a hub id")
         if backend != "torch":
-            log.warning("backend %r: %s runs unquantised, on our own backend", backend, model_name)
+            log.warning("backend %r: %s runs unquantized on vivace's backend", backend, model_name)
             dtype = "auto"
         if str(device).startswith("cuda") and not torch.cuda.is_available():
-            log.warning("device %r: there is no CUDA GPU here; it is %s", device, pick_device())
+            log.warning("device %r: no CUDA GPU found; using %s", device, pick_device())
             device, dtype = "auto", "auto"
         tts = load_tts(
             model_name,
@@ -109,7 +109,7 @@ class FasterQwen3TTS:
         return self.model.get_supported_languages()
 
     def warmup(self, prefill_len: int = 100) -> None:
-        """Run a few frames, so that the first request does not pay for the first launches."""
+        """Generate a few frames, so that the first request is not slowed by the first launches."""
         voice = None
         if self.tts.model_type == "base":
             width = self.tts.checkpoint.config.talker_config.hidden_size
@@ -133,7 +133,7 @@ class FasterQwen3TTS:
         *,
         seed: int | None = None,
     ) -> Waveforms:
-        """With the default voice: the first preset, or one that the model makes up."""
+        """Generate with the default voice: the first preset, or a voice that the model chooses."""
         if self.tts.model_type == "base":
             raise NotImplementedError(
                 "A base checkpoint has no default voice. "
@@ -289,14 +289,14 @@ class FasterQwen3TTS:
         wanted = design_request(self.model, text, instruct, language, non_streaming_mode)
         yield from timed_chunks(self.tts, wanted, Sampling.of(locals()).ours(), chunk_size)
 
-    # -- in the words of TTS -----------------------------------------------------------------
+    # -- calls of TTS -----------------------------------------------------------------
 
     def _whole(self, wanted: Request, sampling: Sampling) -> Waveforms:
         (audio,) = speak_together(self.tts, [wanted], sampling.ours())
         return [audio.samples], self.sample_rate
 
 
-# Requests from the arguments of faster-qwen3-tts, with the checks made there
+# Requests from the arguments of faster-qwen3-tts, with the same checks as the original.
 
 
 def clone_request(
@@ -307,7 +307,7 @@ def clone_request(
     non_streaming_mode: bool | None,
 ) -> Request:
     if instruct and not voice.is_in_context:
-        log.warning("instruct with a speaker's vector alone is followed unreliably")
+        log.warning("instruct is unreliable with a voice that has only a speaker vector")
     return request(text, language, voice, instruct, is_whole=non_streaming_mode or False)
 
 

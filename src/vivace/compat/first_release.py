@@ -13,7 +13,7 @@ BOUND = ("self", "options", "__class__")
 
 
 class Qwen3TTSCudaGraphs(FasterQwen3TTS):
-    """Its clones use the speaker's vector alone by default, and its arguments are fewer."""
+    """Clones use only the speaker vector by default; the methods take fewer arguments."""
 
     def generate_voice_clone(  # type: ignore[override]
         self,

@@ -20,7 +20,7 @@ SPEAKER_RATE = 24_000
 
 
 class LoadedModel:
-    """`.model` of the official class: what it is and what it was loaded with."""
+    """`.model` of the official class: the type, size and configuration of the checkpoint."""
 
     def __init__(self, tts: TTS) -> None:
         self.tts = tts
@@ -49,7 +49,7 @@ class LoadedModel:
         return ["auto", *(name for name in names if "dialect" not in name)]
 
     def extract_speaker_embedding(self, audio: NDArray[np.float32], sr: int) -> Tensor:
-        """The speaker's vector of mono samples at 24 kHz."""
+        """Compute the speaker vector of mono samples at 24 kHz."""
         if sr != SPEAKER_RATE:
             raise ValueError(f"Only support 24kHz audio, not {sr} Hz")
         vector = self.tts.clone((audio, sr)).speaker
@@ -70,7 +70,7 @@ class Features(dict[str, Any]):
 
 
 class Processor:
-    """Text to ids, templates included: here the name of a special token is that token."""
+    """Converts text to ids. Names of special tokens in the text become those tokens."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self.tokenizer = tokenizer
@@ -83,7 +83,7 @@ class Processor:
         padding: bool = False,
         **kwargs: Any,
     ) -> Features:
-        """`input_ids` and `attention_mask` of each text, padded on the left if asked."""
+        """Return `input_ids` and `attention_mask` of each text; `padding` pads on the left."""
         if text is None:
             raise ValueError("You need to specify either a `text` input to process.")
         texts = [text] if isinstance(text, str) else text

@@ -49,7 +49,7 @@ class Qwen3TTSModel:
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, **kwargs: Any
     ) -> Qwen3TTSModel:
-        """`device_map` and `dtype` are honoured; how attention runs is the backend's choice."""
+        """Uses `device_map` and `dtype`; the backend chooses the attention implementation."""
         return cls(load_tts(pretrained_model_name_or_path, **official_loading(kwargs)))
 
     @property
@@ -57,11 +57,11 @@ class Qwen3TTSModel:
         return self.tts.device
 
     def get_supported_speakers(self) -> list[str]:
-        """Sorted, in small letters."""
+        """Sorted names in lower case."""
         return sorted({name.lower() for name in self.model.get_supported_speakers()})
 
     def get_supported_languages(self) -> list[str]:
-        """Sorted, in small letters, with `auto` and without dialects."""
+        """Sorted names in lower case, with `auto` and without dialects."""
         return sorted({name.lower() for name in self.model.get_supported_languages()})
 
     def create_voice_clone_prompt(
@@ -149,10 +149,10 @@ class Qwen3TTSModel:
         self._validate_speakers(speakers)
         return self._speak(texts, languages, speakers, instructs, non_streaming_mode, kwargs)
 
-    # -- what others call as well ------------------------------------------------------------
+    # -- private names that other programs call --------------------------------------------------
 
     def _validate_languages(self, languages: Sequence[str | None]) -> None:
-        """The official error for unknown names; codes such as `en` and `en-US` are names too."""
+        """Raise the official error for unknown names. Codes such as `en-US` are accepted."""
         known = self.get_supported_languages()
         if bad := [name for name in languages if not name or language_name(str(name)) not in known]:
             raise ValueError(f"Unsupported languages: {bad}. Supported: {known}")
@@ -183,7 +183,7 @@ class Qwen3TTSModel:
         encoded = (self.processor(text=text, return_tensors="pt", padding=True) for text in texts)
         return [features["input_ids"].to(self.device) for features in encoded]
 
-    # -- in the words of TTS -----------------------------------------------------------------
+    # -- calls of TTS -----------------------------------------------------------------
 
     def _require(self, model_type: str, method: str) -> None:
         model = self.model
@@ -212,7 +212,7 @@ class Qwen3TTSModel:
         non_streaming_mode: bool,
         options: dict[str, Any],
     ) -> Waveforms:
-        # The last token that is drawn never becomes a frame; without a limit, TTS's own holds.
+        # The last sampled token never becomes a frame. Without a limit, the checkpoint's applies.
         limit = options.get("max_new_tokens")
         sampling = to_sampling(
             self._merge_generate_kwargs(**options), None if limit is None else limit - 1

@@ -1,4 +1,4 @@
-"""References to clone from, in the official forms: an item, a list of items, a dict of lists."""
+"""Voice prompts in the official forms: an item, a list of items, or a dict of lists."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def item_of(voice: Voice, ref_text: str | None) -> VoiceClonePromptItem:
 
 
 def voices_of(prompt: Any, ref_text: Any = None) -> list[Voice]:
-    """The voices of a prompt; `ref_text` is the transcript of references that carry none."""
+    """The voices of a prompt. `ref_text` is the transcript of references without one."""
     if isinstance(prompt, dict):
         items = _items_of(prompt)
     else:
@@ -87,7 +87,7 @@ def _items_of(prompt: dict[str, Any]) -> list[VoiceClonePromptItem]:
 
 
 def _modes_of(prompt: dict[str, Any], index: int, has_code: bool) -> bool:
-    """Whether an entry is used in context: by its flags, or by whether there are codes."""
+    """Whether each entry is used in context: decided by its flags, or by the presence of codes."""
     is_vector, is_icl = ((prompt.get(name) or {}) for name in MODES)
     flags = [None if not flag else bool(flag[index]) for flag in (is_vector, is_icl)]
     if None not in flags and flags[0] == flags[1]:

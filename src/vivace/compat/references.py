@@ -24,7 +24,7 @@ class References:
     def voice(
         self, ref_audio: Any, ref_text: str, xvec_only: bool, append_silence: bool, prompt: Any
     ) -> Voice:
-        """The voice of a prompt item, or of a recording, which is enrolled once."""
+        """The voice of a prompt item or of a recording. Equal recordings are enrolled once."""
         if prompt is not None:
             voices = voices_of(prompt, ref_text)
             if len(voices) != 1:
@@ -40,7 +40,7 @@ class References:
         if key not in self._voices:
             while len(self._voices) >= MAX_REFERENCES:
                 self._voices.pop(next(iter(self._voices)))
-            # The speaker is heard with the silence too, unlike `TTS.clone`.
+            # The speaker vector includes the appended silence, unlike in `TTS.clone`.
             silence = np.zeros(int(SILENCE_S * recording.sample_rate * is_padded), np.float32)
             audio = (np.concatenate((recording.samples, silence)), recording.sample_rate)
             self._voices[key] = self._tts.clone(audio, key[1], append_silence=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from vivace.compat.arguments import to_sampling
 
-DEFAULT_LIMIT = 2048  # frames; as a default, not a limit for speech that ends by itself
+DEFAULT_LIMIT = 2048  # frames; as a default, the runaway guard replaces it
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class Sampling:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Sampling:
-        """The sampling arguments among those of a call."""
+        """Pick the sampling arguments from the arguments of a call."""
         names = (field.name for field in dataclasses.fields(cls))
         return cls(**{name: arguments[name] for name in names if name in arguments})
 
     def ours(self) -> dict[str, Any]:
-        """Keywords for `TTS`; the default limit is replaced by its runaway guard."""
+        """Fields of `SamplingOptions`; the runaway guard replaces the default limit."""
         merged = dataclasses.asdict(self)
         merged |= {f"subtalker_{name}": merged[name] for name in ("top_k", "top_p", "temperature")}
         merged["subtalker_dosample"] = self.do_sample

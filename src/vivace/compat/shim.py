@@ -1,4 +1,4 @@
-"""`install()`: `import faster_qwen3_tts` is answered by `vivace.compat`, in this process only."""
+"""`install()` redirects `import faster_qwen3_tts` to `vivace.compat` in this process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ VERSION = "0.5.4"  # the release whose class this is
 
 
 def install() -> None:
-    """Answer `import faster_qwen3_tts` from here on, whether that package is installed or not.
+    """Redirect `import faster_qwen3_tts`, even if that package is installed.
 
-    Call it before the program that imports it; a second call changes nothing.
+    Call it before anything imports the package. A second call has no effect.
     """
     found = sys.modules.get(NAME)
     if found is not None and getattr(found, "FasterQwen3TTS", None) is not FasterQwen3TTS:
         raise IntegrationError(
             f"{NAME} is imported already, from {getattr(found, '__file__', None)}; call "
-            "vivace.compat.install() before whatever imports it"
+            "vivace.compat.install() before that import"
         )
     for name in (NAME, f"{NAME}.model"):
         module = ModuleType(name, "FasterQwen3TTS of vivace.compat, put here by its install().")
@@ -34,7 +34,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install()`; what was imported meanwhile stays imported."""
+    """Undo `install()`. Modules that were already imported stay imported."""
     found = sys.modules.get(NAME)
     if found is not None and getattr(found, "FasterQwen3TTS", None) is FasterQwen3TTS:
         sys.modules.pop(f"{NAME}.model", None)

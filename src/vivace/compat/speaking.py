@@ -1,4 +1,4 @@
-"""Runs requests as the official classes do: lists in a batch, runaways returned, not raised."""
+"""Speaks requests as the official classes do: lists as a batch, runaway speech is returned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vivace.voices.voice import Voice
 log = logging.getLogger(__name__)
 
 NUM_TOGETHER = 16  # concurrent texts of a list
-PINNED = ("seed",)  # counts as given by the caller, so nothing is retried
+PINNED = ("seed",)  # disables the retry after a runaway
 
 
 def request(

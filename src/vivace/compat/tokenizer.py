@@ -1,4 +1,4 @@
-"""The official speech tokenizer over our codec: audio to codes and codes to audio."""
+"""The official speech tokenizer over the codec of vivace: audio to codes and codes to audio."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vivace.model.codec import Codec
 
 
 class EncoderOutput(OrderedDict[str, list[Tensor]]):
-    """`audio_codes` by name, by key and by place, as the official output."""
+    """`audio_codes` as an attribute, by key and by index, as in the official output."""
 
     def __init__(self, audio_codes: list[Tensor]) -> None:
         super().__init__(audio_codes=audio_codes)
@@ -41,7 +41,7 @@ class EncoderOutput(OrderedDict[str, list[Tensor]]):
 
 
 class Qwen3TTSTokenizer:
-    """What `from_pretrained` loads and `model.model.speech_tokenizer` is; always float32."""
+    """The class of `model.model.speech_tokenizer`; always float32."""
 
     def __init__(self, codec: Codec | None = None) -> None:
         self.model: Any = codec
@@ -55,7 +55,7 @@ class Qwen3TTSTokenizer:
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, **kwargs: Any
     ) -> Qwen3TTSTokenizer:
-        """A folder or hub id of a codec, or of a checkpoint that has one inside."""
+        """Load a folder or hub id of a codec, or of a checkpoint that contains a codec."""
         options = official_loading(kwargs)
         device = pick_device(options.pop("device"))
         pick_dtype(options.pop("dtype"), device)
@@ -72,7 +72,7 @@ class Qwen3TTSTokenizer:
 
     @torch.inference_mode()
     def decode(self, encoded: Any) -> tuple[list[NDArray[np.float32]], int]:
-        """Samples of what `encode` gave, or of {"audio_codes": …} or a list of such."""
+        """Decode the result of `encode`, a dict {"audio_codes": …} or a list of such dicts."""
         waves = [self.model.decode(codes.to(self.device)) for codes in _code_list(encoded)]
         return [wave.float().cpu().numpy() for wave in waves], self.get_output_sample_rate()
 
@@ -92,7 +92,7 @@ class Qwen3TTSTokenizer:
         return int(self.config.decode_upsample_rate)
 
     def load_audio(self, x: str | Path, target_sr: int) -> NDArray[np.float32]:
-        """Samples of a path or base64 string at that rate."""
+        """Read a path or base64 string at the rate `target_sr`."""
         recording = read_audio(source_of(x), sandbox=self._sandbox)
         return resample(recording.samples, recording.sample_rate, target_sr)
 

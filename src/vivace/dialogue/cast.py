@@ -1,4 +1,4 @@
-"""Who speaks the lines of a dialogue: every name looked up before anything is spoken."""
+"""Finds the speaker of every line of a dialogue before anything is spoken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vivace.audio.formats import RECORDING_EXTENSIONS
 from vivace.dialogue.names import FreeNames
-from vivace.dialogue.script import DialogueScript, Line
+from vivace.dialogue.script import DialogueLine, DialogueScript
 from vivace.errors import RequestError, UnknownVoiceError
 from vivace.voices.find import VoiceSource, find_voice
 from vivace.voices.library import SUFFIX, VoiceLibrary
@@ -19,9 +19,12 @@ Cast = dict[str, VoiceSource]
 
 
 def find_cast(script: DialogueScript, presets: Collection[str]) -> tuple[Cast, list[str]]:
-    """The cast, and the name of each line's speaker; all unknown voices are one error."""
+    """The voice of every speaker, and the speaker of every line.
+
+    All unknown voices are reported in one UnknownVoiceError.
+    """
     names: dict[object, str] = {}
-    firsts: dict[str, Line] = {}  # by name
+    firsts: dict[str, DialogueLine] = {}  # by name
     numbers = FreeNames()
     for line in script.lines:
         key = _key(line)
@@ -33,10 +36,10 @@ def find_cast(script: DialogueScript, presets: Collection[str]) -> tuple[Cast, l
     return cast, [names[_key(line)] for line in script.lines]
 
 
-def _check_known(cast: Cast, firsts: Mapping[str, Line], presets: Collection[str]) -> None:
+def _check_known(cast: Cast, firsts: Mapping[str, DialogueLine], presets: Collection[str]) -> None:
     known_names = frozenset(preset.lower() for preset in presets)
     library = VoiceLibrary()
-    unknown: dict[str, Line] = {}
+    unknown: dict[str, DialogueLine] = {}
     for name, source in cast.items():
         if not _is_known(source, firsts[name], known_names, library):
             unknown.setdefault(str(source), firsts[name])
@@ -47,12 +50,12 @@ def _check_known(cast: Cast, firsts: Mapping[str, Line], presets: Collection[str
         raise error
 
 
-def _key(line: Line) -> object:
+def _key(line: DialogueLine) -> object:
     return line.speaker.casefold() if isinstance(line.speaker, str) else id(line.speaker)
 
 
-def _free_name(line: Line, names: FreeNames) -> str:
-    """The name of a new speaker; voices may have the same name."""
+def _free_name(line: DialogueLine, names: FreeNames) -> str:
+    """A name for a new speaker. Several voices may have the same name."""
     speaker = line.speaker
     if isinstance(speaker, Voice):
         return names.take(speaker.name)
@@ -61,16 +64,18 @@ def _free_name(line: Line, names: FreeNames) -> str:
     if isinstance(speaker, str) and speaker.strip():
         return names.take(speaker)
     kind = type(speaker).__name__
-    raise RequestError(f"{line.where}: a voice is a name, a path or a Voice, not {kind}")
+    raise RequestError(f"{line.where}: the voice must be a name, a path or a Voice, not {kind}")
 
 
-def _is_known(source: object, line: Line, presets: Collection[str], library: VoiceLibrary) -> bool:
+def _is_known(
+    source: object, line: DialogueLine, presets: Collection[str], library: VoiceLibrary
+) -> bool:
     """`presets` are in lower case."""
     if isinstance(source, Voice):
         return True
     if not isinstance(source, (str, Path)):
         kind = type(source).__name__
-        raise RequestError(f"{line.where}: a voice is a name, a path or a Voice, not {kind}")
+        raise RequestError(f"{line.where}: the voice must be a name, a path or a Voice, not {kind}")
     if isinstance(source, Path) or Path(source).suffix.lower() in (*RECORDING_EXTENSIONS, SUFFIX):
         return os.path.exists(source)
     if str(source).lower() in presets:

@@ -1,4 +1,4 @@
-"""Speaks a dialogue, whole or as a stream: looks its voices up and has its lines made."""
+"""Looks up the voices of a dialogue and speaks its lines, as a batch or as a stream."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from vivace.audio.clip import Audio
 from vivace.dialogue.cast import find_cast
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.stream import DialogueStream, LineStream
-from vivace.dialogue.talk import Dialogue, Timing, arrange
+from vivace.dialogue.talk import Dialogue, LineSpacing, arrange
 from vivace.errors import TTSError
 from vivace.speech import MAX_SEED, as_whole_number
 from vivace.voices.find import VoiceSource
 from vivace.voices.voice import Voice
 
-SEEDS_PER_LINE = 10_000  # from one line to the next; every utterance of a line takes one
+SEEDS_PER_LINE = 10_000  # between the seeds of two lines; each utterance of a line uses one seed
 
 SpeakTogether = Callable[[list[tuple[str, dict[str, Any]]], Callable[[int], str]], list[Audio]]
-"""Makes audio of texts with their own options; the function names a text in errors."""
+"""Speaks texts, each with its own options. The function names a text in errors."""
 
 
 def make_dialogue(
     script: DialogueScript,
-    timing: Timing,
+    spacing: LineSpacing,
     seed: object,
     *,
     presets: Collection[str],
@@ -35,12 +35,12 @@ def make_dialogue(
     speakers, texts = cast_lines(script, seed, presets, get_voice)
     audios = speak(texts, lambda number: script.lines[number].where)
     wall_s = time.perf_counter() - began
-    return arrange(script.lines, speakers, audios, timing, wall_s=wall_s)
+    return arrange(script.lines, speakers, audios, spacing, wall_s=wall_s)
 
 
 def open_dialogue(
     script: DialogueScript,
-    timing: Timing,
+    spacing: LineSpacing,
     seed: object,
     *,
     presets: Collection[str],
@@ -49,7 +49,7 @@ def open_dialogue(
     sample_rate: int,
     looks_ahead: bool,
 ) -> DialogueStream:
-    """`open_stream` takes a text and its own options; every line is checked by opening it once."""
+    """`open_stream` takes a text and its own options. Opens every line once, to check it."""
     speakers, texts = cast_lines(script, seed, presets, get_voice)
 
     def open_line(number: int) -> LineStream:
@@ -65,7 +65,7 @@ def open_dialogue(
     return DialogueStream(
         script.lines,
         speakers,
-        timing,
+        spacing,
         open_line,
         sample_rate=sample_rate,
         looks_ahead=looks_ahead,
@@ -78,10 +78,10 @@ def cast_lines(
     presets: Collection[str],
     get_voice: Callable[[VoiceSource], str | Voice],
 ) -> tuple[list[str], list[tuple[str, dict[str, Any]]]]:
-    """The speaker of each line, and its text and own options; every voice is known then."""
+    """The speaker of each line, and the text and own options of each line."""
     cast, speakers = find_cast(script, presets)
     sources = {_key(source): source for source in cast.values()}
-    found = {key: get_voice(source) for key, source in sources.items()}  # each once
+    found = {key: get_voice(source) for key, source in sources.items()}  # each source only once
     voices = {name: found[_key(source)] for name, source in cast.items()}
     return speakers, [
         (line.text, _line_options(seed, number, voices[speaker]))
@@ -94,7 +94,7 @@ def _key(source: VoiceSource) -> object:
 
 
 def _line_options(seed: object, number: int, voice: str | Voice) -> dict[str, Any]:
-    """The line's own options; its seed does not depend on the other lines."""
+    """The voice and the seed of a line. The seed does not depend on the other lines."""
     if seed is None:
         return {"voice": voice}
     if number:

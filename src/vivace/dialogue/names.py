@@ -1,4 +1,4 @@
-"""Gives every speaker, and every speaker's file, a name of its own."""
+"""Makes names of speakers and of their files unique."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class FreeNames:
-    """Numbers names that were given before: `Ben`, `Ben-2`, `Ben-3`."""
+    """Adds a number to names that are taken: `Ben`, `Ben-2`, `Ben-3`."""
 
     def __init__(self, fold: Callable[[str], str] = str) -> None:
-        """Names are the same if `fold` makes them the same."""
+        """Two names are equal if `fold` returns the same string for both."""
         self._fold = fold
         self._taken: set[str] = set()
         self._next: dict[str, int] = {}

@@ -1,11 +1,13 @@
-"""Lines of a dialogue: of a script file, or of a list of (voice, text).
+"""Parses the lines of a dialogue from a script file or from a list of (voice, text).
+
+Format of a script file:
 
 Anna = vivian           # names and their voices come first; a voice's own name needs no line
 Ben = voices/ben.wav
 
 Anna: Did you hear that?
 Ben: [overlap 0.3s] Hear what?
-  An indented line goes on with what Ben says.
+  An indented line continues the line before it.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ _OVERLAP = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What one speaker says at a time."""
+class DialogueLine:
+    """One turn of a speaker."""
 
     speaker: Any  # a name, or a voice itself
     text: str
     where: str  # such as "talk.txt, line 3"
-    overlap_s: float | None = None  # `[overlap 0.3s]`: it begins so long before the last one ends
+    overlap_s: float | None = None  # from `[overlap 0.3s]`, before the previous line's end
 
     @classmethod
-    def of(cls, speaker: object, text: str, where: str) -> Line:
-        """With the mark of an overlap read and taken off."""
+    def of(cls, speaker: object, text: str, where: str) -> DialogueLine:
+        """Parse and remove an overlap mark at the start of the text."""
         mark = _OVERLAP.match(text)
         if mark is None:
             return cls(speaker, text, where)
@@ -56,16 +58,16 @@ class Line:
 
     @property
     def has_pauses(self) -> tuple[bool, bool]:
-        """Whether a pause is asked for at its start, and at its end."""
+        """Whether the text begins, and ends, with a pause mark."""
         parts = parse_pauses(self.text.strip()) or [""]
         return isinstance(parts[0], Pause), isinstance(parts[-1], Pause)
 
 
 @dataclass(frozen=True, slots=True)
 class DialogueScript:
-    """A dialogue and whose voices its names stand for."""
+    """The lines of a dialogue and the voice of each name."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[DialogueLine, ...]
     voices: Mapping[str, Any] = field(default_factory=dict)
     _by_name: Mapping[str, Any] = field(init=False, repr=False, compare=False)  # case folded
 
@@ -75,7 +77,7 @@ class DialogueScript:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DialogueScript:
-        """Read a script file; a RequestError names the file, the line and the reason."""
+        """Read a script file. RequestError names the file, the line and the reason."""
         return _parse(read_utf8(path, MAX_SCRIPT_BYTES, RequestError), Path(path).name)
 
     @classmethod
@@ -86,39 +88,39 @@ class DialogueScript:
     def of(
         cls, source: DialogueScript | Iterable[Any], voices: Mapping[str, Any]
     ) -> DialogueScript:
-        """A script itself or pairs of (voice, text); `voices` come before those of the script."""
+        """Accepts a script or pairs of (voice, text). `voices` has precedence over the script's."""
         if isinstance(source, DialogueScript):
             return cls(source.lines, {**source.voices, **voices})
         if isinstance(source, (str, bytes)) or not isinstance(source, Iterable):
             kind = type(source).__name__
-            raise RequestError(f"a dialogue is a list of (voice, text), not {kind}")
+            raise RequestError(f"lines must be a list of (voice, text), not {kind}")
         lines = tuple(_line_of(item, number) for number, item in enumerate(source, start=1))
         if not lines:
-            raise RequestError("the dialogue has no lines; there is nothing to say")
+            raise RequestError("the dialogue has no lines; give at least one (voice, text)")
         return cls(lines, dict(voices))
 
     def voice_of(self, speaker: Any) -> Any:
-        """The voice that a name stands for, or itself."""
+        """The voice of a name, or the speaker itself."""
         if not isinstance(speaker, str):
             return speaker
         return self._by_name.get(speaker.casefold(), speaker)
 
 
-def _line_of(item: object, number: int) -> Line:
+def _line_of(item: object, number: int) -> DialogueLine:
     where = f"line {number} of the dialogue"
-    if isinstance(item, Line):
+    if isinstance(item, DialogueLine):
         return item
     if not isinstance(item, (tuple, list)) or len(item) != 2:
-        raise RequestError(f"{where} is (voice, text), not {shown(item)}")
+        raise RequestError(f"{where} must be (voice, text), not {shown(item)}")
     speaker, text = item
     if not isinstance(text, str):
         raise RequestError(f"{where} is (voice, text), and its text is {type(text).__name__}")
-    return Line.of(speaker, text, where)
+    return DialogueLine.of(speaker, text, where)
 
 
 def _parse(text: str, name: str) -> DialogueScript:
     voices: dict[str, str] = {}
-    known: set[str] = set()  # their names, case folded
+    known: set[str] = set()  # names with a voice, case folded
     spoken: list[tuple[str, list[str], str]] = []
     for number, row in enumerate(text.split("\n"), start=1):
         where, words = f"{name}, line {number}", row.strip()
@@ -143,5 +145,6 @@ def _parse(text: str, name: str) -> DialogueScript:
     if not spoken:
         raise RequestError(f"{name}: there is no line such as Name: text; there is nothing to say")
     return DialogueScript(
-        tuple(Line.of(speaker, " ".join(rows), where) for speaker, rows, where in spoken), voices
+        tuple(DialogueLine.of(speaker, " ".join(rows), where) for speaker, rows, where in spoken),
+        voices,
     )

@@ -1,4 +1,4 @@
-"""A dialogue while it is made: samples are handed out as soon as no later line can change them."""
+"""Streams a dialogue. Samples are returned as soon as no later line can change them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 
 from vivace.audio.clip import AudioChunk
 from vivace.audio.trim import find_sound
-from vivace.dialogue.script import Line
-from vivace.dialogue.talk import KEPT_S, Samples, Timing
+from vivace.dialogue.script import DialogueLine
+from vivace.dialogue.talk import KEPT_S, LineSpacing, Samples
 from vivace.speech import FinishReason, Usage, Word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DialogueChunk(AudioChunk):
-    """The next part of a dialogue; where two speak at once it has both."""
+    """The next part of a dialogue, with all speakers mixed."""
 
-    line: int  # whose codes and words these are, from 0
+    line: int  # index of the line of these codes and words
     speaker: str
 
 
 class LineStream(Protocol):
-    """A line while it is made: a stream of the engine."""
+    """The part of the engine's `Stream` that a dialogue uses."""
 
     @property
     def usage(self) -> Usage: ...
@@ -33,31 +33,31 @@ class LineStream(Protocol):
     def __iter__(self) -> Iterator[AudioChunk]: ...
 
     def step(self) -> object:
-        """A chunk, or whatever says that there is none yet."""
+        """Return a chunk, or another object if no chunk is ready."""
 
     def close(self) -> None: ...
 
 
 class DialogueStream(Iterator[DialogueChunk]):
-    """Chunks of a dialogue; closing or dropping it frees its slots."""
+    """Iterator of the chunks of a dialogue. Closing or deleting it frees its slots."""
 
     def __init__(
         self,
-        lines: Sequence[Line],
+        lines: Sequence[DialogueLine],
         speakers: Sequence[str],
-        timing: Timing,
+        spacing: LineSpacing,
         open_line: Callable[[int], LineStream],
         *,
         sample_rate: int,
         looks_ahead: bool,
     ) -> None:
-        """`looks_ahead`: the next line begins beside the one that is spoken."""
-        self._lines, self._speakers, self._timing = lines, speakers, timing
+        """`looks_ahead`: generate the next line while the current one is read."""
+        self._lines, self._speakers, self._spacing = lines, speakers, spacing
         self._open_line, self._rate, self._looks_ahead = open_line, sample_rate, looks_ahead
         self._streams: dict[int, LineStream] = {}
-        self._early: dict[int, AudioChunk] = {}  # of lines that were begun
+        self._early: dict[int, AudioChunk] = {}  # first chunks of lines that were started early
         self._mix = _Mix()
-        self._ended: list[Usage] = []  # the total of the lines that ended
+        self._ended: list[Usage] = []  # usage of each finished line
         self._began = time.perf_counter()
         self._first_audio_ms: float | None = None
         self._chunks = self._make()
@@ -73,7 +73,7 @@ class DialogueStream(Iterator[DialogueChunk]):
         self.close()
 
     def close(self) -> None:
-        """Stop; by the thread that reads it."""
+        """Stop the speech. Call it from the thread that reads the stream."""
         self.finish_reason = self.finish_reason or "cancelled"
         self._chunks.close()
         for stream in self._streams.values():
@@ -81,7 +81,7 @@ class DialogueStream(Iterator[DialogueChunk]):
 
     @property
     def usage(self) -> Usage:
-        """What was made so far and what it cost."""
+        """Usage of all lines so far."""
         usages = [*self._ended, *(stream.usage for stream in self._streams.values())]
         return Usage.total(
             usages,
@@ -93,7 +93,7 @@ class DialogueStream(Iterator[DialogueChunk]):
     # -- lines -------------------------------------------------------------------------------
 
     def _make(self) -> Generator[DialogueChunk, None, None]:
-        start = end = 0  # of the last line's sound, and of all sound so far
+        start = end = 0  # start of the last line's sound; end of all sound so far
         own_ends: dict[str, int] = {}
         reasons: list[FinishReason] = []
         for number, speaker in enumerate(self._speakers):
@@ -115,12 +115,12 @@ class DialogueStream(Iterator[DialogueChunk]):
             end = max(end, sound.end)
 
     def _gap(self, number: int) -> int:
-        """From the end of the sound before a line to its own, in samples."""
+        """Samples between the end of the previous sound and the start of this line's sound."""
         if not 0 < number < len(self._lines):
             return 0
         is_same = self._speakers[number - 1] == self._speakers[number]
         before, line = self._lines[number - 1 : number + 1]
-        return round(self._timing.gap_after(before, line, is_same=is_same) * self._rate)
+        return round(self._spacing.gap_after(before, line, is_same=is_same) * self._rate)
 
     def _chunk(
         self, chunk: AudioChunk, words: tuple[Word, ...] | None, number: int, final: int | None
@@ -143,7 +143,7 @@ class DialogueStream(Iterator[DialogueChunk]):
         )
 
     def _read(self, number: int) -> Iterator[AudioChunk]:
-        """The chunks of a line; with its first, the next line is begun."""
+        """Yield the chunks of a line. Start the next line after the first chunk."""
         stream = self._begin(number)
         try:
             if number in self._early:
@@ -164,13 +164,13 @@ class DialogueStream(Iterator[DialogueChunk]):
 
     def _begin_early(self, number: int) -> None:
         if number not in self._streams:
-            step = self._begin(number).step()  # hands its first utterance to the engine
+            step = self._begin(number).step()  # submits the first utterance to the engine
             if isinstance(step, AudioChunk):
                 self._early[number] = step
 
 
 class _Mix:
-    """The sum of lines, each at its place; what was taken can no longer be added to."""
+    """Adds up samples of overlapping lines. Samples that were taken cannot change any more."""
 
     def __init__(self) -> None:
         self._samples = np.empty(0, np.float32)
@@ -185,7 +185,7 @@ class _Mix:
         self._samples[begin : begin + len(samples)] += samples
 
     def take(self, end: int | None) -> Samples:
-        """All before `end`; where two speak at once it may be too loud, and is clipped."""
+        """Take all samples before `end`, clipped to full scale."""
         count = len(self._samples) if end is None else max(0, end - self.num_taken)
         taken, self._samples = self._samples[:count], self._samples[count:]
         self.num_taken += len(taken)
@@ -193,22 +193,22 @@ class _Mix:
 
 
 class _LineSound:
-    """A line laid into the mix as far as it is known where its sound begins and ends."""
+    """Adds a line to the mix once the start and end of its sound are known."""
 
-    def __init__(self, line: Line, earliest: int, rate: int, mix: _Mix) -> None:
+    def __init__(self, line: DialogueLine, earliest: int, rate: int, mix: _Mix) -> None:
         self._earliest, self._rate, self._mix = earliest, rate, mix
         self._margin = round(KEPT_S * rate)
         begins_with_pause, self._ends_with_pause = line.has_pauses
-        self._buffer = np.empty(0, np.float32)  # longer than what is known, so that it can grow
+        self._buffer = np.empty(0, np.float32)  # spare capacity, so that appending is cheap
         self._num_samples = 0
-        self._first: int | None = 0 if begins_with_pause else None  # of its sound
+        self._first: int | None = 0 if begins_with_pause else None  # first audible sample
         self._last = self._num_laid = self._num_searched = 0
         self._words: list[Word] | None = []
-        self._length_s: float | None = None  # once it is over
+        self._length_s: float | None = None  # known when the line has ended
 
     @property
     def start(self) -> int:
-        """Of the sound, in the dialogue."""
+        """Start of the sound in the dialogue, in samples."""
         return max(self._earliest, min(self._first or 0, self._margin))
 
     @property
@@ -217,7 +217,7 @@ class _LineSound:
 
     @property
     def next(self) -> int:
-        """Where in the dialogue its next samples are laid, or later."""
+        """The earliest position in the dialogue of samples that are still to come."""
         if self._first is None:
             return self._earliest - self._margin
         return self.start - self._first + max(self._first - self._margin, 0, self._num_laid)
@@ -252,7 +252,7 @@ class _LineSound:
             self._length_s = (self._num_laid - begin) / self._rate
 
     def take_words(self) -> tuple[Word, ...] | None:
-        """New ones, in seconds of the dialogue."""
+        """Return the new words, in seconds of the dialogue."""
         if self._words is None or self._first is None:
             return None if self._words is None else ()
         words, self._words = self._words, []
@@ -261,7 +261,7 @@ class _LineSound:
         return tuple(word.moved((self.start - self._first + begin) / self._rate) for word in own)
 
     def _search(self, is_last: bool) -> None:
-        """As `sound_span` searches the whole, but only what is new."""
+        """Search only the new samples with the rule of `sound_span`."""
         found, num_searched = find_sound(self._samples[self._num_searched :], self._rate)
         if found is not None:
             first, last = (self._num_searched + edge for edge in found)

@@ -1,4 +1,4 @@
-"""A spoken dialogue: where its lines lie in time, all of it, and a track for each speaker."""
+"""A spoken dialogue: the position of every line, the mix, and a track for each speaker."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from vivace.audio.clip import Audio
 from vivace.audio.trim import sound_span
 from vivace.audio.writer import write_audio
 from vivace.dialogue.names import FreeNames
-from vivace.dialogue.script import Line
+from vivace.dialogue.script import DialogueLine
 from vivace.errors import RequestError
 from vivace.speech import Usage, Word, shown
 
 MAX_GAP_S = 10.0
-KEPT_S = 0.05  # of the silence around a line, which may hold the end of a sound
+KEPT_S = 0.05  # silence kept around a line, because it may contain the end of a sound
 OTHER_GAP_S, SAME_GAP_S = 0.35, 0.45  # before another speaker, before the same one
 GAPS_S = {"?": 0.25, "？": 0.25, "…": 0.6, "...": 0.6, "—": 0.05, "–": 0.05, "-": 0.05}
 _CLOSERS = "\"'”’)]»」』 \t"
@@ -30,11 +30,11 @@ Samples = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """How far apart lines are, in seconds."""
+class LineSpacing:
+    """Silence and overlap between lines, in seconds."""
 
-    gap_s: float | None = None  # None: as the line before ends, and by who speaks next
-    overlap_s: float = 0.0  # another speaker begins so long before the last one ends
+    gap_s: float | None = None  # None: depends on the end of the line and on the next speaker
+    overlap_s: float = 0.0  # how long before the end of a line another speaker begins
 
     def __post_init__(self) -> None:
         for name in ("gap_s", "overlap_s"):
@@ -47,8 +47,8 @@ class Timing:
                     f"{name} must be from 0 to {MAX_GAP_S:g} seconds, not {shown(value)}"
                 )
 
-    def gap_after(self, before: Line, line: Line, *, is_same: bool) -> float:
-        """From the end of a line to the start of the next; below 0 they overlap."""
+    def gap_after(self, before: DialogueLine, line: DialogueLine, *, is_same: bool) -> float:
+        """Seconds from the end of a line to the start of the next; negative: they overlap."""
         overlap_s = self.overlap_s if line.overlap_s is None else line.overlap_s
         if overlap_s and not is_same:
             return -overlap_s
@@ -62,12 +62,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpokenLine:
-    """A line where it lies in the dialogue."""
+    """A line at its position in the dialogue."""
 
     speaker: str
     text: str
     start: int  # in samples
-    audio: Audio  # without the silence around it
+    audio: Audio  # without silence at both ends
 
     @property
     def start_s(self) -> float:
@@ -80,18 +80,18 @@ class SpokenLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Dialogue(Audio):
-    """All lines as one audio, and each of them; codes are those of all lines, one after another."""
+    """The mix of all lines, and each line. `codes` has the codes of all lines in order."""
 
     lines: tuple[SpokenLine, ...]
 
     @property
     def speakers(self) -> list[str]:
-        """In the order in which they first speak."""
+        """Speakers in the order of their first lines."""
         return list(dict.fromkeys(line.speaker for line in self.lines))
 
     @property
     def tracks(self) -> dict[str, Samples]:
-        """Of each speaker, as long as the whole: silence while others speak."""
+        """A track per speaker, as long as the mix; silent while others speak."""
         own: dict[str, list[SpokenLine]] = {}
         for line in self.lines:
             own.setdefault(line.speaker, []).append(line)
@@ -100,7 +100,7 @@ class Dialogue(Audio):
     def save_tracks(self, path: str | Path, *, overwrite: bool = False) -> list[Path]:
         """Write a file for each speaker: talk-Anna.wav and talk-Ben.wav for talk.wav.
 
-        An existing file is an OutputExistsError unless `overwrite` is true.
+        Existing files raise OutputExistsError unless `overwrite` is true.
         """
         paths = track_paths(path, self.speakers)
         for file, samples in zip(paths, self.tracks.values(), strict=True):
@@ -109,23 +109,23 @@ class Dialogue(Audio):
 
 
 def track_paths(path: str | Path, speakers: Iterable[str]) -> list[Path]:
-    """A file's name for each speaker; what a name cannot have becomes _."""
+    """A file name for each speaker. Characters that file names cannot have become _."""
     names = FreeNames(fold=str.casefold)
     stems = (f"{Path(path).stem}-{_NOT_IN_NAMES.sub('_', speaker)[:80]}" for speaker in speakers)
     return [Path(path).with_name(names.take(stem) + Path(path).suffix) for stem in stems]
 
 
 def arrange(
-    lines: Sequence[Line],
+    lines: Sequence[DialogueLine],
     speakers: Sequence[str],
     audios: Sequence[Audio],
-    timing: Timing,
+    spacing: LineSpacing,
     *,
     wall_s: float,
 ) -> Dialogue:
-    """Lay spoken lines one after another, as people do who talk to each other.
+    """Place the lines one after another.
 
-    A line does not begin before the one before it, nor before its own speaker has ended.
+    A line begins neither before the previous line nor before the end of its speaker's last line.
     """
     spoken: list[SpokenLine] = []
     start = end = 0  # of the last line's sound, and of all sound so far
@@ -135,7 +135,7 @@ def arrange(
         kept = min(first, round(KEPT_S * audio.sample_rate))
         if number:
             is_same = speakers[number - 1] == speaker
-            gap_s = timing.gap_after(lines[number - 1], line, is_same=is_same)
+            gap_s = spacing.gap_after(lines[number - 1], line, is_same=is_same)
             start = max(start, end + round(gap_s * audio.sample_rate), own_ends.get(speaker, 0))
         start = max(start, kept)
         cut = audio.samples[first - kept : last + round(KEPT_S * audio.sample_rate)]
@@ -150,8 +150,8 @@ def arrange(
     return _join(spoken, wall_s)
 
 
-def _sound(line: Line, audio: Audio) -> tuple[int, int]:
-    """Where its sound begins and ends; a pause that was asked for belongs to it."""
+def _sound(line: DialogueLine, audio: Audio) -> tuple[int, int]:
+    """First and last sample of the sound. Pauses written in the text belong to it."""
     first, last = sound_span(audio.samples, audio.sample_rate)
     begins_with_pause, ends_with_pause = line.has_pauses
     return 0 if begins_with_pause else first, len(audio.samples) if ends_with_pause else last
@@ -164,7 +164,9 @@ def _join(lines: Sequence[SpokenLine], wall_s: float) -> Dialogue:
     usages, rate = [line.audio.usage for line in lines], lines[0].audio.sample_rate
     reasons = [line.audio.finish_reason for line in lines]
     return Dialogue(
-        samples=samples / np.float32(peak) if peak > 1 else samples,  # where two speak at once
+        samples=samples / np.float32(peak)
+        if peak > 1
+        else samples,  # overlapping lines may exceed full scale
         sample_rate=rate,
         codes=np.concatenate([line.audio.codes for line in lines]),
         finish_reason=next((reason for reason in reasons if reason != "stop"), "stop"),
@@ -172,7 +174,7 @@ def _join(lines: Sequence[SpokenLine], wall_s: float) -> Dialogue:
             usages,
             audio_s=len(samples) / rate,
             wall_s=wall_s,
-            first_audio_ms=1000 * wall_s,  # it is handed out whole
+            first_audio_ms=1000 * wall_s,  # all audio is returned at once
         ),
         words=_join_words(lines),
         lines=tuple(lines),
@@ -180,14 +182,14 @@ def _join(lines: Sequence[SpokenLine], wall_s: float) -> Dialogue:
 
 
 def _join_words(lines: Sequence[SpokenLine]) -> tuple[Word, ...] | None:
-    """Of all lines, if all have some; each word's place in the text is that in its line."""
+    """The words of all lines, or None if a line has none. Offsets refer to the line's text."""
     if any(line.audio.words is None for line in lines):
         return None
     return tuple(word.moved(line.start_s) for line in lines for word in line.audio.words or ())
 
 
 def _lay(lines: Sequence[SpokenLine], num_samples: int) -> Samples:
-    """The sum of some lines, each at its place."""
+    """Add up lines, each at its position."""
     whole = np.zeros(num_samples, np.float32)
     for line in lines:
         whole[line.start : line.start + len(line.audio.samples)] += line.audio.samples

@@ -9,7 +9,7 @@ from typing import TypeVar
 from vivace.dialogue.make import make_dialogue, open_dialogue
 from vivace.dialogue.script import DialogueScript
 from vivace.dialogue.stream import DialogueStream
-from vivace.dialogue.talk import Dialogue, Timing
+from vivace.dialogue.talk import Dialogue, LineSpacing
 from vivace.engine.synthesizer import Synthesizer
 from vivace.errors import RequestError
 from vivace.options import DialogueOptions, DialogueStreamOptions, LineOptions
@@ -25,7 +25,7 @@ def speak_dialogue(
     options = _check(synthesizer, given)
     return make_dialogue(
         DialogueScript.of(lines, options.voices or {}),
-        Timing(gap_s=options.gap_s, overlap_s=options.overlap_s),
+        LineSpacing(gap_s=options.gap_s, overlap_s=options.overlap_s),
         options.sampling.get("seed"),
         presets=synthesizer.presets,
         get_voice=synthesizer.find_voice,
@@ -44,7 +44,7 @@ def stream_dialogue(
     options = _check(synthesizer, given)
     return open_dialogue(
         DialogueScript.of(lines, options.voices or {}),
-        Timing(gap_s=options.gap_s, overlap_s=options.overlap_s),
+        LineSpacing(gap_s=options.gap_s, overlap_s=options.overlap_s),
         options.sampling.get("seed"),
         presets=synthesizer.presets,
         get_voice=synthesizer.find_voice,
@@ -60,5 +60,5 @@ def _check(synthesizer: Synthesizer, options: Lines) -> Lines:
     """Raise RequestError for a checkpoint without voices, and for one voice for all lines."""
     synthesizer.check_shared_voice()
     if options.voice is not None:
-        raise RequestError("voice belongs to each line of a dialogue; leave it out")
+        raise RequestError("voice: each line of a dialogue has its own voice; leave voice out")
     return synthesizer.look_up_once(options)

@@ -1,4 +1,4 @@
-"""Vivace as the voice of frameworks: a module for each, which imports its framework.
+"""Adapters for voice frameworks, one module each. A module imports its framework.
 
-`pipecat` and `livekit` speak in process or through a server's WebSocket; `realtimetts` in process.
+`pipecat` and `livekit` use a TTS of this process or a server's WebSocket; `realtimetts` uses a TTS.
 """

@@ -1,4 +1,4 @@
-"""Checks a framework before it is imported: is it there, and of a major version that was tested?"""
+"""Checks that a framework is installed in a tested major version before it is imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vivace.errors import IntegrationError
 
 @contextmanager
 def framework(package: str, *, tested: str, extra: str) -> Iterator[None]:
-    """Around the imports of a framework: whatever is wrong with it is an IntegrationError."""
+    """Context for the imports of a framework. Any problem raises IntegrationError."""
     install = f"pip install 'vivace[{extra}]'"
     try:
         found = version(package)
@@ -36,6 +36,6 @@ def framework(package: str, *, tested: str, extra: str) -> Iterator[None]:
 
 
 def _major(version: str) -> tuple[str, ...]:
-    """What may change an interface: the first number, and the second while the first is 0."""
+    """The compatible part of a version: `2`, or `0.4` while the first number is 0."""
     parts = version.split(".")
     return tuple(parts[:2] if parts[0] == "0" else parts[:1])

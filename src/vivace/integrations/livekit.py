@@ -1,4 +1,4 @@
-"""`TTS`: the voice of a LiveKit agent, in process or through a server; tokens in, frames out."""
+"""`TTS` for LiveKit agents, over a TTS of this process or over a server."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ with framework("livekit-agents", tested="1.8.9", extra="livekit"):
     from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions
     from livekit.agents.voice.io import TimedString
 
-FRAME_MS = 80  # of audio in a frame, after three shorter ones
+FRAME_MS = 80  # length of an audio frame, after three shorter ones
 
 
 class TTS(tts.TTS):
     """`source` is a `vivace.TTS`, or the address of a `vivace serve` such as
     `http://127.0.0.1:8000`; `options` are those of its `astream`. With `timings=True`
-    transcripts are aligned with what is heard.
+    transcripts are aligned with the audio.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TTS(tts.TTS):
         return "vivace"
 
     def update_options(self, **options: Any) -> None:
-        """For the replies that begin from here on; None leaves an option to the voice."""
+        """Change options of later replies. None resets an option to its default."""
         self._options = given(**{**self._options, **options})
 
     def synthesize(
@@ -70,7 +70,7 @@ class TTS(tts.TTS):
         return SynthesizeStream(tts=self, conn_options=conn_options)
 
     def prewarm(self) -> None:
-        """Open the connection ahead of the first reply; a server that is not there yet may come."""
+        """Open the connection before the first reply. An unreachable server is not an error yet."""
         if self._preparing is None:
             self._preparing = asyncio.ensure_future(self._prepare())
 
@@ -82,7 +82,7 @@ class TTS(tts.TTS):
             await self._source.aclose()
 
     async def speak(self, text: AsyncIterator[str] | str, emitter: tts.AudioEmitter) -> None:
-        """Push the audio of a text; whatever fails is an APIError, as the agent expects."""
+        """Push the audio of a text. Every failure raises APIError, as the agent expects."""
         last_char = -1
         try:
             async for sound in self._source.speak(text, self.sample_rate, **self._options):
@@ -115,7 +115,7 @@ class TTS(tts.TTS):
 
 
 class ChunkedStream(tts.ChunkedStream):
-    """A text that is known."""
+    """Speaks a complete text."""
 
     _tts: TTS
 
@@ -126,7 +126,7 @@ class ChunkedStream(tts.ChunkedStream):
 
 
 class SynthesizeStream(tts.SynthesizeStream):
-    """A text that is being written; `flush` and `end_input` complete it."""
+    """Speaks a text while it is written; `flush` and `end_input` complete the text."""
 
     _tts: TTS
 

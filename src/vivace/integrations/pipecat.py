@@ -1,6 +1,6 @@
-"""`VivaceTTSService`: the voice of a pipecat pipeline, in process or through a server.
+"""`VivaceTTSService` for pipecat pipelines, over a TTS of this process or over a server.
 
-Tokens of the language model are spoken as they come; a reply is one audio context and one text.
+Speaks tokens of the language model as they arrive. A reply is one audio context and one text.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ with framework("pipecat-ai", tested="1.14.0", extra="pipecat"):
     from pipecat.transcriptions.language import Language
     from pipecat.utils.tracing.service_decorators import traced_tts
 
-# Every context is ended by its own speech, so a pause of the language model must not end it.
+# The end of its speech ends a context; a pause of the language model must not.
 QUIET_S = 3_600.0
 UNSPACED = ("chinese", "japanese")  # a word is a character
 
 
 @dataclass
 class VivaceTTSSettings(TTSSettings):
-    """What may change between replies: `model`, `voice`, `language`, and these."""
+    """Settings that may change between replies: `model`, `voice`, `language`, and these."""
 
     instruct: Any = field(default_factory=lambda: NOT_GIVEN)  # str or None
     speed: Any = field(default_factory=lambda: NOT_GIVEN)  # float or None
@@ -56,7 +56,7 @@ class VivaceTTSService(TTSService):
     """`source` is a `TTS`, or the address of a `vivace serve` such as `http://127.0.0.1:8000`.
 
     `options` are those of `TTS.astream` that settings do not name, such as `seed`. With
-    `word_timestamps` the context gets word by word what was heard.
+    `word_timestamps` the context receives each word when it is played.
     """
 
     Settings = VivaceTTSSettings
@@ -98,7 +98,7 @@ class VivaceTTSService(TTSService):
 
     @property
     def supports_processing_metrics(self) -> bool:
-        return False  # `run_tts` hands the text over; time to first audio is measured
+        return False  # `run_tts` measures the time to first audio
 
     def language_to_service_language(self, language: Language) -> str | None:
         return language_name(str(language))
@@ -112,7 +112,7 @@ class VivaceTTSService(TTSService):
 
     async def stop(self, frame: EndFrame) -> None:
         for reply in self._replies.values():
-            reply.text.end()  # the pipeline waits for what was said so far
+            reply.text.end()  # the pipeline waits for the speech so far
         await super().stop(frame)
 
     async def cancel(self, frame: CancelFrame) -> None:
@@ -127,7 +127,7 @@ class VivaceTTSService(TTSService):
 
     @traced_tts
     async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
-        """More text of a reply; its audio comes beside this."""
+        """Add text to a reply. A task of its own sends the audio."""
         reply = self._replies.get(context_id)
         if reply is None or reply.text.is_ended:
             live = LiveText(self._max_text_chars)
@@ -138,13 +138,13 @@ class VivaceTTSService(TTSService):
         yield None
 
     async def flush_audio(self, context_id: str | None = None) -> None:
-        """The text of a reply is complete."""
+        """Mark the text of a reply as complete."""
         reply = self._replies.get(context_id or self.get_active_audio_context_id() or "")
         if reply is not None:
             reply.text.end()
 
     async def on_audio_context_interrupted(self, context_id: str) -> None:
-        """Barge-in: the speech stops and its slot is free."""
+        """Stop the speech and free its slot when the user interrupts."""
         await self.stop_all_metrics()
         await self._drop(context_id)
         await super().on_audio_context_interrupted(context_id)

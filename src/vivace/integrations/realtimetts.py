@@ -1,4 +1,4 @@
-"""`VivaceEngine`: an engine of RealtimeTTS in process, fed with text while it is written."""
+"""`VivaceEngine`, an engine of RealtimeTTS that accepts text while it is written."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from vivace.tts import TTS
 with framework("realtimetts", tested="0.8.10", extra="realtimetts"):
     from RealtimeTTS.engines.base_engine import BaseEngine, TimingInfo
 
-INT16 = 8  # pyaudio.paInt16, which only a loudspeaker needs
+INT16 = 8  # pyaudio.paInt16; pyaudio is needed only for playback
 
 
 class VivaceEngine(BaseEngine):
     """For `TextToAudioStream`; `options` are those of `TTS.stream`.
 
-    `live` takes the text as it comes, `word` by word or a `sentence` at a time, or as the voice
-    wants it. False lets RealtimeTTS cut sentences itself, which its fallback engines, voice tags
-    and callbacks for each sentence need.
+    `live` speaks text as it arrives: by `word`, by `sentence`, or (True) as the checkpoint says.
+    False lets RealtimeTTS split sentences, which its fallback engines, voice tags and sentence
+    callbacks need.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class VivaceEngine(BaseEngine):
         self._tts, self._live, self._options = tts, bool(live), given(live=mode, **options)
         self._max_text_chars = max_text_chars
         self._lock = Lock()
-        self._close: Callable[[], object] = bool  # nothing is spoken
+        self._close: Callable[[], object] = bool  # does nothing: no speech yet
 
     def post_init(self) -> None:
-        """Called by RealtimeTTS after its own defaults were set."""
+        """RealtimeTTS calls this after it has set its defaults."""
         self.engine_name = "vivace"
         self.can_consume_generators = self._live
         self.provides_word_timings = bool(self._options.get("timings"))
@@ -56,7 +56,7 @@ class VivaceEngine(BaseEngine):
         return INT16, 1, self._tts.sample_rate
 
     def synthesize(self, text: Any, sentence_count: int = 0) -> bool:
-        """Speak a text, or characters as they come, into the queue; an error is raised."""
+        """Speak a text, or characters as they arrive, into the queue. Errors are raised."""
         super().synthesize(text, sentence_count)
         source = text if isinstance(text, str) else self._characters(text)
         stream = self._tts.stream(source, **self._options)
@@ -65,7 +65,7 @@ class VivaceEngine(BaseEngine):
             if self.stop_synthesis_event.is_set():
                 stream.close()
         began_s = self.audio_duration
-        with stream, suppress(StreamClosedError):  # by `stop`
+        with stream, suppress(StreamClosedError):  # `stop` closes the stream
             for chunk in stream:
                 if self.stop_synthesis_event.is_set():
                     break
@@ -78,7 +78,7 @@ class VivaceEngine(BaseEngine):
         return True
 
     def stop(self) -> None:
-        """From any thread: no more audio is made, and the slot is free."""
+        """Stop generation and free the slot. May be called from any thread."""
         super().stop()
         with self._lock:
             self._close()
@@ -87,14 +87,14 @@ class VivaceEngine(BaseEngine):
         return list(self._tts.speakers)
 
     def set_voice(self, voice: Any) -> None:
-        """A preset's name, a voice of the library, a `Voice` or a recording's path."""
+        """Set a preset, a voice of the library, a `Voice` or the path of a recording."""
         found = self._tts.voice(voice)
         if isinstance(found, str) and found.lower() not in map(str.lower, self._tts.speakers):
             raise UnknownVoiceError(found, self._tts.speakers)
         self._options["voice"] = found
 
     def set_voice_parameters(self, **voice_parameters: Any) -> None:
-        """Options of `TTS.stream`: language, instruct, speed, seed, temperature, …"""
+        """Set options of `TTS.stream`: language, instruct, speed, seed, temperature, …"""
         if not voice_parameters:
             raise RequestError("no option was given; try language, instruct, speed or seed")
         self._options = given(**{**self._options, **voice_parameters})

@@ -1,4 +1,4 @@
-"""Speech from `vivace serve` over `/v1/audio/speech/stream`, with connections kept for the next."""
+"""Speech from `vivace serve` over `/v1/audio/speech/stream`. Connections are reused."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ except ImportError as error:
 PATH = "/v1/audio/speech/stream"
 SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 SAME = ("voice", "model", "language", "speed", "seed", "temperature", "top_k", "top_p", "live")
-FIELDS = {  # of session.config, by the names of TTS
+FIELDS = {  # fields of session.config by option name
     **dict(zip(SAME, SAME, strict=True)),
     "repetition_penalty": "repetition_penalty",
     "instruct": "instructions",
     "timings": "word_events",
 }
-FAULTS = ("runaway", "internal_error")  # codes of the server's own failures
+FAULTS = ("runaway", "internal_error")  # error codes of failures inside the server
 MAX_MESSAGE_BYTES = 1 << 24
-CANCEL_S = 5.0  # how long a cancelled connection is waited for before it is closed
+CANCEL_S = 5.0  # wait for the server's confirmation before the connection is closed
 
 
 class ServerSource:
-    """One server; a connection speaks one text at a time, and is used again."""
+    """Connections to one server. A connection speaks one text at a time and is reused."""
 
     model = "vivace"
 
@@ -47,10 +47,10 @@ class ServerSource:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._idle: list[ClientConnection] = []
         self._busy: set[ClientConnection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()  # that end cancelled speech
+        self._tasks: set[asyncio.Task[None]] = set()  # that cancel speech on the server
 
     async def prepare(self) -> None:
-        """Open a connection ahead of the first text."""
+        """Open a connection before the first text."""
         self._idle.append(await self._take())
 
     async def speak(
@@ -66,7 +66,7 @@ class ServerSource:
                 yield sound
             is_over = writer.done()
             if is_over:
-                await writer  # an error of the text is raised after what it gave
+                await writer  # raises an error of the text iterator after its last audio
         except ConnectionClosed as error:
             raise ServerError(
                 f"the connection to {self.url} ended before the speech did: {error}"
@@ -79,7 +79,7 @@ class ServerSource:
                 self._start(self._cancel(connection, writer))
 
     async def aclose(self) -> None:
-        """Close all connections; speech that is read on ends with a ServerError."""
+        """Close all connections. Streams that are still read raise ServerError."""
         if self._tasks:
             await asyncio.gather(*self._tasks)
         connections = [*self._idle, *self._busy]
@@ -112,7 +112,7 @@ class ServerSource:
         task.add_done_callback(self._tasks.discard)
 
     async def _cancel(self, connection: ClientConnection, writer: asyncio.Future[None]) -> None:
-        """Stop what is spoken, and keep the connection if the server confirms it."""
+        """Cancel the speech. Keep the connection if the server confirms."""
         writer.cancel()
         await asyncio.gather(writer, return_exceptions=True)
         try:
@@ -127,7 +127,7 @@ class ServerSource:
 async def write(
     connection: ClientConnection, config: dict[str, Any], text: AsyncIterator[str] | str
 ) -> None:
-    """Send a text as it comes; where it breaks off, what it gave is spoken."""
+    """Send a text as it arrives. If its iterator fails, the text until then is spoken."""
     await connection.send(json.dumps(config))
     try:
         if isinstance(text, str):
@@ -141,7 +141,7 @@ async def write(
 
 
 async def read(connection: ClientConnection, sample_rate: int) -> AsyncIterator[Sound]:
-    """The audio of one text; words come before the audio in which they are over."""
+    """Yield the audio of one text. A word comes before the audio in which it ends."""
     words: tuple[Word, ...] = ()
     while True:
         message = await connection.recv()
@@ -168,10 +168,13 @@ async def read_until(connection: ClientConnection, type: str) -> None:
 def config_message(sample_rate: int, options: dict[str, Any]) -> dict[str, Any]:
     if unknown := sorted(set(options) - FIELDS.keys()):
         raise RequestError(
-            f"a server is not told {', '.join(unknown)}; try one of: {', '.join(sorted(FIELDS))}"
+            f"a server does not accept {', '.join(unknown)}; "
+            f"try one of: {', '.join(sorted(FIELDS))}"
         )
     if not isinstance(options.get("voice", ""), str):
-        raise RequestError("a voice is told to a server by its name; enrol it there first")
+        raise RequestError(
+            "voice must be the name of a voice on the server, not a Voice; create it there first"
+        )
     fields = {FIELDS[name]: value for name, value in options.items()}
     told = {"type": "session.config", "response_format": "pcm", "sample_rate": sample_rate}
     return {**told, **fields}
@@ -183,7 +186,7 @@ def as_word(row: dict[str, Any]) -> Word:
 
 
 def as_error(event: dict[str, Any]) -> RequestError | ServerError:
-    """What the server said: a request that it will never take, or speech that failed."""
+    """The exception for an error event: RequestError for a bad request, otherwise ServerError."""
     message, retry_ms = f"the server: {event.get('message')}", event.get("retry_after_ms")
     is_fault = retry_ms is not None or event.get("partial_audio") or event.get("code") in FAULTS
     if not is_fault:
@@ -192,10 +195,10 @@ def as_error(event: dict[str, Any]) -> RequestError | ServerError:
 
 
 def socket_url(url: str) -> str:
-    """`http://host:8000`, `ws://host:8000/v1` and the whole address all name the same socket."""
+    """Accepts `http://host:8000`, `ws://host:8000/v1` and the complete address."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in SCHEMES or not parts.netloc:
-        raise RequestError(f"{url!r} is no address of a server; try http://127.0.0.1:8000")
+        raise RequestError(f"{url!r} is not the address of a server; try http://127.0.0.1:8000")
     path = parts.path.rstrip("/")
     if not path.endswith(PATH):
         path = path.removesuffix("/v1") + PATH

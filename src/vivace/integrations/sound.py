@@ -1,4 +1,4 @@
-"""A piece of speech as frameworks take it."""
+"""A piece of speech in the form that frameworks expect."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ class Sound:
 
     pcm: bytes  # 16-bit little-endian, mono
     sample_rate: int
-    words: tuple[Word, ...] = ()  # that are over by now, if timings were asked for
+    words: tuple[Word, ...] = ()  # words that end in this piece, if timings were requested

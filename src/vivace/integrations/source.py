@@ -1,4 +1,4 @@
-"""Where speech comes from: the engine of this process, or a server's WebSocket; one interface."""
+"""One interface for two sources of speech: the engine of this process, or a server."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vivace.integrations.sound import Sound
 from vivace.speech import language_name
 from vivace.tts import TTS
 
-MAX_TEXT_CHARS = 65_536  # of one reply, as the server's
+MAX_TEXT_CHARS = 65_536  # of one reply; the same limit as the server's
 
 
 class Source(Protocol):
-    """Speaks a text while it is written; closing the iterator, or its task, stops it at once."""
+    """Speaks a text while it is written. Closing the iterator or its task stops the speech."""
 
     @property
     def sample_rate(self) -> int: ...
@@ -34,7 +34,7 @@ class Source(Protocol):
     async def prepare(self) -> None: ...
 
     async def aclose(self) -> None:
-        """By whoever made it: many services may share one."""
+        """Close the source. Only its creator calls this, because services may share a source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class LocalSource:
 
 
 def open_source(source: TTS | str | Source, api_key: str | None = None) -> Source:
-    """A TTS of this process, or the address of a server: `http://127.0.0.1:8000`."""
+    """Accepts a TTS of this process or the address of a server: `http://127.0.0.1:8000`."""
     if isinstance(source, TTS):
         return LocalSource(source)
     if not isinstance(source, str):
@@ -87,5 +87,5 @@ def pcm_bytes(samples: NDArray[np.float32]) -> bytes:
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """Options that were given a value: None leaves them to the voice."""
+    """Drop options that are None."""
     return {name: value for name, value in options.items() if value is not None}

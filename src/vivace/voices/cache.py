@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrolmentKey:
-    """Everything that an enrolled voice depends on."""
+    """All inputs that determine an enrolled voice."""
 
     source_sha256: str  # of the recording
     transcript: str | None
     append_silence: bool
     width: int
-    encoders: str  # differs between models of one width: see `encoder_fingerprint`
+    encoders: str  # see `encoder_fingerprint`
     family: str = FAMILY
 
     @property
@@ -34,7 +34,7 @@ class EnrolmentKey:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def fits(self, voice: Voice) -> bool:
-        """Whether a cached voice matches the key; a misnamed file must not give another voice."""
+        """Whether a cached voice matches the key. Protects against misnamed files."""
         found = (voice.source_sha256, voice.ref_text, voice.width, voice.family)
         asked = (self.source_sha256, self.transcript, self.width, self.family)
         return found == asked and voice.is_in_context == (self.transcript is not None)
@@ -43,8 +43,8 @@ class EnrolmentKey:
 class EnrolmentCache:
     """LRU cache of at most `max_entries` voices in a folder.
 
-    Any number of processes may share it. Nothing depends on it: a folder that cannot be read or
-    written, and a damaged file, only mean that the recording is enrolled again.
+    Several processes may share it. If the folder or a file cannot be used, the recording is
+    enrolled again.
     """
 
     def __init__(self, folder: Path | None = None, max_entries: int = 64) -> None:
@@ -62,7 +62,7 @@ class EnrolmentCache:
         path = self._path(key)
         try:
             voice = load_voice(path)
-            os.utime(path)  # used just now
+            os.utime(path)  # marks the entry as recently used
         except (VoiceFileError, OSError):
             return None
         return voice if key.fits(voice) else None
@@ -83,12 +83,12 @@ class EnrolmentCache:
         return self.folder / f"{key.digest}.safetensors"
 
     def _entries(self) -> list[tuple[int, Path]]:
-        """Every file with the time of its last use, oldest first."""
+        """All files with the time of their last use, oldest first."""
         entries = []
         for path in self.folder.glob("*.safetensors"):
             try:
                 entries.append((path.stat().st_mtime_ns, path))
-            except FileNotFoundError:  # another process has trimmed it
+            except FileNotFoundError:  # another process removed the file
                 continue
         return sorted(entries)
 

@@ -1,4 +1,4 @@
-"""Enrolment: reference audio to a Voice, by speaker vector or, with a transcript, in context."""
+"""Enrolment: converts a recording to a Voice, with a transcript also for in-context cloning."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def enroll(
     licence: str | None = None,
     append_silence: bool = True,
 ) -> Voice:
-    """A voice from one recording; `transcript` must have every word of it.
+    """Create a voice from one recording. `transcript` must contain every word of it.
 
-    `append_silence` puts half a second of it behind the recording before it becomes codes; the
-    speaker's vector is of the recording alone.
+    `append_silence` appends half a second of silence before the recording is encoded. The speaker
+    vector is computed without it.
     """
     check_reference(recording)
     if transcript is not None and not isinstance(transcript, str):
@@ -92,7 +92,7 @@ def enroll_once(
     transcript: str | None = None,
     cache: EnrolmentCache,
 ) -> Voice:
-    """`enroll` through the cache: equal audio and transcript are enrolled once."""
+    """`enroll` with the cache: equal audio and transcript are enrolled once."""
     key = EnrolmentKey(
         source_sha256=recording.sha256,
         transcript=transcript,
@@ -106,11 +106,11 @@ def enroll_once(
 
 
 def encoder_fingerprint(model: Qwen3TTS, codec: Codec) -> str:
-    """Differs between models whose encoders would make different voices, at little cost."""
+    """A cheap digest that differs between models with different encoders."""
     digest = hashlib.sha256()
     for encoder in (model.speaker_encoder, codec.encoder):
         for name, weight in encoder.named_parameters() if encoder is not None else ():
-            if weight.ndim == 1:  # norms and biases: a few kilobytes that any training moves
+            if weight.ndim == 1:  # norms and biases: small, and changed by every training run
                 digest.update(f"{name} {weight.dtype}".encode())
                 digest.update(weight.detach().float().cpu().numpy().tobytes())
     return digest.hexdigest()

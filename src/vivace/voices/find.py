@@ -17,7 +17,7 @@ VoiceSource = str | Path | Voice
 
 @dataclass(frozen=True, slots=True)
 class Unenrolled:
-    """A recording that is still to be enrolled."""
+    """A recording that must be enrolled first."""
 
     audio: str | Path
 
@@ -25,10 +25,10 @@ class Unenrolled:
 def find_voice(
     source: VoiceSource, presets: Collection[str], library: VoiceLibrary
 ) -> Voice | Unenrolled | str:
-    """The voice, a recording to enrol, or else the name itself, which may be a preset's.
+    """Return a voice, a recording to enrol, or the name itself, which may be a preset's.
 
-    Names come before files, so that a file in the working folder cannot replace a voice; a name
-    that ends in .wav, .safetensors and the like is a path.
+    Names have precedence over files, so a file in the working folder cannot replace a voice. A
+    name that ends in .wav, .safetensors or another known suffix is a path.
     """
     if isinstance(source, Voice):
         return source

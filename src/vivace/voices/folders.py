@@ -1,4 +1,4 @@
-"""The folders of the voice library and of the enrolment cache: VIVACE_HOME, or the system's own."""
+"""Paths of the voice library and of the enrolment cache: VIVACE_HOME or the system's default."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def _home(kind: str) -> Path:
         ("xdg", "cache"): ("XDG_CACHE_HOME", ".cache"),
     }[sys.platform if sys.platform in ("darwin", "win32") else "xdg", kind]
     folder = Path(os.environ.get(variable, ""))
-    if not folder.is_absolute():  # the XDG rules: a relative path counts as none
+    if not folder.is_absolute():  # XDG: a relative path is ignored
         try:
             folder = Path.home() / below_home
         except RuntimeError as error:
             raise VoiceFileError(
-                "the home folder is not known; set VIVACE_HOME to the folder for voices"
+                "the home folder is unknown; set VIVACE_HOME to the folder for voices"
             ) from error
     return folder / "vivace"

@@ -20,18 +20,17 @@ from vivace.voices.voice import NAME_PATTERN, Voice, check_voice_name, load_voic
 log = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
-# `voice=` takes a name with one of these endings for a path.
 
 
 class VoiceLibrary:
-    """Voices by name. The folder is made when the first voice is added."""
+    """Voices by name. `add` creates the folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = None if folder is None else Path(folder)
 
     @property
     def folder(self) -> Path:
-        """Not looked up before it is needed: every request makes a library."""
+        """Looked up on first use, because every request creates a library."""
         if self._folder is None:
             self._folder = voices_folder()
         return self._folder
@@ -52,18 +51,18 @@ class VoiceLibrary:
         return list(self)
 
     def __iter__(self) -> Iterator[Voice]:
-        """As `voices`, one file after another."""
+        """Like `voices`, but reads one file at a time."""
         found = (self._load_if_sound(name) for name in self.entries(SUFFIX))
         yield from (voice for voice in found if voice is not None)
 
     def get(self, name: str) -> Voice:
-        """The voice of that name, or UnknownVoiceError; a damaged file is a VoiceFileError."""
+        """Raises UnknownVoiceError, or VoiceFileError for a damaged file."""
         if name not in self:
             raise UnknownVoiceError(str(name)[:80], self.names())
         return self._load(name)
 
     def path(self, name: str) -> Path:
-        """Where the voice of that name is kept."""
+        """The file of the voice with this name."""
         if name not in self:
             raise UnknownVoiceError(str(name)[:80], self.names())
         return self._entry_within(name)
@@ -72,7 +71,7 @@ class VoiceLibrary:
         """Raise the error that `add` would raise for this name."""
         check_voice_name(name)
         if name.endswith((SUFFIX, *RECORDING_EXTENSIONS)):
-            raise RequestError(f"{name!r} would be taken for a file; leave the ending out")
+            raise RequestError(f"{name!r} would be read as a file name; remove the ending")
         if not replace and name in self:
             raise _taken(name)
 
@@ -91,20 +90,20 @@ class VoiceLibrary:
         return entry
 
     def remove(self, name: str) -> None:
-        """Delete the voice; of a symbolic link, only the link."""
+        """Delete the voice. Of a symbolic link, only the link is deleted."""
         if name not in self:
             raise UnknownVoiceError(str(name)[:80], self.names())
         try:
             self.remove_file(f"{name}{SUFFIX}")
-        except FileNotFoundError as error:  # another process was quicker
+        except FileNotFoundError as error:  # another process removed the file first
             raise UnknownVoiceError(name, self.names()) from error
         except OSError as error:
             raise self._refusal(f"remove the voice {name!r}", error) from error
 
-    # -- the files, which `shared.py` keeps elsewhere too ------------------------------------
+    # -- files; `shared.py` overrides these ----------------------------------------------------
 
     def entries(self, suffix: str) -> Iterator[str]:
-        """The names of all files with this ending, sorted, each readable when it is given out."""
+        """Yield the sorted names of all voice files, each when the file can be read."""
         try:
             found = sorted(entry.name for entry in self.folder.iterdir())
         except FileNotFoundError:
@@ -114,11 +113,11 @@ class VoiceLibrary:
         yield from names_in(found, suffix)
 
     def has_file(self, file_name: str) -> bool:
-        """Whether it is there; from then on it is readable in the folder."""
+        """Whether the file exists. If so, it can be read from the folder afterwards."""
         return os.path.lexists(self.folder / file_name)
 
     def write_file(self, file_name: str, content: bytes, *, replace: bool) -> None:
-        """Atomically; a name that is taken is a FileExistsError, other trouble an OSError."""
+        """Write atomically. Raises FileExistsError for an existing file, otherwise OSError."""
         make_private(self.folder)
         sweep(self.folder)
         write_whole(self.folder / file_name, content, replace=replace)
@@ -133,8 +132,11 @@ class VoiceLibrary:
         entry = self._entry(name)
         try:
             target, folder = entry.resolve(strict=True), self.folder.resolve(strict=True)
-        except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself, before 3.13
-            raise VoiceFileError(f"{entry}: a link that leads nowhere; remove it") from error
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # RuntimeError: a link to itself (Python < 3.13)
+            raise VoiceFileError(f"{entry} is a broken link; remove it") from error
         if not target.is_relative_to(folder):
             raise VoiceFileError(
                 f"{entry}: a link out of the library, which is not followed; add the voice itself"
@@ -158,12 +160,10 @@ class VoiceLibrary:
 
 
 def names_in(file_names: Iterable[str], suffix: str) -> list[str]:
-    """Of the files that can be a voice's."""
+    """Names of the files whose names are valid for voices."""
     names = [each.removesuffix(suffix) for each in file_names if each.endswith(suffix)]
     return [name for name in names if NAME_PATTERN.fullmatch(name)]
 
 
 def _taken(name: str) -> VoiceFileError:
-    return VoiceFileError(
-        f"there is a voice named {name!r} already; replace=True or --replace replaces it"
-    )
+    return VoiceFileError(f"a voice named {name!r} exists already; use replace=True or --replace")

@@ -1,7 +1,7 @@
 """Finds leaks: in-context speech that begins by repeating the end of its reference.
 
-Told from codes alone. A text that truly begins with the last words of the transcript looks the
-same, so `shares_words` must be asked before anything is cut.
+Detection uses codes only. A text that begins with the last words of the transcript looks the same,
+so check `shares_words` before cutting.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from numpy.typing import NDArray
 
 from vivace.text.scripts import HAN_AND_KANA
 
-MAX_LEAKED_FRAMES = 25  # two seconds: a word or three
-MAX_SKIPPED = 8  # frames after the words: the silence that enrolment appends, and a breath
-MIN_MATCHES = 3  # of codebook 0, which carries the words
-MIN_SHARE = 0.75  # of the run; the model repeats words, not every code
-MIN_KINDS = 3  # different codes; a steady sound, such as silence, has fewer
+MAX_LEAKED_FRAMES = 25  # two seconds: one to three words
+MAX_SKIPPED = 8  # frames of appended silence and breath after the words
+MIN_MATCHES = 3  # equal codes of codebook 0, which carries the words
+MIN_SHARE = 0.75  # of the run; repeated words do not repeat every code
+MIN_KINDS = 3  # different codes; silence and other steady sounds have fewer
 
 _WORDS = re.compile(rf"[{HAN_AND_KANA}]|[^\W_]+(?:['’][^\W_]+)*")
 
 
 def shares_words(before: str, after: str) -> bool:
-    """Whether `after` begins with words, or Chinese or Japanese letters, that end `before`."""
+    """Whether `after` begins with the words (or CJK letters) at the end of `before`."""
     tail, head = _WORDS.findall(before.casefold()), _WORDS.findall(after.casefold())
     longest = min(len(tail), len(head))
     return any(tail[-count:] == head[:count] for count in range(1, longest + 1))
 
 
 def leaked_frames(ref_codes: NDArray[np.int64], codes: NDArray[np.int64]) -> int:
-    """How many of the first frames of `codes` repeat the end of `ref_codes`; both [T, codebooks].
+    """Number of first frames of `codes` that repeat the end of `ref_codes`; both [T, codebooks].
 
-    The longest such run counts. It ends with a frame that is the reference's own, so cutting it
-    takes nothing that is new.
+    The longest matching run counts. Its last frame matches the reference, so cutting the run
+    removes no new speech.
     """
     reference, made = ref_codes[:, 0], codes[:MAX_LEAKED_FRAMES, 0]
     return max(

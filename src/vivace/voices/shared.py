@@ -1,7 +1,7 @@
-"""A voice library in an object store or on another machine, by way of fsspec: `s3://bucket/voices`.
+"""A voice library in an object store or on another machine, through fsspec: `s3://bucket/voices`.
 
-The store holds what a local folder would, one file a voice. A file is copied here when it is asked
-for and again when its content has changed; whatever is added or removed here, is so for everybody.
+The store has one file per voice, like a local folder. A file is copied to this machine when it is
+needed and when its content has changed. All servers see voices that are added or removed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,18 @@ from vivace.voices.voice import MAX_FILE_BYTES
 
 log = logging.getLogger(__name__)
 
-DIGESTS = ("ETag", "etag", "md5Hash", "content_md5", "generation")  # of a content, by the store
+DIGESTS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "content_md5",
+    "generation",
+)  # of a file's content
 DATES = ("mtime", "LastModified", "last_modified", "created")
 
 
 def open_library(where: Path | str | None) -> VoiceLibrary:
-    """The library in a folder (None: the user's own), or at a URL of any kind that fsspec knows."""
+    """Open the library in a folder (None: the user's own) or at a URL that fsspec supports."""
     return SharedLibrary(str(where)) if "://" in str(where) else VoiceLibrary(_folder(where))
 
 
@@ -36,22 +42,21 @@ def _folder(where: Path | str | None) -> Path | None:
 
 
 class SharedLibrary(VoiceLibrary):
-    """Voices by name, in a store that several servers use at once.
+    """Voices by name in a store that several servers share.
 
-    While the store does not answer, what was copied before is still spoken with; the rest is a
-    VoiceStoreError.
+    While the store is unreachable, copied voices remain usable; others raise VoiceStoreError.
     """
 
     def __init__(self, url: str) -> None:
         super().__init__(Path(tempfile.mkdtemp(prefix="vivace-voices-")))
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._url, self._lock = url, Lock()
-        # What the store says of each copied file's content; it may say it in two ways.
+        # Versions of each copied file; a store may report a version in two forms.
         self._versions: dict[str, set[str]] = {}
         try:
             from fsspec.core import url_to_fs
 
-            # Without a cache of listings: others change the store.
+            # No cache of listings, because other servers change the store.
             self._store, self._root = url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             raise IntegrationError(f"the voices at {url} cannot be reached: {error}") from error
@@ -80,7 +85,7 @@ class SharedLibrary(VoiceLibrary):
             return False
         except Exception as error:
             if self._versions.get(file_name):
-                log.warning("%s does not answer, so an earlier copy is used: %s", self._url, error)
+                log.warning("%s is unreachable; using an earlier copy: %s", self._url, error)
                 return True
             raise self._failure("be read", error) from error
         return self._copy(file_name, info)
@@ -109,17 +114,17 @@ class SharedLibrary(VoiceLibrary):
         return f"{self._root}/{file_name}"
 
     def _copy(self, file_name: str, info: dict[str, Any]) -> bool:
-        """Bring a file here unless its content is here; False if it is gone, or too large."""
+        """Copy a file unless the copy is current. Returns False if it is gone or too large."""
         if info.get("type") != "file" or (info.get("size") or 0) > MAX_FILE_BYTES:
             return False
         version = _version(info)
-        with self._lock:  # of two that copy, the later content stays
+        with self._lock:  # of two concurrent copies, the later content stays
             known = self._versions.setdefault(file_name, set())
             if version in known:
                 return True
             try:
                 content = self._store.cat_file(self._at(file_name))
-            except FileNotFoundError:  # removed meanwhile
+            except FileNotFoundError:  # another server removed the file
                 return False
             except Exception as error:
                 raise self._failure("be read", error) from error
@@ -141,7 +146,7 @@ class SharedLibrary(VoiceLibrary):
 
 
 def _version(info: dict[str, Any]) -> str:
-    """What changes with the content: its digest where the store knows one."""
+    """A value that changes with the content: the store's digest if there is one."""
     digest = next((info[key] for key in DIGESTS if info.get(key)), None)
     dates = [str(info[key]) for key in DATES if info.get(key)]
     return str(digest or (info.get("size"), dates))

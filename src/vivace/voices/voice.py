@@ -1,6 +1,6 @@
-"""A voice: a speaker vector and, for in-context cloning, the codes and words of its reference.
+"""A voice: a speaker vector and, for in-context cloning, a reference's codes and transcript.
 
-Stored in one safetensors file, which is validated strictly when read.
+Stored in one safetensors file that is validated when it is read.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ FAMILY = "qwen3-tts-12hz"
 CODEBOOK_SIZE = 2048
 FRAME_RATE = 12.5  # frames a second, in every model of the family
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
-DEVICE_NAME = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")  # Windows opens no file
+DEVICE_NAME = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")  # reserved names on Windows
 MAX_FILE_BYTES = 2**20
 MAX_HEADER_BYTES = 2**16
-MAX_REF_TEXT = 4_000  # characters; thirty seconds of speech are a quarter of that
-MAX_SPEAKER_VALUE = 10_000.0  # far above any encoder's; far larger ones overflow in the model
+MAX_REF_TEXT = 4_000  # characters; 30 seconds of speech have about 1,000
+MAX_SPEAKER_VALUE = 10_000.0  # far above any encoder's; larger values overflow in the model
 MAX_NOTE = 200  # characters of language and licence
 TEXT_FIELDS = ("name", "language", "ref_text", "source_sha256", "licence", "created", "family")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Voice:
-    """A voice to speak with; an invalid field is a RequestError."""
+    """A voice to speak with. Invalid fields raise RequestError."""
 
     name: str
     speaker: NDArray[np.float32]  # [D], the speaker encoder's vector
-    ref_codes: NDArray[np.int64] | None = None  # [T, codebooks]: speech to go on from
+    ref_codes: NDArray[np.int64] | None = None  # [T, codebooks]: the speech to continue
     ref_text: str | None = None  # the transcript of that speech
     language: str | None = None
     source_sha256: str | None = None  # of the reference audio
@@ -70,16 +70,16 @@ class Voice:
 
     @property
     def is_in_context(self) -> bool:
-        """Whether it has a reference for in-context cloning besides its speaker vector."""
+        """Whether the voice has a reference for in-context cloning."""
         return self.ref_codes is not None
 
     @property
     def reference_s(self) -> float:
-        """Seconds of its in-context reference; 0 for a speaker vector alone."""
+        """Length of the in-context reference; 0 without one."""
         return 0.0 if self.ref_codes is None else len(self.ref_codes) / FRAME_RATE
 
     def check_width(self, width: int) -> None:
-        """Raise VoiceMismatchError unless the model's hidden size is the voice's."""
+        """Raise VoiceMismatchError unless the voice fits the model's hidden size."""
         if self.width != width:
             raise VoiceMismatchError(
                 f"the voice {self.name!r} has width {self.width} and this model {width}; "
@@ -87,7 +87,7 @@ class Voice:
             )
 
     def check_codes(self, num_codebooks: int, codebook_size: int) -> None:
-        """Raise VoiceMismatchError unless the reference, if any, is in the model's codes."""
+        """Raise VoiceMismatchError unless the reference fits the model's codebooks."""
         if self.ref_codes is None:
             return
         found, largest = self.ref_codes.shape[1], int(self.ref_codes.max())
@@ -104,14 +104,14 @@ class Voice:
         if path.suffix != ".safetensors":
             raise VoiceFileError(f"a voice is saved as .safetensors, not as {path.name!r}")
         try:
-            write_whole(path.resolve(), self.to_bytes(), replace=True)  # a link stays a link
+            write_whole(path.resolve(), self.to_bytes(), replace=True)  # keeps a symbolic link
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise VoiceFileError(f"cannot write {path}: {reason}") from error
         return path
 
     def to_bytes(self) -> bytes:
-        """What its file holds; `parse_voice` reads it."""
+        """The content of the voice file. `parse_voice` reads it."""
         tensors: dict[str, NDArray[Any]] = {"speaker": self.speaker}
         if self.ref_codes is not None:
             tensors["ref_codes"] = self.ref_codes.astype(np.int16)
@@ -122,12 +122,12 @@ class Voice:
 
     @classmethod
     def load(cls, path: str | Path) -> Voice:
-        """The voice in a file; see `load_voice`."""
+        """See `load_voice`."""
         return load_voice(path)
 
 
 def load_voice(path: str | Path) -> Voice:
-    """Read a voice file; anything that is not exactly one is a VoiceFileError."""
+    """Read a voice file. Any other file raises VoiceFileError."""
     try:
         return parse_voice(_read(Path(path)))
     except VoiceFileError as error:
@@ -135,13 +135,13 @@ def load_voice(path: str | Path) -> Voice:
 
 
 def parse_voice(content: bytes) -> Voice:
-    """The voice in a file's bytes, or VoiceFileError."""
+    """Read the bytes of a voice file. Other content raises VoiceFileError."""
     header_bytes = int.from_bytes(content[:8], "little")
     if len(content) > MAX_FILE_BYTES or header_bytes > MAX_HEADER_BYTES:
         raise VoiceFileError("not a voice: the file or its header is too large")
     try:
         tensors = unpack_tensors(content)
-        # safetensors has found the header sound by now: a flat object, its metadata all strings
+        # safetensors has validated the header: a flat object whose metadata are strings
         metadata = json.loads(content[8 : 8 + header_bytes]).get("__metadata__") or {}
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise VoiceFileError(f"not a safetensors file: {error}") from error
@@ -162,11 +162,11 @@ def check_voice_name(name: str) -> None:
             "and begins with a letter or digit"
         )
     if DEVICE_NAME.fullmatch(name):
-        raise RequestError(f"{name!r} cannot name a voice; it is a device's on Windows")
+        raise RequestError(f"{name!r} cannot name a voice; Windows reserves it for a device")
 
 
 def _pack(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:
-    # safetensors writes metadata in any order; sorted, equal voices are equal files
+    # sorted, so that equal voices have equal files
     content = pack_tensors(tensors, metadata)
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8:end]), sort_keys=True, ensure_ascii=False).encode()
@@ -199,7 +199,8 @@ def _check_keys(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> N
         )
     if metadata["width"] != str(tensors["speaker"].size):
         raise VoiceFileError(
-            f"width {metadata['width']} is promised and {tensors['speaker'].size} found"
+            f"width is {metadata['width']} in the metadata, but the speaker vector has "
+            f"{tensors['speaker'].size} values"
         )
 
 
@@ -239,7 +240,7 @@ def _check_text(field: str, text: str | None, limit: int) -> None:
     if not isinstance(text, str) or len(text) > limit:
         raise RequestError(f"{field} must be a text of at most {limit:,} characters")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise RequestError(f"{field} holds half a character (a lone surrogate)")
+        raise RequestError(f"{field} contains a lone surrogate (half a character)")
 
 
 def _check_digest(digest: str | None) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
+from vivace.options import StreamOptions
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
@@ -82,8 +83,9 @@ def test_drain_finishes_every_running_stream_and_refuses_new_ones(tmp_path: Path
 
     async def read(context: ServeContext, seed: int, has_begun: asyncio.Event) -> int:
         model, num_frames = await context.models.get(), 0
+        options = StreamOptions(seed=seed)
         with context.admission.admit(model) as place:
-            async with context.streams.open(model, "Hello.", place, seed=seed) as chunks:
+            async with context.streams.open(model, "Hello.", place, options) as chunks:
                 async for chunk in chunks:
                     num_frames += len(chunk.codes)
                     has_begun.set()

@@ -101,9 +101,10 @@ def hear(server: Running, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the texts that reach the engine."""
     tts = server.context.models.loaded()[0].tts
     spoken: list[str] = []
-    original = tts.astream
+    synthesizer = tts.synthesizer
+    original = synthesizer.stream_async
 
-    def astream(text: str | AsyncIterator[str], **options: Any) -> Any:
+    def stream_async(text: str | AsyncIterator[str], options: Any) -> Any:
         number = len(spoken)
         spoken.append(text if isinstance(text, str) else "")
 
@@ -113,7 +114,7 @@ def hear(server: Running, monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 spoken[number] += piece
                 yield piece
 
-        return original(text if isinstance(text, str) else listen(), **options)
+        return original(text if isinstance(text, str) else listen(), options)
 
-    monkeypatch.setattr(tts, "astream", astream)
+    monkeypatch.setattr(synthesizer, "stream_async", stream_async)
     return spoken

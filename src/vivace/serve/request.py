@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from vivace.audio.formats import SpeechFormat
+from vivace.options import StreamOptions
 from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.serve.recording import decode_audio
@@ -29,7 +30,6 @@ from vivace.speech import (
     LiveMode,
     OnUnsupported,
     as_sampling_number,
-    language_name,
     shown,
 )
 
@@ -37,6 +37,7 @@ TASKS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "
 MAX_EMBEDDING = 8_192  # numbers
 MAX_LEXICON = 500  # entries
 SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")
+OPTIONS = (*SAMPLING, "language", "lexicon", "live", "on_unsupported", "speed")
 
 
 class VoiceId(BaseModel):
@@ -193,20 +194,11 @@ class SpeechRequest(BaseModel):
         """Whether the caller wants what this makes, however it ends."""
         return self.seed is not None or self.max_new_tokens is not None
 
-    def options(self) -> dict[str, Any]:
-        """For `TTS.astream`; the voice and what is said about it apart."""
-        given = {name: getattr(self, name) for name in (*SAMPLING, "lexicon", "live")}
-        options = {name: value for name, value in given.items() if value is not None}
-        if self.max_new_tokens is not None:
-            options["max_frames"] = self.max_new_tokens
-        if self.word_timestamps:
-            options["timings"] = True
-        return {
-            **options,
-            "speed": self.speed,
-            "language": language_name(self.language),
-            "on_unsupported": self.on_unsupported,
-        }
+    def options(self) -> StreamOptions:
+        """The options of the stream, without `voice` and `instruct`."""
+        given = {name: getattr(self, name) for name in OPTIONS}
+        given |= {"max_frames": self.max_new_tokens, "timings": self.word_timestamps}
+        return StreamOptions(**{name: value for name, value in given.items() if value is not None})
 
     def check_task(self, card: Card) -> None:
         """A RefusedError where the model that was chosen is of another type than is needed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from starlette.websockets import WebSocketDisconnect
 from vivace.audio.clip import AudioChunk
 from vivace.errors import AudioError, EngineError, RequestError, RunawayError
 from vivace.live_text import LiveText
+from vivace.options import StreamOptions
 from vivace.serve.admission import Place
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import SpeechEncoder
@@ -122,7 +123,7 @@ class PreparedSpeech:
     context: ServeContext
     request: SpeechRequest
     model: str
-    options: dict[str, Any]  # of `TTS.astream`
+    options: StreamOptions
     ignored: tuple[str, ...]
     sample_rate: int  # of the encoded audio
 
@@ -140,7 +141,7 @@ class PreparedSpeech:
         """Speak a text that was admitted."""
         encoder = open_encoder(self.context, model, self.request)
         new_report = partial(SpeechReport, model, encoder, self.ignored)
-        open_stream = partial(self.context.streams.open, model, text, place, **self.options)
+        open_stream = partial(self.context.streams.open, model, text, place, self.options)
         if sink.is_whole:
             num_attempts = NUM_ATTEMPTS if isinstance(text, str) else 1
             samples, report = await self._collect(open_stream, new_report, num_attempts)
@@ -239,9 +240,8 @@ async def _prepare(context: ServeContext, model: Model, request: SpeechRequest) 
         instructions, ignored = None, ("instructions",)  # as OpenAI's tts-1; many clients send some
     with context.models.in_use(model):
         voice = await _choose_voice(context, model, request, recording, instructions)
-    return PreparedSpeech(
-        context, request, model.name, {**request.options(), **voice}, ignored, encoder.sample_rate
-    )
+    options = replace(request.options(), **voice)
+    return PreparedSpeech(context, request, model.name, options, ignored, encoder.sample_rate)
 
 
 def open_encoder(context: ServeContext, model: Model, request: SpeechRequest) -> SpeechEncoder:

@@ -1,7 +1,7 @@
 """The streams of the server: counted, traced and always closed; a drain waits for them.
 
     with context.admission.admit(model) as place:
-        async with context.streams.open(model, text, place, voice=..., speed=...) as chunks:
+        async with context.streams.open(model, text, place, options) as chunks:
             async for chunk in chunks: ...
 
 Leaving the block closes the stream and frees its slot.
@@ -14,12 +14,14 @@ import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from starlette.websockets import WebSocketDisconnect
 
 from vivace.audio.clip import AudioChunk
 from vivace.errors import BackendError, EngineError, NumericError, QueueFullError, RunawayError
+from vivace.options import StreamOptions
 from vivace.serve.admission import Place
 from vivace.serve.deaths import digest_of
 from vivace.serve.errors import ENGINE_FAILURES, RefusedError, describe
@@ -73,9 +75,9 @@ class Streams:
         model: Model,
         text: str | Iterable[str] | AsyncIterable[str],
         place: Place,
-        **options: Any,
+        options: StreamOptions,
     ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
-        """The chunks of `model.tts.astream(text, **options)`, counted and always closed.
+        """The chunks of `model.tts.astream`, counted and always closed.
 
         Errors of the request are raised here or at the first chunk. A failure of the backend is
         reported to the models, which probe it and load it again where it stays broken.
@@ -103,16 +105,16 @@ class Streams:
         model: Model,
         text: str | Iterable[str] | AsyncIterable[str],
         place: Place,
-        options: dict[str, Any],
+        options: StreamOptions,
     ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
         self._num_active += 1
         stream: Any = None
-        options = options if self._live is None else {"live": self._live, **options}
-        digest = digest_of(model.name, text, options)
+        options = replace(options, live=options.live or self._live)
+        digest = digest_of(model.name, text, options.changed())
         try:
             async with self._models.recovery.quarantine.running(model.name, digest):
                 with self._models.in_use(model), self._traced(model) as trace:
-                    stream = model.tts.astream(text, **options)
+                    stream = model.tts.synthesizer.stream_async(text, options)
                     place.stream, place.has_whole_text = stream, isinstance(text, str)
                     if trace is not None:
                         stream.on_turn = trace.note

@@ -27,6 +27,7 @@ from tests.support.cli_harness import (
 from vivace import TTS
 from vivace.cli.main import main, parse
 from vivace.cli.parser import EXAMPLES, build_parser
+from vivace.engine.synthesizer import Synthesizer
 from vivace.options import RAMP, StreamOptions
 
 SHORT = ("--seed=1", "--max-frames=3")
@@ -224,8 +225,8 @@ def test_speech_that_does_not_end_is_retried_once(
     model: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[Any] = []
-    stream = TTS.stream_with
-    monkeypatch.setattr(TTS, "stream_with", lambda *a: tries.append(a) or stream(*a))
+    stream = Synthesizer.stream
+    monkeypatch.setattr(Synthesizer, "stream", lambda *a: tries.append(a) or stream(*a))
     monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: 12)
     code = run_here("Hello.", "-o", "x.wav", *ENDLESS)
     assert_fails(code, capsys, "did not end by itself or was silent, twice; .*a seed")
@@ -320,13 +321,13 @@ def test_chunk_frames_sets_chunk_size(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     sizes: list[object] = []
-    stream = TTS.stream_with
+    stream = Synthesizer.stream
 
-    def watch(self: TTS, text: Any, options: StreamOptions) -> Any:
+    def watch(self: Synthesizer, text: Any, options: StreamOptions) -> Any:
         sizes.append(options.chunk_frames)
         return stream(self, text, options)
 
-    monkeypatch.setattr(TTS, "stream_with", watch)
+    monkeypatch.setattr(Synthesizer, "stream", watch)
     assert run_here("Hello.", "--stream", "--chunk-frames=5", "-o", "x.wav", *TEN_FRAMES) == 0
     assert run_here("Hello.", "--stream", "-o", "y.wav", *TEN_FRAMES) == 0
     assert sizes == [5, RAMP]

@@ -14,7 +14,7 @@ import pytest
 
 from vivace.compat import FasterQwen3TTS, install, uninstall
 from vivace.compat.__main__ import main
-from vivace.compat.chunks import Timing
+from vivace.compat.chunks import ChunkTiming
 from vivace.errors import IntegrationError, TTSError
 
 
@@ -84,7 +84,7 @@ def test_chunk_timing_waits_only_when_is_final_is_read() -> None:
         asked.append(1)
         return True
 
-    timing = Timing({"chunk_index": 2}, is_final)
+    timing = ChunkTiming({"chunk_index": 2}, is_final)
     assert timing["chunk_index"] == timing.get("chunk_index") == 2
     assert (len(timing), "is_final" in timing, asked) == (2, True, [])
     whole = {"chunk_index": 2, "is_final": True}

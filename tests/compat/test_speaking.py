@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vivace.audio.clip import AudioChunk
-from vivace.compat.chunks import _Reader
+from vivace.compat.chunks import _ReadAhead
 from vivace.compat.speaking import open_stream, request
 from vivace.engine.stream import Stream
 from vivace.errors import StreamClosedError
@@ -58,13 +58,13 @@ def chunk(num_frames: int, num_samples: int) -> AudioChunk:
     )
 
 
-def reader(*chunks: AudioChunk, error: Exception | None = None) -> _Reader:
+def reader(*chunks: AudioChunk, error: Exception | None = None) -> _ReadAhead:
     def give() -> Iterator[AudioChunk]:
         yield from chunks
         if error is not None:
             raise error
 
-    return _Reader(cast(Stream, give()))
+    return _ReadAhead(cast(Stream, give()))
 
 
 def test_read_ahead_is_over_before_an_empty_last_part() -> None:

@@ -10,7 +10,7 @@ from vivace.compat.faster import FasterQwen3TTS
 from vivace.errors import IntegrationError
 
 NAME = "faster_qwen3_tts"
-VERSION = "0.5.4"  # the release whose class this is
+VERSION = "0.5.4"  # the release of faster-qwen3-tts that the classes follow
 
 
 def install() -> None:

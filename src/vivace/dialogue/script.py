@@ -114,7 +114,7 @@ def _line_of(item: object, number: int) -> DialogueLine:
         raise RequestError(f"{where} must be (voice, text), not {shown(item)}")
     speaker, text = item
     if not isinstance(text, str):
-        raise RequestError(f"{where} is (voice, text), and its text is {type(text).__name__}")
+        raise RequestError(f"{where}: the text must be a string, not {type(text).__name__}")
     return DialogueLine.of(speaker, text, where)
 
 
@@ -137,13 +137,13 @@ def _parse(text: str, name: str) -> DialogueScript:
         elif (said := _SPOKEN.fullmatch(words)) and len(said[1].rstrip()) <= MAX_NAME_CHARS:
             spoken.append((said[1].rstrip(), [said[2]], where))
         else:
-            hint = "" if spoken else ", or Name = voice,"
+            hint = "" if spoken else ", Name = voice"
             raise RequestError(
-                f"{where}: a line is Name: text{hint} and an indented one goes on; "
-                f"this is {shown(words)}"
+                f"{where}: expected Name: text{hint}, or an indented line that continues the "
+                f"previous one; found {shown(words)}"
             )
     if not spoken:
-        raise RequestError(f"{name}: there is no line such as Name: text; there is nothing to say")
+        raise RequestError(f"{name}: no line has the form Name: text; add at least one")
     return DialogueScript(
         tuple(DialogueLine.of(speaker, " ".join(rows), where) for speaker, rows, where in spoken),
         voices,

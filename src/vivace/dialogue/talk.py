@@ -128,7 +128,7 @@ def arrange(
     A line begins neither before the previous line nor before the end of its speaker's last line.
     """
     spoken: list[SpokenLine] = []
-    start = end = 0  # of the last line's sound, and of all sound so far
+    start = end = 0  # start of the last line's sound; end of all sound so far
     own_ends: dict[str, int] = {}
     for number, (line, speaker, audio) in enumerate(zip(lines, speakers, audios, strict=True)):
         first, last = _sound(line, audio)

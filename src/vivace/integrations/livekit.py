@@ -87,7 +87,7 @@ class TTS(tts.TTS):
         try:
             async for sound in self._source.speak(text, self.sample_rate, **self._options):
                 for word in sound.words:
-                    gap = " " if 0 <= last_char < word.start_char else ""  # none in Chinese
+                    gap = " " if 0 <= last_char < word.start_char else ""  # Chinese has no spaces
                     timed = TimedString(gap + word.text, word.start_s, word.end_s)
                     emitter.push_timed_transcript(timed)
                     last_char = word.end_char

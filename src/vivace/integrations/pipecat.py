@@ -35,7 +35,7 @@ with framework("pipecat-ai", tested="1.14.0", extra="pipecat"):
 
 # The end of its speech ends a context; a pause of the language model must not.
 QUIET_S = 3_600.0
-UNSPACED = ("chinese", "japanese")  # a word is a character
+UNSPACED = ("chinese", "japanese")  # every character is a word
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Checkpoints: every file is needed, every tensor is accounted for, nothing is unpickled."""
+"""`Checkpoint`: missing and invalid files and tensors raise; pickles are never loaded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Tensors = dict[str, Tensor]
 
 @pytest.fixture
 def folder(tiny_folder: Path, tmp_path: Path) -> Path:
-    """A base checkpoint that a test may spoil."""
+    """A copy of a base checkpoint that a test may change."""
     return Path(shutil.copytree(tiny_folder / "base", tmp_path / "base"))
 
 
@@ -40,7 +40,7 @@ def load(folder: Path) -> TTS:
 
 
 def edit_json(path: Path, *keys: str, value: Any = ...) -> None:
-    """Set what lies under these keys, or delete it."""
+    """Set or delete the value under these keys."""
     content = json.loads(path.read_text())
     section = content
     for key in keys[:-1]:
@@ -59,7 +59,7 @@ def edit_tensors(path: Path, change: Callable[[Tensors], Any]) -> None:
 
 
 def shard(folder: Path, num_shards: int = 3) -> Tensors:
-    """Replace model.safetensors by shards and an index; give what it held."""
+    """Replace model.safetensors by shards and an index; return its tensors."""
     tensors = load_file(folder / MODEL)
     (folder / MODEL).unlink()
     weight_map = {}
@@ -94,7 +94,7 @@ def test_missing_file_raises_with_its_name(folder: Path, name: str) -> None:
 
 
 CUTS = [(name, share) for name in NEEDED for share in (0.0, 0.5, 0.999)]
-# Half of a list of merges is a list of merges; only a cut inside a line shows.
+# A list of merges can only be detected as truncated inside a line.
 CUTS = [cut for cut in CUTS if cut not in (("merges.txt", 0.0), ("merges.txt", 0.5))]
 
 
@@ -129,7 +129,7 @@ def test_weights_file_of_other_bytes_is_rejected(folder: Path, name: str) -> Non
 
 
 class Bomb:
-    """Leaves a mark if it is ever unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -340,7 +340,7 @@ def test_quantized_tensor_is_rejected(folder: Path) -> None:
 
 
 def fine_tune(folder: Path, speaker: str, *, keeps_encoder: bool) -> None:
-    """What the official script leaves: a Base's files, another type, one speaker."""
+    """Files of the official fine-tuning script: a Base's files, another type, one speaker."""
     edit_json(folder / "config.json", "tts_model_type", value="custom_voice")
     edit_json(folder / "config.json", "talker_config", "spk_id", value={speaker: 900})
     edit_json(folder / "config.json", "talker_config", "spk_is_dialect", value={speaker: False})
@@ -426,7 +426,7 @@ def test_index_without_a_map_is_rejected(folder: Path, index: Any) -> None:
 def test_fine_tuned_checkpoint_with_another_speaker_speaks(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
-    """As upstream's script writes it: a base that loses its speaker encoder and gains an id."""
+    """Like the official script: a base without its speaker encoder and with one more id."""
     folder = Path(shutil.copytree(tiny_folder / "base", tmp_path / "tuned"))
     path = folder / "config.json"
     edit_json(path, "tts_model_type", value="custom_voice")
@@ -560,7 +560,7 @@ def test_loaded_model_is_complete_frozen_and_in_one_dtype(folder: Path, dtype: t
 
 
 def test_loading_allocates_every_weight_once(folder: Path) -> None:
-    """Fused projections are the memory of their parts, not a second copy."""
+    """Fused projections share the memory of their parts."""
     model = Checkpoint.open(folder).load_model(CPU, torch.bfloat16)
     tensors = [*model.parameters(), *model.buffers()]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
@@ -573,7 +573,7 @@ def test_loading_allocates_every_weight_once(folder: Path) -> None:
 
 def test_model_is_built_on_the_meta_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class BuiltError(Exception):
-        """Raised before the model is filled: any work on a meta tensor imports much of torch."""
+        """Raises before the model is filled, because work on meta tensors imports much of torch."""
 
     built: list[set[str]] = []
 
@@ -632,7 +632,7 @@ def test_folder_is_never_looked_up_on_the_hub(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("hub"))
     monkeypatch.chdir(tiny_folder.parent)
-    name = f"{tiny_folder.name}/base"  # looks like a hub id
+    name = f"{tiny_folder.name}/base"  # has the form of a hub id
     assert TTS.load(name, device="cpu").checkpoint.folder == Path(name)
 
 
@@ -697,7 +697,7 @@ def test_failed_download_raises_checkpoint_error(
     kind: type[Exception] = getattr(errors, failure, OSError)
 
     def fail(*_: Any, **__: Any) -> str:
-        error = kind.__new__(kind)  # the hub's own want a web response to be made from
+        error = kind.__new__(kind)  # the constructors of hub errors need a web response
         Exception.__init__(error, "no space left")
         raise error
 

@@ -1,4 +1,4 @@
-"""Completion and signatures: what editors and notebooks show for `TTS`."""
+"""Completion and signatures of `TTS` in editors and notebooks."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_signature_shows_type_and_default_of_every_option(method: str) -> None:
 
 @pytest.mark.parametrize("method", WHOLE + STREAMED)
 def test_defaults_in_the_signature_are_those_that_apply(tts: TTS, method: str) -> None:
-    """Giving every shown default changes nothing."""
+    """Passing every shown default does not change the result."""
     shown = {
         name: one.default
         for name, one in inspect.signature(getattr(TTS, method)).parameters.items()

@@ -1,4 +1,4 @@
-"""The choice of a device: the one asked for, the best available, or an error with the reason."""
+"""`pick_device`, `pick_dtype` and `can_fork`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models run on one thread; PyTorch's own number is never left changed."""
+"""`pick_threads` and `use_threads`: small models use one thread; the number is restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, names are claimed, and what a killed process left goes."""
+"""`AtomicFile` and `sweep`: complete files, reserved names, removal of leftover files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ write_whole(Path(sys.argv[1]), b"whole", replace=sys.argv[2] == "replace")
 
 
 class Holder:
-    """A process that is writing `path`, until it is killed."""
+    """Start a process that writes `path` until it is killed."""
 
     def __init__(self, path: Path, how: str = "new") -> None:
         command = [sys.executable, "-c", HOLD, str(path), how]
@@ -183,7 +183,7 @@ def test_kill_before_commit_leaves_no_file(tmp_path: Path, call: str) -> None:
 def test_sweep_between_creation_and_lock_is_tolerated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other process comes exactly then, removes the file that is not locked yet, and goes."""
+    """Simulate a process that removes the file between creation and lock."""
     open_file, swept = os.open, []
 
     def open_and_sweep(path: Any, flags: int, *rest: Any) -> int:

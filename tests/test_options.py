@@ -1,4 +1,4 @@
-"""Options by name and type, numbers of any library, speed: checked when they are given."""
+"""`vivace.options`: names, types, defaults and help of every option; `speed`."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_last_samples_at_another_speed_are_not_lost(
 
 # -- one declaration ---------------------------------------------------------------------------
 
-MAX_FILES = 5  # of the package that name an option of the text
+MAX_FILES = 5  # source files that may name `keep_emoji`
 SOURCES = sorted((ROOT / "src" / "vivace").rglob("*.py"))
 KINDS = (SpeechOptions, SpeakOptions, StreamOptions, DialogueOptions, DialogueStreamOptions)
 

@@ -1,4 +1,4 @@
-"""Prompts are integers: rows, labels and the text still to come."""
+"""`build_prompt`: rows, labels and the text that follows."""
 
 from __future__ import annotations
 

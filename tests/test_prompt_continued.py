@@ -1,4 +1,4 @@
-"""A prompt that continues from frames makes the talker go on as if it had not been interrupted."""
+"""`Prompt.continued`: the talker draws the same codes as without the interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws are counted and follow the softmax; scores are shaped as the official processors do."""
+"""`vivace.sampling`: counted draws, the softmax, and scores equal to the official ones."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def draw_many(logits: Tensor, num_draws: int) -> Tensor:
 def test_draws_follow_the_softmax() -> None:
     logits = torch.linspace(-2.0, 2.0, 16)
     counts = draw_many(logits, 50_000)
-    # 15 degrees of freedom: 37.7 is passed by one in a thousand.
+    # 15 degrees of freedom: 37.7 is exceeded with a probability of 0.001.
     assert chi_square(counts, logits.softmax(-1)) < 37.7
-    assert chi_square(counts, (logits * 1.1).softmax(-1)) > 37.7  # the test can tell
+    assert chi_square(counts, (logits * 1.1).softmax(-1)) > 37.7  # control
 
 
 def test_greedy_row_ignores_its_noise_and_its_neighbour_does_not() -> None:
@@ -207,7 +207,7 @@ def test_scores_at_the_bounds_of_sampling_are_numbers(dtype: torch.dtype, size: 
 
 
 def test_scores_below_the_lowest_temperature_are_not_numbers() -> None:
-    """The reason for the bound: the control of the test above."""
+    """Control of the test above: the reason for the bound."""
     nothing = torch.zeros(1, 4, dtype=torch.bool)
     shape = Shape.of([(1e-40, 0, 1.0)], 4, CPU)
     scores = talker_scores(torch.full((1, 4), 30.0), nothing, torch.ones(1, 1), nothing, shape)

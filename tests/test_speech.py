@@ -1,4 +1,4 @@
-"""Sampling arguments are checked once, when they are given."""
+"""`SamplingParams`, `SamplingOptions` and `Usage`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`TTS`: requests are spoken, or refused with a reason."""
+"""`TTS`: speech, voices, errors and life cycle."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def ways(load_tts: LoadTTS) -> Callable[[str], tuple[TTS, dict[str, Any]]]:
 
 
 def make_recording(seconds: float = 1.5, rate: int = 24_000) -> tuple[NDArray[np.float32], int]:
-    """Something like a vowel: harmonics that swell and fade, in a little noise."""
+    """A signal like a vowel: harmonics that rise and fall, with a little noise."""
     t = np.arange(round(seconds * rate)) / rate
     tones = sum(np.sin(2 * np.pi * 140 * n * t) / n for n in range(1, 9))
     noise = np.random.default_rng(0).standard_normal(len(t))
@@ -303,7 +303,7 @@ def test_context_exit_closes_the_tts(tiny_folder: Path) -> None:
             use()
     assert tts.model_type == "base"
     assert repr(tts) == "<TTS base base, closed>"
-    tts.close()  # twice does no harm
+    tts.close()  # a second close has no effect
 
 
 def test_error_inside_the_context_closes_the_tts_and_propagates(tiny_folder: Path) -> None:

@@ -26,7 +26,7 @@ def loaded() -> Iterator[TTS]:
 
 @pytest.fixture
 def tts(loaded: TTS, monkeypatch: pytest.MonkeyPatch) -> TTS:
-    """With a recogniser that always hears the same."""
+    """A TTS with a recogniser that always returns the same transcript."""
     monkeypatch.setattr("vivace.engine.synthesizer.check_recogniser", lambda: None)
     transcript = "Seven grey herons beside a canal"
     loaded.synthesizer._verifier = Verifier(lambda: lambda samples, rate: transcript)
@@ -77,7 +77,7 @@ def test_verification_does_not_block_the_event_loop(tts: TTS) -> None:
 
     async def main() -> float | None:
         task = asyncio.create_task(tts.aspeak(TEXT, seed=1, verify=True))
-        asyncio.get_running_loop().call_later(0.05, is_free.set)  # needs the loop to be free
+        asyncio.get_running_loop().call_later(0.05, is_free.set)  # needs a free loop
         return (await task).word_error_rate
 
     assert asyncio.run(main()) == 0.0

@@ -1,4 +1,4 @@
-"""The classes of faster-qwen3-tts by their own names, and the calls of speech-to-speech."""
+"""`FasterQwen3TTS`, and the calls that speech-to-speech makes."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def test_temperature_applies_to_residual_codebooks(
         for t, k in ((0.9, 1), (1.9, 50))
     )
     greedy = speak("Same.", "ryan", "english", do_sample=False, max_new_tokens=6)[0][0]
-    assert np.array_equal(cold, greedy)  # top_k 1 leaves nothing to draw, in any codebook
+    assert np.array_equal(cold, greedy)  # top_k=1 is deterministic in every codebook
     assert not np.array_equal(hot, greedy)
 
 
 def test_attributes_used_by_speech_to_speech_exist(
     models: dict[str, FasterQwen3TTS], recording: str
 ) -> None:
-    """The handler's calls: warm-up, the type, presets, streaming dropped half-way, and again."""
+    """Calls of the handler: warm-up, model type, presets, an abandoned stream, a second stream."""
     for name, model in models.items():
         model.warmup(prefill_len=20)
         assert model.model.model.tts_model_type == name
@@ -178,7 +178,7 @@ GOLDEN_WAVES = load_file(GOLDEN / "faster.safetensors")
 
 @pytest.mark.parametrize(
     "call",
-    [  # every other call by default
+    [  # half of the calls outside CI
         pytest.param(call, marks=pytest.mark.ci if number % 2 else ())
         for number, call in enumerate(GOLDEN_CALLS["calls"])
     ],
@@ -187,7 +187,7 @@ GOLDEN_WAVES = load_file(GOLDEN / "faster.safetensors")
 def test_clone_equals_the_output_of_faster_qwen3_tts(
     models: dict[str, FasterQwen3TTS], recording: str, call: dict[str, Any]
 ) -> None:
-    """Instruct on a base, silence only in context, any language: of faster-qwen3-tts 0.5.4."""
+    """Calls recorded with faster-qwen3-tts 0.5.4: instruct on a base, silence, languages."""
     options = {"language": "english", **call["options"], **GOLDEN_CALLS["settings"]}
     model, text = models["base"], GOLDEN_CALLS["text"]
     (whole,), _ = model.generate_voice_clone(text, ref_audio=recording, **options)

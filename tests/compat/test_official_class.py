@@ -1,4 +1,4 @@
-"""The official class by its own name: methods, broadcasting, errors, and the official sound."""
+"""`Qwen3TTSModel`: methods, broadcasting, errors, and codes equal to the official package's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vivace.speech import BOUNDS, SamplingParams
 
 GREEDY = {"do_sample": False, "subtalker_dosample": False, "max_new_tokens": 65}
 BRIEF = {**GREEDY, "max_new_tokens": 9}
-# Of the official utterances, 16 frames by default and all 64 in CI.
+# Frames compared per official utterance: 16 outside CI, all 64 in CI.
 TOKENS = [17, pytest.param(65, marks=pytest.mark.ci)]
 
 
@@ -49,7 +49,7 @@ def with_waveform(model: str, call: str) -> Iterator[Any]:
 
 
 def frames_of(item: OfficialItem, num_tokens: int) -> int:
-    """The frames that a call with this limit makes of an official utterance."""
+    """Number of frames of an official utterance for a call with this limit."""
     return min(len(item.codes), num_tokens - 1)
 
 
@@ -132,7 +132,7 @@ def test_batch_result_equals_single_results(
     monkeypatch.setattr(engine.backend, "step", watch)
     together, _ = model.generate_custom_voice(texts, speakers, **options)
     assert max(seen) > 1
-    for one, other in zip(together, alone, strict=True):  # in turns of other sizes
+    for one, other in zip(together, alone, strict=True):  # batches take turns of other sizes
         np.testing.assert_allclose(one, other, rtol=0, atol=5e-5)
 
 
@@ -168,7 +168,7 @@ CALLS = [
     (model, call["name"])
     for model in ("custom_voice", "custom_voice_projected", "voice_design")
     for call in json.loads((GOLDEN / f"codes_{model}.json").read_text())["calls"]
-    if call["non_streaming_mode"] and call["name"] != "many_frames_offline"  # which is long
+    if call["non_streaming_mode"] and call["name"] != "many_frames_offline"  # the call takes long
 ]
 
 
@@ -181,7 +181,7 @@ def load(tiny_folder: Path) -> Callable[[str], Qwen3TTSModel]:
     return load_model
 
 
-BY_DEFAULT = (  # one of each kind, 16 frames of it; all of all calls are compared in CI
+BY_DEFAULT = (  # one call of each kind and 16 frames; CI compares all calls completely
     ("custom_voice", "empty_text_offline"),
     ("custom_voice", "eric_auto_offline"),
     ("custom_voice", "no_speaker_offline"),
@@ -203,7 +203,7 @@ BY_DEFAULT = (  # one of each kind, 16 frames of it; all of all calls are compar
 def test_recorded_official_call_gives_the_same_codes(
     load: Callable[[str], Qwen3TTSModel], name: str, call: str, num_tokens: int
 ) -> None:
-    """No speaker, no instruct, dialects, penalties, limits and padded batches among them."""
+    """Includes calls without speaker and instruct, dialects, penalties, limits, padded batches."""
     model = load(name)
     items = [item for item in official_items(name, with_empty=True) if item.call == call]
     settings = items[0].settings
@@ -278,7 +278,7 @@ def test_max_new_tokens_gives_one_frame_less(
 def settings_of(
     model: Qwen3TTSModel, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> SamplingParams:
-    """What the engine is asked for."""
+    """Record the sampling parameters of every utterance."""
     seen: list[SamplingParams] = []
     open_stream = Stream.__init__
 
@@ -329,7 +329,7 @@ def test_checkpoint_defaults_apply_unless_overridden(
     found = settings_of(model, monkeypatch, **given)
     assert (found.temperature, found.residual_temperature) == (talker, residual)
     assert (found.top_k, found.predictor_top_p) == (11, 0.7)
-    assert (found.top_p, found.repetition_penalty) == (1.0, 1.05)  # the official last resort
+    assert (found.top_p, found.repetition_penalty) == (1.0, 1.05)  # the official default
 
 
 def test_none_keeps_a_default_and_unknown_options_are_ignored(

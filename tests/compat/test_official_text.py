@@ -41,7 +41,7 @@ def load(tiny_folder: Path) -> Callable[[str], Qwen3TTSModel]:
 
 @contextlib.contextmanager
 def prompts_of(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Prompt]]:
-    """The prompts that the backend is given."""
+    """Record the prompts that reach the backend."""
     seen: list[Prompt] = []
     admit = tts.engine.backend.admit
 
@@ -55,7 +55,7 @@ def prompts_of(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Promp
 
 
 def official_ids(model: Qwen3TTSModel, text: str) -> tuple[list[int], list[int]]:
-    """Role and text, cut from the template's ids where the official code cuts them."""
+    """Ids of role and text, sliced from the template's ids like in the official code."""
     (ids,) = model._tokenize_texts([model._build_assistant_text(text)])
     return ids[0, :3].tolist(), ids[0, 3:-5].tolist()
 
@@ -86,7 +86,7 @@ def test_streamed_layout_of_any_text_has_the_official_ids(
         model.generate_custom_voice(text, "ryan", "english", non_streaming_mode=False, **BRIEF)
     (prompt,) = prompts
     config = model.model.config
-    first, *rest = ids or [config.im_end_token_id]  # the official code takes the id at its place
+    first, *rest = ids or [config.im_end_token_id]  # the official code takes the id at this index
     assert list(prompt.text_ids[:3]) == role
     assert prompt.text_ids[-1] == first
     assert list(prompt.trailing_ids) == [*rest, config.tts_eos_token_id]

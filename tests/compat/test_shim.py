@@ -1,4 +1,4 @@
-"""`vivace.compat.install()`: programs that import faster_qwen3_tts get our class."""
+"""`vivace.compat.install()` redirects `import faster_qwen3_tts`."""
 
 from __future__ import annotations
 

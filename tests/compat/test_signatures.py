@@ -1,7 +1,7 @@
-"""Names, order, kinds and defaults of arguments are those of the packages people switch from.
+"""Names, order, kinds and defaults of arguments equal those of the original packages.
 
-tests/golden/signatures.json holds them as facts (scripts/official/make_signatures.py); where the
-packages are installed they are read from there too.
+tests/golden/signatures.json has the original signatures (scripts/official/make_signatures.py). If
+the packages are installed, the tests also read them from there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TABLE: dict[str, dict[str, list[list[str]]]] = json.loads(
     (ROOT / "tests" / "golden" / "signatures.json").read_text()
 )
 METHODS = [(cls, method) for cls, methods in TABLE.items() for method in methods]
-OUR_OWN = {"seed"}  # always by keyword
+OUR_OWN = {"seed"}  # keyword-only
 
 
 def parameters(method: Any) -> list[list[str]]:

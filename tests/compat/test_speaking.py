@@ -1,4 +1,4 @@
-"""How compat opens streams and reads chunks ahead."""
+"""`vivace.compat.speaking` opens streams; `_ReadAhead` reads their chunks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_read_ahead_keeps_the_part_it_finds() -> None:
     parts = reader(chunk(4, 10), second)
     parts.read(4)
     assert not parts.is_over()
-    assert not parts.is_over()  # asked twice, it reads no further
+    assert not parts.is_over()  # a second call reads nothing
     assert parts.read(2) == [second]
 
 

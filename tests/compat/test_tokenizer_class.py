@@ -1,4 +1,4 @@
-"""The official speech tokenizer by its own name, held to the official package's codes."""
+"""`Qwen3TTSTokenizer` returns the codes and samples of the official package."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_decode_accepts_every_official_form_of_codes(tokenizer: Qwen3TTSTokenize
 
 
 def test_decode_returns_the_official_samples(tokenizer: Qwen3TTSTokenizer) -> None:
-    codes = OFFICIAL["decode.codes"].astype(np.int64)[:300]  # more is decoded in chunks there
+    codes = OFFICIAL["decode.codes"].astype(np.int64)[:300]  # longer audio is decoded in chunks
     (wave,), _ = tokenizer.decode([{"audio_codes": codes}])
     for place, part in (("head", wave[:480]), ("tail", wave[-480:])):
         official = OFFICIAL[f"decode.{len(codes)}.{place}"]

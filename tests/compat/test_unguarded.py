@@ -1,4 +1,4 @@
-"""The official classes speak what the model says: no completeness check and no retry."""
+"""The compat classes run without completeness check and without retry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vivace.tts import TTS
 
 @pytest.fixture
 def markers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What every stream gets to check its words with."""
+    """Record the word marker of every stream."""
     found: list[Any] = []
     real = Stream.__init__
 

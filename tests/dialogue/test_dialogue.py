@@ -1,4 +1,4 @@
-"""Dialogues: every line as it is alone, laid in time as people talk, all names known first."""
+"""Dialogues: speech, spacing, tracks, scripts, voices and the command."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def clip(seconds: float, silence_s: float = 0.3) -> Audio:
 
 
 def lay(*lines: tuple[str, str, float], **timing: Any) -> Dialogue:
-    """Of (speaker, text, seconds of sound)."""
+    """Arrange lines of (speaker, text, seconds of sound)."""
     return arrange(
         [DialogueLine.of(speaker, text, "here") for speaker, text, _ in lines],
         [speaker for speaker, _, _ in lines],
@@ -339,7 +339,7 @@ def lay(*lines: tuple[str, str, float], **timing: Any) -> Dialogue:
 
 
 def sounds(made: Dialogue) -> list[tuple[float, float]]:
-    """Where the sound of each line begins and ends."""
+    """Start and end of the sound of each line, in seconds."""
     found = []
     for line in made.lines:
         first, last = sound_span(line.audio.samples, RATE)
@@ -375,7 +375,7 @@ def test_only_different_speakers_overlap() -> None:
     marked = [("a", "One.", 1.0), ("b", "[overlap 0.2s] Two.", 1.0), ("a", "Three.", 1.0)]
     assert gaps(lay(*marked)) == [-0.2, 0.35]
     assert lay(*marked).lines[1].text == "Two."
-    # Not before the line before, nor before its own speaker has ended.
+    # A line starts neither before the previous line nor before its speaker's last line ends.
     assert gaps(lay(("a", "One.", 0.5), ("b", "Two.", 0.3), overlap_s=5)) == [-0.5]
     hum = ("b", "[overlap 1.5s] Hm.", 0.2)
     inside = lay(("a", "One.", 2.0), hum, hum)
@@ -419,7 +419,7 @@ def test_speakers_with_any_name_get_unique_files() -> None:
 
 
 class CountingName(str):
-    """A name that counts how often any name is case folded."""
+    """A string that counts all calls of `casefold`."""
 
     num_folded = 0
 
@@ -454,7 +454,7 @@ def test_script_is_parsed_in_linear_time(write: Callable[[int], str]) -> None:
         return max(time.process_time() - began, 0.001)
 
     ratios = (parse(8_000) / parse(2_000) for _ in range(4))
-    assert any(ratio < 9 for ratio in ratios)  # a quadratic one gives 16
+    assert any(ratio < 9 for ratio in ratios)  # a quadratic parser takes 16 times as long
 
 
 def test_voices_of_one_name_get_numbers_without_searching() -> None:

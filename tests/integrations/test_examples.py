@@ -1,4 +1,4 @@
-"""The files in examples/ are run."""
+"""Runs the files in examples/."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_callback_error_of_its_thread_is_raised_by_finish(tmp_path: Path) -> Non
         speaker("Hello there. ")
         with pytest.raises(OSError, match="no loudspeaker"):
             speaker.finish()
-        speaker.finish()  # nothing is left of it
+        speaker.finish()  # all slots are free
         wait_until(lambda: at_hand.is_free, LIMIT_S)
 
 
@@ -131,7 +131,7 @@ def test_callback_interrupted_before_its_stream_exists_is_silent(tmp_path: Path)
         chunks: list[Any] = []
 
         class SlowVoice:
-            """Its stream is opened when the test allows it."""
+            """A TTS whose streams open only when the test allows it."""
 
             def stream(self, *args: Any, **options: Any) -> Any:
                 is_opening.set()

@@ -1,4 +1,4 @@
-"""A framework that is missing, or of another major version, is an error that says what to do."""
+"""A missing framework or another major version raises IntegrationError with a hint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULES = {
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The versions that are found, by package."""
+    """Replace the installed versions, by package."""
     found: dict[str, str] = {}
 
     def version(package: str) -> str:
@@ -62,7 +62,7 @@ def test_other_major_version_raises_with_the_tested_version(
         ("1.14.0", "1.99.3", True),
         ("1.14.0", "2.0.0", False),
         ("0.8.10", "0.8.11", True),
-        ("0.8.10", "0.9.0", False),  # before 1.0 the second number says what changed
+        ("0.8.10", "0.9.0", False),  # before 1.0 the second number is the major version
         ("0.8.10", "1.8.10", False),
     ],
 )

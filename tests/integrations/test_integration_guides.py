@@ -1,6 +1,6 @@
-"""The programs of docs/integrations are run as they stand there, over a scripted voice.
+"""Runs the programs of docs/integrations unchanged with a scripted voice.
 
-Those of a framework that is not installed are skipped; addresses are those of a real server.
+Programs of frameworks that are not installed are skipped. Addresses refer to a real server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEEDED = {
     "callbacks": "langchain_core",
 }
 SERVER = "127.0.0.1:8000"
-SPOKEN_S = 2 * 25 * 0.08 + 0.5  # two sentences, and what is between them
+SPOKEN_S = 2 * 25 * 0.08 + 0.5  # two sentences and the pause between them
 PROGRAMS = [
     pytest.param(name, code, id=f"{name}-{number}")
     for name in NEEDED

@@ -1,4 +1,4 @@
-"""`vivace.integrations.livekit.TTS` in LiveKit's own streams and agent session, both ways.
+"""`vivace.integrations.livekit.TTS` in LiveKit's streams and agent session, local and remote.
 
 `pip install -e ".[test,integrations-test]"`; without livekit-agents these tests are skipped.
 """
@@ -22,7 +22,7 @@ pytest.importorskip("livekit.agents")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # theirs, not ours
+    warnings.simplefilter("ignore")  # warnings of the framework
     from livekit import rtc
     from livekit.agents import Agent, AgentSession, APIConnectOptions, APIError, tts
     from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
@@ -182,7 +182,7 @@ def test_interruptions_at_random_times_free_all_slots(
 
 
 class Loudspeaker(AudioOutput):  # type: ignore[misc]
-    """Takes frames as fast as they come; a segment is played when it is flushed or cleared."""
+    """Accepts frames without delay. A segment counts as played when it is flushed or cleared."""
 
     def __init__(self) -> None:
         super().__init__(label="test", capabilities=AudioOutputCapabilities(pause=False))

@@ -1,4 +1,4 @@
-"""`VivaceTTSService` in pipecat's own pipeline, in process and over a socket.
+"""`VivaceTTSService` in a pipecat pipeline, local and remote.
 
 `pip install -e ".[test,integrations-test]"`; without pipecat these tests are skipped.
 """
@@ -23,7 +23,7 @@ pytest.importorskip("pipecat")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # theirs, not ours
+    warnings.simplefilter("ignore")  # warnings of the framework
     from pipecat.frames.frames import (
         CancelFrame,
         EndFrame,
@@ -62,7 +62,7 @@ def at_hand(request: Any, tmp_path: Path) -> Iterator[VoiceAtHand]:
 
 
 class Ear(FrameProcessor):  # type: ignore[misc]
-    """The end of the pipeline: hears what is spoken, and what went wrong."""
+    """The end of the pipeline: records audio and error frames."""
 
     def __init__(self) -> None:
         super().__init__(enable_direct_mode=True)
@@ -80,7 +80,7 @@ class Ear(FrameProcessor):  # type: ignore[misc]
 class Talk:
     worker: PipelineWorker
     ear: Ear
-    mouth: Ear  # before the service: hears what it sends upstream
+    mouth: Ear  # before the service: records upstream frames
     running: asyncio.Future[Any] | None = None
     sent: list[Frame] = field(default_factory=list)
 
@@ -94,7 +94,7 @@ class Talk:
         )
 
     async def until(self, kind: type, count: int = 1, ear: Ear | None = None) -> list[Frame]:
-        """All frames heard, once `count` of a kind are among them."""
+        """Wait for `count` frames of a kind and return all recorded frames."""
         ear = ear or self.ear
 
         async def wait() -> None:
@@ -203,7 +203,7 @@ def test_two_speak_frames_and_a_reply_keep_their_order(at_hand: VoiceAtHand) -> 
             await talk.until(TTSStoppedFrame, 3)
             ids = [frame.context_id for frame in talk.audio()]
             assert len(dict.fromkeys(ids)) == 3
-            assert ids == sorted(ids, key=list(dict.fromkeys(ids)).index)  # none in another
+            assert ids == sorted(ids, key=list(dict.fromkeys(ids)).index)  # contexts in order
             assert talk.seconds == pytest.approx(6.0, abs=0.01)
 
     run(test)
@@ -319,7 +319,7 @@ def test_interruptions_at_random_times_free_all_slots(
                 is_calm = (
                     turn == 0
                     or sum(isinstance(frame, InterruptionFrame) for frame in talk.ear.heard) == turn
-                )  # else the last interruption may take these words with it
+                )  # otherwise the last interruption may drop these words
                 await talk.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, words))
                 if chance.random() < 0.3:
                     await talk.send(LLMFullResponseEndFrame())

@@ -1,4 +1,4 @@
-"""`VivaceEngine` in RealtimeTTS' own `TextToAudioStream`, with a loudspeaker that only listens.
+"""`VivaceEngine` in the `TextToAudioStream` of RealtimeTTS, with a stub for the audio device.
 
 `pip install -e ".[test,integrations-test]"`; without RealtimeTTS these tests are skipped.
 """
@@ -146,7 +146,7 @@ def test_word_timings_arrive_with_the_audio() -> None:
         stream.feed(iter(WORDS))
         stream.play()
     assert [timing.word for timing in told] == TEXT.split()[: len(told)]
-    assert len(told) >= 4  # the player tells one for each of its blocks
+    assert len(told) >= 4  # the player reports one per block
     assert told[-1].end_time <= len(PyAudio.heard) / 48_000 + 0.1
 
 

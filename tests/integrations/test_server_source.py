@@ -1,4 +1,4 @@
-"""The client of our own WebSocket that the integrations share, against the real server."""
+"""`ServerSource`, the WebSocket client of the integrations, against a real server."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_words_arrive_with_the_audio_that_ends_them(tmp_path: Path) -> None:
         found = [word for sound in sounds for word in sound.words]
         assert [word.text for word in found] == TEXT.split()
         assert [TEXT[word.start_char : word.end_char] for word in found] == TEXT.split()
-        assert len([sound for sound in sounds if sound.words]) > 1  # while it is made
+        assert len([sound for sound in sounds if sound.words]) > 1  # during generation
         made_s = 0.0
         for sound in sounds:
             made_s += len(sound.pcm) / 48_000

@@ -1,6 +1,6 @@
-"""speech-to-speech's own Qwen3-TTS handler over `vivace.compat.install()`.
+"""The Qwen3-TTS handler of speech-to-speech over `vivace.compat.install()`.
 
-It runs where the package is: `pip install -e ".[test,integrations-test]"` and
+Needs the package: `pip install -e ".[test,integrations-test]"` and
 `pip install --no-deps speech-to-speech==1.1.0` (its dependencies pin another `openai`).
 """
 
@@ -22,7 +22,7 @@ from vivace import TTS
 from vivace.compat import install, uninstall
 
 pytest.importorskip("speech_to_speech")
-pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, not ours
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the framework
 TEXT = "Hello there, how are you today?"
 BLOCK = 512  # samples at 16 kHz
 NUM_INTERRUPTIONS = 200
@@ -70,7 +70,7 @@ def engine_is_idle(handler: Any) -> bool:
 
 def test_default_settings_set_up_warm_up_and_speak(scope: Any, caplog: Any) -> None:
     with caplog.at_level("INFO"):
-        handler = open_handler(scope)  # backend ggml on cuda, as it is called by default
+        handler = open_handler(scope)  # the default: backend ggml on cuda
     assert "warmed up" in caplog.text
     assert "failed" not in caplog.text
     assert handler.model.model.model.tts_model_type == handler._model_type() == "custom_voice"
@@ -89,7 +89,7 @@ def test_interrupted_turn_is_followed_by_the_next(scope: Any, scripted: Scripted
     first = [next(turn) for _ in range(30)]
     scope.cancel()
     rest = list(turn)
-    assert len(rest) * BLOCK <= 0.64 * 16_000  # no more than the chunk it had in hand
+    assert len(rest) * BLOCK <= 0.64 * 16_000  # at most the current chunk
     wait_until(lambda: engine_is_idle(handler) and not scripted.lives)
     scripted.default = Plan(25)
     scope.new_response()
@@ -99,7 +99,7 @@ def test_interrupted_turn_is_followed_by_the_next(scope: Any, scripted: Scripted
 
 
 def test_settings_of_the_founding_document_speak(scope: Any, scripted: ScriptedSpeech) -> None:
-    """Chunk size, language by turn, a voice by turn; whole and streamed layouts."""
+    """Chunk size, language and voice per turn; whole and streamed layouts."""
     handler = open_handler(
         scope, streaming_chunk_size=4, language="en", non_streaming_mode=False, blocksize=1_024
     )
@@ -160,7 +160,7 @@ def test_interruptions_at_random_times_free_all_slots(
     chance = random.Random(15)
     for turn in range(NUM_INTERRUPTIONS):
         spoken_turn = handler.process(spoken())
-        if turn % 3 == 0:  # from another thread, as the router does it
+        if turn % 3 == 0:  # from another thread, like the router
             canceller = Thread(target=lambda: (time.sleep(chance.random() / 100), scope.cancel()))
             canceller.start()
             list(spoken_turn)
@@ -170,7 +170,7 @@ def test_interruptions_at_random_times_free_all_slots(
                 next(spoken_turn)
             scope.cancel()
             list(spoken_turn)
-        else:  # the pipeline ends: nobody reads on
+        else:  # the pipeline ends without reading the rest
             next(spoken_turn)
             spoken_turn.close()
     wait_until(lambda: engine_is_idle(handler) and not scripted.lives)

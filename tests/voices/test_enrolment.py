@@ -39,7 +39,7 @@ Codes = NDArray[np.int64]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of its own for every test."""
+    """A separate VIVACE_HOME for every test."""
     monkeypatch.setenv("VIVACE_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
@@ -67,7 +67,7 @@ def recording(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def enrolled(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """The transcript of every enrolment that was not spared."""
+    """Record the transcript of every enrolment that the cache does not avoid."""
     transcripts: list[str | None] = []
     enroll = enrolment.enroll
 
@@ -184,7 +184,7 @@ def test_least_recently_used_voice_is_evicted_first(tmp_path: Path) -> None:
         kept.put(make_key(number), make_voice(make_key(number)))
         path = tmp_path / f"{make_key(number).digest}.safetensors"
         os.utime(path, ns=(number * 10**9, number * 10**9))
-    assert kept.get(make_key(0)) is not None  # used just now
+    assert kept.get(make_key(0)) is not None  # marks the entry as used
     kept.put(make_key(3), make_voice(make_key(3)))
     found = [number for number in range(4) if kept.get(make_key(number)) is not None]
     assert found == [0, 2, 3]
@@ -203,7 +203,7 @@ def test_damaged_cache_file_is_replaced(tmp_path: Path, content: bytes) -> None:
 def test_cache_file_with_a_wrong_key_is_ignored(tmp_path: Path) -> None:
     kept = EnrolmentCache(tmp_path)
     for other in (make_key(1), make_key(width=64), make_key(transcript=WORDS)):
-        kept.put(make_key(), make_voice(other))  # as if a file had been renamed
+        kept.put(make_key(), make_voice(other))  # simulates a renamed file
         assert kept.get(make_key()) is None
 
 
@@ -354,7 +354,7 @@ def test_file_in_the_working_folder_does_not_replace_a_voice(
     assert isinstance(found, Voice)
     assert custom.voice("vivian") == "vivian"
     with pytest.raises(AudioError, match="unknown audio format"):
-        base.voice("vivian")  # no preset there, but a file
+        base.voice("vivian")  # not a preset, but a file
 
 
 def test_preset_is_returned_as_a_name(custom: TTS, recording: Path, base: TTS) -> None:

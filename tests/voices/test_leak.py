@@ -1,4 +1,4 @@
-"""Leaks, which repeat the end of a reference: found from codes and dropped, unless meant."""
+"""Leaks repeat the end of a reference; they are found by their codes and removed."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def test_leak_before_appended_silence_is_found(num_silent: int) -> None:
         SPEECH,
         SPEECH[:0],
         REFERENCE[-2:],
-        np.concatenate((REFERENCE[-2:], SPEECH)),  # two frames are chance
-        np.concatenate((REFERENCE[:10], SPEECH)),  # its beginning
-        np.concatenate((REFERENCE[30:40], SPEECH)),  # its middle
-        np.concatenate((SPEECH[:5], REFERENCE[-10:], SPEECH)),  # said later on
+        np.concatenate((REFERENCE[-2:], SPEECH)),  # two equal frames are coincidence
+        np.concatenate((REFERENCE[:10], SPEECH)),  # the start of the reference
+        np.concatenate((REFERENCE[30:40], SPEECH)),  # the middle of the reference
+        np.concatenate((SPEECH[:5], REFERENCE[-10:], SPEECH)),  # the end, after other speech
         np.concatenate((REFERENCE[-10:][::-1], SPEECH)),  # backwards
-        np.concatenate((with_errors(REFERENCE[-10:], 0, 2, 4, 6, 8), SPEECH)),  # half of it
+        np.concatenate((with_errors(REFERENCE[-10:], 0, 2, 4, 6, 8), SPEECH)),  # half of the codes
     ],
 )
 def test_speech_that_does_not_repeat_the_end_has_no_leak(codes: Codes) -> None:

@@ -1,4 +1,4 @@
-"""The library keeps voices by name, one file each, and nothing outside its folder is reached."""
+"""`VoiceLibrary` stores voices by name, one file each, and reads only its own folder."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_link_out_of_the_library_is_not_followed(library: VoiceLibrary, tmp_path
     library.add(make_voice("bob"))
     outside = make_voice("ada", value=7).save(tmp_path / "outside.safetensors")
     (library.folder / "ada.safetensors").symlink_to(outside)
-    assert load_voice(library.folder / "ada.safetensors").speaker[0] == 7  # it would be readable
+    assert load_voice(library.folder / "ada.safetensors").speaker[0] == 7  # is readable
     for ask in (library.get, library.path):
         with pytest.raises(VoiceFileError, match="a link out of the library"):
             ask("ada")
@@ -324,7 +324,7 @@ def test_failed_write_keeps_the_library_unchanged(
     for call in ("fsync", "replace" if replace else "link"):
         with monkeypatch.context() as patch:
             patch.setattr(os, call, fail(code))
-            patch.setattr(os, "open", fail(code))  # the way without links, too
+            patch.setattr(os, "open", fail(code))  # also without hard links
             with pytest.raises(VoiceFileError, match=os.strerror(code)):
                 library.add(make_voice("ada" if replace else "bob", value=2), replace=replace)
         assert {path.name: path.read_bytes() for path in library.folder.iterdir()} == before
@@ -351,7 +351,7 @@ def test_folder_without_search_permission_raises_no_other_error(
     library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library.add(make_voice())
-    monkeypatch.setattr(os.path, "lexists", lambda path: False)  # no right to search it
+    monkeypatch.setattr(os.path, "lexists", lambda path: False)  # no search permission
     monkeypatch.setattr(Path, "resolve", fail(errno.EACCES))
     assert library.names() == []
     with pytest.raises(UnknownVoiceError):
@@ -386,7 +386,7 @@ def test_concurrent_add_without_hard_links_has_one_winner(
 
 
 def race(folder: Path, how: str, num_processes: int = 4) -> dict[str, list[str]]:
-    """Processes that add the same thirty names at once: each name's winners."""
+    """Let processes add the same thirty names concurrently; return the winners of each name."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", ADD, str(folder), str(number), how],
@@ -443,4 +443,4 @@ def test_reader_never_gets_a_partial_voice(library: VoiceLibrary) -> None:
     finally:
         is_over.set()
         writer.join()
-    assert len(seen) > 1  # it was replaced meanwhile
+    assert len(seen) > 1  # another process replaced it

@@ -1,4 +1,4 @@
-"""A library in a store: what one server adds, replaces or removes is so for every other."""
+"""`SharedLibrary`: all servers see voices that one server adds, replaces or removes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_voice(name: str = "ada", value: float = 1.0) -> Voice:
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    """Of an S3 of moto's, by hand: `pip install s3fs 'moto[server]'`."""
+    """An S3 server of moto, run manually: `pip install s3fs 'moto[server]'`."""
     pytest.importorskip("s3fs", reason="no s3fs")
     moto = pytest.importorskip("moto.server", reason="no moto")
     server = moto.ThreadedMotoServer(port=0)
@@ -87,7 +87,7 @@ def test_added_voice_is_visible_to_other_servers(pair: Pair) -> None:
 
 
 def test_separate_folders_do_not_share_voices(tmp_path: Path) -> None:
-    """The control: the test above could fail."""
+    """Control of the test above."""
     first, second = VoiceLibrary(tmp_path / "one"), VoiceLibrary(tmp_path / "two")
     first.add(make_voice())
     assert "ada" not in second
@@ -95,7 +95,7 @@ def test_separate_folders_do_not_share_voices(tmp_path: Path) -> None:
 
 def test_replaced_voice_is_copied_again(pair: Pair) -> None:
     first, second = pair
-    for value in (1.0, 2.0, 3.0):  # of the same size, and within one tick of a clock
+    for value in (1.0, 2.0, 3.0):  # the same size and the same timestamp
         first.add(make_voice(value=value), replace=True)
         assert second.get("ada").speaker[0] == value
         assert [voice.speaker[0] for voice in second] == [value]
@@ -119,7 +119,7 @@ class SignallingLock:
 def test_slow_copy_of_replaced_voice_never_overwrites_the_newer_one(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One thread has read the old content and not yet written it when another copies the new."""
+    """One thread has read the old content when another thread copies the new content."""
     other, library = pair
     assert isinstance(library, SharedLibrary)
     other.add(make_voice(value=1))
@@ -168,7 +168,7 @@ def test_second_voice_with_the_same_name_is_rejected(pair: Pair) -> None:
     first.add(make_voice(value=1.0))
     with pytest.raises(VoiceFileError, match="already"):
         second.add(make_voice(value=2.0))
-    with pytest.raises(FileExistsError):  # also where both have found it free before
+    with pytest.raises(FileExistsError):  # even if both found the name free
         second.write_file("ada.safetensors", b"other", replace=False)
     assert second.get("ada").speaker[0] == 1.0
 
@@ -229,7 +229,7 @@ def test_unreachable_store_keeps_copied_voices_usable(
     for call in (lambda: second.get("bob"), lambda: second.add(make_voice("eve"))):
         with pytest.raises(VoiceStoreError, match="try again") as found:
             call()
-        assert "://" not in str(found.value)  # a client hears it
+        assert "://" not in str(found.value)  # reported to clients
     with pytest.raises(VoiceStoreError):
         second.remove("ada")
     assert issubclass(VoiceStoreError, TTSError)

@@ -1,4 +1,4 @@
-"""Voice files: saved and loaded unchanged; anything else is refused."""
+"""Voice files are saved and loaded unchanged; other files are rejected."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python benchmarks/codec.py --json benchmarks/results/x.json
 
-Times are of graphs of a codec of true shape with random weights. The distance is that of the voice
-in the package, whose codec is trained, over codes that it speaks itself.
+Times are of CUDA graphs of a codec with the released shape and random weights. The distance is
+measured with the embedded voice on a sentence that it speaks.
 """
 
 from __future__ import annotations

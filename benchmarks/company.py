@@ -1,9 +1,9 @@
-"""How far streamed samples in company are from those spoken alone, in each precision of the codec.
+"""Largest difference between a stream's samples in a batch and alone, by codec precision.
 
     python benchmarks/company.py --json build/company.json --recordings build
 
 The embedded voice on a GPU: lines 41 to 100 of hard.txt alone, then the first sixteen of them as
-streams beside each other, in chunks of 1 to 5 frames. The recordings are for quality.py `collect`.
+concurrent streams in chunks of 1 to 5 frames. The recordings are input of quality.py `collect`.
 """
 
 from __future__ import annotations

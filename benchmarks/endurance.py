@@ -3,11 +3,10 @@
     python benchmarks/endurance.py 0.6B-CustomVoice --seconds 420 \
         --json benchmarks/results/endurance-0.6B-h200.json
 
-Random weights of true shape, sampling on, always `--batch` slots: one that ends is replaced at once
-by another text of another length. Frames are counted over all slots; `--seconds` may end it
-earlier, and the report has the number reached. The same eight texts of 125 frames are spoken before
-and after, and one text again and again in between: their codes must be the same. The codec is not
-run.
+Random weights of the released shape, sampling on, always `--batch` slots: an ended slot is replaced
+by another text. Frames are counted over all slots; `--seconds` may end the run earlier, and the
+report gives the number reached. The same eight texts of 125 frames are made before and after, and
+one text repeatedly in between: their codes must be equal. The codec does not run.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def make_request(model: Qwen3TTS, number: int, num_frames: int | None = None) ->
 
 @dataclass(slots=True)
 class Run:
-    """What is counted on the way."""
+    """Counters of a run."""
 
     goal: int
     num_joined: int = 0
@@ -173,7 +172,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def endure(backend: CudaGraphBackend, run: Run, batch: int, deadline: float) -> None:
-    """Steps of a full batch until the goal or the deadline; then all slots are released."""
+    """Step a full batch until the goal or the deadline, then release all slots."""
     live: dict[int, int] = {}  # the numbers of requests, by slot
     made: dict[int, list[Codes]] = {}
     while run.share < 1 and time.perf_counter() < deadline:
@@ -263,9 +262,9 @@ class Compared:
 
 
 def compare(backend: CudaGraphBackend, opening: list[Codes]) -> dict[str, Any]:
-    """The first thousand frames again, each beside a frame of the fused kernels from the same past.
+    """Repeat the first thousand frames, and compare each with the fused kernels on the same state.
 
-    After a first other code the rest of a frame has another past, and is not counted.
+    Codes of a frame after the first difference are not counted: their inputs differ.
     """
     if backend.name != "megakernel":
         return {}

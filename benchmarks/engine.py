@@ -1,11 +1,11 @@
-"""`vivace bench` on random weights of true shape: whole calls, from text to samples.
+"""`vivace bench` with random weights of a released shape: whole calls, from text to samples.
 
     python benchmarks/engine.py 0.6B-CustomVoice --backend cuda_graph --streams 1,8,32,64 \
         --rates 5,10,20 --json benchmarks/results/engine-0.6B.json --plot build/load.png
 
-The first argument is a released model's name or a checkpoint folder, with `:half` after it for a
-codec in half precision; the others are those of `vivace bench`. A name's text is read with the
-embedded voice's tokenizer. Time is real, sound not.
+The first argument is a released model's name or a checkpoint folder, with an optional codec
+precision as in `0.6B-CustomVoice:split`; the other arguments are those of `vivace bench`. Released
+names use the embedded voice's tokenizer.
 """
 
 from __future__ import annotations

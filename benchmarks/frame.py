@@ -1,9 +1,9 @@
-"""Milliseconds per frame: our eager backend, and the official code beside it in the same run.
+"""Milliseconds per frame of the eager backend and of the official code in the same run.
 
     python benchmarks/frame.py 0.6B-CustomVoice --device cuda --json benchmarks/results/x.json
 
-Weights are random and of true shape, sampling is on, the end of speech is banned, so time is real
-and sound is not. A shape is a released model's name or a checkpoint folder (for its config.json).
+Random weights of the released shape, sampling on, end of speech banned. A shape is a released
+model's name or a checkpoint folder (for its config.json).
 `--compare` needs qwen-tts 0.1.1 and transformers 4.57.3 (scripts/official/README.md).
 """
 

@@ -1,8 +1,8 @@
-"""What each Triton kernel should compute, in float64 and without roundings on the way.
+"""References of the Triton kernels in float64, without intermediate rounding.
 
-A reference takes a kernel's arguments by name, before the launch, and gives pairs: what is
-expected, and a call that reads what the kernel has written. Draws and noise are compared with
-sampling.py, whose bits they repeat.
+A reference takes a kernel's arguments by name before the launch and yields pairs: the expected
+result, and a call that reads the kernel's result. Draws and noise are compared with sampling.py,
+which they repeat bit for bit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Error(NamedTuple):
 
 
 def measure_error(pairs: list[Pair]) -> Error:
-    """Of the output that is furthest off."""
+    """The largest error of all outputs."""
     return max(_distance(pair.read(), pair) for pair in pairs)
 
 
@@ -234,7 +234,7 @@ def _sum_codes(given: Given) -> Iterator[Pair]:
 
 
 def _with_past(given: Given, reach: int) -> Tensor:
-    """The input behind the last `reach` steps before it: [B, reach + T, in]."""
+    """The input with the previous `reach` steps in front: [B, reach + T, in]."""
     x = given["x"].double()
     if not reach:
         return x
@@ -243,7 +243,7 @@ def _with_past(given: Given, reach: int) -> Tensor:
 
 
 def _convolved(given: Given, dilation: int) -> Tensor:
-    """The sum with all that follows it before the activation."""
+    """The product with all fused operations before the activation."""
     weight, length = given["weight"], given["x"].shape[1]
     x = _with_past(given, (len(weight) - 1) * dilation)
     if given["norm"] is not None:

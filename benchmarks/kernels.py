@@ -4,11 +4,11 @@
         --json benchmarks/results/kernels-h200.json
 
 One frame of talker and predictor (CUDA graph backend, and megakernel up to batch 8), a prompt and
-eight frames of the codec, random weights of true shape and random keys. A kernel's time is its own,
-launched alone; the frame's is that of its graph, where kernels overlap. Bytes count every operand
-once. A kernel's error is that of its first launch against float64 on the same inputs
-(kernel_errors.py), relative to the result's size, beside that of rounding the result once; that of
-a draw the share of other codes.
+eight frames of the codec, random weights of the released shapes and random keys. A kernel is timed
+alone; the frame as a graph, in which kernels overlap. Bytes count every operand once. The error is
+that of a kernel's first launch against float64 on the same inputs (kernel_errors.py), relative to
+the size of the result, beside the error of one rounding. The error of a draw is the share of
+different codes.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def measure_model(
 def measure_megakernel(
     shape: str, batches: list[int], peaks: dict[str, float]
 ) -> Iterator[dict[str, Any]]:
-    """Its two kernels; the predictor reads its layers' weights for each of its 15 sweeps."""
+    """The megakernel's two kernels; the predictor reads its weights in each of its 15 sweeps."""
     config, codec_config = load_configs(shape)
     model = random_module(Qwen3TTS, parse_model_config(config), CUDA, torch.bfloat16)
     codec = random_module(Codec, codec_config, CUDA, torch.float32)
@@ -213,7 +213,7 @@ def forced_logits(model: Qwen3TTS, hidden: Tensor, codes: Tensor) -> Tensor:
 
 
 def distance(found: Tensor, expected: Tensor) -> Error:
-    """Of whole kernels, against float32."""
+    """Relative distance of a whole model's output to float32."""
     return measure_error([Pair(expected, lambda: found, found.dtype)])
 
 
@@ -309,7 +309,7 @@ Watch = Callable[[str, dict[str, Any], Callable[[], Any]], Any]
 
 @contextmanager
 def launched(watch: Watch) -> Iterator[None]:
-    """Hand every launch of a Triton kernel to `watch`: name, arguments and the launch itself."""
+    """Pass every launch of a Triton kernel to `watch`: name, arguments and the launch call."""
     run = JITFunction.run
 
     def run_watched(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,10 +1,9 @@
-"""The graph backend at true shapes: cold start, first audio, ms per frame, streams side by side.
+"""The graph backend at released shapes: cold start, first audio, ms per frame, many streams.
 
     python benchmarks/latency.py 0.6B-CustomVoice 1.7B-CustomVoice --json benchmarks/results/x.json
 
-Weights are random and of true shape, sampling is on, the end of speech is banned, so time is real
-and sound is not. Every figure is a wall-clock median with the host's share in it, except those
-named `gpu`, which are of graph replays alone.
+Random weights, sampling on, end of speech banned. Every figure is a wall-clock median including the
+host, except figures named `gpu`, which are graph replays alone.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ class Bench:
         return {"build_s": round(self._build_s, 2), "warmup_s": round(warm, 2)}
 
     def compare_company(self) -> bool:
-        """One seed alone and among seven others."""
+        """Compare one seed alone and in a batch with seven others."""
         alone = self._speak([7])[0]
         others = range(8 - min(8, self.backend.max_streams), 8)
         return bool(np.array_equal(self._speak(others)[-1], alone))
@@ -160,7 +159,7 @@ class Bench:
         return figures
 
     def codec_snr(self) -> float:
-        """The codec as it is picked against float32, decibels, over 64 random frames."""
+        """Signal-to-noise ratio of the codec against float32 in decibels, over 64 random frames."""
         size = self._codec.config.decoder_config.codebook_size
         codes = np.random.default_rng(0).integers(size, size=(64, 16))
         exact, found = (self._decode(codes, each) for each in ("float32", "auto"))
@@ -223,7 +222,7 @@ class Bench:
         return self._finish(slots, speak)
 
     def _overlap(self, seeds: Sequence[int], chunk: int) -> float:
-        """The next frames are on their way while the codec renders the last."""
+        """Queue the next frames while the codec renders the previous ones."""
         slots = self._open(seeds)
 
         def speak() -> None:
@@ -245,7 +244,7 @@ class Bench:
         return seconds / self._frames
 
     def _median(self, work: Callable[[int], list[int]]) -> float:
-        """Milliseconds of `work`, whose slots are then released."""
+        """Median milliseconds of `work`; its slots are released afterwards."""
         seconds = []
         for seed in range(self._repeats + 2):
             slots: list[int] = []

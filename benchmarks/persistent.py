@@ -2,9 +2,9 @@
 
     python benchmarks/persistent.py 0.6B-CustomVoice --json benchmarks/results/x.json
 
-Random weights of true shape, sampling on, `--positions` keys in every slot; each part is timed as a
-CUDA graph of its own, the frame as the backend's step. The share is of the weights' bytes over the
-bandwidth of a copy that is measured in the same run.
+Random weights of the released shapes, sampling on, `--positions` keys in every slot. Each part is
+timed as a separate CUDA graph, the frame as the backend's step. The share is the time of reading
+the weights at the bandwidth of a copy, measured in the same run, over the measured time.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ def measure(arguments: argparse.Namespace, shape: str, bandwidth: float) -> list
 
 
 def talker_bytes(model: Qwen3TTS, is_fp8: bool) -> int:
-    """What one step reads of the layers' weights."""
+    """Bytes of layer weights that one step reads."""
     named = model.talker.model.layers.named_parameters()
     return sum(p.nbytes // 2 if is_fp8 and ".mlp." in name else p.nbytes for name, p in named)
 
 
 def frame_ms(backend: CudaGraphBackend, batch: int, num_frames: int = 64) -> float:
-    """Wall time of a frame in a step of many."""
+    """Wall time per frame in a step of many frames."""
     prompt = build_prompt(
         backend.model.config, list(range(50, 70)), role_ids=[1, 2, 3], layout="whole", preset="ryan"
     )
@@ -135,7 +135,7 @@ def parts_ms(backend: CudaGraphBackend, batch: int, num_positions: int) -> dict[
 
 
 def give_pages(table: SlotTable, num_slots: int, num_positions: int) -> None:
-    """Each slot pages of its own with random keys and values, as if it had read so much."""
+    """Assign pages with random keys and values to every slot."""
     count = num_pages(num_positions)
     pages = torch.arange(num_slots * count, device=CUDA)
     table.pages[:num_slots, :count] = pages.view(num_slots, count).int()
@@ -159,7 +159,7 @@ def default_draws(batch: int) -> SamplingState:
 
 
 def time_graph(work: Callable[[], object], num_replays: int = 50) -> float:
-    """Milliseconds of one replay of the work as a graph."""
+    """Milliseconds of one graph replay of `work`."""
     work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

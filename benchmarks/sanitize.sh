@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Our kernels under compute-sanitizer (memcheck and racecheck, or SANITIZE_TOOLS), small runs, each for SANITIZE_SECONDS
-# at most: one line for each tool and part, and the logs in $OUT. The tool is looked for in the CUDA toolkit and in the
-# wheel nvidia-cuda-sanitizer-api, installed or as a file in carry/sanitizer. benchmarks/sanitized.py says what the
-# parts are, controls among them. SANITIZE_PARTS chooses some: PART for every tool or TOOL:PART for one, and =SECONDS
-# after it for a limit of its own, as in SANITIZE_PARTS="racecheck:known=240 racecheck:fused=240 memcheck:fused half".
-# SANITIZE_LIST=1 says what would run. The kernels of the slot table (slot_kernels.py) run in `fused` and `half`.
+# Runs the kernels under compute-sanitizer (memcheck and racecheck, or SANITIZE_TOOLS) in small runs of at most
+# SANITIZE_SECONDS each. Prints one line per tool and part; logs go to $OUT. benchmarks/sanitized.py describes the parts,
+# which include controls. The tool is found in the CUDA toolkit or in the wheel nvidia-cuda-sanitizer-api (installed, or
+# as a file in carry/sanitizer).
+#   SANITIZE_PARTS="racecheck:known=240 memcheck:fused half"   selected parts: PART or TOOL:PART, optionally =SECONDS
+#   SANITIZE_LIST=1                                            only list what would run
 set -uo pipefail
 export PYTHONUNBUFFERED=1 PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTORCH_NO_CUDA_MEMORY_CACHING=1
 out=${OUT:-build/gpu}

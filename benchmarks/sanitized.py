@@ -3,15 +3,15 @@
     python benchmarks/sanitized.py megakernel tiny
     python benchmarks/sanitized.py fused tiny small
 
-`tiny` is a folder that scripts/make_tiny_checkpoints.py has written. `small` is the least that runs
-every kernel, for racecheck, which is much slower. `memory` and `race` are controls: kernels with
-such an error, which the sanitizer must find. Products and convolutions of PyTorch run on the CPU:
-with them on the GPU racecheck died of an internal error before it came to our kernels.
+`tiny` is a folder written by scripts/make_tiny_checkpoints.py. `small` is the smallest run with
+every kernel, for racecheck, which is much slower. `memory` and `race` are controls: kernels with an
+error that the sanitizer must find. PyTorch's products and convolutions run on the CPU: on the GPU
+they make racecheck fail with an internal error.
 
-racecheck 2025.3 reports races in the megakernel where there are none. It does not know that one
-lane may arrive at a barrier for its warp after `__syncwarp`: `elected` is a right kernel that shows
-it. It knows a `bar.sync` of some threads of a block (`named`), but not beside those barriers.
-`known` is the megakernel with mbarriers at which every thread arrives instead of both.
+racecheck 2025.3 reports false races in the megakernel. It does not support that one lane arrives at
+an mbarrier for its warp after `__syncwarp`; `elected` is a correct kernel that shows this. It
+supports a `bar.sync` of part of a block (`named`), but not together with such mbarriers. `known` is
+the megakernel with mbarriers at which every thread arrives.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def prompt_of(model: Qwen3TTS, num_ids: int) -> Prompt:
 
 
 def speak(backend: CudaGraphBackend, lengths: list[int], num_frames: int, renders: bool) -> None:
-    """One slot alone, then all together; if it is no small run, the others, and one that is new."""
+    """Step one slot, then all slots; in a full run also the other slots and a new one."""
     sampling = [SamplingParams(seed=n, min_frames=40, max_frames=40) for n in range(len(lengths))]
     prompts = [prompt_of(backend.model, length) for length in lengths]
     slots = [backend.admit(*each) for each in zip(prompts, sampling, strict=True)]
@@ -181,7 +181,7 @@ def run_known(tiny: Path, is_small: bool) -> None:
 
 
 def run_fused(tiny: Path, name: str, precision: CodecPrecision, is_small: bool) -> None:
-    """Frames, prompts and codec of a tiny model; 18 rows take the split products too."""
+    """Frames, prompts and codec of a tiny model; 18 rows also use the split products."""
     checkpoint = Checkpoint.open(tiny / name)
     model, codec = checkpoint.load_model(CUDA, torch.bfloat16), checkpoint.load_codec(CUDA)
     backend = CudaGraphBackend(
@@ -192,7 +192,7 @@ def run_fused(tiny: Path, name: str, precision: CodecPrecision, is_small: bool) 
 
 
 def run_control(source: str, first: int = 0) -> None:
-    """Of `CONTROL`: two hazards between warps if `first` is 0, else writes behind the memory."""
+    """Run `CONTROL`: two races between warps if `first` is 0, else out-of-bounds writes."""
     numbers = torch.zeros(128, dtype=torch.int32, device=CUDA)
     capability = torch.cuda.get_device_capability()
     module = driver.Module(compile_source(source, architecture_of(capability), []))

@@ -2,8 +2,8 @@
 
     python benchmarks/tile_sweep.py --rows 64 --cases "0.6B down" --json benchmarks/results/x.json
 
-Each product runs over enough copies of its weight that none stays in the cache, as one graph; a
-residual product with the norm after it. `--compile` only fills the kernels' cache.
+Each product runs as one graph over more copies of its weight than the L2 cache holds, a residual
+product together with the following norm. `--compile` only compiles the kernels.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def make_norm(size: int) -> RMSNorm:
 
 
 def time_products(product: Callable[[Tensor], Tensor], weights: Tensor) -> float:
-    """Microseconds of one product in a chain of them."""
+    """Microseconds per product in a sequence of products."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for weight in weights:

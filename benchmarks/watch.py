@@ -1,11 +1,11 @@
-"""What checking every word costs: the same batches with and without a watched head.
+"""Cost of the check for missing words: the same batches with and without a watched head.
 
     python benchmarks/watch.py 0.6B-CustomVoice --backend cuda_graph --streams 1,8,64 \
         --json benchmarks/results/watch-0.6B-h200.json
 
-A released model's name takes random weights of its shape. Their attention follows no text, so
-faults are counted and accepted, never repaired. `embedded` is the embedded voice, real speech. Runs
-of both kinds alternate; the figures are medians.
+A released model's name selects random weights of its shape. Their attention follows no text, so
+faults are counted and not repaired. `embedded` is the embedded voice. Runs with and without the
+check alternate; the figures are medians.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def measure(tts: TTS, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 @torch.inference_mode()
 def switch(backend: Any, head: Head | None) -> None:
-    """Watch a head, or none; a backend itself has no need to stop watching."""
+    """Watch a head, or none. Backends have no method to stop watching."""
     table = getattr(backend, "_table", None)
     if table is None:
         backend.watched = head
@@ -119,7 +119,7 @@ def switch(backend: Any, head: Head | None) -> None:
 
 
 def speak(tts: TTS, size: int, limit: dict[str, int]) -> tuple[float, float]:
-    """The seconds that a batch takes, and those of its audio."""
+    """Wall time of a batch, and the duration of its audio, in seconds."""
     began = time.perf_counter()
     audios = tts.speak([TEXT] * size, language="english", seed=1, trim=False, **limit)
     return time.perf_counter() - began, sum(audio.duration_s for audio in audios)

@@ -1,4 +1,4 @@
-"""What every backend promises: a slot's codes depend on its prompt and its seed alone."""
+"""Every backend: a slot's codes depend only on its prompt and its seed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def part(tiny: Callable[[str], Tiny]) -> Tiny:
 @pytest.mark.parametrize("pass_rows", [1, 4])
 @given(seed=st.integers(0, 2**63 - 1), plan=st.integers(0, 2**32))
 @settings(deadline=None, max_examples=3)
-def test_a_seed_gives_the_same_codes_alone_and_in_any_batch(
+def test_seeded_codes_are_equal_alone_and_in_any_batch(
     part: Tiny, pass_rows: int, seed: int, plan: int
 ) -> None:
     backend = part.backend(pass_rows)
@@ -49,7 +49,7 @@ def test_a_seed_gives_the_same_codes_alone_and_in_any_batch(
 def speak_in_company(
     backend: Backend, part: Tiny, prompt: Prompt, sampling: SamplingParams, plan: random.Random
 ) -> NDArray[np.int64]:
-    """Neighbours join, leave and are cancelled at random around one slot; steps vary in length."""
+    """Make one slot's frames while other slots join, leave and are cancelled at random."""
     neighbours: list[int] = []
     pieces = []
     slot = backend.admit(prompt, sampling)
@@ -74,8 +74,8 @@ def speak_in_company(
             return np.concatenate(pieces)
 
 
-def test_the_seed_test_fails_with_a_shared_random_generator(part: Tiny) -> None:
-    """The control: with draws taken from one generator, company changes the codes."""
+def test_seed_test_fails_with_shared_generator(part: Tiny) -> None:
+    """Control: with one shared generator, other slots change the codes."""
     logits = torch.randn(64, generator=torch.Generator().manual_seed(0)).softmax(-1)
     alone = torch.Generator().manual_seed(1)
     shared = torch.Generator().manual_seed(1)
@@ -93,7 +93,7 @@ def test_different_seeds_give_different_codes(part: Tiny) -> None:
     assert not np.array_equal(first, second)
 
 
-def test_greedy_ignores_the_seed_and_each_codebook_has_its_own_temperature(part: Tiny) -> None:
+def test_greedy_ignores_seed_and_temperatures_are_per_codebook(part: Tiny) -> None:
     backend, prompt = part.backend(), make_prompt(part, "Once more.")
     greedy = [speak_alone(backend, prompt, params(seed, temperature=0)) for seed in (1, 2)]
     assert np.array_equal(*greedy)
@@ -114,7 +114,7 @@ def test_rendering_by_chunks_equals_rendering_at_once(part: Tiny) -> None:
 
 
 @pytest.mark.parametrize("pieces", [[1] * 40, [3, 1, 7, 40], [40]])
-def test_live_text_gives_the_codes_of_the_whole_text(part: Tiny, pieces: list[int]) -> None:
+def test_live_text_codes_equal_whole_text_codes(part: Tiny, pieces: list[int]) -> None:
     backend = part.backend()
     text = "Written while it is spoken."
     whole = speak_alone(backend, make_prompt(part, text), params(9))
@@ -139,7 +139,7 @@ def test_live_text_gives_the_codes_of_the_whole_text(part: Tiny, pieces: list[in
     assert np.array_equal(np.concatenate(codes), whole)
 
 
-def test_a_slot_without_text_waits_and_makes_no_frame(part: Tiny) -> None:
+def test_slot_without_text_waits_without_frames(part: Tiny) -> None:
     backend = part.backend()
     slot = backend.admit(make_prompt(part, "a", is_complete=False), params(9))
     first = backend.step([slot], 5)
@@ -155,7 +155,7 @@ def test_a_slot_without_text_waits_and_makes_no_frame(part: Tiny) -> None:
         backend.extend(slot, [1], is_last=False)
 
 
-def test_a_slot_with_non_finite_logits_fails_alone(part: Tiny) -> None:
+def test_slot_with_non_finite_logits_fails_alone(part: Tiny) -> None:
     backend = part.backend(pass_rows=4)
     prompt = make_prompt(part, "Steady.")
     alone = speak_alone(backend, prompt, params(3))
@@ -170,7 +170,7 @@ def test_a_slot_with_non_finite_logits_fails_alone(part: Tiny) -> None:
     assert again.status[0] == "failed"
 
 
-def test_non_finite_logits_fail_the_request_and_the_next_one_speaks(part: Tiny) -> None:
+def test_non_finite_logits_fail_one_request_only(part: Tiny) -> None:
     backend, prompt = part.backend(), make_prompt(part, "Steady.")
     head = part.model.talker.codec_head.weight
     kept = head[5].clone()
@@ -184,14 +184,14 @@ def test_non_finite_logits_fail_the_request_and_the_next_one_speaks(part: Tiny) 
     assert not backend._slots
 
 
-def test_a_step_reports_the_number_of_frames_and_the_status(part: Tiny) -> None:
+def test_step_reports_frame_count_and_status(part: Tiny) -> None:
     backend, prompt = part.backend(), make_prompt(part, "Bounded.")
     utterance = generate(backend, prompt, params(1, max_frames=5, min_frames=5))
     assert len(utterance.codes) == 5
     assert utterance.finish_reason == "length"
 
 
-def test_a_released_slot_is_refused(part: Tiny) -> None:
+def test_released_slot_raises_backend_error(part: Tiny) -> None:
     backend = part.backend()
     slot = backend.admit(make_prompt(part, "Gone."), params(1))
     backend.release(slot)
@@ -204,7 +204,7 @@ def test_a_released_slot_is_refused(part: Tiny) -> None:
             call()
 
 
-def test_a_slot_needs_a_seed_and_enough_positions(part: Tiny) -> None:
+def test_admission_without_seed_or_positions_fails(part: Tiny) -> None:
     backend = part.backend()
     with pytest.raises(BackendError, match="seed"):
         backend.admit(make_prompt(part, "Hm."), SamplingParams())
@@ -216,7 +216,7 @@ def test_a_slot_needs_a_seed_and_enough_positions(part: Tiny) -> None:
         )
 
 
-def test_auto_takes_the_first_backend_that_can_run_and_unknown_names_are_refused(
+def test_auto_picks_first_usable_backend_and_unknown_names_fail(
     part: Tiny,
 ) -> None:
     usable = [entry.name for entry, refusal in survey(torch.device("cpu")) if refusal is None]

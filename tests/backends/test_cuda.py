@@ -27,7 +27,7 @@ def cuda_backend(part: Tiny, dtype: torch.dtype) -> EagerBackend:
 
 
 @pytest.mark.parametrize("model", TINY_NAMES)
-def test_greedy_codes_are_the_official_ones_in_a_batch(
+def test_greedy_codes_in_a_batch_equal_official_ones(
     tiny: Callable[[str], Tiny], model: str
 ) -> None:
     part = tiny(model)
@@ -36,7 +36,7 @@ def test_greedy_codes_are_the_official_ones_in_a_batch(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_seed_gives_the_same_codes_alone_and_in_a_batch(
+def test_seeded_codes_are_equal_alone_and_in_a_batch(
     tiny: Callable[[str], Tiny], dtype: torch.dtype
 ) -> None:
     part = tiny("custom_voice_projected")

@@ -77,7 +77,7 @@ QUICK = ("custom_voice_projected", "base")  # between them every kind of prompt
     "model",
     [pytest.param(n, marks=() if n in QUICK else pytest.mark.ci) for n in TINY_NAMES],
 )
-def test_greedy_codes_are_the_official_ones_as_slots_join_and_leave(
+def test_greedy_codes_equal_official_ones_as_slots_join_and_leave(
     tiny: Callable[[str], Tiny], model: str
 ) -> None:
     part = tiny(model)
@@ -99,7 +99,7 @@ def test_greedy_codes_are_the_official_ones_as_slots_join_and_leave(
 
 
 @pytest.mark.ci
-def test_every_setting_draws_what_the_reference_draws_side_by_side(part: Tiny) -> None:
+def test_mixed_sampling_settings_equal_reference_draws(part: Tiny) -> None:
     backend, eager = graph_backend(part), part.backend()
     prompts = [make_prompt(part, text) for text in ("Hay.", "More hay.", "A needle!")] * 2
     settings = [params(2**40 + i, **changes) for i, changes in enumerate(SETTINGS)]
@@ -110,7 +110,7 @@ def test_every_setting_draws_what_the_reference_draws_side_by_side(part: Tiny) -
         assert np.array_equal(found, speak(eager, *pair)), SETTINGS[row]
 
 
-def test_a_graph_of_several_frames_makes_what_single_frames_make(
+def test_graph_of_several_frames_equals_single_frames(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PlainLayers, "frames_per_graph", 4)
@@ -124,7 +124,7 @@ def test_a_graph_of_several_frames_makes_what_single_frames_make(
 
 @pytest.mark.default_cases(1)
 @pytest.mark.parametrize("plan", range(2))
-def test_batch_neighbours_do_not_change_a_slot(part: Tiny, plan: int) -> None:
+def test_slot_is_independent_of_batch_neighbours(part: Tiny, plan: int) -> None:
     backend, choice = graph_backend(part), random.Random(plan)
     prompt = make_prompt(part, "The needle in the haystack.")
     alone = speak(part.backend(), prompt, params(plan))
@@ -144,7 +144,7 @@ def test_batch_neighbours_do_not_change_a_slot(part: Tiny, plan: int) -> None:
     assert np.array_equal(np.concatenate(pieces), alone)
 
 
-def test_a_reused_row_keeps_nothing_of_its_last_slot(part: Tiny) -> None:
+def test_reused_row_has_no_state_of_previous_slot(part: Tiny) -> None:
     backend = graph_backend(part, max_streams=1)
     prompt = make_prompt(part, "Afresh.")
     first = speak_and_render(backend, prompt, params(3), [4, 4])
@@ -152,7 +152,7 @@ def test_a_reused_row_keeps_nothing_of_its_last_slot(part: Tiny) -> None:
     assert np.array_equal(speak_and_render(backend, prompt, params(3), [4, 4]), first)
 
 
-def test_a_slot_may_be_released_during_its_step(part: Tiny) -> None:
+def test_slot_can_be_released_during_its_step(part: Tiny) -> None:
     backend = graph_backend(part, max_streams=1)
     slot = backend.admit(make_prompt(part, "Gone before it was heard."), params(4))
     wait = backend.start_step([slot], 16)
@@ -163,7 +163,7 @@ def test_a_slot_may_be_released_during_its_step(part: Tiny) -> None:
     assert np.array_equal(backend.step([slot], 24).of(0), speak(part.backend(), prompt, params(3)))
 
 
-def test_an_interrupted_wait_can_be_repeated(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_wait_can_be_repeated(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = graph_backend(part)
     prompt = make_prompt(part, "Where were we?")
     slot = backend.admit(prompt, params(3))
@@ -187,10 +187,10 @@ def test_an_interrupted_wait_can_be_repeated(part: Tiny, monkeypatch: pytest.Mon
     assert np.array_equal(wait().of(0), speak(part.backend(), prompt, params(3)))
 
 
-def test_an_interrupt_while_frames_are_queued_or_read_loses_and_repeats_none(
+def test_interrupt_during_step_loses_and_repeats_no_frame(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each queueing, then in the middle of each report's settlement."""
+    """Interrupts after each queued group, then during the update of each slot."""
     prompt = make_prompt(part, "Where were we?")
     expected = speak(part.backend(), prompt, params(3))
     backend = graph_backend(part)
@@ -228,10 +228,8 @@ def test_an_interrupt_while_frames_are_queued_or_read_loses_and_repeats_none(
 
 
 @pytest.mark.ci
-def test_every_span_reaches_all_keys_of_the_step(
-    part: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a span for every few positions, a step that counts one frame too few cuts off keys."""
+def test_span_covers_all_keys_of_a_step(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many spans, a step that counts one frame too few would omit keys."""
     monkeypatch.setattr(stepper_module, "spans", lambda count: (*range(1, count), count))
     prompts = [make_prompt(part, text) for text in ("Where were we?", "Here.")]
     expected = [speak(part.backend(), prompt, params(3)) for prompt in prompts]
@@ -245,7 +243,7 @@ def test_every_span_reaches_all_keys_of_the_step(
 
 
 @pytest.mark.ci
-def test_more_slots_than_the_largest_graph_are_stepped_in_parts(
+def test_more_slots_than_largest_graph_are_stepped_in_parts(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("stepper.BATCHES", "codec.CODEC_BATCHES", "backend.BATCHES"):
@@ -264,10 +262,8 @@ def test_more_slots_than_the_largest_graph_are_stepped_in_parts(
         assert np.allclose(samples[row], alone, rtol=0, atol=5e-5)
 
 
-def test_the_codec_computes_no_more_frames_at_once_than_its_memory_is_for(
-    part: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Five slots with six frames each: no pass has more than four, and the sound is the same."""
+def test_codec_pass_is_limited_to_its_memory(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five slots with six frames each: no pass exceeds four frames, and the audio is the same."""
     for name in ("buckets.CODEC_PASS", "codec.CODEC_PASS"):
         monkeypatch.setattr(f"vivace.backends.cuda_graph.{name}", 4)
     backend, prompt = graph_backend(part), make_prompt(part, "Many.")
@@ -282,8 +278,8 @@ def test_the_codec_computes_no_more_frames_at_once_than_its_memory_is_for(
         assert np.allclose(samples[row], alone, rtol=0, atol=5e-5)
 
 
-def test_a_first_frame_is_heard_once_however_it_is_rendered(part: Tiny) -> None:
-    """Its samples are begun with the frame itself, before anybody asks for them."""
+def test_first_frame_is_rendered_exactly_once(part: Tiny) -> None:
+    """The codec is queued with the frame, before `start_render`."""
     backend, prompt = graph_backend(part), make_prompt(part, "First.")
     expected = speak_and_render(part.backend(), prompt, params(5), [1, 3])
     slots = [backend.admit(prompt, params(5)) for _ in range(2)]
@@ -295,7 +291,7 @@ def test_a_first_frame_is_heard_once_however_it_is_rendered(part: Tiny) -> None:
     assert np.allclose(together, expected, rtol=0, atol=5e-5)
 
 
-def test_a_slot_that_ends_with_its_first_frame_makes_no_sound(part: Tiny) -> None:
+def test_slot_that_ends_at_first_frame_has_no_audio(part: Tiny) -> None:
     backend, prompt = graph_backend(part), make_prompt(part, "None.")
     slot = backend.admit(prompt, params(5))
     frames = backend.step([slot], 1)
@@ -308,8 +304,8 @@ def test_a_slot_that_ends_with_its_first_frame_makes_no_sound(part: Tiny) -> Non
 
 
 @pytest.mark.ci
-def test_the_codec_of_a_short_step_is_begun_behind_its_frames(part: Tiny) -> None:
-    """And the sound is the same, however many frames the steps have."""
+def test_codec_of_short_step_is_queued_behind_its_frames(part: Tiny) -> None:
+    """The audio is the same for all step lengths."""
     prompt = make_prompt(part, "Ahead of the host.")
     for sizes in ([1, 2, 4, 4], [4, 3, 4], [8, 2, 1]):
         backend, sounds = graph_backend(part), []
@@ -324,7 +320,7 @@ def test_the_codec_of_a_short_step_is_begun_behind_its_frames(part: Tiny) -> Non
             assert np.allclose(made, expected, rtol=0, atol=5e-5)
 
 
-def test_a_slot_that_ends_within_a_step_is_heard_to_its_end(part: Tiny) -> None:
+def test_slot_that_ends_within_a_step_keeps_audio_to_its_end(part: Tiny) -> None:
     prompt, short = make_prompt(part, "Short."), params(5, max_frames=6, min_frames=1)
     expected = speak_and_render(part.backend(), prompt, short, [6])
     backend = graph_backend(part)
@@ -335,8 +331,8 @@ def test_a_slot_that_ends_within_a_step_is_heard_to_its_end(part: Tiny) -> None:
     assert np.allclose(made, expected, rtol=0, atol=5e-5)
 
 
-def test_the_codec_waits_for_a_slot_that_may_pause(part: Tiny) -> None:
-    """A live text that runs dry in the middle of a step, beside one that does not."""
+def test_codec_is_not_queued_ahead_for_slot_that_may_pause(part: Tiny) -> None:
+    """One live text ends in the middle of a step, another does not."""
     backend, ids = graph_backend(part), part.tokenizer.encode("abcd")
     slot = backend.admit(make_prompt(part, "a", is_complete=False), params(9))
     other = backend.admit(make_prompt(part, "Hay."), params(1))
@@ -354,7 +350,7 @@ def test_the_codec_waits_for_a_slot_that_may_pause(part: Tiny) -> None:
     assert np.allclose(np.concatenate(sounds), expected, rtol=0, atol=5e-5)
 
 
-def test_a_prompt_longer_than_any_graph_is_prefilled_without_one(
+def test_prompt_longer_than_any_graph_is_prefilled_without_graph(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefill_module, "PROMPT_ROWS", (4, 8))
@@ -367,7 +363,7 @@ def test_a_prompt_longer_than_any_graph_is_prefilled_without_one(
 # --- Text, ends and failures ------------------------------------------------------------------
 
 
-def test_a_waiting_slot_resumes_when_text_comes(part: Tiny) -> None:
+def test_waiting_slot_resumes_after_new_text(part: Tiny) -> None:
     backend = graph_backend(part)
     ids = part.tokenizer.encode("abcd")
     slot = backend.admit(make_prompt(part, "a", is_complete=False), params(9))
@@ -392,7 +388,7 @@ def test_text_beyond_the_last_frame_is_dropped(part: Tiny) -> None:
     assert backend.step([slot], 40).lengths == (16,)
 
 
-def test_a_slot_with_non_finite_logits_fails_alone(part: Tiny) -> None:
+def test_slot_with_non_finite_logits_fails_alone(part: Tiny) -> None:
     backend, prompt = graph_backend(part), make_prompt(part, "Steady.")
     broken, healthy = (backend.admit(prompt, params(seed)) for seed in (4, 3))
     with torch.inference_mode():
@@ -403,7 +399,7 @@ def test_a_slot_with_non_finite_logits_fails_alone(part: Tiny) -> None:
     assert backend.step([broken], 1).status == ("failed",)
 
 
-def test_stop_and_length_are_reported_apart(part: Tiny) -> None:
+def test_stop_and_length_have_different_status(part: Tiny) -> None:
     backend = graph_backend(part)
     stopping = next(i for i in official_items("custom_voice_projected") if i.raw["finish"] == "eos")
     slots = [
@@ -420,7 +416,7 @@ def test_stop_and_length_are_reported_apart(part: Tiny) -> None:
 # --- Samples ----------------------------------------------------------------------------------
 
 
-def test_samples_are_the_reference_ones_whatever_the_chunks(tiny: Callable[[str], Tiny]) -> None:
+def test_samples_equal_reference_for_any_chunks(tiny: Callable[[str], Tiny]) -> None:
     part = tiny("base")
     item = next(i for i in official_items("base") if i.call.startswith("icl_text_longer"))
     sampling = params(5, max_frames=37, min_frames=37)
@@ -430,7 +426,7 @@ def test_samples_are_the_reference_ones_whatever_the_chunks(tiny: Callable[[str]
 
 
 @pytest.mark.ci
-def test_a_ragged_batch_is_rendered_slot_by_slot(part: Tiny) -> None:
+def test_ragged_batch_render_equals_single_slots(part: Tiny) -> None:
     backend, prompt = graph_backend(part), make_prompt(part, "Ragged.")
     limits = (3, 11, 20, 1)
     slots = [
@@ -462,7 +458,7 @@ def test_released_slots_can_be_admitted_again(part: Tiny) -> None:
             call()
 
 
-def test_a_slot_needs_a_seed_and_enough_positions(part: Tiny) -> None:
+def test_admission_without_seed_or_positions_fails(part: Tiny) -> None:
     backend = graph_backend(part)
     with pytest.raises(BackendError, match="seed"):
         backend.admit(make_prompt(part, "Hm."), SamplingParams())
@@ -490,7 +486,7 @@ def test_memory_is_reported_and_out_of_memory_names_the_settings(
         graph_backend(part)
 
 
-def test_pages_are_for_ordinary_texts_and_one_of_the_longest_as_far_as_they_fit(
+def test_pool_size_holds_usual_texts_and_one_longest_within_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cpu, cuda, size = torch.device("cpu"), torch.device("cuda"), 7 * 2**20
@@ -501,7 +497,7 @@ def test_pages_are_for_ordinary_texts_and_one_of_the_longest_as_far_as_they_fit(
     assert pool_size(8, 128, size, cpu) == 16  # all that slots can hold
 
 
-def test_warming_up_changes_no_slot(part: Tiny) -> None:
+def test_warmup_changes_no_slot(part: Tiny) -> None:
     backend, prompt = graph_backend(part, max_streams=2), make_prompt(part, "Warm.")
     slot = backend.admit(prompt, params(1))
     before = backend.step([slot], 6).of(0)
@@ -541,7 +537,7 @@ def test_work_that_cannot_be_captured_runs_without_a_graph_and_warns_once(
     assert pool.fallbacks == {"('frame', 1)": "operation not permitted when stream is capturing"}
 
 
-def test_a_cpu_is_refused_and_so_is_what_needs_a_gpu(part: Tiny) -> None:
+def test_gpu_backends_refuse_a_cpu(part: Tiny) -> None:
     refusals = {entry.name: refusal for entry, refusal in survey(torch.device("cpu"))}
     assert "NVIDIA GPU" in (refusals["cuda_graph"] or "")
     assert graph_backend(part).layers == "plain"
@@ -552,7 +548,7 @@ def test_a_cpu_is_refused_and_so_is_what_needs_a_gpu(part: Tiny) -> None:
         CudaGraphBackend(part.model, part.codec, codec_precision="split")
 
 
-def test_kernels_that_fail_fall_back_to_the_plain_layers(
+def test_failing_kernels_fall_back_to_plain_layers(
     part: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(layers_module, "fused_refusal", lambda _: None)
@@ -566,7 +562,7 @@ def test_kernels_that_fail_fall_back_to_the_plain_layers(
 def test_weights_keep_their_addresses_once_the_layers_are_built(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The persistent kernels hold them as numbers."""
+    """The persistent kernels store addresses of weights."""
     seen: dict[str, int] = {}
     pick = backend_module.pick_layers
 
@@ -588,7 +584,7 @@ def test_facts_name_layers_memory_and_work_without_a_graph(part: Tiny) -> None:
     assert facts["without a graph: frame 1"] == "no memory"
 
 
-def test_codec_kernels_that_fail_or_are_inexact_fall_back_to_pytorch(
+def test_failing_or_inexact_codec_kernels_fall_back_to_pytorch(
     part: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(codec_module, "split_refusal", lambda _: None)
@@ -638,14 +634,14 @@ def test_bucket_sizes_are_large_enough() -> None:
         assert set(parts) <= set(CODEC_FRAMES)
 
 
-def test_a_graph_is_shared_by_slots_that_draw_alike() -> None:
+def test_slots_with_equal_draw_kind_share_a_graph() -> None:
     usual = DrawKind.of([SamplingParams(), SamplingParams(temperature=0.1, top_k=7)])
     assert usual == DrawKind(64, has_top_p=False)
     assert DrawKind.of([SamplingParams(), SamplingParams(top_k=0)]).num_ranked is None
     assert DrawKind.of([SamplingParams(predictor_top_p=0.9)]).has_top_p
 
 
-def test_the_numbers_of_a_slot_are_those_of_its_sampling(part: Tiny) -> None:
+def test_slot_numbers_match_its_sampling(part: Tiny) -> None:
     backend = graph_backend(part)
     slot = backend.admit(make_prompt(part, "Numbers."), params(2**63 - 1, top_k=0))
     numbers = backend._table.numbers[:, backend._slots[slot].row].tolist()

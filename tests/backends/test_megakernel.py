@@ -1,4 +1,4 @@
-"""The persistent kernel without a GPU: what it compiles for, and when it is skipped."""
+"""The persistent kernels without a GPU: compilation, supported dimensions, fallback."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ BY_HAND = [
         *(pytest.param(*each, marks=pytest.mark.slow) for each in BY_HAND if each not in IN_CI),
     ],
 )
-def test_the_kernels_compile_for_every_gpu_with_bfloat16(
+def test_kernels_compile_for_every_architecture(
     architecture: str, size: Dimensions | TalkerDimensions
 ) -> None:
     code = compile_kernel(architecture, size)
@@ -92,9 +92,7 @@ def test_the_kernels_compile_for_every_gpu_with_bfloat16(
 
 
 @pytest.mark.usefixtures("compiler")
-def test_compiled_code_is_cached_by_the_hash_of_its_inputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_code_is_cached_by_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'extern "C" __global__ void kernel() {}'
     made = [nvrtc.compile_source(text, "sm_90", []), nvrtc.compile_source(text, "sm_80", [])]
     assert made[0] != made[1]
@@ -104,7 +102,7 @@ def test_compiled_code_is_cached_by_the_hash_of_its_inputs(
 
 
 @pytest.mark.usefixtures("compiler")
-def test_a_cache_that_cannot_be_written_costs_only_time(
+def test_compile_source_works_with_unwritable_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocked = tmp_path / "file"
@@ -114,13 +112,13 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
 
 
 @pytest.mark.usefixtures("compiler")
-def test_source_that_does_not_compile_says_where() -> None:
+def test_compile_error_names_the_line() -> None:
     with pytest.raises(BackendUnavailableError, match=r"kernel\.cu\(1\)"):
         nvrtc.compile_source("nonsense;", "sm_90", [])
 
 
 @pytest.mark.usefixtures("compiler")
-def test_dimensions_that_the_kernel_asserts_are_refused_before_it_is_compiled() -> None:
+def test_unsupported_dimensions_are_refused_before_compilation() -> None:
     for change in ({"hidden": 2112}, {"inter": 3000}, {"books": 17}, {"head_dim": 32}):
         odd = dataclasses.replace(SMALL, **change)
         assert odd.refusal is not None
@@ -136,7 +134,7 @@ def test_dimensions_that_the_kernel_asserts_are_refused_before_it_is_compiled() 
 
 
 @pytest.mark.parametrize(("module", "num_bytes"), [(predictor, 128), (talker, 160)])
-def test_the_arguments_have_the_layout_of_the_kernels_struct(module: Any, num_bytes: int) -> None:
+def test_kernel_arguments_match_the_cuda_struct(module: Any, num_bytes: int) -> None:
     text = source(f"{module.__name__.rpartition('.')[2]}.cu")
     body = text[text.index("struct KernelArguments {") :].split("};")[0]
     fields = [line.split(";")[0] for line in body.splitlines()[1:] if ";" in line]
@@ -145,12 +143,12 @@ def test_the_arguments_have_the_layout_of_the_kernels_struct(module: Any, num_by
     assert ctypes.sizeof(module.KernelArguments) == num_bytes
 
 
-def test_hopper_gets_the_code_with_its_own_instructions() -> None:
+def test_architecture_of_hopper_is_sm_90a() -> None:
     names = [architecture_of(each) for each in ((8, 0), (8, 6), (9, 0), (10, 0), (12, 0))]
     assert names == ["sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"]
 
 
-def test_small_models_and_many_streams_are_refused(tiny: Callable[[str], Tiny]) -> None:
+def test_unfit_names_dtype_streams_or_tiles(tiny: Callable[[str], Tiny]) -> None:
     part = tiny("custom_voice")
     assert "bfloat16" in (unfit(part.model, None) or "")
     assert "8 streams, not 9" in (unfit(part.model, 9) or "")
@@ -161,7 +159,7 @@ def test_small_models_and_many_streams_are_refused(tiny: Callable[[str], Tiny]) 
 
 
 class Found:
-    """Stands for a backend."""
+    """Stub of a backend."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -176,7 +174,7 @@ def entry(name: str, **changes: Any) -> BackendEntry:
     return BackendEntry(name, "for a test", **parts)
 
 
-def test_auto_goes_on_to_the_next_backend_and_says_why(
+def test_auto_logs_reason_and_tries_next_backend(
     tiny: Callable[[str], Tiny], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     part = tiny("custom_voice")

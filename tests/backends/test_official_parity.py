@@ -39,14 +39,14 @@ def alone(item: OfficialItem) -> Any:
     return pytest.param(item, id=name_of(item), marks=() if is_quick else pytest.mark.ci)
 
 
-def test_the_goldens_were_made_from_these_very_checkpoints(tiny_folder: Path) -> None:
+def test_goldens_match_the_checkpoints(tiny_folder: Path) -> None:
     script = load_script(ROOT / "scripts" / "make_tiny_checkpoints.py")
     expected = json.loads((GOLDEN / "checkpoints.json").read_text())
     assert {name: script.fingerprint(tiny_folder / name) for name in TINY_NAMES} == expected
 
 
 @pytest.mark.parametrize("item", [alone(item) for item in ITEMS])
-def test_greedy_codes_and_their_waveform_are_the_official_ones(
+def test_greedy_codes_and_waveform_equal_official_ones(
     tiny: Callable[[str], Tiny], item: OfficialItem
 ) -> None:
     """In context, the reference is decoded first and cut off by whole frames."""
@@ -63,10 +63,10 @@ def test_greedy_codes_and_their_waveform_are_the_official_ones(
 @pytest.mark.default_cases(2)
 @pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.ci)])
 @pytest.mark.parametrize("model", TINY_NAMES)
-def test_greedy_codes_hold_in_a_ragged_batch(
+def test_greedy_codes_are_equal_in_a_ragged_batch(
     tiny: Callable[[str], Tiny], model: str, stride: int
 ) -> None:
-    """Utterances of different length and age, joining and leaving as they come and end."""
+    """Utterances of different lengths join and leave the batch."""
     part = tiny(model)
     # the longest first: it would speak on alone, and a row takes as long as a full pass
     items = sorted(official_items(model), key=lambda item: -len(item.codes))
@@ -100,7 +100,7 @@ def with_rows(item: OfficialItem) -> bool:
 
 
 @pytest.mark.parametrize("item", [item for item in ITEMS if with_rows(item)], ids=name_of)
-def test_prompt_rows_and_first_logits_are_the_official_ones(
+def test_prompt_rows_and_first_logits_equal_official_ones(
     tiny: Callable[[str], Tiny], item: OfficialItem
 ) -> None:
     part, prompt = tiny(item.model), item.prompt(tiny(item.model))
@@ -142,7 +142,7 @@ def talkers(
 def assert_official(
     found: torch.Tensor, golden: torch.Tensor, plain: torch.Tensor, exact: torch.Tensor
 ) -> None:
-    """Ours in bfloat16 against the official golden values, which were made on one machine.
+    """Compare bfloat16 logits with the official golden values, which were made on one machine.
 
     `plain` is the official order of operations on the machine at hand: one flipped rounding in a
     product moves 15 % of the logits by more than two units in the last place, and CPUs without AMX
@@ -160,7 +160,7 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def share_within_two_ulp(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Neighbouring bfloat16 values are neighbouring integers once the sign is unfolded."""
+    """Share of values within 2 ulp; bfloat16 values are compared as ordered integers."""
 
     def ordinal(x: torch.Tensor) -> torch.Tensor:
         bits = x.contiguous().view(torch.int16).int()
@@ -170,7 +170,7 @@ def share_within_two_ulp(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def head(talker: Talker, hidden: torch.Tensor) -> torch.Tensor:
-    """The logits that the golden file has."""
+    """The logits that the golden file contains."""
     return talker.codec_head(hidden)[:, [*range(64), talker.config.codec_eos_token_id]]
 
 
@@ -178,7 +178,7 @@ def official_order(talker: Talker) -> OfficialOrder:
     return OfficialOrder(talker.model.layers, talker.model.norm, talker.rope)
 
 
-def test_talker_logits_in_bfloat16_are_the_official_ones(
+def test_bfloat16_talker_logits_equal_official_ones(
     talkers: tuple[str, Talker, Talker],
 ) -> None:
     model, talker, exact = talkers
@@ -194,7 +194,7 @@ def test_talker_logits_in_bfloat16_are_the_official_ones(
     assert_official(found, golden, plain, logits(exact, rows.float()))
 
 
-def test_stepwise_talker_logits_in_bfloat16_are_the_official_ones(
+def test_bfloat16_stepwise_talker_logits_equal_official_ones(
     talkers: tuple[str, Talker, Talker],
 ) -> None:
     model, talker, exact = talkers
@@ -213,7 +213,7 @@ def test_stepwise_talker_logits_in_bfloat16_are_the_official_ones(
     assert_official(logits(talker, parts), golden, plain, float_logits)
 
 
-def test_predictor_logits_in_bfloat16_are_the_official_ones(
+def test_bfloat16_predictor_logits_equal_official_ones(
     talkers: tuple[str, Talker, Talker],
 ) -> None:
     model, talker, exact = talkers
@@ -247,7 +247,7 @@ def predictor_inputs(talker: Talker, model: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("model", BF16_MODELS)
-def test_prompt_rows_in_bfloat16_are_the_official_ones_to_the_bit(
+def test_bfloat16_prompt_rows_are_bit_identical_to_official_ones(
     tiny: Callable[[str], Tiny],
     load_tiny: Callable[[str, torch.dtype], EagerBackend],
     model: str,
@@ -274,12 +274,12 @@ MODES = {
 
 @pytest.mark.parametrize("layout", ["streaming", "offline"])
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_and_layout_is_held_for_64_frames(mode: str, layout: str) -> None:
+def test_goldens_cover_every_mode_and_layout_for_64_frames(mode: str, layout: str) -> None:
     items = [i for i in ITEMS if MODES[mode](i) and i.layout == layout and "batch" not in i.call]
     assert max(len(item.codes) for item in items) >= 64
 
 
-def test_every_language_is_held_for_64_frames() -> None:
+def test_goldens_cover_every_language_for_64_frames() -> None:
     config = json.loads((GOLDEN / "codes_custom_voice.json").read_text())
     spoken = {
         c["items"][0]["language"] for c in config["calls"] if c["items"][0]["num_frames"] == 64
@@ -290,5 +290,5 @@ def test_every_language_is_held_for_64_frames() -> None:
     }
 
 
-def test_some_goldens_end_by_themselves() -> None:
+def test_goldens_include_natural_ends() -> None:
     assert sum(item.raw["finish"] == "eos" for item in ITEMS) >= 10

@@ -1,4 +1,4 @@
-"""Keys in pages: whoever holds which, the same codes; nothing waits for ever, nothing is lost."""
+"""Paged keys: codes do not depend on pages, no deadlock, no leaked page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def part(tiny: Callable[[str], Tiny]) -> Tiny:
 def backend_of(
     part: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[int, int], CudaGraphBackend]:
-    """A backend with so many pages and slots."""
+    """A backend with this number of pages and slots."""
 
     def build(size: int, max_streams: int = 8) -> CudaGraphBackend:
         monkeypatch.setattr(backend_module, "pool_size", lambda *_: size)
@@ -62,7 +62,7 @@ def prompt_of(part: Tiny, num_rows: int) -> Prompt:
 # --- The pool ---------------------------------------------------------------------------------
 
 
-def test_pages_are_given_once_and_come_back() -> None:
+def test_pages_are_unique_and_returned() -> None:
     pool = PagePool(10)
     first, second = pool.open(0, 3, 4), pool.open(1, 5, 5)
     assert first is not None
@@ -77,7 +77,7 @@ def test_pages_are_given_once_and_come_back() -> None:
     assert pool.num_free == 10
 
 
-def test_a_slot_waits_rather_than_block_those_that_may_need_more() -> None:
+def test_reservation_that_could_deadlock_is_refused() -> None:
     pool = PagePool(10)
     assert pool.open(0, 2, 8) is not None
     assert pool.open(1, 4, 4) is not None
@@ -95,7 +95,7 @@ def test_a_slot_waits_rather_than_block_those_that_may_need_more() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_slots_that_ask_in_any_order_all_get_their_most_and_end(seed: int) -> None:
+def test_slots_reach_their_page_limits_in_any_order(seed: int) -> None:
     choice, pool = random.Random(seed), PagePool(20)
     waiting = [(row, choice.randint(1, 20)) for row in range(40)]
     held: dict[int, int] = {}
@@ -121,9 +121,9 @@ def test_slots_that_ask_in_any_order_all_get_their_most_and_end(seed: int) -> No
 
 
 def count_delays(firm: float, num_texts: int) -> tuple[int, int]:
-    """Texts of 300 characters in 256 places, always taken: how many waited, how many paused.
+    """Simulate 256 busy slots with texts of 300 characters; count waits and pauses.
 
-    A text has 70 ids, read in 250 frames give or take a quarter; one in 300 goes on to its budget.
+    A text has 70 ids and takes 250 frames, plus or minus a quarter; one in 300 reaches its limit.
     """
     choice, num_rows, budget, turn = random.Random(1), 80, frame_budget(70), 16
     most = num_pages(num_rows + budget)
@@ -159,7 +159,7 @@ def count_delays(firm: float, num_texts: int) -> tuple[int, int]:
     return waited, len(paused)
 
 
-def test_256_texts_of_300_characters_at_once_neither_wait_nor_pause() -> None:
+def test_page_pool_serves_256_texts_of_300_characters_without_waits() -> None:
     assert count_delays(FIRM, 3000) == (0, 0)
     assert count_delays(1 / 2, 600)[0] > 0  # the control: it would take more pages
 
@@ -167,10 +167,10 @@ def test_256_texts_of_300_characters_at_once_neither_wait_nor_pause() -> None:
 # --- Codes ------------------------------------------------------------------------------------
 
 
-def test_a_slot_says_the_same_on_any_pages(
+def test_codes_do_not_depend_on_page_numbers(
     part: Tiny, backend_of: Callable[..., CudaGraphBackend]
 ) -> None:
-    """Neighbours that come and go leave it pages in no order; its keys fill three."""
+    """Other slots leave pages in random order; the slot's keys fill three pages."""
     backend, prompt, short = backend_of(24), prompt_of(part, 120), make_prompt(part, "Hay.")
     expected = speak(part.backend(), prompt, params(3))
     others = [backend.admit(short, params(n)) for n in range(6)]
@@ -186,10 +186,10 @@ def test_a_slot_says_the_same_on_any_pages(
     assert backend._pool.num_free == 24
 
 
-def test_numbers_that_are_not_finite_stay_in_their_slot(
+def test_non_finite_numbers_stay_in_their_slot(
     part: Tiny, backend_of: Callable[..., CudaGraphBackend]
 ) -> None:
-    """What a failed slot leaves in its pages and in the padding's is never read."""
+    """Values that a failed slot left in its pages or the padding page are never read."""
     backend, prompt = backend_of(8), make_prompt(part, TEXT)
     with torch.inference_mode():
         for cache in (backend._table.keys, backend._table.values):
@@ -202,7 +202,7 @@ def test_numbers_that_are_not_finite_stay_in_their_slot(
 # --- Running out ------------------------------------------------------------------------------
 
 
-def test_a_prompt_without_pages_waits_and_is_not_overtaken(
+def test_prompt_without_pages_waits_in_order(
     part: Tiny, backend_of: Callable[..., CudaGraphBackend]
 ) -> None:
     backend, prompt = backend_of(6), make_prompt(part, TEXT)
@@ -219,10 +219,10 @@ def test_a_prompt_without_pages_waits_and_is_not_overtaken(
 
 
 @pytest.mark.ci
-def test_a_slot_takes_its_last_pages_when_it_gets_there_or_pauses_until_there_are_some(
+def test_slot_reserves_later_pages_on_demand_or_pauses(
     part: Tiny, backend_of: Callable[..., CudaGraphBackend]
 ) -> None:
-    """Two slots of a page each that will need two, and three pages."""
+    """Three pages, two slots that hold one page and need two."""
     backend, prompt, eager = backend_of(3), prompt_of(part, PAGE - 18), part.backend()
     requests = [(prompt, params(seed, min_frames=24)) for seed in (1, 2)]
     slots = [backend.admit(*request) for request in requests]
@@ -241,7 +241,7 @@ def test_a_slot_takes_its_last_pages_when_it_gets_there_or_pauses_until_there_ar
     assert backend._pool.num_free == 3
 
 
-def test_live_text_reserves_pages_as_it_comes(
+def test_live_text_reserves_pages_on_arrival(
     part: Tiny, backend_of: Callable[..., CudaGraphBackend]
 ) -> None:
     backend, sampling = backend_of(12), params(9, max_frames=300, min_frames=300)
@@ -258,7 +258,7 @@ def test_live_text_reserves_pages_as_it_comes(
     assert np.array_equal(codes, whole[: len(codes)])
 
 
-def test_an_engine_speaks_more_than_its_pages_hold_one_after_another(
+def test_engine_queues_requests_beyond_its_pages(
     part: Tiny, backend_of: Callable[..., CudaGraphBackend]
 ) -> None:
     backend, prompt = backend_of(5), prompt_of(part, PAGE)
@@ -278,7 +278,7 @@ def test_an_engine_speaks_more_than_its_pages_hold_one_after_another(
     assert engine.call(lambda: backend._pool.num_free) == 5
 
 
-def test_a_thousand_joins_and_leaves_leave_no_page_behind(
+def test_thousand_joins_and_leaves_leak_no_page(
     part: Tiny, backend_of: Callable[..., CudaGraphBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend, choice, prompt = backend_of(20, 16), random.Random(3), make_prompt(part, "Hay.")

@@ -1,4 +1,4 @@
-"""Prefill in a batch, with any pass size and from the prefix cache: the same slots as alone."""
+"""Prefill in a batch, with any pass size and from the prefix cache equals single prefill."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from vivace.speech import SamplingParams
 
 
 class PackingLayers(PlainLayers):
-    """Takes rows of any prompts, as the fused kernels do, one after the other."""
+    """Accepts rows of several prompts, like the fused kernels, and computes them one by one."""
 
     packs_prompts = True
 
@@ -69,7 +69,7 @@ def graph_backend(part: Tiny, max_streams: int = 8) -> CudaGraphBackend:
 
 
 def cloned_prompts(part: Tiny) -> list[Prompt]:
-    """With a reference to continue, one with a vector alone."""
+    """Prompts with a reference recording, and one with a speaker vector only."""
     prompts = [item.prompt(part) for item in official_items("base")]
     assert any(p.reference is None for p in prompts[:6])
     assert any(p.reference is not None for p in prompts[:6])
@@ -77,7 +77,7 @@ def cloned_prompts(part: Tiny) -> list[Prompt]:
 
 
 def read(backend: CudaGraphBackend, prompts: list[Prompt]) -> list[list[Tensor]]:
-    """Hidden state, keys and values of each, admitted together and released."""
+    """Admit prompts together; return each hidden state, keys and values."""
     slots = backend.admit_many([(prompt, params(1)) for prompt in prompts])
     found, table = [], backend._table
     for slot, prompt in zip(slots, prompts, strict=True):
@@ -99,7 +99,7 @@ def assert_same(found: list[list[Tensor]], expected: list[list[Tensor]]) -> None
 
 
 @pytest.mark.ci
-def test_prompts_admitted_together_speak_as_alone(part: Tiny) -> None:
+def test_prompts_admitted_together_equal_single_admission(part: Tiny) -> None:
     backend, eager = graph_backend(part), part.backend()
     requests = [(prompt, params(seed)) for seed, prompt in enumerate(cloned_prompts(part))]
     slots = [slot for slot in backend.admit_many(requests) if isinstance(slot, int)]
@@ -108,7 +108,7 @@ def test_prompts_admitted_together_speak_as_alone(part: Tiny) -> None:
         assert np.array_equal(frames.of(row), speak(eager, *request))
 
 
-def test_a_prompt_that_cannot_be_admitted_gives_its_error(part: Tiny) -> None:
+def test_unadmittable_prompt_returns_its_error(part: Tiny) -> None:
     backend, prompt = graph_backend(part, max_streams=2), cloned_prompts(part)[0]
     limit = backend_module.PROMPT_POSITIONS + backend.max_frames
     config = part.checkpoint.config
@@ -131,7 +131,7 @@ def test_a_prompt_that_cannot_be_admitted_gives_its_error(part: Tiny) -> None:
     assert backend.admit_many([]) == []
 
 
-def test_a_failed_admission_holds_no_slot(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_admission_frees_its_slot(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, prompt = graph_backend(part, max_streams=2), cloned_prompts(part)[0]
 
     def refuse(*_: object) -> None:
@@ -166,7 +166,7 @@ def test_packed_prompts_equal_single_ones_for_any_pass_size(
     assert sum(layers.passes[1:]) == sum(map(len, prompts))
 
 
-def test_packed_prompts_equal_those_of_the_plain_layers(
+def test_packed_prompts_equal_plain_layers(
     part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend_module, "pick_layers", layers_module.pick_layers)
@@ -180,7 +180,7 @@ def test_packed_prompts_equal_those_of_the_plain_layers(
 # --- What a voice leaves ----------------------------------------------------------------------
 
 
-def test_a_shared_prefix_is_prefilled_once_and_copied(
+def test_shared_prefix_is_prefilled_once_and_copied(
     part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = cloned_prompts(part)
@@ -197,7 +197,7 @@ def test_a_shared_prefix_is_prefilled_once_and_copied(
     assert packing.memory()["voice cache"] > packing._codec.num_kept_bytes
 
 
-def test_another_voice_shares_no_prefix(
+def test_other_voice_shares_no_prefix(
     part: Tiny, packing: CudaGraphBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefill_module, "FEWEST_SHARED", 8)
@@ -211,9 +211,7 @@ def test_another_voice_shares_no_prefix(
     assert_same(read(packing, [other, prompt]), [second[0], first[0]])
 
 
-def test_a_reference_is_decoded_once_and_continued_identically(
-    part: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reference_is_decoded_once_and_cached(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = graph_backend(part)
     prompt = next(p for p in cloned_prompts(part) if p.reference is not None)
     passes = list[int]()
@@ -236,7 +234,7 @@ def test_a_reference_is_decoded_once_and_continued_identically(
     assert first[1] == second[1]
 
 
-def test_the_reference_cache_is_bounded(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_cache_is_bounded(part: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec_module, "MAX_KEPT", 2)
     backend = graph_backend(part)
     sizes = []
@@ -248,7 +246,7 @@ def test_the_reference_cache_is_bounded(part: Tiny, monkeypatch: pytest.MonkeyPa
     assert sizes[1:] == [2 * sizes[0]] * 3
 
 
-def test_the_least_recently_used_state_is_evicted() -> None:
+def test_least_recently_used_state_is_evicted() -> None:
     kept, state = StateCache(max_bytes=8), (torch.zeros(1),)  # four bytes
     kept.put("a", state)
     kept.put("b", state)
@@ -267,7 +265,7 @@ def test_the_least_recently_used_state_is_evicted() -> None:
 
 @pytest.fixture
 def fused_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """Stands for the kernels, which no CPU can run."""
+    """Stub of the kernels' module, which cannot run on a CPU."""
     monkeypatch.setattr(layers_module, "fused_refusal", lambda _: None)
     module = types.ModuleType("fused")
     monkeypatch.setitem(sys.modules, "vivace.backends.cuda_graph.fused", module)
@@ -293,7 +291,7 @@ class Deaf(Faithful):
         return super().read_prompts(x, slots, positions) * torch.nan
 
 
-def test_kernels_with_the_right_results_are_used_and_leave_no_state(
+def test_correct_kernels_are_used_and_leave_no_state(
     part: Tiny, fused_module: types.ModuleType
 ) -> None:
     fused_module.FusedLayers = Faithful  # type: ignore[attr-defined]
@@ -305,7 +303,7 @@ def test_kernels_with_the_right_results_are_used_and_leave_no_state(
 
 
 @pytest.mark.parametrize("broken", [Distorted, Deaf])
-def test_kernels_with_wrong_results_fall_back_to_the_plain_layers(
+def test_wrong_kernels_fall_back_to_plain_layers(
     part: Tiny,
     fused_module: types.ModuleType,
     caplog: pytest.LogCaptureFixture,
@@ -336,7 +334,7 @@ def test_folded_text_vectors_equal_the_projected_ones_in_less_memory(part: Tiny)
     assert num_numbers[0] < num_numbers[1]
 
 
-def test_a_folded_model_says_the_same(part: Tiny) -> None:
+def test_folded_model_gives_the_same_codes(part: Tiny) -> None:
     folded = copy.deepcopy(part.model)
     with torch.inference_mode():
         folded.talker.fold_texts()

@@ -1,4 +1,4 @@
-"""Numbers on their way to the device: each copy finds what was written for it, and no other."""
+"""Staged copies to the device read the values written for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PADDING = 9
 
 
 class LateCopies(TorchDispatchMode):
-    """Asynchronous copies that wait, as behind other work of a GPU."""
+    """Delayed asynchronous copies, like behind other GPU work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class LateCopies(TorchDispatchMode):
 
 
 @torch.inference_mode()
-def test_a_pass_is_not_overwritten_by_the_next_before_it_is_copied(
+def test_staged_pass_is_not_overwritten_before_its_copy(
     tiny: Callable[[str], Tiny],
 ) -> None:
     part = tiny("custom_voice")
@@ -63,7 +63,7 @@ def test_a_pass_is_not_overwritten_by_the_next_before_it_is_copied(
     assert not torch.equal(first[1], second[1])
 
 
-def test_graphs_read_the_rows_that_were_written_last() -> None:
+def test_graphs_read_latest_rows() -> None:
     rows = RowNumbers(4, PADDING, CPU)
     for given, batch in (([1], 1), ([1, 2], 4), ([3], 1), ([1, 2], 4), ([1], 2), ([1, 2], 2)):
         rows.write(given, batch)
@@ -74,7 +74,7 @@ def test_graphs_read_the_rows_that_were_written_last() -> None:
     assert rows.tensor.tolist() == [1, 2, PADDING, PADDING]
 
 
-def test_rows_are_copied_when_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_numbers_are_copied_only_on_change(monkeypatch: pytest.MonkeyPatch) -> None:
     copied = []
     pin = staging.pin
 

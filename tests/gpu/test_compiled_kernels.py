@@ -1,4 +1,4 @@
-"""What the kernels are compiled to: roundings and memory. Needs Triton, and no GPU."""
+"""Compiled kernels: rounding and shared memory. Needs Triton, but no GPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
 def compiled(
     kernel: Any, constants: dict[str, Any], capability: int = 90, **options: Any
 ) -> CompiledKernel:
-    """As a call with aligned tensors has it compiled."""
+    """Compile a kernel as for aligned tensors."""
     names = kernel.arg_names
     signature = {n: "constexpr" if n in constants else NUMBERS.get(n, "*bf16") for n in names}
     source = ASTSource(
@@ -78,13 +78,13 @@ def test_no_bfloat16_kernel_uses_fma(kernel: Any, constants: dict[str, Any]) -> 
     assert not has_fused_rounding(kernel, constants, is_rotating=is_rotating)
 
 
-def test_rope_kernels_would_use_fma_by_default() -> None:
+def test_rope_kernels_use_fma_without_the_option() -> None:
     assert has_fused_rounding(*KERNELS[0], is_rotating=False)
 
 
 @pytest.mark.parametrize("num_rows", [1, 32, 1024])
 @pytest.mark.parametrize(("capability", "kib"), [(80, 163), (86, 99), (90, 227), (120, 99)])
-def test_products_fit_into_the_shared_memory_of_every_gpu(
+def test_products_fit_shared_memory_of_every_gpu(
     monkeypatch: pytest.MonkeyPatch, capability: int, kib: int, num_rows: int
 ) -> None:
     monkeypatch.setattr(tiles, "_shared_memory", lambda device: 2**10 * kib - tiles.RESERVE)

@@ -45,7 +45,7 @@ def load(folder: Path, dtype: str, codec_precision: str = "auto") -> TTS:
 
 
 def wait_until_idle(tts: TTS) -> None:
-    """A stream that is closed gives its slot back after the turn under way."""
+    """Wait until closed streams have released their slots."""
     deadline = time.monotonic() + 30
     while tts.engine.busy_since is not None:
         assert time.monotonic() < deadline
@@ -86,7 +86,7 @@ def test_streams_in_company_equal_offline_audio_bit_for_bit(
                 assert_same_audio(chunks, audio, atol=0.0)
 
 
-def test_calls_in_float32_are_those_of_the_reference(tiny_folder: Path) -> None:
+def test_float32_calls_equal_eager_backend(tiny_folder: Path) -> None:
     folder = tiny_folder / "custom_voice"
     with load(tiny_folder, "float32") as tts:
         found = tts.speak(TEXTS[2], seed=5, trim=False, **length(40))
@@ -96,7 +96,7 @@ def test_calls_in_float32_are_those_of_the_reference(tiny_folder: Path) -> None:
     assert np.allclose(found.samples, expected.samples, rtol=0, atol=5e-5)
 
 
-def test_a_thousand_joins_leaves_and_cancels_leave_no_slot_and_no_byte(tts: TTS) -> None:
+def test_thousand_joins_leaves_and_cancels_leak_no_slot_or_memory(tts: TTS) -> None:
     tts.warmup()
     seeds = (3, 8)
     alone = {n: tts.speak(TEXTS[n % 4], seed=n, trim=False, **length(12)).codes for n in seeds}
@@ -132,7 +132,7 @@ def test_a_thousand_joins_leaves_and_cancels_leave_no_slot_and_no_byte(tts: TTS)
     assert len(backend._reservations.free) == backend.max_streams
 
 
-def test_an_error_of_the_gpu_fails_all_in_flight_and_another_engine_can_be_built(
+def test_gpu_error_fails_requests_in_flight_and_new_engine_works(
     tts: TTS, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = [tts.stream(text, seed=1, **length(40)) for text in TEXTS]

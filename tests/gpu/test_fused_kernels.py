@@ -1,4 +1,4 @@
-"""Each fused kernel against the plain operations it replaces, at released and at odd sizes."""
+"""Each fused kernel against the plain operations that it replaces, at released and odd sizes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def make_norm(size: int) -> RMSNorm:
     ("depth", "columns"), [(1024, 4096), (3072, 1024), (6144, 2048), (96, 32), (64, 192)]
 )
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 32, 64, 128, 256, 1024])
-def test_products_round_as_the_reference_for_any_batch(
+def test_products_round_like_reference_for_any_batch(
     depth: int, columns: int, num_rows: int
 ) -> None:
     x, residual = random_rows(num_rows, depth), random_rows(num_rows, columns)
@@ -81,7 +81,7 @@ def test_products_round_as_the_reference_for_any_batch(
         assert torch.equal(few_summed.normalised(), summed.normalised()[some])
 
 
-def test_noise_is_that_of_the_reference_to_the_bit() -> None:
+def test_noise_kernel_is_bit_identical_to_noise_table() -> None:
     seeds = torch.tensor([0, 1, 2**40 + 5, 2**63 - 1], device=CUDA)
     frames = torch.tensor([0, 3, 8190, 77], device=CUDA)
     found = launch.gumbel_noise(seeds, frames, 3072, 2048, 16)
@@ -90,7 +90,7 @@ def test_noise_is_that_of_the_reference_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("book", [0, 1])
-def test_draws_are_those_of_the_reference(book: int) -> None:
+def test_draw_kernel_equals_sampling_py(book: int) -> None:
     rows = [(0.9, 50, 1.0), (0.0, 50, 1.0), (1.3, 0, 1.0), (0.5, 1, 1.0), (2.0, 2047, 1.0)] * 6
     batch, num_codes = len(rows), 3072 if book == 0 else 2048
     logits = (torch.randn(batch, num_codes, device=CUDA) * 4).bfloat16()
@@ -150,7 +150,7 @@ def three_ways(part: Tiny) -> Iterator[tuple[str, CudaGraphBackend]]:
 def test_fused_layers_are_no_further_from_float32_than_plain_ones(
     tiny: Callable[[str], Tiny], model: str
 ) -> None:
-    """The same rows through both and through float32; long enough for many chunks of keys."""
+    """Compare both with float32 on the same rows, over many chunks of keys."""
     part = tiny(model)
     prompt = next(official_items(model)).prompt(part)
     talker, predictor = {}, {}
@@ -169,7 +169,7 @@ def test_fused_layers_are_no_further_from_float32_than_plain_ones(
 def test_fused_prompts_are_no_further_from_float32_than_plain_ones(
     tiny: Callable[[str], Tiny], model: str
 ) -> None:
-    """Keys and values of all rows and the state after the last; more rows than one pass holds."""
+    """Keys and values of all rows and the last state, for more rows than one pass holds."""
     part = tiny(model)
     config, ids = part.checkpoint.config, torch.randint(60, (1100,)).tolist()
     prompt = build_prompt(config, ids, role_ids=[1, 2, 3], layout="whole", preset="ryan")
@@ -202,7 +202,7 @@ def random_predictor_logits(backend: CudaGraphBackend) -> Tensor:
     return predictor_logits(backend, hidden.to(backend.model.dtype), codes)
 
 
-def test_the_fused_codec_makes_the_samples_of_float32(tiny: Callable[[str], Tiny]) -> None:
+def test_fused_codec_equals_float32(tiny: Callable[[str], Tiny]) -> None:
     codec = tiny("base").checkpoint.load_codec(CUDA)
     decoders = [FusedDecoder(codec, 6), PlainDecoder(codec, 6)]
     for rows, num_frames in (([0, 1], 1), ([1], 8), ([2, 0, 1, 4, 3], 4), ([4], 16), ([4, 0], 2)):

@@ -1,4 +1,4 @@
-"""The CUDA graph backend on a GPU: the reference's codes, in any batch."""
+"""The CUDA graph backend on a GPU: codes equal the reference in any batch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def params(seed: int, **changes: float) -> SamplingParams:
 
 
 @pytest.mark.parametrize("model", TINY_NAMES)
-def test_greedy_codes_in_float32_are_the_official_ones_in_a_batch(
+def test_greedy_float32_codes_in_a_batch_equal_official_ones(
     tiny: Callable[[str], Tiny], model: str
 ) -> None:
     part = tiny(model)
@@ -56,9 +56,7 @@ def test_greedy_codes_in_float32_are_the_official_ones_in_a_batch(
 
 
 @pytest.mark.parametrize("model", TINY_NAMES)
-def test_seeded_codes_in_float32_are_the_reference_ones(
-    tiny: Callable[[str], Tiny], model: str
-) -> None:
+def test_seeded_float32_codes_equal_reference(tiny: Callable[[str], Tiny], model: str) -> None:
     part = tiny(model)
     backend = load(part, torch.float32)
     eager = EagerBackend(backend.model, backend.codec)
@@ -74,7 +72,7 @@ def test_seeded_codes_in_float32_are_the_reference_ones(
 
 
 @pytest.mark.parametrize("layers", ["fused", "plain"])
-def test_a_seed_in_bfloat16_gives_the_same_codes_however_it_is_stepped(
+def test_seeded_bfloat16_codes_do_not_depend_on_step_sizes(
     tiny: Callable[[str], Tiny], layers: str
 ) -> None:
     part = tiny("custom_voice_projected")
@@ -86,10 +84,10 @@ def test_a_seed_in_bfloat16_gives_the_same_codes_however_it_is_stepped(
     assert np.array_equal(np.concatenate(pieces), whole)
 
 
-def test_a_seed_in_bfloat16_gives_the_same_codes_alone_and_in_any_batch(
+def test_seeded_bfloat16_codes_are_equal_alone_and_in_any_batch(
     tiny: Callable[[str], Tiny],
 ) -> None:
-    """Fused kernels sum in an order that the batch cannot change."""
+    """The order of sums in the fused kernels does not depend on the batch."""
     part = tiny("custom_voice_projected")
     backend = load(part, torch.bfloat16, layers="fused")
     prompts = [item.prompt(part) for item in official_items("custom_voice_projected")][:11]
@@ -101,10 +99,10 @@ def test_a_seed_in_bfloat16_gives_the_same_codes_alone_and_in_any_batch(
         assert np.array_equal(np.concatenate([step.of(row) for step in frames]), alone)
 
 
-def test_a_seed_in_bfloat16_gives_the_same_codes_alone_batched_and_from_the_cache(
+def test_seeded_bfloat16_codes_are_equal_alone_batched_and_cached(
     tiny: Callable[[str], Tiny], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cloned voices and a prompt of many passes; what they share is kept, then copied."""
+    """Cloned voices and a prompt of several passes; shared prefixes are cached and copied."""
     part = tiny("base")
     backend = load(part, torch.bfloat16, layers="fused")
     prompts = [item.prompt(part) for item in official_items("base")][:10]
@@ -124,7 +122,7 @@ def test_a_seed_in_bfloat16_gives_the_same_codes_alone_batched_and_from_the_cach
     assert backend.fallbacks == {}
 
 
-def test_a_cloned_voice_is_identical_after_a_cache_hit(tiny: Callable[[str], Tiny]) -> None:
+def test_cloned_voice_is_identical_after_cache_hit(tiny: Callable[[str], Tiny]) -> None:
     part = tiny("base")
     backend = load(part, torch.bfloat16)
     item = next(i for i in official_items("base") if i.call.startswith("icl"))
@@ -137,7 +135,7 @@ def test_a_cloned_voice_is_identical_after_a_cache_hit(tiny: Callable[[str], Tin
     assert backend.memory()["voice cache"] > 0
 
 
-def test_samples_are_the_reference_ones(tiny: Callable[[str], Tiny]) -> None:
+def test_samples_equal_reference(tiny: Callable[[str], Tiny]) -> None:
     part = tiny("base")
     backend = load(part, torch.float32)
     eager = EagerBackend(backend.model, backend.codec)
@@ -189,7 +187,7 @@ def test_work_that_cannot_be_captured_runs_without_a_graph(
     assert any("frame" in name for name in backend.fallbacks)
 
 
-def test_a_hundred_random_lives_leave_no_slot_and_no_byte(tiny: Callable[[str], Tiny]) -> None:
+def test_random_slot_lifetimes_leak_no_slot_or_memory(tiny: Callable[[str], Tiny]) -> None:
     part, choice = tiny("custom_voice"), random.Random(0)
     backend = load(part, torch.bfloat16)
     prompts = [item.prompt(part) for item in official_items("custom_voice")]

@@ -56,7 +56,7 @@ def quietly() -> Iterator[None]:
 
 
 def odd_config() -> dict[str, Any]:
-    """Dimensions that are multiples of 64 and of nothing more."""
+    """Dimensions that are multiples of 64, but not of larger powers of two."""
     raw = copy.deepcopy(load_configs("0.6B-CustomVoice")[0])
     talker = raw["talker_config"]
     talker |= {"hidden_size": 1088, "intermediate_size": 1600, "num_hidden_layers": 3}
@@ -130,7 +130,7 @@ def take_row(draws: SamplingState, row: int) -> SamplingState:
 def forced_logits(
     predictor: CodePredictor, tables: Sequence[nn.Embedding], hidden: Tensor, codes: Tensor
 ) -> Tensor:
-    """PyTorch's own, in the predictor's dtype."""
+    """Teacher-forced logits of PyTorch in the predictor's dtype."""
     cache = KeyValueCache(predictor.config.num_hidden_layers, codes.shape[1])
     logits = []
     for book in range(1, codes.shape[1]):
@@ -159,7 +159,7 @@ def test_teacher_forced_logits_are_no_further_from_float32_than_pytorchs(
 
 
 @pytest.mark.parametrize("batch", [2, 3, 5, 8])
-def test_a_slots_codes_do_not_depend_on_its_batch(layers: MegakernelLayers, batch: int) -> None:
+def test_codes_do_not_depend_on_batch(layers: MegakernelLayers, batch: int) -> None:
     hidden = hidden_states(layers, batch)
     for frame in range(3):
         draws = make_draws(layers, batch, frame)
@@ -171,7 +171,7 @@ def test_a_slots_codes_do_not_depend_on_its_batch(layers: MegakernelLayers, batc
             assert torch.equal(alone.code_sum[0], together.code_sum[row])
 
 
-def test_the_drawn_codes_are_those_of_sampling_py(layers: MegakernelLayers) -> None:
+def test_drawn_codes_equal_sampling_py(layers: MegakernelLayers) -> None:
     """Greedy, top-k of several sizes, and top-p, from the kernel's own logits."""
     num_codes, num_books = layers._predictor.config.vocab_size, layers._config.num_code_groups - 1
     for batch, top_k, top_p in ((1, 50, 1.0), (3, 1, 1.0), (2, num_codes, 1.0), (2, 50, 0.7)):
@@ -191,9 +191,9 @@ def test_the_drawn_codes_are_those_of_sampling_py(layers: MegakernelLayers) -> N
 
 
 def admissible_scores(logits: Tensor, top_k: int, top_p: float) -> Iterator[Tensor]:
-    """The scores of sampling.py; of codes at the cut of top-p, more or fewer may be kept.
+    """Scores of sampling.py, with tolerance for codes at the top-p limit.
 
-    The sum that decides has another order, and of equal logits a sort keeps any, the kernel all.
+    The kernel sums in another order, and it keeps all equal logits where a sort keeps some.
     """
     batch, num_codes = logits.shape
     every = shape_scores(logits, Shape.of([(0.9, top_k, 1.0)] * batch, num_codes, CUDA))
@@ -205,7 +205,7 @@ def admissible_scores(logits: Tensor, top_k: int, top_p: float) -> Iterator[Tens
         yield every.masked_fill(every < lowest, -torch.inf)
 
 
-def test_the_sum_of_embeddings_is_that_of_the_codes(layers: MegakernelLayers) -> None:
+def test_code_sum_equals_sum_of_embeddings(layers: MegakernelLayers) -> None:
     spoken: FrameCodes = layers.draw_frame(hidden_states(layers, 2), make_draws(layers, 2))
     expected = sum(
         table(spoken.codes[:, book]).float() for book, table in enumerate(layers._tables)
@@ -288,9 +288,7 @@ def test_talker_states_are_as_close_to_float32_as_those_of_the_fused_kernels(
 
 
 @pytest.mark.parametrize("batch", [2, 3, 8])
-def test_a_rows_state_and_keys_do_not_depend_on_its_batch(
-    layers: MegakernelLayers, batch: int
-) -> None:
+def test_talker_state_and_keys_do_not_depend_on_batch(layers: MegakernelLayers, batch: int) -> None:
     positions = POSITIONS[-batch:]
     x, place = hidden_states(layers, batch), place_at(positions)
     together, kept = layers.read(x, place), stored(layers._table, place)
@@ -301,7 +299,7 @@ def test_a_rows_state_and_keys_do_not_depend_on_its_batch(
     assert not layers.num_faults
 
 
-def test_rows_that_are_not_read_leave_the_slots_as_they_are(layers: MegakernelLayers) -> None:
+def test_unread_rows_do_not_change_slots(layers: MegakernelLayers) -> None:
     table = layers._table
     before = table.keys[:, :-1].clone()
     last = torch.full((2,), table.num_positions, device=CUDA)
@@ -310,7 +308,7 @@ def test_rows_that_are_not_read_leave_the_slots_as_they_are(layers: MegakernelLa
     assert torch.equal(table.keys[:, :-1], before)
 
 
-def test_stale_values_that_are_not_numbers_are_not_read(layers: MegakernelLayers) -> None:
+def test_stale_nan_values_are_not_read(layers: MegakernelLayers) -> None:
     table, place = layers._table, place_at([70], 7)
     x = hidden_states(layers, 1)
     expected = layers.read(x, place)
@@ -322,8 +320,8 @@ def test_stale_values_that_are_not_numbers_are_not_read(layers: MegakernelLayers
         tensor[:, pages[0], :, 7:] = tensor[:, pages[1:]] = 0.0
 
 
-def test_the_same_keys_on_other_pages_give_the_same_state(layers: MegakernelLayers) -> None:
-    """Both in the one kernel and in the fused ones, of a frame and of a prompt."""
+def test_talker_state_does_not_depend_on_page_numbers(layers: MegakernelLayers) -> None:
+    """Checks the megakernel and the fused kernels, for frames and prompts."""
     table, x, place = layers._table, hidden_states(layers, 8), place_at(POSITIONS)
     slots = torch.tensor([3] * 16 + [5] * 16, device=CUDA)
     positions = torch.cat([torch.arange(n, n + 16, device=CUDA) for n in (120, 56)])
@@ -362,10 +360,10 @@ def fp8_pair(model: Qwen3TTS, layers: MegakernelLayers) -> Iterator[list[Megaker
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 8])
-def test_fp8_weights_give_what_their_values_in_bfloat16_give(
+def test_fp8_weights_equal_same_values_in_bfloat16(
     fp8_pair: list[MegakernelLayers], batch: int
 ) -> None:
-    """Bit by bit: logits, draws, talker's states and keys."""
+    """Logits, draws, talker states and keys are equal bit for bit."""
     wide, small = fp8_pair
     hidden, codes = hidden_states(wide, batch), random_codes(wide, batch)
     assert torch.equal(small.force(hidden, codes), wide.force(hidden, codes))

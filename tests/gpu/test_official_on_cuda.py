@@ -1,7 +1,7 @@
 """Teacher-forced logits in bfloat16 against the official ones, which were made on a CPU.
 
-A GPU sums in another order, and a rounding that falls the other way is passed on by every layer, by
-PyTorch's own layers as by ours.
+A GPU sums in another order, and every layer propagates rounding differences, in PyTorch's layers as
+in the fused kernels.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def load(tiny: Callable[[str], Tiny]) -> Load:
 
 
 def logits(backend: CudaGraphBackend, model: str) -> tuple[Tensor, Tensor]:
-    """Of the talker, stepwise, and of the predictor."""
+    """Logits of the talker (step by step) and of the predictor."""
     talker = backend.model.talker
     prompt, frames, hidden, codes = (
         OFFICIAL[f"{model}.{name}"].to(CUDA)
@@ -63,7 +63,7 @@ def logits(backend: CudaGraphBackend, model: str) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("layers", ["fused", "plain"])
 @pytest.mark.parametrize("model", MODELS)
 @torch.inference_mode()
-def test_logits_are_near_the_official_ones(load: Load, model: str, layers: str) -> None:
+def test_logits_are_close_to_official_ones(load: Load, model: str, layers: str) -> None:
     talker, predictor = logits(load(model, layers), model)
     assert distance(talker, OFFICIAL[f"{model}.logits"]) < 0.02
     assert distance(predictor, OFFICIAL[f"{model}.predictor_logits"]) < 0.02

@@ -1,4 +1,4 @@
-"""Keys in pages on a GPU: joins and leaves, a pause for a page, and 256 slots in little memory."""
+"""Paged keys on a GPU: joins and leaves, a pause for a page, and the memory of 256 slots."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load(part: Tiny, monkeypatch: pytest.MonkeyPatch, size: int, layers: str) ->
 
 
 @pytest.mark.parametrize("layers", ["fused", "plain"])
-def test_a_slot_that_needs_a_page_pauses_and_goes_on_with_the_same_codes(
+def test_slot_paused_for_a_page_resumes_with_same_codes(
     tiny: Callable[[str], Tiny], monkeypatch: pytest.MonkeyPatch, layers: str
 ) -> None:
     part = tiny("custom_voice_projected")
@@ -70,10 +70,10 @@ def test_a_slot_that_needs_a_page_pauses_and_goes_on_with_the_same_codes(
     assert backend.fallbacks == {}
 
 
-def test_a_thousand_joins_and_leaves_leave_no_page_and_no_byte_behind(
+def test_thousand_joins_and_leaves_leak_no_page_or_memory(
     tiny: Callable[[str], Tiny], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few pages for eight slots: some are refused, none says anything else than alone."""
+    """With few pages for eight slots some admissions fail; codes equal those of single slots."""
     part, choice = tiny("custom_voice"), random.Random(0)
     backend = load(part, monkeypatch, 20, "fused")
     prompts = [item.prompt(part) for item in official_items("custom_voice")][:6]
@@ -125,9 +125,9 @@ def test_a_thousand_joins_and_leaves_leave_no_page_and_no_byte_behind(
 
 
 def test_256_streams_of_300_characters_fit_in_24_gb() -> None:
-    """0.6B with the budget of 70 text ids, all at once; each says the same as alone.
+    """0.6B, 70 text ids per stream, all at once; sampled streams equal single ones.
 
-    With the largest graphs, as after a warm-up; others find room in what those have allocated.
+    The largest graphs are captured, as after a warm-up; other graphs reuse their memory.
     """
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

@@ -49,7 +49,7 @@ def assert_places(model: Qwen3TTS, prompt: Prompt, frames: Frames, row: int, hea
 
 
 @pytest.mark.parametrize("layers", ["fused", "plain"])
-def test_places_of_the_embedded_voice_equal_a_separate_pass(layers: str) -> None:
+def test_embedded_voice_places_equal_separate_pass(layers: str) -> None:
     checkpoint = Checkpoint.open(EMBEDDED)
     model = checkpoint.load_model(CUDA, torch.bfloat16)
     backend = CudaGraphBackend(model, checkpoint.load_codec(CUDA), max_streams=4, layers=layers)
@@ -75,7 +75,7 @@ def test_places_of_the_embedded_voice_equal_a_separate_pass(layers: str) -> None
 
 @pytest.mark.parametrize("layers", ["fused", "megakernel"])
 @pytest.mark.parametrize("head", [Head(0, 0), Head(13, 5), Head(27, 15)])
-def test_places_of_true_shapes_equal_a_separate_pass(layers: str, head: Head) -> None:
+def test_released_shape_places_equal_separate_pass(layers: str, head: Head) -> None:
     torch.manual_seed(0)
     config, codec_config = load_configs("0.6B-CustomVoice")
     parsed = parse_model_config(config)
@@ -104,7 +104,7 @@ def _admit(backend: CudaGraphBackend, prompts: list[Prompt]) -> list[int]:
     return slots  # type: ignore[return-value]
 
 
-def test_an_early_end_on_a_gpu_is_spoken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_end_on_gpu_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     with TTS.load(device="cuda", dtype="bfloat16") as tts:
         text = "The river babbled inanely to itself, and nobody came to see it any more."
         whole = tts.speak(text, seed=5)

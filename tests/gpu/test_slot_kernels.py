@@ -1,4 +1,4 @@
-"""The kernels around a frame change the slot table as PyTorch's operations do."""
+"""The slot kernels change the slot table like the PyTorch operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAD = 7
 
 
 def random_table(config: TalkerConfig, device: torch.device, seed: int) -> SlotTable:
-    """Slots in every state: running, waiting for text, ended, full, early, without a frame."""
+    """A table with slots in every state: running, waiting, ended, full, early, new."""
     draw = torch.Generator().manual_seed(seed)
 
     def numbers(high: int) -> torch.Tensor:
@@ -57,7 +57,7 @@ def spoken_codes(table: SlotTable, batch: int, seed: int, device: torch.device) 
 
 
 def state_of(table: SlotTable) -> dict[str, torch.Tensor]:
-    """Of all slots; the ring of a padding row is anybody's."""
+    """State of all slots, without the ring of the padding row."""
     tensors = {k: v for k, v in vars(table).items() if isinstance(v, torch.Tensor)}
     tensors["ring"] = table.ring[:-1]
     return tensors

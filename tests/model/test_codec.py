@@ -1,4 +1,4 @@
-"""The codec decodes and encodes as the official one, and a piece at a time equals all at once."""
+"""The codec equals the official one; decoding in chunks equals decoding at once."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def official() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-5), (torch.float32, ROUNDING)])
 @pytest.mark.parametrize("num_frames", [1, 7, 100, 300])
-def test_decoded_samples_are_the_official_ones(
+def test_decoded_samples_equal_official_ones(
     tiny: Callable[[str], Tiny],
     official: dict[str, torch.Tensor],
     num_frames: int,
     dtype: torch.dtype,
     tolerance: float,
 ) -> None:
-    """In float64 only the official code's own rounding is left, on any machine."""
+    """In float64 the only difference is the rounding of the official code."""
     codec = copy.deepcopy(tiny("base").codec).to(dtype)
     samples = codec.decode(official["decode.codes"][:num_frames].long()).float()
     assert len(samples) == num_frames * SAMPLES_PER_FRAME
@@ -49,10 +49,10 @@ def test_decoded_samples_are_the_official_ones(
         assert torch.allclose(part[: len(expected)], expected, rtol=0, atol=tolerance), name
 
 
-def test_beyond_300_frames_the_official_code_cuts_its_context_and_we_do_not(
+def test_decode_beyond_300_frames_keeps_full_context_unlike_official(
     tiny: Callable[[str], Tiny], official: dict[str, torch.Tensor]
 ) -> None:
-    """It decodes in chunks of 300 frames with 25 of context; the same grid gives its samples."""
+    """The official code decodes in chunks of 300 frames with 25 frames of context."""
     codec, codes = tiny("base").codec, official["decode.codes"].long()
     whole = codec.decode(codes)
     cut = codec.decode(codes[300 - 25 :])[25 * SAMPLES_PER_FRAME :]
@@ -63,7 +63,7 @@ def test_beyond_300_frames_the_official_code_cuts_its_context_and_we_do_not(
 
 @given(cuts=st.lists(st.integers(1, 109), max_size=12, unique=True))
 @settings(deadline=None, max_examples=10)
-def test_a_piece_at_a_time_equals_all_at_once(tiny: Callable[[str], Tiny], cuts: list[int]) -> None:
+def test_chunked_decode_equals_whole_decode(tiny: Callable[[str], Tiny], cuts: list[int]) -> None:
     codec = tiny("base").codec
     codes = torch.randint(0, 64, (110, 16), generator=torch.Generator().manual_seed(5))
     whole = codec.decoder(codes[None], CausalState())[0]
@@ -84,8 +84,8 @@ def test_decoding_a_prefix_equals_the_prefix_of_decoding_the_whole(
         assert torch.allclose(prefix, whole[: len(prefix)], rtol=0, atol=ROUNDING)
 
 
-def test_re_decoding_25_frames_of_context_is_not_the_same(tiny: Callable[[str], Tiny]) -> None:
-    """The control: what others do at chunk seams fails the comparison above."""
+def test_decode_with_25_frames_of_context_differs(tiny: Callable[[str], Tiny]) -> None:
+    """Control: decoding with limited context fails the comparison."""
     codec = tiny("base").codec
     codes = torch.randint(0, 64, (110, 16), generator=torch.Generator().manual_seed(5))
     whole = codec.decode(codes)[100 * SAMPLES_PER_FRAME :]
@@ -93,7 +93,7 @@ def test_re_decoding_25_frames_of_context_is_not_the_same(tiny: Callable[[str], 
     assert not torch.allclose(cut, whole, rtol=0, atol=ROUNDING)
 
 
-def test_a_copied_state_goes_on_by_itself(tiny: Callable[[str], Tiny]) -> None:
+def test_copied_state_is_independent(tiny: Callable[[str], Tiny]) -> None:
     codec = tiny("base").codec
     codes = torch.randint(0, 64, (20, 16), generator=torch.Generator().manual_seed(7))
     state = CausalState()
@@ -105,10 +105,10 @@ def test_a_copied_state_goes_on_by_itself(tiny: Callable[[str], Tiny]) -> None:
 
 
 @pytest.mark.parametrize("name", list(SECONDS))
-def test_encoded_codes_are_the_official_ones(
+def test_encoded_codes_equal_official_ones(
     tiny: Callable[[str], Tiny], official: dict[str, torch.Tensor], name: str
 ) -> None:
-    """Thirteen seconds are more than the window that the official code does not apply."""
+    """13 s exceed the attention window, which the official code does not apply."""
     waves = load_script(ROOT / "scripts" / "official" / "waves.py")
     samples = torch.from_numpy(waves.synthetic_wave(SECONDS[name]))
     codes = tiny("base").codec.encode(samples)

@@ -1,4 +1,4 @@
-"""config.json against the tensors: what they do not show is refused before anything is built."""
+"""config.json must match the tensors; mismatches are refused before a model is built."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def folder(tiny_folder: Path, tmp_path: Path) -> Path:
 
 
 def number_paths(value: Any, *keys: str | int) -> Iterator[tuple[str | int, ...]]:
-    """Where the numbers of a configuration are that loading reads; of a table, its first."""
+    """Paths of all numbers in a configuration that loading reads; the first entry of a table."""
     if isinstance(value, dict):
         is_table = bool(keys) and keys[-1] in TABLES
         for key, inner in list(value.items())[: 1 if is_table else None]:
@@ -110,8 +110,8 @@ def mutations(folder: Path) -> list[tuple[str, tuple[str | int, ...], Any]]:
 @pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by RLIMIT_AS")
 @pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_number_of_a_config_may_be_wrong_at_little_cost(folder: Path, stride: int) -> None:
-    """With some of the wrong values by default, and with all of them."""
+def test_every_wrong_config_number_is_refused_quickly(folder: Path, stride: int) -> None:
+    """A default run tests some wrong values, a full run all."""
     cases = mutations(folder)[::stride]
     assert len(cases) > 600 / stride
     child = subprocess.run(
@@ -157,7 +157,7 @@ DECODER, ENCODER, SPEAKER = ("decoder_config",), ("encoder_config",), ("speaker_
         (CODEC, (*ENCODER, "kernel_size"), 7),
     ],
 )
-def test_a_dimension_is_named_with_its_value_and_what_the_tensors_show(
+def test_dimension_error_names_field_value_and_tensor_size(
     folder: Path, file: str, keys: tuple[str, ...], shown: int, value: int
 ) -> None:
     content = section = json.loads((folder / file).read_text())
@@ -188,7 +188,7 @@ def load(folder: Path) -> None:
         (MODEL, (*SPEAKER, "sample_rate")),
     ],
 )
-def test_what_no_tensor_shows_has_limits(
+def test_config_numbers_without_tensors_have_limits(
     folder: Path, file: str, keys: tuple[str, ...], value: int
 ) -> None:
     content = section = json.loads((folder / file).read_text())
@@ -222,7 +222,7 @@ def test_number_out_of_bounds_is_a_checkpoint_error(
 
 
 @pytest.mark.parametrize("value", [4_000, 192_000])
-def test_sample_rate_at_a_bound_is_spoken_and_encoded(folder: Path, value: int) -> None:
+def test_sample_rate_at_limit_works(folder: Path, value: int) -> None:
     change(folder / CODEC, ("output_sample_rate",), value)
     with TTS.load(folder, device="cpu") as tts:
         voice = Voice(name="me", speaker=np.zeros(32, np.float32))
@@ -241,7 +241,7 @@ def change(path: Path, keys: tuple[str, ...], value: float) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_a_list_of_a_hundred_thousand_rates_is_refused_briefly(folder: Path) -> None:
+def test_list_of_100000_rates_has_short_error(folder: Path) -> None:
     content = json.loads((folder / CODEC).read_text())
     content["decoder_config"]["upsample_rates"] = [2] * 100_000
     (folder / CODEC).write_text(json.dumps(content))
@@ -261,7 +261,9 @@ JSON_VALUES = st.recursive(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_any_values_anywhere_are_loaded_or_refused(folder: Path, data: st.DataObject) -> None:
+def test_random_config_values_load_or_raise_checkpoint_error(
+    folder: Path, data: st.DataObject
+) -> None:
     file = data.draw(st.sampled_from([MODEL, CODEC]))
     original = (folder / file).read_text()
     try:
@@ -293,7 +295,7 @@ TEXT_FILES = [
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 @pytest.mark.parametrize("name", [*TEXT_FILES, "model.safetensors"])
-def test_a_pipe_is_refused_and_not_waited_for(folder: Path, name: str) -> None:
+def test_named_pipe_is_refused_without_blocking(folder: Path, name: str) -> None:
     (folder / name).unlink()
     os.mkfifo(folder / name)
     with pytest.raises(CheckpointError, match=name):
@@ -302,7 +304,7 @@ def test_a_pipe_is_refused_and_not_waited_for(folder: Path, name: str) -> None:
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no endless device")
 @pytest.mark.parametrize("name", [*TEXT_FILES, "model.safetensors"])
-def test_a_link_to_an_endless_device_is_refused(folder: Path, name: str) -> None:
+def test_link_to_device_file_is_refused(folder: Path, name: str) -> None:
     (folder / name).unlink()
     (folder / name).symlink_to("/dev/zero")
     with pytest.raises(CheckpointError, match=name):
@@ -310,14 +312,14 @@ def test_a_link_to_an_endless_device_is_refused(folder: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", TEXT_FILES)
-def test_a_file_of_gigabytes_is_not_read_whole(folder: Path, name: str) -> None:
+def test_huge_config_file_is_not_read_whole(folder: Path, name: str) -> None:
     with (folder / name).open("wb") as file:
         file.truncate(3 << 30)  # without a block on disk
     with pytest.raises(CheckpointError, match=f"{name} cannot be read: .*more than 16,777,216"):
         load(folder)
 
 
-def test_a_number_of_thousands_of_digits_is_refused(folder: Path) -> None:
+def test_number_with_thousands_of_digits_is_refused(folder: Path) -> None:
     digits = "9" * 5000
     config = folder / "tokenizer_config.json"
     content = json.loads(config.read_text())
@@ -331,7 +333,7 @@ def test_a_number_of_thousands_of_digits_is_refused(folder: Path) -> None:
         load(folder)
 
 
-def test_windows_line_ends_change_nothing(folder: Path) -> None:
+def test_config_with_windows_line_ends_is_accepted(folder: Path) -> None:
     merges = folder / "merges.txt"
     merges.write_bytes(merges.read_bytes().replace(b"\n", b"\r\n"))
     load(folder)

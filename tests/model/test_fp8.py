@@ -21,7 +21,7 @@ def rounded(weight: Tensor) -> Tensor:
     return codes.float() * power_of_two(exponents)
 
 
-def test_a_scale_is_the_smallest_power_of_two_that_keeps_its_row_within_e4m3() -> None:
+def test_fp8_scale_is_smallest_power_of_two_within_e4m3() -> None:
     most = torch.tensor([[448.0], [449.0], [0.875], [0.8750001], [1.0], [-2.0], [57344.0]])
     _, exponents = to_fp8(torch.cat((most, most / 3), dim=1))
     assert exponents.flatten().tolist() == [0, 1, -9, -8, -8, -7, 7]
@@ -45,7 +45,7 @@ def test_rounded_numbers_have_four_significant_bits_and_are_exact_in_bfloat16(
 
 
 def test_rounding_twice_changes_nothing() -> None:
-    """Also where a row's largest number is rounded down to the edge of a smaller scale."""
+    """Includes rows whose largest number rounds down to the limit of a smaller scale."""
     torch.manual_seed(0)
     weight = torch.cat((torch.randn(256, 128), torch.tensor([[224.5] + [0.002] * 127])))
     once = rounded(weight)
@@ -65,7 +65,7 @@ def test_rows_of_zeros_and_of_tiny_numbers_stay_finite() -> None:
     ("number", "reason"),
     [(float("inf"), "not finite"), (float("nan"), "not finite"), (1e5, r"largest value is 1e\+05")],
 )
-def test_weights_that_fp8_cannot_hold_are_refused_by_name(
+def test_weights_out_of_fp8_range_are_refused_by_name(
     tiny: Callable[[str], Tiny], number: float, reason: str
 ) -> None:
     model = copy.deepcopy(tiny("custom_voice").model)
@@ -74,7 +74,7 @@ def test_weights_that_fp8_cannot_hold_are_refused_by_name(
         round_weights(model)
 
 
-def test_the_predictor_and_the_talkers_mlps_are_rounded_and_nothing_else(
+def test_round_weights_changes_only_predictor_and_talker_mlps(
     tiny: Callable[[str], Tiny],
 ) -> None:
     part = tiny("custom_voice")
@@ -94,7 +94,7 @@ def test_the_predictor_and_the_talkers_mlps_are_rounded_and_nothing_else(
         assert torch.equal(rounded(before[name]), weight)
 
 
-def test_fused_weights_are_the_rounded_ones(tiny: Callable[[str], Tiny]) -> None:
+def test_fused_weights_are_rounded_too(tiny: Callable[[str], Tiny]) -> None:
     model = tiny("custom_voice").checkpoint.load_model(torch.device("cpu"), torch.bfloat16, "fp8")
     block = model.talker.code_predictor.model.layers[0]
     attention, mlp = block.self_attn, block.mlp
@@ -113,14 +113,14 @@ def lanes_words(chunk: Tensor, warp: int) -> Tensor:
 
 
 def widen(words: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """As in common.cuh: bits of bfloat16, times the scale."""
+    """`widen` of common.cuh: bits of bfloat16, times the scale."""
     bits = words.int()
     placed = (bits & 0x80) << 8 | (bits & 0x7F) << 4
     numbers = placed.to(torch.uint16).view(torch.bfloat16).double() * scale.double()[:, None]
     return numbers[..., 0::2], numbers[..., 1::2]
 
 
-def test_packed_weights_are_what_a_lane_of_the_mma_takes() -> None:
+def test_packed_fp8_weights_have_the_order_of_mma_lanes() -> None:
     """Lane l takes numbers 2(l % 4), and the next, of row l / 4, and those eight further on."""
     torch.manual_seed(0)
     weight = rounded(torch.randn(16, 2 * DEPTH) * 10.0 ** torch.linspace(-4, 1, 16)[:, None])
@@ -142,12 +142,12 @@ def test_packed_weights_are_what_a_lane_of_the_mma_takes() -> None:
         assert torch.equal(far, weight[rows, k + 8].double())
 
 
-def test_the_option_is_checked_before_anything_is_loaded() -> None:
+def test_weights_option_is_checked_before_loading() -> None:
     with pytest.raises(RequestError, match="weights must be one of full, fp8, not 'fp4'"):
         TTS.load("no/such-model", weights="fp4", offline=True)  # type: ignore[arg-type]
 
 
-def test_a_loaded_model_says_so_and_speaks(
+def test_fp8_model_reports_its_weights_and_speaks(
     tiny: Callable[[str], Tiny], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tiny("custom_voice").checkpoint.folder

@@ -26,7 +26,7 @@ def fill(codebook: EncoderCodebook | DecoderCodebook) -> None:
 
 
 @pytest.mark.parametrize("kind", [EncoderCodebook, DecoderCodebook])
-def test_vectors_are_sums_by_usage_and_finite_where_a_code_was_never_used(
+def test_code_vectors_are_finite_for_unused_codes(
     kind: type[EncoderCodebook] | type[DecoderCodebook],
 ) -> None:
     codebook = kind(5, 2)
@@ -35,7 +35,7 @@ def test_vectors_are_sums_by_usage_and_finite_where_a_code_was_never_used(
     assert torch.isfinite(codebook.vectors()).all()
 
 
-def test_encoder_layer_gives_the_nearest_code_and_its_vector() -> None:
+def test_encoder_layer_returns_nearest_code_and_vector() -> None:
     layer = EncoderLayer(5, 2)
     fill(layer.codebook)
     vectors = layer.codebook.vectors()
@@ -44,7 +44,7 @@ def test_encoder_layer_gives_the_nearest_code_and_its_vector() -> None:
     assert torch.equal(found, vectors[[1, 3, 0]])
 
 
-def test_each_layer_of_the_encoder_codes_what_the_layers_before_left() -> None:
+def test_encoder_layer_codes_the_residual_of_previous_layers() -> None:
     quantizer = EncoderQuantizer(2, 2, 1, 1)
     with torch.no_grad():
         quantizer.input_proj.weight.fill_(1.0)

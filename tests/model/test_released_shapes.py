@@ -28,7 +28,7 @@ def count(module: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("name", RELEASED_MODELS)
-def test_a_released_model_has_its_published_size(name: str) -> None:
+def test_released_model_has_published_size(name: str) -> None:
     facts = RELEASED_MODELS[name]
     model = build(Qwen3TTS, parse_model_config(released_config(name)))
     assert len(model.state_dict()) == facts.num_tensors
@@ -53,7 +53,7 @@ def test_a_released_model_has_its_published_size(name: str) -> None:
         ("1.7B-Base", "speaker_encoder", 12_001_088),
     ],
 )
-def test_a_part_of_a_released_model_has_its_published_size(name: str, part: str, size: int) -> None:
+def test_released_model_part_has_published_size(name: str, part: str, size: int) -> None:
     model = build(Qwen3TTS, parse_model_config(released_config(name)))
     assert count(model.get_submodule(part)) == size
 
@@ -75,12 +75,12 @@ def test_a_part_of_a_released_model_has_its_published_size(name: str, part: str,
         ("encoder.quantizer", 17_367_072),
     ],
 )
-def test_the_codec_has_its_published_sizes(part: str, size: int) -> None:
+def test_codec_has_published_sizes(part: str, size: int) -> None:
     codec = build(Codec, parse_codec_config(RELEASED_CODEC))
     assert count(codec.get_submodule(part)) == size
 
 
-def test_the_codec_has_its_published_tensors() -> None:
+def test_codec_has_published_tensors() -> None:
     codec = build(Codec, parse_codec_config(RELEASED_CODEC))
     names = set(codec.state_dict())
     assert len(names) == 496
@@ -88,7 +88,7 @@ def test_the_codec_has_its_published_tensors() -> None:
     assert names >= PUBLISHED_CODEC_NAMES
 
 
-def test_the_models_carry_the_published_names_and_shapes() -> None:
+def test_models_have_published_names_and_shapes() -> None:
     for name in RELEASED_MODELS:
         config = parse_model_config(released_config(name))
         shapes = {k: tuple(v.shape) for k, v in build(Qwen3TTS, config).state_dict().items()}
@@ -98,7 +98,7 @@ def test_the_models_carry_the_published_names_and_shapes() -> None:
 
 
 def published_shapes(width: int, inner: int) -> dict[str, tuple[int, ...]]:
-    """Of SPEC 3.1 and 3.2."""
+    """Published tensor names and shapes."""
     layer = "talker.model.layers.27."
     small = "talker.code_predictor.model.layers.4."
     return {

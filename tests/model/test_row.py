@@ -1,4 +1,4 @@
-"""The path for one row on a CPU gives what the blocks give."""
+"""The single-row path on a CPU equals the transformer blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows(count: int, width: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["custom_voice", "base_projected"])
 @torch.inference_mode()
-def test_rows_one_by_one_are_the_talkers(tiny: Callable[[str], Tiny], name: str) -> None:
+def test_row_stack_equals_talker(tiny: Callable[[str], Tiny], name: str) -> None:
     talker = tiny(name).model.talker
     x = rows(9, talker.config.hidden_size)
     expected = talker(x, talker.rope.span(0, 9, x), KeyValueCache(talker.config.num_hidden_layers))
@@ -32,7 +32,7 @@ def test_rows_one_by_one_are_the_talkers(tiny: Callable[[str], Tiny], name: str)
 
 @pytest.mark.parametrize("name", ["custom_voice", "base_projected"])
 @torch.inference_mode()
-def test_rows_one_by_one_are_the_predictors(tiny: Callable[[str], Tiny], name: str) -> None:
+def test_row_stack_equals_predictor(tiny: Callable[[str], Tiny], name: str) -> None:
     talker = tiny(name).model.talker
     predictor, num_layers = talker.code_predictor, talker.code_predictor.config.num_hidden_layers
     x = rows(5, talker.config.hidden_size)
@@ -48,7 +48,7 @@ def test_rows_one_by_one_are_the_predictors(tiny: Callable[[str], Tiny], name: s
     assert torch.allclose(found, expected[0], rtol=0, atol=1e-5)
 
 
-def test_the_norm_is_the_reference_and_broken_numbers_stay_broken() -> None:
+def test_row_norm_equals_reference_and_propagates_nan() -> None:
     x, weight = rows(1, 64)[0, 0], rows(2, 64)[0, 1]
     assert torch.allclose(normalise(x, weight, 1e-6), rms_norm(x, weight, 1e-6), atol=1e-6)
     for broken in (torch.nan, torch.inf):

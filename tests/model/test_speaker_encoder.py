@@ -1,4 +1,4 @@
-"""Speaker vectors are the official ones."""
+"""Speaker vectors equal the official ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = {"long": 3.3, "short": 0.61, "beyond_window": 13.0}
 
 @pytest.mark.parametrize("name", list(SECONDS))
 @pytest.mark.parametrize("model", ["base", "base_projected"])
-def test_a_speaker_vector_is_the_official_one(
+def test_speaker_vector_equals_official_one(
     tiny: Callable[[str], Tiny], model: str, name: str
 ) -> None:
     waves = load_script(ROOT / "scripts" / "official" / "waves.py")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
 
 import torch
@@ -24,7 +25,7 @@ AUTO_BACKEND = "auto"
 class Capacity:
     """Limits that a backend allocates memory for; None selects the backend's default."""
 
-    max_streams: int | None = None  # concurrent
+    max_streams: int | None = None  # concurrent streams
     max_frames: int | None = None  # of one utterance
     codec_precision: CodecPrecision = "auto"  # of the CUDA backends
 
@@ -60,15 +61,17 @@ def _build_eager(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
     return EagerBackend(model, codec, max_streams=capacity.max_streams)
 
 
-def _build_graphs(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
+def _build_on_gpu(
+    model: Qwen3TTS, codec: Codec, capacity: Capacity, *, is_megakernel: bool = False
+) -> Backend:
     from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
+    from vivace.backends.megakernel.backend import MegakernelBackend
 
-    max_frames = capacity.max_frames or MAX_FRAMES
-    return CudaGraphBackend(
+    return (MegakernelBackend if is_megakernel else CudaGraphBackend)(
         model,
         codec,
         max_streams=capacity.max_streams,
-        max_frames=max_frames,
+        max_frames=capacity.max_frames or MAX_FRAMES,
         codec_precision=capacity.codec_precision,
     )
 
@@ -93,31 +96,17 @@ def _megakernel_slower(model: Qwen3TTS, capacity: Capacity) -> str | None:
     return slower(model, capacity.max_streams)
 
 
-def _build_megakernel(model: Qwen3TTS, codec: Codec, capacity: Capacity) -> Backend:
-    from vivace.backends.cuda_graph.backend import MAX_FRAMES
-    from vivace.backends.megakernel.backend import MegakernelBackend
-
-    max_frames = capacity.max_frames or MAX_FRAMES
-    return MegakernelBackend(
-        model,
-        codec,
-        max_streams=capacity.max_streams,
-        max_frames=max_frames,
-        codec_precision=capacity.codec_precision,
-    )
-
-
 BACKENDS: tuple[BackendEntry, ...] = (
     BackendEntry(
         "megakernel",
         "talker and predictor as one persistent kernel each, up to 8 streams",
         _megakernel_refusal,
-        _build_megakernel,
+        partial(_build_on_gpu, is_megakernel=True),
         _megakernel_unfit,
         _megakernel_slower,
         max_streams=8,
     ),
-    BackendEntry("cuda_graph", "a whole frame in one CUDA graph", _graph_refusal, _build_graphs),
+    BackendEntry("cuda_graph", "a whole frame in one CUDA graph", _graph_refusal, _build_on_gpu),
     BackendEntry("eager", "plain PyTorch on any device", lambda device: None, _build_eager),
 )
 

@@ -1,9 +1,8 @@
 """The reference backend: plain PyTorch, any device, no compilation.
 
 A slot's codes do not depend on the other slots of its batch. Matrix products round differently for
-different numbers of rows, so every pass has the same number: one on a CPU, where each row costs
-time, and `PASS_ROWS` elsewhere, where they cost nothing; unused rows are padding. Attention runs
-per slot.
+different numbers of rows, so every pass has the same number of rows: one on a CPU, where each row
+costs time, and `PASS_ROWS` on other devices. Unused rows are padding. Attention runs per slot.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
 
 PASS_ROWS = 8
-MAX_STREAMS = 256  # a slot takes no memory until it is admitted
+MAX_STREAMS = 256  # a slot allocates memory only at admission
 
 
 class EagerBackend(Immediate):
@@ -120,7 +119,7 @@ class EagerBackend(Immediate):
         self.watched = head
 
     def warmup(self) -> None:
-        """Nothing is compiled or captured."""
+        """This backend compiles and captures nothing."""
 
     def memory(self) -> dict[str, int]:
         return {"model": module_bytes(self.model), "codec": module_bytes(self.codec)}

@@ -1,6 +1,6 @@
-"""The reference implementation of a frame, always computed with the same number of rows.
+"""Reference implementation of a frame, always computed with the same number of rows.
 
-Every faster backend must give the same codes.
+Faster backends are tested against its codes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from vivace.model.talker import Qwen3TTS, Talker
 from vivace.sampling import NoiseTable, Shape, draw, shape_scores, talker_scores
 from vivace.speech import SamplingParams
 
-NUM_SPECIAL = 1024  # the last ids of codebook 0 are not codes
+NUM_SPECIAL = 1024  # the last ids of codebook 0 are special ids
 
 
 @dataclass(slots=True, eq=False)
 class SlotState:
-    """The state of one admitted prompt."""
+    """State of one admitted prompt."""
 
     sampling: SamplingParams
     seed: int
@@ -33,28 +33,30 @@ class SlotState:
     cache: KeyValueCache
     hidden: Tensor  # [1, 1, hidden], after the last row read
     history: Tensor  # bool [1, vocabulary], codes of codebook 0 so far
-    texts: list[Tensor]  # text embeddings still to be fed, one per frame: [1, 1, hidden]
+    texts: list[Tensor]  # unread text embeddings, one per frame: [1, 1, hidden]
     is_complete: bool
     codec_state: CausalState
-    own_rows: range = range(0)  # of the request's own text
-    head: Head | None = None  # the watched one
+    own_rows: range = range(0)  # prompt rows of the request's text
+    head: Head | None = None  # watched attention head
     num_frames: int = 0
     code_sum: Tensor | None = None  # the last frame's embeddings, not yet read by the talker
     status: SlotStatus = "running"
-    codes: list[Tensor] = field(default_factory=list)  # of the current step
-    place: tuple[int, float] = NO_PLACE  # of the frame that comes next
+    codes: list[Tensor] = field(default_factory=list)  # made in the current step
+    place: tuple[int, float] = NO_PLACE  # of the next frame
     places: list[tuple[int, float]] = field(default_factory=list)  # of the current step
 
     @property
     def attend(self) -> KeyValueCache | WatchedCache:
-        """The cache, watched if a head is."""
+        """The cache, wrapped if an attention head is watched."""
         if self.head is None:
             return self.cache
         return WatchedCache(self.cache, self.head, self.own_rows)
 
     def can_go_on(self) -> bool:
-        """Whether the next frame can be made: it needs a text id, unless the text is complete or
-        the slot has just been prefilled. Sets the status to `running` or `waiting` accordingly."""
+        """Whether the next frame can be made. Sets the status to `running` or `waiting`.
+
+        A frame needs a text id, unless the text is complete or the slot was just prefilled.
+        """
         if self.status in ("running", "waiting"):
             is_known = self.code_sum is None or bool(self.texts) or self.is_complete
             self.status = "running" if is_known else "waiting"
@@ -62,14 +64,14 @@ class SlotState:
 
 
 @dataclass(frozen=True, slots=True)
-class _Draws:
+class _StepSampling:
     """Sampling parameters and noise of the rows of one step."""
 
     talker_shape: Shape
     predictor_shape: Shape
     penalty: Tensor  # [rows, 1]
     first_noise: Tensor  # of codebook 0: [rows, frames, codes]
-    rest_noise: list[Tensor]  # of each other codebook, likewise
+    rest_noise: list[Tensor]  # of the other codebooks: [rows, frames, codes] each
 
 
 class FrameMaker:
@@ -92,11 +94,11 @@ class FrameMaker:
         self._pad_vector = model.talker.text_vectors(pad)  # [1, 1, hidden]
 
     def run(self, states: Sequence[SlotState], num_frames: int) -> None:
-        """Up to `num_frames` frames for each of at most `num_rows` slots."""
+        """Make up to `num_frames` frames for each of at most `num_rows` slots."""
         first = [state.num_frames for state in states]
         draws = self._prepare(states, num_frames)
         for frame in range(num_frames):
-            # A slot that waited in an earlier frame of this step gets no text before the next.
+            # A slot that waited in an earlier frame gets text only before the next step.
             ready = [
                 i
                 for i, state in enumerate(states)
@@ -106,7 +108,7 @@ class FrameMaker:
                 return
             self._make_frame(states, ready, draws, frame)
 
-    def _prepare(self, states: Sequence[SlotState], num_frames: int) -> _Draws:
+    def _prepare(self, states: Sequence[SlotState], num_frames: int) -> _StepSampling:
         missing = self._num_rows - len(states)
         params = [state.sampling for state in states] + [SamplingParams(seed=0)] * missing
         talker_shape = Shape.of(
@@ -127,7 +129,7 @@ class FrameMaker:
             torch.tensor(first, device=self._device),
             num_frames,
         )
-        return _Draws(
+        return _StepSampling(
             talker_shape=talker_shape,
             predictor_shape=predictor_shape,
             penalty=torch.tensor(penalties, dtype=torch.float32, device=self._device)[:, None],
@@ -136,7 +138,7 @@ class FrameMaker:
         )
 
     def _make_frame(
-        self, states: Sequence[SlotState], ready: Sequence[int], draws: _Draws, frame: int
+        self, states: Sequence[SlotState], ready: Sequence[int], draws: _StepSampling, frame: int
     ) -> None:
         self._read_rows([states[i] for i in ready if states[i].code_sum is not None])
         hidden = self._stack([state.hidden for state in states])  # [rows, 1, hidden]
@@ -177,7 +179,7 @@ class FrameMaker:
             state.code_sum, state.place = None, _place(attend)
 
     def _draw_first(
-        self, states: Sequence[SlotState], hidden: Tensor, draws: _Draws, frame: int
+        self, states: Sequence[SlotState], hidden: Tensor, draws: _StepSampling, frame: int
     ) -> tuple[Tensor, Tensor]:
         logits = self._talker.codec_head(hidden[:, 0]).float()
         history = self._stack([state.history for state in states])
@@ -191,7 +193,7 @@ class FrameMaker:
         return self._early_ban if is_early else self._ban
 
     def _draw_rest(
-        self, hidden: Tensor, first: Tensor, score: Tensor, draws: _Draws, frame: int
+        self, hidden: Tensor, first: Tensor, score: Tensor, draws: _StepSampling, frame: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         self._predictor_cache.clear()
         noise = (part[:, frame] for part in draws.rest_noise)
@@ -219,7 +221,7 @@ def draw_residual_codes(
     predict: Callable[[Tensor], Tensor],  # new rows [B, T, hidden] to the last one's [B, hidden]
     hidden: Tensor,  # [B, 1, hidden], of the talker
     first: Tensor,  # [B], codes of codebook 0
-    score: Tensor,  # [B], of those draws
+    score: Tensor,  # [B], of the draws of codebook 0
     shape: Shape,
     noise: Iterable[Tensor],  # of each codebook from 1 on: [B, codes]
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -247,7 +249,7 @@ def noise_table(model: Qwen3TTS) -> NoiseTable:
 
 
 def bans(model: Qwen3TTS) -> tuple[Tensor, Tensor]:
-    """Ids of codebook 0 that are never drawn, and those not drawn before `min_frames`."""
+    """Masks of codebook 0: ids that are always banned, and ids banned before `min_frames`."""
     config = model.config.talker_config
     early = (torch.arange(config.vocab_size) >= config.vocab_size - NUM_SPECIAL).to(model.device)
     late = early.clone()

@@ -6,7 +6,7 @@ from torch import nn
 
 
 def module_bytes(module: nn.Module) -> int:
-    """Parameters and buffers; shared storage is counted once."""
+    """Bytes of parameters and buffers; shared storage counts once."""
     storages = {}
     for tensor in (*module.parameters(), *module.buffers()):
         storage = tensor.untyped_storage()

@@ -54,7 +54,8 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "mps", "available" if torch.backends.mps.is_available() else "not available"
     device = pick_device()
     dtype = str(pick_dtype("auto", device)).removeprefix("torch.")
-    yield "auto picks", f"device {device}, talker in {dtype}, codec in float32"
+    codec = "half precision" if dtype == "bfloat16" and device.type == "cuda" else "float32"
+    yield "auto picks", f"device {device}, talker in {dtype}, codec in {codec}"
     has_default = False
     for entry, refusal in survey(device):
         state = f"unavailable: {refusal}" if refusal else "available"

@@ -1,4 +1,4 @@
-"""KV caches; each class is an `Attend`."""
+"""KV caches. Each class implements `Attend`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_PLACE = (-1, 0.0)  # no watched row was attended to
 
 
 def attend_causally(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention within one call, nothing kept: training and one-off passes."""
+    """Causal attention within one call, without a cache."""
     return ops.attention(q, k, v, is_causal=q.shape[2] > 1)
 
 
@@ -30,11 +30,11 @@ class KeyValueCache:
 
     @property
     def length(self) -> int:
-        """How many positions every layer has seen; read it between steps."""
+        """Number of cached positions. Read it between steps, when all layers agree."""
         return self._lengths[0]
 
     def keys(self, layer: int) -> Tensor:
-        """Of all positions that a layer has seen: [B, kv_heads, length, head_dim]."""
+        """Cached keys of a layer: [B, kv_heads, length, head_dim]."""
         keys = self._keys[layer]
         assert keys is not None
         return keys.narrow(2, 0, self._lengths[layer])
@@ -87,7 +87,7 @@ class WatchedCache:
         return attended
 
     def _look(self, q: Tensor, num_kv_heads: int) -> None:
-        """Weigh all keys against the last query, and keep the best of the watched rows."""
+        """Compute the last query's attention and store the watched row with the most of it."""
         head = self._head
         keys = self._cache.keys(head.layer)[0, head.index * num_kv_heads // q.shape[1]]
         query = q[0, head.index, -1].float() * keys.shape[1] ** -0.5
@@ -97,7 +97,7 @@ class WatchedCache:
 
 
 class RaggedCaches:
-    """One cache per batch row, each with its own length; rows do not see each other.
+    """One cache per batch row, of any length; rows do not attend to each other.
 
     Rows past the last cache are padding and attend to nothing.
     """

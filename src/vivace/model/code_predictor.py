@@ -1,4 +1,4 @@
-"""The code predictor: given a frame's hidden state and codebook 0, the other codebooks in turn."""
+"""The code predictor: codebooks 1 and up of a frame, from its hidden state and codebook 0."""
 
 from __future__ import annotations
 

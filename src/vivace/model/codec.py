@@ -1,4 +1,4 @@
-"""The codec, both halves: parameter names are those of speech_tokenizer/model.safetensors."""
+"""The codec, with the parameter names of speech_tokenizer/model.safetensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vivace.model.layers import fuse
 from vivace.model.precision import full_precision
 from vivace.model.quantizer import DecoderCodebook
 
-# They bound the memory of a long decode, on a CPU to what its cache holds.
+# Limits the memory of a long decode; on a CPU, to the size of its cache.
 FRAMES_PER_PASS = 64
 CPU_FRAMES_PER_PASS = 8
 
@@ -30,7 +30,7 @@ class Codec(nn.Module):
         return self.decoder.pre_conv.conv.weight.device
 
     def fold(self) -> None:
-        """Compute what depends on the weights alone; call once after loading."""
+        """Precompute values that depend only on the weights. Call once after loading."""
         fuse(self)
         for module in self.decoder.modules():
             if isinstance(module, (SnakeBeta, DecoderCodebook)):

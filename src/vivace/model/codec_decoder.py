@@ -1,6 +1,6 @@
-"""Codes to samples, strictly causal: a piece at a time equals all at once.
+"""Codes to samples, strictly causal: decoding in chunks equals decoding at once.
 
-`decoder(codes, state)` continues the stream that `state` has seen so far.
+`decoder(codes, state)` continues the stream of `state`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ResidualUnit(nn.Module):
 
 
 class CausalSequence(nn.ModuleList):
-    """Layers in a row; the activations among them have no past."""
+    """Layers in sequence; activations need no state."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(layers)
@@ -96,7 +96,7 @@ class UpsampleBlock(nn.Module):
 
 
 class SlidingWindow:
-    """Attention over the last `window` frames, the current one included; the past is in `state`."""
+    """Attention over the last `window` frames including the current one; `state` holds the past."""
 
     def __init__(self, state: CausalState, window: int) -> None:
         self._state = state
@@ -173,7 +173,7 @@ class CodecDecoder(nn.Module):
         return self.decode_latents(self.quantizer(codes.transpose(1, 2)), state)
 
     def decode_latents(self, latents: Tensor, state: CausalState) -> Tensor:
-        """Quantized vectors [B, codebook_dim, T] to samples; training enters here."""
+        """Quantized vectors [B, codebook_dim, T] to samples; the entry point of training."""
         state.rewind()
         x = self.pre_conv(latents, state).transpose(1, 2)
         x = self.pre_transformer(x, state).transpose(1, 2)

@@ -1,7 +1,6 @@
-"""The checkpoint's own configuration as frozen dataclasses.
+"""The checkpoint's configuration as frozen dataclasses, with the field names of config.json.
 
-Field names are those of config.json. A dimension is never guessed: a key that is needed and not in
-the file is a CheckpointError, because the official class defaults do not fit any released model.
+A missing dimension raises `CheckpointError`: the official class defaults fit no released model.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SPEAKER = -2  # in codebook 0: the speaker's vector is added to this row
 T = TypeVar("T")
 
 SAMPLE_RATES = (4_000, 192_000)  # Hz; below, a window of 10 ms has too few samples to measure
-# Bounds of whole numbers that no tensor's shape confirms but that cost memory or time.
+# Limits of integers that no tensor shape confirms and that cost memory or time.
 LIMITS = {
     "max_position_embeddings": (1, 2**20),
     "sliding_window": (1, 2**16),
@@ -40,7 +39,7 @@ LIMITS = {
     "enc_dilations": (1, 64),
     "max_utterance_chars": (20, 10_000),
 }
-FLOAT_LIMITS = {  # of numbers that would make infinities; others are above 0 and finite
+FLOAT_LIMITS = {  # limits against infinities; other numbers must be positive and finite
     "rope_theta": (1.0, 1e12),
     "rms_norm_eps": (1e-12, 1.0),
     "norm_eps": (1e-12, 1.0),
@@ -119,22 +118,22 @@ class SpeakerEncoderConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingConfig:
-    """How the model wants its text; not in the released files, whose models take it as it is."""
+    """How to prepare text for the model. Absent in released files: their text stays unchanged."""
 
-    normalize: bool = False  # English numbers, dates, capitals and signs as words
+    normalize: bool = False  # spell out English numbers, dates, capitals and signs
     # Respellings of letters in spelled words such as "A I", after normalization.
     letter_names: Mapping[str, str] = field(default_factory=dict)
-    strip_end: bool = False  # white space at the end of an utterance is left out
+    strip_end: bool = False  # remove white space at the end of an utterance
     plain_breaks: bool = False  # line breaks end utterances; the tokenizer gets single spaces only
     plain_ellipsis: bool = False  # an ellipsis is read as a comma or a full stop
-    plain_quotes: bool = False  # quotation marks are left out
+    plain_quotes: bool = False  # remove quotation marks
     end_stop: bool = False  # an utterance without punctuation at its end gets a full stop
     min_utterance_chars: int = 0  # a shorter utterance is not extended by the next sentence
     max_utterance_chars: int = 300
     seam_s: float = 0.15  # silence added between utterances
     paragraph_s: float = 0.5  # silence added between paragraphs
-    silence_rms: float = 0.0  # how loud the voice's own silence is; pauses have its noise
-    live: LiveMode = "word"  # how a text that is still being written is taken
+    silence_rms: float = 0.0  # noise level of the voice's silence, used for pauses
+    live: LiveMode = "word"  # unit in which live text is passed on
 
     def __post_init__(self) -> None:
         for name in ("seam_s", "paragraph_s"):
@@ -194,7 +193,7 @@ class ModelConfig:
     talker_config: TalkerConfig
     speaker_encoder_config: SpeakerEncoderConfig | None = None
     reading_config: ReadingConfig = field(default_factory=ReadingConfig)
-    timing_config: TimingConfig | None = None  # None: a head is chosen when timings are asked for
+    timing_config: TimingConfig | None = None  # None: chosen at the first request with timings
 
     def __post_init__(self) -> None:
         timing, talker = self.timing_config, self.talker_config
@@ -207,7 +206,7 @@ class ModelConfig:
 
     @property
     def honours_instruct(self) -> bool:
-        """Of presets only the larger checkpoints were trained to follow an instruction."""
+        """Whether the checkpoint follows instructions (presets: only larger sizes)."""
         is_small_preset = self.tts_model_type == "custom_voice" and self.tts_model_size == "0b6"
         return self.tts_model_type != "base" and not is_small_preset
 
@@ -300,7 +299,7 @@ def load_codec_config(path: Path) -> CodecConfig:
 
 
 def parse_model_config(raw: Mapping[str, Any], where: str = "config.json") -> ModelConfig:
-    if raw.get("tts_model_type") != "base":  # others may carry a Base's section, unused
+    if raw.get("tts_model_type") != "base":  # other types may contain this section, unused
         raw = {name: value for name, value in raw.items() if name != "speaker_encoder_config"}
     return _build(ModelConfig, raw, where)
 
@@ -310,7 +309,7 @@ def parse_codec_config(raw: Mapping[str, Any], where: str = "config.json") -> Co
 
 
 def _build(cls: type[T], raw: Mapping[str, Any], where: str) -> T:
-    """A config from its section; the sections inside it become configs too."""
+    """Build a config from its section, including nested sections."""
     if issubclass(cls, GatedConfig) and raw.get("hidden_act", "silu") != "silu":
         raise CheckpointError(
             f"{where}: hidden_act is {raw['hidden_act']!r}; only silu is implemented"

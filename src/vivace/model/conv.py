@@ -1,7 +1,7 @@
-"""Causal convolutions whose past is an argument.
+"""Causal convolutions with explicit state.
 
-Each layer asks a `CausalState` for the input columns it saw last, so decoding a stream piece by
-piece computes exactly what decoding it whole does.
+Each layer reads its last input columns from a `CausalState`, so decoding in chunks equals decoding
+the whole stream.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vivace.model import ops
 class CausalState:
     """The last input columns of every causal layer, in the order in which the layers run.
 
-    `num_frames` counts the frames seen. Call `rewind` before each pass through the layers.
+    `num_frames` counts decoded frames. Call `rewind` before each pass through the layers.
     """
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class CausalState:
         self._cursor = 0
 
     def copy(self) -> CausalState:
-        """An independent continuation from this point; tails are never written in place."""
+        """An independent copy of the state; stored columns are never modified in place."""
         other = CausalState()
         other.num_frames, other._tails = self.num_frames, list(self._tails)
         return other
 
     def extend(self, x: Tensor, width: int, *, dim: int = -1, is_padded: bool = True) -> Tensor:
-        """Put this layer's past before `x` and keep the last `width` columns for the next call.
+        """Prepend this layer's stored columns to `x` and store the last `width` columns.
 
         Columns lie along `dim`. The past is zeros at the start of a stream, or nothing where
         `is_padded` is false.
@@ -46,7 +46,7 @@ class CausalState:
         joined = torch.cat((self._tails[self._cursor], x), dim=dim)
         length = min(width, joined.shape[dim])
         tail = joined.narrow(dim, joined.shape[dim] - length, length)
-        self._tails[self._cursor] = tail.clone()  # a view would keep all of it alive
+        self._tails[self._cursor] = tail.clone()  # a view would keep the whole tensor in memory
         self._cursor += 1
         return joined
 

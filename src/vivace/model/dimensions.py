@@ -1,7 +1,7 @@
 """Checks the dimensions of config.json against the names and shapes of the tensors.
 
-Done before a model is built, so that a config.json cannot ask for more time or memory than its
-weights need.
+Runs before a model is built, so that a config.json cannot allocate more memory than its weights
+need.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vivace.model.config import (
 DOWNSAMPLE_STRIDE = 2  # of the encoder's last convolution, which has no field
 MAX_INDEX_DIGITS = 6  # of a layer's number in a tensor's name
 
-Finding = tuple[str, object, object]  # the field, its value, what the tensors show
+Finding = tuple[str, object, object]  # field, its value, value according to the tensors
 
 
 class TensorShapes:
@@ -40,7 +40,7 @@ class TensorShapes:
         return shape[axis] if axis < len(shape) else 0
 
     def indices(self, prefix: str, inner: str = "") -> list[int]:
-        """The numbers n, in order, of which there is a tensor `prefix.n.inner…`."""
+        """Sorted numbers n for which a tensor `prefix.n.inner…` exists."""
         found = set()
         for name in self._shapes:
             if name.startswith(f"{prefix}."):
@@ -54,12 +54,12 @@ class TensorShapes:
 
 
 def check_model(config: ModelConfig, tensors: TensorShapes, where: str) -> None:
-    """Raise a CheckpointError for the first dimension that the talker's tensors do not show."""
+    """Raise `CheckpointError` for the first dimension that differs from the talker's tensors."""
     _check(_model_findings(config, tensors), where)
 
 
 def check_codec(config: CodecConfig, tensors: TensorShapes, where: str) -> None:
-    """The same for the codec."""
+    """Raise `CheckpointError` for the first dimension that differs from the codec's tensors."""
     _check(_decoder_findings(config.decoder_config, tensors), where)
     _check(_encoder_findings(config.encoder_config, tensors), where)
     _check(_rate_findings(config), where)
@@ -162,7 +162,7 @@ def _decoder_findings(config: CodecDecoderConfig, tensors: TensorShapes) -> Iter
 
 
 def _rate_findings(config: CodecConfig) -> Iterator[Finding]:
-    """Samples of a frame, by ratios that the tensors have shown."""
+    """Samples per frame, from ratios that were checked against the tensors."""
     decoder, encoder = config.decoder_config, config.encoder_config
     made = math.prod((*decoder.upsample_rates, *decoder.upsampling_ratios))
     yield "decode_upsample_rate", config.decode_upsample_rate, made

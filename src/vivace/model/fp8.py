@@ -1,7 +1,7 @@
 """Weights rounded to fp8 (e4m3, 4 significant bits), with a power of two as the scale of each row.
 
-A rounded number times such a scale is exact in bfloat16. So the model keeps its tensors, with
-rounded values, and every backend computes with the same numbers; a kernel may read half the bytes.
+A rounded number times its scale is exact in bfloat16. The model keeps bfloat16 tensors with rounded
+values, so all backends compute the same numbers; a kernel may read half the bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check_weights(weights: str) -> None:
 
 
 def round_weights(model: Qwen3TTS) -> None:
-    """Round them in place; doing it twice changes nothing."""
+    """Round weights in place. Idempotent."""
     for name, layer in rounded_layers(model):
         weight = layer.weight.detach()
         on = weight.cpu() if weight.device.type == "mps" else weight  # which has no float8
@@ -44,7 +44,7 @@ def round_weights(model: Qwen3TTS) -> None:
 
 
 def rounded_layers(model: Qwen3TTS) -> Iterator[tuple[str, Linear]]:
-    """Every linear layer of the predictor, and those of the talker's MLPs, by name."""
+    """All linear layers of the predictor and of the talker's MLPs, by name."""
     talker = model.talker
     parts: dict[str, nn.Module] = {"talker.code_predictor": talker.code_predictor}
     for index, block in enumerate(talker.model.layers):
@@ -73,5 +73,5 @@ def to_fp8(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def power_of_two(exponents: Tensor) -> Tensor:
-    """Exactly, as float32; `pow` is not exact on every device."""
+    """2**exponent as float32, exact; `pow` is not exact on every device."""
     return ((exponents + 127) << 23).view(torch.float32)

@@ -1,8 +1,7 @@
 """The transformer block that talker, predictor and codec share.
 
-A block does not know how keys and values are kept: it hands its queries, keys and values to an
-`Attend`, which stores, masks and attends. Training, prefill, ragged decoding and the codec's
-sliding window differ only there.
+A block passes queries, keys and values to an `Attend`, which stores, masks and attends. Training,
+prefill, ragged decoding and the codec's sliding window differ only in their `Attend`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from vivace.model.config import GatedConfig, StackConfig
 
 
 class Attend(Protocol):
-    """Attention of one layer over everything that layer has seen so far."""
+    """Attention of one layer over all positions so far."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
 
@@ -31,7 +30,7 @@ class Layer(nn.Module):
 
 
 class Linear(Layer, nn.Linear):
-    """A linear layer without initialisation: the checkpoint fills it."""
+    """A linear layer without initialisation; the checkpoint provides its weights."""
 
     def reset_parameters(self) -> None:
         pass
@@ -72,12 +71,12 @@ class Rope:
         self._cos = self._sin = torch.empty(0, head_dim)
 
     def span(self, start: int, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Of consecutive positions: [length, head_dim] each."""
+        """Cosines and sines of consecutive positions: [length, head_dim] each."""
         self._reach(start + length, like)
         return self._cos[start : start + length], self._sin[start : start + length]
 
     def rows(self, positions: list[int], like: Tensor) -> tuple[Tensor, Tensor]:
-        """Of one position per batch row: [B, 1, 1, head_dim] each."""
+        """Cosines and sines of one position per batch row: [B, 1, 1, head_dim] each."""
         self._reach(max(positions) + 1, like)
         index = torch.tensor(positions, device=like.device)
         return self._cos[index, None, None], self._sin[index, None, None]
@@ -160,7 +159,7 @@ class GatedMlp(Layer):
 
 
 def _join(*layers: Linear) -> Tensor:
-    """The layers' weights in one tensor, and each layer a view of its part: no second copy."""
+    """Join the layers' weights in one tensor; each layer's parameter becomes a view of its part."""
     weight = torch.cat([layer.weight.detach() for layer in layers])
     parts = weight.split([layer.out_features for layer in layers])
     for layer, part in zip(layers, parts, strict=True):
@@ -169,7 +168,7 @@ def _join(*layers: Linear) -> Tensor:
 
 
 def fuse(module: nn.Module) -> None:
-    """Fuse every attention and MLP inside; call once, after the weights are in place."""
+    """Fuse all attention and MLP layers of a module. Call once, after loading the weights."""
     for part in module.modules():
         if isinstance(part, (Attention, GatedMlp)):
             part.fuse()

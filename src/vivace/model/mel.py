@@ -49,7 +49,7 @@ def log_mel(samples: Tensor, config: MelConfig = DEFAULT_CONFIG) -> Tensor:
     """Samples [B, n] at the config's rate to [B, n // hop_size, mel_dim], in float32."""
     if samples.shape[-1] <= config.padding:
         raise AudioError(
-            f"{samples.shape[-1]} samples are too few to hear a voice in; "
+            f"{samples.shape[-1]} samples are too few for a speaker vector; "
             f"more than {config.padding} are needed"
         )
     padded = pad(samples.float()[:, None], (config.padding, config.padding), mode="reflect")[:, 0]

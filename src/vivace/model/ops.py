@@ -1,7 +1,7 @@
 """The reference maths, with the official rounding points.
 
-A kernel that replaces one of these carries its name and signature and is tested against it.
-In bfloat16 every intermediate result that the official code rounds is rounded here too.
+In bfloat16 every intermediate result that the official code rounds is rounded here too. Faster
+kernels are tested against these functions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 # PyTorch before 2.5, and builds for Jetson that lag behind, repeat the keys instead.
 HAS_GROUPED_QUERIES = "enable_gqa" in (F.scaled_dot_product_attention.__doc__ or "")
-MAX_WINDOWS = 2_400_000  # numbers; more of them outgrow a core's cache
+MAX_WINDOWS = 2_400_000  # elements; more would exceed a core's cache
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -96,12 +96,12 @@ def convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor, stride: int) ->
 
 
 def _is_one_on_cpu(x: Tensor) -> bool:
-    """Where a matrix product is up to four times faster than the library's convolutions."""
+    """Whether a matrix product is faster than PyTorch's convolution (up to four times)."""
     return x.is_cpu and len(x) == 1
 
 
 def _windows(x: Tensor, size: int, dilation: int) -> Tensor:
-    """Of x [C, T + reach], `size` columns `dilation` apart for every output: [C, size, T]."""
+    """Windows of x [C, T + reach] with `size` columns, `dilation` apart: [C, size, T]."""
     rows, columns = x.stride()
     length = x.shape[1] - (size - 1) * dilation
     shape, strides = (len(x), size, length), (rows, dilation * columns, columns)

@@ -10,7 +10,7 @@ import torch
 
 
 class SharedSetting:
-    """A setting of the whole process: the first thread in makes it, the last one out undoes it."""
+    """A process-wide setting: the first thread that enters sets it, the last one restores it."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
         self._make = make
@@ -41,7 +41,7 @@ def _forbid_tf32() -> AbstractContextManager[None]:
     return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
-_no_tf32 = SharedSetting(_forbid_tf32)  # the flags are the process's, so this is too
+_no_tf32 = SharedSetting(_forbid_tf32)  # process-wide, as the flags themselves
 
 
 def full_precision() -> AbstractContextManager[None]:

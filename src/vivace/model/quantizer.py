@@ -1,8 +1,7 @@
 """Residual vector quantizers: codes to vectors for the decoder, vectors to codes for the encoder.
 
-The two halves of the codec name their tensors differently, and the parameter names are the
-checkpoint's own, so there are two codebook classes. Both store sums and counts: a code's vector is
-its sum over its count.
+Encoder and decoder name their tensors differently in the checkpoint, so there are two codebook
+classes. Both store sums and counts: a code's vector is its sum divided by its count.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class DecoderCodebook(nn.Module):
         self.register_buffer("folded", None, persistent=False)
 
     def fold(self) -> None:
-        """Divide once, in float32, instead of at every call."""
+        """Compute the vectors once, in float32."""
         self.folded = self.vectors().detach()
 
     def vectors(self) -> Tensor:
@@ -65,7 +64,7 @@ class DecoderQuantizer(nn.Module):
 
 
 class SplitDecoderQuantizer(nn.Module):
-    """The semantic codebook and the acoustic ones, each with its own projection, added."""
+    """Sum of the semantic and the acoustic codebooks, each with its own projection."""
 
     def __init__(self, num_semantic: int, num_total: int, size: int, width: int, out: int) -> None:
         super().__init__()
@@ -120,7 +119,7 @@ class EncoderQuantizer(nn.Module):
 
 
 class SplitEncoderQuantizer(nn.Module):
-    """Semantic and acoustic codes of the same vectors; neither sees the other's residual."""
+    """Semantic and acoustic codes of the same vectors, with independent residuals."""
 
     def __init__(
         self, num_semantic: int, num_total: int, size: int, width: int, in_width: int

@@ -16,7 +16,7 @@ from vivace.model.layers import Attend, Block, Linear, RMSNorm, Rope
 
 
 class RowBlock:
-    """Reads the weights of a fused block; it owns none."""
+    """Uses the weights of a fused block without a copy."""
 
     def __init__(self, block: Block) -> None:
         attention, mlp = block.self_attn, block.mlp
@@ -48,7 +48,7 @@ class RowBlock:
 
 
 class RowStack:
-    """Layers and final norm, after a projection where there is one."""
+    """Optional projection, layers and final norm."""
 
     def __init__(
         self, layers: Iterable[nn.Module], norm: RMSNorm, rope: Rope, projection: nn.Module

@@ -54,14 +54,14 @@ class Talker(nn.Module):
         return self.model.norm(x)
 
     def text_vectors(self, ids: Tensor) -> Tensor:
-        """What a text id adds to its row; depends on the id alone."""
+        """Text vectors that are added to rows: ids [...] to [..., hidden]."""
         vectors: Tensor = self.text_projection(self.model.text_embedding(ids))
         return vectors
 
     def fold_texts(self) -> None:
-        """Project every text id now, so that text vectors are looked up instead of computed.
+        """Project all text ids once, so that text vectors become a table lookup.
 
-        The table replaces the embedding, which is no smaller, and the projection.
+        The table replaces the embedding and the projection and takes no more memory.
         """
         weight = self.model.text_embedding.weight.detach()
         table = weight.new_empty(len(weight), self.config.hidden_size)
@@ -75,7 +75,7 @@ class Talker(nn.Module):
         self.text_projection = nn.Identity()
 
     def rows(self, text_ids: Tensor, codes: Tensor, speaker: Tensor | None = None) -> Tensor:
-        """The embeddings that are read: text ids [T] and codes [T, groups] to [T, hidden]."""
+        """Input rows: text ids [T] and codes [T, groups] to [T, hidden]."""
         rows = self.code_vectors(codes)
         if speaker is not None:
             rows = torch.where(codes[:, :1] == SPEAKER, speaker.to(rows), rows)

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """Triton kernels of attention, with norm and RoPE of the new heads and the KV cache update.
 
-Keys are processed in chunks counted from a slot's first, so a row's result depends neither on the
-lengths of other slots nor on which rows of its prompt are in the same pass. A chunk is one page of
+Keys are processed in chunks counted from a slot's first key, so a row's result depends neither on
+other slots nor on the other rows of its pass. A chunk is one page of
 the KV cache, [pages, kv_heads, CHUNK, D]; `pages` has a slot's page of each chunk.
 """
 
@@ -16,7 +16,7 @@ from vivace.backends.cuda_graph.product_kernels import scaled, wait_for_last
 
 @triton.jit
 def _rotated(head, mask, weight, cos, sin, position, eps, D: tl.constexpr, dtype: tl.constexpr):
-    """RMSNorm and RoPE of heads [R, D]: `head` points at each row's first number."""
+    """RMSNorm and RoPE of heads [R, D]; `head` points to the first number of each row."""
     d = tl.arange(0, D)
     other = (d + D // 2) % D
     x = tl.load(head[:, None] + d[None, :], mask=mask[:, None], other=0.0)

@@ -1,8 +1,8 @@
 """The CUDA graph backend: a whole frame is one graph, the frame loop runs on the device.
 
-Slots are rows of tensors with fixed addresses (slot_table.py). A graph reads a small tensor of row
-numbers, so one graph serves any batch of its size. The host queues several frames and waits once
-for their codes. Without CUDA the same code runs without capture, which the tests use.
+Slots are rows of tensors with fixed addresses (slot_table.py). A graph reads the row numbers from a
+tensor, so one graph serves any batch of its size. The host queues several frames and waits once for
+their codes. Without CUDA the same code runs without capture; tests use this.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from vivace.backends.cuda_graph.reservations import FRAMES_PER_TEXT, Reservation
 from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable, bytes_per_page
 from vivace.backends.cuda_graph.stepper import LiveSlot, SlotFrames, Stepper, stack
 from vivace.backends.sizes import module_bytes
-from vivace.errors import BackendError, BackendFullError
+from vivace.errors import BackendError, BackendFullError, BackendUnavailableError
 from vivace.model.codec import Codec
 from vivace.model.config import Head
 from vivace.model.talker import Qwen3TTS
@@ -44,15 +44,16 @@ from vivace.speech import SamplingParams
 
 log = logging.getLogger(__name__)
 
-MAX_FRAMES = 2048  # of one slot: 164 s
-PROMPT_POSITIONS = 1024  # of a slot, besides those of its frames
-LOOKAHEAD = 4  # frames queued while the host waits for those before them
+MAX_FRAMES = 2048  # per slot: 164 s
+PROMPT_POSITIONS = 1024  # per slot, besides the positions of its frames
+LOOKAHEAD = 4  # frames that are queued while the host waits for earlier frames
 
 
 class CudaGraphBackend:
     name = "cuda_graph"
     shares_work = True
-    renders_beside_frames = True  # the codec has a CUDA stream of its own
+    renders_beside_frames = True  # the codec uses a separate CUDA stream
+    default_layers = AUTO_LAYERS
 
     @torch.inference_mode()
     def __init__(
@@ -62,15 +63,17 @@ class CudaGraphBackend:
         *,
         max_streams: int | None = None,  # None: 8
         max_frames: int = MAX_FRAMES,
-        layers: str = AUTO_LAYERS,
+        layers: str | None = None,  # None: `default_layers`
         codec_precision: CodecPrecision = "auto",
         is_capturing: bool = True,
     ) -> None:
+        if (refusal := self.unfit(model, max_streams)) is not None:
+            raise BackendUnavailableError(refusal)
         config, device = model.config.talker_config, model.device
         self.model, self.codec = model, codec
         if device.type == "cuda":
             model.talker.fold_texts()
-            torch.cuda.empty_cache()  # slots may use what the text embedding held
+            torch.cuda.empty_cache()  # frees the memory of the text embedding for slots
         num_positions = PAGE * min(
             num_pages(max_frames + PROMPT_POSITIONS), config.max_position_embeddings // PAGE
         )
@@ -94,7 +97,7 @@ class CudaGraphBackend:
                 self._pool.size,
             )
             vectors = join_tables(model.talker, self.max_streams)
-            self._layers = pick_layers(layers, model, self._table)
+            self._layers = pick_layers(layers or self.default_layers, model, self._table)
             self._prefill = Prefill(model, self._table, self._layers, self.graphs, vectors)
             self._codec = CodecGraphs(
                 codec,
@@ -117,6 +120,11 @@ class CudaGraphBackend:
             torch.cuda.synchronize(device)  # the graphs run on other streams
         log.info("memory of the graph backend:\n%s", format_sizes(self.memory()))
 
+    @staticmethod
+    def unfit(model: Qwen3TTS, max_streams: int | None) -> str | None:
+        """Why the backend cannot run this model with `max_streams` streams, or None."""
+        return None
+
     # -- the Backend interface ---------------------------------------------------------------
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
@@ -127,9 +135,9 @@ class CudaGraphBackend:
 
     @torch.inference_mode()
     def admit_many(self, requests: Sequence[Admission]) -> list[Slot | Exception]:
-        """Prefill prompts in one batch; one that cannot be admitted gives its error instead.
+        """Prefill prompts in one batch. Returns a slot or an error per prompt.
 
-        Where pages run out, those that come later wait too: none overtakes another.
+        When pages run out, all later prompts wait too: admission is first come, first served.
         """
         reserved: list[FreshSlot | BackendError] = []
         for request in requests:
@@ -164,8 +172,8 @@ class CudaGraphBackend:
     def start_step(self, slots: Sequence[Slot], num_frames: int) -> Callable[[], Frames]:
         """Queue the first frames; the returned call waits for them and queues the others.
 
-        `LOOKAHEAD` frames at a time, one such batch ahead of the host, so that few are computed
-        past the end of speech. Wait for a slot's step before you start its next one.
+        Frames are queued `LOOKAHEAD` at a time, one such group ahead of the host, so that few
+        frames are computed after the end of speech. Wait for a slot's step before the next one.
         """
         live = [self._live(slot) for slot in slots]
         sizes = [min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD)]
@@ -175,12 +183,12 @@ class CudaGraphBackend:
             self._renderer.start_ahead(slots, live, num_frames)
         made: list[Frames] = []
 
-        def wait() -> Frames:  # after an interrupt it can be called again
+        def wait() -> Frames:  # may be called again after an interrupt
             while len(made) < len(waits):
                 made.append(waits[len(made)]())
                 if left and not all(slot.is_over for slot in live):
-                    # Taken off first: what an interrupt finds half queued is not queued again, and
-                    # its frames come with the slot's next step.
+                    # Removed before queuing: after an interrupt a half-queued group must not be
+                    # queued again. Its frames are returned by the slot's next step.
                     size = left.pop(0)
                     waits.append(self._queue(live, size))
             return _join(made)
@@ -208,14 +216,14 @@ class CudaGraphBackend:
 
     @torch.inference_mode()
     def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], Rendered]:
-        """Queue the codec for what `start_step` did not; the returned call waits for all of it."""
+        """Queue the codec for frames that `start_step` did not queue; the call waits for all."""
         return self._renderer.start(slots, [self._live(slot) for slot in slots], frames)
 
     def release(self, slot: Slot) -> None:
         live = self._live(slot)
         self._renderer.drop(slot)
         self._reservations.vacate(live.row)
-        live.row = self._table.padding  # frames that are not queued yet run on padding
+        live.row = self._table.padding  # frames that are queued later use the padding row
         del self._slots[slot]
 
     @property
@@ -228,7 +236,7 @@ class CudaGraphBackend:
             return
         with self.graphs.on_stream():
             self._table.set_head(head)
-        if self._layers.name == "plain":  # the kernels look the head up, PyTorch's graphs do not
+        if self._layers.name == "plain":  # only the kernels read the head from a tensor
             self.graphs.forget()
 
     # -- more than the interface -------------------------------------------------------------
@@ -242,9 +250,9 @@ class CudaGraphBackend:
         prompt_rows: Sequence[int] = PROMPT_ROWS,
         codec_frames: Sequence[int] = (1, 2, 4, 8, 16),
     ) -> None:
-        """Capture the graphs of these batch sizes, or of all up to `max_streams`.
+        """Capture the graphs of these batch sizes, or of all sizes up to `max_streams`.
 
-        The largest come first, so that the others find room in what those have allocated.
+        The largest graphs come first, so that the others reuse their memory.
         """
         if batches is None:
             batches = [size for size in BATCHES if size < 2 * self.max_streams]
@@ -275,16 +283,16 @@ class CudaGraphBackend:
 
     @property
     def layers(self) -> str:
-        """Which layers run: `fused` or `megakernel` kernels, or `plain` PyTorch."""
+        """Name of the layers in use: `fused`, `megakernel` or `plain`."""
         return self._layers.name
 
     @property
     def fallbacks(self) -> dict[str, str]:
-        """Work that could not be captured and runs without a graph, and why."""
+        """Work that runs without a graph because its capture failed, with the reason."""
         return {**self.graphs.fallbacks, **self.codec_graphs.fallbacks}
 
     def memory(self) -> dict[str, int]:
-        """Bytes on the device, by purpose; captured graphs take memory beyond this."""
+        """Bytes on the device by purpose, without the memory of captured graphs."""
         return {
             "model": module_bytes(self.model),
             "codec": module_bytes(self.codec),
@@ -312,7 +320,7 @@ class CudaGraphBackend:
             self._table.lay_texts(slots)
         self._codec.reset(rows)
         for prompt, row in zip(prompts, rows, strict=True):
-            if prompt.reference is not None:  # a cloned voice's audio continues its reference's
+            if prompt.reference is not None:  # the audio continues that of the reference
                 self._codec.load_reference(row, prompt.reference)
 
     def _enter(self, fresh: FreshSlot) -> Slot:
@@ -331,7 +339,7 @@ class CudaGraphBackend:
 
 
 def _join(steps: Sequence[Frames]) -> Frames:
-    """Consecutive steps of the same slots as one."""
+    """Join consecutive steps of the same slots."""
     if len(steps) == 1:
         return steps[0]
     made = [

@@ -1,12 +1,12 @@
-"""The sizes that graphs are captured for; a call uses the smallest that is large enough."""
+"""Sizes for which graphs are captured. A call uses the smallest sufficient size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-CODEC_BATCHES = BATCHES[:7]  # larger ones gain nothing and take memory
-CODEC_PASS = 512  # frames of all slots in one pass: twice as many take twice the memory
+CODEC_BATCHES = BATCHES[:7]  # larger batches gain nothing and need more memory
+CODEC_PASS = 512  # maximum frames of all slots in one pass, limits memory
 PROMPT_ROWS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 TILE = 8  # rows per attention block; each prompt begins at a multiple of it
 CODEC_FRAMES = (16, 8, 4, 2, 1)
@@ -19,7 +19,7 @@ def fit(count: int, sizes: Sequence[int]) -> int | None:
 
 
 def spans(num_positions: int) -> tuple[int, ...]:
-    """The KV cache lengths that graphs are captured for, up to `num_positions`."""
+    """KV cache lengths for which graphs are captured, up to `num_positions`."""
     sizes = []
     size = SHORTEST_SPAN
     while size < num_positions:
@@ -29,12 +29,12 @@ def spans(num_positions: int) -> tuple[int, ...]:
 
 
 def largest_batch(num_frames: int) -> int:
-    """The most slots of a codec pass with so many frames of each."""
+    """Maximum number of slots in a codec pass of `num_frames` frames per slot."""
     return min(CODEC_BATCHES[-1], CODEC_PASS // num_frames)
 
 
 def split_frames(num_frames: int) -> list[int]:
-    """A number of frames as a sum of `CODEC_FRAMES` sizes, largest first."""
+    """Split `num_frames` into `CODEC_FRAMES` sizes, largest first."""
     parts = []
     for size in CODEC_FRAMES:
         count, num_frames = divmod(num_frames, size)

@@ -2,8 +2,8 @@
 """Triton kernels of the codec's decoder; activations are [batch, time, channels].
 
 Channels are last so that every filter tap reads whole cache lines and the outputs of a transposed
-convolution are written in the order of time. A causal layer reads what lies before its input from
-its slot's history, which `keep_kernel` moves on afterwards.
+convolution are written in temporal order. A causal layer reads past inputs from its slot's history,
+which `keep_kernel` updates afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def sum_codes_kernel(
     codes, tables, out, num_books, num_first, num_codes, width,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sum the semantic codebooks' vectors, and the acoustic ones' beside them: [2 * width]."""
+    """Sum the semantic and the acoustic codebooks' vectors, side by side: [2 * width]."""
     frame = tl.program_id(0).to(tl.int64)
     is_rest = tl.program_id(1)
     c = tl.arange(0, BLOCK)
@@ -32,7 +32,7 @@ def sum_codes_kernel(
 
 @triton.jit
 def _sine(x):
-    """sin(x) up to its sign, for a square; exact to float32, without the slow path of tl.sin."""
+    """sin(x) or -sin(x), for squares; exact in float32, without the slow path of tl.sin."""
     turns = x * 0.3183098861837907  # 1 / pi
     r = turns - tl.floor(turns + 0.5)
     square = r * r
@@ -45,7 +45,7 @@ def _sine(x):
 
 @triton.jit
 def _within(x, dtype: tl.constexpr):
-    """Not beyond what the type holds."""
+    """Clamp to the range of the dtype."""
     if dtype == tl.float16:
         x = tl.minimum(tl.maximum(x, -65504.0), 65504.0)
     return x
@@ -102,7 +102,7 @@ def product_kernel(
         w_mask = is_column[:, None] & (c < in_size)
         w = tl.load(w_row[:, None] + c, mask=w_mask, other=0.0)
         if norm is not None:
-            # By a tensor core, which adds in the same order for every tile.
+            # A tensor core adds in the same order for every tile.
             square = _rounded(a * a, PRECISION)
             squares = tl.dot(square, ones, squares, input_precision=PRECISION)
             a *= tl.load(norm + c, mask=c < in_size, other=0.0)
@@ -159,7 +159,7 @@ def keep_kernel(
         at >= 0, x + (batch.to(tl.int64) * length + at) * size, past + (at + width) * size
     )
     value = tl.load(row + c, mask=mask, other=0.0)
-    tl.debug_barrier()  # every thread has read before one writes
+    tl.debug_barrier()  # all threads must read before any thread writes
     tl.store(past + t * size + c, value, mask=mask)
 
 
@@ -226,10 +226,10 @@ def attend_kernel(
     tl.store(values + place, v_low, mask=is_new)
     tl.store(values + place + half, v_high, mask=is_new)
     tl.debug_barrier()  # the new frames are read back below
-    # A key's place in the sums is its place in the ring, whatever frames come with it.
+    # A key's place in the sums is its place in the ring, for every chunk size.
     j = tl.arange(0, BLOCK_K)
     last = seen + length - 1
-    position = last - (last + RING - j) % RING  # the newest one that is kept there
+    position = last - (last + RING - j) % RING  # newest position stored at ring place j
     is_key = (position >= 0) & (j < RING)
     place = j[:, None] * D + d[None, :]
     mask = is_key[:, None] & (d < half)[None, :]
@@ -244,7 +244,7 @@ def attend_kernel(
     age = (seen + t)[:, None] - position[None, :]
     is_near = is_key[None, :] & (age >= 0) & (age < WINDOW)
     scores = tl.where(is_near, scores * softmax_scale, -float("inf"))
-    # A row past `length` may see no key at all.
+    # A row after `length` may have no visible key.
     peak = tl.maximum(tl.max(scores, axis=1), -1e30)
     share = tl.exp(scores - peak[:, None])
     share = _rounded(share / tl.maximum(tl.sum(share, axis=1), 1e-30)[:, None], PRECISION)

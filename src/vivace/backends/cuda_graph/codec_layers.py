@@ -13,7 +13,7 @@ from vivace.backends.cuda_graph.tiles import power_of_two
 from vivace.model.layers import RMSNorm
 
 ALIGNMENT = 4  # float32 numbers: 16 bytes
-NORM_ROWS = 64  # of a tile whose squares are summed in registers too
+NORM_ROWS = 64  # maximum rows of a tile that also sums squares
 
 
 class Histories:
@@ -111,7 +111,7 @@ class Product:
         return out
 
     def activate(self, x: Tensor, past: Past, *, residual: Tensor | None = None) -> Tensor:
-        """As `run`, after the activation."""
+        """Like `run`, but returns the result after the activation."""
         assert self.activation is not None
         active = self._empty(x, self.activation.dtype)
         self._launch(x, past, residual, None, active)

@@ -14,7 +14,7 @@ import torch
 from vivace.backends.cuda_graph.tiles import num_multiprocessors
 
 MOST_WASTE = 4 / 3  # columns that are computed over columns that are there
-SPLIT, SINGLE, HALF = "tf32x3", "tf32", "half"  # of the numbers multiplied; Triton's names but one
+SPLIT, SINGLE, HALF = "tf32x3", "tf32", "half"  # the first two are Triton's names
 SPLIT_DEPTH = 32
 
 

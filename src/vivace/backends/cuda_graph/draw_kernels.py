@@ -62,7 +62,7 @@ def draw_kernel(
     embedding, codes, is_finite, next_x, code_sum,
     noise_stride, code_stride, next_stride, book, num_codes, width, eos, first_special,
     IS_FIRST: tl.constexpr, IS_SHAPED: tl.constexpr,  # codebook 0; sampling params applied already
-    NUM_BITS: tl.constexpr,  # of a logit that can differ
+    NUM_BITS: tl.constexpr,  # significant bits of a logit
     BLOCK: tl.constexpr, WIDTH_BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Draw one code per row as in sampling.py; store its embedding and add it to `code_sum`."""

@@ -42,7 +42,7 @@ def pick_layers(name: str, model: Qwen3TTS, table: SlotTable) -> Layers:
         try:
             tried = _tried_megakernel if kernels == "megakernel" else _tried_fused
             return tried(model, table)
-        except Exception as error:  # compilers and drivers raise anything
+        except Exception as error:  # compilers and drivers raise many types
             refusal = f"they do not work: {str(error).strip().splitlines()[-1]}"
             if name == AUTO_LAYERS:
                 log.warning("layers run as plain PyTorch, fused kernels failed: %s", error)

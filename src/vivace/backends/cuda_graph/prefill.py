@@ -1,4 +1,4 @@
-"""Prefill: prompts through the talker, their keys and values into the slots' KV cache.
+"""Prefill: runs prompts through the talker and stores their keys and values.
 
 The rows of all prompts are packed into one array, each row as a column of numbers: text id, slot,
 position and embedding indices. The array is cut into passes of sizes that graphs exist for. A pass
@@ -30,7 +30,7 @@ from vivace.model.talker import Qwen3TTS, Talker
 from vivace.prompt import Prompt
 
 FEWEST_SHARED = 32  # rows; a shorter shared prefix is not cached
-MAX_KEPT = 1024  # rows of keys and values in the cache, of all voices together
+MAX_KEPT = 1024  # cached rows of keys and values, all voices together
 
 Columns = NDArray[np.int64]  # [fields, rows]
 
@@ -48,14 +48,14 @@ class Field(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Pass:
     columns: Columns
-    lines: Sequence[Sequence[int]]  # of the slots whose first row is in it
+    lines: Sequence[Sequence[int]]  # initial values of slots whose first row is in this pass
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a graph reads: columns and lines in a row, int64."""
+    """Inputs of a graph: columns followed by lines, int64."""
 
-    parked: NDArray[np.int64]  # of padding alone
+    parked: NDArray[np.int64]  # only padding
     packed: Tensor  # on the device
 
 
@@ -78,7 +78,7 @@ class Prefill:
         self._parked = np.array([*parked, *[self._nothing] * len(sizes)])[:, None]
         self._no_rows = Pass(self._parked[:, :0], ())
         self._no_slot = np.array([table.padding_line()])
-        self._inputs: dict[int, Inputs] = {}  # of each graph, by its number of rows
+        self._inputs: dict[int, Inputs] = {}  # of graphs, by number of rows
         row_bytes = 2 * table.keys[:, 0, :, 0].nbytes
         self._kept = StateCache(MAX_KEPT * row_bytes)
 
@@ -122,7 +122,7 @@ class Prefill:
         return columns
 
     def _passes(self, columns: Sequence[Columns], lines: Sequence[Sequence[int]]) -> Sequence[Pass]:
-        """Any cut gives the same result; layers that do not pack get one prompt per pass."""
+        """Split rows into passes. Layers that do not pack get one prompt per pass."""
         size = PROMPT_ROWS[-1]
         is_short = len(columns) == 1 and columns[0].shape[1] <= size
         if is_short or not self._layers.packs_prompts:
@@ -174,7 +174,7 @@ class Prefill:
         inputs.packed.copy_(self._stage(part, inputs.parked, size), non_blocking=True)
 
     def _stage(self, part: Pass, parked: NDArray[np.int64], size: int) -> Tensor:
-        """A pass of `size` rows on its way to the device: `part`, the rest as it is parked."""
+        """Copy a pass of `size` rows to pinned memory: `part`, then padding."""
         host = stage(len(parked), self._table.device)
         packed = host.numpy()
         packed[:] = parked
@@ -186,7 +186,7 @@ class Prefill:
         return host
 
     def _parked_pass(self, size: int) -> NDArray[np.int64]:
-        """Padding as one array: columns of `size` rows, then a line for each tile of them."""
+        """Padding as one array: columns of `size` rows, then a line per tile."""
         columns = np.repeat(self._parked, size, axis=1)
         lines = np.repeat(self._no_slot, -(-size // TILE), axis=0)
         return np.concatenate((columns.ravel(), lines.ravel()))
@@ -220,31 +220,31 @@ class Prefill:
         self._kept.put(_shared_key(prompt), state)
 
     def _shared_pages(self, prompt: Prompt, slot: FreshSlot) -> Tensor:
-        """The slot's pages that hold the prefix; what else the last holds is never attended to."""
+        """The slot's pages that hold the prefix. The rest of the last page is never read."""
         return self._table.upload(slot.pages[: num_pages(_num_shared(prompt))], torch.int64)
 
     def _shares(self, prompt: Prompt) -> bool:
-        """Whether to cache the prefix; layers that do not pack need every prompt from row 0."""
+        """Whether to cache the prefix. Layers that do not pack compute every row."""
         return self._layers.packs_prompts and _num_shared(prompt) >= FEWEST_SHARED
 
 
 def _num_shared(prompt: Prompt) -> int:
-    """Never all rows: the last one is always computed, for its hidden state."""
+    """Number of shared rows, always less than all: the last row's hidden state is needed."""
     return min(prompt.num_shared_rows, len(prompt) - 1)
 
 
 def _shared_key(prompt: Prompt) -> Hashable:
-    """Everything that the prefix's keys and values depend on."""
+    """Cache key: everything that determines the prefix's keys and values."""
     length = _num_shared(prompt)
     speaker = None if prompt.speaker is None else prompt.speaker.tobytes()
     return prompt.text_ids[:length], prompt.codes[:length].tobytes(), speaker
 
 
 def join_tables(talker: Talker, num_slots: int) -> Tensor:
-    """The embeddings of all codebooks in one table, a row of zeros, and a row for each slot.
+    """One table of the embeddings of all codebooks, a row of zeros, and a row per slot.
 
-    The talker's own embeddings become views of it, so memory holds them once; layers that keep
-    their addresses are built after this.
+    The talker's embeddings become views of this table, without a second copy. Build layers that
+    store addresses after this call.
     """
     num_more = 1 + num_slots
     tables = talker.code_tables

@@ -12,14 +12,16 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 LINE = tl.constexpr(64)  # bfloat16 numbers per cache line
-PARTS = tl.constexpr(4)  # sums of a product before a residual: k in turns of GROUP // PARTS numbers
+PARTS = tl.constexpr(
+    4
+)  # partial sums before a residual; each takes GROUP // PARTS numbers along k in turn
 
 
 @triton.jit
 def wait_for_last(OVERLAPS: tl.constexpr):
     """Programmatic dependent launch: wait for the previous kernel, then let the next one start.
 
-    In the other order, kernels that only wait would take multiprocessors from the one that works.
+    In the other order, waiting kernels would occupy multiprocessors that the working kernel needs.
     """
     if OVERLAPS:
         gdc_wait()
@@ -184,7 +186,7 @@ def split_linear_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     DEPTH: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """The sums of residual_linear_kernel, each by a block of its own: x W as [PARTS, M, N].
+    """The partial sums of residual_linear_kernel in separate blocks: x W as [PARTS, M, N].
 
     n_size is a multiple of BLOCK_N and k_size of PARTS * BLOCK_K.
     """
@@ -228,5 +230,5 @@ def residual_norm_kernel(
     y = (first + second).to(dtype).to(tl.float32)
     before = tl.load(residual + row * size + k, mask=is_number, other=0.0).to(tl.float32)
     tl.store(out + row * size + k, (before + y).to(dtype), mask=is_number)
-    tl.debug_barrier()  # read again: the order of a norm's sum follows the layout of its load
+    tl.debug_barrier()  # read again: the order of a norm's sum depends on the layout of the load
     _normalise(out + row * size, weight, normed + row * size, size, eps, BLOCK)

@@ -1,4 +1,4 @@
-"""Launches of the kernels of norms and matrix products: output allocation, grids and options."""
+"""Launches norm and matrix product kernels: output allocation, grids and options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vivace.backends.cuda_graph.tiles import (
 )
 from vivace.model.layers import RMSNorm
 
-MAX_FUSED_NORM_ROWS = 2  # more rows are normalised once instead of in every block of a product
+MAX_FUSED_NORM_ROWS = 2  # more rows are normalised once, not in every block of a product
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Residual:
 
     rows: Tensor
     norm: RMSNorm
-    known: Tensor | None = None  # the normalised rows, if they were made with the rows
+    known: Tensor | None = None  # normalised rows, if already computed
 
     def every(self, step: int) -> Residual:
-        """The last of each `step` rows."""
+        """The last row of every `step` rows."""
         known = None if self.known is None else self.known[step - 1 :: step]
         return Residual(self.rows[step - 1 :: step], self.norm, known)
 
@@ -99,7 +99,7 @@ def residual_linear(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
 def split_linear(
     x: Tensor, weight: Tensor, residual: Tensor, norm: RMSNorm, cut: Tiles
 ) -> tuple[Tensor, RMSNorm, Tensor]:
-    """What `residual_linear` gives, the norm, and the normalised rows; for many rows."""
+    """`residual_linear` for many rows, with the norm; also returns the normalised rows."""
     (num_rows, depth), columns = x.shape, len(weight)
     parts = torch.empty(NUM_PARTS, num_rows, columns, device=x.device)
     grid = (*_grid(residual, cut), NUM_PARTS)

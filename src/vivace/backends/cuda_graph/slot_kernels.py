@@ -10,24 +10,15 @@ import triton
 import triton.language as tl
 
 from vivace.backends.cuda_graph.product_kernels import wait_for_last
+from vivace.backends.cuda_graph.slot_table import PROGRESS, STATUSES, TEXT_NUMBERS, Number
 
-# Equal to the constants of slot_table.py; a test compares them.
-STATUS = tl.constexpr(0)
-NUM_FRAMES = tl.constexpr(1)
-HAS_SUM = tl.constexpr(2)
-NEXT_TEXT = tl.constexpr(3)
-POSITION = tl.constexpr(4)
-NUM_TEXTS = tl.constexpr(5)
-IS_COMPLETE = tl.constexpr(6)
-MAX_FRAMES = tl.constexpr(7)
-MIN_FRAMES = tl.constexpr(8)
-OWN_ROW = tl.constexpr(14)
-NUM_OWN = tl.constexpr(15)
-RUNNING = tl.constexpr(0)
-WAITING = tl.constexpr(1)
-STOP = tl.constexpr(2)
-LENGTH = tl.constexpr(3)
-FAILED = tl.constexpr(4)
+# Triton reads global numbers only as constexpr.
+STATUS, NUM_FRAMES, HAS_SUM, NEXT_TEXT, POSITION = (tl.constexpr(int(each)) for each in PROGRESS)
+NUM_TEXTS, IS_COMPLETE = (tl.constexpr(int(each)) for each in TEXT_NUMBERS)
+MAX_FRAMES = tl.constexpr(int(Number.MAX_FRAMES))
+MIN_FRAMES = tl.constexpr(int(Number.MIN_FRAMES))
+OWN_ROW, NUM_OWN = tl.constexpr(int(Number.OWN_ROW)), tl.constexpr(int(Number.NUM_OWN))
+RUNNING, WAITING, STOP, LENGTH, FAILED = (tl.constexpr(each) for each in range(len(STATUSES)))
 
 
 @triton.jit
@@ -61,8 +52,8 @@ def begin_kernel(
     scale = tl.load(scales + i * num_rows + row, mask=i < NUM_SCALES, other=0.0)
     tl.store(scales_out + i * batch + b, scale, mask=i < NUM_SCALES)
     code = tl.arange(0, CODES)
-    said = tl.load(history + row * num_codes + code, mask=code < num_codes, other=0)
-    tl.store(history_out + b * num_codes + code, said, mask=code < num_codes)
+    used = tl.load(history + row * num_codes + code, mask=code < num_codes, other=0)
+    tl.store(history_out + b * num_codes + code, used, mask=code < num_codes)
     mine = numbers + row
     num_frames = tl.load(mine + NUM_FRAMES * num_rows)
     tl.store(is_early + b, (num_frames < tl.load(mine + MIN_FRAMES * num_rows)).to(tl.int8))

@@ -13,7 +13,7 @@ SMALLEST_SHARED = 99 * 2**10  # bytes per block; every GPU with bfloat16 has at 
 RESERVE = 2**14  # bytes of shared memory that a kernel needs besides its pipeline stages
 MANY = 2**31  # rows
 NUM_PARTS = 4  # PARTS of product_kernels.py
-GROUP = 256  # numbers along k that the parts of a sum take turns in, if there are that many
+GROUP = 256  # numbers along k per round over the parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ HOPPER = (
     (256, Tiles(64, 128, 64, 4)),
     (MANY, Tiles(128, 128, 64, 3, num_warps=8)),
 )
-RESIDUAL = (  # one depth for all, since the split of the sum depends on it
+RESIDUAL = (  # equal depth: the split of the sum depends on it
     (16, Tiles(16, 16, GROUP, 4)),
     (64, Tiles(32, 16, GROUP, 3)),
     (256, Tiles(32, 32, GROUP, 3)),
     (MANY, Tiles(64, 64, GROUP, 2)),
 )
-SPLIT = (  # a residual product whose parts are blocks of their own
+SPLIT = (  # residual products whose parts are separate blocks
     (16, None),
     (64, Tiles(64, 32, 64, 4)),
     (128, Tiles(64, 64, 64, 4)),
@@ -64,7 +64,7 @@ def tiles(out: Tensor, depth: int, *, has_residual: bool = False, is_gated: bool
 
 
 def split_tiles(out: Tensor, depth: int) -> Tiles | None:
-    """The tiles of a residual product in parts; None where it is better made whole."""
+    """Tiles of a residual product in parts; None where one part is faster."""
     num_rows, num_columns = out.shape
     cut = next(cut for most, cut in SPLIT if num_rows <= most)
     if cut is None or not _is_hopper(out.device):
@@ -75,7 +75,7 @@ def split_tiles(out: Tensor, depth: int) -> Tiles | None:
 
 @cache
 def _is_hopper(device: torch.device) -> bool:
-    """There, tiles of 64 rows use WGMMA; tests/gpu check that the results are bit-identical."""
+    """On Hopper, tiles of 64 rows use WGMMA; tests/gpu check that results are bit-identical."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 

@@ -1,53 +1,35 @@
 """The CUDA graph backend with talker and predictor as one persistent kernel each.
 
-For up to eight streams. Its sums run in another order than those of the fused kernels, so an
-engine uses one of the two for all its frames: codes must not depend on the batch.
+For up to eight streams. The order of its sums differs from the Triton kernels, so an engine uses
+only one of the two: codes must not depend on the batch.
 """
 
 from __future__ import annotations
 
 import torch
 
-from vivace.backends.base import CodecPrecision
-from vivace.backends.cuda_graph.backend import MAX_FRAMES, CudaGraphBackend
+from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.megakernel import driver, nvrtc
 from vivace.backends.megakernel.fp8 import DEPTH
 from vivace.backends.megakernel.kernel import MAX_BATCH
 from vivace.backends.megakernel.predictor import Dimensions
 from vivace.backends.megakernel.talker import TalkerDimensions
 from vivace.errors import BackendUnavailableError
-from vivace.model.codec import Codec
 from vivace.model.talker import Qwen3TTS
 
-OLDEST = (8, 0)  # compute capability: bfloat16 products and asynchronous copies
+OLDEST = (8, 0)  # compute capability with bfloat16 products and asynchronous copies
 
 
 class MegakernelBackend(CudaGraphBackend):
     name = "megakernel"
-    # Its blocks need every multiprocessor at the same time, so the codec must not run beside it.
+    # The kernels need all multiprocessors at once, so the codec must not run concurrently.
     renders_beside_frames = False
 
-    def __init__(
-        self,
-        model: Qwen3TTS,
-        codec: Codec,
-        *,
-        max_streams: int | None = None,
-        max_frames: int = MAX_FRAMES,
-        codec_precision: CodecPrecision = "auto",
-        is_capturing: bool = True,
-    ) -> None:
-        if (refusal := unfit(model, max_streams)) is not None:
-            raise BackendUnavailableError(refusal)
-        super().__init__(
-            model,
-            codec,
-            max_streams=max_streams,
-            max_frames=max_frames,
-            layers="megakernel",
-            codec_precision=codec_precision,
-            is_capturing=is_capturing,
-        )
+    default_layers = "megakernel"
+
+    @staticmethod
+    def unfit(model: Qwen3TTS, max_streams: int | None) -> str | None:
+        return unfit(model, max_streams)
 
     def memory(self) -> dict[str, int]:
         packed = getattr(self._layers, "num_packed_bytes", 0)
@@ -56,7 +38,7 @@ class MegakernelBackend(CudaGraphBackend):
 
 
 def unfit(model: Qwen3TTS, max_streams: int | None) -> str | None:
-    """Why it cannot run this model with `max_streams` streams, or None."""
+    """Why the megakernel cannot run this model with `max_streams` streams, or None."""
     if max_streams is not None and max_streams > MAX_BATCH:
         return f"it serves up to {MAX_BATCH} streams, not {max_streams}"
     if model.dtype != torch.bfloat16:

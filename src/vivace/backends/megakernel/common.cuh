@@ -37,7 +37,7 @@ constexpr int UNITS_AT_ONCE = 8;
 constexpr int MAX_BATCH = 8;
 constexpr int MAX_SLOTS = 32;                // of the ring
 constexpr u32 FIRST_POLL = 200;             // cycles after which a published number may have arrived
-constexpr u32 PATIENCE = 1u << 22;          // polls before a block gives up
+constexpr u32 MAX_POLLS = 1u << 22;          // before a block times out
 constexpr u32 NOT_A_NUMBER = 0x7fc0;        // in bfloat16
 
 #if __CUDA_ARCH__ >= 900
@@ -337,7 +337,7 @@ DEVICE void take(uint4 (&out)[V], const u32* at, u32 step, u32 tag, volatile u32
             if (v < count) is_there &= is_tagged(out[v], tag);
         if (is_there) return;
         if (*lost) break;
-        if (polls == PATIENCE) *lost = 1;
+        if (polls == MAX_POLLS) *lost = 1;
     }
 #pragma unroll
     for (int v = 0; v < V; ++v) out[v] = make_uint4(NOT_A_NUMBER, NOT_A_NUMBER, NOT_A_NUMBER, NOT_A_NUMBER);

@@ -19,7 +19,7 @@ class Module:
     """A loaded cubin."""
 
     def __init__(self, code: bytes) -> None:
-        self._code = code  # kept alive: the driver reads it lazily
+        self._code = code  # keep a reference: the driver reads it lazily
         self._handle = c_void_p()
         _check(_driver().cuModuleLoadData(byref(self._handle), code))
 
@@ -29,7 +29,7 @@ class Module:
         return function
 
     def numbers(self, name: str) -> list[int]:
-        """A global array of 32-bit numbers."""
+        """Read a global array of 32-bit numbers."""
         address, size = c_void_p(), c_size_t()
         _check(
             _driver().cuModuleGetGlobal_v2(byref(address), byref(size), self._handle, name.encode())
@@ -77,7 +77,7 @@ def _driver() -> ctypes.CDLL:
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise BackendUnavailableError(f"there is no CUDA driver: {error}") from error
+        raise BackendUnavailableError(f"the CUDA driver is not installed: {error}") from error
 
 
 def _check(result: int) -> None:

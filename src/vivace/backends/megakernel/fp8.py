@@ -9,11 +9,9 @@ from vivace.model.fp8 import power_of_two, to_fp8
 
 ROWS, DEPTH, PADDING = 8, 1024, 16
 FP8_CHUNK_BYTES = ROWS * (DEPTH + PADDING)
-# A thread's word is the two pairs of numbers that its part of an MMA takes, byte by byte.
+# Byte order: a 32-bit word holds the two pairs of numbers that one thread feeds to an MMA.
 ORDER = [2 * thread + at for thread in range(4) for at in (0, 8, 1, 9)]
-BIAS = (
-    120  # the difference of the exponents' biases: a number's bits mean 2**-120 of it in bfloat16
-)
+BIAS = 120  # exponent bias of bfloat16 less that of e4m3
 
 
 def pack_fp8(weight: Tensor) -> Tensor:

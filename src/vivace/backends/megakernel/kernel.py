@@ -5,33 +5,35 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vivace.backends.megakernel import driver
-from vivace.backends.megakernel.fp8 import DEPTH, ROWS, pack_fp8
+from vivace.backends.megakernel.fp8 import DEPTH, FP8_CHUNK_BYTES, ROWS, pack_fp8
 from vivace.backends.megakernel.nvrtc import compile_source
 from vivace.errors import BackendUnavailableError
+from vivace.model.config import PredictorConfig, TalkerConfig
 from vivace.model.layers import Block
 
 MAX_BATCH = 8
 CHUNK_BYTES = ROWS * (2 * DEPTH + 16)
 MIN_CHUNKS = 4
-MIN_BLOCKS = 32  # a block has room for this share of the residual stream
+MIN_BLOCKS = 32  # a block holds at most 1/32 of the residual stream
 
 
 def source(name: str) -> str:
-    """The text of a kernel, with what the kernels share before it."""
+    """Source of a kernel, with the shared headers in front."""
     folder = Path(__file__).parent
     return "".join((folder / part).read_text() for part in ("common.cuh", "stages.cuh", name))
 
 
 def architecture_of(capability: tuple[int, int]) -> str:
-    """The compiler's name of a GPU; Hopper's own gives the computing warps more registers."""
+    """Compiler target. `sm_90a` gives the computing warps more registers on Hopper."""
     return "sm_90a" if capability == (9, 0) else "sm_{}{}".format(*capability)
 
 
@@ -55,7 +57,7 @@ def pad_rows(weight: Tensor) -> Tensor:
 
 
 def layer_tensors(block: Block, mlp: Pack, others: Pack) -> list[Tensor]:
-    """In the order of `Layer` in stages.cuh, its matrices packed."""
+    """Tensors of a layer in the order of `Layer` in stages.cuh, with packed matrices."""
     attention = block.self_attn
     assert attention.q_norm is not None
     assert attention.k_norm is not None
@@ -67,18 +69,63 @@ def layer_tensors(block: Block, mlp: Pack, others: Pack) -> list[Tensor]:
     ]  # fmt: skip
 
 
-class KernelSize(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackSize:
+    """Dimensions of a transformer stack that a kernel is compiled for."""
+
+    hidden: int
+    inter: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layers: int
+    eps: float
+    fp8_mlp: int = 0  # 1: MLP matrices are in e4m3
+    fp8_others: int = 0
+
+    @property
+    def mixed(self) -> int:
+        return self.heads * self.head_dim
+
     @property
     def options(self) -> list[str]:
         """Compiler flags."""
+        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
+        numbers["eps"] = f"{self.eps!r}f"
+        numbers["softmax_scale"] = f"{self.head_dim**-0.5!r}f"
+        return [f"-D{name.upper()}={value}" for name, value in numbers.items()]
 
     @property
     def slot_bytes(self) -> int:
-        """Size of a slot of the ring buffer."""
+        """Size of a slot in the ring buffer: one chunk of weights."""
+        return FP8_CHUNK_BYTES if self.fp8_others else CHUNK_BYTES
+
+    def fits(self, max_group: int) -> bool:
+        """Whether the stages support this stack; stages.cuh asserts the same."""
+        return (
+            self.head_dim in (64, 128)
+            and self.heads % self.kv_heads == 0
+            and self.heads <= max_group * self.kv_heads
+            and not any(size % 64 for size in (self.hidden, self.inter))
+            and self.hidden <= 2048
+        )
 
 
-def compile_kernels(sizes: Mapping[str, KernelSize], device: torch.device) -> dict[str, bytes]:
-    """Machine code of kernels by name, all compiled at the same time: each takes seconds."""
+def stack_sizes(config: TalkerConfig | PredictorConfig) -> dict[str, Any]:
+    """Arguments of `StackSize`."""
+    return {
+        "hidden": config.hidden_size,
+        "inter": config.intermediate_size,
+        "heads": config.num_attention_heads,
+        "kv_heads": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+        "layers": config.num_hidden_layers,
+        "eps": config.rms_norm_eps,
+    }
+
+
+def compile_kernels(sizes: Mapping[str, StackSize], device: torch.device) -> dict[str, bytes]:
+    """Machine code by kernel name. Kernels compile in parallel, because each takes seconds."""
     architecture = architecture_of(torch.cuda.get_device_capability(device))
 
     def compile_one(name: str) -> bytes:
@@ -95,7 +142,7 @@ class Kernel:
         self.num_blocks: int = properties.multi_processor_count
         if self.num_blocks < MIN_BLOCKS:
             raise BackendUnavailableError(
-                f"the GPU has {self.num_blocks} multiprocessors; it needs {MIN_BLOCKS}"
+                f"the GPU has {self.num_blocks} multiprocessors; the megakernel needs {MIN_BLOCKS}"
             )
         self.most_shared = int(getattr(properties, "shared_memory_per_block_optin", 99 * 2**10))
         self._slot_bytes, self._device = slot_bytes, device
@@ -109,7 +156,7 @@ class Kernel:
         self.num_packed_bytes = 0  # weights that are copies of the model's
 
     def packer(self, *, is_fp8: bool) -> Pack:
-        """Converts matrices to the layout that the kernel reads, and counts the bytes of copies."""
+        """A function that converts matrices to the kernel's layout and counts copied bytes."""
 
         def pack(weight: Tensor) -> Tensor:
             packed = pad_rows(weight)
@@ -121,18 +168,18 @@ class Kernel:
         return pack
 
     def pointers(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The weights' addresses, as the kernel's struct Weights."""
+        """Addresses of the weights, as the kernel's struct Weights."""
         for tensor in tensors:
             assert tensor.is_contiguous()
             assert tensor.dtype in (torch.bfloat16, torch.uint8)
         assert len(tensors) * 8 == self._weights_bytes
-        self._kept = tensors  # the addresses stay valid
+        self._kept = tensors  # keeps the addresses valid
         addresses = [tensor.data_ptr() for tensor in tensors]
         return torch.tensor(addresses, dtype=torch.int64, device=self._device)
 
     @property
     def num_faults(self) -> int:
-        """How many blocks timed out waiting for another."""
+        """Number of blocks that timed out while waiting for another block."""
         return int(self.control[1])
 
     def check_shared(self, fixed_bytes: int, batch: int) -> None:

@@ -17,7 +17,7 @@ from vivace.model.talker import Qwen3TTS
 
 class MegakernelLayers(FusedLayers):
     name = "megakernel"
-    frames_per_graph = 4  # as many as are queued at a time: one launch for the host
+    frames_per_graph = 4  # equals LOOKAHEAD: one launch per queued batch of frames
 
     def __init__(self, model: Qwen3TTS, table: SlotTable) -> None:
         super().__init__(model, table)
@@ -30,12 +30,12 @@ class MegakernelLayers(FusedLayers):
 
     @property
     def num_packed_bytes(self) -> int:
-        """Size of the kernels' own copies of weights: fp8 numbers, or padded rows."""
+        """Bytes of weight copies: fp8 numbers or padded rows."""
         return self.kernel.num_packed_bytes + self.talker.num_packed_bytes
 
     @property
     def num_faults(self) -> int:
-        """How many blocks timed out waiting for another, in all launches."""
+        """Number of blocks that timed out while waiting for another block, in all launches."""
         return self.kernel.num_faults + self.talker.num_faults
 
     def read(self, x: Tensor, place: KvPositions) -> Tensor:
@@ -47,7 +47,7 @@ class MegakernelLayers(FusedLayers):
         self.kernel.run(x, rest, sampling_rows(draws, is_first=False), top_p, drawn)
 
     def force(self, hidden: Tensor, codes: Tensor) -> Tensor:
-        """Hidden states [B, hidden] and codes [B, groups] to logits [B, groups - 1, codes]."""
+        """Teacher-forced logits [B, groups - 1, codes] of hidden states [B, hidden] and codes."""
         batch, num_groups = codes.shape
         num_codes, device = self._predictor.config.vocab_size, codes.device
         logits = hidden.new_empty(batch, num_groups - 1, num_codes)
@@ -64,7 +64,7 @@ class MegakernelLayers(FusedLayers):
         return logits
 
     def trial(self) -> float:
-        """Relative error of its logits against the fused kernels, for a test input."""
+        """Relative distance of its logits to those of the fused kernels, for a test input."""
         hidden = self._talker.codec_head.weight[:2].contiguous()
         codes = torch.arange(2 * self._config.num_code_groups, device=hidden.device).view(2, -1)
         found, x = self.force(hidden, codes), hidden[:, None]

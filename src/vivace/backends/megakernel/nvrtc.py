@@ -20,7 +20,7 @@ from vivace.errors import BackendUnavailableError
 
 
 def check_installed() -> None:
-    """Raise a BackendUnavailableError if there is no compiler."""
+    """Raise `BackendUnavailableError` if NVRTC is not installed."""
     _load()
 
 
@@ -77,7 +77,7 @@ def _load() -> ctypes.CDLL:
 
 
 def _candidates() -> Iterator[str]:
-    """On the loader's search path first, then in PyTorch's wheels, the newest version first."""
+    """Library names: the loader's search path first, then PyTorch's wheels, newest first."""
     for major in (13, 12):
         yield f"libnvrtc.so.{major}"
     for package in ("nvidia", "torch"):
@@ -105,7 +105,7 @@ def _folder() -> Path:
 
 
 def _keep(path: Path, code: bytes) -> None:
-    """Write the cache; a folder that is not writable is ignored."""
+    """Write the cache file. Errors are ignored: the cache is optional."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, code, replace=True)

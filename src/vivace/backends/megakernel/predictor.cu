@@ -2,9 +2,10 @@
 // the next code's embedding and the sum of embeddings.
 //
 // Defined by the compiler's command line, besides those of stages.cuh: LAYERS, BOOKS, VOCAB, WIDTH (of the talker,
-// whose vectors come in), PROJECTS (whether those are projected), KEPT_LAYERS (whose weights should stay in L2).
+// whose vectors come in), KEPT_LAYERS (whose weights should stay in L2).
 
 constexpr int WIDEST = padded(INTER > MIXED ? (INTER > WIDTH ? INTER : WIDTH) : (MIXED > WIDTH ? MIXED : WIDTH));
+constexpr bool PROJECTS = WIDTH != HIDDEN;                     // to the predictor's width
 constexpr int WIDTH_DEPTH = padded(WIDTH);
 constexpr int NEXT_PITCH = PROJECTS ? WIDTH : HIDDEN_PITCH;    // words of the vector of a code just drawn
 constexpr int CODES = padded(VOCAB) / COMPUTING;               // that a thread draws from; some may be past the last
@@ -12,7 +13,7 @@ constexpr int SHARE = WIDTH_DEPTH / COMPUTING;                 // numbers of an 
 constexpr int POSITIONS = 16;                                  // one MMA spans all of them
 constexpr int LAYER_KEYS = 2 * POSITIONS * HEAD_BYTES;         // keys, then values
 
-static_assert(WIDTH % 64 == 0 && (PROJECTS || WIDTH == HIDDEN), "rows are read in whole vectors");
+static_assert(WIDTH % 64 == 0, "rows are read in whole vectors");
 static_assert(BOOKS > 1 && BOOKS <= POSITIONS, "a frame's positions");
 static_assert(VOCAB % 64 == 0 && VOCAB <= 2048 && 2 * GROUP <= 8, "counts of codes have eleven bits, an MMA eight rows");
 
@@ -36,13 +37,13 @@ struct KernelArguments {
     const s64* forced;            // [batch, BOOKS] or null: codes to go on from instead of those drawn
     u16* logits;                  // [batch, BOOKS - 1, VOCAB] or null: takes all of them
     u32* exchange;                // two of Exchange
-    u32* control;                 // launches, and those in which a block gave up
+    u32* control;                 // launches, and launches in which a block timed out
     s64 noise_pitch;
     u32 batch;
     u32 shared_bytes;
 };
 
-// What blocks tell each other; one half of it is cleared while the other is used.
+// Results that blocks exchange; one half is cleared while the other is used.
 struct Exchange {
     u32 qkv[2][MAX_BATCH * QKV];
     u32 logits[MAX_BATCH * VOCAB];
@@ -395,8 +396,8 @@ DEVICE void run_draw(Block& b, u32 slot, u32 book, float (&sum)[SHARE], bool& is
     const u32 code = min(draw_code(b, slot, book, book, is_good), (u32)VOCAB - 1);
     is_finite &= is_good;
     if (b.thread == 0) b.request.codes[slot * BOOKS + book] = code;
-    const u32 heard = b.request.forced == nullptr ? code : (u32)b.request.forced[slot * BOOKS + book];
-    const u16* vector = b.request.weights->embeddings[book - 1] + (u64)heard * WIDTH + SHARE * b.thread;
+    const u32 next = b.request.forced == nullptr ? code : (u32)b.request.forced[slot * BOOKS + book];
+    const u16* vector = b.request.weights->embeddings[book - 1] + (u64)next * WIDTH + SHARE * b.thread;
 #pragma unroll
     for (int i = 0; i < SHARE; i += 4) {
         const u32 at = SHARE * b.thread + i;
@@ -523,6 +524,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) predictor_kernel(const 
     }
 }
 
-// What the host must know of the layout.
+// Sizes that the host reads.
 extern "C" __device__ const u32 layout[] = {(sizeof(Shared) + 127) / 128 * 128, sizeof(Exchange), sizeof(Weights),
                                             THREADS};

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_int64, c_uint32, c_uint64
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from torch import Tensor
 
-from vivace.backends.megakernel.fp8 import FP8_CHUNK_BYTES
 from vivace.backends.megakernel.kernel import (
-    CHUNK_BYTES,
     MAX_BATCH,
     Kernel,
+    StackSize,
     blocks,
     head_bytes,
     layer_tensors,
     padded,
+    stack_sizes,
 )
 from vivace.model.config import TalkerConfig
 from vivace.model.fp8 import Weights
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vivace.backends.cuda_graph.launch import Drawn, SamplingRows
 
 
-POSITIONS = 16  # of a frame, at most
+POSITIONS = 16  # maximum per frame
 
 
 class KernelArguments(ctypes.Structure):
@@ -49,86 +49,50 @@ class KernelArguments(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dimensions:
-    """The dimensions that the kernel is compiled for."""
-
-    hidden: int
-    inter: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    layers: int
+class Dimensions(StackSize):
     books: int
     vocab: int
     width: int  # the talker's hidden size
-    eps: float
     kept_layers: int = 1  # number of layers whose weights should stay in the L2 cache
-    fp8_mlp: int = 0  # whether these are in e4m3
-    fp8_others: int = 0
 
     @classmethod
     def of(cls, talker: TalkerConfig, weights: Weights = "full") -> Dimensions:
         config = talker.code_predictor_config
+        is_fp8 = int(weights == "fp8")
         return cls(
-            hidden=config.hidden_size,
-            inter=config.intermediate_size,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            layers=config.num_hidden_layers,
+            **stack_sizes(config),
             books=talker.num_code_groups,
             vocab=config.vocab_size,
             width=talker.hidden_size,
-            eps=config.rms_norm_eps,
-            fp8_mlp=int(weights == "fp8"),
-            fp8_others=int(weights == "fp8"),
+            fp8_mlp=is_fp8,
+            fp8_others=is_fp8,
         )
 
     @property
-    def mixed(self) -> int:
-        return self.heads * self.head_dim
-
-    @property
     def refusal(self) -> str | None:
-        """Why the kernel does not support them, or None; the CUDA source asserts the same."""
+        """Why the kernel does not support them, or None; predictor.cu asserts the same."""
         fits = (
-            self.head_dim in (64, 128)
-            and self.heads % self.kv_heads == 0
-            and self.heads <= 4 * self.kv_heads
-            and not any(n % 64 for n in (self.hidden, self.inter, self.width, self.vocab))
-            and max(self.hidden, self.vocab) <= 2048
+            self.fits(max_group=4)
+            and not any(size % 64 for size in (self.width, self.vocab))
+            and self.vocab <= 2048
             and 2 <= self.books <= POSITIONS
         )
         return None if fits else "the predictor's dimensions do not fit its tiles"
 
-    @property
-    def options(self) -> list[str]:
-        """Compiler flags."""
-        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
-        numbers["eps"] = f"{self.eps!r}f"
-        numbers["softmax_scale"] = f"{self.head_dim**-0.5!r}f"
-        numbers["projects"] = int(self.width != self.hidden)
-        return [f"-D{name.upper()}={value}" for name, value in numbers.items()]
 
-    @property
-    def slot_bytes(self) -> int:
-        """Of the ring buffer: a chunk of weights."""
-        return FP8_CHUNK_BYTES if self.fp8_others else CHUNK_BYTES
-
-
-class PredictorKernel:
+class PredictorKernel(Kernel):
     def __init__(self, model: Qwen3TTS, size: Dimensions, code: bytes) -> None:
+        super().__init__("predictor", code, size.slot_bytes, model.device)
         self._dimensions = size
-        self._kernel = Kernel("predictor", code, size.slot_bytes, model.device)
         rope = model.talker.code_predictor.rope
         tables = rope.span(0, self._dimensions.books, model.talker.codec_head.weight)
-        self._rope = [part.contiguous() for part in tables]  # kept alive
-        self._weights = self._kernel.pointers(self._tensors(model))
+        self._rope = [part.contiguous() for part in tables]  # keeps the addresses valid
+        self._weights = self.pointers(self._tensors(model))
 
     def _tensors(self, model: Qwen3TTS) -> list[Tensor]:
-        """In the order of predictor.cu's Weights."""
+        """Weights in the order of `Weights` in predictor.cu."""
         predictor = model.talker.code_predictor
-        pack = self._kernel.packer(is_fp8=bool(self._dimensions.fp8_others))
+        pack = self.packer(is_fp8=bool(self._dimensions.fp8_others))
         norm = predictor.model.norm.weight
         layers = [
             each
@@ -144,14 +108,6 @@ class PredictorKernel:
         embeddings = [table.weight for table in model.talker.code_tables[1:]]
         return [*layers, norm, *self._rope, *projections, *heads, *embeddings]
 
-    @property
-    def num_packed_bytes(self) -> int:
-        return self._kernel.num_packed_bytes
-
-    @property
-    def num_faults(self) -> int:
-        return self._kernel.num_faults
-
     def run(
         self,
         x: Tensor,  # [B, 2, hidden]: the talker's hidden state and the first code's embedding
@@ -165,7 +121,7 @@ class PredictorKernel:
     ) -> None:
         """Draw codebooks 1 and up of a frame."""
         batch = len(x)
-        self._kernel.check_shared(self._fixed_bytes(batch), batch)
+        self.check_shared(self._fixed_bytes(batch), batch)
         request = KernelArguments(
             weights=self._weights.data_ptr(),
             x=x.data_ptr(),
@@ -179,20 +135,20 @@ class PredictorKernel:
             code_sum=drawn.code_sum.data_ptr(),
             forced=0 if forced is None else forced.data_ptr(),
             logits=0 if logits is None else logits.data_ptr(),
-            exchange=self._kernel.exchange.data_ptr(),
-            control=self._kernel.control.data_ptr(),
+            exchange=self.exchange.data_ptr(),
+            control=self.control.data_ptr(),
             noise_pitch=noise.stride(0),
             batch=batch,
-            shared_bytes=self._kernel.most_shared,
+            shared_bytes=self.most_shared,
         )
-        self._kernel.launch(request)
+        self.launch(request)
 
     def _fixed_bytes(self, batch: int) -> int:
-        """Shared memory besides the ring buffer of weights."""
+        """Shared memory in bytes without the ring buffer."""
         size = self._dimensions
-        units = -(-batch * size.kv_heads // self._kernel.num_blocks)  # of attention, in one block
+        units = -(-batch * size.kv_heads // self.num_blocks)  # of attention, in one block
         keys = units * size.layers * 2 * POSITIONS * head_bytes(size.head_dim)
         most_rows = 2 * batch if 2 * batch <= MAX_BATCH else batch  # of a frame's first sweep
         widest = padded(max(size.inter, size.mixed, size.width))
         rows = most_rows * (2 * padded(size.hidden) + 16 + 2 * widest + 16)
-        return self._kernel.shared_bytes + keys + rows
+        return self.shared_bytes + keys + rows

@@ -31,7 +31,7 @@ struct KernelArguments {
     const s64* num_keys;          // that the row attends to, the new one included
     u64* partials;                // [batch, KV_HEADS, max_chunks, GROUP, PARTIAL]: a float and a tag each
     u32* exchange;                // two of Exchange
-    u32* control;                 // launches, and blocks that gave up
+    u32* control;                 // launches, and blocks that timed out
     const int* watch;             // layer, key head and query whose scores are kept; -1: none
     float* scores;                // [slots, score_stride]: of that head, at the slot's positions
     s64 layer_stride, page_stride, head_stride;  // of keys and values, in numbers
@@ -278,7 +278,7 @@ DEVICE void merge_chunks(Block& b, const Unit& unit, u32 tag, u32 partial_tag) {
                 }
 #pragma unroll
                 for (int n = 0; n < 3 * MERGED; ++n) is_there &= words[n / 3][n % 3] >> 32 == partial_tag;
-                if (++polls == PATIENCE) *(volatile u32*)&b.shared.lost = 1;
+                if (++polls == MAX_POLLS) *(volatile u32*)&b.shared.lost = 1;
             } while (!is_there && !*(volatile u32*)&b.shared.lost);
             if (!is_there) total = __int_as_float(0x7fc00000);
 #pragma unroll
@@ -383,6 +383,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) talker_kernel(const Ker
     }
 }
 
-// What the host must know of the layout.
+// Sizes that the host reads.
 extern "C" __device__ const u32 layout[] = {(sizeof(Shared) + 127) / 128 * 128, sizeof(Exchange), sizeof(Weights),
                                             THREADS};

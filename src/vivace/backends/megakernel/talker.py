@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_int64, c_uint32, c_uint64
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,10 +17,12 @@ from vivace.backends.megakernel.kernel import (
     CHUNK_BYTES,
     MAX_BATCH,
     Kernel,
+    StackSize,
     blocks,
     head_bytes,
     layer_tensors,
     padded,
+    stack_sizes,
 )
 from vivace.model.config import TalkerConfig
 from vivace.model.fp8 import Weights
@@ -29,7 +31,7 @@ from vivace.model.talker import Qwen3TTS
 if TYPE_CHECKING:
     from vivace.backends.cuda_graph.launch import Heads
 
-KEYS = PAGE  # of a chunk
+KEYS = PAGE  # keys per chunk
 
 
 class KernelArguments(ctypes.Structure):
@@ -51,93 +53,45 @@ class KernelArguments(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TalkerDimensions:
-    """The dimensions that the kernel is compiled for."""
-
-    hidden: int
-    inter: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    layers: int
-    eps: float
-    fp8_mlp: int = 0  # whether these are in e4m3
-    fp8_others: int = 0
-
+class TalkerDimensions(StackSize):
     @classmethod
     def of(cls, config: TalkerConfig, weights: Weights = "full") -> TalkerDimensions:
-        return cls(
-            hidden=config.hidden_size,
-            inter=config.intermediate_size,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            layers=config.num_hidden_layers,
-            eps=config.rms_norm_eps,
-            fp8_mlp=int(weights == "fp8"),
-        )
-
-    @property
-    def mixed(self) -> int:
-        return self.heads * self.head_dim
+        return cls(**stack_sizes(config), fp8_mlp=int(weights == "fp8"))
 
     @property
     def refusal(self) -> str | None:
-        """Why the kernel does not support them, or None; stages.cuh asserts the same."""
-        fits = (
-            self.head_dim in (64, 128)
-            and self.heads % self.kv_heads == 0
-            and self.heads <= 8 * self.kv_heads
-            and not any(size % 64 for size in (self.hidden, self.inter))
-            and self.hidden <= 2048
-        )
-        return None if fits else "the talker's dimensions do not fit its tiles"
-
-    @property
-    def options(self) -> list[str]:
-        """Compiler flags."""
-        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
-        numbers["eps"] = f"{self.eps!r}f"
-        numbers["softmax_scale"] = f"{self.head_dim**-0.5!r}f"
-        return [f"-D{name.upper()}={value}" for name, value in numbers.items()]
+        """Why the kernel does not support them, or None."""
+        return None if self.fits(max_group=8) else "the talker's dimensions do not fit its tiles"
 
     @property
     def slot_bytes(self) -> int:
-        """Of the ring buffer: a chunk of keys or one of weights."""
+        """Size of a slot in the ring buffer: the larger of a chunk of keys and one of weights."""
         return max(KEYS * head_bytes(self.head_dim), CHUNK_BYTES)
 
 
-class TalkerKernel:
+class TalkerKernel(Kernel):
     def __init__(
         self, model: Qwen3TTS, table: SlotTable, heads: Heads, size: TalkerDimensions, code: bytes
     ) -> None:
-        self._kernel = Kernel("talker", code, size.slot_bytes, model.device)
+        super().__init__("talker", code, size.slot_bytes, model.device)
         self._dimensions, self._table = size, table
         body = model.talker.model
-        self._rope = [heads.cos.contiguous(), heads.sin.contiguous()]  # kept alive
-        mlp = self._kernel.packer(is_fp8=bool(size.fp8_mlp))
-        others = self._kernel.packer(is_fp8=False)
+        self._rope = [heads.cos.contiguous(), heads.sin.contiguous()]  # keeps the addresses valid
+        mlp = self.packer(is_fp8=bool(size.fp8_mlp))
+        others = self.packer(is_fp8=False)
         layers = [
             each for block in blocks(body.layers) for each in layer_tensors(block, mlp, others)
         ]
-        self._weights = self._kernel.pointers([*layers, body.norm.weight, *self._rope])
+        self._weights = self.pointers([*layers, body.norm.weight, *self._rope])
         self._max_chunks = num_pages(table.num_positions)
         num_sums = MAX_BATCH * size.heads * self._max_chunks * (size.head_dim + 2)
         self._partials = torch.zeros(num_sums, dtype=torch.int64, device=model.device)
 
-    @property
-    def num_packed_bytes(self) -> int:
-        return self._kernel.num_packed_bytes
-
-    @property
-    def num_faults(self) -> int:
-        return self._kernel.num_faults
-
     def run(self, x: Tensor, place: KvPositions) -> Tensor:
-        """Rows [B, hidden] to hidden states [B, hidden]; stores their keys and values."""
+        """Rows [B, hidden] to hidden states [B, hidden]. Stores the rows' keys and values."""
         batch, size = len(x), self._dimensions
         rows = batch * (2 * padded(max(size.inter, size.mixed, size.hidden)) + 16)
-        self._kernel.check_shared(self._kernel.shared_bytes + -(-rows // 128) * 128, batch)
+        self.check_shared(self.shared_bytes + -(-rows // 128) * 128, batch)
         x, hidden = x.contiguous(), torch.empty_like(x)
         keys, pages = self._table.keys, self._table.pages
         request = KernelArguments(
@@ -151,8 +105,8 @@ class TalkerKernel:
             position=place.position.data_ptr(),
             num_keys=place.num_keys.data_ptr(),
             partials=self._partials.data_ptr(),
-            exchange=self._kernel.exchange.data_ptr(),
-            control=self._kernel.control.data_ptr(),
+            exchange=self.exchange.data_ptr(),
+            control=self.control.data_ptr(),
             watch=self._table.watch.data_ptr(),
             scores=self._table.scores.data_ptr(),
             layer_stride=keys.stride(0),
@@ -160,9 +114,9 @@ class TalkerKernel:
             head_stride=keys.stride(2),
             batch=batch,
             max_chunks=self._max_chunks,
-            shared_bytes=self._kernel.most_shared,
+            shared_bytes=self.most_shared,
             pages_stride=pages.stride(0),
             score_stride=self._table.scores.stride(0),
         )
-        self._kernel.launch(request)
+        self.launch(request)
         return hidden

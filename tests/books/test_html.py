@@ -208,6 +208,7 @@ def growth(run: Callable[[str], object], unit: str, size: int = 8_000) -> float:
     return best
 
 
+@pytest.mark.default_cases(8)
 @pytest.mark.parametrize("unit", PATTERNS)
 def test_page_run_time_is_linear(unit: str) -> None:
     assert growth(blocks, unit) < MAX_GROWTH

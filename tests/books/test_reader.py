@@ -77,6 +77,7 @@ def make(tts: TTS, book: Book, path: Path, **chosen: Any) -> WorkFolder:
 # -- interrupted readers -----------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_killed_reader_continues_to_identical_book(tmp_path: Path) -> None:
     text = "".join(
@@ -223,6 +224,7 @@ def test_folder_that_is_no_work_folder_is_not_changed(tmp_path: Path) -> None:
     assert (tmp_path / "b.m4b.parts" / "mine.txt").read_text() == "keep"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("num_chars", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_book_length(
     tmp_path: Path, num_chars: int, monkeypatch: pytest.MonkeyPatch

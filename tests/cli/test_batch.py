@@ -148,6 +148,7 @@ def test_temporary_file_of_killed_process_is_removed(model: Path, tmp_path: Path
     assert run_here("Hello.", "-o", "x.wav", *SHORT) == 0
 
 
+@pytest.mark.ci
 def test_ignored_sighup_stays_ignored(model: Path, tmp_path: Path) -> None:
     command = command_line(["-", "--stream", "--model", model, "-o", tmp_path / "x.wav", *SHORT])
     ignore = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
@@ -210,6 +211,7 @@ def test_batch_reads_stdin(model: Path, tmp_path: Path) -> None:
     assert [num_frames(tmp_path / "out" / name) for name in ("0001.wav", "0002.wav")] == [3, 3]
 
 
+@pytest.mark.ci
 def test_interrupted_batch_leaves_complete_files_only(
     model: Path, tmp_path: Path, lines: Path
 ) -> None:
@@ -282,6 +284,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+@pytest.mark.ci
 def test_time_to_first_audio_excludes_time_of_shell(model: Path) -> None:
     """A shell replaces its process with its last command."""
     words = command_line(["Hello.", "--json", "--model", model, *SHORT])

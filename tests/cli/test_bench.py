@@ -55,6 +55,7 @@ def test_bench_writes_all_measurements_and_machine(
     assert "2 streams" in shown
 
 
+@pytest.mark.ci
 def test_bench_reports_reason_for_unavailable_backend(
     tiny_folder: Path,
     tmp_path: Path,

@@ -175,6 +175,7 @@ def find_ending_seed(folder: Path, text: str) -> int:
     pytest.fail("no seed ends")
 
 
+@pytest.mark.ci
 def test_design_saves_voice_with_spoken_words(
     tiny_folder: Path, out: Path, capsys: Captured
 ) -> None:

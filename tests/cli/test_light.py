@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.support.cli_harness import LIMIT_S, environment
 from vivace.audio.files import read_audio
@@ -48,6 +49,7 @@ def test_deferred_module_is_imported_at_first_use() -> None:
     assert run(CODE) == ["True", "_DeferredModule", "module", "True"]
 
 
+@pytest.mark.ci
 def test_speech_is_equal_with_deferred_module(tmp_path: Path) -> None:
     assert run(SPEAK, str(tmp_path / "light.wav")) == ["_DeferredModule"]
     assert run(f"import torch{SPEAK}", str(tmp_path / "full.wav")) == ["module"]

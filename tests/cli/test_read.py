@@ -199,6 +199,7 @@ def test_missing_words_are_reported_with_exit_code_3(
 # -- continuing --------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_segments_of_other_options_are_not_used(
     book: Path, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def in_ci(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.ci)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("closed", [*map(in_ci, CLOSED), " ".join(CLOSED)])
 def test_closed_streams_do_not_prevent_file(model: Path, tmp_path: Path, closed: str) -> None:
     done = shell(closed, "Hello.", "-o", "x.wav", *SHORT)
@@ -81,6 +82,7 @@ def test_closed_streams_do_not_prevent_file(model: Path, tmp_path: Path, closed:
     assert [path.name for path in tmp_path.glob("*.wav")] == ["x.wav"]
 
 
+@pytest.mark.ci
 def test_failure_with_closed_stderr_has_exit_code(model: Path, tmp_path: Path) -> None:
     assert shell("2>&-", "Hello.", "-o", "x.wav", "--voice=nobody").returncode == 1
     assert shell("2>&-", "Hello.", "--sing").returncode == 2
@@ -195,6 +197,7 @@ def test_doctor_json_is_object(capsys: Captured) -> None:
     assert {"vivace", "python", "torch", "auto picks", "voices"} <= facts.keys()
 
 
+@pytest.mark.ci
 def test_json_reports_time_from_process_start(model: Path) -> None:
     done = shell("", "Hello.", "--json", "-o", "x.wav", *SHORT)
     facts = json.loads(done.stdout)
@@ -254,6 +257,7 @@ def test_loading_line_replaces_escape_codes(monkeypatch: pytest.MonkeyPatch) -> 
 # -- checks before the model loads -------------------------------------------------------------
 
 
+@pytest.mark.default_cases(4)
 @pytest.mark.parametrize(
     "arguments",
     [

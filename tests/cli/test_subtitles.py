@@ -28,6 +28,7 @@ def test_subtitles_are_written_beside_audio(tmp_path: Path) -> None:
     assert [cue.split("\n")[2] for cue in cues] == ["Hello there.", "Bye."]
 
 
+@pytest.mark.ci
 def test_subtitle_times_follow_speed(tmp_path: Path) -> None:
     speech, words = tmp_path / "a.flac", tmp_path / "b.json"
     options = ("--model", "mini", "--seed=1", "--quiet", "--speed=2")

@@ -103,6 +103,7 @@ def test_official_goldens_match_the_shipped_weights() -> None:
     assert digests == OFFICIAL["weights"]
 
 
+@pytest.mark.default_cases(3)
 @pytest.mark.parametrize("call", OFFICIAL["calls"], ids=lambda call: call["name"])
 def test_official_code_gives_the_same_codes(embedded: TTS, call: dict[str, object]) -> None:
     [item] = call["items"]  # type: ignore[misc]

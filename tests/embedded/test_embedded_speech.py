@@ -56,6 +56,7 @@ Recogniser = Callable[[np.ndarray, int], str]
 NUM_SPOKEN = 8  # sentences of the default run; the others are marked slow
 
 
+@pytest.mark.default_cases(3)
 @pytest.mark.parametrize(
     "index",
     [
@@ -85,6 +86,7 @@ def whole(embedded: TTS) -> list[Audio]:
     return [embedded.speak(SHORT, seed=seed, trim=False) for seed in range(3)]
 
 
+@pytest.mark.ci
 @given(
     ramp=st.lists(st.integers(1, 9), min_size=1, max_size=3),
     seeds=st.lists(st.integers(0, 2), min_size=1, max_size=3),
@@ -110,6 +112,7 @@ def test_decoding_with_25_context_frames_differs_audibly(embedded: TTS) -> None:
     assert not np.allclose(again, audio.samples[-8 * 1920 :], rtol=0, atol=1e-5)
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize(
     ("mode", "layout"),
     [
@@ -128,6 +131,7 @@ def test_live_text_matches_known_text(
     assert live.finish_reason == "stop"
 
 
+@pytest.mark.ci
 def test_long_text_is_its_utterances_with_clean_seams(embedded: TTS) -> None:
     audio = embedded.speak(STORY, seed=5, trim=False)
     request = Request(text=STORY, voice=None, options=SpeechOptions())

@@ -46,6 +46,7 @@ def test_long_text_is_split_by_the_length_of_normalized_words(
     assert len(texts) > 3
 
 
+@pytest.mark.ci
 def test_seams_have_the_length_of_the_voices_own_pauses(embedded: TTS) -> None:
     reading = embedded.checkpoint.config.reading_config
     assert reading.max_utterance_chars == 120
@@ -99,6 +100,7 @@ def test_white_space_at_the_end_does_not_change_the_speech(
         assert np.array_equal(again.codes, plain.codes)
 
 
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("live", ["word", "sentence"])
 @pytest.mark.parametrize(
     "pieces", [("I am here. ",), ("I ", "am ", "here. ", " "), ("I am here", ".\n")]
@@ -119,6 +121,7 @@ def test_pause_does_not_repeat_the_words_before_it(embedded: TTS) -> None:
     assert np.array_equal(before, alone.codes)
 
 
+@pytest.mark.default_cases(3)
 @pytest.mark.parametrize("live", [None, "word", "sentence"])
 @pytest.mark.parametrize(("gap", "split"), [("\n\n", True), ("\r\n- ", True), ("\n\t", False)])
 def test_embedded_voice_gets_single_spaces_only(

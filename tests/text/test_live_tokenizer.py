@@ -105,6 +105,7 @@ def test_strip_end_leaves_out_white_space_at_the_end(
         assert live_ids(tokenizer, pieces) == tokenizer.encode(written)
 
 
+@pytest.mark.default_cases(6)
 @pytest.mark.parametrize("language", SENTENCES)
 def test_1000_random_splits_give_the_ids_of_the_whole(
     language: str, tokenizer: TextTokenizer
@@ -198,6 +199,7 @@ def test_finished_tokenizer_begins_another_text(tokenizer: TextTokenizer) -> Non
     assert live.feed("two ") + live.finish() == tokenizer.encode("two ")
 
 
+@pytest.mark.default_cases(6)
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "!", "\u0301", "a ", "'s", "漢", "1", "e\u0301"])
 def test_100_000_characters_fed_one_by_one_take_linear_time(
     unit: str, small_tokenizer: TextTokenizer

@@ -181,6 +181,7 @@ def count_calls(text: str, num_pieces: int, *, clean: bool) -> int:
     return calls
 
 
+@pytest.mark.default_cases(12)
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
 def test_work_on_one_large_piece_grows_linearly(unit: str, clean: bool) -> None:

@@ -202,6 +202,7 @@ def test_limit_below_one_is_rejected() -> None:
         split_sentences("Hi.", 0)
 
 
+@pytest.mark.default_cases(8)
 @pytest.mark.parametrize(
     "unit",
     [

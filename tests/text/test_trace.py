@@ -149,6 +149,7 @@ def test_normalized_words_are_shared_among_written_words() -> None:
     ]
 
 
+@pytest.mark.ci
 def test_long_text_is_traced_in_linear_time() -> None:
     text = "word " * 20_000
     trace = new_trace()

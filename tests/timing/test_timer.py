@@ -146,6 +146,7 @@ def test_head_is_selected_without_timing_config(whole: Audio, tmp_path: Path) ->
     assert near(found.words or (), whole.words or (), 0.011)
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("name", ["custom_voice", pytest.param("base", marks=pytest.mark.slow)])
 def test_checkpoint_without_timings_reports_none(
     tiny_folder: Path, name: str, caplog: pytest.LogCaptureFixture

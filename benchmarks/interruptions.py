@@ -23,8 +23,8 @@ TESTS = {
     "tests/integrations/test_livekit_voice.py": "livekit-agents",
     "tests/integrations/test_realtimetts_engine.py": "realtimetts",
     "tests/integrations/test_speech_to_speech.py": "speech-to-speech",
-    "tests/serve/test_wyoming_leaving.py": "wyoming",
-    "tests/serve/test_sockets_leaving.py": "WebSocket",
+    "tests/serve/wyoming/test_disconnects.py": "wyoming",
+    "tests/serve/sockets/test_interruptions.py": "WebSocket",
 }
 NAMES = "leave_no_slot_taken or leaving_at_any_moment"
 

@@ -39,7 +39,7 @@ LEFT_OUT = ("ci", "slow")  # marks of tests that run only if `-m` names them
 LONGEST_FIRST = (
     "backends/test_cuda_graph.py",
     "backends/test_official_parity.py",
-    "serve/test_page_features.py",
+    "serve/page/test_features.py",
     "docs/test_docs.py",
     "compat/test_faster_class.py",
     "compat/test_official_class.py",

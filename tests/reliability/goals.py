@@ -67,10 +67,10 @@ GOALS = (
             f"{HERE}/test_fuzz_http.py",
             f"{HERE}/test_fuzz_sockets.py",
             f"{HERE}/test_api_schema.py",
-            f"{SERVE}/test_speech_bad_input.py",
+            f"{SERVE}/test_request.py",
             f"{SERVE}/test_strict_json.py",
-            f"{SERVE}/test_sockets_limits.py",
-            f"{SERVE}/test_wyoming_limits.py",
+            f"{SERVE}/sockets/test_session.py",
+            f"{SERVE}/wyoming/test_session.py",
         ),
         (
             "test_a_server_that_fails_or_hangs_is_found_out",

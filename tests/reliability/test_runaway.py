@@ -1,7 +1,7 @@
 """G11: a voice that does not end is ended, in time, and every protocol says so.
 
 Two kinds: codes that repeat (a stall), and speech that goes on and on (the budget of frames). The
-retry of a whole speech is in `tests/serve/test_speech_manners.py`, what counts as a stall in
+retry of a whole speech is in `tests/serve/test_response.py`, what counts as a stall in
 `tests/engine/test_guard.py`. The control is a server without the guard.
 """
 

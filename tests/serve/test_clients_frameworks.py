@@ -1,4 +1,4 @@
-"""What voice agents are built with, each in the version of the extra `integrations-test`.
+"""Frameworks for voice agents, in the versions of the extra `integrations-test`.
 
 `pip install -e ".[test,integrations-test]"`, then `pytest -m slow` with this file.
 speech-to-speech pins another `openai`, so it is tested where it was installed without its
@@ -27,7 +27,7 @@ from tests.support.serving import Running, running
 from vivace.audio.files import read_audio
 from vivace.serve.settings import ServeSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # theirs, not ours
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of the frameworks
 SECONDS = 2.0
 NUM_SAMPLES = 25 * 1_920
 TEXT = "Hello there."
@@ -62,7 +62,7 @@ def base(server: Running) -> str:
 
 @pytest.mark.parametrize("format", ["mp3", "opus", "flac", "wav"])
 @pytest.mark.parametrize("model", ["openai/tts-1", "openai/Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice"])
-def test_litellm(base: str, model: str, format: str) -> None:
+def test_litellm_receives_speech(base: str, model: str, format: str) -> None:
     litellm = pytest.importorskip("litellm")
     spoken = litellm.speech(
         model=model,
@@ -98,12 +98,12 @@ async def speak_livekit(base: str, text: str = TEXT, **options: Any) -> float:
         {"voice": "heart", "speed": 1.0, "instructions": "Cheerfully."},
     ],
 )
-def test_livekit(base: str, options: dict[str, Any]) -> None:
+def test_livekit_receives_speech(base: str, options: dict[str, Any]) -> None:
     assert asyncio.run(speak_livekit(base, **options)) == pytest.approx(SECONDS, abs=0.1)
 
 
 @pytest.mark.parametrize("options", [{}, {"model": "tts-1"}])
-def test_livekit_takes_no_part_for_the_whole(
+def test_livekit_reports_an_incomplete_speech(
     base: str, options: dict[str, Any], faulty: None
 ) -> None:
     errors = pytest.importorskip("livekit.agents")
@@ -111,7 +111,7 @@ def test_livekit_takes_no_part_for_the_whole(
         asyncio.run(speak_livekit(base, **options))
 
 
-def test_livekit_hears_why_a_request_is_refused(base: str) -> None:
+def test_livekit_reports_the_reason_of_a_refusal(base: str) -> None:
     errors = pytest.importorskip("livekit.agents")
     with pytest.raises(errors.APIStatusError) as caught:
         asyncio.run(speak_livekit(base, voice="nobody"))
@@ -122,7 +122,7 @@ def test_livekit_hears_why_a_request_is_refused(base: str) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"speed": 1.0, "instructions": "Cheerfully."}])
-def test_pipecat(base: str, settings: dict[str, Any]) -> None:
+def test_pipecat_receives_speech(base: str, settings: dict[str, Any]) -> None:
     module = pytest.importorskip("pipecat.services.openai.tts")
     frames = pytest.importorskip("pipecat.frames.frames")
     utils = pytest.importorskip("pipecat.tests.utils")
@@ -160,16 +160,16 @@ def open_handler(base: str, **options: Any) -> Any:
         {"task_type": "CustomVoice"},
     ],
 )
-def test_speech_to_speech(base: str, options: dict[str, Any]) -> None:
-    handler = open_handler(base, **options)  # it speaks a warm-up by itself
+def test_speech_to_speech_receives_audio(base: str, options: dict[str, Any]) -> None:
+    handler = open_handler(base, **options)  # the framework speaks a warm-up text
     messages = pytest.importorskip("speech_to_speech.pipeline.messages")
     blocks = list(handler.process(messages.TTSInput(text=TEXT)))
-    assert handler.queue_out.empty()  # where it puts its failures
+    assert handler.queue_out.empty()  # where the framework reports failures
     seconds = len(np.concatenate(blocks)) / 16_000
     assert seconds == pytest.approx(SECONDS / options.get("speed", 1.0), abs=0.1)
 
 
-def test_speech_to_speech_reports_a_fault(
+def test_speech_to_speech_reports_a_failure(
     base: str, backend: ScriptedSpeech, server: Running
 ) -> None:
     handler = open_handler(base)
@@ -182,7 +182,7 @@ def test_speech_to_speech_reports_a_fault(
     assert "failed" in handler.queue_out.get_nowait().message
 
 
-def test_speech_to_speech_cancels_by_leaving(
+def test_speech_to_speech_cancels_by_disconnecting(
     base: str, backend: ScriptedSpeech, server: Running
 ) -> None:
     handler = open_handler(base)
@@ -205,8 +205,10 @@ def test_speech_to_speech_cancels_by_leaving(
 
 
 @pytest.mark.parametrize("format", ["mp3", "pcm"])
-def test_realtimetts(base: str, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = ModuleType("pyaudio")  # it plays; we only listen
+def test_realtimetts_receives_speech(
+    base: str, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = ModuleType("pyaudio")  # replaces the playback device
     fake.paInt16, fake.paCustomFormat = 8, 65_536  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pyaudio", fake)
     monkeypatch.setenv("OPENAI_BASE_URL", base)
@@ -230,7 +232,7 @@ COMMAND = (
 
 
 @pytest.mark.parametrize("format", ["mp3", "opus", "aac", "flac", "wav"])
-def test_curl_into_ffmpeg(base: str, format: str, tmp_path: Path) -> None:
+def test_curl_piped_into_ffmpeg_is_decoded(base: str, format: str, tmp_path: Path) -> None:
     ffmpeg = shutil.which("ffmpeg") or pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
     if shutil.which("curl") is None:
         pytest.skip("curl is needed")
@@ -241,7 +243,7 @@ def test_curl_into_ffmpeg(base: str, format: str, tmp_path: Path) -> None:
     assert read_audio(output).duration_s == pytest.approx(SECONDS, abs=0.1)
 
 
-def test_curl_fails_where_the_speech_does(base: str, faulty: None) -> None:
+def test_curl_fails_for_an_incomplete_speech(base: str, faulty: None) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is needed")
     command = COMMAND.format(base=base, format="pcm") + "> /dev/null"

@@ -1,4 +1,4 @@
-"""OpenAI's own package against a real server."""
+"""The package `openai` against a real server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def speak(package: openai.OpenAI, **fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_format(package: openai.OpenAI, format: str) -> None:
+def test_package_receives_every_format(package: openai.OpenAI, format: str) -> None:
     content = speak(package, response_format=format)
     if format == "pcm":
         assert len(content) == NUM_SAMPLES * 2
@@ -61,7 +61,7 @@ def test_every_format(package: openai.OpenAI, format: str) -> None:
         assert read_audio(content).duration_s == pytest.approx(2, abs=0.1)
 
 
-def test_the_defaults_and_everything_that_can_be_said(package: openai.OpenAI) -> None:
+def test_package_sends_defaults_and_all_options(package: openai.OpenAI) -> None:
     assert read_audio(speak(package)).duration_s == pytest.approx(2, abs=0.1)
     content = speak(
         package,
@@ -77,7 +77,7 @@ def test_the_defaults_and_everything_that_can_be_said(package: openai.OpenAI) ->
         assert file.getnframes() == NUM_SAMPLES // 2
 
 
-def test_audio_streams_into_a_file(package: openai.OpenAI, tmp_path: Path) -> None:
+def test_package_streams_audio_to_a_file(package: openai.OpenAI, tmp_path: Path) -> None:
     with package.audio.speech.with_streaming_response.create(
         model="tts-1", voice="nova", input="Hello there."
     ) as response:
@@ -85,7 +85,7 @@ def test_audio_streams_into_a_file(package: openai.OpenAI, tmp_path: Path) -> No
     assert read_audio(tmp_path / "hello.mp3").duration_s == pytest.approx(2, abs=0.1)
 
 
-def test_events(package: openai.OpenAI) -> None:
+def test_package_reads_events(package: openai.OpenAI) -> None:
     with package.audio.speech.with_streaming_response.create(
         model="gpt-4o-mini-tts", voice="ash", input="Hello there.", stream_format="sse"
     ) as response:
@@ -96,7 +96,7 @@ def test_events(package: openai.OpenAI) -> None:
     assert told[-1]["type"] == "speech.audio.done"
 
 
-def test_async(server: Running) -> None:
+def test_async_package_receives_speech(server: Running) -> None:
     async def check() -> int:
         async with (
             openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
@@ -110,7 +110,7 @@ def test_async(server: Running) -> None:
 
 
 @pytest.mark.parametrize("voice", ["nobody", {"id": "voice_1234"}, "../x"])
-def test_a_refusal_is_an_error_of_theirs(package: openai.OpenAI, voice: Any) -> None:
+def test_package_raises_for_a_refused_request(package: openai.OpenAI, voice: Any) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         speak(package, voice=voice)
     assert caught.value.param == "voice"
@@ -119,16 +119,18 @@ def test_a_refusal_is_an_error_of_theirs(package: openai.OpenAI, voice: Any) -> 
 
 
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])
-def test_a_part_is_not_taken_for_the_whole(package: openai.OpenAI, stream_format: str) -> None:
+def test_package_raises_for_an_incomplete_speech(
+    package: openai.OpenAI, stream_format: str
+) -> None:
     body = {"seed": FAILS}
     with pytest.raises(openai.APIConnectionError):
         speak(package, stream_format=stream_format, extra_body=body, response_format="pcm")
 
 
-def test_a_refused_request_is_tried_again_and_served(
+def test_package_retries_a_refused_request(
     package: openai.OpenAI, server: Running, backend: ScriptedSpeech
 ) -> None:
-    """The package honours `retry-after-ms` and `Retry-After` by itself."""
+    """The package follows `retry-after-ms` and `Retry-After`."""
 
     def count_refused() -> int:
         return server.context.metrics.render().count('route="/v1/audio/speech",status="429"')

@@ -1,4 +1,4 @@
-"""Requests as clients that cannot be run here were recorded to send them, word for word."""
+"""Recorded requests of clients that cannot run in the test suite."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def post(port: int, headers: dict[str, str], body: dict[str, Any]) -> tuple[int, str, bytes]:
-    """With the standard library, which sends `Bearer ` as it stands."""
+    """Send with the standard library, which keeps the header `Bearer ` as it is."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with closing(connection):
         told = {"content-type": "application/json", **headers}
@@ -116,7 +116,7 @@ def post(port: int, headers: dict[str, str], body: dict[str, Any]) -> tuple[int,
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_recorded_request_is_spoken(server: Running, name: str) -> None:
+def test_recorded_request_is_spoken(server: Running, name: str) -> None:
     headers, body, content_type = REQUESTS[name]
     status, kind, content = post(server.port, headers, body)
     assert (status, kind) == (200, content_type)
@@ -124,7 +124,7 @@ def test_a_recorded_request_is_spoken(server: Running, name: str) -> None:
         assert read_audio(content).duration_s == pytest.approx(2, abs=0.1)
 
 
-def test_an_empty_key_is_none(tmp_path: Path) -> None:
+def test_empty_api_key_counts_as_no_key(tmp_path: Path) -> None:
     settings = ServeSettings(port=0, voices=tmp_path, api_keys=("secret",))
     headers, body, _ = REQUESTS["SillyTavern"]
     with running(settings, ScriptedSpeech().load) as server:

@@ -1,4 +1,4 @@
-"""Kokoro-FastAPI's endpoint: audio in base64 with the times of its words, in lines of JSON."""
+"""Kokoro-FastAPI's endpoint: JSON lines of base64 audio and word times."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def timestamps(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for each in objects for row in each["timestamps"]]
 
 
-def test_stream_is_lines_of_audio_with_the_words_of_the_text(
-    server: Running, client: httpx.Client
-) -> None:
+def test_stream_is_json_lines_of_audio_and_words(server: Running, client: httpx.Client) -> None:
     objects = lines(client.post(PATH, json=BODY))
     assert len(objects) > 1
     assert all(each.keys() == {"audio", "audio_format", "timestamps"} for each in objects)
@@ -57,7 +55,7 @@ def test_stream_is_lines_of_audio_with_the_words_of_the_text(
     assert 0 <= times[0] < times[-1] <= len(plain.content) / 48_000
 
 
-def test_words_are_those_of_the_python_api(server: Running, client: httpx.Client) -> None:
+def test_words_equal_those_of_the_python_api(server: Running, client: httpx.Client) -> None:
     (model,) = server.context.models.loaded()
     tts: TTS = model.tts
     expected = [
@@ -88,7 +86,7 @@ def test_default_format_is_mp3(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(("stream", "expected"), [(True, []), (False, None)])
-def test_without_timestamps_there_is_only_audio(
+def test_return_timestamps_false_sends_audio_only(
     client: httpx.Client, stream: bool, expected: list[Any] | None
 ) -> None:
     body = {**BODY, "return_timestamps": False, "stream": stream}
@@ -112,7 +110,7 @@ def test_without_timestamps_there_is_only_audio(
         ({"response_format": "m4a"}, "response_format"),
     ],
 )
-def test_bad_field_is_a_400_that_names_it(
+def test_invalid_field_returns_400_that_names_it(
     client: httpx.Client, fields: dict[str, Any], param: str
 ) -> None:
     answer = client.post(PATH, json={**BODY, **fields})
@@ -121,7 +119,7 @@ def test_bad_field_is_a_400_that_names_it(
 
 
 @pytest.mark.parametrize("code", ["a", "b", "A", "en-us"])
-def test_lang_codes_of_english_are_spoken(client: httpx.Client, code: str) -> None:
+def test_english_lang_codes_are_accepted(client: httpx.Client, code: str) -> None:
     assert joined(lines(client.post(PATH, json={**BODY, "input": "Yes.", "lang_code": code})))
 
 
@@ -135,7 +133,7 @@ def test_lang_codes_of_english_are_spoken(client: httpx.Client, code: str) -> No
         ({"volume_multiplier": 0, "download_format": "wav"}, "volume_multiplier, download_format"),
     ],
 )
-def test_fields_without_a_counterpart_are_named_in_a_header(
+def test_unsupported_fields_are_named_in_a_header(
     client: httpx.Client, fields: dict[str, Any], ignored: str | None
 ) -> None:
     answer = client.post(PATH, json={**BODY, "input": "Yes.", **fields})
@@ -152,7 +150,7 @@ def test_fields_without_a_counterpart_are_named_in_a_header(
         ("af_bella(2)+af_sky", "heart"),
     ],
 )
-def test_kokoro_voice_names_mean_the_voice_or_one_of_its_gender(
+def test_kokoro_voice_names_select_the_voice_or_its_gender(
     client: httpx.Client, name: str, voice: str
 ) -> None:
     spoken = [

@@ -32,7 +32,7 @@ from vivace.serve import (
 )
 from vivace.serve.access import Access
 from vivace.serve.card import Card
-from vivace.serve.clones import Clones
+from vivace.serve.clones import CloneCache
 from vivace.serve.context import ServeContext
 from vivace.serve.deaths import Deaths, Quarantine
 from vivace.serve.errors import RefusedError
@@ -66,7 +66,7 @@ def find_limits() -> set[tuple[str, str]]:
 
 def test_every_limit_of_the_server_is_named_in_a_test() -> None:
     """A limit without a test at its edge may be off by one, or have no effect."""
-    tests = "\n".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    tests = "\n".join(path.read_text("utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
     limits = find_limits()
     assert len(limits) > 30
     named = {(m, n) for m, n in limits if f"{m}.{n}" in tests or f"{m.split('_')[-1]}.{n}" in tests}
@@ -210,9 +210,9 @@ def test_context_id_at_its_limit_is_taken_and_beyond_it_refused() -> None:
 def test_description_at_its_limit_is_taken_and_beyond_it_refused() -> None:
     fields = {"name": "me", "type": "prompt"}
     most = voices.MAX_DESCRIPTION_CHARS
-    assert enrol.read_wanted({**fields, "prompt": "x" * most}, SETTINGS).prompt
+    assert enrol.VoiceRequest.read({**fields, "prompt": "x" * most}).prompt
     with pytest.raises(RefusedError, match="prompt"):
-        enrol.read_wanted({**fields, "prompt": "x" * (most + 1)}, SETTINGS)
+        enrol.VoiceRequest.read({**fields, "prompt": "x" * (most + 1)})
 
 
 @pytest.fixture
@@ -293,7 +293,7 @@ class CloningModel:
 
 
 def test_clones_are_kept_up_to_the_limit_and_the_least_used_is_evicted() -> None:
-    model, kept = CloningModel(), Clones(Metrics())
+    model, kept = CloningModel(), CloneCache(Metrics())
     names = [str(number).encode() for number in range(clones.MAX_CLONES)]
 
     async def ask(*recordings: bytes) -> list[bytes]:

@@ -48,14 +48,14 @@ def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def blocked(backend: ScriptedSpeech) -> Iterator[None]:
-    """No speech ends before the test does."""
+    """A server whose speech does not end during the test."""
     backend.is_open.clear()
     yield
     backend.is_open.set()
 
 
 def answers_error(talk: Talk) -> bool:
-    """Whether the next message is an error, of any dialect."""
+    """Whether the next message is an error, in any protocol."""
     message = talk.read()
     assert isinstance(message, dict)
     return message.get("type") == "error" or "error" in message
@@ -65,9 +65,7 @@ def answers_error(talk: Talk) -> bool:
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_message_at_its_limit_of_bytes_is_taken_and_beyond_it_closes(
-    server: Running, extra: int
-) -> None:
+def test_message_beyond_its_byte_limit_closes_the_connection(server: Running, extra: int) -> None:
     empty = json.dumps({"type": "input.text", "text": ""})
     message = empty.replace('""', '"' + "x" * (MESSAGE_BYTES + extra - len(empty)) + '"')
     assert len(message) == MESSAGE_BYTES + extra
@@ -82,11 +80,11 @@ def test_message_at_its_limit_of_bytes_is_taken_and_beyond_it_closes(
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_message_at_its_limit_of_fragments_is_taken_and_beyond_it_closes(
+def test_message_beyond_its_fragment_limit_closes_the_connection(
     server: Running, extra: int
 ) -> None:
     text = json.dumps({"type": "session.config", "response_format": "pcm"})
-    num_pieces = protocol.MAX_FRAGMENTS - 1 + extra  # the client adds an empty last one
+    num_pieces = protocol.MAX_FRAGMENTS - 1 + extra  # the client adds an empty last fragment
     pieces = [text, *[" "] * (num_pieces - 1)]
     with talking(server) as talk:
         talk.socket.send(pieces)
@@ -97,7 +95,7 @@ def test_message_at_its_limit_of_fragments_is_taken_and_beyond_it_closes(
 
 
 @pytest.mark.parametrize("unsent", [protocol.MAX_PONG_BYTES - 1, protocol.MAX_PONG_BYTES])
-def test_pings_are_answered_while_fewer_bytes_than_the_limit_wait(unsent: int) -> None:
+def test_pings_are_answered_below_the_unsent_limit(unsent: int) -> None:
     written: list[bytes] = []
     transport = SimpleNamespace(get_write_buffer_size=lambda: unsent, write=written.append)
     peer = SimpleNamespace(
@@ -108,14 +106,14 @@ def test_pings_are_answered_while_fewer_bytes_than_the_limit_wait(unsent: int) -
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_bytes_inside_a_header_line_are_parsed_beyond_their_limit(extra: int) -> None:
+def test_header_bytes_beyond_the_limit_are_parsed(extra: int) -> None:
     peer = SimpleNamespace(_stalls_at=1.0, _awaited="headers", _num_unparsed=1)
     data = b"x" * (protocol.MAX_UNPARSED - 1 + extra)
     assert protocol.TimedHTTP._is_inside_headers(cast(Any, peer), data) == (not extra)
 
 
 @pytest.mark.parametrize("extra", [-1, 0])
-def test_refused_messages_close_the_connection_at_their_limit(server: Running, extra: int) -> None:
+def test_invalid_messages_at_their_limit_close_the_connection(server: Running, extra: int) -> None:
     with talking(server) as talk:
         for _ in range(session.MAX_BAD + extra):
             talk.send("nonsense")
@@ -128,7 +126,7 @@ def test_refused_messages_close_the_connection_at_their_limit(server: Running, e
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_burst_of_messages_at_its_limit_is_taken_and_beyond_it_closes(
+def test_message_burst_beyond_its_limit_closes_the_connection(
     server: Running, monkeypatch: pytest.MonkeyPatch, extra: int
 ) -> None:
     monkeypatch.setattr(session, "MAX_BURST", 20.0)
@@ -149,10 +147,10 @@ def test_burst_of_messages_at_its_limit_is_taken_and_beyond_it_closes(
     [
         ("x" * session.MAX_REASON_BYTES, "x" * session.MAX_REASON_BYTES),
         ("x" * (session.MAX_REASON_BYTES + 1), "x" * session.MAX_REASON_BYTES),
-        ("é" * 62, "é" * 61),  # 124 bytes; half a character is left out
+        ("é" * 62, "é" * 61),  # 124 bytes; a partial character is removed
     ],
 )
-def test_close_reason_is_cut_at_its_limit_of_bytes(reason: str, expected: str) -> None:
+def test_close_reason_is_truncated_at_its_byte_limit(reason: str, expected: str) -> None:
     sent: list[dict[str, Any]] = []
 
     class Closing:
@@ -168,15 +166,13 @@ def test_close_reason_is_cut_at_its_limit_of_bytes(reason: str, expected: str) -
 # -- what waits in a session ---------------------------------------------------------------------
 
 
-def test_utterances_at_their_limit_wait_and_the_next_is_refused(
-    server: Running, blocked: None
-) -> None:
+def test_utterance_beyond_the_pending_limit_is_refused(server: Running, blocked: None) -> None:
     with talking(server, OMNI) as talk:
         talk.send("session.config", response_format="pcm")
         for number in range(omni.MAX_UTTERANCES):
             talk.send("input.text", text="One.", context_id=str(number))
             talk.send("input.done", context_id=str(number))
-        talk.send("input.cancel", context_id="nobody")  # answered behind those above
+        talk.send("input.cancel", context_id="nobody")  # answered after the messages above
         assert not answers_error(talk)
         talk.send("input.text", text="One.", context_id="one more")
         error = talk.read()
@@ -184,19 +180,17 @@ def test_utterances_at_their_limit_wait_and_the_next_is_refused(
     assert error["code"] == "too_many_utterances"
 
 
-def test_contexts_at_their_limit_are_open_and_the_next_is_refused(
-    server: Running, blocked: None
-) -> None:
+def test_context_beyond_the_limit_is_refused(server: Running, blocked: None) -> None:
     with talking(server, MULTI) as talk:
         for number in range(elevenlabs.MAX_CONTEXTS):
             talk.send(text=" ", context_id=str(number))
-        talk.send(text="Hello. ", context_id="0")  # one that is open still takes text
+        talk.send(text="Hello. ", context_id="0")  # an open context still accepts text
         talk.send(text=" ", context_id="one more")
         error = talk.read()
-    assert "contexts are open already" in json.dumps(error)
+    assert "contexts are open; close one" in json.dumps(error)
 
 
-def test_flushes_at_their_limit_wait_and_the_next_is_refused(
+def test_flush_beyond_the_pending_limit_is_refused(
     server: Running, blocked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(elevenlabs, "MAX_UTTERANCES", 3)
@@ -206,10 +200,10 @@ def test_flushes_at_their_limit_wait_and_the_next_is_refused(
             talk.send(text="Hello. ", flush=True)
         talk.send(text="Hello. ", flush=True)
         error = talk.read()
-    assert "3 flushes wait already" in json.dumps(error)
+    assert "3 flushes are pending" in json.dumps(error)
 
 
-def test_items_at_their_limit_wait_and_the_next_is_refused(
+def test_item_beyond_the_pending_limit_is_refused(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(realtime, "MAX_ITEMS", 3)
@@ -261,18 +255,18 @@ def data_of(size: int) -> bytes:
     ],
     ids=["line", "payload", "data", "type"],
 )
-def test_event_at_its_limit_is_read_and_beyond_it_refused(make: Any, limit: int) -> None:
+def test_wyoming_event_beyond_its_limit_is_refused(make: Any, limit: int) -> None:
     assert read_frame(make(limit)) is not None
     with pytest.raises(RefusedError):
         read_frame(make(limit + 1))
 
 
-def test_texts_of_wyoming_at_their_limit_wait_and_the_next_is_refused() -> None:
+def test_wyoming_text_beyond_the_pending_limit_is_refused() -> None:
     waiting = SimpleNamespace(_utterances=[object()] * wyoming_session.MAX_UTTERANCES)
-    with pytest.raises(RefusedError, match="texts wait already"):
+    with pytest.raises(RefusedError, match="texts are pending"):
         wyoming_session.WyomingSession._begin(cast(Any, waiting), cast(Any, object()))
     waiting._utterances.pop()
-    with pytest.raises(AttributeError):  # behind the check: the stand-in has nothing to speak with
+    with pytest.raises(AttributeError):  # fails after the check: the stand-in cannot speak
         wyoming_session.WyomingSession._begin(cast(Any, waiting), cast(Any, object()))
     assert len(waiting._utterances) == wyoming_session.MAX_UTTERANCES
 
@@ -280,12 +274,12 @@ def test_texts_of_wyoming_at_their_limit_wait_and_the_next_is_refused() -> None:
 # -- connections and forms -----------------------------------------------------------------------
 
 
-def test_connections_at_their_limits_are_answered_and_beyond_them_dropped(
+def test_connection_beyond_its_limits_is_dropped(
     backend: ScriptedSpeech,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two that are served, one more for health checks, and none beside those."""
+    """Two connections are served, one more answers health checks only, others are dropped."""
     monkeypatch.setattr(protocol, "HEALTH_CONNECTIONS", 1)
     settings = ServeSettings(port=0, voices=tmp_path_factory.mktemp("v"), max_connections=2)
 
@@ -307,16 +301,14 @@ def test_connections_at_their_limits_are_answered_and_beyond_them_dropped(
 
 
 def read_rest(connection: socket.socket) -> None:
-    """The rest of a response whose body is an error."""
+    """The rest of an error response."""
     received = b""
     while not received.endswith(b"}}"):
         received += connection.recv(4_096)
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_form_at_its_limit_of_fields_is_read_and_beyond_it_refused(
-    client: httpx.Client, extra: int
-) -> None:
+def test_form_beyond_its_field_limit_is_refused(client: httpx.Client, extra: int) -> None:
     fields = {f"field{number}": "x" for number in range(enrol.MAX_FIELDS - 1 + extra)}
     answer = client.post("/v1/audio/voices", data={"name": ""} | fields, files=[("f", b"")])
     message = answer.json()["error"]["message"]
@@ -325,16 +317,14 @@ def test_form_at_its_limit_of_fields_is_read_and_beyond_it_refused(
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_field_of_a_form_at_its_limit_is_read_and_beyond_it_refused(
-    client: httpx.Client, extra: int
-) -> None:
+def test_form_field_beyond_its_length_limit_is_refused(client: httpx.Client, extra: int) -> None:
     fields = {"name": "", "consent": "x" * (enrol.MAX_FIELD_BYTES + extra)}
     answer = client.post("/v1/audio/voices", data=fields, files=[("f", b"")])
     assert answer.status_code == 400
-    assert ("is too long" in answer.json()["error"]["message"]) == bool(extra)
+    assert ("has more than" in answer.json()["error"]["message"]) == bool(extra)
 
 
-def test_preflight_is_kept_for_as_long_as_the_limit_says(
+def test_preflight_max_age_equals_the_limit(
     backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     page = "https://page.example"

@@ -1,4 +1,4 @@
-"""Health, models and voices, as clients read them."""
+"""Health, models, voices and the API page."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 import httpx
 
 
-def test_the_server_is_ready_with_the_embedded_voice(client: httpx.Client) -> None:
+def test_server_with_the_embedded_voice_is_ready(client: httpx.Client) -> None:
     assert client.get("/health/live").status_code == 200
     ready = client.get("/health/ready")
     assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
     assert ready.headers["x-request-id"]
 
 
-def test_models_are_listed_in_openais_shape(client: httpx.Client) -> None:
+def test_models_are_listed_in_openais_format(client: httpx.Client) -> None:
     listed = client.get("/v1/models").json()
     assert listed["object"] == "list"
     assert [model["id"] for model in listed["data"]] == ["vivace"]
@@ -23,7 +23,7 @@ def test_models_are_listed_in_openais_shape(client: httpx.Client) -> None:
     assert client.get("/v1/audio/models").json()["models"][0]["id"] == "vivace"
 
 
-def test_a_slash_at_the_end_changes_nothing(client: httpx.Client) -> None:
+def test_trailing_slash_is_ignored(client: httpx.Client) -> None:
     for path in ("/v1/audio/voices", "/v1/models/vivace", "/health/ready"):
         plain, slashed = client.get(path), client.get(f"{path}/")
         assert (slashed.status_code, slashed.json()) == (200, plain.json())
@@ -31,14 +31,14 @@ def test_a_slash_at_the_end_changes_nothing(client: httpx.Client) -> None:
     assert spoken.status_code == 200
 
 
-def test_an_unknown_model_is_a_404_that_names_the_known(client: httpx.Client) -> None:
+def test_unknown_model_returns_404_that_lists_models(client: httpx.Client) -> None:
     answer = client.get("/v1/models/Qwen/other")
     assert answer.status_code == 404
     assert "vivace" in answer.json()["error"]["message"]
     assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
-def test_voices_are_objects_with_an_id_and_a_name(client: httpx.Client) -> None:
+def test_voices_have_an_id_and_a_name(client: httpx.Client) -> None:
     voices = client.get("/v1/audio/voices").json()["voices"]
     both = [("heart", "heart"), ("michael", "michael")]
     assert [(voice["id"], voice["name"]) for voice in voices] == both
@@ -46,10 +46,10 @@ def test_voices_are_objects_with_an_id_and_a_name(client: httpx.Client) -> None:
     assert {"heart", "alloy", "cedar", "vivian"} <= {voice["id"] for voice in with_aliases}
 
 
-def test_the_docs_are_our_own_and_name_every_endpoint(client: httpx.Client) -> None:
+def test_docs_page_lists_every_endpoint(client: httpx.Client) -> None:
     page = client.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
-    assert "http" not in page.text.replace("httpx", "")  # nothing is loaded from elsewhere
+    assert "http" not in page.text.replace("httpx", "")  # no other host is contacted
     assert "<script" not in page.text
     assert "unsafe" not in page.headers["content-security-policy"]
     for path in client.get("/openapi.json").json()["paths"]:
@@ -60,7 +60,7 @@ def test_the_docs_are_our_own_and_name_every_endpoint(client: httpx.Client) -> N
         assert words in page.text
 
 
-def test_head_is_get_without_the_body(client: httpx.Client) -> None:
+def test_head_returns_the_headers_of_get(client: httpx.Client) -> None:
     for path in ("/health/live", "/v1/models", "/docs", "/"):
         answer = client.head(path)
         assert (answer.status_code, answer.content) == (200, b"")
@@ -68,7 +68,7 @@ def test_head_is_get_without_the_body(client: httpx.Client) -> None:
     assert client.head("/v1/audio/speech").status_code == 405
 
 
-def test_names_of_men_and_women_are_spoken_by_the_embedded_voice_of_their_kind(
+def test_voice_aliases_select_the_embedded_voice_of_their_gender(
     client: httpx.Client,
 ) -> None:
     def spoken(voice: str) -> bytes:

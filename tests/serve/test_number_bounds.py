@@ -17,8 +17,8 @@ from vivace.serve.settings import ServeSettings
 from vivace.speech import BOUNDS
 
 PATH = "/v1/audio/speech"
-OPTIONS = {"max_new_tokens": "max_frames"}  # a field's name in SamplingParams, where it differs
-# Beside a field, what makes its bounds possible: opus has no rate of 8 kHz bits at every rate.
+OPTIONS = {"max_new_tokens": "max_frames"}  # field names that differ in SamplingParams
+# Other fields that a field needs at its bounds: opus supports not every bit rate.
 BESIDE: dict[str, dict[str, Any]] = {"bit_rate": {"response_format": "mp3"}}
 
 

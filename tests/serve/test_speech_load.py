@@ -1,4 +1,4 @@
-"""Many streams at once over real sockets: none fails, none waits for long, none runs dry."""
+"""Concurrent streams over real sockets: no failure, no long wait, no underrun."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vivace.serve.settings import ServeSettings
 
 NUM_FRAMES = 50
 FRAME_BYTES = 1_920 * 2
-BUFFER_S = 0.24  # of audio that a player holds before it begins
+BUFFER_S = 0.24  # of audio in the player's buffer before it starts
 
 CLIENT = """
 import asyncio, json, sys, time
@@ -48,7 +48,7 @@ print(json.dumps(asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3
 
 @dataclass(frozen=True)
 class Heard:
-    """A stream as its client heard it: seconds since the request, and bytes until then."""
+    """A stream as its client received it: seconds since the request, and bytes until then."""
 
     status: int
     answered_s: float
@@ -64,7 +64,7 @@ class Heard:
 
     @property
     def is_dry(self) -> bool:
-        """Whether a player that begins with the first byte and a small buffer runs out of audio."""
+        """Whether a player that starts at the first byte with a small buffer has an underrun."""
         start = self.first_s + BUFFER_S
         before = [0, *(count for _, count in self.arrivals)]
         return any(
@@ -74,7 +74,7 @@ class Heard:
 
 
 def ask_many(port: int, num_streams: int) -> list[Heard]:
-    """From another process, which has an interpreter of its own."""
+    """Run the clients in another process, so that they do not share the interpreter lock."""
     body = json.dumps({"input": "Hello there.", "response_format": "pcm"})
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, str(port), str(num_streams), body],
@@ -90,7 +90,7 @@ def settings(tmp_path: Path) -> ServeSettings:
 
 
 @pytest.mark.parametrize("num_streams", [64])
-def test_many_streams_at_once_are_all_served_whole(tmp_path: Path, num_streams: int) -> None:
+def test_concurrent_streams_are_all_complete(tmp_path: Path, num_streams: int) -> None:
     backend = ScriptedSpeech(default=Plan(NUM_FRAMES), step_s=0.01)
     with running(settings(tmp_path), backend.load) as server:
         heard = ask_many(server.port, num_streams)
@@ -99,10 +99,10 @@ def test_many_streams_at_once_are_all_served_whole(tmp_path: Path, num_streams: 
     assert not backend.lives
 
 
-@pytest.mark.slow  # on a machine with nothing else to do
+@pytest.mark.slow  # on a quiet machine
 @pytest.mark.parametrize("num_streams", [64, 256])
-def test_first_bytes_come_soon_and_no_stream_runs_dry(tmp_path: Path, num_streams: int) -> None:
-    """Five turns make what a player needs in 0.4 s, as on a GPU."""
+def test_concurrent_streams_start_soon_without_underruns(tmp_path: Path, num_streams: int) -> None:
+    """Five turns make the audio of 0.4 s, as on a GPU."""
     backend = ScriptedSpeech(default=Plan(NUM_FRAMES), step_s=0.02)
     with running(settings(tmp_path), backend.load) as server:
         ask_many(server.port, 2)
@@ -121,14 +121,14 @@ def test_first_bytes_come_soon_and_no_stream_runs_dry(tmp_path: Path, num_stream
         assert p99 <= 0.25
 
 
-def test_a_stream_that_pauses_is_found_dry() -> None:
-    """The control of what is measured above."""
+def test_underrun_check_detects_a_pause() -> None:
+    """Control of the test above."""
     steady = [(0.1 + 0.08 * turn, 3_840 * (turn + 1)) for turn in range(10)]
     assert not Heard(200, 0.1, steady).is_dry
     assert Heard(200, 0.1, [*steady[:5], *((at + 1.0, count) for at, count in steady[5:])]).is_dry
 
 
-def test_threads_do_not_grow_with_finished_streams(tmp_path: Path) -> None:
+def test_finished_streams_leave_no_threads(tmp_path: Path) -> None:
     backend = ScriptedSpeech(default=Plan(5))
     with running(settings(tmp_path), backend.load) as server:
         counts = []

@@ -1,4 +1,4 @@
-"""Bodies that no reader should guess about: a 400 in OpenAI's shape, and the next is served."""
+"""Ambiguous or invalid bodies return a 400, and the next request is served."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("content", BAD.values(), ids=BAD.keys())
-def test_what_is_no_plain_json_object_is_refused(content: bytes) -> None:
+def test_invalid_json_object_is_refused(content: bytes) -> None:
     with pytest.raises(RefusedError) as refused:
         parse_object(content)
     assert refused.value.status == 400
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/voices", "/v1/audio/speech"])
-def test_a_bad_body_is_a_400_and_the_next_request_is_served(
+def test_invalid_body_returns_400_and_the_next_request_is_served(
     client: httpx.Client, path: str
 ) -> None:
     for content in BAD.values():
@@ -55,7 +55,7 @@ def test_a_bad_body_is_a_400_and_the_next_request_is_served(
     assert client.get("/v1/models").status_code == 200
 
 
-def test_a_good_body_is_read_as_it_is() -> None:
+def test_valid_body_is_parsed_unchanged() -> None:
     told = {
         "input": 'a "[[[{{{" \\ 日本 😀',
         "voice": {"id": "x"},
@@ -68,8 +68,8 @@ def test_a_good_body_is_read_as_it_is() -> None:
     assert parse_object('{"a": "' + '{"'[0] * 100 + '"}') == {"a": "{" * 100}
 
 
-def test_checking_a_long_text_takes_no_longer_than_reading_it() -> None:
-    """Linear: four times the text takes nowhere near sixteen times as long."""
+def test_check_of_a_long_text_takes_no_longer_than_parsing() -> None:
+    """Linear time: a text of four times the length takes far less than sixteen times as long."""
     texts = [json.dumps({"input": '["\\' * n}) for n in (15_000, 60_000)]
 
     def spent(text: str) -> float:
@@ -82,8 +82,8 @@ def test_checking_a_long_text_takes_no_longer_than_reading_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "a/b;c"])
-def test_a_body_of_another_type_is_refused(client: httpx.Client, kind: str) -> None:
-    """What a page can send without asking first is not read: text, and forms."""
+def test_body_of_another_content_type_is_refused(client: httpx.Client, kind: str) -> None:
+    """Content types that browsers send without a preflight are refused."""
     answer = client.post("/v1/audio/voices", content=b"{}", headers={"content-type": kind})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_content_type")
 
@@ -94,14 +94,14 @@ HEAD = b"POST /v1/audio/voices HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: appl
 HEAD += b"Connection: close\r\n"
 
 
-def test_a_declared_length_over_the_limit_is_refused_before_it_comes(server: Running) -> None:
+def test_declared_length_beyond_the_limit_is_refused_early(server: Running) -> None:
     for length in (b"99999999", b"9" * 30):
         answer = talk(server.port, HEAD + b"Content-Length: " + length + b"\r\n\r\n")
         assert answer[:12] in (b"HTTP/1.1 413", b"HTTP/1.1 400")
     assert b"body_too_large" in talk(server.port, HEAD + b"Content-Length: 99999999\r\n\r\n")
 
 
-def test_a_chunked_body_is_counted_as_it_comes(server: Running) -> None:
+def test_chunked_body_beyond_the_limit_is_refused(server: Running) -> None:
     chunk = b"100000\r\n" + b" " * 2**20 + b"\r\n"
     answer = talk(
         server.port, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 15 + b"0\r\n\r\n"
@@ -109,7 +109,7 @@ def test_a_chunked_body_is_counted_as_it_comes(server: Running) -> None:
     assert answer.startswith(b"HTTP/1.1 413")
 
 
-def test_after_a_body_that_was_refused_the_connection_serves_the_next(server: Running) -> None:
+def test_connection_after_a_refused_body_serves_the_next_request(server: Running) -> None:
     first = HEAD.replace(b"Connection: close\r\n", b"")
     first += b"Content-Length: %d\r\n\r\n" % (15 * 2**20) + b" " * (15 * 2**20)
     second = b"GET /v1/ HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
@@ -130,7 +130,7 @@ def test_after_a_body_that_was_refused_the_connection_serves_the_next(server: Ru
         b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}xx\r\n0\r\n\r\n",
     ],
 )
-def test_a_lie_about_the_body_is_a_400_or_a_close(
+def test_wrong_content_length_returns_400_or_closes(
     server: Running, client: httpx.Client, lie: bytes
 ) -> None:
     answer = talk(server.port, HEAD + lie)
@@ -151,7 +151,7 @@ def test_a_lie_about_the_body_is_a_400_or_a_close(
         b"PRI * HTTP/2.0\r\nConnection: close\r\n\r\nSM\r\n\r\n",
     ],
 )
-def test_what_is_no_http_is_a_400_in_openais_shape(
+def test_invalid_http_returns_400(
     server: Running, client: httpx.Client, request_bytes: bytes
 ) -> None:
     answer = talk(server.port, request_bytes)
@@ -176,7 +176,7 @@ KEY = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==
         b"GET /v1/realtime HTTP/1.1\r\n" + UPGRADE + b"\r\n",
     ],
 )
-def test_a_handshake_that_is_none_is_answered_and_closed(
+def test_invalid_websocket_handshake_is_refused(
     server: Running, client: httpx.Client, handshake: bytes
 ) -> None:
     answer = talk(server.port, handshake)
@@ -184,7 +184,7 @@ def test_a_handshake_that_is_none_is_answered_and_closed(
     assert client.get("/v1/models").status_code == 200
 
 
-def test_a_client_that_leaves_within_its_body_is_no_error(
+def test_disconnect_inside_a_body_logs_no_error(
     server: Running, client: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -1,4 +1,4 @@
-"""Voices over HTTP: made of a recording or of a description, spoken with, deleted."""
+"""Voices over HTTP: cloned, designed, spoken and deleted."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def recording(seconds: float = 1.5) -> np.ndarray:
 
 WAV = encode(recording())
 SILENCE = encode(np.zeros(2 * RATE, np.float32))
-BOMB = encode(np.zeros(400 * RATE, np.float32), format="FLAC")  # 38 MB in a few kB
+BOMB = encode(np.zeros(400 * RATE, np.float32), format="FLAC")  # 38 MB of samples in a few kB
 
 
 @pytest.fixture(scope="module")
 def server(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A model of every type, by name; the base model's has slashes."""
+    """A model of every type, by name. The name of the Base model contains slashes."""
     specs = {"presets": "custom_voice", "Org/tiny/base": "base", "design": "voice_design"}
     models = tuple(ModelSpec(name, str(tiny_folder / of)) for name, of in specs.items())
     voices = tmp_path_factory.mktemp("voices")
@@ -66,7 +66,7 @@ def ids(client: httpx.Client, **query: str) -> set[str]:
     return {voice["id"] for voice in client.get("/v1/audio/voices", params=query).json()["voices"]}
 
 
-def test_models_are_found_by_names_with_slashes(client: httpx.Client) -> None:
+def test_model_names_with_slashes_are_found(client: httpx.Client) -> None:
     models = {model["id"]: model for model in client.get("/v1/models").json()["data"]}
     assert list(models) == ["presets", "Org/tiny/base", "design"]
     for path in ("Org/tiny/base", "Org%2Ftiny%2Fbase"):
@@ -78,7 +78,7 @@ def test_models_are_found_by_names_with_slashes(client: httpx.Client) -> None:
     assert models["design"]["capabilities"]["design"] is None
 
 
-def test_a_voice_of_a_recording_is_listed_spoken_with_and_deleted(client: httpx.Client) -> None:
+def test_cloned_voice_is_listed_spoken_and_deleted(client: httpx.Client) -> None:
     made = create(client, "My Voice", transcript="Some words.", consent="cons_1")
     assert made.status_code == 200
     assert made.json() | {"id": "my-voice", "name": "my-voice", "object": "audio.voice"} == (
@@ -91,7 +91,10 @@ def test_a_voice_of_a_recording_is_listed_spoken_with_and_deleted(client: httpx.
     assert "my-voice" in ids(client, model="Org/tiny/base")
     assert "my-voice" not in ids(client, model="presets")
     assert client.get("/v1/audio/voices/my-voice").json()["model"] == "Org/tiny/base"
-    for model in ("tts-1", "Org/tiny/base"):  # a name that is not served: whoever has the voice
+    for model in (
+        "tts-1",
+        "Org/tiny/base",
+    ):  # unknown model name: the model that has the voice speaks
         assert speak(client, voice="my-voice", model=model).status_code == 200
     assert speak(client, voice={"id": "MY-VOICE"}).status_code == 200
     unknown = speak(client, voice="my-voice", model="presets")
@@ -101,7 +104,7 @@ def test_a_voice_of_a_recording_is_listed_spoken_with_and_deleted(client: httpx.
     assert speak(client, voice="my-voice").status_code == 400
 
 
-def test_json_may_hold_the_recording_in_base64(client: httpx.Client) -> None:
+def test_recording_as_base64_in_json_is_accepted(client: httpx.Client) -> None:
     encoded = base64.b64encode(WAV).decode()
     lines = base64.encodebytes(WAV).decode()
     url_safe = base64.urlsafe_b64encode(WAV).decode().rstrip("=")
@@ -126,7 +129,7 @@ def test_json_may_hold_the_recording_in_base64(client: httpx.Client) -> None:
     ],
     ids=["silent", "bomb", "text", "webm", "short", "long", "empty", "large"],
 )
-def test_a_recording_that_is_no_voice_is_refused(
+def test_unusable_recording_is_refused(
     client: httpx.Client, audio: bytes, status: int, words: str
 ) -> None:
     answer = create(client, "refused", audio)
@@ -139,7 +142,7 @@ def test_a_recording_that_is_no_voice_is_refused(
     "audio",
     ["/etc/passwd", "../x.wav", "file:///etc/passwd", "http://127.0.0.1/x.wav", "concat:a|b", "!"],
 )
-def test_a_path_or_a_url_is_never_followed(client: httpx.Client, audio: str) -> None:
+def test_path_or_url_as_recording_is_refused(client: httpx.Client, audio: str) -> None:
     answer = client.post("/v1/audio/voices", json={"name": "refused", "audio_sample": audio})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_audio")
     answer = client.post("/v1/audio/voices", data={"name": "x", "audio_sample": audio}, files={})
@@ -149,9 +152,7 @@ def test_a_path_or_a_url_is_never_followed(client: httpx.Client, audio: str) -> 
 @pytest.mark.parametrize(
     "name", ["../x", "..", "a/b", "a\\b", ".hidden", "x" * 65, "ü", " ", "con", "x.wav", "a%00"]
 )
-def test_a_name_that_is_no_name_is_refused(
-    client: httpx.Client, server: Running, name: str
-) -> None:
+def test_invalid_voice_name_is_refused(client: httpx.Client, server: Running, name: str) -> None:
     answer = create(client, name)
     assert answer.status_code == 400, name
     folder = server.context.settings.voices
@@ -159,7 +160,7 @@ def test_a_name_that_is_no_name_is_refused(
     assert not [*folder.rglob("*"), *folder.parent.glob("*.safetensors")]
 
 
-def test_a_name_that_is_taken_is_refused(client: httpx.Client) -> None:
+def test_existing_voice_name_is_refused(client: httpx.Client) -> None:
     for name in ("vivian", "alloy"):  # a preset here, and an alias everywhere
         assert create(client, name).status_code == 409
     assert create(client, "taken").status_code == 200
@@ -167,7 +168,7 @@ def test_a_name_that_is_taken_is_refused(client: httpx.Client) -> None:
     client.delete("/v1/audio/voices/taken")
 
 
-def test_of_two_that_come_together_one_gets_the_name(server: Running) -> None:
+def test_concurrent_creations_of_one_name_succeed_once(server: Running) -> None:
     def post(_: int) -> int:
         with httpx.Client(base_url=server.url, timeout=60.0) as client:
             return create(client, "race").status_code
@@ -194,13 +195,13 @@ def test_of_two_that_come_together_one_gets_the_name(server: Running) -> None:
         {"name": None, "prompt": "a"},
     ],
 )
-def test_a_request_that_lacks_something_says_what(client: httpx.Client, body: Any) -> None:
+def test_incomplete_request_returns_400(client: httpx.Client, body: Any) -> None:
     answer = client.post("/v1/audio/voices", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["message"]
 
 
-def test_forms_are_bounded(client: httpx.Client) -> None:
+def test_form_beyond_its_limits_is_refused(client: httpx.Client) -> None:
     files = [("audio_sample", ("a.wav", WAV)), ("audio_sample", ("b.wav", WAV))]
     assert client.post("/v1/audio/voices", data={"name": "x"}, files=files).status_code == 400
     fields = {f"field{number}": "x" for number in range(50)}
@@ -214,10 +215,12 @@ def test_forms_are_bounded(client: httpx.Client) -> None:
     assert client.post("/v1/audio/voices", content=b"x", headers=unbounded).status_code == 400
 
 
-def test_a_described_voice_is_made_with_the_base_model_beside(
+def test_designed_voice_is_cloned_by_a_base_model(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vivace.serve.enrol.SAMPLE_FRAMES", 15)  # these weights never end
+    monkeypatch.setattr(
+        "vivace.serve.enrol.SAMPLE_FRAMES", 15
+    )  # these weights never draw the end of speech
     body = {"name": "granny", "type": "prompt", "prompt": "A warm old lady.", "script_hint": "Hi"}
     made = client.post("/v1/audio/voices", json=body)
     assert (made.status_code, made.json()["type"]) == (200, "prompt")
@@ -225,7 +228,7 @@ def test_a_described_voice_is_made_with_the_base_model_beside(
     assert made.json()["prompt"] == "A warm old lady."
     listed = client.get("/v1/audio/voices/granny").json()
     listed.pop("created_at")
-    assert listed.items() <= made.json().items()  # it is still of a description
+    assert listed.items() <= made.json().items()  # still listed as designed
     for model in ("tts-1", "Org/tiny/base", "design"):
         assert speak(client, voice="granny", model=model).status_code == 200
     assert client.delete("/v1/audio/voices/granny").status_code == 200
@@ -234,7 +237,7 @@ def test_a_described_voice_is_made_with_the_base_model_beside(
         assert speak(client, voice="granny", model=model).status_code == 400
 
 
-def test_a_sample_that_cannot_be_cloned_leaves_the_description(
+def test_sample_that_cannot_be_cloned_stores_the_description(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vivace.serve.enrol.SAMPLE_FRAMES", 3)  # a quarter of a second
@@ -246,7 +249,7 @@ def test_a_sample_that_cannot_be_cloned_leaves_the_description(
     assert client.delete("/v1/audio/voices/brief").status_code == 200
 
 
-def test_a_described_voice_is_kept_as_its_words_without_one(
+def test_designed_voice_without_a_base_model_stores_the_description(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     models = (ModelSpec("design", str(tiny_folder / "voice_design")),)
@@ -262,22 +265,20 @@ def test_a_described_voice_is_kept_as_its_words_without_one(
             voice: speak(client, voice=voice, seed=1).content
             for voice in ("granny", "alloy", "onyx")
         }
-        assert len(set(spoken.values())) == 3  # the words are heard
+        assert len(set(spoken.values())) == 3  # the description reaches the model
         assert create(client, "me").status_code == 400
         assert client.delete("/v1/audio/voices/granny").status_code == 200
         assert ids(client) == set()
 
 
-def test_a_models_own_voice_cannot_be_deleted(client: httpx.Client) -> None:
+def test_preset_voice_cannot_be_deleted(client: httpx.Client) -> None:
     preset = next(iter(ids(client, model="presets")))
     assert client.delete(f"/v1/audio/voices/{preset}").status_code == 400
     for name in ("alloy", "..%2Fx", "%2e%2e", "nobody"):
         assert client.delete(f"/v1/audio/voices/{name}").status_code == 404
 
 
-def test_every_name_of_openai_and_of_the_released_speakers_speaks(
-    client: httpx.Client, server: Running
-) -> None:
+def test_openai_and_speaker_aliases_are_spoken(client: httpx.Client, server: Running) -> None:
     create(client, "me")
     for model in ("presets", "Org/tiny/base", "design"):
         voices = server.context.models.voices(model)
@@ -291,19 +292,19 @@ def test_every_name_of_openai_and_of_the_released_speakers_speaks(
     client.delete("/v1/audio/voices/me")
 
 
-def test_an_unknown_voice_names_the_known_ones(client: httpx.Client) -> None:
+def test_unknown_voice_error_lists_available_voices(client: httpx.Client) -> None:
     for model in ("presets", "tts-1"):
         answer = speak(client, voice="nobody", model=model)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == "voice"
         for preset in ids(client, model="presets"):
             assert preset in answer.json()["error"]["message"]
-    nothing = speak(client, voice="alloy", model="Org/tiny/base")  # and no voice was made yet
+    nothing = speak(client, voice="alloy", model="Org/tiny/base")  # before any voice was created
     assert nothing.status_code == 400
     assert "POST /v1/audio/voices" in nothing.json()["error"]["message"]
 
 
-def test_cloned_voices_are_mixed(client: httpx.Client, server: Running) -> None:
+def test_mix_of_cloned_voices_is_spoken(client: httpx.Client, server: Running) -> None:
     create(client, "one")
     create(client, "two", encode(recording(2.0)[::-1]))
     voices = server.context.models.voices("Org/tiny/base")
@@ -325,7 +326,7 @@ def test_cloned_voices_are_mixed(client: httpx.Client, server: Running) -> None:
         client.delete(f"/v1/audio/voices/{name}")
 
 
-def test_a_model_that_has_no_voice_yet_is_passed_over(tiny_folder: Path, tmp_path: Path) -> None:
+def test_model_without_a_voice_is_not_the_default(tiny_folder: Path, tmp_path: Path) -> None:
     names = ("base", "custom_voice")
     models = tuple(ModelSpec(name, str(tiny_folder / name)) for name in names)
     settings = ServeSettings(port=0, models=models, voices=tmp_path, device="cpu")
@@ -338,13 +339,13 @@ def test_a_model_that_has_no_voice_yet_is_passed_over(tiny_folder: Path, tmp_pat
             model: speak(client, voice="alloy", model=model, seed=1).content
             for model in ("tts-1", "base")
         }
-        assert spoken["tts-1"] == spoken["base"]  # now the first model can
+        assert spoken["tts-1"] == spoken["base"]  # now the first model has a voice
 
 
-def test_the_line_that_is_printed_works(
+def test_printed_start_command_works(
     tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a model that only clones it makes a voice first."""
+    """For a model that only clones, the printed command creates a voice first."""
     models = (ModelSpec("it's", str(tiny_folder / "base")),)
     settings = ServeSettings(port=0, models=models, voices=tmp_path, api_keys=("k1", "k2"))
     with running(settings) as server, httpx.Client(base_url=server.url, timeout=60.0) as client:

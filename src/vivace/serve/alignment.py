@@ -1,4 +1,4 @@
-"""When each character is heard, out of when words are, in the two forms of ElevenLabs."""
+"""Character times derived from word times, in the two formats of ElevenLabs."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from typing import Any
 
 from vivace.speech import Word
 
-_TAIL = re.compile(r"[^\w\s]*\s")  # behind a word: it tells clients that the word is complete
+_TAIL = re.compile(r"[^\w\s]*\s")  # text after a word that shows clients that the word is complete
 
 
 class Aligner:
-    """Follows one text, which may still grow, as its words become known.
+    """Assigns times to the characters of one text, which may still grow.
 
-    The time of a word, and that between words, is shared out evenly among their characters.
+    The duration of a word, or of the gap between words, is divided evenly among its characters.
     """
 
     def __init__(self, start_s: float = 0.0) -> None:
-        """`start_s`: where the text begins in the audio, if others are spoken before it."""
+        """`start_s`: where the text begins in the audio, if other texts come before it."""
         self._start_s = self._end_s = start_s
-        self._num_chars = 0  # that were given a time
+        self._num_chars = 0  # that have a time
 
     def take(
         self, text: str, words: Sequence[Word], *, is_last: bool = False
     ) -> tuple[str, list[float]]:
-        """The next characters, up to the last of some new words, and their edges: one more than
-        characters. With `is_last` all that are left."""
+        """The characters up to the end of `words`, and their boundaries in seconds.
+
+        There is one boundary more than characters. `is_last` adds the rest of the text.
+        """
         first, edges = self._num_chars, [self._end_s]
         for word in words:
             start_s, end_s = self._start_s + word.start_s, self._start_s + word.end_s
             self._share(edges, start_s, word.start_char)
-            edges[-1] = start_s  # of the first character, where none is before it
+            edges[-1] = start_s  # the word's first character starts with the word
             self._share(edges, end_s, word.end_char)
         if words and (tail := _TAIL.match(text, self._num_chars)):
             self._share(edges, edges[-1], tail.end())
@@ -48,7 +50,7 @@ class Aligner:
 
 
 def as_seconds(chars: str, edges: Sequence[float]) -> dict[str, list[Any]]:
-    """Over HTTP: from the start of the audio."""
+    """The HTTP format: seconds from the start of the audio."""
     times = [round(edge, 3) for edge in edges]
     return {
         "characters": list(chars),
@@ -58,7 +60,7 @@ def as_seconds(chars: str, edges: Sequence[float]) -> dict[str, list[Any]]:
 
 
 def as_milliseconds(chars: str, edges: Sequence[float], origin_ms: int) -> dict[str, list[Any]]:
-    """Over a socket: from `origin_ms` of the audio."""
+    """The WebSocket format: milliseconds from `origin_ms` of the audio."""
     times = [round(1000 * edge) - origin_ms for edge in edges]
     return {
         "chars": list(chars),

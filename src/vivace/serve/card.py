@@ -1,4 +1,4 @@
-"""What a served model is and can do; kept while the model itself gives its memory back."""
+"""Properties and capabilities of a served model, known even while the model is unloaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Card:
     speakers: tuple[str, ...]  # presets; the first is the default
     languages: tuple[str, ...]
     sample_rate: int
-    width: int  # of the speaker vectors it takes
+    width: int  # of its speaker vectors
     follows_instruct: bool
     device: str
     backend: str
@@ -45,7 +45,7 @@ class Card:
 
     @property
     def refusals(self) -> dict[str, str | None]:
-        """What it cannot do, with the reason; None where it can."""
+        """By capability: None, or the reason why the model lacks it."""
         clone = f"a {self.model_type} model does not clone; serve a Base model"
         design = f"a {self.model_type} model does not design voices; serve a VoiceDesign model"
         instruct = "this model was not trained to follow instructions"
@@ -56,7 +56,7 @@ class Card:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Beside the name in `GET /v1/models` and `/v1/audio/models`; the page reads it."""
+        """Fields of a model in `GET /v1/models` and `/v1/audio/models`. The page reads them."""
         return {
             "type": self.model_type,
             "languages": list(self.languages),

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vivace.serve.admission import Admission
-from vivace.serve.clones import Clones
+from vivace.serve.clones import CloneCache
 from vivace.serve.encoders import Encoders
 from vivace.serve.metrics import Metrics
 from vivace.serve.models import Models
@@ -36,7 +36,7 @@ class ServeContext:
     streams: Streams
     admission: Admission
     encoders: Encoders  # one thread pool for all protocols
-    clones: Clones  # one cache for all protocols
+    clones: CloneCache  # one cache for all protocols
 
     @classmethod
     def create(
@@ -57,5 +57,5 @@ class ServeContext:
             streams=Streams(models, metrics, traces, live=settings.live),
             admission=admission,
             encoders=Encoders(metrics),
-            clones=Clones(metrics),
+            clones=CloneCache(metrics),
         )

@@ -1,14 +1,14 @@
-"""ElevenLabs' HTTP: text to speech and the list of voices, as an adapter.
+"""Routes compatible with ElevenLabs: text to speech and the list of voices.
 
-Its requests become those of `POST /v1/audio/speech`; what Qwen3-TTS has no counterpart for
-(`stability`, `similarity_boost`, `style`, text before and after) is taken and ignored.
+A request becomes one of `POST /v1/audio/speech`. Fields that Qwen3-TTS does not support
+(`stability`, `similarity_boost`, `style`, previous and next text) are ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
@@ -21,14 +21,14 @@ from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices
 from vivace.serve.request import SpeechRequest
 from vivace.serve.schema import audio_response, json_response
+from vivace.serve.speak import Words
 from vivace.serve.speech import JsonLines, speech_response
 from vivace.serve.strict_json import read_json
-from vivace.serve.voices import Listed
-from vivace.speech import Word
+from vivace.serve.voices import ListedVoice
 
 DEFAULT_OUTPUT = "mp3_44100_128"
 RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
-OUTPUTS: dict[str, tuple[str, int, int | None]] = {  # format, sample rate, bits a second
+OUTPUTS: dict[str, tuple[str, int, int | None]] = {  # format, sample rate in Hz, bits per second
     f"{name}_{rate}": (name, rate, None) for name in ("pcm", "wav") for rate in RATES
 }
 OUTPUTS |= {
@@ -73,20 +73,22 @@ OUTPUT_FORMAT = {
     "in": "query",
     "schema": {"type": "string", "enum": list(OUTPUTS), "default": DEFAULT_OUTPUT},
 }
-ASKED = {
+REQUEST = {
     "parameters": [OUTPUT_FORMAT],
     "requestBody": {"required": True, "content": {"application/json": {"schema": BODY}}},
 }
-SPOKEN_FORMATS = tuple(dict.fromkeys(name for name, *_ in OUTPUTS.values()))
-SPOKEN: dict[str, Any] = {
+AUDIO_FORMATS = tuple(dict.fromkeys(name for name, *_ in OUTPUTS.values()))
+AUDIO_ROUTE: dict[str, Any] = {
     "response_class": Response,
-    "responses": {200: audio_response("Audio in `output_format`.", SPOKEN_FORMATS)},
-    "openapi_extra": ASKED,
+    "responses": {200: audio_response("Audio in `output_format`.", AUDIO_FORMATS)},
+    "openapi_extra": REQUEST,
 }
-TIMED: dict[str, Any] = {
+TIMED_ROUTE: dict[str, Any] = {
     "response_class": Response,
-    "responses": {200: json_response("Objects of audio and its alignment.", TIMED_SPEECH)},
-    "openapi_extra": ASKED,
+    "responses": {
+        200: json_response("Audio and its alignment, one object per line.", TIMED_SPEECH)
+    },
+    "openapi_extra": REQUEST,
 }
 
 
@@ -101,31 +103,31 @@ def routes(context: ServeContext) -> APIRouter:
         fields = await read_json(http)
         text = fields.get("text")
         if not isinstance(text, str):
-            raise RefusedError("text is missing, or no string", param="text", code="missing_field")
+            raise RefusedError("text must be a string", param="text", code="missing_field")
         fields = {**speech_fields(voice_id, http.query_params, fields), "input": text}
         fields |= {"stream": is_stream, "word_timestamps": is_timed}
         request = SpeechRequest.parse(fields, context.settings)
-        body = JsonLines(TimedSpeech(text)) if is_timed else None
+        body = TimedSpeech(text) if is_timed else None
         return speech_response(context, request, body)
 
-    @router.post("/v1/text-to-speech/{voice_id}", **SPOKEN)
+    @router.post("/v1/text-to-speech/{voice_id}", **AUDIO_ROUTE)
     async def convert(http: Request, voice_id: str) -> Response:
-        """The whole speech at once."""
+        """The complete speech."""
         return await answer(http, voice_id, is_stream=False)
 
-    @router.post("/v1/text-to-speech/{voice_id}/with-timestamps", **TIMED)
+    @router.post("/v1/text-to-speech/{voice_id}/with-timestamps", **TIMED_ROUTE)
     async def convert_timed(http: Request, voice_id: str) -> Response:
-        """The whole speech in JSON, with the times of every character."""
+        """The complete speech in JSON, with the time of every character."""
         return await answer(http, voice_id, is_stream=False, is_timed=True)
 
-    @router.post("/v1/text-to-speech/{voice_id}/stream", **SPOKEN)
+    @router.post("/v1/text-to-speech/{voice_id}/stream", **AUDIO_ROUTE)
     async def stream(http: Request, voice_id: str) -> Response:
-        """The speech while it is made."""
+        """The speech as a stream."""
         return await answer(http, voice_id, is_stream=True)
 
-    @router.post("/v1/text-to-speech/{voice_id}/stream/with-timestamps", **TIMED)
+    @router.post("/v1/text-to-speech/{voice_id}/stream/with-timestamps", **TIMED_ROUTE)
     async def stream_timed(http: Request, voice_id: str) -> Response:
-        """The speech while it is made, a JSON object a line, with the times of characters."""
+        """The speech as a stream of JSON lines, with the time of every character."""
         return await answer(http, voice_id, is_stream=True, is_timed=True)
 
     @router.get("/v1/voices")
@@ -135,7 +137,7 @@ def routes(context: ServeContext) -> APIRouter:
 
     @router.get("/v2/voices")
     async def search_voices(http: Request) -> Response:
-        """One page with all of them; `?search=` keeps those whose name has it."""
+        """All voices as one page. `?search=` filters by name."""
         wanted = http.query_params.get("search", "").lower()
         listed = await asyncio.to_thread(find_voices, context)
         found = [voice_object(voice) for voice in listed if wanted in voice.id.lower()]
@@ -147,7 +149,11 @@ def routes(context: ServeContext) -> APIRouter:
         for listed in await asyncio.to_thread(find_voices, context):
             if listed.id == voice_id:
                 return JSONResponse(voice_object(listed))
-        raise RefusedError(f"no voice named {voice_id[:200]!r}", status=404, code="voice_not_found")
+        raise RefusedError(
+            f"no voice named {voice_id[:200]!r}; see GET /v1/voices",
+            status=404,
+            code="voice_not_found",
+        )
 
     return router
 
@@ -155,18 +161,18 @@ def routes(context: ServeContext) -> APIRouter:
 def speech_fields(
     voice_id: str, query: Mapping[str, str], message: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The fields of a speech request, its text apart."""
+    """The fields of a `SpeechRequest` except its text."""
     name = query.get("output_format") or DEFAULT_OUTPUT
     if name not in OUTPUTS:
         raise RefusedError(
-            f"no output_format named {name[:80]!r}; try one of: {', '.join(OUTPUTS)}",
+            f"output_format {name[:80]!r} is not supported; try one of: {', '.join(OUTPUTS)}",
             param="output_format",
             code="invalid_output_format",
         )
     format, rate, bit_rate = OUTPUTS[name]
     settings = message.get("voice_settings")
     if not (settings is None or isinstance(settings, dict)):
-        raise RefusedError("voice_settings is an object", param="voice_settings")
+        raise RefusedError("voice_settings must be an object", param="voice_settings")
     fields = {
         "voice": voice_id,
         "model": message.get("model_id") or query.get("model_id"),
@@ -180,16 +186,14 @@ def speech_fields(
     return {name: value for name, value in fields.items() if value is not None}
 
 
-class TimedSpeech:
-    """Pieces of a speech as JSON; the text is aligned as it was sent."""
+class TimedSpeech(JsonLines):
+    """Formats pieces of a speech as JSON with the times of the characters of `text`."""
 
     def __init__(self, text: str) -> None:
         self._text, self._aligner = text, Aligner()
 
-    def __call__(
-        self, audio: bytes, words: Sequence[Word] | None, is_last: bool
-    ) -> dict[str, str | dict[str, list[Any]] | None]:
-        """`words` is None where the model gives no timings, and null stands for them."""
+    def as_json(self, audio: bytes, words: Words, *, is_last: bool) -> dict[str, Any]:
+        """`alignment` is null if the checkpoint has no timings or no word is complete."""
         aligned: dict[str, list[Any]] | None = None
         if words or (is_last and words is not None):
             aligned = as_seconds(*self._aligner.take(self._text, words, is_last=is_last))
@@ -198,11 +202,11 @@ class TimedSpeech:
 
 
 def read_seed(seed: object) -> object:
-    """A query has it as text."""
+    """A seed in a query is text; other values are left to the check of SpeechRequest."""
     return int(seed) if isinstance(seed, str) and seed.isdecimal() and len(seed) < 20 else seed
 
 
-def voice_object(voice: Listed) -> dict[str, Any]:
+def voice_object(voice: ListedVoice) -> dict[str, Any]:
     labels = {"language": voice.language} if voice.language else {}
     return {
         "voice_id": voice.id,

@@ -1,7 +1,7 @@
-"""Chunks of speech to the bytes of a format and sample rate, as they are made.
+"""Encodes chunks of speech to an audio format and sample rate.
 
-Compressed formats are encoded on threads of their own: an mp3 costs two hundredths of its duration,
-which dozens of streams could not spend on the event loop.
+Compressed formats are encoded in threads: mp3 takes 2 % of the audio's duration, which would block
+the event loop of dozens of streams.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from numpy.typing import NDArray
 from vivace.audio.encode import open_encoder
 from vivace.audio.formats import FORMATS, SPEECH_FORMATS
 from vivace.audio.resample import StreamResampler
-from vivace.errors import AudioError
+from vivace.errors import AudioError, EngineError
 from vivace.serve.gauges import CountedThreads
 from vivace.serve.metrics import Metrics
-from vivace.serve.request import SpeechRequest
 
-CHEAP = ("flac", "wav", "pcm")  # encoded where they are: a thread would cost more
+CHEAP = ("flac", "wav", "pcm")  # encoded on the event loop: a thread would cost more
 
 
 class Encoders:
-    """Opens encoders that share a few threads."""
+    """Opens encoders that share one thread pool."""
 
     def __init__(self, metrics: Metrics | None = None) -> None:
         self._threads = CountedThreads(os.cpu_count() or 1, "encode", metrics)
 
     def warm_up(self) -> list[str]:
-        """Import what the formats need, which takes a while; names those that cannot be written."""
+        """Import the encoders, which takes a while. Returns the formats that are not installed."""
         missing = []
         for name in SPEECH_FORMATS:
             try:
@@ -48,16 +47,12 @@ class Encoders:
         to_rate: int | None = None,
         bit_rate: int | None = None,
     ) -> SpeechEncoder:
-        """An AudioError where the format is not known, not installed, or not of that rate."""
+        """Raises AudioError if the format is unknown, not installed or lacks the sample rate."""
         return SpeechEncoder(format, from_rate, to_rate or from_rate, bit_rate, self._threads)
-
-    def open_for(self, request: SpeechRequest, from_rate: int) -> SpeechEncoder:
-        """The encoder that a request asks for."""
-        return self.open(request.response_format, from_rate, request.sample_rate, request.bit_rate)
 
 
 class SpeechEncoder:
-    """Samples in, bytes out: `encode` chunk by chunk, then `finish`; or `encode_whole`."""
+    """Encodes one speech: `encode` for every chunk, then `finish`; or `encode_whole`."""
 
     def __init__(
         self,
@@ -78,15 +73,18 @@ class SpeechEncoder:
         return f"{kind};rate={self.sample_rate}" if self.format == "pcm" else kind
 
     async def encode(self, samples: NDArray[np.float32]) -> bytes:
-        """The bytes that are ready."""
-        return await self._run(lambda: self._encode(samples))
+        if not len(samples):
+            return b""
+        try:
+            return await self._run(lambda: self._encode(samples))
+        except AudioError as error:  # the audio is the engine's, not the client's
+            raise EngineError(f"the audio could not be encoded: {error}") from error
 
     async def finish(self) -> bytes:
-        """The last bytes."""
         return await self._run(self._finish)
 
     async def encode_whole(self, chunks: list[NDArray[np.float32]]) -> bytes:
-        """A whole file, with its true sizes in the header."""
+        """A complete file, with its size in the header."""
         return await self._run(lambda: self._encode_whole(chunks), is_long=True)
 
     async def _run(self, work: Callable[[], bytes], *, is_long: bool = False) -> bytes:

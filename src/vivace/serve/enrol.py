@@ -1,7 +1,6 @@
-"""`POST /v1/audio/voices` and `DELETE`: voices made of a recording or of a description.
+"""`POST /v1/audio/voices` and `DELETE`: voices made from a recording or a description.
 
-A recording is uploaded as bytes or as base64 and decoded in the sandboxed child; URLs and paths
-are never followed.
+A recording is uploaded as bytes or base64 and decoded in a sandboxed process.
 """
 
 from __future__ import annotations
@@ -9,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from fastapi import APIRouter
+from pydantic import AliasChoices, ConfigDict, Field
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
@@ -24,13 +24,15 @@ from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices, no_such_voice
 from vivace.serve.model import Model
 from vivace.serve.recording import decode_audio
+from vivace.serve.schema import request_body
 from vivace.serve.settings import ServeSettings
 from vivace.serve.strict_json import check_text, read_json
+from vivace.serve.validation import ClientInput
 from vivace.serve.voices import (
     MAX_DESCRIPTION_CHARS,
     OPENAI_NAMES,
     SPEAKERS,
-    Listed,
+    ListedVoice,
     write_description,
 )
 from vivace.voices.voice import MAX_NOTE, check_voice_name
@@ -38,61 +40,92 @@ from vivace.voices.voice import MAX_NOTE, check_voice_name
 MAX_FIELDS = 16
 MAX_FIELD_BYTES = 64 * 1024
 SAMPLE_TEXT = "Hello, this is how I sound. I hope you like this voice: I will keep it from now on."
-SAMPLE_FRAMES = 150  # 12 s, twice what the text takes
+SAMPLE_FRAMES = 150  # 12 s, twice the usual length of the sample
 SAMPLE_TRIES = 3
-BODY = {
-    "type": "object",
-    "required": ["name"],
-    "properties": {
-        "name": {"type": "string", "description": "of a-z 0-9 _ . -, at most 64"},
-        "type": {"type": "string", "enum": ["audio_sample", "prompt"]},
-        "audio_sample": {"type": "string", "description": "the recording; in JSON as base64"},
-        "transcript": {"type": "string", "description": "every word of the recording"},
-        "prompt": {"type": "string", "description": "of a voice to design"},
-        "language": {"type": "string"},
-        "model": {"type": "string"},
-        "consent": {"type": "string", "description": "kept with the voice"},
-    },
-}
-DOCUMENTED = {
-    "requestBody": {
-        "required": True,
-        "content": {kind: {"schema": BODY} for kind in ("application/json", "multipart/form-data")},
-    }
-}
+RECORDINGS = ("audio_sample", "ref_audio", "audio", "file")
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A voice to be made, as it was asked for."""
+class VoiceRequest(ClientInput):
+    """A voice to create, with the field names of OpenAI and of vLLM-Omni."""
 
-    name: str
-    model: str | None
-    audio: bytes | None
-    transcript: str | None
-    prompt: str | None
-    language: str | None
-    consent: str | None
+    model_config = ConfigDict(json_schema_extra={"required": ["name"]})
+
+    name: str = Field("", description="Of a-z 0-9 _ . -, at most 64.")
+    type: Literal["", "audio_sample", "prompt"] = ""
+    audio_sample: Any = Field(
+        None,
+        validation_alias=AliasChoices(*RECORDINGS),
+        description="The recording; in JSON as base64.",
+        json_schema_extra={"type": "string"},
+    )
+    transcript: str | None = Field(
+        None,
+        validation_alias=AliasChoices("transcript", "ref_text"),
+        description="Every word of the recording.",
+    )
+    prompt: str | None = Field(
+        None,
+        max_length=MAX_DESCRIPTION_CHARS,
+        validation_alias=AliasChoices("prompt", "description"),
+        description="A description of the voice to design.",
+    )
+    language: str | None = None
+    model: str | None = None
+    consent: str | None = Field(None, description="Stored with the voice.")
+
+    @property
+    def key(self) -> str:
+        """The name under which the voice is stored."""
+        if not self.name.strip():
+            raise RefusedError("name is missing", param="name")
+        key = re.sub(r"\s+", "-", self.name.strip().lower())
+        try:
+            check_voice_name(key)
+        except RequestError as error:
+            raise RefusedError(str(error), param="name", code="invalid_name") from error
+        return key
+
+    @property
+    def is_designed(self) -> bool:
+        if self.type:
+            return self.type == "prompt"
+        return self.audio_sample is None and bool(self.prompt)
+
+    def recording(self, settings: ServeSettings) -> bytes | None:
+        """The recording to clone. None: the voice is designed from `prompt`."""
+        if self.is_designed:
+            if not (self.prompt or "").strip():
+                raise RefusedError("prompt, the voice's description, is missing", param="prompt")
+            return None
+        if self.audio_sample is None:
+            raise RefusedError("audio_sample, the recording, is missing", param="audio_sample")
+        return decode_audio(self.audio_sample, settings.max_audio_bytes, "audio_sample")
+
+
+DOCUMENTED = request_body(VoiceRequest, kinds=("application/json", "multipart/form-data"))
 
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter(tags=["voices"])
-    lock = asyncio.Lock()  # enrolments one after another: they share the GPU with speech
+    lock = asyncio.Lock()  # one enrolment at a time: it shares the GPU with speech
 
     @router.post("/v1/audio/voices", openapi_extra=DOCUMENTED)
     async def create_voice(request: Request) -> Response:
-        """Make a voice of a recording (`audio_sample`) or of a description (`prompt`)."""
+        """Create a voice from a recording (`audio_sample`) or a description (`prompt`)."""
         context.streams.check_open()
-        wanted = read_wanted(await _read_fields(request, context.settings), context.settings)
+        wanted = VoiceRequest.read(await _read_fields(request, context.settings))
+        recording, key = wanted.recording(context.settings), wanted.key
         async with lock:
-            await _check_room(context, wanted.name)
-            make = _clone if wanted.audio is not None else _design
-            made = await make(context, wanted)
-            return JSONResponse(replace(made, created=int(time.time())).as_json())
+            await _check_free(context, key)
+            if recording is None:
+                created = await _design(context, wanted)
+            else:
+                created = await _clone(context, wanted, recording)
+            return JSONResponse(replace(created, created=int(time.time())).as_json())
 
     @router.delete("/v1/audio/voices/{voice_id}")
     async def delete_voice(voice_id: str) -> Response:
-        """Delete a voice that was made; a model's own cannot be."""
+        """Delete a cloned or designed voice. Preset voices cannot be deleted."""
         listed = await asyncio.to_thread(find_voices, context)
         found = next((voice for voice in listed if voice.id.lower() == voice_id.lower()), None)
         voices = context.models.voices(found.model if found else context.models.default)
@@ -108,7 +141,7 @@ def routes(context: ServeContext) -> APIRouter:
     return router
 
 
-# -- what is asked for -----------------------------------------------------------------------
+# -- the form --------------------------------------------------------------------------------
 
 
 async def _read_fields(request: Request, settings: ServeSettings) -> dict[str, Any]:
@@ -121,19 +154,23 @@ async def _read_fields(request: Request, settings: ServeSettings) -> dict[str, A
         )
     except MultiPartException as error:
         raise RefusedError(f"the form cannot be read: {error.message}") from error
-    except Exception as error:  # Starlette's own, which is an HTTPException where it can be
-        if isinstance(error, RequestError):
-            raise
-        raise RefusedError(f"the form cannot be read: {_detail(error)}") from error
+    except RequestError:
+        raise
+    except Exception as error:  # Starlette raises an HTTPException inside a route
+        reason = getattr(error, "detail", "") or type(error).__name__
+        raise RefusedError(f"the form cannot be read: {reason}") from error
     fields: dict[str, Any] = {}
     try:
         for name, value in form.multi_items():
             if name in fields:
-                raise RefusedError(f"the field {name[:80]!r} comes twice", param=name[:80])
+                raise RefusedError(f"the field {name[:80]!r} occurs twice", param=name[:80])
             if isinstance(value, UploadFile):
                 fields[name] = await value.read(settings.max_audio_bytes + 1)
-            elif len(value) > MAX_FIELD_BYTES and name not in ("audio_sample", "ref_audio"):
-                raise RefusedError(f"the field {name[:80]!r} is too long", param=name[:80])
+            elif len(value) > MAX_FIELD_BYTES and name not in RECORDINGS[:2]:
+                raise RefusedError(
+                    f"the field {name[:80]!r} has more than {MAX_FIELD_BYTES:,} characters",
+                    param=name[:80],
+                )
             else:
                 check_text(value, name[:80])
                 fields[name] = value
@@ -142,107 +179,54 @@ async def _read_fields(request: Request, settings: ServeSettings) -> dict[str, A
     return fields
 
 
-def _detail(error: Exception) -> str:
-    return str(getattr(error, "detail", "") or type(error).__name__)
+# -- voices ----------------------------------------------------------------------------------
 
 
-def read_wanted(fields: dict[str, Any], settings: ServeSettings) -> Wanted:
-    """The fields in OpenAI's names and in vLLM-Omni's; a RefusedError says which is wrong."""
-    audio = _first(fields, "audio_sample", "ref_audio", "audio", "file")
-    prompt = _text(fields, "prompt", "description")
-    kind = _text(fields, "type") or ("prompt" if audio is None and prompt else "audio_sample")
-    if kind not in ("audio_sample", "prompt"):
-        raise RefusedError(f"type is audio_sample or prompt, not {kind[:80]!r}", param="type")
-    if kind == "prompt" and not (prompt or "").strip():
-        raise RefusedError("prompt, the description of the voice, is missing", param="prompt")
-    if kind == "audio_sample" and audio is None:
-        raise RefusedError("audio_sample, the recording, is missing", param="audio_sample")
-    if len(prompt or "") > MAX_DESCRIPTION_CHARS:
-        raise RefusedError(
-            f"prompt has {len(prompt or ''):,} characters and may have {MAX_DESCRIPTION_CHARS:,}",
-            param="prompt",
-        )
-    recording = None
-    if kind == "audio_sample":
-        recording = decode_audio(audio, settings.max_audio_bytes, "audio_sample")
-    return Wanted(
-        name=_check_name(_text(fields, "name")),
-        model=_text(fields, "model"),
-        audio=recording,
-        transcript=(_text(fields, "transcript", "ref_text") or "").strip() or None,
-        prompt=prompt if kind == "prompt" else None,
-        language=_text(fields, "language"),
-        consent=(_text(fields, "consent") or "")[:MAX_NOTE] or None,
-    )
-
-
-def _check_name(name: str | None) -> str:
-    if name is None or not name.strip():
-        raise RefusedError("name is missing", param="name")
-    key = re.sub(r"\s+", "-", name.strip().lower())
-    try:
-        check_voice_name(key)
-    except RequestError as error:
-        raise RefusedError(str(error), param="name", code="invalid_name") from error
-    return key
-
-
-def _first(fields: dict[str, Any], *names: str) -> Any:
-    return next((fields[name] for name in names if fields.get(name) is not None), None)
-
-
-def _text(fields: dict[str, Any], *names: str) -> str | None:
-    value = _first(fields, *names)
-    if value is not None and not isinstance(value, str):
-        raise RefusedError(f"{names[0]} is a text, not {type(value).__name__}", param=names[0])
-    return value
-
-
-# -- making it -------------------------------------------------------------------------------
-
-
-async def _check_room(context: ServeContext, name: str) -> None:
+async def _check_free(context: ServeContext, name: str) -> None:
     listed = await asyncio.to_thread(find_voices, context)
     made = [voice for voice in listed if voice.kind != "preset"]
     if name in {voice.id.lower() for voice in listed} or name in (*OPENAI_NAMES, *SPEAKERS):
         raise RefusedError(
-            f"there is a voice named {name!r} already; choose another name, or delete it first",
+            f"name: a voice {name!r} exists; choose another name or delete that voice first",
             status=409,
             code="voice_exists",
             param="name",
         )
     if len(made) >= context.settings.max_voices:
         raise RefusedError(
-            f"there are {len(made)} voices and no more are kept; delete some",
+            f"voice limit reached ({context.settings.max_voices}); delete a voice first",
             status=403,
             code="too_many_voices",
         )
 
 
-async def _clone(context: ServeContext, wanted: Wanted) -> Listed:
-    assert wanted.audio is not None
+async def _clone(context: ServeContext, wanted: VoiceRequest, recording: bytes) -> ListedVoice:
     model = await context.models.get(wanted.model, model_type="base")
     with context.models.in_use(model):
-        await asyncio.to_thread(_enrol, model, wanted.audio, wanted, wanted.transcript)
-    return Listed(wanted.name, "audio_sample", model.name, wanted.language)
+        transcript = (wanted.transcript or "").strip() or None
+        await asyncio.to_thread(_enrol, model, recording, wanted, transcript)
+    return ListedVoice(wanted.key, "audio_sample", model.name, wanted.language)
 
 
-def _enrol(model: Model, audio: Any, wanted: Wanted, transcript: str | None) -> None:
+def _enrol(model: Model, audio: Any, wanted: VoiceRequest, transcript: str | None) -> None:
     try:
         voice = model.tts.clone(
             audio,
             transcript,
-            name=wanted.name,
+            name=wanted.key,
             language=wanted.language,
-            licence=wanted.consent,
+            licence=(wanted.consent or "")[:MAX_NOTE] or None,
         )
     except AudioError as error:
         raise RefusedError(str(error), param="audio_sample", code="invalid_audio") from error
     model.voices.library.add(voice)
 
 
-async def _design(context: ServeContext, wanted: Wanted) -> Listed:
-    """With a Base model beside, a voice that stays the same; else the description is kept."""
+async def _design(context: ServeContext, wanted: VoiceRequest) -> ListedVoice:
+    """Speak a sample and clone it, if a Base model is served; otherwise store the description.
+
+    A clone sounds the same in every speech, a description does not.
+    """
     assert wanted.prompt is not None
     designer = await context.models.get(wanted.model, model_type="voice_design")
     if not designer.card.can_design:
@@ -258,13 +242,13 @@ async def _design(context: ServeContext, wanted: Wanted) -> Listed:
         with context.models.in_use(designer), context.models.in_use(base):
             if await asyncio.to_thread(_speak_and_enrol, designer, base, wanted):
                 speaker = base
-    words = (wanted.name, wanted.prompt, wanted.language)
-    await asyncio.to_thread(write_description, designer.voices.library, *words)
-    return Listed(wanted.name, "prompt", speaker.name, wanted.language, prompt=wanted.prompt)
+    description = (wanted.key, wanted.prompt, wanted.language)
+    await asyncio.to_thread(write_description, designer.voices.library, *description)
+    return ListedVoice(wanted.key, "prompt", speaker.name, wanted.language, prompt=wanted.prompt)
 
 
-def _speak_and_enrol(designer: Model, base: Model, wanted: Wanted) -> bool:
-    """False if no sample could be cloned: all too short, or silent."""
+def _speak_and_enrol(designer: Model, base: Model, wanted: VoiceRequest) -> bool:
+    """False if every sample was too short or silent."""
     for _ in range(SAMPLE_TRIES):
         sample = designer.tts.speak(
             SAMPLE_TEXT,
@@ -272,7 +256,7 @@ def _speak_and_enrol(designer: Model, base: Model, wanted: Wanted) -> bool:
             language="english" if "english" in designer.card.languages else "auto",
             max_frames=SAMPLE_FRAMES,
         )
-        # A sample that was cut does not say its text, so it serves as a speaker vector alone.
+        # A truncated sample lacks part of its text, so it is cloned without a transcript.
         transcript = SAMPLE_TEXT if sample.finish_reason == "stop" else None
         try:
             _enrol(base, sample, wanted, transcript)

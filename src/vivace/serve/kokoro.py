@@ -1,44 +1,42 @@
-"""`POST /dev/captioned_speech`, Kokoro-FastAPI's: audio with the times of its words, as JSON.
+"""`POST /dev/captioned_speech`, compatible with Kokoro-FastAPI: audio and word times as JSON.
 
-The request becomes one of `POST /v1/audio/speech`. Streamed, each line of the response is an
-object; whole, there is one. `audio` is base64, and `timestamps` are seconds of the whole audio.
+The request becomes one of `POST /v1/audio/speech`. A streamed response is one JSON object per line;
+a whole response is one object. `audio` is base64; `timestamps` count seconds from the start.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from vivace.audio.formats import FORMATS
 from vivace.serve.context import ServeContext
-from vivace.serve.errors import RefusedError
 from vivace.serve.request import SpeechRequest
 from vivace.serve.schema import json_response, request_body
+from vivace.serve.speak import Words
 from vivace.serve.speech import JsonLines, speech_response
 from vivace.serve.strict_json import read_json
+from vivace.serve.validation import ClientInput
 from vivace.speech import Word
 
 LANGUAGES = {
     "a": "english", "b": "english", "e": "spanish", "f": "french", "h": "hindi",
     "i": "italian", "j": "japanese", "p": "portuguese", "z": "chinese",
 }  # fmt: skip
-# Fields without a counterpart, and the values that ask for nothing.
+# Fields that are not supported, and the values that have no effect.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "volume_multiplier": (None, 1, 1.0),
     "normalization_options": (None, {}),
     "return_download_link": (None, False),
     "download_format": (None,),
 }
-KOKORO_FIELDS = {
-    "return_timestamps": {"type": "boolean", "default": True, "description": "Send `timestamps`."},
-    "lang_code": {"type": "string", "description": "Kokoro's letter, `a` or `b` for English."},
-}
-SETTLED = ("stream_format", "word_timestamps")  # by the endpoint
+FIXED = ("stream_format", "word_timestamps")  # by the endpoint
 TIMESTAMP = {
     "type": "object",
     "properties": {
@@ -57,51 +55,49 @@ CAPTIONED = {
 }
 
 
+class KokoroFields(ClientInput):
+    return_timestamps: bool = Field(True, description="Send `timestamps`.")
+    lang_code: str | None = Field(None, description="Kokoro's letter, `a` or `b` for English.")
+
+
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
 
     @router.post(
         "/dev/captioned_speech",
         response_class=Response,
-        responses={200: json_response("Objects of audio and words, one a line.", CAPTIONED)},
-        openapi_extra=request_body(SpeechRequest, KOKORO_FIELDS, without=SETTLED),
+        responses={200: json_response("Objects of audio and words, one per line.", CAPTIONED)},
+        openapi_extra=request_body(SpeechRequest, KokoroFields, without=FIXED),
     )
     async def create_captioned_speech(http: Request) -> Response:
-        """Speak a text and say when each word is heard: Kokoro-FastAPI's endpoint."""
+        """Speak a text and send the time of each word: Kokoro-FastAPI's endpoint."""
         context.streams.check_open()
         body = await read_json(http)
         request = SpeechRequest.parse(speech_fields(body), context.settings)
         captions = Captions(request.response_format, is_stream=request.stream)
         ignored = [name for name, neutral in UNSUPPORTED.items() if body.get(name) not in neutral]
-        return speech_response(context, request, JsonLines(captions), ignored=ignored)
+        return speech_response(context, request, captions, ignored=ignored)
 
     return router
 
 
 def speech_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `POST /v1/audio/speech` that ask for the same speech."""
-    fields = {**body, "stream_format": "audio", "word_timestamps": True}
-    if (is_timed := body.get("return_timestamps")) is not None:
-        if not isinstance(is_timed, bool):
-            raise RefusedError("return_timestamps is true or false", param="return_timestamps")
-        fields["word_timestamps"] = is_timed
-    if (code := body.get("lang_code")) is not None:
-        if not isinstance(code, str):
-            raise RefusedError("lang_code is a string", param="lang_code")
-        fields["language"] = LANGUAGES.get(code.strip().lower(), code)
+    """The same request as fields of `POST /v1/audio/speech`."""
+    own = KokoroFields.read(body)
+    fields = {**body, "stream_format": "audio", "word_timestamps": own.return_timestamps}
+    if own.lang_code is not None:
+        fields["language"] = LANGUAGES.get(own.lang_code.strip().lower(), own.lang_code)
     return fields
 
 
-class Captions:
-    """Pieces of a speech as Kokoro-FastAPI's objects."""
+class Captions(JsonLines):
+    """Formats pieces of a speech as Kokoro-FastAPI's objects."""
 
     def __init__(self, response_format: str, *, is_stream: bool) -> None:
         self._content_type, self._is_stream = FORMATS[response_format].content_type, is_stream
 
-    def __call__(
-        self, audio: bytes, words: Sequence[Word] | None, is_last: bool
-    ) -> dict[str, str | list[dict[str, Any]] | None]:
-        """Without timings a streamed object has no timestamps, and a whole one null."""
+    def as_json(self, audio: bytes, words: Words, *, is_last: bool) -> dict[str, Any]:
+        """Without timings, `timestamps` is empty in a stream and null in a whole response."""
         rows = None if words is None else [_as_json(word) for word in words]
         return {
             "audio": base64.b64encode(audio).decode("ascii"),

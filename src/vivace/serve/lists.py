@@ -1,4 +1,4 @@
-"""`/v1/models`, `/v1/audio/models` and `/v1/audio/voices`: what there is to speak with."""
+"""`GET` routes that list models and voices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from vivace.serve.card import Card
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
-from vivace.serve.voices import Listed
+from vivace.serve.voices import ListedVoice
 
 
 def routes(context: ServeContext) -> APIRouter:
@@ -21,7 +21,7 @@ def routes(context: ServeContext) -> APIRouter:
 
     @router.get("/v1/models")
     async def list_models(http: Request) -> Response:
-        """The served models in OpenAI's shape; with the header `xi-api-key` in ElevenLabs'."""
+        """The served models in OpenAI's format, or in ElevenLabs' with the header `xi-api-key`."""
         if "xi-api-key" in http.headers:
             return JSONResponse([_elevenlabs_object(card) for card in models.cards()])
         data = [_model_object(card, models.created) for card in models.cards()]
@@ -29,7 +29,7 @@ def routes(context: ServeContext) -> APIRouter:
 
     @router.get("/v1/models/{name:path}")
     async def show_model(name: str) -> Response:
-        """One model; its name may have slashes."""
+        """One model. Its name may contain slashes."""
         for card in models.cards():
             if card.name == name:
                 return JSONResponse(_model_object(card, models.created))
@@ -42,7 +42,7 @@ def routes(context: ServeContext) -> APIRouter:
 
     @router.get("/v1/audio/models")
     async def list_audio_models() -> Response:
-        """The served models, with what each can do."""
+        """The served models with their capabilities."""
         longest = context.settings.max_text_chars
         return JSONResponse(
             {
@@ -58,7 +58,7 @@ def routes(context: ServeContext) -> APIRouter:
     async def list_voices(
         model: str | None = None, aliases: bool = False, legacy: bool = False
     ) -> Response:
-        """The voices of every model, or of one; `aliases` adds the names that stand for others."""
+        """The voices of all models, or of one. `aliases` adds alternative names."""
         listed = await asyncio.to_thread(find_voices, context, model, with_aliases=aliases)
         if legacy:
             return JSONResponse({"voices": [voice.id for voice in listed]})
@@ -79,10 +79,10 @@ def routes(context: ServeContext) -> APIRouter:
 
 def find_voices(
     context: ServeContext, model: str | None = None, *, with_aliases: bool = False
-) -> list[Listed]:
-    """The voices of every model, or of one, each name once; reads the library's folder."""
+) -> list[ListedVoice]:
+    """The voices of all models, or of one, without duplicate names. Reads the library's folder."""
     names = [model] if context.models.serves(model) else context.models.names
-    found: dict[str, Listed] = {}
+    found: dict[str, ListedVoice] = {}
     for name in names:
         voices = context.models.voices(str(name))
         for voice in voices.listed(with_aliases=with_aliases) if voices else []:
@@ -91,7 +91,7 @@ def find_voices(
 
 
 def no_such_voice(name: str, known: list[str]) -> RefusedError:
-    hint = f"try one of: {', '.join(known)}" if known else "there are none yet"
+    hint = f"try one of: {', '.join(known)}" if known else "no voice exists yet"
     return RefusedError(
         f"no voice named {name[:200]!r}; {hint}", status=404, code="voice_not_found", param="voice"
     )

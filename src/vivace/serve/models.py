@@ -109,7 +109,7 @@ class Models:
             unload(entry)
 
     async def get(
-        self, name: object = None, *, voice: object = None, model_type: str | None = None
+        self, name: object = None, *, voice: str | None = None, model_type: str | None = None
     ) -> Model:
         """The model of that name, loaded if it was given back.
 
@@ -154,7 +154,7 @@ class Models:
 
     # -- choosing ----------------------------------------------------------------------------
 
-    async def _pick(self, name: object, voice: object, model_type: str | None) -> Entry:
+    async def _pick(self, name: object, voice: str | None, model_type: str | None) -> Entry:
         if name is not None and not isinstance(name, str):
             raise RefusedError(f"model is a name, not {type(name).__name__}", param="model")
         if name is not None and name in self._entries:

@@ -1,19 +1,14 @@
-"""The body of `POST /v1/audio/speech`: OpenAI's fields and the extensions of its imitators.
-
-Fields that are not named here are ignored, and null is a field that was not sent.
-"""
+"""The body of `POST /v1/audio/speech`: OpenAI's fields and extensions of compatible servers."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
-    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -25,6 +20,7 @@ from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.serve.recording import decode_audio
 from vivace.serve.settings import ServeSettings
+from vivace.serve.validation import ClientInput
 from vivace.speech import (
     BOUNDS,
     LiveMode,
@@ -40,81 +36,72 @@ SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")
 OPTIONS = (*SAMPLING, "language", "lexicon", "live", "on_unsupported", "speed")
 
 
-class VoiceId(BaseModel):
-    """A voice as an object."""
-
-    model_config = ConfigDict(strict=True)
-
-    id: str
-
-
 NAME = {"type": "string", "minLength": 1, "pattern": r"\S"}
-NAMED = {  # spelt out, because OpenAPI resolves no reference inside a body
+NAMED = {  # written out, because OpenAPI resolves no reference inside a body
     "anyOf": [NAME, {"type": "object", "properties": {"id": NAME}, "required": ["id"]}]
 }
-Word = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+Spelling = Annotated[str, StringConstraints(min_length=1, max_length=100)]
 Respelling = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
-def _check_name(named: str | VoiceId) -> str | VoiceId:
-    name = named.id if isinstance(named, VoiceId) else named
+def _read_name(value: object) -> str:
+    """The name of a voice, given as a string or as an object with an `id`."""
+    name = value.get("id") if isinstance(value, dict) else value
+    if not isinstance(name, str):
+        raise ValueError(f'must be a name or {{"id": name}}, not {shown(value)}')
     if not name.strip():
         raise ValueError("the voice's name is empty; leave the field out for the default voice")
-    return named
+    return name
 
 
-Named = Annotated[str | VoiceId, AfterValidator(_check_name), WithJsonSchema(NAMED)]
+VoiceName = Annotated[str, BeforeValidator(_read_name), WithJsonSchema(NAMED)]
 
 
 def _sampling(option: str, note: str = "") -> Any:
     """A field whose schema states the bounds of a sampling option."""
     bounds = BOUNDS[option]
     schema: dict[str, Any] = {}
-    if bounds.zero is not None:  # nothing between 0 and the smallest value
+    if bounds.zero is not None:  # 0 is allowed, smaller values than `low` are not
         schema["not"] = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": bounds.low}
     least = bounds.low if bounds.zero is None else 0
     words = f"{note} {str(bounds).capitalize()}.".strip()
     return Field(None, ge=least, le=bounds.high, description=words, json_schema_extra=schema)
 
 
-class SpeechRequest(BaseModel):
+class SpeechRequest(ClientInput):
     """Text to speech."""
 
-    model_config = ConfigDict(
-        strict=True, frozen=True, allow_inf_nan=False, title="SpeechRequest", extra="ignore"
-    )
+    model_config = ConfigDict(title="SpeechRequest")
 
     input: str = Field(description="The text to speak.")
     model: str | None = Field(None, description="A served model; other names mean the default.")
-    voice: Named | None = Field(None, description="A voice's name, or an object of its id.")
-    speaker: Named | None = Field(None, description="The same as `voice`.")
+    voice: VoiceName | None = Field(None, description="A voice's name, or an object with its `id`.")
+    speaker: VoiceName | None = Field(None, description="The same as `voice`.")
     instructions: str | None = Field(None, description="How to speak, where the model follows it.")
     response_format: SpeechFormat = "mp3"
     speed: float = Field(1.0, ge=0.25, le=4.0)
     stream_format: Literal["audio", "sse"] = "audio"
-    stream: bool = Field(True, description="False: the whole at once, with its length.")
-    sample_rate: int | None = Field(None, ge=8_000, le=48_000, description="Of the audio, in Hz.")
+    stream: bool = Field(True, description="False: one complete file with its length.")
+    sample_rate: int | None = Field(None, ge=8_000, le=48_000, description="In Hz.")
     bit_rate: int | None = Field(
         None, ge=8_000, le=320_000, description="Of mp3, opus and aac, in bits a second."
     )
     language: str = Field("auto", description="A name or a code: `English`, `en`, `auto`.")
-    live: LiveMode | None = Field(
-        None, description="A session's text: `word` by word, or a `sentence` at a time."
-    )
-    lexicon: dict[Word, Respelling] | None = Field(
-        None, max_length=MAX_LEXICON, description="Words and how they are read: `word: respelling`."
+    live: LiveMode | None = Field(None, description="Speak live text by `word` or by `sentence`.")
+    lexicon: dict[Spelling, Respelling] | None = Field(
+        None, max_length=MAX_LEXICON, description="Pronunciations: `word: respelling`."
     )
     on_unsupported: OnUnsupported = Field(
         "skip",
-        description="Letters that the model does not read: `skip` them and name them in the header "
-        "`x-vivace-skipped`, or answer with an `error`.",
+        description="Letters that the model does not read: `skip` them and list them in the header "
+        "`x-vivace-skipped`, or respond with an `error`.",
     )
     word_timestamps: bool = Field(
-        False, description="With `stream_format: sse`: events say when each word is heard."
+        False, description="With `stream_format: sse`: send events with the time of each word."
     )
     task_type: str | None = Field(None, description="`CustomVoice`, `VoiceDesign` or `Base`.")
     ref_audio: str | None = Field(None, description="A recording to clone: base64 or a data URI.")
-    ref_text: str | None = Field(None, description="What is said in it.")
+    ref_text: str | None = Field(None, description="The words of the recording.")
     x_vector_only_mode: bool = Field(False, description="Clone without `ref_text`.")
     speaker_embedding: list[float] | None = Field(None, max_length=MAX_EMBEDDING)
     seed: int | None = _sampling("seed")
@@ -132,11 +119,8 @@ class SpeechRequest(BaseModel):
 
     @classmethod
     def parse(cls, body: dict[str, Any], settings: ServeSettings) -> SpeechRequest:
-        """A RefusedError names the field that is wrong and what was given."""
-        try:
-            request = cls.model_validate({k: v for k, v in body.items() if v is not None})
-        except ValidationError as error:
-            raise _refuse(error) from None
+        """Raises a RefusedError that names the wrong field and its value."""
+        request = cls.read(body)
         num_chars = len(request.input)
         if num_chars > settings.max_text_chars:
             raise RefusedError(
@@ -156,20 +140,13 @@ class SpeechRequest(BaseModel):
             raise RefusedError("input is empty or blank", param="input", code="empty_input")
         return request
 
-    @classmethod
-    def parse_session(cls, fields: dict[str, Any], settings: ServeSettings) -> SpeechRequest:
-        """A request whose text comes later."""
-        return cls.parse({**fields, "input": "text"}, settings)
-
     @property
     def voice_name(self) -> str | None:
-        """`voice`, else `speaker`."""
-        named = self.speaker if self.voice is None else self.voice
-        return named.id if isinstance(named, VoiceId) else named
+        return self.speaker if self.voice is None else self.voice
 
     @property
     def num_chars_respelled(self) -> int:
-        """How long the text may become by its lexicon, at the most."""
+        """The largest possible length of the text after its lexicon is applied."""
         text = self.input.lower()
         return len(text) + sum(
             text.count(word.lower()) * max(0, len(respelling) - len(word))
@@ -183,7 +160,8 @@ class SpeechRequest(BaseModel):
             key = self.task_type.replace("_", "").lower()
             if key not in TASKS:
                 raise RefusedError(
-                    f"task_type is CustomVoice, VoiceDesign or Base, not {shown(self.task_type)}",
+                    f"task_type must be CustomVoice, VoiceDesign or Base, not "
+                    f"{shown(self.task_type)}",
                     param="task_type",
                 )
             return TASKS[key]
@@ -191,7 +169,7 @@ class SpeechRequest(BaseModel):
 
     @property
     def is_pinned(self) -> bool:
-        """Whether the caller wants what this makes, however it ends."""
+        """Whether the client wants the speech even if it does not end by itself."""
         return self.seed is not None or self.max_new_tokens is not None
 
     def options(self) -> StreamOptions:
@@ -201,7 +179,7 @@ class SpeechRequest(BaseModel):
         return StreamOptions(**{name: value for name, value in given.items() if value is not None})
 
     def check_task(self, card: Card) -> None:
-        """A RefusedError where the model that was chosen is of another type than is needed."""
+        """Raise RefusedError if the model is not of the type that the request needs."""
         if self.model_type not in (None, card.model_type):
             names = ("task_type", "ref_audio", "speaker_embedding")
             what = next(name for name in names if getattr(self, name))
@@ -213,23 +191,7 @@ class SpeechRequest(BaseModel):
             )
 
     def recording(self, settings: ServeSettings) -> bytes | None:
-        """The bytes of `ref_audio`; it is never fetched and never a path."""
+        """The bytes of `ref_audio`."""
         if not self.ref_audio:
             return None
         return decode_audio(self.ref_audio, settings.max_audio_bytes, "ref_audio")
-
-
-def _refuse(error: ValidationError) -> RefusedError:
-    first = error.errors(include_url=False, include_context=False)[0]
-    param = str(first["loc"][0])
-    if first["type"] == "missing" and len(first["loc"]) == 1:
-        return RefusedError(f"{param} is missing", param=param, code="missing_field")
-    if first["type"] == "value_error":  # of a validator, which writes a whole message
-        message = first["msg"].removeprefix("Value error, ")
-        return RefusedError(
-            message if message.startswith(param) else f"{param}: {message}", param=param
-        )
-    told = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
-    if param in ("voice", "speaker"):
-        told = 'it is a name or {"id": name}'
-    return RefusedError(f"{param}: {told}, not {shown(first['input'])}", param=param)

@@ -77,14 +77,18 @@ def json_response(description: str, schema: Mapping[str, Any]) -> dict[str, Any]
 
 
 def request_body(
-    model: type[BaseModel], more: Mapping[str, Any] | None = None, without: Sequence[str] = ()
+    model: type[BaseModel],
+    *others: type[BaseModel],
+    without: Sequence[str] = (),
+    kinds: Sequence[str] = ("application/json",),
 ) -> dict[str, dict[str, Any]]:
-    """The JSON body of a route that reads it itself: the model's fields and `more`."""
+    """The body of a route that parses it itself: the fields of all models, except `without`."""
     schema = model.model_json_schema()
-    schema["properties"] |= more or {}
+    for other in others:
+        schema["properties"] |= other.model_json_schema()["properties"]
     for name in without:
         del schema["properties"][name]
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": True, "content": {k: {"schema": schema} for k in kinds}}}
 
 
 def _settle_answers(answers: dict[str, Any], plain: str | None) -> None:

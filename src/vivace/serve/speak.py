@@ -8,11 +8,12 @@ audio to a `SpeechSink`. Sessions whose text arrives later call `prepare` once a
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ class SpeechReport:
 
     model: Model
     encoder: SpeechEncoder
-    ignored: tuple[str, ...] = ()  # request fields that the model cannot follow
+    ignored: tuple[str, ...]  # request fields that the model cannot follow
     num_frames: int = 0
     audio_s: float = 0.0
     reason: str | None = None
@@ -79,26 +80,32 @@ class SpeechReport:
         return {"skipped": list(self.skipped)} if self.skipped else {}
 
 
-class SpeechSink(Protocol):
+class SpeechSink(ABC):
     """Receives one speech: `start`, `write` for every chunk but the last, then `finish`.
 
     After an error, `fail` is the last call. A sink raises `WebSocketDisconnect` or
     `ConnectionError` when its client has left; these end the speech without a call of `fail`.
     """
 
+    __slots__ = ()
+
     @property
     def is_whole(self) -> bool:
         """Whether `finish` gets the whole speech as one file; `write` is not called then."""
+        return False
 
-    async def start(self, report: SpeechReport) -> None:
+    async def start(self, report: SpeechReport) -> None:  # noqa: B027  most sinks need no start
         """The first audio is ready."""
 
+    @abstractmethod
     async def write(self, audio: bytes, words: Words) -> None:
         """Both may be empty: encoders hold samples back."""
 
+    @abstractmethod
     async def finish(self, audio: bytes, words: Words, report: SpeechReport) -> None:
         """The rest of the audio and of the words."""
 
+    @abstractmethod
     async def fail(self, error: Exception) -> None: ...
 
 
@@ -107,13 +114,17 @@ async def speak(context: ServeContext, request: SpeechRequest, sink: SpeechSink)
     async with _errors_to(sink):
         model = await _get_model(context, request)
         with context.admission.admit(model) as place:
+            encoder = _open_encoder(context, model, request)
             prepared = await _prepare(context, model, request)
-            await prepared.send(model, request.input, sink, place)
+            await prepared.send(model, encoder, request.input, sink, place)
 
 
-async def prepare(context: ServeContext, request: SpeechRequest) -> PreparedSpeech:
-    """Check everything but the text of a request, and clone its recording."""
-    return await _prepare(context, await _get_model(context, request), request)
+async def prepare(context: ServeContext, fields: dict[str, Any]) -> PreparedSpeech:
+    """Check the fields of a request whose text comes later, and clone its recording."""
+    request = SpeechRequest.parse({**fields, "input": "text"}, context.settings)
+    model = await _get_model(context, request)
+    _open_encoder(context, model, request)  # refuses an unsupported format
+    return await _prepare(context, model, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +135,26 @@ class PreparedSpeech:
     request: SpeechRequest
     model: str
     options: StreamOptions
-    ignored: tuple[str, ...]
-    sample_rate: int  # of the encoded audio
+    ignored: tuple[str, ...]  # request fields that the model cannot follow
 
     async def speak(self, text: LiveText | str, sink: SpeechSink) -> None:
-        """Speak one text. A live text that ends empty leaves the sink untouched."""
+        """Speak one text. A live text that ends empty calls no method of the sink."""
         async with _errors_to(sink):
             if await _has_words(text):
                 model = await self.context.models.get(self.model)  # it may have been unloaded
                 with self.context.admission.admit(model) as place:
-                    await self.send(model, text, sink, place)
+                    encoder = _open_encoder(self.context, model, self.request)
+                    await self.send(model, encoder, text, sink, place)
 
     async def send(
-        self, model: Model, text: LiveText | str, sink: SpeechSink, place: Place
+        self,
+        model: Model,
+        encoder: SpeechEncoder,
+        text: LiveText | str,
+        sink: SpeechSink,
+        place: Place,
     ) -> None:
         """Speak a text that was admitted."""
-        encoder = open_encoder(self.context, model, self.request)
         new_report = partial(SpeechReport, model, encoder, self.ignored)
         open_stream = partial(self.context.streams.open, model, text, place, self.options)
         if sink.is_whole:
@@ -161,7 +176,7 @@ class PreparedSpeech:
         async with open_stream() as chunks:
             async for chunk in chunks:
                 report.add(chunk)
-                audio, words = await _encode(report.encoder, chunk.samples), chunk.words
+                audio, words = await report.encoder.encode(chunk.samples), chunk.words
                 if len(chunk.samples) and not has_started:
                     has_started = True
                     await sink.start(report)
@@ -186,14 +201,14 @@ class PreparedSpeech:
                     return samples, report
 
     def _is_accepted(self, report: SpeechReport) -> bool:
-        """A request with a seed or a length wants its speech however the speech ends."""
+        """Whether the speech may be sent. With a seed or a length it is sent however it ends."""
         return report.reason == "stop" or self.request.is_pinned
 
     def _check_end(self, report: SpeechReport) -> None:
         if not self._is_accepted(report):
             raise RunawayError(
                 f"the speech did not end by itself ({report.reason}); change the text a little, or "
-                "give a seed to get what there is"
+                "give a seed to get the speech as it is"
             )
         if not report.audio_s:
             raise EngineError("the speech has no audio")
@@ -210,7 +225,7 @@ async def _errors_to(sink: SpeechSink) -> AsyncIterator[None]:
 
 
 async def _has_words(text: LiveText | str) -> bool:
-    """Wait for the first word. False for an empty live text; a blank text is a RefusedError."""
+    """Wait for the first word. False for an empty live text. Raises RefusedError for blanks."""
     if isinstance(text, str):
         has_words = bool(text.strip())
     else:
@@ -234,19 +249,20 @@ async def _get_model(context: ServeContext, request: SpeechRequest) -> Model:
 async def _prepare(context: ServeContext, model: Model, request: SpeechRequest) -> PreparedSpeech:
     recording = request.recording(context.settings)
     request.check_task(model.card)
-    encoder = open_encoder(context, model, request)  # an unsupported format is refused here
     instructions, ignored = request.instructions, tuple[str, ...]()
     if instructions and not model.card.follows_instruct:
         instructions, ignored = None, ("instructions",)  # as OpenAI's tts-1; many clients send some
     with context.models.in_use(model):
         voice = await _choose_voice(context, model, request, recording, instructions)
     options = replace(request.options(), **voice)
-    return PreparedSpeech(context, request, model.name, options, ignored, encoder.sample_rate)
+    return PreparedSpeech(context, request, model.name, options, ignored)
 
 
-def open_encoder(context: ServeContext, model: Model, request: SpeechRequest) -> SpeechEncoder:
+def _open_encoder(context: ServeContext, model: Model, request: SpeechRequest) -> SpeechEncoder:
     try:
-        return context.encoders.open_for(request, model.card.sample_rate)
+        return context.encoders.open(
+            request.response_format, model.card.sample_rate, request.sample_rate, request.bit_rate
+        )
     except AudioError as error:
         param = "response_format" if request.sample_rate is None else "sample_rate"
         raise RefusedError(str(error), param=param, code="unsupported_format") from error
@@ -259,7 +275,7 @@ async def _choose_voice(
     recording: bytes | None,
     instructions: str | None,
 ) -> dict[str, Any]:
-    """The options `voice` and `instruct` of `TTS.astream`."""
+    """The options `voice` and `instruct`."""
     if recording is not None:
         transcript = None if request.x_vector_only_mode else request.ref_text or None
         try:
@@ -279,12 +295,3 @@ def _read_embedding(values: Sequence[float]) -> Voice:
         return Voice(name="embedding", speaker=np.asarray(values, np.float64))
     except RequestError as error:
         raise RefusedError(f"speaker_embedding: {error}", param="speaker_embedding") from error
-
-
-async def _encode(encoder: SpeechEncoder, samples: NDArray[np.float32]) -> bytes:
-    if not len(samples):
-        return b""
-    try:
-        return await encoder.encode(samples)
-    except AudioError as error:  # the audio is the engine's, not the client's
-        raise EngineError(f"the audio could not be encoded: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -20,7 +20,7 @@ from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.request import SpeechRequest
 from vivace.serve.response import LiveResponse, ResponseSink
 from vivace.serve.schema import SPEECH_FORMATS, audio_response, request_body
-from vivace.serve.speak import SpeechReport, Words, speak
+from vivace.serve.speak import SpeechReport, SpeechSink, Words, speak
 from vivace.serve.strict_json import read_json
 
 log = logging.getLogger(__name__)
@@ -94,10 +94,10 @@ def speech_response(
     return LiveResponse(answer)
 
 
-class HttpSink:
+class HttpSink(SpeechSink):
     """Writes one speech as an HTTP response.
 
-    The status waits for the first audio, so that an earlier error has a status of its own. A later
+    The status is sent with the first audio, so that an earlier error has its own status. A later
     error leaves the body incomplete, so that no client mistakes a part for the whole.
     """
 
@@ -108,8 +108,12 @@ class HttpSink:
         body: SpeechBody,
         ignored: Sequence[str] = (),
     ) -> None:
-        self.is_whole = not request.stream
+        self._is_whole = not request.stream
         self._response, self._body, self._ignored = response, body, ignored
+
+    @property
+    def is_whole(self) -> bool:
+        return self._is_whole
 
     async def start(self, report: SpeechReport) -> None:
         if not self.is_whole:
@@ -184,12 +188,12 @@ class SpeechBody:
 
 
 class JsonLines(SpeechBody):
-    """A JSON object on a line for every piece of audio; `as_json(audio, words, is_last)`."""
+    """A JSON object on a line for every piece of audio."""
 
     content_type = "application/json"
 
-    def __init__(self, as_json: Callable[[bytes, Words, bool], dict[str, Any]]) -> None:
-        self._as_json = as_json
+    def as_json(self, audio: bytes, words: Words, *, is_last: bool) -> dict[str, Any]:
+        raise NotImplementedError
 
     def write(self, audio: bytes, words: Words) -> bytes:
         return self._line(audio, words) if audio or words else b""
@@ -198,7 +202,7 @@ class JsonLines(SpeechBody):
         return self._line(audio, words, is_last=True)
 
     def _line(self, audio: bytes, words: Words, *, is_last: bool = False) -> bytes:
-        return json.dumps(self._as_json(audio, words, is_last)).encode("ascii") + b"\n"
+        return json.dumps(self.as_json(audio, words, is_last=is_last)).encode("ascii") + b"\n"
 
 
 class EventBody(SpeechBody):

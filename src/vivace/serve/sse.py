@@ -1,7 +1,4 @@
-"""Server-sent events of OpenAI's speech: `speech.audio.delta`, `.done` and `.error`.
-
-`speech.audio.words` is ours.
-"""
+"""OpenAI's server-sent events of speech, and the extension `speech.audio.words`."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ def delta(audio: bytes) -> bytes:
 
 
 def words(found: Sequence[Word] | None) -> bytes:
-    """Words that are over; null: the model gives no timings."""
+    """Words whose audio is complete. Null: the checkpoint has no timings."""
     return event("speech.audio.words", words=None if found is None else list(map(as_json, found)))
 
 
 def as_json(word: Word) -> dict[str, Any]:
-    """In seconds of the whole."""
+    """A word with its times in seconds from the start of the speech."""
     return {
         "word": word.text,
         "start": round(word.start_s, 3),
@@ -42,7 +39,7 @@ def done(
     finish_reason: str | None,
     more: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """The end of a speech that is complete; a frame counts as one output token."""
+    """The last event of a complete speech. Every frame counts as one output token."""
     usage = {
         "input_tokens": num_text_tokens,
         "output_tokens": num_frames,
@@ -57,5 +54,5 @@ def error(failure: Failure) -> bytes:
 
 
 def event(kind: str, **fields: Any) -> bytes:
-    """One event; its JSON is ASCII on one line, behind the prefix that clients look for."""
+    """One event, with its JSON as one line of ASCII."""
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode("ascii")

@@ -12,8 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +44,7 @@ DRAINING_RETRY_S = 5.0
 
 
 class Streams:
-    """The active streams: how many, whether new ones are taken, and when the last is over."""
+    """Counts active streams, and drains them before the server stops."""
 
     def __init__(
         self,
@@ -46,15 +52,15 @@ class Streams:
         metrics: Metrics,
         traces: Traces | None = None,
         *,
-        live: LiveMode | None = None,  # of texts that do not say it themselves
+        live: LiveMode | None = None,  # for requests without the option
     ) -> None:
         self._models, self._metrics, self._live = models, metrics, live
         self.traces = traces
         self._num_active = self._num_held = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self.draining = asyncio.Event()  # set: the server is about to stop
-        active = "Streams that are open, running or waiting."
+        self.draining = asyncio.Event()  # set: the server stops when the last stream ends
+        active = "Open streams, running or waiting."
         metrics.watch("active_streams", active, lambda: {"": self._num_active})
         metrics.expose_models(models.names)
         for status, code in ENGINE_FAILURES:
@@ -65,7 +71,7 @@ class Streams:
         return self._num_active
 
     def check_open(self) -> None:
-        """A RefusedError with status 503 while the server drains."""
+        """Raise a RefusedError with status 503 while the server drains."""
         if self.draining.is_set():
             raise shutting_down()
 
@@ -77,10 +83,10 @@ class Streams:
         place: Place,
         options: StreamOptions,
     ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
-        """The chunks of `model.tts.astream`, counted and always closed.
+        """The chunks of one speech.
 
-        Errors of the request are raised here or at the first chunk. A failure of the backend is
-        reported to the models, which probe it and load it again where it stays broken.
+        Errors in the request are raised here or at the first chunk. After a failure of the backend
+        the model is probed, and loaded again if the probe fails.
         """
         self.check_open()
         with self.hold():
@@ -89,7 +95,7 @@ class Streams:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Work that a drain waits for, such as the last words of an answer."""
+        """Make a drain wait for the block."""
         self._num_held += 1
         self._is_idle.clear()
         try:
@@ -98,6 +104,14 @@ class Streams:
             self._num_held -= 1
             if self._num_held == 0:
                 self._is_idle.set()
+
+    def run_held(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task that a drain waits for."""
+        held = ExitStack()
+        held.enter_context(self.hold())
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda _: held.close())
+        return task
 
     @asynccontextmanager
     async def _open(
@@ -121,7 +135,7 @@ class Streams:
                     yield self._count(stream, model, trace)
                 if stream.finish_reason not in (None, "cancelled"):
                     self._models.recovery.quarantine.absolve(digest)
-        except (WebSocketDisconnect, ConnectionError):  # the client's end, not a failure
+        except (WebSocketDisconnect, ConnectionError):  # the client disconnected
             raise
         except Exception as error:
             failure = describe(error)
@@ -163,7 +177,7 @@ class Streams:
         self._metrics.count_completeness(model, usage)
         if num_missing := len(usage.missing_words):
             log.warning(
-                "%s: %d of %d words were not spoken",
+                "%s: %d of %d words are missing from the speech",
                 model,
                 num_missing,
                 usage.num_words,
@@ -178,7 +192,7 @@ class Streams:
             )
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take no more streams; whether those that run were over within `timeout_s`."""
+        """Refuse new streams and wait for the active ones. False after `timeout_s`."""
         self.draining.set()
         try:
             await asyncio.wait_for(self._is_idle.wait(), timeout_s)
@@ -188,12 +202,12 @@ class Streams:
 
 
 def shutting_down() -> RefusedError:
-    message = "the server is shutting down; try again elsewhere, or later"
+    message = "the server is shutting down; try another server, or try again later"
     return RefusedError(message, status=503, code="draining", retry_s=DRAINING_RETRY_S)
 
 
 def _is_suspect(error: Exception) -> bool:
-    """Whether the backend may be broken, rather than the request."""
+    """Whether the backend may be broken, so that the model must be probed."""
     if isinstance(error, (QueueFullError, RunawayError, NumericError)):
         return False
     return isinstance(error, (BackendError, EngineError))

@@ -37,7 +37,11 @@ async def read_json(request: Request) -> dict[str, Any]:
             f"the content-type must be application/json, not {kind[:80] or 'none'!r}",
             code="invalid_content_type",
         )
-    content = await request.body()
+    return await parse_content(await request.body())
+
+
+async def parse_content(content: bytes) -> dict[str, Any]:
+    """The JSON object in `content`, parsed in a thread if it is large."""
     if len(content) > LARGE_BODY:
         return await asyncio.to_thread(parse_object, content)
     return parse_object(content)
@@ -86,7 +90,10 @@ def check_text(text: str, param: str) -> None:
 def _check_structure(text: str) -> None:
     """Check depth and the number of values before the parser recurses and allocates."""
     if sum(map(text.count, '"\\,[{')) > MAX_MARKS:  # base64 contains none of them
-        raise RefusedError(f"the JSON has more than {MAX_MARKS:,} marks", code="invalid_json")
+        raise RefusedError(
+            f"the JSON has more than {MAX_MARKS:,} quotes, backslashes, commas and brackets",
+            code="invalid_json",
+        )
     marks = NO_MARKS.sub("", STRING.sub("", text))
     if marks.count(",") + marks.count("[") + marks.count("{") > MAX_VALUES:
         raise RefusedError(f"the JSON has more than {MAX_VALUES:,} values", code="invalid_json")
@@ -127,7 +134,10 @@ def _read_float(digits: str) -> float:
 
 def _check_digits(digits: str) -> None:
     if len(digits) > MAX_DIGITS:
-        raise RefusedError(f"a number has {len(digits):,} digits", code="invalid_json")
+        raise RefusedError(
+            f"a number has {len(digits):,} digits and the limit is {MAX_DIGITS}",
+            code="invalid_json",
+        )
 
 
 def _check_strings(value: Any, name: str = "the body") -> None:

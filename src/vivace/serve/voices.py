@@ -1,8 +1,8 @@
-"""The voices of a served model: presets, the library's, described ones, and aliases.
+"""The voices of a served model: presets, clones of the library, descriptions and aliases.
 
-A name of a request is looked up in dictionaries and in a folder whose file names have a strict
-pattern; it never becomes a path. Clients that know only OpenAI's names, the nine released
-speakers, or Kokoro's names, are served by an alias wherever the model lacks the name itself.
+A requested name is looked up in dictionaries and among file names of a strict pattern, and is never
+used as a path. Names of OpenAI, of the nine released speakers and of Kokoro are aliases if the
+model has no voice of that name.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ from vivace.serve.errors import RefusedError
 from vivace.voices.library import SUFFIX, VoiceLibrary
 from vivace.voices.voice import NAME_PATTERN, Voice
 
-# What each of OpenAI's names is spoken by, where the model has that speaker.
+# The speaker behind each of OpenAI's names, if the model has that speaker.
 OPENAI_NAMES = {
     "alloy": "serena", "ash": "ryan", "ballad": "eric", "coral": "vivian", "echo": "aiden",
     "fable": "dylan", "onyx": "uncle_fu", "nova": "vivian", "sage": "sohee",
     "shimmer": "ono_anna", "verse": "ryan", "marin": "serena", "cedar": "aiden",
 }  # fmt: skip
 FEMALE = ("vivian", "serena", "ono_anna", "sohee")
-OF_THE_EMBEDDED = {"female": "heart", "male": "michael"}
+EMBEDDED_VOICES = {"female": "heart", "male": "michael"}
 SPEAKERS = (*FEMALE, "uncle_fu", "dylan", "eric", "ryan", "aiden")
 DESCRIPTION_SUFFIX = ".description.json"
 MAX_DESCRIPTION_CHARS = 2_000
-MAX_VOICE_NAME = 200  # characters of a request's name that an error repeats
+MAX_VOICE_NAME = 200  # characters of a requested name in an error message
 PART = re.compile(r"([^()]+?)\s*(?:\(\s*([0-9]{1,4}(?:\.[0-9]{1,6})?)\s*\))?")  # of a mix: name(2)
 MAX_PARTS = 8
 KOKORO_NAME = re.compile(r"[a-z]([fm])_([a-z0-9_]+)")  # language, gender, name: af_heart
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """What a voice's name stands for."""
+class ChosenVoice:
+    """The voice that a name selects."""
 
-    voice: str | Voice | None = None  # as `TTS.speak` takes it
-    description: str | None = None  # of a voice_design model's voice
+    voice: str | Voice | None = None  # the option of `TTS.speak`
+    description: str | None = None  # of a voice of a voice_design model
 
     def options(self, instruct: str | None = None) -> dict[str, Any]:
-        """`voice` and `instruct` for `TTS.astream`; `instruct` is the request's own."""
-        words = [part for part in (self.description, instruct) if part]
-        return {"voice": self.voice, "instruct": " ".join(words) or None}
+        """The options `voice` and `instruct` of a speech."""
+        parts = [part for part in (self.description, instruct) if part]
+        return {"voice": self.voice, "instruct": " ".join(parts) or None}
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A voice as `GET /v1/audio/voices` shows it."""
+class ListedVoice:
+    """An entry of `GET /v1/audio/voices`."""
 
     id: str
     kind: str  # preset, audio_sample (cloned), prompt (described) or alias
     model: str
     language: str | None = None
     created: int = 0  # seconds since 1970
-    prompt: str | None = None  # the description that it was made of
+    prompt: str | None = None  # the description of a designed voice
 
     def as_json(self) -> dict[str, Any]:
-        """OpenAI's voice object, and what Open WebUI reads: `id` and `name`."""
+        """OpenAI's voice object, with `id` and `name` for Open WebUI."""
         return {
             "id": self.id,
             "object": "audio.voice",
@@ -84,11 +84,11 @@ class Voices:
     def __init__(self, card: Card, library: VoiceLibrary) -> None:
         self.card, self.library = card, library
 
-    def choose(self, name: object = None) -> Chosen:
-        """What a request's `voice` stands for: a string, `{"id": …}`, or None for the default.
+    def choose(self, name: str | None = None) -> ChosenVoice:
+        """The voice of that name; None: the default.
 
-        `a+b` and `a(2)+b` are mixes. An UnknownVoiceError names the voices there are. It may read
-        the library: call it in a thread where `is_on_disk`.
+        `a+b` and `a(2)+b` are mixes. Raises an UnknownVoiceError that lists the voices. If
+        `is_on_disk`, this reads files: call it in a thread.
         """
         key = voice_key(name)
         if key is None or key == "default":
@@ -103,55 +103,55 @@ class Voices:
             return self.find(kokoro[2]) or self._alias(FEMALE[0] if kokoro[1] == "f" else "ryan")
         raise UnknownVoiceError(str(key)[:MAX_VOICE_NAME], self.names())
 
-    def find(self, key: str) -> Chosen | None:
-        """The model's own voice of that name, aliases apart."""
+    def find(self, key: str) -> ChosenVoice | None:
+        """The voice of that name. Aliases are not considered."""
         for speaker in self.card.speakers:
             if speaker.lower() == key:
-                return Chosen(speaker)
+                return ChosenVoice(speaker)
         if self.card.can_clone and key in self.library:
-            return Chosen(self.library.get(key))
+            return ChosenVoice(self.library.get(key))
         if self.card.can_design and (described := read_description(self.library, key)):
-            return Chosen(None, described.prompt)
+            return ChosenVoice(None, described.prompt)
         return None
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether a choice may read the library, which is not for an event loop."""
+        """Whether `choose` may read files, which would block an event loop."""
         return self.card.can_clone or self.card.can_design
 
     @property
     def can_speak(self) -> bool:
-        """Whether there is a voice for a request that names none of its own."""
+        """Whether a default voice exists."""
         return not self.card.can_clone or self._first_clone() is not None
 
     def names(self) -> list[str]:
         return [listed.id for listed in self.listed()]
 
-    def listed(self, *, with_aliases: bool = False) -> list[Listed]:
-        """Every voice that the model can speak with; reads the library, so call it in a thread."""
+    def listed(self, *, with_aliases: bool = False) -> list[ListedVoice]:
+        """All voices of the model. Reads the library: call it in a thread."""
         name, card = self.card.name, self.card
         described = descriptions(self.library) if self.is_on_disk else {}
-        found = [Listed(speaker, "preset", name) for speaker in card.speakers]
+        found = [ListedVoice(speaker, "preset", name) for speaker in card.speakers]
         if card.can_clone:
             found += [
                 self._listed_clone(voice, described.get(voice.name)) for voice in self._clones()
             ]
         if card.can_design:
             found += [
-                Listed(each, "prompt", name, told.language, _created(told.path), told.prompt)
-                for each, told in described.items()
+                ListedVoice(key, "prompt", name, one.language, _created(one.path), one.prompt)
+                for key, one in described.items()
             ]
         if with_aliases and (found or card.can_design):
             taken = {listed.id.lower() for listed in found}
             names = (*OPENAI_NAMES, *SPEAKERS)
-            found += [Listed(each, "alias", name) for each in names if each not in taken]
+            found += [ListedVoice(each, "alias", name) for each in names if each not in taken]
         return found
 
     def delete(self, name: str) -> None:
-        """Delete a clone or a description; an UnknownVoiceError where there is none."""
+        """Delete a clone or a description. Raises UnknownVoiceError."""
         key = voice_key(name) or ""
         if key in {speaker.lower() for speaker in self.card.speakers}:
-            raise RequestError(f"{key!r} is a voice of the model itself and cannot be deleted")
+            raise RequestError(f"{key!r} is a preset voice and cannot be deleted")
         was_described = delete_description(self.library, key)
         if not was_described or key in self.library:
             self.library.remove(key)
@@ -159,17 +159,17 @@ class Voices:
     def _clones(self) -> Iterator[Voice]:
         return (voice for voice in self.library if voice.width == self.card.width)
 
-    def _listed_clone(self, voice: Voice, told: Description | None) -> Listed:
-        """A clone of a recording; or of a description, which is then kept beside it."""
-        kind, prompt = ("prompt", told.prompt) if told else ("audio_sample", None)
+    def _listed_clone(self, voice: Voice, description: Description | None) -> ListedVoice:
+        """A clone of a recording, or of a designed voice if a description is stored beside it."""
+        kind, prompt = ("prompt", description.prompt) if description else ("audio_sample", None)
         created = _created(self.library.folder / f"{voice.name}{SUFFIX}")
-        return Listed(voice.name, kind, self.card.name, voice.language, created, prompt)
+        return ListedVoice(voice.name, kind, self.card.name, voice.language, created, prompt)
 
     def _first_clone(self) -> Voice | None:
         return next(self._clones(), None)
 
-    def _mix(self, key: str) -> Chosen:
-        """The weighted mean of cloned voices, as speaker vectors alone."""
+    def _mix(self, key: str) -> ChosenVoice:
+        """The weighted mean of the speaker vectors of cloned voices."""
         parts = [PART.fullmatch(part.strip()) for part in key.split("+")]
         if None in parts or len(parts) > MAX_PARTS:
             raise UnknownVoiceError(key[:MAX_VOICE_NAME], self.names())
@@ -180,52 +180,44 @@ class Voices:
         voices = [each.voice for each in chosen if isinstance(each.voice, Voice)]
         if len(voices) < len(chosen) or not sum(weights):
             raise RefusedError(
-                f"{key[:MAX_VOICE_NAME]!r}: only cloned voices can be mixed, on a Base model, with "
-                "weights above 0",
+                f"voice {key[:MAX_VOICE_NAME]!r}: only cloned voices of a Base model can be mixed, "
+                "with weights above 0",
                 param="voice",
                 code="unsupported_mix",
             )
         vector = np.average([voice.speaker for voice in voices], axis=0, weights=weights)
-        return Chosen(Voice(name="mix", speaker=vector.astype(np.float32)))
+        return ChosenVoice(Voice(name="mix", speaker=vector.astype(np.float32)))
 
-    def _default(self) -> Chosen:
+    def _default(self) -> ChosenVoice:
         if self.card.speakers:
-            return Chosen(self.card.speakers[0])
+            return ChosenVoice(self.card.speakers[0])
         if self.card.can_clone:
             first = self._first_clone()
             if first is None:
                 raise RefusedError(
-                    f"the model {self.card.name!r} speaks with cloned voices and there is none "
-                    "yet: send ref_audio, or create one at POST /v1/audio/voices",
+                    f"the model {self.card.name!r} needs a cloned voice and none exists yet; send "
+                    "ref_audio or create a voice with POST /v1/audio/voices",
                     code="voice_not_found",
                     param="voice",
                 )
-            return Chosen(first)
-        return Chosen()
+            return ChosenVoice(first)
+        return ChosenVoice()
 
-    def _alias(self, key: str) -> Chosen:
+    def _alias(self, key: str) -> ChosenVoice:
         speaker = OPENAI_NAMES.get(key, key)
         kind = "female" if speaker in FEMALE else "male"
         if self.card.can_design:
-            return Chosen(None, f"A clear, natural adult {kind} voice.")
-        return self.find(speaker) or self.find(OF_THE_EMBEDDED[kind]) or self._default()
+            return ChosenVoice(None, f"A clear, natural adult {kind} voice.")
+        return self.find(speaker) or self.find(EMBEDDED_VOICES[kind]) or self._default()
 
 
 def _name(voice: str | Voice | None) -> str | None:
     return voice.name if isinstance(voice, Voice) else voice
 
 
-def voice_key(name: object) -> str | None:
-    """The name of a request's `voice`, lower-case; None where it names none."""
-    if isinstance(name, dict):
-        name = name.get("id", name.get("name"))
-    if name is None:
-        return None
-    if not isinstance(name, str):
-        raise RefusedError(
-            f'voice is a name or {{"id": name}}, not {type(name).__name__}', param="voice"
-        )
-    return name.strip().lower() or None
+def voice_key(name: str | None) -> str | None:
+    """The key of a requested name. None: the default voice."""
+    return (name or "").strip().lower() or None
 
 
 # -- described voices ------------------------------------------------------------------------
@@ -256,7 +248,7 @@ def descriptions(library: VoiceLibrary) -> dict[str, Description]:
         keys = list(library.entries(DESCRIPTION_SUFFIX))
     except VoiceFileError:
         return {}
-    return {key: told for key in keys if (told := read_description(library, key))}
+    return {key: found for key in keys if (found := read_description(library, key))}
 
 
 def write_description(
@@ -266,10 +258,10 @@ def write_description(
     try:
         library.write_file(f"{name}{DESCRIPTION_SUFFIX}", content, replace=False)
     except FileExistsError as error:
-        raise VoiceFileError(f"there is a voice named {name!r} already; delete it first") from error
+        raise VoiceFileError(f"a voice {name!r} exists already; delete it first") from error
     except OSError as error:
         raise VoiceFileError(
-            f"the voice {name!r} cannot be kept: {error.strerror or error}"
+            f"the voice {name!r} cannot be stored: {error.strerror or error}"
         ) from error
 
 
@@ -285,7 +277,7 @@ def delete_description(library: VoiceLibrary, name: str) -> bool:
 
 
 def _created(path: Path) -> int:
-    """When the file was written; now, if another process deletes it meanwhile."""
+    """The time of the last change; now, if another process has deleted the file."""
     try:
         return int(path.stat().st_mtime)
     except OSError:

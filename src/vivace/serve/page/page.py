@@ -1,7 +1,7 @@
-"""The page at `/`: the files of this folder, read once, under a strict policy of their own.
+"""Serves the page at `/`: the files of this folder, with a strict content security policy.
 
-Its addresses are relative, so that a proxy may serve it under any path. It is public: it holds
-no secret, and asks for the key that the API wants.
+URLs are relative, so that a proxy may serve the page under any path. The page needs no key: it
+contains no secret and asks the user for the API key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-INDENT_OR_COMMENT = re.compile(rb"(?m)^[ \t]*(?://.*\n)?")  # a twelfth of the page, for no browser
+INDENT_OR_COMMENT = re.compile(rb"(?m)^[ \t]*(?://.*\n)?")  # 8 % of the page's size
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -33,7 +33,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # kept, but asked about: a new version shows at once
+    "Cache-Control": "no-cache",  # revalidated, so that a new version is shown at once
 }
 
 
@@ -45,7 +45,7 @@ class PageFile:
 
 
 def read_files() -> dict[str, PageFile]:
-    """The files of the page by name; nothing else is served."""
+    """The files of the page by name. No other file is served."""
     found = {}
     for entry in files("vivace.serve.page").iterdir():
         if media_type := MEDIA_TYPES.get(entry.name.rpartition(".")[2]):
@@ -63,7 +63,7 @@ def routes(context: ServeContext) -> APIRouter:
     @router.api_route("/favicon.ico", methods=["GET", "HEAD"])
     @router.api_route("/page/{name}", methods=["GET", "HEAD"])
     async def show(request: Request) -> Response:
-        is_icon = request.scope["path"].endswith(".ico")  # for /docs, and answers shown in a tab
+        is_icon = request.scope["path"].endswith(".ico")  # browsers request it for /docs
         name = request.path_params.get("name", "icon.svg" if is_icon else "index.html")
         found = served.get(name)
         if found is None:

@@ -1,4 +1,4 @@
-"""WebSockets: text in while speech comes out, in the dialects that clients speak."""
+"""WebSocket routes: text is spoken while it arrives, in the protocols of several services."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def routes(context: ServeContext) -> APIRouter:
     @router.get(f"{ELEVENLABS}/stream-input", include_in_schema=False)
     @router.get(f"{ELEVENLABS}/multi-stream-input", include_in_schema=False)
     async def refuse() -> Response:
-        """For browsers' address bars, and proxies that take the upgrade off."""
-        message = "this is a WebSocket: connect by ws:// or wss://, and let proxies pass upgrades"
+        """For plain GET requests, such as those of proxies that remove the upgrade header."""
+        message = "this is a WebSocket: use ws:// or wss://, and let proxies pass the upgrade"
         response = Failure(426, message, "websocket_needed").response()
         response.headers["upgrade"] = "websocket"
         return response

@@ -1,13 +1,13 @@
-"""The sockets of ElevenLabs: `stream-input`, and `multi-stream-input` with several contexts.
+"""ElevenLabs' WebSockets: `stream-input`, and `multi-stream-input` with several contexts.
 
     client                                                server
     {"text": " ", "voice_settings": {…}}
     {"text": "Hello "} *                                  {"audio": base64, "isFinal": null} *
-    {"flush": true}: speak what is there, go on after     with "alignment", if it is asked for
+    {"flush": true}: speak the text so far                with "alignment", if requested
     {"text": ""}: the end                                 {"isFinal": true}, closed with 1000
 
-With contexts, `context_id` names one, `close_context` ends it, `close_socket` ends all, and an
-empty text only keeps the connection open.
+With contexts, `context_id` selects a context, `close_context` ends it, `close_socket` ends all, and
+an empty text only keeps the connection open.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from vivace.serve.alignment import Aligner, as_milliseconds
 from vivace.serve.context import ServeContext
 from vivace.serve.elevenlabs import speech_fields
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.request import SpeechRequest
 from vivace.serve.sockets.omni import read_context_id
 from vivace.serve.sockets.session import BROKEN, FULL, POLICY, SocketSession
-from vivace.serve.speak import PreparedSpeech, SpeechReport, Words, prepare
+from vivace.serve.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
 from vivace.speech import Word
 
-MAX_CONTEXTS = 8  # of one connection
-MAX_UTTERANCES = 64  # flushes that wait, of one context
+MAX_CONTEXTS = 8  # per connection
+MAX_UTTERANCES = 64  # pending flushes per context
 
 
 @dataclass(slots=True, eq=False)
@@ -42,18 +41,18 @@ class VoiceContext:
     id: str | None
     speech: PreparedSpeech
     is_synced: bool  # `sync_alignment`
-    text: LiveText | None = None  # of the utterance that is being written
-    audio_s: float = 0.0  # of the utterances that were spoken
+    text: LiveText | None = None  # of the current utterance
+    audio_s: float = 0.0  # of finished utterances
     skipped: list[str] = field(default_factory=list)  # letters that the checkpoint does not read
     aligned_ms: int = 0  # the end of the last alignment
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     is_ended: bool = False
-    is_failed: bool = False  # what is still written to it is passed over
+    is_failed: bool = False  # further text is ignored
 
     def align(self, aligner: Aligner, text: str, words: Sequence[Word], **last: bool) -> Any:
-        """An alignment's times count from the end of the last one, as ElevenLabs describes them;
-        LiveKit, which asks for `sync_alignment`, takes them for those of the context."""
+        """Times count from the end of the last alignment, as ElevenLabs documents. With
+        `sync_alignment`, which LiveKit sends, they count from the start of the context."""
         chars, edges = aligner.take(text, words, **last)
         if not chars:
             return None
@@ -73,21 +72,21 @@ class ElevenLabsSession(SocketSession):
         self._voice_id, self._has_contexts = voice_id, has_contexts
         self._query: Mapping[str, str] = websocket.query_params
         self._contexts: dict[str | None, VoiceContext] = {}
-        self._is_over = False  # the client has sent its last text
+        self._is_over = False  # the client has ended its text
 
     def is_busy(self) -> bool:
         contexts = self._contexts.values()
         return any(context.tasks for context in contexts if context.text is None)
 
     async def refuse(self, failure: Failure) -> None:
-        """What ElevenLabs sends before it closes; clients take `message` for a failure."""
+        """Send an error and close. Clients treat a message with the key `message` as an error."""
         await self.send(error_message(failure))
         await self.close(close_code(failure), failure.message)
 
     async def handle(self, message: dict[str, Any]) -> None:
         text = message.get("text")
         if text is not None and not isinstance(text, str):
-            raise RefusedError("text is a string", param="text")
+            raise RefusedError("text must be a string", param="text")
         if self._has_contexts and message.get("close_socket"):
             self._is_over = True
             for context in list(self._contexts.values()):
@@ -96,7 +95,7 @@ class ElevenLabsSession(SocketSession):
             return
         if self._is_over:
             if text or message.get("flush"):
-                raise RefusedError("text came after the end", code="text_after_end")
+                raise RefusedError("text was sent after the end", code="text_after_end")
             return
         key = self._key(message)
         if self._has_contexts and message.get("close_context"):
@@ -114,7 +113,8 @@ class ElevenLabsSession(SocketSession):
         except RefusedError as error:
             if not self._has_contexts:
                 raise
-            await self.send(context.tag(error_message(describe(error))))  # its own, as in `fail`
+            # Other contexts go on, as in `fail`.
+            await self.send(context.tag(error_message(describe(error))))
         if message.get("flush"):
             self._flush(context)
 
@@ -126,7 +126,7 @@ class ElevenLabsSession(SocketSession):
         return read_context_id({"context_id": message.get("context_id", message.get("contextId"))})
 
     async def _take_empty(self, key: str | None, message: dict[str, Any]) -> None:
-        """The end of the text; with contexts a sign of life, or a flush."""
+        """The end of the text; with contexts a keep-alive or a flush."""
         context = self._contexts.get(key)
         if self._has_contexts:
             if context is not None and message.get("flush"):
@@ -138,17 +138,14 @@ class ElevenLabsSession(SocketSession):
     async def _open(self, key: str | None, message: dict[str, Any]) -> VoiceContext:
         if len(self._contexts) >= MAX_CONTEXTS:
             raise RefusedError(
-                f"{MAX_CONTEXTS} contexts are open already; close one", status=429,
+                f"{MAX_CONTEXTS} contexts are open; close one first", status=429,
                 code="too_many_contexts",
             )  # fmt: skip
         fields = speech_fields(self._voice_id, self._query, message)
         is_synced = read_flag(self._query, "sync_alignment")
-        # Agents need the words that were heard, whether they ask for them or not: pipecat's do.
+        # Agents need word times even if they do not request them, e.g. pipecat.
         is_timed = self._has_contexts if is_synced is None else is_synced
-        request = SpeechRequest.parse_session(
-            {**fields, "word_timestamps": is_timed}, self.context.settings
-        )
-        speech = await prepare(self.context, request)
+        speech = await prepare(self.context, {**fields, "word_timestamps": is_timed})
         context = VoiceContext(key, speech, bool(is_synced))
         if seconds := self._query.get("inactivity_timeout", ""):
             self.idle_s = read_idle(seconds, self.context.settings.socket_idle_s)
@@ -157,15 +154,15 @@ class ElevenLabsSession(SocketSession):
 
     def _add(self, context: VoiceContext, text: str) -> None:
         if context.is_ended:
-            raise RefusedError("text came to a context that was closed", code="text_after_end")
+            raise RefusedError("text was sent to a closed context", code="text_after_end")
         if context.is_failed:
             return
         if context.text is None:
-            if not text.strip():  # the first message, and signs of life
+            if not text.strip():  # the first message and keep-alives
                 return
             if len(context.tasks) >= MAX_UTTERANCES:
                 raise RefusedError(
-                    f"{MAX_UTTERANCES} flushes wait already; read their audio first", status=429,
+                    f"{MAX_UTTERANCES} flushes are pending; read their audio first", status=429,
                     code="too_many_utterances",
                 )  # fmt: skip
             context.text = LiveText(self.context.settings.max_text_chars)
@@ -207,7 +204,7 @@ class ElevenLabsSession(SocketSession):
             await self.close()
 
     async def fail(self, context: VoiceContext, failure: Failure) -> None:
-        """One context's failure is its own; without contexts it is the connection's."""
+        """End the failed context, or the connection if it has no contexts."""
         if not self._has_contexts:
             await self.refuse(failure)
             return
@@ -216,16 +213,12 @@ class ElevenLabsSession(SocketSession):
         await self.send(context.tag(error_message(failure)))
 
 
-class ContextUtterance:
+class ContextUtterance(SpeechSink):
     """One utterance of a context: the sink of its speech."""
-
-    is_whole = False
 
     def __init__(self, session: ElevenLabsSession, context: VoiceContext, text: LiveText) -> None:
         self._session, self._context, self._text = session, context, text
         self._aligner = Aligner(context.audio_s)
-
-    async def start(self, report: SpeechReport) -> None: ...
 
     async def write(self, audio: bytes, words: Words, *, is_last: bool = False) -> None:
         aligned = None
@@ -248,10 +241,10 @@ class ContextUtterance:
 
 
 def read_flag(query: Mapping[str, str], name: str) -> bool | None:
-    """None: it was not given."""
+    """None if the query has no such flag."""
     value = query.get(name, "").lower()
     if value not in ("", "true", "false"):
-        raise RefusedError(f"{name} is true or false, not {value[:20]!r}", param=name)
+        raise RefusedError(f"{name} must be true or false, not {value[:20]!r}", param=name)
     return value == "true" if value else None
 
 
@@ -268,7 +261,7 @@ def close_code(failure: Failure) -> int:
 def read_idle(seconds: str, most_s: float) -> float:
     if not seconds.isdecimal() or not 1 <= int(seconds[:6]) <= 3_600:
         raise RefusedError(
-            f"inactivity_timeout is a whole number of seconds, not {seconds[:20]!r}",
+            f"inactivity_timeout must be from 1 to 3600 whole seconds, not {seconds[:20]!r}",
             param="inactivity_timeout",
         )
     return min(float(seconds), most_s)

@@ -24,9 +24,8 @@ from starlette.websockets import WebSocket
 from vivace.live_text import LiveText
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.request import SpeechRequest
 from vivace.serve.sockets.session import BROKEN, SocketSession
-from vivace.serve.speak import PreparedSpeech, SpeechReport, Words, prepare
+from vivace.serve.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
 from vivace.serve.sse import as_json
 from vivace.speech import Word
 
@@ -51,7 +50,7 @@ class SessionConfig:
 
 
 @dataclass(slots=True, eq=False)
-class OmniUtterance:
+class OmniUtterance(SpeechSink):
     """One utterance from its first text to `session.done`: the sink of its speech."""
 
     session: OmniSession
@@ -161,7 +160,7 @@ class OmniSession(SocketSession):
             await self.close()
         else:
             raise RefusedError(
-                f"no message is of type {str(kind)[:80]!r}; try one of: {TYPES}",
+                f"type {str(kind)[:80]!r} is unknown; try one of: {TYPES}",
                 code="unknown_type",
                 param="type",
             )
@@ -171,7 +170,7 @@ class OmniSession(SocketSession):
     async def _configure(self, message: dict[str, Any]) -> None:
         if any(not utterance.text.is_ended for utterance in self._utterances):
             raise RefusedError(
-                "session.config came inside an utterance; send input.done or input.cancel first",
+                "session.config inside an utterance; send input.done or input.cancel first",
                 code="utterance_open",
             )
         is_whole = message.get("stream_audio") is False
@@ -183,17 +182,16 @@ class OmniSession(SocketSession):
         fields = {name: value for name, value in message.items() if value is not None}
         has_events = fields.get("word_events", False)
         if not isinstance(has_events, bool):
-            raise RefusedError("word_events is true or false", param="word_events")
+            raise RefusedError("word_events must be true or false", param="word_events")
         if has_events:
             fields["word_timestamps"] = True
-        fields = {"response_format": DEFAULT_FORMAT, **fields}
-        request = SpeechRequest.parse_session(fields, self.context.settings)
-        self._config = SessionConfig(await prepare(self.context, request), is_whole, has_events)
+        speech = await prepare(self.context, {"response_format": DEFAULT_FORMAT, **fields})
+        self._config = SessionConfig(speech, is_whole, has_events)
 
     def _add(self, message: dict[str, Any]) -> None:
         text, context_id = message.get("text"), read_context_id(message)
         if not isinstance(text, str):
-            raise RefusedError("the text of input.text is a string", param="text")
+            raise RefusedError("text must be a string", param="text")
         utterance = self._find_open(context_id)
         if utterance is None and text:
             utterance = self._begin(context_id)
@@ -201,7 +199,7 @@ class OmniSession(SocketSession):
             utterance.text.add(text)
 
     async def _cancel(self, context_id: str | None) -> None:
-        """Stop one context, or everything; after the answer nothing more of it is sent."""
+        """Cancel one context, or all. After `audio.cancelled` none of its audio is sent."""
         cancelled = [
             utterance
             for utterance in self._utterances
@@ -223,10 +221,10 @@ class OmniSession(SocketSession):
 
     def _begin(self, context_id: str | None) -> OmniUtterance:
         if self._config is None:
-            raise RefusedError("session.config comes first", code="no_config")
+            raise RefusedError("send session.config first", code="no_config")
         if len(self._utterances) >= MAX_UTTERANCES:
             raise RefusedError(
-                f"{MAX_UTTERANCES} utterances wait already; read their audio first",
+                f"{MAX_UTTERANCES} utterances are pending; read their audio first",
                 status=429,
                 code="too_many_utterances",
             )
@@ -272,5 +270,5 @@ def read_context_id(message: dict[str, Any]) -> str | None:
     if context_id is None or (isinstance(context_id, str) and len(context_id) <= MAX_CONTEXT_CHARS):
         return context_id
     raise RefusedError(
-        f"context_id is a string of at most {MAX_CONTEXT_CHARS} characters", param="context_id"
+        f"context_id must be a string of at most {MAX_CONTEXT_CHARS} characters", param="context_id"
     )

@@ -15,21 +15,18 @@ from starlette.websockets import WebSocket
 
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.request import SpeechRequest
 from vivace.serve.sockets.session import SocketSession
-from vivace.serve.speak import PreparedSpeech, SpeechReport, Words, prepare
+from vivace.serve.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
 from vivace.speech import SAMPLE_RATE
 
 PCM = {"type": "audio/pcm", "rate": SAMPLE_RATE}
 MAX_ITEMS = 256  # of a conversation
 TYPES = "session.update, conversation.item.create, response.create, response.cancel"
-NO_EARS = ("input_audio_buffer.", "output_audio_buffer.")
+AUDIO_INPUT = ("input_audio_buffer.", "output_audio_buffer.")
 
 
-class RealtimeResponse:
+class RealtimeResponse(SpeechSink):
     """One response of the server: the sink of its speech."""
-
-    is_whole = False
 
     def __init__(self, session: RealtimeSession, text: str, metadata: object) -> None:
         self.id, self.item_id = new_id("resp"), new_id("item")
@@ -69,8 +66,6 @@ class RealtimeResponse:
         await self._send_item("added", self._item("in_progress", None))
 
     # -- the sink --------------------------------------------------------------------------------
-
-    async def start(self, report: SpeechReport) -> None: ...
 
     async def write(self, audio: bytes, words: Words) -> None:
         if audio:
@@ -129,11 +124,11 @@ class RealtimeSession(SocketSession):
             await self._create(read_object(message, "response"))
         elif kind == "response.cancel":
             await self._cancel(message.get("response_id"))
-        elif isinstance(kind, str) and kind.startswith(NO_EARS):
-            raise RefusedError("this server speaks and does not listen", code="no_audio_input")
+        elif isinstance(kind, str) and kind.startswith(AUDIO_INPUT):
+            raise RefusedError("audio input is not supported", code="no_audio_input")
         else:
             raise RefusedError(
-                f"no event is of type {str(kind)[:80]!r}; try one of: {TYPES}",
+                f"type {str(kind)[:80]!r} is unknown; try one of: {TYPES}",
                 code="unknown_event",
                 param="type",
             )
@@ -152,7 +147,7 @@ class RealtimeSession(SocketSession):
 
     async def _add_item(self, item: dict[str, Any]) -> None:
         if len(self._unspoken) >= MAX_ITEMS:
-            raise RefusedError(f"{MAX_ITEMS} items wait already; send response.create", status=429)
+            raise RefusedError(f"{MAX_ITEMS} items are pending; send response.create", status=429)
         self._unspoken += read_texts([item])
         shown = {"id": new_id("item"), "object": "realtime.item", "status": "completed", **item}
         await self.send_event("conversation.item.added", item=shown)
@@ -161,7 +156,7 @@ class RealtimeSession(SocketSession):
     async def _create(self, response: dict[str, Any]) -> None:
         if self._response is not None:
             raise RefusedError(
-                f"the response {self._response.id} is not done",
+                f"the response {self._response.id} is still active",
                 code="conversation_already_has_active_response",
             )
         output = read_object(read_object(response, "audio"), "output")
@@ -172,10 +167,12 @@ class RealtimeSession(SocketSession):
         text = "\n".join(texts)
         most = self.context.settings.max_text_chars
         if not text.strip():
-            raise RefusedError("there is no input_text to speak", param="input", code="empty_input")
+            raise RefusedError(
+                "input has no input_text to speak", param="input", code="empty_input"
+            )
         if len(text) > most:
             raise RefusedError(
-                f"the text has {len(text):,} characters and the limit is {most:,}",
+                f"input has {len(text):,} characters and the limit is {most:,}",
                 param="input",
                 code="text_too_long",
             )
@@ -188,7 +185,9 @@ class RealtimeSession(SocketSession):
     async def _cancel(self, response_id: object) -> None:
         response = self._response
         if response is None or response_id not in (None, response.id):
-            raise RefusedError("no such response is active", code="response_cancel_not_active")
+            raise RefusedError(
+                "response_id: no such response is active", code="response_cancel_not_active"
+            )
         assert response.task is not None
         response.task.cancel()
         await self.end(response.as_json("cancelled"))
@@ -196,9 +195,7 @@ class RealtimeSession(SocketSession):
     async def _prepare(self, model: object, voice: object, speed: object) -> PreparedSpeech:
         fields = {"model": model, "voice": voice, "speed": speed}
         fields |= {"response_format": "pcm", "sample_rate": SAMPLE_RATE}
-        return await prepare(
-            self.context, SpeechRequest.parse_session(fields, self.context.settings)
-        )
+        return await prepare(self.context, fields)
 
     # -- speech ------------------------------------------------------------------------------
 
@@ -234,32 +231,32 @@ def read_object(message: dict[str, Any], name: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise RefusedError(f"{name} is an object, not {type(value).__name__}", param=name)
+        raise RefusedError(f"{name} must be an object, not {type(value).__name__}", param=name)
     return value
 
 
 def read_texts(items: object) -> list[str]:
-    """The text in the content of messages, as `input_text` or `text`."""
+    """The texts of the content parts `input_text` and `text`."""
     if not isinstance(items, list):
-        raise RefusedError("input is a list of items", param="input")
+        raise RefusedError("input must be a list of items", param="input")
     texts = []
     for item in items:
         content = item.get("content") if isinstance(item, dict) else None
         if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-            raise RefusedError("an item is a message with a list of content", param="item")
+            raise RefusedError("an item must be a message with a list of content", param="item")
         for part in content:
             text = part.get("text")
             if not isinstance(text, str):
                 kind = str(part.get("type"))[:40]
-                raise RefusedError(f"content is input_text, not {kind!r}", param="content")
+                raise RefusedError(f"content must be input_text, not {kind!r}", param="content")
             texts.append(text)
     return texts
 
 
 def check_format(format: object) -> None:
-    """16-bit PCM at 24 kHz, in OpenAI's present words or the former ones."""
+    """Accept 16-bit PCM at 24 kHz, in the current and the former notation of OpenAI."""
     if format not in (None, "pcm16", PCM, {"type": "audio/pcm"}):
-        raise RefusedError(f"audio is {PCM}, not {str(format)[:80]}", param="format")
+        raise RefusedError(f"format must be {PCM}, not {str(format)[:80]}", param="format")
 
 
 def new_id(kind: str) -> str:

@@ -1,7 +1,7 @@
-"""What every dialect shares: one reader, one writer, limits, deadlines, and an end that frees all.
+"""The base class of WebSocket sessions: reading, writing, limits, timeouts and cleanup.
 
-A session reads without a pause, so that a client that leaves is noticed at once, and speaks in
-tasks beside it. It knows messages as JSON objects; what they are called, the dialects know.
+A session reads at all times, so that a disconnect is noticed at once, and speaks in tasks. Messages
+are JSON objects; subclasses define their types.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
-from contextlib import ExitStack
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -24,15 +23,15 @@ from vivace.serve.strict_json import parse_object
 log = logging.getLogger(__name__)
 
 NORMAL, GOING_AWAY, POLICY, BROKEN, RESTART, FULL = 1000, 1001, 1008, 1011, 1012, 1013
-MAX_BAD = 16  # messages that are refused before the connection is
-MESSAGE_RATE = 1_000.0  # a second, in the long run; a burst may have MAX_BURST
+MAX_BAD = 16  # invalid messages before the connection is closed
+MESSAGE_RATE = 1_000.0  # sustained messages per second; bursts may have MAX_BURST messages
 MAX_BURST = 8_192.0
-MAX_REASON_BYTES = 123  # what a close frame holds
+MAX_REASON_BYTES = 123  # the limit of a close frame
 DRAIN_POLL_S = 0.1
 
 
 class SocketSession(ABC):
-    """One connection, from its acceptance to its end."""
+    """One connection."""
 
     def __init__(self, websocket: WebSocket, context: ServeContext) -> None:
         self.context = context
@@ -46,28 +45,28 @@ class SocketSession(ABC):
         self._num_bad = 0
         self._allowance, self._refilled = MAX_BURST, self._last_active
 
-    # -- what a dialect says -----------------------------------------------------------------
+    # -- the protocol ------------------------------------------------------------------------
 
-    async def greet(self) -> None:  # noqa: B027  most dialects let the client speak first
-        """Send what comes before the first message."""
+    async def greet(self) -> None:  # noqa: B027  in most protocols the client sends first
+        """Send the messages that precede the client's first."""
 
     @abstractmethod
     async def handle(self, message: dict[str, Any]) -> None:
-        """Act on a message; errors of the tree are answered by `refuse`."""
+        """Handle a message. Its exceptions are sent by `refuse`."""
 
     @abstractmethod
     async def refuse(self, failure: Failure) -> None:
-        """Tell the client what was wrong with its message."""
+        """Send an error to the client."""
 
     @abstractmethod
     def is_busy(self) -> bool:
-        """Whether there is speech to come that waits for nothing more from the client."""
+        """Whether speech is pending that needs no further input from the client."""
 
     # -- the connection ----------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve the connection until either side ends it; nothing of it is left afterwards."""
-        self.context.streams.check_open()  # a 503 to the handshake: a proxy asks another server
+        """Serve the connection until either side closes it, then cancel its tasks."""
+        self.context.streams.check_open()  # status 503, so that a proxy tries another server
         draining = asyncio.ensure_future(self.context.streams.draining.wait())
         try:
             await self._websocket.accept()
@@ -83,9 +82,10 @@ class SocketSession(ABC):
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def send(self, message: Mapping[str, Any] | bytes) -> None:
-        """Send one message; waits while the client does not read, and is cut off with it."""
-        kind, data = ("bytes", message) if isinstance(message, bytes) else ("text", _dump(message))
-        await self._write({"type": "websocket.send", kind: data})
+        """Send one message. Blocks while the client does not read."""
+        is_audio = isinstance(message, bytes)
+        data = message if is_audio else json.dumps(message, separators=(",", ":"))
+        await self._write({"type": "websocket.send", "bytes" if is_audio else "text": data})
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
         short = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
@@ -93,11 +93,8 @@ class SocketSession(ABC):
         self._stop_reading()
 
     def start(self, speech: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run beside the reader; cancelled with the session, and waited for by a drain."""
-        held = ExitStack()
-        held.enter_context(self.context.streams.hold())
-        task = asyncio.get_running_loop().create_task(speech)
-        task.add_done_callback(lambda _: held.close())
+        """Run a task that is cancelled with the session and that a drain waits for."""
+        task = self.context.streams.run_held(speech)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
         return task
@@ -109,7 +106,7 @@ class SocketSession(ABC):
             self.is_closed = event["type"] == "websocket.close"
             try:
                 await self._websocket.send(event)
-            except RuntimeError:  # uvicorn has closed it, such as for a frame that is too large
+            except RuntimeError:  # uvicorn has closed the connection, e.g. after an oversized frame
                 raise WebSocketDisconnect(GOING_AWAY) from None
         self._last_active = time.monotonic()
 
@@ -122,7 +119,7 @@ class SocketSession(ABC):
         self._last_active = time.monotonic()
         if not task.cancelled() and (error := task.exception()) is not None:
             if not isinstance(error, WebSocketDisconnect):
-                log.error("speech over a socket failed", exc_info=error)
+                log.error("a WebSocket session failed", exc_info=error)
             self._stop_reading()
 
     # -- the reader --------------------------------------------------------------------------
@@ -158,12 +155,12 @@ class SocketSession(ABC):
     async def _take(self, event: Mapping[str, Any]) -> None:
         self._last_active = time.monotonic()
         if not self._may_send_more():
-            await self.close(POLICY, f"more than {MESSAGE_RATE:.0f} messages a second")
+            await self.close(POLICY, f"more than {MESSAGE_RATE:.0f} messages per second")
             return
         try:
             text = event.get("text")
             if text is None:
-                raise RefusedError("messages are JSON text; a binary one came", code="not_text")
+                raise RefusedError("messages must be JSON text, not binary", code="not_text")
             await self.handle(parse_object(text))
         except WebSocketDisconnect:
             raise
@@ -176,10 +173,10 @@ class SocketSession(ABC):
         if failure.status == 500 and not self.is_closed:
             await self.close(BROKEN, failure.message)
         elif self._num_bad >= MAX_BAD and not self.is_closed:
-            await self.close(POLICY, f"{MAX_BAD} messages were refused")
+            await self.close(POLICY, f"{MAX_BAD} messages were invalid")
 
     async def _refuse_idle(self) -> None:
-        failure = Failure(408, f"no message came for {self.idle_s:g} s", "idle")
+        failure = Failure(408, f"no message for {self.idle_s:g} s", "idle")
         await self.refuse(failure)
         if not self.is_closed:
             await self.close(NORMAL, failure.message)
@@ -189,7 +186,3 @@ class SocketSession(ABC):
         gained = (now - self._refilled) * MESSAGE_RATE
         self._allowance, self._refilled = min(MAX_BURST, self._allowance + gained) - 1, now
         return self._allowance >= 0
-
-
-def _dump(message: Mapping[str, Any]) -> str:
-    return json.dumps(message, separators=(",", ":"))

@@ -1,1 +1,1 @@
-"""Wyoming, Home Assistant's protocol of voices: events over TCP; needs the extra `wyoming`."""
+"""Wyoming, the voice protocol of Home Assistant: events over TCP. Needs the extra `wyoming`."""

@@ -1,4 +1,4 @@
-"""Zeroconf: Home Assistant finds the server by itself."""
+"""Announces the server by Zeroconf, so that Home Assistant discovers it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from vivace.errors import RequestError
 from vivace.serve.settings import ServeSettings
 
 SERVICE = "_wyoming._tcp.local."
-SOMEWHERE = ("224.0.0.251", 1)  # zeroconf's own group: which address of ours leads there
+MULTICAST = ("224.0.0.251", 1)  # Zeroconf's group, to find the outgoing address
 
 
 @asynccontextmanager
 async def announced(settings: ServeSettings, listener: socket.socket) -> AsyncIterator[None]:
-    """Announce the listener meanwhile, where the settings ask for it."""
+    """Announce the listener inside the block, if the settings enable it."""
     if not settings.zeroconf:
         yield
         return
@@ -43,10 +43,10 @@ async def announced(settings: ServeSettings, listener: socket.socket) -> AsyncIt
 
 
 def own_address() -> str:
-    """The address of this machine that other machines reach it by."""
+    """The address by which other machines reach this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(SOMEWHERE)
+            probe.connect(MULTICAST)
         except OSError as error:
             raise RequestError(f"--zeroconf needs a network: {error.strerror}") from error
         return str(probe.getsockname()[0])

@@ -1,7 +1,7 @@
-"""Events on the wire: a JSON line, JSON data and a payload, each of a bounded size.
+"""Reads and writes Wyoming events: a JSON line, JSON data and a payload, each of limited size.
 
-The package's own reader trusts the lengths that a client declares; this one refuses them before it
-reads, and never holds a payload: no event that a voice takes has one.
+The reader of the package `wyoming` trusts the lengths that a client declares. This reader checks
+them first, and discards payloads, which no event for text-to-speech has.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from wyoming.event import Event
 from wyoming.version import __version__ as PROTOCOL
 
 from vivace.serve.errors import RefusedError
-from vivace.serve.strict_json import LARGE_BODY, parse_object
+from vivace.serve.strict_json import parse_content, parse_object
 
-MAX_HEADER_BYTES = 65_536  # the limit of asyncio's reader, and so of the package's clients too
-MAX_PAYLOAD_BYTES = 2**20  # of events that are passed over, such as a microphone's
+MAX_HEADER_BYTES = 65_536  # the limit of asyncio's reader, also in the package's clients
+MAX_PAYLOAD_BYTES = 2**20  # of ignored events, such as microphone audio
 MAX_TYPE_CHARS = 64
 SKIP_BYTES = 65_536
 
 
 async def read_event(reader: asyncio.StreamReader, first: bytes, max_data: int) -> Event | None:
-    """The event that begins with the byte `first`; None where the client left inside it."""
+    """The event that begins with the byte `first`. None if the client disconnected inside it."""
     try:
         line = first + await reader.readuntil(b"\n") if first != b"\n" else first
         if len(line) > MAX_HEADER_BYTES:
@@ -31,13 +31,15 @@ async def read_event(reader: asyncio.StreamReader, first: bytes, max_data: int) 
         header = parse_object(line)
         kind, data = header.get("type"), header.get("data") or {}
         if not isinstance(kind, str) or not 0 < len(kind) <= MAX_TYPE_CHARS:
-            raise RefusedError(f"an event's type is a string of 1 to {MAX_TYPE_CHARS} characters")
+            raise RefusedError(
+                f"an event's type must be a string of 1 to {MAX_TYPE_CHARS} characters"
+            )
         data_length = _read_length(header, "data_length", max_data)
         payload_length = _read_length(header, "payload_length", MAX_PAYLOAD_BYTES)
         if not isinstance(data, dict):
-            raise RefusedError(f"an event's data is an object, not {type(data).__name__}")
+            raise RefusedError(f"an event's data must be an object, not {type(data).__name__}")
         if data_length:
-            data |= await _parse(await reader.readexactly(data_length))
+            data |= await parse_content(await reader.readexactly(data_length))
         while payload_length:
             skipped = await reader.read(min(payload_length, SKIP_BYTES))
             if not skipped:
@@ -52,13 +54,13 @@ async def read_event(reader: asyncio.StreamReader, first: bytes, max_data: int) 
 
 def _line_too_long() -> RefusedError:
     return RefusedError(
-        f"an event's first line has at most {MAX_HEADER_BYTES:,} bytes; send data behind it",
+        f"an event's first line may have {MAX_HEADER_BYTES:,} bytes; send data after it",
         code="too_large",
     )
 
 
 def encode_event(event: Event) -> bytes:
-    """All bytes of an event; ASCII, because text may hold what UTF-8 cannot."""
+    """The bytes of an event. Its JSON is ASCII, because text may contain lone surrogates."""
     header: dict[str, Any] = {"type": event.type, "version": PROTOCOL}
     data, payload = b"", event.payload or b""
     if event.data:
@@ -74,15 +76,11 @@ def _read_length(header: dict[str, Any], name: str, most: int) -> int:
     if length is None:
         return 0
     if not isinstance(length, int) or isinstance(length, bool) or length < 0:
-        raise RefusedError(f"{name} is a number of bytes, not {str(length)[:40]!r}", param=name)
+        raise RefusedError(
+            f"{name} must be a number of bytes, not {str(length)[:40]!r}", param=name
+        )
     if length > most:
         raise RefusedError(
             f"{name} is {length:,} bytes and the limit is {most:,}", param=name, code="too_large"
         )
     return length
-
-
-async def _parse(content: bytes) -> dict[str, Any]:
-    if len(content) > LARGE_BODY:
-        return await asyncio.to_thread(parse_object, content)
-    return parse_object(content)

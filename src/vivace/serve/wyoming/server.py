@@ -1,4 +1,4 @@
-"""The Wyoming listener: sessions, their number, and their end."""
+"""The Wyoming listener: accepts, limits and ends sessions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from vivace.serve.wyoming.frames import MAX_HEADER_BYTES, encode_event
 from vivace.serve.wyoming.session import WyomingSession
 
 STOPPING = Failure(503, "the server is shutting down; try again later", "draining")
-CROWDED = Failure(503, "too many connections; try again later", "too_many_connections")
+TOO_MANY = Failure(503, "too many connections; try again later", "too_many_connections")
 
 
 class WyomingServer:
-    """Serves one listener; a drain lets what is spoken end."""
+    """Serves one listener. A drain waits for active speech."""
 
     def __init__(self, context: ServeContext) -> None:
         self._context = context
@@ -36,8 +36,8 @@ class WyomingServer:
 
     @asynccontextmanager
     async def serving(self, listener: socket.socket) -> AsyncIterator[None]:
-        """Answers until the block is left; then nothing of any connection is left."""
-        server = await asyncio.start_server(self._welcome, sock=listener, limit=MAX_HEADER_BYTES)
+        """Serve connections inside the block, and end them when it is left."""
+        server = await asyncio.start_server(self._accept, sock=listener, limit=MAX_HEADER_BYTES)
         draining = asyncio.ensure_future(self._drain(server))
         try:
             async with announced(self._context.settings, listener):
@@ -56,11 +56,11 @@ class WyomingServer:
         for session in list(self._sessions):
             session.drain()
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
-        if self._is_crowded(peer and peer[0]):
+        if self._has_too_many(peer and peer[0]):
             with suppress(OSError):
-                writer.write(encode_event(Error(CROWDED.message, CROWDED.code).event()))
+                writer.write(encode_event(Error(TOO_MANY.message, TOO_MANY.code).event()))
                 writer.close()
             return
         session = WyomingSession(reader, writer, self._context)
@@ -72,7 +72,7 @@ class WyomingServer:
         finally:
             del self._sessions[session], self._addresses[session]
 
-    def _is_crowded(self, address: object) -> bool:
+    def _has_too_many(self, address: object) -> bool:
         settings, addresses = self._context.settings, list(self._addresses.values())
         has_many = addresses.count(address) >= settings.max_connections_per_address
         return has_many or len(self._sessions) >= settings.max_connections

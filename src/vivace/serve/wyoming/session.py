@@ -1,14 +1,14 @@
-"""One Wyoming connection: events in, speech out while its text still comes.
+"""One Wyoming connection: reads events and sends speech while its text arrives.
 
 client                                      server
 describe                                    info
 synthesize                                  audio-start, audio-chunk *, audio-stop
 synthesize-start, synthesize-chunk *        audio-start, audio-chunk *
-synthesize (the whole text again)           nothing: it is for servers that do not stream
+synthesize (the whole text again)           nothing: the event is for servers without streaming
 synthesize-stop                             audio-stop, synthesize-stopped
 
-What fails is told by an `error` event and the end of the connection: clients wait for an end that
-they know, and older ones pass over errors. Half an audio never ends with `audio-stop`.
+After a failure the server sends an `error` event and closes the connection, because older clients
+ignore errors. Incomplete audio is never followed by `audio-stop`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,19 +32,19 @@ from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.request import SpeechRequest
 from vivace.serve.response import num_unsent
-from vivace.serve.speak import SpeechReport, Words, prepare, speak
+from vivace.serve.speak import SpeechReport, SpeechSink, Words, prepare, speak
 from vivace.serve.wyoming.events import describe_server, read_speech, read_text
 from vivace.serve.wyoming.frames import encode_event, read_event
 
 log = logging.getLogger(__name__)
 
-MAX_UTTERANCES = 8  # spoken, waiting and being written, of one connection
-CLOSING_S = 2.0  # for a client to take its last answer
-WIDTH = 2  # bytes of a sample
+MAX_UTTERANCES = 8  # per connection: being written, waiting or being spoken
+CLOSE_TIMEOUT_S = 2.0  # for the client to read the last event
+WIDTH = 2  # bytes per sample
 
 
 @dataclass(slots=True, eq=False)
-class WyomingUtterance:
+class WyomingUtterance(SpeechSink):
     """One text from its first event to its last audio: the sink of its speech."""
 
     session: WyomingSession
@@ -53,7 +53,6 @@ class WyomingUtterance:
     is_streamed: bool  # the text; audio always is
     rate: int = 0
     num_bytes: int = 0
-    is_whole: bool = False
 
     @property
     def milliseconds(self) -> int:
@@ -98,14 +97,14 @@ class WyomingSession:
         self._last_active = time.monotonic()
 
     async def run(self, check_rate: Callable[[], None]) -> None:
-        """Serve until either side ends it; nothing of it is left afterwards."""
+        """Serve the connection until either side ends it, then cancel its tasks."""
         reading = asyncio.ensure_future(self._read(check_rate))
         waited: set[asyncio.Future[Any]] = {reading, self._ended}
         try:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.end()
-            # Once may not do: before Python 3.12 a wait_for that is over swallows a cancellation.
+            # Repeated: before Python 3.12, a completed wait_for swallows a cancellation.
             while tasks := [task for task in (reading, *self._tasks) if not task.done()]:
                 for task in tasks:
                     task.cancel()
@@ -113,12 +112,12 @@ class WyomingSession:
             await self._close(self._ended.result())
 
     def end(self, failure: Failure | None = None) -> None:
-        """End the connection; with a failure the client is told of it."""
+        """End the connection, after an `error` event if a failure is given."""
         if not self._ended.done():
             self._ended.set_result(failure)
 
     def drain(self) -> None:
-        """End when what is being spoken is over."""
+        """End the connection after the active speech."""
         self._is_draining = True
         if not self._tasks:
             self.end()
@@ -126,7 +125,7 @@ class WyomingSession:
     # -- the connection ----------------------------------------------------------------------
 
     async def send(self, event: Event) -> None:
-        """Waits while the client does not read, and aborts where it takes nothing at all."""
+        """Blocks while the client reads slowly; aborts if it reads nothing."""
         async with self._sending:
             self._writer.write(encode_event(event))
             await self._flush()
@@ -141,21 +140,21 @@ class WyomingSession:
             except asyncio.TimeoutError:
                 if num_unsent(transport) >= num_left:
                     transport.abort()
-                    raise ConnectionAbortedError("the client takes nothing") from None
+                    raise ConnectionAbortedError("the client does not read") from None
             except OSError as error:
-                raise ConnectionAbortedError("the client is gone") from error
+                raise ConnectionAbortedError("the client disconnected") from error
 
     async def _close(self, failure: Failure | None) -> None:
-        """Tell the failure, then read on for a moment: unread bytes would make it a reset, which
-        overtakes the error event."""
+        """Send the error event, then discard input for a moment: closing a socket with unread input
+        resets it, and the client would lose the event."""
         with suppress(OSError, asyncio.TimeoutError):
             if failure is not None and not self._writer.is_closing():
                 self._writer.write(encode_event(Error(failure.message, failure.code).event()))
                 self._writer.write_eof()
-                await asyncio.wait_for(self._discard(), CLOSING_S)
+                await asyncio.wait_for(self._discard(), CLOSE_TIMEOUT_S)
         self._writer.close()
         with suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._writer.wait_closed(), CLOSING_S)
+            await asyncio.wait_for(self._writer.wait_closed(), CLOSE_TIMEOUT_S)
         self._writer.transport.abort()
 
     async def _discard(self) -> None:
@@ -170,7 +169,7 @@ class WyomingSession:
                 self._has_sent, self._last_active = True, time.monotonic()
                 await self._handle(event, check_rate)
         except OSError:
-            pass  # the client is gone
+            pass  # the client disconnected
         except Exception as error:
             self.end(describe(error))
 
@@ -184,34 +183,34 @@ class WyomingSession:
             return await asyncio.wait_for(read_event(self._reader, first, most), limit_s)
         except asyncio.TimeoutError:
             raise RefusedError(
-                f"an event did not arrive within {limit_s:g} s", status=408, code="timeout"
+                f"an event was incomplete after {limit_s:g} s", status=408, code="timeout"
             ) from None
 
     async def _first_byte(self) -> bytes:
         limit_s = self._settings.socket_idle_s if self._has_sent else self._settings.body_timeout_s
         while self._reader.exception() is None:
-            await asyncio.sleep(0)  # a reader with a full buffer never waits
-            patience_s = limit_s
+            await asyncio.sleep(0)  # a reader with a full buffer never yields
+            timeout_s = limit_s
             if not self._is_busy:
-                patience_s = max(0.0, self._last_active + limit_s - time.monotonic())
+                timeout_s = max(0.0, self._last_active + limit_s - time.monotonic())
             try:
-                return await asyncio.wait_for(self._reader.read(1), patience_s)
+                return await asyncio.wait_for(self._reader.read(1), timeout_s)
             except asyncio.TimeoutError:
                 if not self._is_busy and time.monotonic() >= self._last_active + limit_s:
                     raise RefusedError(
-                        f"no event came for {limit_s:g} s", status=408, code="idle"
+                        f"no event for {limit_s:g} s", status=408, code="idle"
                     ) from None
         return b""
 
     @property
     def _is_busy(self) -> bool:
-        """Whether there is speech to come that waits for nothing more from the client."""
+        """Whether speech is pending that needs no further input from the client."""
         return bool(self._utterances) and self._utterances[0].text.is_ended
 
     # -- events ------------------------------------------------------------------------------
 
     async def _handle(self, event: Event, check_rate: Callable[[], None]) -> None:
-        """Act on an event; one of an unknown type is passed over, as the protocol asks."""
+        """Handle an event. Unknown types are ignored, as the protocol requires."""
         if event.type == "describe":
             await self.send(await asyncio.to_thread(describe_server, self._context))
         elif event.type == "ping":
@@ -221,7 +220,7 @@ class WyomingSession:
             self._add_whole(event, check_rate)
         elif event.type == "synthesize-start":
             if self._open is not None:
-                raise RefusedError("synthesize-start came twice; send synthesize-stop between")
+                raise RefusedError("synthesize-start inside a stream; send synthesize-stop first")
             check_rate()
             self._begin(self._new_utterance(event, is_streamed=True))
         elif event.type == "synthesize-chunk":
@@ -230,7 +229,7 @@ class WyomingSession:
             self._need_open(event).text.end()
 
     def _add_whole(self, event: Event, check_rate: Callable[[], None]) -> None:
-        """Inside a stream it is the whole text again, spoken only if nothing came before it."""
+        """Inside a stream the event repeats the whole text; it is spoken only if no chunk came."""
         text = read_text(event)
         if self._open is not None:
             if self._open.text.is_blank:
@@ -244,13 +243,13 @@ class WyomingSession:
 
     @property
     def _open(self) -> WyomingUtterance | None:
-        """The stream whose text is being written."""
+        """The stream whose text is incomplete."""
         last = self._utterances[-1] if self._utterances else None
         return None if last is None or last.text.is_ended else last
 
     def _need_open(self, event: Event) -> WyomingUtterance:
         if self._open is None:
-            raise RefusedError(f"{event.type} came without synthesize-start")
+            raise RefusedError(f"{event.type} without synthesize-start")
         return self._open
 
     def _new_utterance(self, event: Event, *, is_streamed: bool) -> WyomingUtterance:
@@ -261,14 +260,11 @@ class WyomingSession:
 
     def _begin(self, utterance: WyomingUtterance) -> None:
         if len(self._utterances) >= MAX_UTTERANCES:
-            raise RefusedError(f"{MAX_UTTERANCES} texts wait already; read their audio first")
+            raise RefusedError(f"{MAX_UTTERANCES} texts are pending; read their audio first")
         self._utterances.append(utterance)
-        held = ExitStack()
-        held.enter_context(self._context.streams.hold())
-        task = asyncio.get_running_loop().create_task(self._speak(utterance))
+        task = self._context.streams.run_held(self._speak(utterance))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: held.close())
 
     async def _speak(self, utterance: WyomingUtterance) -> None:
         try:
@@ -286,8 +282,7 @@ class WyomingSession:
     async def _send_speech(self, utterance: WyomingUtterance) -> None:
         text, began = utterance.text, time.perf_counter()
         if utterance.is_streamed:
-            request = SpeechRequest.parse_session(utterance.fields, self._settings)
-            speech = await prepare(self._context, request)
+            speech = await prepare(self._context, utterance.fields)
             await speech.speak(text, utterance)
             await text.wait_end()
             await self.send(SynthesizeStopped().event())

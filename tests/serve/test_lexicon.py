@@ -1,4 +1,4 @@
-"""The server's lexicon, and that of a request: over HTTP and over a socket."""
+"""Lexicons of the server and of requests, over HTTP and WebSockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT_S = 60.0
 
 
 class Hearing(ScriptedSpeech):
-    """Keeps the prompts it was given."""
+    """Records its prompts."""
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
         self.prompts.append(prompt)
@@ -47,7 +47,7 @@ def server(backend: Hearing, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     file.write_text("vivace,vee-VAH-chay\n")
     settings = resolve_settings({"port": 0, "voices": folder}, {"VIVACE_LEXICON": str(file)})
     with patch("vivace.tts.build_backend", lambda *_: backend), running(settings) as server:
-        file.unlink()  # it is read once
+        file.unlink()  # read once at start
         yield server
 
 
@@ -62,9 +62,7 @@ def last_text(server: Running, backend: Hearing) -> str:
     return tts.tokenizer.decode(ids)
 
 
-def test_the_servers_lexicon_is_heard_and_a_requests_own_before_it(
-    server: Running, backend: Hearing
-) -> None:
+def test_request_lexicon_overrides_the_servers(server: Running, backend: Hearing) -> None:
     assert ask(server).status_code == 200
     assert last_text(server, backend) == "Vee-vah-chay, a G I F."
     assert ask(server, lexicon={"GIF": "jif", "vivace": "lively"}).status_code == 200
@@ -72,11 +70,11 @@ def test_the_servers_lexicon_is_heard_and_a_requests_own_before_it(
     assert ask(server, lexicon=None).status_code == 200
 
 
-def test_a_sockets_text_is_respelled_too(server: Running, backend: Hearing) -> None:
+def test_lexicon_applies_to_websocket_text(server: Running, backend: Hearing) -> None:
     with talking(server) as talk:
         talk.send("session.config", response_format="pcm", lexicon={"vivace": "xylophones"})
         talk.speak("Viva", "ce, a GIF.")
-    begun = last_text(server, backend)  # the prompt of a live text has its first ids
+    begun = last_text(server, backend)  # the prompt of a live text contains its first ids
     assert begun
     assert "Xylophones, a G I F.".startswith(begun)
 
@@ -96,7 +94,7 @@ def test_a_sockets_text_is_respelled_too(server: Running, backend: Hearing) -> N
         ({"a": "[pause 1s]"}, "cannot have a pause mark"),
     ],
 )
-def test_a_bad_lexicon_is_a_400_that_says_why(
+def test_invalid_lexicon_returns_400(
     server: Running, backend: Hearing, lexicon: Any, reason: str
 ) -> None:
     num_before = len(backend.prompts)
@@ -106,9 +104,7 @@ def test_a_bad_lexicon_is_a_400_that_says_why(
     assert len(backend.prompts) == num_before
 
 
-def test_a_lexicon_cannot_make_a_long_text_of_a_short_one(
-    server: Running, backend: Hearing
-) -> None:
+def test_lexicon_that_exceeds_the_text_limit_is_refused(server: Running, backend: Hearing) -> None:
     num_before = len(backend.prompts)
     answer = ask(server, input="A a " * 1_000, lexicon={"a": "b" * 200})
     error = answer.json()["error"]
@@ -117,7 +113,7 @@ def test_a_lexicon_cannot_make_a_long_text_of_a_short_one(
     assert len(backend.prompts) == num_before
 
 
-def test_a_server_with_a_bad_lexicon_does_not_start(tmp_path: Path) -> None:
+def test_server_with_an_invalid_lexicon_does_not_start(tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text("a = \n")
     with (

@@ -1,4 +1,4 @@
-"""Speeches over each WebSocket are broken off at random moments: no slot stays taken."""
+"""Interrupts speeches over each WebSocket protocol at random times: every slot becomes free."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_free(server: Running, backend: ScriptedSpeech) -> bool:
 
 def leave(talk: Talk, chance: random.Random) -> None:
     is_reset = chance.random() < 0.5
-    with suppress(OSError):  # nothing was said and the end was sent: the server has left already
+    with suppress(OSError):  # without any text the server has closed the connection already
         if is_reset:
             talk.socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         talk.socket.socket.shutdown(socket.SHUT_RDWR)
@@ -84,7 +84,7 @@ def cancel_realtime(talk: Talk) -> None:
     talk.until("response.done")
 
 
-Begin = Callable[[Talk, random.Random], bool]  # whether audio is to come
+Begin = Callable[[Talk, random.Random], bool]  # whether audio will follow
 Cancel = Callable[[Talk], None]
 
 
@@ -97,7 +97,7 @@ Cancel = Callable[[Talk], None]
         pytest.param(ELEVENLABS, begin_elevenlabs, None, id="elevenlabs"),
     ],
 )
-def test_interruptions_at_random_moments_leave_no_slot_taken(
+def test_interruptions_at_random_times_free_every_slot(
     server: Running,
     backend: ScriptedSpeech,
     path: str,
@@ -130,10 +130,10 @@ def test_interruptions_at_random_moments_leave_no_slot_taken(
         messages = last.speak("Two.")
     assert sum(len(each) for each in messages if isinstance(each, bytes)) == NUM_FRAMES * 3_840
     assert backend.num_admitted == before + 1
-    assert before > num_interruptions / 4  # the control: most of them had a slot
+    assert before > num_interruptions / 4  # control: most of them had a slot
 
 
-def test_the_count_notices_who_still_speaks(server: Running, backend: ScriptedSpeech) -> None:
+def test_slot_check_detects_an_active_speech(server: Running, backend: ScriptedSpeech) -> None:
     with talking(server) as talk:
         talk.send("session.config", response_format="pcm")
         talk.send("input.text", text=TEXT)

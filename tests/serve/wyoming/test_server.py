@@ -1,4 +1,4 @@
-"""Wyoming with the package's own client: what Home Assistant asks and what it gets."""
+"""Wyoming with the client of the package `wyoming`: the events of Home Assistant."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def close_to(content: bytes, expected: bytes) -> bool:
 # -- with the package's client -----------------------------------------------------------------
 
 
-def test_the_packages_client_hears_a_text(server: Running) -> None:
+def test_package_client_receives_audio(server: Running) -> None:
     async def ask() -> list[Event]:
         client = AsyncTcpClient("127.0.0.1", wyoming_port(server), read_timeout=LIMIT_S)
         async with client:
@@ -79,7 +79,7 @@ def test_the_packages_client_hears_a_text(server: Running) -> None:
     assert [chunk.timestamp for chunk in chunks] == [sum(lengths[:i]) for i in range(len(chunks))]
 
 
-def test_the_server_describes_its_voices(server: Running) -> None:
+def test_describe_returns_the_voices(server: Running) -> None:
     with talking(server) as talk:
         talk.send(Describe().event().type)
         event = talk.read()
@@ -96,11 +96,11 @@ def test_the_server_describes_its_voices(server: Running) -> None:
 # -- streams -----------------------------------------------------------------------------------
 
 
-def test_a_text_is_spoken_while_it_is_written(server: Running) -> None:
+def test_streamed_text_is_spoken_while_it_arrives(server: Running) -> None:
     with talking(server) as talk:
         talk.send("synthesize-start", voice={"name": "heart"})
         talk.send("synthesize-chunk", text="This is the beginning of a text that goes on and")
-        before = talk.until("audio-chunk")  # and nothing has ended
+        before = talk.until("audio-chunk")  # no speech has ended yet
         talk.send("synthesize-chunk", text=" on.")
         talk.send("synthesize-stop")
         after = talk.until("synthesize-stopped")
@@ -122,7 +122,7 @@ def test_audio_stop_lists_letters_that_the_checkpoint_does_not_read(
     assert AudioStop.from_event(stops[0]) == AudioStop.from_event(stops[1])
 
 
-def test_the_whole_text_again_is_not_spoken_twice(
+def test_synthesize_inside_a_stream_is_not_spoken_twice(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoken = hear(server, monkeypatch)
@@ -130,14 +130,14 @@ def test_the_whole_text_again_is_not_spoken_twice(
         talk.write_stream("Hello ", "my dear ", "friend.", voice={"name": "heart"})
         assert types(talk.until("synthesize-stopped")) == STREAMED
         talk.send("ping", text="quiet")
-        pong = talk.read()  # and nothing before it
+        pong = talk.read()  # without any chunk before
     assert pong is not None
     assert (pong.type, pong.data) == ("pong", {"text": "quiet"})
     assert spoken == ["Hello my dear friend."]
 
 
 @pytest.mark.parametrize("pieces", [[], ["", " "]], ids=["no chunk", "blank chunks"])
-def test_a_stream_with_nothing_but_the_whole_text_is_spoken(
+def test_synthesize_inside_an_empty_stream_is_spoken(
     server: Running, pieces: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoken = hear(server, monkeypatch)
@@ -151,7 +151,7 @@ def test_a_stream_with_nothing_but_the_whole_text_is_spoken(
     assert [text.strip() for text in spoken] == ["Only this."]
 
 
-def test_a_stream_without_text_stops_without_audio(server: Running) -> None:
+def test_stream_without_text_stops_without_audio(server: Running) -> None:
     with talking(server) as talk:
         talk.write_stream(whole=True)
         assert types(talk.until("synthesize-stopped")) == ["synthesize-stopped"]
@@ -163,7 +163,7 @@ def speak(talk: WyomingTalk, text: str = "One.") -> list[Event]:
     return talk.until("audio-stop")
 
 
-def test_texts_of_one_connection_are_spoken_in_their_order(
+def test_texts_of_one_connection_are_spoken_in_order(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoken = hear(server, monkeypatch)
@@ -177,29 +177,29 @@ def test_texts_of_one_connection_are_spoken_in_their_order(
     assert spoken == ["First.", "Second.", "Third."]
 
 
-def test_questions_are_answered_while_a_text_is_awaited(server: Running) -> None:
+def test_describe_and_ping_are_answered_inside_a_stream(server: Running) -> None:
     with talking(server) as talk:
         talk.send("synthesize-start")
         talk.send("describe")
-        talk.send("transcribe", language="en")  # for another program: passed over
+        talk.send("transcribe", language="en")  # an event for another program is ignored
         talk.send("ping")
         assert types(talk.until("pong")) == ["info", "pong"]
 
 
-def test_a_language_is_a_code_and_data_may_be_in_the_first_line(server: Running) -> None:
+def test_language_code_in_inline_data_is_accepted(server: Running) -> None:
     with talking(server) as talk:
         talk.send("synthesize", text="One.", voice={"language": "en-US"})
         assert types(talk.until("audio-stop")) == STREAMED[:3]
         talk.send_raw(b'{"type": "synthesize", "data": {"text": "One."}}\n')
         assert types(talk.until("audio-stop")) == STREAMED[:3]
-        talk.send_raw(b'{"type": "audio-chunk", "payload_length": 3}\nabc')  # passed over
+        talk.send_raw(b'{"type": "audio-chunk", "payload_length": 3}\nabc')  # ignored
         assert types(speak(talk)) == STREAMED[:3]
 
 
 # -- the command and its settings --------------------------------------------------------------
 
 
-def test_wyoming_has_no_keys_so_an_open_address_needs_permission() -> None:
+def test_public_wyoming_address_requires_explicit_permission() -> None:
     assert ServeSettings(wyoming_port=1, host="127.0.0.1").wyoming_port == 1
     for keys in ((), ("key",)):
         with pytest.raises(RequestError, match=r"Wyoming has no keys.*--allow-anonymous"):
@@ -216,7 +216,7 @@ def test_wyoming_has_no_keys_so_an_open_address_needs_permission() -> None:
     ("installed", "message"),
     [(None, "needs the package wyoming: pip install"), ("2.0.1", "1.10.2 is what was tested")],
 )
-def test_another_version_or_none_is_one_line(
+def test_missing_or_wrong_wyoming_package_is_one_error_line(
     installed: str | None,
     message: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -234,14 +234,14 @@ def test_another_version_or_none_is_one_line(
     assert message in capsys.readouterr().err
 
 
-def test_a_taken_port_is_named_by_its_flag(
+def test_port_in_use_error_names_the_flag(
     server: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["wyoming", f"--port={wyoming_port(server)}"]) == 1
     assert "choose another --wyoming-port" in capsys.readouterr().err
 
 
-def test_the_command_speaks_and_ends_at_a_signal(tmp_path: Path) -> None:
+def test_serve_command_speaks_and_ends_on_sigterm(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vivace", "wyoming", "--port=0", f"--voices={tmp_path}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -266,7 +266,7 @@ def test_the_command_speaks_and_ends_at_a_signal(tmp_path: Path) -> None:
             told += process.communicate(timeout=LIMIT_S)[1]
             assert process.returncode == 0
             assert "stopped" in told
-            assert "Rutabaga" not in told  # what was said is not logged
+            assert "Rutabaga" not in told  # the text is not logged
             assert "http:" not in told  # only Wyoming is served
         finally:
             process.kill()

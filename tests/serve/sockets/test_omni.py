@@ -42,7 +42,7 @@ def configure(talk: Talk, **fields: Any) -> None:
 
 
 def is_said(messages: list[Message], tts: TTS, *pieces: str) -> bool:
-    """Whether the audio is what the engine itself makes of live text, but for its rounding."""
+    """Whether the audio equals the engine's audio of the same live text, up to rounding."""
     heard = np.frombuffer(audio(messages), "<i2") / 32_768
     chunks = [chunk.samples for chunk in tts.stream(iter(pieces), seed=7)]
     made = np.concatenate(chunks)
@@ -53,7 +53,7 @@ def only(messages: list[Message], type: str) -> list[dict[str, Any]]:
     return [m for m in messages if isinstance(m, dict) and m["type"] == type]
 
 
-def test_an_utterance_is_announced_spoken_and_ended(scripted: Running) -> None:
+def test_utterance_sends_start_audio_and_done(scripted: Running) -> None:
     with talking(scripted) as talk:
         configure(talk)
         messages = talk.speak(*PIECES)
@@ -84,15 +84,15 @@ def test_session_with_on_unsupported_error_fails_for_unsupported_letters(scripte
     assert "the letter 'М'" in error["message"]
 
 
-def test_the_audio_is_what_the_engine_makes_of_live_text(server: Running, embedded: TTS) -> None:
+def test_audio_equals_the_engines_live_text_audio(server: Running, embedded: TTS) -> None:
     with talking(server) as talk:
         configure(talk)
         messages = talk.speak(*PIECES)
-    assert is_said(messages, embedded, "".join(PIECES))  # however it was cut
+    assert is_said(messages, embedded, "".join(PIECES))  # independent of how the text was split
     assert not is_said(messages, embedded, "".join(PIECES[:-1]))
 
 
-def test_speech_begins_before_the_text_ends(server: Running) -> None:
+def test_audio_starts_before_the_text_ends(server: Running) -> None:
     with talking(server) as talk:
         configure(talk, live="word")
         for piece in PIECES[:3]:
@@ -107,7 +107,7 @@ def test_speech_begins_before_the_text_ends(server: Running) -> None:
     assert len(audio(rest)) > len(early)
 
 
-def test_a_session_says_whether_its_text_is_taken_by_words_or_by_sentences(
+def test_live_field_selects_words_or_sentences(
     scripted: Running,
 ) -> None:
     with talking(scripted) as talk:
@@ -118,12 +118,12 @@ def test_a_session_says_whether_its_text_is_taken_by_words_or_by_sentences(
         configure(talk, live="letter")
         [error] = talk.until("error")
     assert num_bytes["word"] == NUM_BYTES
-    assert num_bytes["sentence"] > 2 * NUM_BYTES  # two utterances and the seam
+    assert num_bytes["sentence"] > 2 * NUM_BYTES  # two utterances and the pause between them
     assert isinstance(error, dict)
     assert error["param"] == "live"
 
 
-def test_the_server_may_say_it_for_all_sessions(tmp_path: Path) -> None:
+def test_live_setting_applies_to_all_sessions(tmp_path: Path) -> None:
     backend = ScriptedSpeech(default=Plan(NUM_FRAMES))
     settings = ServeSettings(port=0, voices=tmp_path, live="sentence")
     with running(settings, backend.load) as server, talking(server) as talk:
@@ -131,7 +131,7 @@ def test_the_server_may_say_it_for_all_sessions(tmp_path: Path) -> None:
         assert len(audio(talk.speak("One. ", "Two."))) > 2 * NUM_BYTES
 
 
-def test_a_connection_speaks_many_utterances(scripted: Running) -> None:
+def test_connection_speaks_many_utterances(scripted: Running) -> None:
     with talking(scripted) as talk:
         configure(talk)
         for index, text in enumerate(("One.", "Two.", "Three.")):
@@ -140,7 +140,7 @@ def test_a_connection_speaks_many_utterances(scripted: Running) -> None:
             assert {m["utterance_index"] for m in messages if isinstance(m, dict)} == {index}
 
 
-def test_utterances_that_are_sent_ahead_are_spoken_in_order(scripted: Running) -> None:
+def test_pending_utterances_are_spoken_in_order(scripted: Running) -> None:
     texts = ("One.", "Two.", "Three.")
     with talking(scripted) as talk:
         configure(talk)
@@ -153,7 +153,7 @@ def test_utterances_that_are_sent_ahead_are_spoken_in_order(scripted: Running) -
             assert only(messages, "session.done")[0]["utterance_index"] == index
 
 
-def test_a_config_holds_until_the_next_and_may_change_between_utterances(scripted: Running) -> None:
+def test_session_config_applies_until_the_next_one(scripted: Running) -> None:
     with talking(scripted) as talk:
         configure(talk, response_format="wav", sample_rate=16_000)
         assert only(talk.speak("One."), "audio.start")[0]["format"] == "wav"
@@ -163,7 +163,7 @@ def test_a_config_holds_until_the_next_and_may_change_between_utterances(scripte
 
 
 @pytest.mark.parametrize("format", ["wav", "mp3", "opus", "flac", "aac"])
-def test_every_format_can_be_streamed(scripted: Running, format: str) -> None:
+def test_every_format_is_streamed(scripted: Running, format: str) -> None:
     with talking(scripted) as talk:
         configure(talk, response_format=format, stream_audio=True)
         content = audio(talk.speak("Hello."))
@@ -172,7 +172,7 @@ def test_every_format_can_be_streamed(scripted: Running, format: str) -> None:
         assert num_samples > container.streams.audio[0].rate // 4
 
 
-def test_without_streaming_the_audio_is_one_frame_with_its_length(scripted: Running) -> None:
+def test_stream_audio_false_sends_one_complete_file(scripted: Running) -> None:
     with talking(scripted) as talk:
         configure(talk, response_format="wav", stream_audio=False)
         messages = talk.speak("Hello.")
@@ -182,8 +182,8 @@ def test_without_streaming_the_audio_is_one_frame_with_its_length(scripted: Runn
         assert file.getnframes() * 2 == len(frames[0]) - 44
 
 
-def test_vllm_omnis_own_client_is_served(server: Running) -> None:
-    """Its defaults, field by field; the voice is one of the model that it was written for."""
+def test_messages_of_vllm_omni_client_are_supported(server: Running) -> None:
+    """The client's default fields; its voice belongs to the model it was written for."""
     with talking(server) as talk:
         talk.send(
             "session.config",
@@ -199,7 +199,7 @@ def test_vllm_omnis_own_client_is_served(server: Running) -> None:
     assert only(messages, "session.done")[0]["total_sentences"] == 1
 
 
-def test_an_empty_flush_is_an_empty_utterance(scripted: Running) -> None:
+def test_input_done_without_text_is_an_empty_utterance(scripted: Running) -> None:
     with talking(scripted) as talk:
         configure(talk)
         assert talk.speak() == [
@@ -211,7 +211,7 @@ def test_an_empty_flush_is_an_empty_utterance(scripted: Running) -> None:
 # --- Cancelling -------------------------------------------------------------------------------
 
 
-def test_a_cancelled_utterance_falls_silent_and_the_next_is_spoken(scripted: Running) -> None:
+def test_cancelled_utterance_stops_and_the_next_is_spoken(scripted: Running) -> None:
     with talking(scripted) as talk:
         configure(talk, seed=LONG)
         talk.send("input.text", text="One.")
@@ -226,7 +226,7 @@ def test_a_cancelled_utterance_falls_silent_and_the_next_is_spoken(scripted: Run
     assert only(messages, "session.done")[0]["utterance_index"] == 1
 
 
-def test_a_cancelled_utterance_frees_its_slot(scripted: Running) -> None:
+def test_cancelled_utterance_frees_its_slot(scripted: Running) -> None:
     with talking(scripted) as talk:
         configure(talk, seed=LONG)
         talk.send("input.text", text="This text has no end and nobody writes on ")
@@ -237,7 +237,7 @@ def test_a_cancelled_utterance_frees_its_slot(scripted: Running) -> None:
         wait_until(lambda: scripted.context.streams.num_active == 0)
 
 
-def test_one_context_is_cancelled_and_the_other_spoken(scripted: Running) -> None:
+def test_cancelling_one_context_keeps_the_other(scripted: Running) -> None:
     with talking(scripted) as talk:
         configure(talk, seed=LONG)
         talk.send("input.text", text="Nobody wants to hear this.", context_id="a")
@@ -254,7 +254,7 @@ def test_one_context_is_cancelled_and_the_other_spoken(scripted: Running) -> Non
     assert {m["context_id"] for m in messages if isinstance(m, dict)} == {"b"}
 
 
-def test_a_waiting_utterance_is_cancelled_without_disturbing_the_others(scripted: Running) -> None:
+def test_cancelling_a_pending_utterance_keeps_the_others(scripted: Running) -> None:
     with talking(scripted) as talk:
         configure(talk)
         for name, text in (("a", "One."), ("b", "Two."), ("c", "Three.")):
@@ -267,7 +267,7 @@ def test_a_waiting_utterance_is_cancelled_without_disturbing_the_others(scripted
     assert [m["context_id"] for m in only([*one, *other], "session.done")] == ["a", "c"]
 
 
-def test_cancelling_nothing_is_answered(scripted: Running) -> None:
+def test_cancel_without_an_utterance_is_confirmed(scripted: Running) -> None:
     with talking(scripted) as talk:
         talk.send("input.cancel")
         assert talk.read() == {"type": "audio.cancelled", "utterance_index": None}
@@ -279,7 +279,7 @@ def test_cancelling_nothing_is_answered(scripted: Running) -> None:
         }
 
 
-def test_text_right_after_a_cancel_is_a_new_utterance(scripted: Running) -> None:
+def test_text_after_cancel_begins_a_new_utterance(scripted: Running) -> None:
     with talking(scripted) as talk:
         configure(talk)
         talk.send("input.text", text="One. Two. Three. ")
@@ -289,7 +289,7 @@ def test_text_right_after_a_cancel_is_a_new_utterance(scripted: Running) -> None
     assert len(audio(messages[messages.index(only(messages, "audio.cancelled")[0]) :])) == NUM_BYTES
 
 
-def test_a_fault_of_the_server_is_told_and_closes(
+def test_unexpected_exception_returns_generic_error_and_closes(
     scripted: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -304,7 +304,7 @@ def test_a_fault_of_the_server_is_told_and_closes(
     assert "secret" not in str(messages)
 
 
-def test_session_close_closes(scripted: Running) -> None:
+def test_session_close_closes_the_connection(scripted: Running) -> None:
     with talking(scripted) as talk:
         configure(talk)
         talk.send("session.close")

@@ -1,4 +1,4 @@
-"""Requests that bring their own voice: a recording, a speaker's vector or a description."""
+"""Requests with their own voice: a recording, a speaker embedding or a description."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def server(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def cloned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str | None]]:
-    """What `TTS.clone` was asked: bytes of the recording, and its words."""
+    """The arguments of `TTS.clone`: the recording and its transcript."""
     calls: list[tuple[int, str | None]] = []
     clone = TTS.clone
 
@@ -70,13 +70,13 @@ def ask(client: httpx.Client, **fields: Any) -> httpx.Response:
         {"speaker_embedding": [0.1] * 32},
     ],
 )
-def test_a_voice_comes_with_the_request(client: httpx.Client, fields: dict[str, Any]) -> None:
+def test_request_with_its_own_voice_is_spoken(client: httpx.Client, fields: dict[str, Any]) -> None:
     response = ask(client, **fields)
     assert response.status_code == 200, response.text
     assert len(response.content) > 0
 
 
-def test_another_vector_is_another_voice(client: httpx.Client) -> None:
+def test_different_embeddings_give_different_audio(client: httpx.Client) -> None:
     first = ask(client, speaker_embedding=[1.0] * 32).content
     assert first == ask(client, speaker_embedding=[1.0] * 32).content
     assert first != ask(client, speaker_embedding=[-1.0] * 32).content
@@ -93,10 +93,10 @@ def test_speaker_embedding_at_its_bounds_is_spoken_and_beyond_them_400(
         assert answer.json()["error"]["param"] == "speaker_embedding"
 
 
-def test_a_recording_is_cloned_once(
+def test_repeated_recording_is_cloned_once(
     client: httpx.Client, cloned: list[tuple[int, str | None]]
 ) -> None:
-    """At the same time, too."""
+    """Also by concurrent requests."""
     told = recording(seed=11)
     threads = [
         threading.Thread(target=ask, args=(client,), kwargs={"ref_audio": told}) for _ in range(4)
@@ -136,7 +136,7 @@ def test_recording_sent_over_http_and_socket_is_cloned_once(
         "not base64!",
     ],
 )
-def test_a_recording_that_cannot_be_cloned_is_refused(client: httpx.Client, ref_audio: str) -> None:
+def test_recording_that_cannot_be_cloned_returns_400(client: httpx.Client, ref_audio: str) -> None:
     response = ask(client, ref_audio=ref_audio)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_audio"
@@ -144,13 +144,13 @@ def test_a_recording_that_cannot_be_cloned_is_refused(client: httpx.Client, ref_
 
 
 @pytest.mark.parametrize("width", [63, 8_000])
-def test_a_vector_of_another_width_is_refused(client: httpx.Client, width: int) -> None:
+def test_embedding_of_wrong_width_returns_400(client: httpx.Client, width: int) -> None:
     response = ask(client, speaker_embedding=[0.1] * width)
     assert response.status_code == 400
     assert str(width) in response.json()["error"]["message"].replace(",", "")
 
 
-def test_a_described_voice(client: httpx.Client) -> None:
+def test_instructions_design_the_voice(client: httpx.Client) -> None:
     told = {"model": "voice_design", "voice": None, "task_type": "VoiceDesign"}
     one = ask(client, **told, instructions="An old man, hoarse and slow.")
     other = ask(client, **told, instructions="A cheerful young woman.")
@@ -159,7 +159,7 @@ def test_a_described_voice(client: httpx.Client) -> None:
     assert one.content != other.content
 
 
-def test_a_model_of_another_type_is_named(client: httpx.Client) -> None:
+def test_wrong_model_type_error_names_the_needed_type(client: httpx.Client) -> None:
     response = ask(client, model="custom_voice", ref_audio=recording())
     assert response.status_code == 400
     assert "custom_voice" in response.json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""Bad input, slow readers, clients that leave: an error message or a clean close, and no more."""
+"""Invalid input, slow clients and disconnects cause an error message or a clean close only."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, backend: ScriptedSpeech) ->
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Whatever a client does, the log has no error."""
+    """No client behaviour logs an error."""
     yield
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [each.getMessage() for each in errors if each.name != "websockets.client"] == []
@@ -118,7 +118,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("message", BAD.values(), ids=BAD)
-def test_a_bad_message_is_answered_and_the_connection_goes_on(
+def test_invalid_omni_message_returns_error_and_keeps_the_connection(
     server: Running, message: str | bytes
 ) -> None:
     with talking(server) as talk:
@@ -132,11 +132,11 @@ def test_a_bad_message_is_answered_and_the_connection_goes_on(
 
 
 @pytest.mark.parametrize("path", [ELEVENLABS, MULTI])
-def test_elevenlabs_closes_after_a_bad_message(server: Running, path: str) -> None:
+def test_invalid_elevenlabs_message_closes_the_connection(server: Running, path: str) -> None:
     for name, message in BAD.items():
         with talking(server, path) as talk:
             talk.send_raw(message)
-            talk.send(text=1)  # where the first has nothing wrong in this dialect
+            talk.send(text=1)  # the first message is valid in this protocol
             answer = talk.read()
             assert isinstance(answer, dict), name
             assert answer["message"], name
@@ -144,7 +144,7 @@ def test_elevenlabs_closes_after_a_bad_message(server: Running, path: str) -> No
     still_speaks(server)
 
 
-def test_a_bad_event_is_answered_by_an_error_event(server: Running) -> None:
+def test_invalid_realtime_event_returns_error_event(server: Running) -> None:
     for name, message in BAD.items():
         with talking(server, REALTIME) as talk:
             talk.until("session.created")
@@ -156,7 +156,7 @@ def test_a_bad_event_is_answered_by_an_error_event(server: Running) -> None:
     still_speaks(server)
 
 
-def test_an_unknown_voice_is_told_with_the_known_ones(server: Running) -> None:
+def test_unknown_voice_error_lists_available_voices(server: Running) -> None:
     with talking(server) as talk:
         configure(talk, voice="nobody")
         answer = talk.read()
@@ -165,7 +165,7 @@ def test_an_unknown_voice_is_told_with_the_known_ones(server: Running) -> None:
     assert server.context.models.cards()[0].speakers[0] in answer["message"]
 
 
-def test_text_before_a_config_is_refused(server: Running) -> None:
+def test_text_before_session_config_is_refused(server: Running) -> None:
     with talking(server) as talk:
         talk.send("input.text", text="Hello.")
         answer = talk.read()
@@ -173,7 +173,7 @@ def test_text_before_a_config_is_refused(server: Running) -> None:
         assert answer["code"] == "no_config"
 
 
-def test_a_config_inside_an_utterance_is_refused_and_the_utterance_goes_on(
+def test_session_config_inside_an_utterance_is_refused(
     server: Running,
 ) -> None:
     with talking(server) as talk:
@@ -185,14 +185,14 @@ def test_a_config_inside_an_utterance_is_refused_and_the_utterance_goes_on(
     assert len(audio(messages)) == NUM_BYTES
 
 
-def test_a_blank_text_is_an_error_and_ends_its_utterance(server: Running) -> None:
+def test_blank_text_returns_error_and_ends_the_utterance(server: Running) -> None:
     with talking(server) as talk:
         configure(talk)
         assert types(talk.speak(" ", "\n\t")) == ["error", "session.done"]
         assert types(talk.speak("One."))[-1] == "session.done"
 
 
-def test_too_many_bad_messages_end_the_connection(server: Running) -> None:
+def test_too_many_invalid_messages_close_the_connection(server: Running) -> None:
     with talking(server) as talk:
         for _ in range(session.MAX_BAD):
             talk.send("nonsense")
@@ -201,7 +201,7 @@ def test_too_many_bad_messages_end_the_connection(server: Running) -> None:
     still_speaks(server)
 
 
-def test_too_many_utterances_ahead_are_refused(server: Running) -> None:
+def test_too_many_pending_utterances_are_refused(server: Running) -> None:
     with talking(server) as talk:
         configure(talk, seed=LONG)
         for _ in range(omni.MAX_UTTERANCES + 1):
@@ -215,7 +215,7 @@ def test_too_many_utterances_ahead_are_refused(server: Running) -> None:
     wait_until(lambda: server.context.streams.num_active == 0)
 
 
-def test_a_text_that_is_too_long_is_refused_as_a_whole(
+def test_text_beyond_the_limit_fails_the_whole_utterance(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with serving(tmp_path_factory, max_text_chars=100) as server, talking(server) as talk:
@@ -230,7 +230,7 @@ def test_a_text_that_is_too_long_is_refused_as_a_whole(
     ("path", "size"),
     [*((path, 1_000_000) for path in DIALECTS), (OMNI, 300_000), (OMNI, 5_000_000)],
 )
-def test_a_huge_frame_is_a_clean_close(server: Running, path: str, size: int) -> None:
+def test_oversized_frame_closes_with_1009(server: Running, path: str, size: int) -> None:
     with talking(server, path) as talk:
         talk.send("input.text", text="x" * size)
         messages, code = talk.until_closed()
@@ -239,7 +239,7 @@ def test_a_huge_frame_is_a_clean_close(server: Running, path: str, size: int) ->
     still_speaks(server)
 
 
-def test_a_huge_frame_during_speech_frees_the_slot(server: Running) -> None:
+def test_oversized_frame_during_speech_frees_the_slot(server: Running) -> None:
     with talking(server) as talk:
         configure(talk, seed=LONG)
         talk.send("input.text", text="One. Two. Three. ")
@@ -249,7 +249,7 @@ def test_a_huge_frame_during_speech_frees_the_slot(server: Running) -> None:
     wait_until(lambda: server.context.streams.num_active == 0)
 
 
-def test_text_that_is_not_utf8_is_a_clean_close(server: Running) -> None:
+def test_invalid_utf8_closes_with_1007(server: Running) -> None:
     with talking(server) as talk:
         frame = Frame(Opcode.TEXT, b"\xff\xfe").serialize(mask=True)
         talk.socket.socket.sendall(frame)
@@ -257,14 +257,14 @@ def test_text_that_is_not_utf8_is_a_clean_close(server: Running) -> None:
     still_speaks(server)
 
 
-def test_bytes_that_are_no_frame_are_a_clean_close(server: Running) -> None:
+def test_invalid_frame_closes_cleanly(server: Running) -> None:
     with talking(server) as talk:
         talk.socket.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert talk.until_closed() == ([], 1002)
     still_speaks(server)
 
 
-def test_a_message_in_too_many_fragments_is_a_clean_close(server: Running) -> None:
+def test_message_in_too_many_fragments_closes_cleanly(server: Running) -> None:
     with talking(server) as talk:
         frames = [Frame(Opcode.TEXT, b"{", fin=False)] + [
             Frame(Opcode.CONT, b"", fin=False)
@@ -275,7 +275,7 @@ def test_a_message_in_too_many_fragments_is_a_clean_close(server: Running) -> No
     still_speaks(server)
 
 
-def test_a_message_in_some_fragments_is_taken(server: Running) -> None:
+def test_message_in_few_fragments_is_accepted(server: Running) -> None:
     with talking(server) as talk:
         message = json.dumps({"type": "session.config", "response_format": "pcm"}).encode()
         frames = [Frame(Opcode.TEXT, message[:1], fin=False)]
@@ -287,12 +287,12 @@ def test_a_message_in_some_fragments_is_taken(server: Running) -> None:
         assert len(audio(talk.speak("One."))) == NUM_BYTES
 
 
-def test_pings_of_a_client_that_reads_nothing_are_not_all_answered(server: Running) -> None:
+def test_pings_of_a_client_that_does_not_read_are_limited(server: Running) -> None:
     with socket.socket() as client:
         shake_hands(server, client)
         pings = Frame(Opcode.PING, bytes(125)).serialize(mask=True) * 1_000
         client.settimeout(5.0)
-        with contextlib.suppress(TimeoutError):  # no more is taken
+        with contextlib.suppress(TimeoutError):  # the server stops reading
             for _ in range(150):
                 client.sendall(pings)
         connections = list(server.server._uvicorn.server_state.connections)
@@ -300,7 +300,7 @@ def test_pings_of_a_client_that_reads_nothing_are_not_all_answered(server: Runni
     still_speaks(server)
 
 
-def test_a_flood_of_messages_ends_the_connection(
+def test_message_flood_closes_the_connection(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "MAX_BURST", 100.0)
@@ -314,7 +314,7 @@ def test_a_flood_of_messages_ends_the_connection(
     still_speaks(server)
 
 
-def test_a_reason_that_is_too_long_for_a_close_frame_is_cut(server: Running) -> None:
+def test_long_close_reason_is_truncated(server: Running) -> None:
     with talking(server, f"/v1/text-to-speech/{'ü' * 300}/stream-input") as talk:
         talk.send(text="Hello.")
         messages, code = talk.until_closed()
@@ -326,7 +326,7 @@ def test_a_reason_that_is_too_long_for_a_close_frame_is_cut(server: Running) -> 
 # --- Faults and full queues -------------------------------------------------------------------
 
 
-def test_a_failure_after_audio_cannot_be_taken_for_an_end(server: Running) -> None:
+def test_failure_after_audio_closes_with_partial_audio_error(server: Running) -> None:
     with talking(server) as talk:
         configure(talk, seed=FAILS)
         talk.send("input.text", text="One.")
@@ -340,12 +340,12 @@ def test_a_failure_after_audio_cannot_be_taken_for_an_end(server: Running) -> No
     assert code == 1011
 
 
-def test_a_failure_before_audio_ends_the_utterance_alone(server: Running) -> None:
+def test_failure_before_audio_keeps_the_connection(server: Running) -> None:
     with talking(server) as talk:
         configure(talk, seed=FAILS_AT_ONCE)
         talk.send("input.text", text="One. Two. Three. ")
         talk.until("error")
-        assert types(talk.speak("More of it.")) == ["session.done"]  # passed over
+        assert types(talk.speak("More of it.")) == ["session.done"]  # ignored
         configure(talk)
         messages = talk.speak("One.")
         assert len(audio(messages)) == NUM_BYTES
@@ -353,7 +353,7 @@ def test_a_failure_before_audio_ends_the_utterance_alone(server: Running) -> Non
         assert messages[-1]["utterance_index"] == 1
 
 
-def test_a_speech_that_does_not_end_is_no_success(
+def test_runaway_speech_returns_error(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     backend = make_backend(step_s=0.0)
@@ -366,7 +366,7 @@ def test_a_speech_that_does_not_end_is_no_success(
     assert (types(messages)[-2:], code) == (["error", "audio.done"], 1011)
 
 
-def test_when_all_slots_are_taken_the_client_hears_when_to_try_again(
+def test_full_server_returns_queue_full_with_retry_time(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     backend = make_backend(max_streams=1, max_queue=0)
@@ -404,7 +404,7 @@ def test_when_all_slots_are_taken_the_client_hears_when_to_try_again(
 
 @pytest.mark.parametrize("is_reset", [True, False], ids=["reset", "closed"])
 @pytest.mark.parametrize("is_open", [True, False], ids=["live text", "whole text"])
-def test_a_client_that_leaves_frees_its_slot(
+def test_disconnect_frees_the_slot(
     server: Running, backend: ScriptedSpeech, is_reset: bool, is_open: bool
 ) -> None:
     with talking(server) as talk:
@@ -421,16 +421,16 @@ def test_a_client_that_leaves_frees_its_slot(
         talk.socket.socket.shutdown(socket.SHUT_RDWR)
         talk.socket.socket.close()
         wait_until(lambda: server.context.streams.num_active == 0 and not backend.lives)
-    assert speech.num_left > 0  # it did not speak to its end
+    assert speech.num_left > 0  # the speech was not completed
 
 
-def test_an_idle_connection_is_told_and_closed(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_idle_connection_gets_error_and_is_closed(tmp_path_factory: pytest.TempPathFactory) -> None:
     with serving(tmp_path_factory, socket_idle_s=0.3) as server:
         with talking(server) as talk:
             configure(talk)
             messages, code = talk.until_closed()
             assert (types(messages), code) == (["error"], 1000)
-        with talking(server) as talk:  # text that nobody ends keeps no slot
+        with talking(server) as talk:  # unfinished text occupies no slot
             configure(talk)
             talk.send("input.text", text="One. Two. ")
             messages, code = talk.until_closed()
@@ -475,7 +475,7 @@ def count_messages(
     monkeypatch.setattr(session.SocketSession, "_take", counting_take)
 
 
-def test_session_with_unfinished_speech_is_never_idle(
+def test_session_with_unfinished_speech_is_not_idle(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = make_backend()
@@ -521,7 +521,7 @@ def shorten_idle_limit_when_busy(monkeypatch: pytest.MonkeyPatch) -> Counter[ses
     return checks
 
 
-def test_a_reader_that_stops_is_cut_off_and_nobody_else_notices(
+def test_client_that_stops_reading_is_disconnected_alone(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     backend = make_backend(step_s=0.0)
@@ -536,7 +536,7 @@ def test_a_reader_that_stops_is_cut_off_and_nobody_else_notices(
 
 
 def shake_hands(server: Running, client: socket.socket) -> None:
-    """By hand, with a small buffer."""
+    """A handshake over a raw socket with a small receive buffer."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     client.connect(("127.0.0.1", server.port))
     client.sendall(
@@ -547,7 +547,7 @@ def shake_hands(server: Running, client: socket.socket) -> None:
 
 
 def ask_without_reading(server: Running, client: socket.socket) -> None:
-    """Minutes of audio, and reads none of it."""
+    """Request minutes of audio without reading it."""
     shake_hands(server, client)
     for message in (
         {"type": "session.config", "response_format": "pcm", "seed": LONG, "sample_rate": 48_000},
@@ -559,7 +559,7 @@ def ask_without_reading(server: Running, client: socket.socket) -> None:
 
 
 def is_gone(client: socket.socket) -> bool:
-    """Whether the connection ends, after whatever had been sent before."""
+    """Whether the connection is closed after its pending data."""
     client.settimeout(10.0)
     with contextlib.suppress(ConnectionResetError):
         while client.recv(1_000_000):
@@ -570,7 +570,7 @@ def is_gone(client: socket.socket) -> bool:
 # --- Shutting down ----------------------------------------------------------------------------
 
 
-def test_a_drain_closes_idle_connections_and_lets_speech_end(
+def test_drain_closes_idle_connections_and_finishes_speech(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     backend = make_backend(step_s=0.1)
@@ -594,13 +594,13 @@ def test_a_drain_closes_idle_connections_and_lets_speech_end(
 
 
 @pytest.mark.parametrize("path", [OMNI, ELEVENLABS])
-def test_a_drain_waits_for_the_last_words_of_a_speech(
+def test_drain_waits_for_the_last_message_of_a_speech(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     finish = SpeechEncoder.finish
 
     async def finish_late(encoder: SpeechEncoder) -> bytes:
-        await asyncio.sleep(0.5)  # the engine's part is over by now
+        await asyncio.sleep(0.5)  # the engine has finished by now
         return await finish(encoder)
 
     monkeypatch.setattr(SpeechEncoder, "finish", finish_late)
@@ -620,7 +620,7 @@ def test_a_drain_waits_for_the_last_words_of_a_speech(
     assert last in ((None, "session.done", 1012), (True, None, 1000))
 
 
-def test_many_connections_speak_at_once(server: Running) -> None:
+def test_many_connections_are_served_concurrently(server: Running) -> None:
     done: list[int] = []
 
     def speak() -> None:

@@ -1,4 +1,4 @@
-"""Wyoming clients that leave at any moment, and random frames, leave nothing behind."""
+"""Disconnects at any time and random frames leave no resources of Wyoming sessions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def held(server: Running, backend: ScriptedSpeech) -> tuple[int, ...]:
-    """Tasks, files, connections, streams, slots and requests that wait."""
+    """Counts of tasks, files, connections, streams, slots and waiting requests."""
 
     async def count_tasks() -> int:
         return len(asyncio.all_tasks())
@@ -58,7 +58,7 @@ def held(server: Running, backend: ScriptedSpeech) -> tuple[int, ...]:
 
 
 def is_at_most(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Fewer are no leak: an earlier test's files may be closed late."""
+    """Lower counts are not a leak: files of an earlier test may be closed late."""
     return all(mine <= most for mine, most in zip(one, other, strict=True))
 
 
@@ -69,7 +69,7 @@ def speaks(server: Running) -> bool:
 
 
 def visit(server: Running, chance: random.Random) -> None:
-    """Some events of a talk, some of its answers, and the end in the middle."""
+    """Send some events, read some responses and disconnect."""
     with contextlib.suppress(OSError, AssertionError), talking(server) as talk:
         kind = chance.choice(["describe", "synthesize", "stream", "stream", "stream"])
         if kind == "describe":
@@ -86,7 +86,7 @@ def visit(server: Running, chance: random.Random) -> None:
 
 
 def write_some(talk: WyomingTalk, chance: random.Random) -> None:
-    """A stream that breaks off after any byte, or before its end, or after it."""
+    """A stream that is truncated at any byte, or before or after its end."""
     head = {"type": "synthesize-chunk", "data": {"text": TEXT}}
     chunk = json.dumps(head).encode() + b"\n"
     content = b'{"type": "synthesize-start"}\n' + chunk * chance.randint(0, 3)
@@ -99,7 +99,7 @@ def write_some(talk: WyomingTalk, chance: random.Random) -> None:
         talk.until("audio-chunk")
 
 
-def test_leaving_at_any_moment_leaves_nothing(
+def test_disconnect_at_any_time_frees_all_resources(
     server: Running, backend: ScriptedSpeech, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("interruptions", NUM_LEAVING)
@@ -119,7 +119,7 @@ def test_leaving_at_any_moment_leaves_nothing(
     assert speaks(server)
 
 
-def test_the_count_notices_who_is_still_there(server: Running, backend: ScriptedSpeech) -> None:
+def test_resource_check_detects_an_open_session(server: Running, backend: ScriptedSpeech) -> None:
     wait_until(lambda: held(server, backend)[2] == 0)
     before = held(server, backend)
     with talking(server) as talk:
@@ -146,7 +146,7 @@ def random_value(chance: random.Random, depth: int = 0) -> object:
 
 
 def random_frame(chance: random.Random) -> bytes:
-    """Often an event that could be, with something wrong; sometimes noise."""
+    """Mostly almost valid events, sometimes random bytes."""
     data = {chance.choice(NAMES): random_value(chance) for _ in range(chance.randint(0, 3))}
     if chance.random() < 0.6:
         data["text"] = chance.choice(["Hello.", "One two. ", "a"])
@@ -173,11 +173,13 @@ def attack(server: Running, num_frames: int) -> None:
                 num_sent += 1
             with contextlib.suppress(OSError):
                 talk.socket.shutdown(socket.SHUT_WR)
-            assert all(event.type for event in talk.until_closed())  # it always closes
+            assert all(
+                event.type for event in talk.until_closed()
+            )  # the server always closes the connection
 
 
 @pytest.mark.parametrize("num_frames", [400, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_random_frames_do_no_harm(
+def test_random_frames_leave_the_server_working(
     server: Running, backend: ScriptedSpeech, num_frames: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert speaks(server)

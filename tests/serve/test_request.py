@@ -1,4 +1,4 @@
-"""What cannot be spoken is a 4xx in OpenAI's shape, soon, and the next request is served."""
+"""Invalid speech requests return a 4xx at once, and the next request is served."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import pytest
 
 from tests.support.scripted_tts import ScriptedSpeech
 from tests.support.serving import Running, running
+from vivace.options import StreamOptions
 from vivace.serve.errors import RefusedError
-from vivace.serve.request import SpeechRequest, language_name
+from vivace.serve.request import SpeechRequest
 from vivace.serve.settings import ServeSettings
 from vivace.serve.strict_json import parse_object
+from vivace.speech import language_name
 
 PATH = "/v1/audio/speech"
 MIB = 2**20
@@ -118,22 +120,22 @@ def check_serves(client: httpx.Client) -> None:
         ({"x_vector_only_mode": "yes"}, "x_vector_only_mode"),
     ],
 )  # fmt: skip
-def test_a_bad_field_is_named(
+def test_invalid_field_is_named_in_the_error(
     client: httpx.Client, fields: dict[str, Any], param: str | None
 ) -> None:
-    began = time.process_time()  # the server's as well, however busy the machine
+    began = time.process_time()  # also of the server, on a busy machine
     error = check_refused(client.post(PATH, json={"input": "Hello.", **fields}))
     assert error["param"] == param
     assert time.process_time() - began < 5
     check_serves(client)
 
 
-def test_an_unknown_voice_is_told_the_known_ones(client: httpx.Client) -> None:
+def test_unknown_voice_error_lists_available_voices(client: httpx.Client) -> None:
     error = check_refused(client.post(PATH, json={"input": "Hello.", "voice": "nobody"}))
     assert "heart" in error["message"]
 
 
-def test_a_refusal_names_the_limit_and_what_was_given(client: httpx.Client) -> None:
+def test_limit_error_states_the_limit_and_the_value(client: httpx.Client) -> None:
     error = check_refused(client.post(PATH, json={"input": "x" * 70_000}))
     assert "70,000" in error["message"]
     assert "65,536" in error["message"]
@@ -170,8 +172,8 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_a_bad_body_is_refused(client: httpx.Client, body: bytes) -> None:
-    began = time.process_time()  # the server's as well, however busy the machine
+def test_invalid_body_returns_400(client: httpx.Client, body: bytes) -> None:
+    began = time.process_time()  # also of the server, on a busy machine
     headers = {"content-type": "application/json"}
     check_refused(client.post(PATH, content=body, headers=headers))
     assert time.process_time() - began < 5
@@ -179,24 +181,24 @@ def test_a_bad_body_is_refused(client: httpx.Client, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_a_body_that_a_page_could_send_unasked_is_refused(client: httpx.Client, kind: str) -> None:
-    """Such a request needs no permission of the browser's: see RFC 9110 and CORS."""
+def test_body_with_a_simple_cors_content_type_is_refused(client: httpx.Client, kind: str) -> None:
+    """Browsers send such requests to other origins without a CORS preflight."""
     headers = {"content-type": kind} if kind else {}
     check_refused(client.post(PATH, content=b'{"input": "Hello."}', headers=headers))
 
 
-def test_16_levels_of_unknown_fields_are_fine() -> None:
+def test_unknown_fields_nested_16_deep_are_accepted() -> None:
     assert parse_object('{"a":' * 16 + "1" + "}" * 16)
     with pytest.raises(RefusedError, match="deep"):
         parse_object('{"a":' * 17 + "1" + "}" * 17)
 
 
-def test_brackets_and_quotes_in_a_text_are_no_structure() -> None:
+def test_brackets_and_quotes_in_text_do_not_count_as_nesting() -> None:
     text = '[{"' * 60 + "\\"
     assert parse_object(json.dumps({"input": text}))["input"] == text
 
 
-def test_a_text_of_quotes_and_escapes_up_to_the_limit_is_read() -> None:
+def test_text_of_quotes_and_escapes_at_the_limit_is_accepted() -> None:
     for char in ('"', "\\", ",", "\U0001f600"):
         assert len(parse_object(json.dumps({"input": char * 65_536}))["input"]) == 65_536
 
@@ -212,30 +214,29 @@ def test_a_text_of_quotes_and_escapes_up_to_the_limit_is_read() -> None:
         ("beijing_dialect", "beijing_dialect"), ("klingon", "klingon"),
     ],
 )  # fmt: skip
-def test_languages_by_name_and_code(told: str, name: str) -> None:
+def test_language_names_and_codes_are_accepted(told: str, name: str) -> None:
     assert language_name(told) == name
 
 
-def test_the_schema_of_a_request_refers_to_nothing_outside(client: httpx.Client) -> None:
+def test_request_schema_has_no_external_reference(client: httpx.Client) -> None:
     body = client.get("/openapi.json").json()["paths"][PATH]["post"]["requestBody"]
     schema = body["content"]["application/json"]["schema"]
     assert schema["required"] == ["input"]
     assert "$ref" not in json.dumps(schema)
 
 
-def test_what_a_request_asks_of_the_engine() -> None:
+def test_request_fields_become_engine_options() -> None:
     body = {
         "input": "Hello.", "speed": 2, "language": "de", "seed": 7, "max_new_tokens": 50,
         "temperature": 0.5, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.1, "min_p": 3,
     }  # fmt: skip
     request = SpeechRequest.parse(body, ServeSettings())
-    assert request.options() == {
-        "speed": 2.0, "language": "german", "seed": 7, "max_frames": 50,
-        "temperature": 0.5, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.1,
-        "on_unsupported": "skip",
-    }  # fmt: skip
+    assert request.options() == StreamOptions(
+        speed=2.0, language="german", seed=7, max_frames=50,
+        temperature=0.5, top_k=5, top_p=0.9, repetition_penalty=1.1,
+    )  # fmt: skip
     bare = SpeechRequest.parse({"input": "Hello."}, ServeSettings())
-    assert bare.options() == {"speed": 1.0, "language": "auto", "on_unsupported": "skip"}
+    assert bare.options() == StreamOptions()
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def ask(client: httpx.Client, **fields: Any) -> httpx.Response:
 
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:
-    """As LiveKit reads them: lines that begin with `data: `."""
+    """Parse events like LiveKit: lines that begin with `data: `."""
     lines = response.text.splitlines()
     return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
 
@@ -87,7 +87,7 @@ def check_tone(format: str, content: bytes, rate: int = 24_000) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_stream_has_its_content_type_and_sounds(client: httpx.Client, format: str) -> None:
+def test_stream_has_the_content_type_of_its_format(client: httpx.Client, format: str) -> None:
     response = ask(client, response_format=format)
     assert response.status_code == 200
     assert response.headers["content-type"] == FORMATS[format]
@@ -96,7 +96,7 @@ def test_a_stream_has_its_content_type_and_sounds(client: httpx.Client, format: 
     check_tone(format, response.content)
 
 
-def test_the_default_is_streamed_mp3_that_no_proxy_holds_back(client: httpx.Client) -> None:
+def test_default_response_is_unbuffered_mp3(client: httpx.Client) -> None:
     response = ask(client)
     assert response.headers["x-accel-buffering"] == "no"
     assert response.headers["content-type"] == "audio/mpeg"
@@ -104,7 +104,9 @@ def test_the_default_is_streamed_mp3_that_no_proxy_holds_back(client: httpx.Clie
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_whole_has_a_length_and_true_sizes(client: httpx.Client, format: str) -> None:
+def test_whole_response_has_content_length_and_header_sizes(
+    client: httpx.Client, format: str
+) -> None:
     response = ask(client, response_format=format, stream=False)
     assert response.headers["content-type"] == FORMATS[format]
     assert int(response.headers["content-length"]) == len(response.content)
@@ -115,7 +117,9 @@ def test_the_whole_has_a_length_and_true_sizes(client: httpx.Client, format: str
 @pytest.mark.parametrize(
     ("format", "stream"), [*((format, None) for format in FORMATS), ("wav", True), ("wav", False)]
 )
-def test_events_carry_every_format(client: httpx.Client, format: str, stream: bool | None) -> None:
+def test_events_support_every_format(
+    client: httpx.Client, format: str, stream: bool | None
+) -> None:
     response = ask(client, response_format=format, stream_format="sse", stream=stream)
     assert response.headers["content-type"].startswith("text/event-stream")
     told = events(response)
@@ -127,7 +131,7 @@ def test_events_carry_every_format(client: httpx.Client, format: str, stream: bo
     assert usage["input_tokens"] > 0
 
 
-def test_each_event_names_its_type_twice(client: httpx.Client) -> None:
+def test_event_names_its_type_in_event_and_data(client: httpx.Client) -> None:
     text = ask(client, response_format="pcm", stream_format="sse").text
     for block in text.strip().split("\n\n"):
         name, data = block.split("\n")
@@ -147,14 +151,14 @@ def test_stream_never_overrides_stream_format(client: httpx.Client, stream: bool
     assert ask(client, stream=stream).headers["content-type"] == "audio/mpeg"
 
 
-def test_a_streamed_wav_leaves_its_length_open_and_python_reads_it(client: httpx.Client) -> None:
+def test_streamed_wav_is_readable_without_a_length(client: httpx.Client) -> None:
     content = ask(client, response_format="wav").content
     assert content[4:8] == content[40:44] == b"\xff\xff\xff\xff"
     with wave.open(io.BytesIO(content)) as file:
         assert len(file.readframes(NUM_SAMPLES * 2)) == NUM_SAMPLES * 2
 
 
-def test_a_whole_wav_says_how_long_it_is(client: httpx.Client) -> None:
+def test_whole_wav_header_has_its_length(client: httpx.Client) -> None:
     content = ask(client, response_format="wav", stream=False).content
     assert int.from_bytes(content[4:8], "little") == len(content) - 8
     with wave.open(io.BytesIO(content)) as file:
@@ -163,7 +167,9 @@ def test_a_whole_wav_says_how_long_it_is(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("format", "rate"), [("pcm", 16_000), ("wav", 8_000), ("mp3", 44_100)])
-def test_another_sample_rate(client: httpx.Client, format: str, rate: int, stream: bool) -> None:
+def test_sample_rate_field_resamples_the_audio(
+    client: httpx.Client, format: str, rate: int, stream: bool
+) -> None:
     response = ask(client, response_format=format, sample_rate=rate, stream=stream)
     check_tone(format, response.content, rate)
     if format == "pcm":
@@ -172,7 +178,7 @@ def test_another_sample_rate(client: httpx.Client, format: str, rate: int, strea
 
 def test_speed_shortens_the_speech(client: httpx.Client) -> None:
     fast = ask(client, response_format="pcm", speed=2).content
-    assert len(fast) == pytest.approx(NUM_SAMPLES, rel=0.01)  # two bytes a sample
+    assert len(fast) == pytest.approx(NUM_SAMPLES, rel=0.01)  # two bytes per sample
 
 
 # -- while it is made -----------------------------------------------------------------------------
@@ -181,7 +187,7 @@ def test_speed_shortens_the_speech(client: httpx.Client) -> None:
 def made_before_a_tenth(
     client: httpx.Client, backend: ScriptedSpeech, **fields: Any
 ) -> tuple[int, int]:
-    """Frames that were made when a tenth of the bytes was there, and all of them.
+    """Frames made when a tenth of the bytes had arrived, and all frames.
 
     The speech stops half-way until then, or for a while.
     """
@@ -206,7 +212,7 @@ def made_before_a_tenth(
 @pytest.mark.parametrize(
     ("format", "stream_format"), [*((format, "audio") for format in FORMATS), ("mp3", "sse")]
 )
-def test_audio_leaves_as_it_is_made(
+def test_stream_is_sent_while_it_is_made(
     client: httpx.Client, backend: ScriptedSpeech, format: str, stream_format: str
 ) -> None:
     num_made, num_frames = made_before_a_tenth(
@@ -215,13 +221,13 @@ def test_audio_leaves_as_it_is_made(
     assert num_made < 0.7 * num_frames
 
 
-def test_the_whole_does_not_leave_as_it_is_made(
+def test_whole_response_is_sent_after_the_last_frame(
     client: httpx.Client, backend: ScriptedSpeech
 ) -> None:
     backend.pause_s = 0.3
     num_made, num_frames = made_before_a_tenth(client, backend, stream=False)
     backend.pause_s = 30.0
-    assert num_made == num_frames  # the control of the test above
+    assert num_made == num_frames  # control of the test above
 
 
 # -- fields ---------------------------------------------------------------------------------------
@@ -248,18 +254,18 @@ def test_null_is_the_default_and_unknown_fields_are_ignored(client: httpx.Client
         {},
     ],
 )
-def test_a_voice_by_any_of_its_names(client: httpx.Client, named: dict[str, Any]) -> None:
+def test_every_voice_alias_is_accepted(client: httpx.Client, named: dict[str, Any]) -> None:
     assert ask(client, **named).status_code == 200
 
 
 @pytest.mark.parametrize(
     "language", ["English", "english", "en", "EN", "en-US", "auto", "Auto", ""]
 )
-def test_a_language_by_any_of_its_names(client: httpx.Client, language: str) -> None:
+def test_every_language_alias_is_accepted(client: httpx.Client, language: str) -> None:
     assert ask(client, language=language).status_code == 200
 
 
-def test_instructions_that_the_model_cannot_follow_are_named(client: httpx.Client) -> None:
+def test_unsupported_instructions_are_named_in_a_header(client: httpx.Client) -> None:
     response = ask(client, instructions="Cheerfully.")
     assert response.status_code == 200
     assert response.headers["x-vivace-ignored"] == "instructions"
@@ -267,7 +273,7 @@ def test_instructions_that_the_model_cannot_follow_are_named(client: httpx.Clien
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-def test_characters_that_the_model_does_not_read_are_skipped_and_named_in_a_header(
+def test_unsupported_characters_are_skipped_and_named_in_a_header(
     client: httpx.Client, is_streamed: bool
 ) -> None:
     response = ask(client, input="The name is Мама, they say.", stream=is_streamed)
@@ -294,7 +300,7 @@ def test_skipped_header_names_a_bounded_number_of_characters(client: httpx.Clien
     assert (num_chars, len(unquote(names))) == (str(len(letters)), 32)
 
 
-def test_unsupported_characters_are_an_error_where_that_is_asked_for(client: httpx.Client) -> None:
+def test_on_unsupported_error_returns_400(client: httpx.Client) -> None:
     response = ask(client, input="The name is Мама.", on_unsupported="error")
     assert response.status_code == 400
     assert "the letter 'М'" in response.json()["error"]["message"]
@@ -302,25 +308,25 @@ def test_unsupported_characters_are_an_error_where_that_is_asked_for(client: htt
     assert ask(client, on_unsupported="maybe").status_code in (400, 422)
 
 
-def test_4096_characters_are_taken_and_more(client: httpx.Client) -> None:
+def test_text_longer_than_4096_characters_is_accepted(client: httpx.Client) -> None:
     text = "A word or two. " * 1_000
     for length in (4_096, 10_000):
         body = {"input": text[:length], "response_format": "pcm", "max_new_tokens": 3}
         assert client.post("/v1/audio/speech", json=body).status_code == 200
 
 
-def test_a_seed_gives_the_same_bytes_streamed_and_whole(client: httpx.Client) -> None:
+def test_seed_gives_the_same_bytes_streamed_and_whole(client: httpx.Client) -> None:
     streamed = ask(client, seed=7, response_format="pcm").content
     assert streamed == ask(client, seed=7, response_format="pcm", stream=False).content
 
 
-def test_max_new_tokens_are_frames(client: httpx.Client) -> None:
+def test_max_new_tokens_limits_frames(client: httpx.Client) -> None:
     content = ask(client, max_new_tokens=4, response_format="pcm").content
     assert len(content) == 4 * 1_920 * 2
 
 
 @pytest.mark.parametrize(("format", "is_beside"), [("mp3", True), ("opus", True), ("pcm", False)])
-def test_what_takes_long_is_encoded_beside_the_loop(
+def test_compressed_formats_are_encoded_in_threads(
     format: str, is_beside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = set()

@@ -1,4 +1,4 @@
-"""ElevenLabs' endpoints, driven by its own package over TLS, and message by message."""
+"""ElevenLabs' endpoints, used by the package `elevenlabs` over TLS and by single messages."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets.elevenlabs import read_idle
 
-pytestmark = pytest.mark.filterwarnings("ignore:ConnectionClosed")  # of elevenlabs' own code
+pytestmark = pytest.mark.filterwarnings("ignore:ConnectionClosed")  # raised inside the package
 
 NUM_FRAMES = 10
 SECONDS = NUM_FRAMES * 0.08
 KEY = {"xi-api-key": "secret"}
-LONG = 7  # the seed of a speech that no buffer holds
+LONG = 7  # the seed of a speech that exceeds every buffer
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +93,14 @@ def eleven(
     secure: Running, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ElevenLabs]:
     cert = str(certificate[0])
-    monkeypatch.setenv("SSL_CERT_FILE", cert)  # for its WebSocket
+    monkeypatch.setenv("SSL_CERT_FILE", cert)  # used by the package's WebSocket
     context = ssl.create_default_context(cafile=cert)
     with httpx.Client(verify=context, timeout=30.0) as client:
         yield ElevenLabs(api_key="secret", base_url=secure.url, httpx_client=client)
 
 
 def decode(content: bytes) -> tuple[int, float]:
-    """Sample rate and seconds."""
+    """Sample rate and duration in seconds."""
     with av.open(io.BytesIO(content)) as container:
         rate = container.streams.audio[0].rate
         return rate, sum(frame.samples for frame in container.decode(audio=0)) / rate
@@ -109,7 +109,7 @@ def decode(content: bytes) -> tuple[int, float]:
 # --- Its own package --------------------------------------------------------------------------
 
 
-def test_words_are_spoken_in_real_time_in_its_default_format(eleven: ElevenLabs) -> None:
+def test_package_streams_words_as_mp3_by_default(eleven: ElevenLabs) -> None:
     words = iter(["Hello ", "there, ", "how ", "are ", "you?"])
     stream = eleven.text_to_speech.convert_realtime("alloy", text=words, model_id="eleven_v3")
     rate, seconds = decode(b"".join(stream))
@@ -118,7 +118,7 @@ def test_words_are_spoken_in_real_time_in_its_default_format(eleven: ElevenLabs)
 
 
 @pytest.mark.parametrize("rate", [16_000, 24_000])
-def test_words_are_spoken_as_pcm(eleven: ElevenLabs, rate: int) -> None:
+def test_package_streams_words_as_pcm(eleven: ElevenLabs, rate: int) -> None:
     stream = eleven.text_to_speech.convert_realtime(
         "alloy",
         text=iter(["Hello."]),
@@ -128,7 +128,7 @@ def test_words_are_spoken_as_pcm(eleven: ElevenLabs, rate: int) -> None:
     assert len(b"".join(stream)) / 2 / rate == pytest.approx(SECONDS, abs=0.001)
 
 
-def test_an_unknown_voice_is_an_error_of_the_client(eleven: ElevenLabs) -> None:
+def test_package_raises_for_an_unknown_voice(eleven: ElevenLabs) -> None:
     stream = eleven.text_to_speech.convert_realtime("nobody", text=iter(["Hello."]))
     with pytest.raises(ApiError) as error:
         list(stream)
@@ -136,7 +136,7 @@ def test_an_unknown_voice_is_an_error_of_the_client(eleven: ElevenLabs) -> None:
     assert "nobody" in str(error.value.body)
 
 
-def test_a_failure_after_audio_is_an_error_of_the_client(
+def test_package_raises_for_a_failure_after_audio(
     eleven: ElevenLabs, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "default", Plan(50, fails_at=25))
@@ -146,10 +146,10 @@ def test_a_failure_after_audio_is_an_error_of_the_client(
     assert error.value.status_code == 1011
 
 
-def test_a_long_speech_comes_whole_over_tls_to_a_reader_that_pauses(
+def test_long_speech_over_tls_is_complete_for_a_client_that_pauses(
     secure: Running, certificate: tuple[Path, Path]
 ) -> None:
-    """More than the kernels hold: what is left waits in asyncio's TLS."""
+    """The speech exceeds the kernel's buffers, so asyncio's TLS buffers the rest."""
     context = ssl.create_default_context(cafile=str(certificate[0]))
     body = {"input": "Hello.", "seed": LONG, "max_new_tokens": 3_000, "response_format": "pcm"}
     headers, size = {"authorization": "Bearer secret"}, 0
@@ -157,13 +157,15 @@ def test_a_long_speech_comes_whole_over_tls_to_a_reader_that_pauses(
         httpx.Client(verify=context, timeout=LIMIT_S) as client,
         client.stream("POST", f"{secure.url}/v1/audio/speech", json=body, headers=headers) as sent,
     ):
-        time.sleep(0.3)  # they fill up
+        time.sleep(0.3)  # until the buffers are full
         for part in sent.iter_raw():
             size += len(part)
     assert size == 3_000 * 1_920 * 2
 
 
-def test_a_wrong_key_is_refused(secure: Running, certificate: tuple[Path, Path]) -> None:
+def test_connection_with_a_wrong_key_is_refused(
+    secure: Running, certificate: tuple[Path, Path]
+) -> None:
     context = ssl.create_default_context(cafile=str(certificate[0]))
     with httpx.Client(verify=context) as client:
         eleven = ElevenLabs(api_key="wrong", base_url=secure.url, httpx_client=client)
@@ -173,7 +175,7 @@ def test_a_wrong_key_is_refused(secure: Running, certificate: tuple[Path, Path])
 
 
 @pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
-def test_text_is_converted_over_http(eleven: ElevenLabs, is_stream: bool) -> None:
+def test_package_converts_text_over_http(eleven: ElevenLabs, is_stream: bool) -> None:
     speech = eleven.text_to_speech
     method = speech.stream if is_stream else speech.convert
     content = b"".join(method("alloy", text="Hello.", model_id="eleven_multilingual_v2"))
@@ -184,7 +186,7 @@ def test_text_is_converted_over_http(eleven: ElevenLabs, is_stream: bool) -> Non
         assert container.streams.audio[0].codec_context.bit_rate == 128_000
 
 
-def test_voices_and_models_are_listed(eleven: ElevenLabs, secure: Running) -> None:
+def test_package_lists_voices_and_models(eleven: ElevenLabs, secure: Running) -> None:
     speakers = list(secure.context.models.cards()[0].speakers)
     assert [voice.voice_id for voice in eleven.voices.get_all().voices] == speakers
     page = eleven.voices.search()
@@ -194,7 +196,7 @@ def test_voices_and_models_are_listed(eleven: ElevenLabs, secure: Running) -> No
     assert [model.model_id for model in eleven.models.list()] == ["vivace"]
 
 
-def test_an_error_over_http_is_an_error_of_the_client(eleven: ElevenLabs) -> None:
+def test_package_raises_for_an_unknown_voice_over_http(eleven: ElevenLabs) -> None:
     with pytest.raises(ApiError) as error:
         list(eleven.text_to_speech.convert("nobody", text="Hello."))
     assert error.value.status_code == 400
@@ -204,7 +206,7 @@ def test_an_error_over_http_is_an_error_of_the_client(eleven: ElevenLabs) -> Non
 # --- HTTP as Open WebUI sends it --------------------------------------------------------------
 
 
-def test_open_webui_speaks_over_elevenlabs_http(server: Running) -> None:
+def test_open_webui_request_returns_mp3(server: Running) -> None:
     body = {
         "text": "Hello.",
         "model_id": "eleven_multilingual_v2",
@@ -231,7 +233,7 @@ def test_open_webui_speaks_over_elevenlabs_http(server: Running) -> None:
         ("?output_format=" + "x" * 1_000, {"text": "Hello."}),
     ],
 )
-def test_a_bad_request_is_a_400_in_openais_shape(
+def test_invalid_http_request_returns_400(
     server: Running, query: str, body: dict[str, Any]
 ) -> None:
     url = f"{server.url}/v1/text-to-speech/alloy/stream{query}"
@@ -240,8 +242,8 @@ def test_a_bad_request_is_a_400_in_openais_shape(
     assert answer.json()["error"]["message"]
 
 
-def test_timestamps_are_not_pretended(eleven: ElevenLabs) -> None:
-    """The scripted voice has none."""
+def test_alignment_is_null_without_word_timings(eleven: ElevenLabs) -> None:
+    """The scripted voice has no word timings."""
     whole = eleven.text_to_speech.convert_with_timestamps("alloy", text="Hello.")
     pieces = list(eleven.text_to_speech.stream_with_timestamps("alloy", text="Hello."))
     assert [piece.alignment for piece in (whole, *pieces)] == [None] * (1 + len(pieces))
@@ -250,7 +252,7 @@ def test_timestamps_are_not_pretended(eleven: ElevenLabs) -> None:
         assert decode(content) == (44_100, pytest.approx(SECONDS, abs=0.1))
 
 
-def test_its_package_reads_the_times_of_characters(
+def test_package_reads_the_times_of_characters(
     certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
     cert, key = certificate
@@ -297,7 +299,7 @@ def until_final(talk: Talk) -> list[Message]:
     return messages
 
 
-def test_the_end_is_final_and_closed_with_1000(server: Running) -> None:
+def test_empty_text_ends_with_final_message_and_code_1000(server: Running) -> None:
     with open_talk(server, "stream-input") as talk:
         for text in (" ", "Hello ", "there. ", ""):
             talk.send(text=text)
@@ -336,18 +338,20 @@ def test_package_speaks_text_with_unsupported_letters(eleven: ElevenLabs) -> Non
     assert len(b"".join(pieces)) == NUM_FRAMES * 3_840
 
 
-def test_an_end_without_text_is_final_too(server: Running) -> None:
+def test_session_without_text_ends_with_final_message(server: Running) -> None:
     with open_talk(server, "stream-input") as talk:
         talk.send(text=" ")
         talk.send(text="")
         assert talk.until_closed() == ([{"audio": None, "isFinal": True}], 1000)
 
 
-def test_a_flush_speaks_what_is_there_and_the_connection_goes_on(server: Running) -> None:
+def test_flush_speaks_the_text_so_far(server: Running) -> None:
     with open_talk(server, "stream-input") as talk:
         talk.send(text="Hello. ", flush=True)
         first = b""
-        while len(first) < NUM_FRAMES * 3_840:  # all of it, before anything else is sent
+        while (
+            len(first) < NUM_FRAMES * 3_840
+        ):  # the whole first utterance, before the next text is sent
             first += spoken([talk.read()])
         talk.send(text="Again. ")
         talk.send(text="")
@@ -356,7 +360,7 @@ def test_a_flush_speaks_what_is_there_and_the_connection_goes_on(server: Running
     assert code == 1000
 
 
-def test_text_after_the_end_is_refused(
+def test_text_after_the_end_closes_with_1008(
     server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "default", Plan(6_000))
@@ -370,7 +374,7 @@ def test_text_after_the_end_is_refused(
     wait_until(lambda: server.context.streams.num_active == 0)
 
 
-def test_a_client_may_choose_when_it_is_idle(server: Running) -> None:
+def test_inactivity_timeout_of_the_query_closes_an_idle_session(server: Running) -> None:
     query = "output_format=pcm_24000&inactivity_timeout=1"
     with open_talk(server, "stream-input", query) as talk:
         talk.send(text=" ")
@@ -379,19 +383,19 @@ def test_a_client_may_choose_when_it_is_idle(server: Running) -> None:
         assert (messages[-1]["error"], code) == ("idle", 1008)
 
 
-def test_nobody_may_idle_for_longer_than_the_server_allows() -> None:
+def test_inactivity_timeout_is_limited_by_the_server() -> None:
     assert read_idle("20", 300.0) == 20.0
     assert read_idle("180", 30.0) == 30.0
     with pytest.raises(RefusedError, match="inactivity_timeout"):
         read_idle("-1", 30.0)
 
 
-def test_contexts_are_spoken_beside_each_other_and_end_one_by_one(server: Running) -> None:
+def test_contexts_are_spoken_concurrently_and_end_separately(server: Running) -> None:
     with open_talk(server, "multi-stream-input") as talk:
         for name in ("a", "b"):
             talk.send(text=" ", context_id=name, voice_settings={"speed": 1.0})
             talk.send(text="Hello. ", context_id=name)
-        talk.send(text="", context_id="a")  # a sign of life
+        talk.send(text="", context_id="a")  # a keep-alive
         talk.send(context_id="b", close_context=True)
         messages = until_final(talk)
         assert finals(messages) == ["b"]
@@ -403,7 +407,7 @@ def test_contexts_are_spoken_beside_each_other_and_end_one_by_one(server: Runnin
         assert talk.until_closed() == ([], 1000)
 
 
-def test_closing_the_socket_speaks_all_contexts_first(server: Running) -> None:
+def test_close_socket_speaks_all_contexts_first(server: Running) -> None:
     with open_talk(server, "multi-stream-input") as talk:
         for name in ("a", "b"):
             talk.send(text="Hello. ", context_id=name)
@@ -414,7 +418,7 @@ def test_closing_the_socket_speaks_all_contexts_first(server: Running) -> None:
     assert code == 1000
 
 
-def test_one_contexts_failure_is_its_own(server: Running) -> None:
+def test_failure_of_one_context_leaves_the_others(server: Running) -> None:
     too_long = "a" * (server.context.settings.max_text_chars + 1)
     with open_talk(server, "multi-stream-input") as talk:
         talk.send(text=too_long, context_id="a", flush=True)
@@ -422,7 +426,7 @@ def test_one_contexts_failure_is_its_own(server: Running) -> None:
         assert isinstance(failed, dict)
         assert failed["contextId"] == "a"
         assert failed["error"]
-        talk.send(text="More of it. ", context_id="a")  # nobody hears it
+        talk.send(text="More of it. ", context_id="a")  # the failed context ignores it
         talk.send(context_id="a", close_context=True)
         talk.send(text="Hello. ", context_id="b")
         talk.send(close_socket=True)
@@ -432,7 +436,7 @@ def test_one_contexts_failure_is_its_own(server: Running) -> None:
     assert code == 1000
 
 
-def test_text_to_a_closed_context_disturbs_no_other(
+def test_text_to_a_closed_context_leaves_the_others(
     server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "default", Plan(6_000))

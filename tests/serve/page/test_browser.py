@@ -1,4 +1,4 @@
-"""Chromium opens the page, speaks, hears it while it is made, stops, saves. Skipped without one."""
+"""Speaks, plays, stops and saves on the page in Chromium. Skipped if Chromium is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.serving import Running, running
 from vivace.serve.settings import ServeSettings
 
 SHORT = 1  # a seed
-LONG_TEXT = "This goes on and on. " * 2_000  # minutes of work, so it is not over when it is stopped
+LONG_TEXT = "This goes on and on. " * 2_000  # minutes of speech, so that it is active when stopped
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def backend() -> ScriptedSpeech:
 
 @pytest.fixture(scope="module")
 def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The whole server over a tone."""
+    """A server whose voice is a tone."""
     voices = tmp_path_factory.mktemp("voices")
     with running(ServeSettings(port=0, voices=voices, drain_timeout_s=5.0), backend.load) as served:
         yield served
@@ -47,12 +47,14 @@ def num_running(server: Running) -> int:
     return sum(model.tts.engine.num_running for model in server.context.models.loaded())
 
 
-def test_it_speaks_and_is_heard(server: Running, page: Driver) -> None:
+def test_speak_button_plays_the_speech(server: Running, page: Driver) -> None:
     page.open(f"{server.url}/#seed={SHORT}")
     assert page.num_loud == 0
     page.say("Hello.")
     page.wait(lambda: page.status.startswith("Spoken"))
-    assert page.num_loud > 0.6 * 12 * SAMPLES_PER_FRAME  # a busy machine's tap misses some
+    assert (
+        page.num_loud > 0.6 * 12 * SAMPLES_PER_FRAME
+    )  # on a busy machine the recorder loses some samples
     assert page.pitch_hz == pytest.approx(440, rel=0.08)
     assert page.tab.text_content("#first-audio").endswith(" ms")
     assert page.tab.text_content("#real-time").endswith("×")
@@ -60,7 +62,7 @@ def test_it_speaks_and_is_heard(server: Running, page: Driver) -> None:
     page.check()
 
 
-def test_it_sounds_before_the_last_byte_and_falls_silent_on_stop(
+def test_playback_starts_before_the_last_byte_and_ends_on_stop(
     server: Running, page: Driver
 ) -> None:
     page.open(server.url)
@@ -68,7 +70,7 @@ def test_it_sounds_before_the_last_byte_and_falls_silent_on_stop(
     page.wait(lambda: page.num_loud > 4_000, "no sound")
     page.button("Stop").click()
     page.wait(lambda: page.is_silent, "not silent after Stop")
-    # Its body had not come to its end: that request would not count as aborted.
+    # The body was incomplete; otherwise the request would not count as aborted.
     page.wait(lambda: page.aborted == [f"{server.url}/v1/audio/speech"], "still asked for")
     page.wait(lambda: num_running(server) == 0, "the slot is not free")
     assert page.status == "Stopped."
@@ -76,7 +78,7 @@ def test_it_sounds_before_the_last_byte_and_falls_silent_on_stop(
     page.check()
 
 
-def test_the_keyboard_speaks_and_stops(server: Running, page: Driver) -> None:
+def test_keyboard_shortcuts_speak_and_stop(server: Running, page: Driver) -> None:
     page.open(server.url)
     page.tab.focus("#text")
     page.tab.keyboard.insert_text(LONG_TEXT)
@@ -91,7 +93,7 @@ def test_the_keyboard_speaks_and_stops(server: Running, page: Driver) -> None:
     page.check()
 
 
-def test_a_second_speech_replaces_the_first(server: Running, page: Driver) -> None:
+def test_second_speech_replaces_the_first(server: Running, page: Driver) -> None:
     page.open(server.url)
     page.say(LONG_TEXT)
     page.wait(lambda: page.num_loud > 1_000, "no sound")
@@ -102,7 +104,7 @@ def test_a_second_speech_replaces_the_first(server: Running, page: Driver) -> No
     page.check()
 
 
-def test_playing_an_older_speech_stops_the_newer(server: Running, page: Driver) -> None:
+def test_replay_of_an_older_speech_stops_the_newer(server: Running, page: Driver) -> None:
     page.open(f"{server.url}/#seed={SHORT}")
     page.say("The older one.")
     page.wait(lambda: page.status.startswith("Spoken"))
@@ -114,7 +116,7 @@ def test_playing_an_older_speech_stops_the_newer(server: Running, page: Driver) 
     page.check()
 
 
-def test_it_saves_what_was_heard(server: Running, page: Driver) -> None:
+def test_download_saves_the_speech(server: Running, page: Driver) -> None:
     page.open(f"{server.url}/#seed={SHORT}")
     page.say("Save me, please!")
     page.wait(lambda: page.status.startswith("Spoken"))
@@ -128,7 +130,7 @@ def test_it_saves_what_was_heard(server: Running, page: Driver) -> None:
     page.check()
 
 
-def test_samples_come_in_pieces_of_any_length(server: Running, page: Driver) -> None:
+def test_samples_split_at_any_byte_are_played(server: Running, page: Driver) -> None:
     page.open(server.url)
     samples, peaks = page.tab.evaluate("""async () => {
       const { Track } = await import("/page/audio.js");
@@ -142,13 +144,13 @@ def test_samples_come_in_pieces_of_any_length(server: Running, page: Driver) -> 
     assert peaks == 2_500  # one every 20 ms
 
 
-# Later, because Playwright lets its own call evaluate anything.
+# In a timer, because the policy does not apply to Playwright's own call.
 EVALUATE = """() => new Promise((tell) => setTimeout(() => {
   try { tell(eval("1 + 1")); } catch { tell("refused"); }
 }))"""
 
 
-def test_page_refuses_to_evaluate_text_and_speaks(server: Running, page: Driver) -> None:
+def test_page_under_its_policy_evaluates_no_text_and_speaks(server: Running, page: Driver) -> None:
     page.open(server.url)
     assert page.tab.evaluate(EVALUATE) == "refused"
     assert page.tab.evaluate("violations.splice(0)") == ["eval"]
@@ -157,7 +159,7 @@ def test_page_refuses_to_evaluate_text_and_speaks(server: Running, page: Driver)
     page.wait(lambda: page.num_loud > 0, "nothing is heard under the strict policy")
 
 
-def test_api_reference_is_styled_under_its_policy(server: Running, page: Driver) -> None:
+def test_api_reference_under_its_policy_is_styled(server: Running, page: Driver) -> None:
     page.tab.goto(f"{server.url}/docs")
     assert page.tab.evaluate("getComputedStyle(document.body).maxWidth") == "896px"
     page.check()

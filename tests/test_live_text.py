@@ -1,4 +1,4 @@
-"""The text of an utterance while it is written, without a socket."""
+"""The pieces, limit and end of a live text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(asyncio.wait_for(work, 10.0))
 
 
-def test_pieces_that_wait_come_joined_and_the_rest_as_it_is_written() -> None:
+def test_pending_pieces_are_joined_and_later_ones_follow() -> None:
     async def read() -> list[str]:
         text, pieces = LiveText(100), []
         text.add("Hel")
@@ -36,7 +36,7 @@ def test_pieces_that_wait_come_joined_and_the_rest_as_it_is_written() -> None:
     assert run(read()) == ["Hello ", "there", "."]
 
 
-def test_the_first_word_is_waited_for() -> None:
+def test_has_words_waits_for_the_first_word() -> None:
     async def wait() -> bool:
         text = LiveText(100)
         waiting = asyncio.ensure_future(text.has_words())
@@ -51,7 +51,7 @@ def test_the_first_word_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("pieces", [[], [" "], ["", "\n", "\t "]])
-def test_a_text_that_ends_without_a_word_has_none(pieces: list[str]) -> None:
+def test_has_words_is_false_for_a_blank_text(pieces: list[str]) -> None:
     async def wait() -> bool:
         text = LiveText(100)
         for piece in pieces:
@@ -62,7 +62,7 @@ def test_a_text_that_ends_without_a_word_has_none(pieces: list[str]) -> None:
     assert run(wait()) is False
 
 
-def test_a_text_that_grew_too_long_fails_even_where_it_was_short_before() -> None:
+def test_text_beyond_the_limit_fails_for_earlier_pieces_too() -> None:
     async def read() -> None:
         text = LiveText(10)
         text.add("12345")
@@ -77,7 +77,7 @@ def test_a_text_that_grew_too_long_fails_even_where_it_was_short_before() -> Non
     run(read())
 
 
-def test_a_text_of_exactly_the_limit_is_taken() -> None:
+def test_text_at_the_limit_is_accepted() -> None:
     async def read() -> list[str]:
         text = LiveText(10)
         text.add("1234567890")
@@ -87,7 +87,7 @@ def test_a_text_of_exactly_the_limit_is_taken() -> None:
     assert run(read()) == ["1234567890"]
 
 
-def test_empty_pieces_cost_nothing() -> None:
+def test_empty_pieces_are_ignored() -> None:
     text = LiveText(10)
     for _ in range(1_000):
         text.add("")

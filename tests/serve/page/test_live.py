@@ -1,4 +1,4 @@
-"""The page with the voice inside the package: it speaks, and live speech follows the typing."""
+"""The page with the embedded voice: speech and live mode."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def page(launched: Any) -> Iterator[Driver]:
 
 @dataclass
 class Wire:
-    """What the page says over its sockets."""
+    """Messages that the page sends over WebSockets."""
 
     num_sockets: int = 0
     sent: list[dict[str, Any]] = field(default_factory=list)
@@ -51,7 +51,7 @@ def num_running(server: Running) -> int:
     return sum(model.tts.engine.num_running for model in server.context.models.loaded())
 
 
-def test_the_embedded_voice_is_heard(server: Running, page: Driver) -> None:
+def test_embedded_voice_is_played(server: Running, page: Driver) -> None:
     page.open(f"{server.url}/#seed=3")
     page.say("Hello there.")
     page.wait(lambda: page.status.startswith("Spoken"))
@@ -60,14 +60,14 @@ def test_the_embedded_voice_is_heard(server: Running, page: Driver) -> None:
     page.check()
 
 
-def test_speech_follows_the_typing_and_stops(server: Running, page: Driver) -> None:
+def test_live_speech_follows_typing_and_stops(server: Running, page: Driver) -> None:
     wire = Wire().watch(page)
     page.open(f"{server.url}/#live=1&seed=3")
     assert page.tab.get_by_role("switch", name="Live").is_checked()
     text = page.tab.locator("#text")
     text.focus()
     num_words = 0
-    while not page.num_loud:  # whoever types on is not cut off, however slow the machine
+    while not page.num_loud:  # no pause in typing is long enough to end the utterance
         text.press_sequentially("and then another word ", delay=20)
         num_words += 4
         assert num_words < 400, "no sound while typing"
@@ -84,12 +84,12 @@ def test_speech_follows_the_typing_and_stops(server: Running, page: Driver) -> N
     page.wait(lambda: page.num_loud > heard, "nothing after a stop")
     page.wait(lambda: page.status.startswith("Spoken"))
     assert wire.types()[-1] == "input.done"
-    assert wire.num_sockets == 1  # one connection for all of it
+    assert wire.num_sockets == 1  # one connection for all utterances
     assert page.tab.text_content("#history p") == "Hello again."
     page.check()
 
 
-def test_only_whole_words_are_sent_and_none_twice(server: Running, page: Driver) -> None:
+def test_live_mode_sends_each_whole_word_once(server: Running, page: Driver) -> None:
     page.open(server.url)
     said = page.tab.evaluate(
         """async (steps) => {
@@ -109,11 +109,11 @@ def test_only_whole_words_are_sent_and_none_twice(server: Running, page: Driver)
             ("", True), ("Af", True), ("Afresh.", True), ("Afresh. 你好，世", True),
         ],
     )  # fmt: skip
-    # A change further up is not heard; a word corrected at the end is said again.
+    # A change in earlier text has no effect; a corrected last word is spoken again.
     assert said == [" One ", "two, ", "three ", "thirty ", "Afresh.", " 你好，", "世界"]
 
 
-def test_a_pause_ends_the_utterance(server: Running, page: Driver) -> None:
+def test_typing_pause_ends_the_utterance(server: Running, page: Driver) -> None:
     wire = Wire().watch(page)
     page.open(f"{server.url}/#live=1")
     page.tab.locator("#text").press_sequentially("One word")
@@ -123,7 +123,7 @@ def test_a_pause_ends_the_utterance(server: Running, page: Driver) -> None:
     page.check()
 
 
-def test_what_was_on_its_way_at_a_stop_is_not_heard(server: Running, page: Driver) -> None:
+def test_audio_in_flight_at_stop_is_discarded(server: Running, page: Driver) -> None:
     page.open(server.url)
     heard = page.tab.evaluate("""async () => {
       const { Live } = await import("/page/live.js"), heard = [];
@@ -151,7 +151,7 @@ SEEN = """() => {
 }"""
 
 
-def test_the_word_that_is_heard_is_shown_in_its_text(server: Running, page: Driver) -> None:
+def test_playing_word_is_highlighted(server: Running, page: Driver) -> None:
     text = "😀 Remarkable weather, everybody agreed."
     page.open(f"{server.url}/#seed=7")
     page.tab.evaluate(SEEN)
@@ -160,5 +160,5 @@ def test_the_word_that_is_heard_is_shown_in_its_text(server: Running, page: Driv
     page.wait(lambda: page.tab.text_content("#said") == "", "it is shown no longer")
     seen = [shown for shown in page.tab.evaluate("seen") if shown]
     assert seen
-    assert set(seen) == {text}  # its characters are counted as Python counts them
+    assert set(seen) == {text}  # character positions count code points, as in Python
     page.check()

@@ -14,7 +14,7 @@ EXAMPLES = re.findall(r"^```py\n(.*?)^```", PAGE, re.M | re.S)
 
 
 @pytest.mark.parametrize("code", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_an_example_runs_as_it_stands(server: Running, code: str) -> None:
+def test_example_of_the_page_runs(server: Running, code: str) -> None:
     assert "127.0.0.1:8000" in code
     names: dict[str, object] = {}
     exec(compile(code.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}"), "page", "exec"), names)
@@ -22,7 +22,7 @@ def test_an_example_runs_as_it_stands(server: Running, code: str) -> None:
     assert audio is None or (isinstance(audio, bytes) and len(audio) > 10_000)
 
 
-def test_there_is_an_example_of_each_dialect() -> None:
+def test_page_has_an_example_of_each_protocol() -> None:
     paths = re.findall(r"127\.0\.0\.1:8000(/[a-z0-9/-]+)", "".join(EXAMPLES))
     assert set(paths) == {
         "/v1/audio/speech/stream",

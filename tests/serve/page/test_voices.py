@@ -1,4 +1,4 @@
-"""The page makes voices on a real server over tiny checkpoints, and speaks with them."""
+"""The page creates voices on a server with tiny checkpoints, and speaks with them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def page() -> Iterator[Driver]:
 
 
 def speaks(page: Driver) -> None:
-    """Noise, as untrained weights make it, of whatever length."""
+    """Wait for any audio: untrained weights make noise of any length."""
     before = page.num_loud
     page.say("Hello.")
     page.wait(lambda: page.num_loud > before or page.error, "no sound")
@@ -36,7 +36,7 @@ def speaks(page: Driver) -> None:
     page.button("Stop").click(force=True)
 
 
-def test_a_voice_is_cloned_and_deleted(server: Running, page: Driver) -> None:
+def test_page_clones_and_deletes_a_voice(server: Running, page: Driver) -> None:
     page.open(server.url)
     assert page.tab.locator("#model option").count() == 3
     assert "Choose tiny/base above." in str(page.tab.text_content("#clone-why"))
@@ -59,7 +59,7 @@ def test_a_voice_is_cloned_and_deleted(server: Running, page: Driver) -> None:
     page.check()
 
 
-def test_a_described_voice_speaks(server: Running, page: Driver) -> None:
+def test_page_speaks_with_a_designed_voice(server: Running, page: Driver) -> None:
     page.open(f"{server.url}/#model=tiny/voice_design")
     page.tab.get_by_label("Instructions").fill("A calm, low voice.")
     speaks(page)

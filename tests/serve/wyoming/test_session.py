@@ -1,4 +1,4 @@
-"""Wyoming's bad input, slow peers, crowds and failures: told, then the connection is closed."""
+"""Invalid input, slow clients, limits and failures: an error event, then the connection closes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def frame(kind: str, data: object = None, **header: object) -> bytes:
-    """An event whose first line may say anything."""
+    """An event with any fields in its first line."""
     content = b"" if data is None else json.dumps(data).encode()
     length = {"data_length": len(content)} if content else {}
     return json.dumps({"type": kind, **length, **header}).encode() + b"\n" + content
@@ -54,9 +54,7 @@ def speaks(talk: WyomingTalk) -> bool:
 
 
 @pytest.mark.parametrize("voice", [{"name": ""}, {"name": None}, {}, None])
-def test_event_without_a_voice_name_is_spoken_by_the_default(
-    server: Running, voice: object
-) -> None:
+def test_event_without_a_voice_name_uses_the_default_voice(server: Running, voice: object) -> None:
     with talking(server) as talk:
         talk.send("synthesize", text="One.", voice=voice)
         assert len(audio(talk.until("audio-stop"))) == NUM_FRAMES * 3_840
@@ -78,13 +76,13 @@ BAD: dict[str, tuple[bytes, str]] = {
     "deep": (b"[" * 500 + b"]" * 500 + b"\n", "nested"),
     "key twice": (b'{"type": "a", "type": "b"}\n', "twice"),
     "nan": (b'{"type": "a", "x": NaN}\n', "NaN"),
-    "no type": (b"{}\n", "type is a string"),
-    "type a number": (b'{"type": 1}\n', "type is a string"),
-    "type empty": (b'{"type": ""}\n', "type is a string"),
-    "type long": (frame("x" * 65), "type is a string"),
-    "line without end": (b'{"type": "' + b"x" * 70_000, "first line has at most 65,536"),
-    "line too long": (b'{"type": "' + b"x" * 70_000 + b'"}\n', "first line has at most 65,536"),
-    "header data a list": (b'{"type": "synthesize", "data": [1]}\n', "data is an object"),
+    "no type": (b"{}\n", "type must be a string"),
+    "type a number": (b'{"type": 1}\n', "type must be a string"),
+    "type empty": (b'{"type": ""}\n', "type must be a string"),
+    "type long": (frame("x" * 65), "type must be a string"),
+    "line without end": (b'{"type": "' + b"x" * 70_000, "first line may have 65,536"),
+    "line too long": (b'{"type": "' + b"x" * 70_000 + b'"}\n', "first line may have 65,536"),
+    "header data a list": (b'{"type": "synthesize", "data": [1]}\n', "data must be an object"),
     "data 4 GiB": (b'{"type": "synthesize", "data_length": 4294967296}\n', "the limit is 262,144"),
     "payload 4 GiB": (
         b'{"type": "audio-chunk", "payload_length": 4294967296}\n',
@@ -96,9 +94,9 @@ BAD: dict[str, tuple[bytes, str]] = {
     "data a fraction": (b'{"type": "synthesize", "data_length": 1.5}\n', "number of bytes"),
     "data not json": (b'{"type": "synthesize", "data_length": 2}\nxx', "not JSON"),
     "data no object": (frame("synthesize", ["text"]), "JSON object"),
-    "no text": (frame("synthesize", {"texts": "One."}), "text of synthesize is a string"),
-    "text null": (frame("synthesize", {"text": None}), "text of synthesize is a string"),
-    "text a list": (frame("synthesize", {"text": ["One."]}), "text of synthesize is a string"),
+    "no text": (frame("synthesize", {"texts": "One."}), "text of synthesize must be a string"),
+    "text null": (frame("synthesize", {"text": None}), "text of synthesize must be a string"),
+    "text a list": (frame("synthesize", {"text": ["One."]}), "text of synthesize must be a string"),
     "text empty": (frame("synthesize", {"text": ""}), "blank"),
     "text blank": (frame("synthesize", {"text": " \n"}), "blank"),
     "text nul": (frame("synthesize", {"text": "a\0b"}), "NUL"),
@@ -106,14 +104,17 @@ BAD: dict[str, tuple[bytes, str]] = {
     "text too long": (frame("synthesize", {"text": "a " * 2_000}), "3,000"),
     "ssml": (frame("synthesize", {"text": "One.", "text_format": "ssml"}), "send plain text"),
     "format a list": (frame("synthesize", {"text": "a", "text_format": []}), "send plain text"),
-    "voice a string": (frame("synthesize", {"text": "a", "voice": "heart"}), "voice is an object"),
+    "voice a string": (
+        frame("synthesize", {"text": "a", "voice": "heart"}),
+        "voice must be an object",
+    ),
     "voice unknown": (frame("synthesize", {"text": "a", "voice": {"name": "bob"}}), "no voice"),
     "voice a path": (frame("synthesize", {"text": "a", "voice": {"name": "../x"}}), "no voice"),
     "voice a number": (frame("synthesize", {"text": "a", "voice": {"name": 7}}), "voice"),
     "voice surrogate": (frame("synthesize", {"text": "a", "voice": {"name": "\udc00"}}), "surrog"),
     "speaker": (
         frame("synthesize", {"text": "a", "voice": {"name": "heart", "speaker": "p1"}}),
-        "no speaker 'p1'",
+        "speaker 'p1' does not exist",
     ),
     "language unknown": (
         frame("synthesize", {"text": "a", "voice": {"language": "tlh"}}),
@@ -122,7 +123,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "language a number": (frame("synthesize", {"text": "a", "voice": {"language": 1}}), "language"),
     "chunk without start": (frame("synthesize-chunk", {"text": "a"}), "without synthesize-start"),
     "stop without start": (frame("synthesize-stop"), "without synthesize-start"),
-    "start twice": (START + START, "twice"),
+    "start twice": (START + START, "inside a stream"),
     "stream blank": (
         START + frame("synthesize-chunk", {"text": " "}) + frame("synthesize-stop"),
         "blank",
@@ -137,7 +138,7 @@ BAD: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_told_and_ends_the_connection(server: Running, name: str) -> None:
+def test_invalid_input_returns_error_and_closes(server: Running, name: str) -> None:
     content, words = BAD[name]
     with talking(server) as talk:
         talk.send_raw(content)
@@ -148,14 +149,14 @@ def test_bad_input_is_told_and_ends_the_connection(server: Running, name: str) -
         assert speaks(talk)
 
 
-def test_what_was_declared_is_not_waited_for(server: Running) -> None:
-    """4 GiB are refused by their number: the client may go on sending and still reads why."""
+def test_oversized_declared_length_is_refused_at_once(server: Running) -> None:
+    """A declared 4 GiB are refused at once; a client that goes on sending still reads the error."""
     with talking(server) as talk:
         talk.send_raw(b'{"type": "audio-chunk", "payload_length": 4294967296}\n' + bytes(2**20))
         assert types(talk.until_closed()) == ["error"]
 
 
-def test_too_many_texts_at_once_are_refused(server: Running, backend: ScriptedSpeech) -> None:
+def test_too_many_pending_texts_are_refused(server: Running, backend: ScriptedSpeech) -> None:
     backend.is_open.clear()
     try:
         with talking(server) as talk:
@@ -164,10 +165,10 @@ def test_too_many_texts_at_once_are_refused(server: Running, backend: ScriptedSp
             [event] = talk.until_closed()
     finally:
         backend.is_open.set()
-    assert "8 texts wait already" in event.data["text"]
+    assert "8 texts are pending" in event.data["text"]
 
 
-def test_a_failure_after_audio_is_no_end(server: Running, backend: ScriptedSpeech) -> None:
+def test_failure_after_audio_sends_no_audio_stop(server: Running, backend: ScriptedSpeech) -> None:
     for plan in (Plan(20, fails_at=5), Plan(never_ends=True)):
         backend.default = plan
         try:
@@ -180,14 +181,14 @@ def test_a_failure_after_audio_is_no_end(server: Running, backend: ScriptedSpeec
         assert speaks(talk)
 
 
-def test_one_connection_more_than_the_limit_is_refused(server: Running) -> None:
+def test_connection_beyond_the_limit_is_refused(server: Running) -> None:
     wait_until(lambda: num_connections(server) == 0)
     talks = [talking(server) for _ in range(MAX_CONNECTIONS)]
     opened = [each.__enter__() for each in talks]
     try:
         for talk in opened:
             talk.send("ping")
-            talk.until("pong")  # it was accepted
+            talk.until("pong")  # the first connection was accepted
         with talking(server) as talk:
             [event] = talk.until_closed()
         assert event.data["code"] == "too_many_connections"
@@ -238,7 +239,7 @@ STALLS = {
 }
 
 
-def test_peers_that_stall_are_cut(strict: Running) -> None:
+def test_stalled_clients_are_disconnected(strict: Running) -> None:
     with ExitStack() as stack:
         talks = [stack.enter_context(talking(strict)) for _ in STALLS]
         for talk, content in zip(talks, STALLS.values(), strict=True):
@@ -248,8 +249,10 @@ def test_peers_that_stall_are_cut(strict: Running) -> None:
         assert (event.type, event.data["code"] in ("idle", "timeout")) == ("error", True), name
 
 
-def test_a_peer_that_does_not_read_is_cut(strict: Running, endless: ScriptedSpeech) -> None:
-    """The control is the end: what was spoken to its end would end with an event."""
+def test_client_that_does_not_read_is_disconnected(
+    strict: Running, endless: ScriptedSpeech
+) -> None:
+    """Control: a completed speech would end with an event."""
     before = endless.num_admitted
     with talking(strict, receive_bytes=4_096) as talk:
         talk.send("synthesize", text="This is a long text. " * 3_000)
@@ -258,8 +261,8 @@ def test_a_peer_that_does_not_read_is_cut(strict: Running, endless: ScriptedSpee
         assert set(types(talk.until_closed())) <= {"audio-start", "audio-chunk"}
 
 
-def test_who_waits_for_speech_is_not_idle(strict: Running, endless: ScriptedSpeech) -> None:
-    endless.is_open.clear()  # the engine is busy with others for longer than a client may idle
+def test_session_with_pending_speech_is_not_idle(strict: Running, endless: ScriptedSpeech) -> None:
+    endless.is_open.clear()  # other requests occupy the engine longer than the idle limit
     try:
         with talking(strict) as talk:
             talk.send("synthesize", text="One.")
@@ -270,7 +273,7 @@ def test_who_waits_for_speech_is_not_idle(strict: Running, endless: ScriptedSpee
         endless.is_open.set()
 
 
-def test_a_rate_holds_for_wyoming_too(tmp_path: Path) -> None:
+def test_request_rate_applies_to_wyoming(tmp_path: Path) -> None:
     settings = ServeSettings(
         port=0, wyoming_port=0, voices=tmp_path, max_requests_per_minute=2, max_queue=4
     )
@@ -287,7 +290,7 @@ def test_a_rate_holds_for_wyoming_too(tmp_path: Path) -> None:
 # -- the end -----------------------------------------------------------------------------------
 
 
-def test_a_drain_lets_a_text_end_and_takes_no_other(tmp_path: Path) -> None:
+def test_drain_finishes_the_text_and_refuses_others(tmp_path: Path) -> None:
     backend = ScriptedSpeech(default=Plan(10))
     settings = ServeSettings(port=0, wyoming_port=0, voices=tmp_path)
     events: list[Event] = []
@@ -316,7 +319,7 @@ def is_listening(server: Running) -> bool:
     return any(line.split()[1].endswith(port) and line.split()[3] == "0A" for line in lines)
 
 
-def test_a_text_that_does_not_end_is_cut_visibly(tmp_path: Path) -> None:
+def test_runaway_text_ends_with_error(tmp_path: Path) -> None:
     settings = ServeSettings(port=0, wyoming_port=0, voices=tmp_path, drain_timeout_s=0.1)
     backend = ScriptedSpeech(default=Plan(10))
     with running(settings, backend.load) as server:

@@ -1,4 +1,4 @@
-"""Faults, full queues, clients that leave and clients that do not read: only one stream notices."""
+"""Failures, full queues, disconnects and clients that do not read affect one stream only."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 @pytest.fixture
 def house(shared: House) -> Iterator[House]:
-    """One server for all tests that change no setting."""
+    """One server shared by all tests that change no setting."""
     yield shared
     shared.backend.step_s, shared.backend.default = 0.0, Plan()
     wait_for(lambda: is_idle(shared.server, shared.backend), "a slot is still held")
@@ -82,7 +82,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> float:
 
 
 def post_raw(server: Running, fields: dict[str, Any], version: str = "1.1") -> socket.socket:
-    """A request on a socket of its own, with a small buffer to receive into."""
+    """Send a request over a raw socket with a small receive buffer."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     connection.settimeout(PATIENCE_S)
@@ -107,7 +107,7 @@ def is_idle(server: Running, backend: ScriptedSpeech) -> bool:
 
 
 def read_broken(client: httpx.Client, fields: dict[str, Any]) -> bytes:
-    """What came before the body broke off, which it has to."""
+    """The content before the body ended early; fails if the body is complete."""
     received = bytearray()
     with client.stream("POST", PATH, json=fields) as response:
         assert response.status_code == 200
@@ -122,12 +122,12 @@ def keep(parts: Iterator[bytes], received: bytearray) -> Iterator[bytes]:
         yield b""
 
 
-def test_a_fault_after_the_first_audio_breaks_the_body_off(house: House) -> None:
+def test_failure_after_first_audio_leaves_the_body_incomplete(house: House) -> None:
     assert 0 < len(read_broken(house.client, body(FAILS))) < 50 * 1_920 * 2
     assert house.client.post(PATH, json=body()).status_code == 200
 
 
-def test_events_tell_of_a_fault_and_break_off(house: House) -> None:
+def test_failure_after_first_audio_sends_an_error_event(house: House) -> None:
     lines = read_broken(house.client, body(FAILS, stream_format="sse")).decode().splitlines()
     told = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
     kinds = [event["type"] for event in told]
@@ -138,21 +138,25 @@ def test_events_tell_of_a_fault_and_break_off(house: House) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream_format": "sse"}, {"stream": False}])
-def test_a_fault_before_the_first_audio_has_a_status(house: House, fields: dict[str, Any]) -> None:
+def test_failure_before_first_audio_has_an_error_status(
+    house: House, fields: dict[str, Any]
+) -> None:
     response = house.client.post(PATH, json=body(REFUSED, **fields))
     assert response.status_code == 500
     assert response.json()["error"]["type"] == "server_error"
     assert house.client.post(PATH, json=body()).status_code == 200
 
 
-def test_a_fault_of_a_whole_speech_has_a_status(house: House) -> None:
+def test_failure_of_a_whole_speech_has_an_error_status(house: House) -> None:
     assert house.client.post(PATH, json=body(FAILS, stream=False)).status_code == 500
 
 
-def test_a_fault_is_noticed_over_http_1_0_too(house: House) -> None:
-    """There a body ends with its connection; only a reset tells that it is not all."""
+def test_failure_over_http_1_0_resets_the_connection(house: House) -> None:
+    """A body of HTTP/1.0 ends with its connection; only a reset marks it as incomplete."""
     with post_raw(house.server, body(), "1.0") as connection:
-        assert len(read_all(connection)) > 25 * 1_920 * 2  # the control: a whole one ends well
+        assert (
+            len(read_all(connection)) > 25 * 1_920 * 2
+        )  # control: a complete body ends without an error
     with post_raw(house.server, body(FAILS), "1.0") as connection, pytest.raises(ConnectionError):
         read_all(connection)
 
@@ -164,17 +168,19 @@ def read_all(connection: socket.socket) -> bytes:
     return received
 
 
-def test_speech_that_does_not_end_is_no_success(house: House) -> None:
+def test_runaway_speech_is_not_a_success(house: House) -> None:
     house.backend.default = Plan(never_ends=True)
     with pytest.raises(httpx.RemoteProtocolError):
         house.client.post(PATH, json=body())
     response = house.client.post(PATH, json=body(stream=False))
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "runaway"
-    assert house.client.post(PATH, json=body(seed=1)).status_code == 200  # what there is, as asked
+    assert (
+        house.client.post(PATH, json=body(seed=1)).status_code == 200
+    )  # with a seed the speech is sent as it is
 
 
-def test_a_whole_speech_that_did_not_end_is_tried_once_more(house: House) -> None:
+def test_whole_runaway_speech_is_retried_once(house: House) -> None:
     def admit(prompt: Prompt, sampling: SamplingParams) -> int:
         house.backend.default = Plan(never_ends=not seeds)
         seeds.append(sampling.seed or 0)
@@ -186,7 +192,7 @@ def test_a_whole_speech_that_did_not_end_is_tried_once_more(house: House) -> Non
     assert len(set(seeds)) == 2
 
 
-def test_a_fault_of_one_stream_changes_no_byte_of_another(house: House) -> None:
+def test_failure_of_one_stream_changes_no_byte_of_another(house: House) -> None:
     house.backend.step_s = 0.002
     alone = house.client.post(PATH, json=body(3)).content
     results: list[bytes] = []
@@ -209,9 +215,7 @@ def test_a_fault_of_one_stream_changes_no_byte_of_another(house: House) -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"stream_format": "sse"}, {"stream": False}])
 @pytest.mark.parametrize("is_reset", [False, True])
-def test_a_client_that_leaves_frees_its_slot(
-    house: House, fields: dict[str, Any], is_reset: bool
-) -> None:
+def test_disconnect_frees_the_slot(house: House, fields: dict[str, Any], is_reset: bool) -> None:
     house.backend.step_s = 0.005
     connection = post_raw(house.server, body(ENDLESS, **fields))
     wait_for(lambda: bool(house.backend.lives), "nothing was admitted")
@@ -224,7 +228,7 @@ def test_a_client_that_leaves_frees_its_slot(
     assert house.client.post(PATH, json=body()).status_code == 200
 
 
-def test_a_client_that_leaves_the_queue_is_taken_out(tmp_path: Path) -> None:
+def test_disconnect_in_the_queue_removes_the_request(tmp_path: Path) -> None:
     backend = ScriptedSpeech(step_s=0.005, max_streams=1)
     with scripted(tmp_path, backend) as (server, _):
         first = post_raw(server, body(ENDLESS))
@@ -238,8 +242,8 @@ def test_a_client_that_leaves_the_queue_is_taken_out(tmp_path: Path) -> None:
         wait_for(lambda: is_idle(server, backend), "the slot is still held")
 
 
-def test_work_is_cancelled_as_soon_as_its_client_leaves() -> None:
-    """Without sockets: how it ends, and how soon."""
+def test_run_while_connected_cancels_work_on_disconnect() -> None:
+    """Without sockets: the result and its delay."""
 
     async def check() -> None:
         left, events = asyncio.Event(), []
@@ -252,7 +256,7 @@ def test_work_is_cancelled_as_soon_as_its_client_leaves() -> None:
             try:
                 await asyncio.sleep(PATIENCE_S)
             finally:
-                await asyncio.sleep(0)  # a clean-up that has to wait for something
+                await asyncio.sleep(0)  # a clean-up that awaits
                 events.append("closed")
 
         running = asyncio.ensure_future(run_while_connected(receive, work()))
@@ -264,7 +268,7 @@ def test_work_is_cancelled_as_soon_as_its_client_leaves() -> None:
     asyncio.run(check())
 
 
-def test_an_error_of_the_work_is_raised_and_a_cancellation_reaches_it() -> None:
+def test_run_while_connected_raises_errors_and_passes_cancellation() -> None:
     async def check() -> None:
         ended = []
 
@@ -296,7 +300,7 @@ def test_an_error_of_the_work_is_raised_and_a_cancellation_reaches_it() -> None:
 # -- who does not read ----------------------------------------------------------------------------
 
 
-def test_a_client_that_does_not_read_is_cut_and_the_others_are_served(tmp_path: Path) -> None:
+def test_client_that_does_not_read_is_disconnected_alone(tmp_path: Path) -> None:
     backend = ScriptedSpeech()
     with scripted(tmp_path, backend, send_timeout_s=1.0) as (server, client):
         connection = post_raw(server, body(ENDLESS))
@@ -310,7 +314,7 @@ def test_a_client_that_does_not_read_is_cut_and_the_others_are_served(tmp_path: 
 # -- a full house ---------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_taken_is_refused_at_once_and_told_when_to_return(tmp_path: Path) -> None:
+def test_full_queue_is_refused_at_once_with_retry_after(tmp_path: Path) -> None:
     backend = ScriptedSpeech(step_s=0.005, max_streams=2, max_queue=1)
     with scripted(tmp_path, backend) as (server, client):
         held = [post_raw(server, body(ENDLESS)) for _ in range(3)]

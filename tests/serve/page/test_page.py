@@ -1,4 +1,4 @@
-"""The page's files: whole, small, self-contained, and served under a strict policy."""
+"""The page's files: complete, small, self-contained and served with a strict policy."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def text_of(name: str) -> str:
     return read_files()[name].body.decode("utf-8")
 
 
-def test_the_page_is_small() -> None:
+def test_page_size_is_within_its_limit() -> None:
     assert sum(len(each.body) for each in read_files().values()) < MAX_BYTES
 
 
-def test_indentation_and_comments_stay_here() -> None:
+def test_served_scripts_have_no_indentation_or_comments() -> None:
     source = (files("vivace.serve.page") / "app.js").read_text(encoding="utf-8")
     kept = [line.lstrip("\t") for line in source.split("\n")]
     assert text_of("app.js") == "\n".join(line for line in kept if not line.startswith("//"))
 
 
-def test_every_file_of_the_folder_is_served_but_for_python() -> None:
+def test_every_file_except_python_is_served() -> None:
     others = {entry.name for entry in files("vivace.serve.page").iterdir()} - set(NAMES)
     assert {name for name in others if not name.startswith("__")} == {"page.py"}
     assert {"index.html", "app.js", "worklet.js", "style.css"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_files_name_each_other_relatively_and_nobody_else(name: str) -> None:
+def test_files_contain_relative_urls_only(name: str) -> None:
     text = text_of(name)
     hosts = re.findall(r"(?:https?:)?//[a-z][\w.-]*\.[a-z]{2,}[^\s\"']*", text)
     assert [host for host in hosts if host != "http://www.w3.org/2000/svg"] == []
@@ -45,12 +45,12 @@ def test_files_name_each_other_relatively_and_nobody_else(name: str) -> None:
         assert found.removeprefix("page/").removeprefix("./") in NAMES
 
 
-def test_the_markup_has_no_inline_script_or_style() -> None:
+def test_markup_has_no_inline_script_or_style() -> None:
     html = text_of("index.html")
     assert re.findall(r"<style|\sstyle=|\son\w+=|<script>|javascript:", html) == []
 
 
-def test_the_page_is_served_with_a_strict_policy(client: httpx.Client) -> None:
+def test_page_has_a_strict_content_security_policy(client: httpx.Client) -> None:
     answer = client.get("/")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -64,7 +64,7 @@ def test_the_page_is_served_with_a_strict_policy(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_has_its_type_and_is_not_sent_twice(client: httpx.Client, name: str) -> None:
+def test_file_has_its_content_type_and_etag(client: httpx.Client, name: str) -> None:
     answer = client.get(f"/page/{name}")
     assert answer.status_code == 200
     types = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg"}
@@ -76,14 +76,14 @@ def test_a_file_has_its_type_and_is_not_sent_twice(client: httpx.Client, name: s
 
 
 @pytest.mark.parametrize("name", ["page.py", "__init__.py", "..%2fapp.py", "%00", "x" * 5000, ""])
-def test_nothing_else_is_served(client: httpx.Client, name: str) -> None:
+def test_unknown_file_returns_404(client: httpx.Client, name: str) -> None:
     answer = client.get(f"/page/{name}")
     assert answer.status_code == 404
     assert answer.json()["error"]["message"]
 
 
-def test_no_script_of_the_page_evaluates_text() -> None:
-    """The policy forbids it to every browser."""
+def test_scripts_do_not_evaluate_text() -> None:
+    """The content security policy forbids it in every browser."""
     for name, file in read_files().items():
         if name.endswith(".js"):
             assert not re.search(rb"\beval\(|new Function|innerHTML|document\.write", file.body), (

@@ -1,4 +1,4 @@
-"""When words are heard, over HTTP and over vLLM-Omni's socket."""
+"""Word and character times over HTTP and WebSockets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_events_have_the_words_that_the_engine_gives(
+def test_word_events_equal_the_engines_words(
     client: httpx.Client, words: list[Word], stream: bool
 ) -> None:
     response = client.post(
@@ -46,7 +46,7 @@ def test_events_have_the_words_that_the_engine_gives(
     assert found[-1]["type"] == "speech.audio.done"
 
 
-def test_without_asking_there_are_no_words(client: httpx.Client) -> None:
+def test_words_are_absent_by_default(client: httpx.Client) -> None:
     kinds = {
         one["type"]
         for one in events(client.post("/v1/audio/speech", json={**BODY, "input": "Yes."}))
@@ -54,14 +54,16 @@ def test_without_asking_there_are_no_words(client: httpx.Client) -> None:
     assert kinds == {"speech.audio.delta", "speech.audio.done"}
 
 
-def test_words_need_events(client: httpx.Client) -> None:
+def test_word_timestamps_without_events_return_400(client: httpx.Client) -> None:
     body = {**BODY, "stream_format": "audio", "word_timestamps": True}
     response = client.post("/v1/audio/speech", json=body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "word_timestamps"
 
 
-def test_the_socket_sends_audio_in_json_and_all_words_last(server: Running, embedded: TTS) -> None:
+def test_omni_word_timestamps_send_audio_in_json_and_words_last(
+    server: Running, embedded: TTS
+) -> None:
     config = {"response_format": "pcm", "seed": 7, "word_timestamps": True}
     with talking(server) as talk:
         talk.send("session.config", **config)
@@ -87,7 +89,7 @@ def test_the_socket_sends_audio_in_json_and_all_words_last(server: Running, embe
         assert one["end_ms"] == pytest.approx(1000 * word.end_s, abs=12)
 
 
-def test_word_events_come_between_the_audio(server: Running, embedded: TTS) -> None:
+def test_omni_word_events_are_sent_between_the_audio(server: Running, embedded: TTS) -> None:
     with talking(server) as talk:
         talk.send("session.config", response_format="pcm", seed=7, word_events=True)
         messages = talk.speak(TEXT)
@@ -97,11 +99,14 @@ def test_word_events_come_between_the_audio(server: Running, embedded: TTS) -> N
         refused = talk.read()
     assert audio(messages) == audio(plain)
     assert "audio.words" not in types(plain)
-    assert types(messages)[:2] == ["audio.start", "bytes"]  # the first audio does not wait
+    assert types(messages)[:2] == [
+        "audio.start",
+        "bytes",
+    ]  # the first audio does not wait for words
     told = [one["words"] for one in messages if isinstance(one, dict) and "words" in one]
     rows = [row for some in told for row in some]
     assert [row["word"] for row in rows] == TEXT.split()
-    assert len(told) > 1  # while it is made
+    assert len(told) > 1  # while the speech is made
     assert types(messages)[-3:] == ["bytes", "audio.done", "session.done"]
     stream = embedded.stream(iter([TEXT]), seed=7, timings=True)
     expected = [word for chunk in stream for word in chunk.words or ()]
@@ -116,7 +121,7 @@ def test_word_events_come_between_the_audio(server: Running, embedded: TTS) -> N
 @pytest.mark.parametrize(
     "fields", [{"response_format": "wav"}, {"stream_audio": False}, {"word_timestamps": "yes"}]
 )
-def test_the_socket_refuses_what_cannot_carry_words(
+def test_omni_word_timestamps_with_other_formats_are_refused(
     server: Running, fields: dict[str, Any]
 ) -> None:
     with talking(server) as talk:
@@ -127,7 +132,7 @@ def test_the_socket_refuses_what_cannot_carry_words(
     assert answer["param"] == "word_timestamps"
 
 
-def test_elevenlabs_with_timestamps_times_every_character(
+def test_elevenlabs_with_timestamps_returns_a_time_for_every_character(
     client: httpx.Client, words: list[Word]
 ) -> None:
     url = "/v1/text-to-speech/alloy/with-timestamps?output_format=pcm_24000"
@@ -152,7 +157,7 @@ WORDS = [
 ]
 
 
-def test_characters_outside_of_words_have_times_too() -> None:
+def test_aligner_gives_times_to_characters_outside_words() -> None:
     assert as_seconds(*Aligner().take("  bcd e", WORDS[:2], is_last=True)) == {
         "characters": list("  bcd e"),
         "character_start_times_seconds": [0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 4.0],
@@ -164,17 +169,17 @@ def test_characters_outside_of_words_have_times_too() -> None:
     ]
 
 
-def test_characters_are_timed_as_words_become_known() -> None:
+def test_aligner_gives_times_as_words_become_known() -> None:
     aligner = Aligner(10.0)
     assert aligner.take("  b", WORDS[:1]) == ("  b", [10.0, 10.5, 11.0, 12.0])
-    # A space behind a word is known with it, and the time up to the next word is the space's.
+    # A space is aligned with the word before it and lasts until the next word.
     assert aligner.take("  bcd f", WORDS[1:2]) == ("cd ", [12.0, 13.0, 14.0, 14.0])
     assert aligner.take("  bcd f, g", WORDS[2:]) == ("f, ", [15.0, 15.5, 16.0, 16.0])
     assert aligner.take("  bcd f, g", []) == ("", [16.0])
     assert aligner.take("  bcd f, g", [], is_last=True) == ("g", [16.0, 16.0])
 
 
-def test_milliseconds_count_from_where_they_are_told() -> None:
+def test_milliseconds_count_from_the_origin() -> None:
     assert as_milliseconds("ab", [1.0, 1.2504, 1.5], 1000) == {
         "chars": ["a", "b"],
         "charStartTimesMs": [0, 250],
@@ -191,7 +196,7 @@ def test_elevenlabs_streams_lines_with_the_times_of_their_characters(
     plain = client.post(url.replace("/with-timestamps", ""), json=body).content
     assert b"".join(base64.b64decode(line["audio_base64"]) for line in lines) == plain
     aligned = [line["alignment"] for line in lines if line["alignment"]]
-    assert len(aligned) > 1  # while it is made
+    assert len(aligned) > 1  # while the speech is made
     assert "".join(char for one in aligned for char in one["characters"]) == TEXT
     starts = [time for one in aligned for time in one["character_start_times_seconds"]]
     ends = [time for one in aligned for time in one["character_end_times_seconds"]]
@@ -202,10 +207,10 @@ def test_elevenlabs_streams_lines_with_the_times_of_their_characters(
 
 
 @pytest.mark.parametrize("is_synced", [False, True])
-def test_agents_get_alignments_of_every_context(
+def test_multi_stream_input_sends_alignments_of_every_context(
     server: Running, embedded: TTS, is_synced: bool
 ) -> None:
-    """Without sync_alignment times go on from the last alignment's end; with it they do not."""
+    """Without sync_alignment times count from the end of the last alignment, with it from 0."""
     query = "output_format=pcm_24000&seed=7" + "&sync_alignment=true" * is_synced
     with talking(server, f"/v1/text-to-speech/alloy/multi-stream-input?{query}") as talk:
         for text, flush in (("Good evening, ", False), ("Dr. Lee.", True), ("Come in. ", True)):
@@ -233,7 +238,7 @@ def test_agents_get_alignments_of_every_context(
         began_s += sum(len(chunk.samples) for chunk in chunks) / 24_000
 
 
-def test_stream_input_has_alignments_if_they_are_asked_for(server: Running) -> None:
+def test_stream_input_sends_alignments_on_request(server: Running) -> None:
     path = "/v1/text-to-speech/alloy/stream-input?output_format=mp3_44100_128&seed=7"
     for query, text in (("", ""), ("&sync_alignment=true", "Hi there.")):
         with talking(server, path + query) as talk:
@@ -247,4 +252,4 @@ def test_stream_input_has_alignments_if_they_are_asked_for(server: Running) -> N
         talk.send(text=TEXT)
         messages, code = talk.until_closed()
     assert code == 1008
-    assert "sync_alignment is true or false" in str(messages)
+    assert "sync_alignment must be true or false" in str(messages)

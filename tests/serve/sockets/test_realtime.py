@@ -1,4 +1,4 @@
-"""`/v1/realtime`: the events that Open WebUI 0.12.4 sends and waits for, and a little more."""
+"""`/v1/realtime`: the events of Open WebUI 0.12.4 and of the OpenAI package."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def talk(server: Running) -> Iterator[Talk]:
 
 
 def update(talk: Talk, **output: Any) -> None:
-    """As Open WebUI does."""
+    """Send the same message as Open WebUI."""
     session = {
         "type": "realtime",
         "output_modalities": ["audio"],
@@ -56,7 +56,7 @@ def update(talk: Talk, **output: Any) -> None:
 
 
 def create(talk: Talk, text: str) -> None:
-    """As Open WebUI does."""
+    """Send the same message as Open WebUI."""
     content = [{"type": "input_text", "text": text}]
     response = {
         "conversation": "none",
@@ -70,7 +70,7 @@ def create(talk: Talk, text: str) -> None:
 
 
 def heard(messages: list[Message], response_id: str) -> bytes:
-    """What Open WebUI keeps."""
+    """The audio that Open WebUI plays."""
     deltas = [
         message["delta"]
         for message in messages
@@ -86,7 +86,7 @@ def last(messages: list[Message]) -> dict[str, Any]:
     return messages[-1]
 
 
-def test_open_webui_hears_a_text(talk: Talk) -> None:
+def test_open_webui_messages_return_audio(talk: Talk) -> None:
     update(talk, voice="alloy")
     session = last(talk.until("session.updated"))["session"]
     assert session["audio"]["output"]["voice"] == "alloy"
@@ -98,7 +98,7 @@ def test_open_webui_hears_a_text(talk: Talk) -> None:
     assert last(messages)["response"]["status"] == "completed"
 
 
-def test_a_response_is_announced_item_by_item(talk: Talk) -> None:
+def test_response_events_have_openais_order(talk: Talk) -> None:
     create(talk, "Hello.")
     events = [kind for kind in types(talk.until("response.done")) if "delta" not in kind]
     assert events == [
@@ -120,13 +120,13 @@ def test_usage_lists_letters_that_the_checkpoint_does_not_read(talk: Talk) -> No
     assert "skipped" not in usages[1]
 
 
-def test_a_connection_gives_several_responses(talk: Talk) -> None:
+def test_connection_supports_several_responses(talk: Talk) -> None:
     for text in ("One.", "Two."):
         create(talk, text)
         assert last(talk.until("response.done"))["response"]["status"] == "completed"
 
 
-def test_items_of_the_conversation_are_spoken_once(talk: Talk, backend: ScriptedSpeech) -> None:
+def test_conversation_items_are_spoken_once(talk: Talk, backend: ScriptedSpeech) -> None:
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}
     talk.send("conversation.item.create", item=item)
     talk.until("conversation.item.done")
@@ -136,7 +136,7 @@ def test_items_of_the_conversation_are_spoken_once(talk: Talk, backend: Scripted
     assert last(talk.until("error"))["error"]["code"] == "empty_input"
 
 
-def test_a_response_can_be_cancelled(
+def test_response_cancel_stops_the_speech(
     talk: Talk, server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "default", Plan(6_000))
@@ -150,7 +150,7 @@ def test_a_response_can_be_cancelled(
     assert last(talk.until("response.done"))["response"]["status"] == "completed"
 
 
-def test_one_response_at_a_time(
+def test_second_active_response_is_refused(
     talk: Talk, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "default", Plan(6_000))
@@ -163,7 +163,7 @@ def test_one_response_at_a_time(
     assert last(talk.until("error"))["error"]["code"] == "response_cancel_not_active"
 
 
-def test_a_response_that_fails_says_so(
+def test_failed_response_has_status_failed(
     talk: Talk, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "default", Plan(50, fails_at=25))
@@ -190,7 +190,7 @@ def test_a_response_that_fails_says_so(
         ({"type": "conversation.item.create", "item": {"content": [{"type": "image"}]}}, None),
     ],
 )
-def test_what_cannot_be_done_is_an_error_event_with_the_events_id(
+def test_unsupported_event_returns_error_with_its_event_id(
     talk: Talk, event: dict[str, Any], code: str | None
 ) -> None:
     talk.send(event_id="event_of_mine", **event)
@@ -201,15 +201,15 @@ def test_what_cannot_be_done_is_an_error_event_with_the_events_id(
     assert last(talk.until("response.done"))["response"]["status"] == "completed"
 
 
-def test_a_browser_gives_its_key_as_a_subprotocol(server: Running) -> None:
+def test_api_key_as_subprotocol_is_accepted(server: Running) -> None:
     offered = ["realtime", "openai-insecure-api-key.secret", "openai-beta.realtime-v1"]
     with talking(server, PATH, subprotocols=offered) as talk:
         assert talk.socket.subprotocol == "realtime"
         talk.until("session.created")
 
 
-@pytest.mark.filterwarnings("ignore:connect")  # its own use of websockets
-def test_openais_own_client_reads_aloud(server: Running) -> None:
+@pytest.mark.filterwarnings("ignore:connect")  # raised inside the package
+def test_openai_client_receives_speech(server: Running) -> None:
     client = OpenAI(
         api_key="secret",
         base_url=f"{server.url}/v1",

@@ -1,4 +1,4 @@
-"""Voice agents' own ElevenLabs services, pointed at us: tokens in while speech comes out.
+"""ElevenLabs services of LiveKit and pipecat, connected to the server.
 
 `pip install -e ".[test,integrations-test]"`, then `pytest -m slow` with this file.
 """
@@ -15,7 +15,7 @@ from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.serve.settings import ServeSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # theirs, not ours
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of the frameworks
 WORDS = ["Hello ", "there, ", "this ", "is ", "an ", "agent. ", "It ", "speaks. "]
 NUM_FRAMES = 25
 SECONDS = NUM_FRAMES * 0.08
@@ -30,12 +30,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def talking_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The embedded voice, which knows when its words are heard."""
+    """The embedded voice, which has word timings."""
     with running(ServeSettings(port=0, voices=tmp_path_factory.mktemp("voices"))) as server:
         yield server
 
 
-def test_livekits_elevenlabs_plugin_streams(server: Running) -> None:
+def test_livekit_plugin_streams_speech(server: Running) -> None:
     elevenlabs = pytest.importorskip("livekit.plugins.elevenlabs")
     aiohttp = pytest.importorskip("aiohttp")
 
@@ -63,7 +63,7 @@ def test_livekits_elevenlabs_plugin_streams(server: Running) -> None:
         assert seconds >= SECONDS * 0.9
 
 
-def test_livekits_elevenlabs_plugin_aligns_its_transcript(talking_server: Running) -> None:
+def test_livekit_plugin_aligns_its_transcript(talking_server: Running) -> None:
     elevenlabs = pytest.importorskip("livekit.plugins.elevenlabs")
     aiohttp = pytest.importorskip("aiohttp")
     from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
@@ -91,14 +91,14 @@ def test_livekits_elevenlabs_plugin_aligns_its_transcript(talking_server: Runnin
     assert 1 < starts[-1] < sum(frame.duration for frame in frames)
 
 
-def test_pipecats_elevenlabs_service_streams(server: Running) -> None:
+def test_pipecat_service_streams_speech(server: Running) -> None:
     down, frames = speak_through_pipecat(server.url)
     audio = [frame.audio for frame in down if isinstance(frame, frames.TTSAudioRawFrame)]
     assert len(b"".join(audio)) / 48_000 >= SECONDS
     assert any(isinstance(frame, frames.TTSStoppedFrame) for frame in down)
 
 
-def test_pipecats_elevenlabs_service_knows_the_words_that_were_heard(
+def test_pipecat_service_gets_the_spoken_words(
     talking_server: Running,
 ) -> None:
     down, frames = speak_through_pipecat(talking_server.url)

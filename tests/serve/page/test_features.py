@@ -1,4 +1,4 @@
-"""Chromium on the page, beyond speaking: settings, voices, history, keys, faults, access."""
+"""Settings, voices, history, keys, errors and accessibility of the page in Chromium."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def launched() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A tone of half a second instead of a voice, so that the browser has the processor."""
+    """A voice that is a short tone, which leaves the processor to the browser."""
     voices = tmp_path_factory.mktemp("voices")
     backend = ScriptedSpeech(default=Plan(num_frames=6))
     with running(ServeSettings(port=0, voices=voices, drain_timeout_s=5.0), backend.load) as served:
@@ -43,13 +43,13 @@ def page(launched: Any) -> Iterator[Driver]:
 
 
 def with_abilities(route: Any) -> None:
-    """The server's answer, with a model that can do everything."""
+    """The server's response, changed to a model with all capabilities."""
     models = route.fetch().json()["models"]
     route.fulfill(json={"models": [{**model, "capabilities": ABLE} for model in models]})
 
 
 def with_two_models(route: Any) -> None:
-    """The server's answer, and a second model of a long name."""
+    """The server's response, with a second model of a long name."""
     first = route.fetch().json()["models"][0]
     second = {**first, "id": "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice", "capabilities": ABLE}
     route.fulfill(json={"models": [first, second]})
@@ -58,7 +58,7 @@ def with_two_models(route: Any) -> None:
 # --- Settings, history ------------------------------------------------------------------------
 
 
-def test_settings_are_in_the_address_and_come_back(server: Running, page: Driver) -> None:
+def test_settings_are_restored_from_the_url(server: Running, page: Driver) -> None:
     page.open(server.url)
     page.tab.fill("#seed", "41")
     page.tab.locator("#speed").fill("1.25")
@@ -67,7 +67,7 @@ def test_settings_are_in_the_address_and_come_back(server: Running, page: Driver
     address = page.tab.url
     assert "speed=1.25" in address
     assert "language=english" in address
-    assert "?" not in address  # what follows the # is never sent
+    assert "?" not in address  # what follows the # the fragment is never sent
     with tab(page.tab.context.browser) as other:
         other.open(address)
         assert other.tab.input_value("#seed") == "41"
@@ -75,7 +75,7 @@ def test_settings_are_in_the_address_and_come_back(server: Running, page: Driver
         assert other.tab.input_value("#language") == "english"
 
 
-def test_settings_reach_the_server(server: Running, page: Driver) -> None:
+def test_settings_are_sent_to_the_server(server: Running, page: Driver) -> None:
     page.open(f"{server.url}/#seed=3&speed=1.5&language=english")
     with page.tab.expect_request("**/v1/audio/speech") as asked:
         page.say("Hello.")
@@ -86,7 +86,7 @@ def test_settings_reach_the_server(server: Running, page: Driver) -> None:
     }  # fmt: skip
 
 
-def test_a_hostile_address_is_only_text(server: Running, page: Driver) -> None:
+def test_hostile_url_is_shown_as_text(server: Running, page: Driver) -> None:
     hostile = "%3Cimg%20src=x%20onerror=window.broken=1%3E"
     page.open(f"{server.url}/#text={hostile}&voice={hostile}&model={hostile}&speed=1e9&live=")
     assert page.tab.input_value("#text") == "<img src=x onerror=window.broken=1>"
@@ -98,7 +98,7 @@ def test_a_hostile_address_is_only_text(server: Running, page: Driver) -> None:
 
 
 @pytest.mark.slow
-def test_a_link_carries_the_text(server: Running, page: Driver) -> None:
+def test_copied_link_contains_the_text(server: Running, page: Driver) -> None:
     page.open(f"{server.url}/#seed=5")
     page.tab.fill("#text", "Grüße & mehr #1")
     page.button("Copy link").click()
@@ -110,11 +110,11 @@ def test_a_link_carries_the_text(server: Running, page: Driver) -> None:
     assert page.tab.input_value("#seed") == "5"
 
 
-def test_history_plays_again_and_keeps_its_words(server: Running, page: Driver) -> None:
+def test_history_replays_and_keeps_texts(server: Running, page: Driver) -> None:
     page.open(f"{server.url}/#seed=9")
     page.say("Remember this: speak, stop, download.")
     page.wait(lambda: page.status.startswith("Spoken"))
-    for name in ("Speak", "Stop", "Download"):  # texts do not become the names of buttons
+    for name in ("Speak", "Stop", "Download"):  # button names do not contain the texts
         assert page.tab.get_by_role("button", name=name).count() == 1
     before = page.num_loud
     page.button("Play").click()
@@ -131,7 +131,7 @@ def test_history_plays_again_and_keeps_its_words(server: Running, page: Driver) 
 
 
 @pytest.mark.slow
-def test_a_spoilt_store_does_no_harm(server: Running, page: Driver) -> None:
+def test_corrupt_local_storage_is_ignored(server: Running, page: Driver) -> None:
     page.open(server.url)
     for spoilt in ("{", "7", "null", '[{}, null, {"text": 5}]'):
         page.tab.evaluate("(text) => localStorage.setItem('vivace.history', text)", spoilt)
@@ -142,7 +142,7 @@ def test_a_spoilt_store_does_no_harm(server: Running, page: Driver) -> None:
 
 
 @pytest.mark.slow
-def test_the_waveform_is_a_slider(server: Running, page: Driver) -> None:
+def test_waveform_is_a_slider(server: Running, page: Driver) -> None:
     page.open(server.url)
     page.say("Again from the start.")
     page.wait(lambda: page.status.startswith("Spoken"))
@@ -161,7 +161,7 @@ def test_the_waveform_is_a_slider(server: Running, page: Driver) -> None:
 # --- Voices -----------------------------------------------------------------------------------
 
 
-def test_what_the_model_cannot_do_says_why(server: Running, page: Driver) -> None:
+def test_unsupported_feature_shows_its_reason(server: Running, page: Driver) -> None:
     page.open(server.url)
     refused = server.context.models.cards()[0].refusals
     for deed, reason in refused.items():
@@ -174,7 +174,7 @@ def test_what_the_model_cannot_do_says_why(server: Running, page: Driver) -> Non
     assert page.tab.locator("#design fieldset:disabled").count() == 1
 
 
-def test_a_model_is_chosen_and_named_in_the_address(server: Running, page: Driver) -> None:
+def test_chosen_model_is_stored_in_the_url(server: Running, page: Driver) -> None:
     page.tab.route("**/v1/audio/models", with_two_models)
     page.open(server.url)
     assert page.tab.locator("#instruct").is_disabled()
@@ -191,7 +191,7 @@ def test_a_model_is_chosen_and_named_in_the_address(server: Running, page: Drive
     assert (sent["model"][:5], sent["instructions"]) == ("Qwen/", "Softly.")
 
 
-def test_a_voice_has_a_preview(server: Running, page: Driver) -> None:
+def test_preview_plays_the_voice(server: Running, page: Driver) -> None:
     page.open(server.url)
     assert page.tab.get_by_role("radio", name="Heart").is_checked()
     page.button("Preview heart").click()
@@ -202,14 +202,14 @@ def test_a_voice_has_a_preview(server: Running, page: Driver) -> None:
 
 
 def read_upload(body: bytes) -> tuple[wave.Wave_read, str]:
-    """The recording of a multipart body, and the rest as text."""
+    """The recording in a multipart body, and the other parts as text."""
     start = body.index(b"RIFF")
     size = int.from_bytes(body[start + 4 : start + 8], "little") + 8
     rest = body[:start] + body[start + size :]
     return wave.open(io.BytesIO(body[start : start + size])), rest.decode()
 
 
-def test_a_recording_is_sent_as_wav(server: Running, page: Driver) -> None:
+def test_recording_is_uploaded_as_wav(server: Running, page: Driver) -> None:
     page.tab.route("**/v1/audio/models", with_abilities)
     sent: list[bytes] = []
 
@@ -236,7 +236,7 @@ def test_a_recording_is_sent_as_wav(server: Running, page: Driver) -> None:
     assert page.button("Delete voice").is_visible()
     file, fields = read_upload(sent[0])
     assert (file.getnchannels(), file.getsampwidth()) == (1, 2)
-    assert file.getframerate() >= 44_100  # as the microphone gave it
+    assert file.getframerate() >= 44_100  # the microphone's rate
     assert file.getnframes() / file.getframerate() == pytest.approx(seconds, abs=0.1)
     samples = np.frombuffer(file.readframes(file.getnframes()), "<i2")
     assert np.abs(samples).max() > 1_000  # the fake microphone beeps
@@ -246,7 +246,7 @@ def test_a_recording_is_sent_as_wav(server: Running, page: Driver) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_is_read_and_judged(server: Running, page: Driver) -> None:
+def test_chosen_file_is_decoded_and_checked(server: Running, page: Driver) -> None:
     page.tab.route("**/v1/audio/models", with_abilities)
     page.open(server.url)
     files = [(2, 0.5, "me.wav, 2.0 s"), (0.4, 0.5, "short"), (2, 0, "silent"), (40, 0.5, "30.0 s")]
@@ -258,7 +258,7 @@ def test_a_file_is_read_and_judged(server: Running, page: Driver) -> None:
     page.check()
 
 
-def test_a_file_can_be_dropped_and_nonsense_is_told(server: Running, page: Driver) -> None:
+def test_dropped_file_is_read_and_invalid_file_is_reported(server: Running, page: Driver) -> None:
     page.tab.route("**/v1/audio/models", with_abilities)
     page.open(server.url)
     drop = """([name, bytes]) => {
@@ -273,7 +273,7 @@ def test_a_file_can_be_dropped_and_nonsense_is_told(server: Running, page: Drive
     page.check()
 
 
-def test_a_voice_is_designed(server: Running, page: Driver) -> None:
+def test_design_form_creates_a_voice(server: Running, page: Driver) -> None:
     page.tab.route("**/v1/audio/models", with_abilities)
     page.open(server.url)
     page.tab.get_by_label("Describe how it sounds").fill("Low and dry.")
@@ -290,7 +290,7 @@ def test_a_voice_is_designed(server: Running, page: Driver) -> None:
 # --- Who may, and from where ------------------------------------------------------------------
 
 
-def test_a_key_is_asked_for_and_used_everywhere(launched: Any, tmp_path: Any) -> None:
+def test_api_key_is_requested_and_sent_everywhere(launched: Any, tmp_path: Any) -> None:
     backend = ScriptedSpeech(default=Plan(num_frames=6))
     settings = ServeSettings(port=0, voices=tmp_path, api_keys=("sesame-43",), drain_timeout_s=5.0)
     with running(settings, backend.load) as server, tab(launched) as page:
@@ -314,7 +314,7 @@ def test_a_key_is_asked_for_and_used_everywhere(launched: Any, tmp_path: Any) ->
         assert page.error == ""
 
 
-def test_it_works_under_a_sub_path(server: Running, page: Driver) -> None:
+def test_page_works_under_a_sub_path(server: Running, page: Driver) -> None:
     sockets: list[str] = []
     page.tab.on("websocket", lambda socket: sockets.append(socket.url))
     with proxy(server.port, "/a/deep/path") as url:
@@ -332,7 +332,7 @@ def test_it_works_under_a_sub_path(server: Running, page: Driver) -> None:
 # --- Faults -----------------------------------------------------------------------------------
 
 
-def test_a_full_server_is_told_with_its_delay(server: Running, page: Driver) -> None:
+def test_full_server_error_shows_the_retry_delay(server: Running, page: Driver) -> None:
     body = {"error": {"message": "All places are taken.", "code": "full"}}
     page.tab.route(
         "**/v1/audio/speech",
@@ -350,7 +350,7 @@ def test_a_full_server_is_told_with_its_delay(server: Running, page: Driver) -> 
 
 
 @pytest.mark.slow
-def test_a_speech_that_breaks_off_is_told_and_kept(launched: Any, tmp_path: Any) -> None:
+def test_incomplete_speech_is_reported_and_kept(launched: Any, tmp_path: Any) -> None:
     backend = ScriptedSpeech(plans={13: Plan(fails_at=24)}, step_s=0.1)
     settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=5.0)
     with running(settings, backend.load) as server, tab(launched) as page:
@@ -360,15 +360,15 @@ def test_a_speech_that_breaks_off_is_told_and_kept(launched: Any, tmp_path: Any)
         page.wait(lambda: page.num_loud > 1_000, "what was made is not heard")
 
 
-def test_an_empty_text_asks_for_some(server: Running, page: Driver) -> None:
+def test_empty_text_shows_a_hint(server: Running, page: Driver) -> None:
     page.open(server.url)
     page.say("   ")
     assert page.status == "There is nothing to say yet."
     assert page.tab.evaluate("document.activeElement.id") == "text"
 
 
-def test_it_plays_without_an_audio_worklet(server: Running, page: Driver) -> None:
-    """Browsers have none on plain http from another machine."""
+def test_page_without_audio_worklet_plays(server: Running, page: Driver) -> None:
+    """Browsers offer no AudioWorklet over plain HTTP from another machine."""
     page.tab.add_init_script("delete BaseAudioContext.prototype.audioWorklet")
     page.open(server.url)
     page.say("The old way.")
@@ -377,7 +377,7 @@ def test_it_plays_without_an_audio_worklet(server: Running, page: Driver) -> Non
     page.check()
 
 
-def test_the_ring_is_gapless(server: Running, page: Driver) -> None:
+def test_ring_plays_without_gaps(server: Running, page: Driver) -> None:
     page.open(server.url)
     got = page.tab.evaluate("""async () => {
       const { Ring } = await import("/page/ring.js");
@@ -397,8 +397,8 @@ def test_the_ring_is_gapless(server: Running, page: Driver) -> None:
       ring.pull(block);
       return { gaps, heard, ramp, after: [...block], state: ring.state };
     }""")
-    assert got["heard"] == list(range(1, len(got["heard"]) + 1))  # nothing lost, nothing twice
-    assert len(got["heard"]) > 5_000  # many times round
+    assert got["heard"] == list(range(1, len(got["heard"]) + 1))  # no sample is lost or repeated
+    assert len(got["heard"]) > 5_000  # the buffer wraps many times
     assert got["gaps"] == 0
     assert got["ramp"][0] > 0
     assert 0 <= got["ramp"][-1] < got["ramp"][0] / 50
@@ -406,7 +406,7 @@ def test_the_ring_is_gapless(server: Running, page: Driver) -> None:
     assert got["state"]["id"] == 2
 
 
-def test_the_ring_loses_nothing_that_follows_a_stop(server: Running, page: Driver) -> None:
+def test_ring_after_a_stop_keeps_all_samples(server: Running, page: Driver) -> None:
     page.open(server.url)
     heard, state = page.tab.evaluate("""async () => {
       const { Ring } = await import("/page/ring.js");
@@ -420,14 +420,16 @@ def test_the_ring_loses_nothing_that_follows_a_stop(server: Running, page: Drive
       for (let i = 0; i < 6; i++) { ring.pull(block); heard.push(...block); }
       return [heard, ring.state];
     }""")
-    assert [round(sample) for sample in heard[:500]] == [2] * 500  # beneath the old one's ramp
+    assert [round(sample) for sample in heard[:500]] == [
+        2
+    ] * 500  # mixed with the fade-out of the old track
     assert heard[0] > 2.4
     assert heard[200:500] == [2] * 300
     assert not any(heard[500:])
     assert (state["id"], state["played"], state["isDone"]) == (2, 500, True)
 
 
-def test_the_ring_waits_longer_after_each_gap(server: Running, page: Driver) -> None:
+def test_ring_after_a_gap_waits_longer(server: Running, page: Driver) -> None:
     page.open(server.url)
     waits = page.tab.evaluate("""async () => {
       const { Ring } = await import("/page/ring.js");
@@ -470,7 +472,7 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_contrast(server: Running, launched: Any, scheme: str) -> None:
+def test_text_has_sufficient_contrast(server: Running, launched: Any, scheme: str) -> None:
     with tab(launched, color_scheme=scheme) as page:
         page.open(server.url)
         assert page.tab.evaluate("document.documentElement.dataset.theme") == scheme
@@ -482,7 +484,7 @@ def test_text_has_contrast(server: Running, launched: Any, scheme: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_theme_is_switched_and_remembered(server: Running, page: Driver) -> None:
+def test_theme_switch_is_remembered(server: Running, page: Driver) -> None:
     page.open(server.url)
     before = page.tab.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     page.button("Dark or light").click()
@@ -493,7 +495,7 @@ def test_the_theme_is_switched_and_remembered(server: Running, page: Driver) -> 
     assert page.tab.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_a_screen_reader_finds_every_control(server: Running, page: Driver) -> None:
+def test_every_control_has_an_accessible_name(server: Running, page: Driver) -> None:
     page.tab.route("**/v1/audio/models", with_abilities)
     page.open(server.url)
     tree = page.tab.locator("body").aria_snapshot()
@@ -512,10 +514,12 @@ def test_a_screen_reader_finds_every_control(server: Running, page: Driver) -> N
         controls,
     )
     assert unnamed == []
-    assert page.tab.get_by_role("status").count() == 1  # what changes with every letter is silent
+    assert (
+        page.tab.get_by_role("status").count() == 1
+    )  # text that changes with every letter is not announced
 
 
-def test_the_keyboard_reaches_everything_in_order(server: Running, page: Driver) -> None:
+def test_tab_key_reaches_every_control_in_order(server: Running, page: Driver) -> None:
     page.open(server.url)
     page.say("Something.")
     page.wait(lambda: page.status.startswith("Spoken"))
@@ -532,7 +536,7 @@ def test_the_keyboard_reaches_everything_in_order(server: Running, page: Driver)
     ]  # fmt: skip
 
 
-def test_it_fits_a_phone(server: Running, launched: Any) -> None:
+def test_page_fits_a_phone_screen(server: Running, launched: Any) -> None:
     with tab(launched, **PHONE) as page:
         page.tab.route("**/v1/audio/models", with_two_models)
         page.open(server.url)

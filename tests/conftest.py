@@ -37,20 +37,23 @@ TESTS = Path(__file__).parent
 LEFT_OUT = ("ci", "slow")  # marks of tests that run only if `-m` names them
 # The files that take longest, longest first: a worker that starts one of them last ends last.
 LONGEST_FIRST = (
-    "backends/test_cuda_graph.py",
-    "backends/test_official_parity.py",
-    "serve/page/test_features.py",
+    "engine/test_stream.py",
     "docs/test_docs.py",
-    "compat/test_faster_class.py",
-    "compat/test_official_class.py",
-    "cli/test_streams.py",
+    "backends/test_cuda_graph.py",
     "audio/test_sandbox.py",
-    "dialogue/test_dialogue.py",
+    "backends/test_official_parity.py",
+    "test_tts.py",
+    "compat/test_official_class.py",
+    "timing/test_timer.py",
+    "test_package.py",
+    "cli/test_streams.py",
+    "serve/page/test_browser.py",
+    "compat/test_official_text.py",
+    "engine/test_live_text.py",
+    "engine/test_frame_limits.py",
     "embedded/test_embedded_speech.py",
-    "reliability/test_server_faults.py",
     "cli/test_say.py",
-    "cli/test_main.py",
-    "cli/test_bench.py",
+    "serve/page/test_features.py",
 )
 # Tiny models gain nothing from more threads and slow down on a busy machine.
 torch.set_num_threads(1)

@@ -55,6 +55,7 @@ def test_stream_is_json_lines_of_audio_and_words(server: Running, client: httpx.
     assert 0 <= times[0] < times[-1] <= len(plain.content) / 48_000
 
 
+@pytest.mark.ci
 def test_words_equal_those_of_the_python_api(server: Running, client: httpx.Client) -> None:
     (model,) = server.context.models.loaded()
     tts: TTS = model.tts
@@ -140,6 +141,7 @@ def test_unsupported_fields_are_named_in_a_header(
     assert answer.headers.get("x-vivace-ignored") == ignored
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize(
     ("name", "voice"),
     [

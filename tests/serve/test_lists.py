@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import httpx
+import pytest
 
 
 def test_server_with_the_embedded_voice_is_ready(client: httpx.Client) -> None:
@@ -68,6 +69,7 @@ def test_head_returns_the_headers_of_get(client: httpx.Client) -> None:
     assert client.head("/v1/audio/speech").status_code == 405
 
 
+@pytest.mark.ci
 def test_voice_aliases_select_the_embedded_voice_of_their_gender(
     client: httpx.Client,
 ) -> None:

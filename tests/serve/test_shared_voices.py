@@ -54,6 +54,7 @@ def test_a_url_stays_one_in_every_way_to_tell_it() -> None:
     assert resolve_settings({"voices": "some/folder"}, {}).voices == Path("some/folder")
 
 
+@pytest.mark.ci
 def test_a_cloned_voice_is_the_other_servers_too(servers: tuple[Running, Running]) -> None:
     first, second = servers
     assert speak(second, voice="anna").status_code == 400

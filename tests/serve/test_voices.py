@@ -326,6 +326,7 @@ def test_mix_of_cloned_voices_is_spoken(client: httpx.Client, server: Running) -
         client.delete(f"/v1/audio/voices/{name}")
 
 
+@pytest.mark.ci
 def test_model_without_a_voice_is_not_the_default(tiny_folder: Path, tmp_path: Path) -> None:
     names = ("base", "custom_voice")
     models = tuple(ModelSpec(name, str(tiny_folder / name)) for name in names)
@@ -342,6 +343,7 @@ def test_model_without_a_voice_is_not_the_default(tiny_folder: Path, tmp_path: P
         assert spoken["tts-1"] == spoken["base"]  # now the first model has a voice
 
 
+@pytest.mark.ci
 def test_printed_start_command_works(
     tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("stream", [True, False])
 def test_word_events_equal_the_engines_words(
     client: httpx.Client, words: list[Word], stream: bool
@@ -61,6 +62,7 @@ def test_word_timestamps_without_events_return_400(client: httpx.Client) -> None
     assert response.json()["error"]["param"] == "word_timestamps"
 
 
+@pytest.mark.ci
 def test_omni_word_timestamps_send_audio_in_json_and_words_last(
     server: Running, embedded: TTS
 ) -> None:
@@ -206,6 +208,7 @@ def test_elevenlabs_streams_lines_with_the_times_of_their_characters(
         assert ends[word.end_char - 1] == pytest.approx(word.end_s, abs=0.012)
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("is_synced", [False, True])
 def test_multi_stream_input_sends_alignments_of_every_context(
     server: Running, embedded: TTS, is_synced: bool

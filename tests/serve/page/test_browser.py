@@ -62,6 +62,7 @@ def test_speak_button_plays_the_speech(server: Running, page: Driver) -> None:
     page.check()
 
 
+@pytest.mark.ci
 def test_playback_starts_before_the_last_byte_and_ends_on_stop(
     server: Running, page: Driver
 ) -> None:
@@ -78,6 +79,7 @@ def test_playback_starts_before_the_last_byte_and_ends_on_stop(
     page.check()
 
 
+@pytest.mark.ci
 def test_keyboard_shortcuts_speak_and_stop(server: Running, page: Driver) -> None:
     page.open(server.url)
     page.tab.focus("#text")
@@ -93,6 +95,7 @@ def test_keyboard_shortcuts_speak_and_stop(server: Running, page: Driver) -> Non
     page.check()
 
 
+@pytest.mark.ci
 def test_second_speech_replaces_the_first(server: Running, page: Driver) -> None:
     page.open(server.url)
     page.say(LONG_TEXT)
@@ -104,6 +107,7 @@ def test_second_speech_replaces_the_first(server: Running, page: Driver) -> None
     page.check()
 
 
+@pytest.mark.ci
 def test_replay_of_an_older_speech_stops_the_newer(server: Running, page: Driver) -> None:
     page.open(f"{server.url}/#seed={SHORT}")
     page.say("The older one.")
@@ -116,6 +120,7 @@ def test_replay_of_an_older_speech_stops_the_newer(server: Running, page: Driver
     page.check()
 
 
+@pytest.mark.ci
 def test_download_saves_the_speech(server: Running, page: Driver) -> None:
     page.open(f"{server.url}/#seed={SHORT}")
     page.say("Save me, please!")

@@ -17,6 +17,8 @@ from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.serve.settings import ServeSettings
 
+pytestmark = pytest.mark.ci  # Chromium; test_browser.py has the default tests
+
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 ABLE = {"instruct": None, "clone": None, "design": None}
 

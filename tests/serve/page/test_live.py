@@ -12,6 +12,8 @@ import pytest
 from tests.support.page_driver import Driver, browser, tab
 from tests.support.serving import Running
 
+pytestmark = pytest.mark.ci  # Chromium; test_browser.py has the default tests
+
 
 @pytest.fixture(scope="module")
 def launched() -> Iterator[Any]:

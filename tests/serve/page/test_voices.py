@@ -11,6 +11,8 @@ from tests.support.page_driver import Driver, browser, make_wav, tab
 from tests.support.serving import Running, running
 from vivace.serve.settings import ModelSpec, ServeSettings
 
+pytestmark = pytest.mark.ci  # Chromium; test_browser.py has the default tests
+
 
 @pytest.fixture(scope="module")
 def server(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:

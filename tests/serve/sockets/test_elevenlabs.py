@@ -252,6 +252,7 @@ def test_alignment_is_null_without_word_timings(eleven: ElevenLabs) -> None:
         assert decode(content) == (44_100, pytest.approx(SECONDS, abs=0.1))
 
 
+@pytest.mark.ci
 def test_package_reads_the_times_of_characters(
     certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_session_with_on_unsupported_error_fails_for_unsupported_letters(scripte
     assert "the letter 'М'" in error["message"]
 
 
+@pytest.mark.ci
 def test_audio_equals_the_engines_live_text_audio(server: Running, embedded: TTS) -> None:
     with talking(server) as talk:
         configure(talk)

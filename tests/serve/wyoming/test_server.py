@@ -241,6 +241,7 @@ def test_port_in_use_error_names_the_flag(
     assert "choose another --wyoming-port" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_serve_command_speaks_and_ends_on_sigterm(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vivace", "wyoming", "--port=0", f"--voices={tmp_path}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -10,7 +10,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from vivace.errors import RequestError
 from vivace.speech import (
@@ -160,8 +161,8 @@ def takes(
         shown = _parameters(options, leave_out)
         method.__signature__ = signature.replace(parameters=[*own, *shown])
         if method.__doc__ is not None:
-            docs = _documentation(options)
-            lines = [f"    {one.name}: {docs[one.name]}" for one in shown]
+            hints = _hints(options)
+            lines = [f"    {one.name}: {hints[one.name].__metadata__[0]}" for one in shown]
             method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__), "", "Options:", *lines])
         return method
 
@@ -169,7 +170,7 @@ def takes(
 
 
 def _parameters(options: Any, leave_out: Collection[str]) -> list[inspect.Parameter]:
-    hints, fields = _type_hints(options), options.__dataclass_fields__
+    hints, fields = _hints(options), options.__dataclass_fields__
     names = [name for name in fields if name not in leave_out]
     parts = (TextOptions.__dataclass_fields__, SamplingOptions.__dataclass_fields__)
     names.sort(key=lambda name: [name in part for part in reversed(parts)])
@@ -178,24 +179,19 @@ def _parameters(options: Any, leave_out: Collection[str]) -> list[inspect.Parame
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=fields[name].default,
-            annotation=hints[name],
+            annotation=getattr(hints[name], "__origin__", hints[name]),
         )
         for name in names
     ]
 
 
-def _type_hints(options: Any, *, include_extras: bool = False) -> dict[str, Any]:
+@cache
+def _hints(options: Any) -> dict[str, Any]:
+    """The `Annotated` type of every option, which has one line of help."""
     from vivace.voices.find import VoiceSource  # imports numpy, which `--help` does not need
 
+    inherited = [_hints(part) for part in reversed(options.__mro__[1:-1])]
+    hints = {name: hint for part in inherited for name, hint in part.items()}
     names = {"VoiceSource": VoiceSource}
-    return get_type_hints(options, localns=names, include_extras=include_extras)
-
-
-def _documentation(options: Any) -> dict[str, str]:
-    """One line for each option: the text of its `Annotated` type."""
-    docs = {}
-    for part in reversed(options.__mro__[:-1]):
-        for name, hint in _type_hints(part, include_extras=True).items():
-            if metadata := getattr(hint, "__metadata__", ()):
-                docs[name] = metadata[0]
-    return docs
+    own = inspect.get_annotations(options, locals=names, eval_str=True)
+    return hints | {name: hint for name, hint in own.items() if name not in hints}

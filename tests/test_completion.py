@@ -15,6 +15,7 @@ from jedi.api.environment import InterpreterEnvironment
 from vivace import TTS
 from vivace.options import SpeakOptions, StreamOptions
 from vivace.speech import SamplingOptions
+from vivace.voices.find import VoiceSource
 
 WHOLE = ["speak", "aspeak", "dialogue"]
 STREAMED = ["stream", "astream", "stream_dialogue"]
@@ -38,7 +39,8 @@ def complete_static(code: str) -> set[str]:
 
 def options_of(method: str) -> dict[str, Any]:
     """The options of a method and their types."""
-    options = get_type_hints(SpeakOptions if method in WHOLE else StreamOptions)
+    kind = SpeakOptions if method in WHOLE else StreamOptions
+    options = get_type_hints(kind, localns={"VoiceSource": VoiceSource})
     if "dialogue" in method:
         del options["voice"]  # each line has its own
         options.pop("verify", None)  # of `speak` alone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 from vivace.cli.streams import print_stdout
@@ -38,9 +39,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_command(
-    commands: Commands, name: str, summary: str, usage: str = "", work: str | None = None
+    commands: Commands,
+    name: str,
+    summary: str,
+    usage: str = "",
+    work: str | None = None,
+    add_options: Callable[[Parser], None] | None = None,
 ) -> Parser:
-    """Add a command. `work` is `module:function` in this package, by default `name:name`."""
+    """Add a command. `work` is `module:function` in this package, by default `name:name`.
+
+    `add_options` is called when the command is used.
+    """
     parser: Parser = commands.add_parser(
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
     )
@@ -49,7 +58,25 @@ def add_command(
     parser.set_defaults(
         work=work or f"{name}:{name}", fail=parser.error, options=parser._option_string_actions
     )
+    if add_options is not None:
+        parser.add_late = partial(add_options, parser)
     return parser
+
+
+def add_option(
+    group: argparse._ActionsContainer,
+    flags: str,
+    metavar: str | None,
+    text: str,
+    kind: Callable[[str], Any] = str,
+    **settings: Any,
+) -> None:
+    """Add an option with a value, or a switch if `metavar` is None."""
+    if metavar is None:
+        settings = {"action": "store_true", **settings}
+    else:
+        settings |= {"metavar": metavar, "type": kind}
+    group.add_argument(*flags.split(), help=text, **settings)
 
 
 def above_zero(kind: type[int] | type[float]) -> Callable[[str], int | float]:

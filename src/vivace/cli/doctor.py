@@ -21,16 +21,8 @@ from vivace.errors import AudioError
 from vivace.voices.library import VoiceLibrary
 
 PACKAGES = (
-    "torch",
-    "numpy",
-    "safetensors",
-    "tokenizers",
-    "huggingface-hub",
-    "soundfile",
-    "soxr",
-    "triton",
-    "av",
-    "sounddevice",
+    *("torch", "numpy", "safetensors", "tokenizers", "huggingface-hub", "soundfile", "soxr"),
+    *("triton", "av", "sounddevice"),
 )
 
 

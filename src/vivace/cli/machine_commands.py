@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from vivace.cli import options, server_options
-from vivace.cli.command import Commands, above_zero, add_command, add_numbers, all_above_zero
+from vivace.cli.command import (
+    Commands,
+    above_zero,
+    add_command,
+    add_numbers,
+    add_option,
+    all_above_zero,
+)
 
 
 def add_serve(commands: Commands) -> None:
@@ -48,35 +55,17 @@ def add_wyoming(commands: Commands) -> None:
 
 
 def add_bench(commands: Commands) -> None:
-    bench = add_command(
-        commands,
-        "bench",
-        "measure latency and throughput of a model on this machine",
-        "[OPTIONS]",
-        "bench.bench:bench",
-    )
-    group = bench.add_argument_group("measurements")
-    group.add_argument(
-        "--streams",
-        type=all_above_zero(int),
-        default=[1, 4],
-        metavar="N,N",
-        help="numbers of concurrent streams; default: 1,4",
-    )
-    group.add_argument(
-        "--batches",
-        type=all_above_zero(int),
-        metavar="N,N",
-        help="numbers of concurrent streams for each backend; default: 1,8,64,256 on a GPU",
-    )
-    group.add_argument(
-        "--rates",
-        type=all_above_zero(float),
-        default=[],
-        metavar="X,X",
-        help="requests per second with random arrivals; default: none",
-    )
+    summary = "measure latency and throughput of a model on this machine"
+    bench = add_command(commands, "bench", summary, "[OPTIONS]", "bench.bench:bench")
     count, number = above_zero(int), above_zero(float)
+    counts, numbers = all_above_zero(int), all_above_zero(float)
+    group = bench.add_argument_group("measurements")
+    text = "numbers of concurrent streams; default: 1,4"
+    add_option(group, "--streams", "N,N", text, counts, default=[1, 4])
+    text = "numbers of concurrent streams for each backend; default: 1,8,64,256 on a GPU"
+    add_option(group, "--batches", "N,N", text, counts)
+    text = "requests per second with random arrivals; default: none"
+    add_option(group, "--rates", "X,X", text, numbers, default=[])
     add_numbers(
         group,
         ("--seconds", number, "S", 20.0, "duration of each rate"),
@@ -84,50 +73,31 @@ def add_bench(commands: Commands) -> None:
         ("--repeats", count, "N", 5, "repetitions with one stream"),
         ("--rounds", count, "N", 2, "requests per stream"),
     )
-    group.add_argument(
-        "--voice", metavar="NAME|FILE", help="as for `say`; required for a Base model"
-    )
-    group.add_argument("--language", default="auto", help="language of the text; default: auto")
-    group.add_argument(
-        "--instruct", metavar="TEXT", help="description of the voice for a VoiceDesign model"
-    )
-    group.add_argument(
-        "--compare",
-        action="store_true",
-        help="also measure qwen-tts and faster-qwen3-tts, if installed",
-    )
+    add_option(group, "--voice", "NAME|FILE", "as for `say`; required for a Base model")
+    text = "language of the text; default: auto"
+    add_option(group, "--language", "LANGUAGE", text, default="auto")
+    add_option(group, "--instruct", "TEXT", "description of the voice for a VoiceDesign model")
+    add_option(group, "--compare", None, "also measure qwen-tts and faster-qwen3-tts, if installed")
     group = bench.add_argument_group("output")
-    group.add_argument("--json", metavar="FILE", help="write all results and the machine as JSON")
-    group.add_argument(
-        "--plot", metavar="FILE.png", help="plot first audio against the rates of --rates"
-    )
+    add_option(group, "--json", "FILE", "write all results and the machine as JSON")
+    add_option(group, "--plot", "FILE.png", "plot first audio against the rates of --rates")
     options.add_model(bench)
     options.add_machine(bench)
 
 
 def add_plan(commands: Commands) -> None:
-    plan = add_command(
-        commands,
-        "plan",
-        "compute how many GPUs a number of calls needs, and the cost",
-        "--calls N [OPTIONS]",
-    )
+    summary = "compute how many GPUs a number of calls needs, and the cost"
+    plan = add_command(commands, "plan", summary, "--calls N [OPTIONS]")
     plan.description = (
         "Simulate concurrent calls on a measured GPU. Prints the number of GPUs, the load and "
         "first audio of each, also after the loss of a GPU, and the cost of an hour of audio."
     )
     count, number = above_zero(int), above_zero(float)
-    plan.add_argument(
-        "--calls", type=count, required=True, metavar="N", help="number of concurrent calls"
-    )
-    plan.add_argument("--gpu", default="h200", help="a measured GPU: h200 (default)")
-    plan.add_argument("--model", default="1.7B", help="0.6B or 1.7B; default: 1.7B")
-    plan.add_argument(
-        "--bench", metavar="FILE", help="use the report of `vivace bench --json FILE` as the GPU"
-    )
-    plan.add_argument(
-        "--price", type=number, metavar="X", help="price per GPU and hour, in any currency"
-    )
+    add_option(plan, "--calls", "N", "number of concurrent calls", count, required=True)
+    add_option(plan, "--gpu", "GPU", "a measured GPU: h200 (default)", default="h200")
+    add_option(plan, "--model", "MODEL", "0.6B or 1.7B; default: 1.7B", default="1.7B")
+    add_option(plan, "--bench", "FILE", "use the report of `vivace bench --json FILE` as the GPU")
+    add_option(plan, "--price", "X", "price per GPU and hour, in any currency", number)
     add_numbers(
         plan,
         ("--first-audio", number, "MS", 200.0, "highest p95 of first audio"),
@@ -135,32 +105,25 @@ def add_plan(commands: Commands) -> None:
         ("--pause", number, "S", 7.0, "mean pause between utterances in seconds"),
         ("--losses", int, "N", 1, "GPUs that may fail at the same time"),
     )
-    plan.add_argument("--json", action="store_true", help="print the plan as JSON")
+    add_option(plan, "--json", None, "print the plan as JSON")
 
 
 def add_doctor(commands: Commands) -> None:
+    summary = "show packages, devices and backends; or check a server"
     doctor = add_command(
-        commands,
-        "doctor",
-        "show packages, devices and backends; or check a server",
-        "[--url URL] [OPTIONS]",
-        "server_check:doctor",
+        commands, "doctor", summary, "[--url URL] [OPTIONS]", "server_check:doctor"
     )
     doctor.description = (
         "Show installed packages, devices and available backends. With --model, also load the "
         "model and warm up its backend. With --url, check a running server with typical requests; "
         "the exit code is 1 if a check fails."
     )
-    doctor.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_option(doctor, "--json", None, "print the result as JSON")
     group = doctor.add_argument_group("server check")
-    group.add_argument("--url", metavar="URL", help="server address, such as http://127.0.0.1:8000")
-    group.add_argument("--voice", metavar="NAME", help="voice to check; default: the server's")
-    group.add_argument(
-        "--api-key-env",
-        default="VIVACE_API_KEY",
-        metavar="NAME",
-        help="environment variable with the API key; default: VIVACE_API_KEY",
-    )
+    add_option(group, "--url", "URL", "server address, such as http://127.0.0.1:8000")
+    add_option(group, "--voice", "NAME", "voice to check; default: the server's")
+    text = "environment variable with the API key; default: VIVACE_API_KEY"
+    add_option(group, "--api-key-env", "NAME", text, default="VIVACE_API_KEY")
     add_numbers(group, ("--timeout", above_zero(float), "S", 30.0, "seconds per check"))
     options.add_model(doctor)
     options.add_machine(doctor)

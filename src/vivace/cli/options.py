@@ -12,6 +12,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vivace.audio.formats import FORMATS
+from vivace.cli.command import add_option
 
 FORMAT_NAMES = ", ".join(FORMATS)
 METAVARS = {"lexicon": "FILE", "instruct": "TEXT"}
@@ -28,30 +29,23 @@ NOT_FLAGS = {"voice", "split", "guard", "trim", "timings"}  # set by the command
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
-    group.add_argument(
-        "--model",
-        metavar="NAME|FOLDER",
-        help="Hugging Face id or checkpoint folder; default: $VIVACE_MODEL or the embedded voice",
-    )
-    group.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")
-    group.add_argument("--offline", action="store_true", help="use only files in the local cache")
+    default = "default: $VIVACE_MODEL or the embedded voice"
+    add_option(group, "--model", "NAME|FOLDER", f"Hugging Face id or checkpoint folder; {default}")
+    add_option(group, "--revision", "REVISION", "branch, tag or commit of a Hugging Face id")
+    add_option(group, "--offline", None, "use only files in the local cache")
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("machine")
-    group.add_argument(
-        "--device", default="auto", help="auto, cpu, cuda, cuda:0 or mps; default: auto"
-    )
-    group.add_argument("--dtype", default="auto", help="auto, bfloat16 or float32; default: auto")
-    group.add_argument(
-        "--weights", default="full", help="full or fp8 (docs/performance.md); default: full"
-    )
-    group.add_argument(
-        "--backend", default="auto", help="a backend listed by `vivace doctor`; default: auto"
-    )
-    group.add_argument(
-        "--threads", type=int, metavar="N", help="CPU threads; default: 1 for small models"
-    )
+    for name, default, values in (
+        ("device", "auto", "auto, cpu, cuda, cuda:0 or mps"),
+        ("dtype", "auto", "auto, bfloat16 or float32"),
+        ("weights", "full", "full or fp8 (docs/performance.md)"),
+        ("backend", "auto", "a backend listed by `vivace doctor`"),
+    ):
+        text = f"{values}; default: {default}"
+        add_option(group, f"--{name}", name.upper(), text, default=default)
+    add_option(group, "--threads", "N", "CPU threads; default: 1 for small models", int)
 
 
 def add_speech(
@@ -106,60 +100,38 @@ def _help(documentation: str, default: object) -> str:
 
 def add_voice_option(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("voice")
-    group.add_argument(
-        "--voice",
-        metavar="NAME|FILE",
-        help="preset voice, saved voice, .safetensors file, or recording to clone",
-    )
+    text = "preset voice, saved voice, .safetensors file, or recording to clone"
+    add_option(group, "--voice", "NAME|FILE", text)
     add_transcript(group)
 
 
 def add_dialogue(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("dialogue")
-    group.add_argument(
-        "--dialogue",
-        metavar="FILE",
-        help="speak a script with lines `Name: text`, after lines `Name = voice`; - is stdin",
-    )
-    group.add_argument(
-        "--gap", type=float, metavar="S", help="seconds between lines; default: a natural gap"
-    )
-    group.add_argument(
-        "--overlap", type=float, metavar="S", help="seconds by which lines overlap; default: 0"
-    )
-    group.add_argument(
-        "--tracks", action="store_true", help="also write FILE-Name for each speaker, beside -o"
-    )
+    text = "speak a script with lines `Name: text`, after lines `Name = voice`; - is stdin"
+    add_option(group, "--dialogue", "FILE", text)
+    add_option(group, "--gap", "S", "seconds between lines; default: a natural gap", float)
+    add_option(group, "--overlap", "S", "seconds by which lines overlap; default: 0", float)
+    add_option(group, "--tracks", None, "also write FILE-Name for each speaker, beside -o")
 
 
 def add_transcript(parser: argparse._ActionsContainer) -> None:
     words = parser.add_mutually_exclusive_group()
-    words.add_argument(
-        "--ref-text",
-        "--transcript",
-        dest="transcript",
-        metavar="TEXT",
-        help="all words of the recording, for a more similar voice",
-    )
-    words.add_argument(
-        "--ref-text-file",
-        "--transcript-file",
-        dest="transcript_file",
-        metavar="FILE",
-        help="text file with all words of the recording",
-    )
+    text = "all words of the recording, for a more similar voice"
+    add_option(words, "--ref-text --transcript", "TEXT", text, dest="transcript")
+    text = "text file with all words of the recording"
+    add_option(words, "--ref-text-file --transcript-file", "FILE", text, dest="transcript_file")
 
 
 def add_enrolment(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--licence", metavar="TEXT", help="licence note stored with the voice")
-    parser.add_argument(
-        "--replace", action="store_true", help="overwrite a saved voice with the same name"
-    )
-    parser.add_argument(
+    add_option(parser, "--licence", "TEXT", "licence note stored with the voice")
+    add_option(parser, "--replace", None, "overwrite a saved voice with the same name")
+    add_option(
+        parser,
         "--no-append-silence",
+        None,
+        "do not append 0.5 s of silence to the recording (as in the official package)",
         dest="append_silence",
         action="store_false",
-        help="do not append 0.5 s of silence to the recording (as in the official package)",
     )
 
 
@@ -169,31 +141,20 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         "Without -o and --format, the speech is played. If there is no sound output, it is written "
         "to a file.",
     )
-    group.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="output file, the extension selects the format; - is stdout; default: speech.wav or "
-        "the next free name",
-    )
-    group.add_argument(
-        "--format", help=f"format of stdout or of the default file: {FORMAT_NAMES}; default: wav"
-    )
-    group.add_argument("--force", action="store_true", help="overwrite existing files")
-    group.add_argument(
-        "--subtitles",
-        metavar="FILE|FORMAT",
-        help="write word timings to a .srt, .vtt or .json file; srt, vtt or json: beside -o",
-    )
-    group.add_argument("--play", action="store_true", help="play the speech, also with -o")
-    group.add_argument(
-        "--stream",
-        action="store_true",
-        help="write audio while it is generated, and speak stdin while it is written",
-    )
+    default = "default: speech.wav or the next free name"
+    text = f"output file, the extension selects the format; - is stdout; {default}"
+    add_option(group, "-o --output", "FILE", text)
+    text = f"format of stdout or of the default file: {FORMAT_NAMES}; default: wav"
+    add_option(group, "--format", "FORMAT", text)
+    add_option(group, "--force", None, "overwrite existing files")
+    text = "write word timings to a .srt, .vtt or .json file; srt, vtt or json: beside -o"
+    add_option(group, "--subtitles", "FILE|FORMAT", text)
+    add_option(group, "--play", None, "play the speech, also with -o")
+    text = "write audio while it is generated, and speak stdin while it is written"
+    add_option(group, "--stream", None, text)
     add_report(group)
 
 
 def add_report(group: argparse._ActionsContainer) -> None:
-    group.add_argument("--json", action="store_true", help="print the result as JSON")
-    group.add_argument("-q", "--quiet", action="store_true", help="print only warnings and errors")
+    add_option(group, "--json", None, "print the result as JSON")
+    add_option(group, "-q --quiet", None, "print only warnings and errors")

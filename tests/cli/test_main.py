@@ -239,13 +239,13 @@ def test_file_with_seed_equals_speak(
 ) -> None:
     monkeypatch.setattr(
         "vivace.engine.guard.StallDetector.observe",
-        lambda self, codes, samples: 10 if len(codes) else 0,
+        lambda self, codes, samples: 4 if len(codes) else 0,
     )
     assert run_here("Hello.", "-o", "x.wav", *ENDLESS, "--seed=1", "--device=cpu") == 3
     with TTS.load(model, device="cpu") as tts:
         audio = tts.speak("Hello.", seed=1, min_frames=999)
     assert audio.finish_reason == "stall"
-    assert len(audio.samples) == 1920 * (audio.usage.frames - 10)  # without the stall
+    assert len(audio.samples) == 1920 * (audio.usage.frames - 4)  # without the stall
     assert (tmp_path / "x.wav").read_bytes() == audio.save("y.wav").read_bytes()
 
 

@@ -136,8 +136,7 @@ class RealtimeSession(SocketSession):
     # -- events of the client ----------------------------------------------------------------
 
     async def _update(self, session: dict[str, Any]) -> None:
-        output = read_object(read_object(session, "audio"), "output")
-        check_format(output.get("format"))
+        output = read_output(session)
         voice = output.get("voice", session.get("voice", self._voice))
         speed = output.get("speed", session.get("speed", self._speed))
         model = session.get("model", self._model)
@@ -159,24 +158,10 @@ class RealtimeSession(SocketSession):
                 f"the response {self._response.id} is still active",
                 code="conversation_already_has_active_response",
             )
-        output = read_object(read_object(response, "audio"), "output")
-        check_format(output.get("format"))
+        output, given = read_output(response), response.get("input")
         voice = output.get("voice", response.get("voice", self._voice))
-        given = response.get("input")
-        texts = self._unspoken if given is None else read_texts(given)
-        text = "\n".join(texts)
-        most = self.context.settings.max_text_chars
-        if not text.strip():
-            raise RefusedError(
-                "input has no input_text to speak", param="input", code="empty_input"
-            )
-        if len(text) > most:
-            raise RefusedError(
-                f"input has {len(text):,} characters and the limit is {most:,}",
-                param="input",
-                code="text_too_long",
-            )
-        speech = await self._prepare(self._model, voice, output.get("speed", self._speed))
+        text = "\n".join(self._unspoken if given is None else read_texts(given))
+        speech = await self._prepare(self._model, voice, output.get("speed", self._speed), text)
         if given is None:
             self._unspoken = []
         self._response = RealtimeResponse(self, text, response.get("metadata"))
@@ -192,10 +177,12 @@ class RealtimeSession(SocketSession):
         response.task.cancel()
         await self.end(response.as_json("cancelled"))
 
-    async def _prepare(self, model: object, voice: object, speed: object) -> PreparedSpeech:
+    async def _prepare(
+        self, model: object, voice: object, speed: object, text: str | None = None
+    ) -> PreparedSpeech:
         fields = {"model": model, "voice": voice, "speed": speed}
         fields |= {"response_format": "pcm", "sample_rate": SAMPLE_RATE}
-        return await prepare(self.context, fields)
+        return await prepare(self.context, fields, text)
 
     # -- speech ------------------------------------------------------------------------------
 
@@ -253,10 +240,12 @@ def read_texts(items: object) -> list[str]:
     return texts
 
 
-def check_format(format: object) -> None:
-    """Accept 16-bit PCM at 24 kHz, in the current and the former notation of OpenAI."""
-    if format not in (None, "pcm16", PCM, {"type": "audio/pcm"}):
+def read_output(fields: dict[str, Any]) -> dict[str, Any]:
+    """The object `audio.output`. Its format is PCM, in the current or OpenAI's former notation."""
+    output = read_object(read_object(fields, "audio"), "output")
+    if (format := output.get("format")) not in (None, "pcm16", PCM, {"type": "audio/pcm"}):
         raise RefusedError(f"format must be {PCM}, not {str(format)[:80]}", param="format")
+    return output
 
 
 def new_id(kind: str) -> str:

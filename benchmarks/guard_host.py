@@ -29,7 +29,7 @@ import numpy as np
 from vivace.backends.base import Admission, Frames, Places, Rendered, Slot, SlotStatus
 from vivace.cli.bench.machine import machine
 from vivace.engine import follower, head_finder, utterance
-from vivace.engine.pieces import Wait
+from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream
 from vivace.model.config import Head
 from vivace.tts import TTS
@@ -186,7 +186,7 @@ def read(engine: Any, streams: list[Stream]) -> None:
     """Alternate between the readers and the engine's turns."""
     while streams:
         streams = [one for one in streams if advance(one)]
-        engine._read_mail(False)
+        engine._read_messages(False)
         engine._take_turn()
 
 

@@ -18,7 +18,9 @@ from vivace import TTS
 from vivace.backends.base import Frames, Slot
 from vivace.engine.completeness import IdMarker, SpokenWords
 from vivace.engine.follower import Fault, TextFollower
-from vivace.engine.utterance import Utterance, join
+from vivace.engine.frame_block import join_blocks
+from vivace.engine.reader import UtteranceReader
+from vivace.engine.utterance import Utterance
 from vivace.options import SpeechOptions
 from vivace.prompt import Prompt
 from vivace.script.request import Request
@@ -65,25 +67,24 @@ class GuardedVoice:
 
     def speak(self, text: str, seed: int, *, is_checked: bool, end_at: int | None = None) -> Spoken:
         self._places, self._end_at, self._num_made = [], end_at, 0
-        bell: SimpleQueue[None] = SimpleQueue()
+        wakeups: SimpleQueue[None] = SimpleQueue()
         ids = self.tts.tokenizer.encode(text)
         utterance = Utterance(
             prompt=self.prompt(text),
             sampling=self.tts.sampling.replace(seed=seed),
-            wake=lambda: bell.put(None),
+            wake=lambda: wakeups.put(None),
             num_text_ids=len(ids),
             follower=self.follower(text) if is_checked else None,
             mark_ids=self.marker.mark,
         )
-        engine, pieces = self.tts.engine, []
-        engine.submit(utterance)
-        while not pieces or pieces[-1].finish_reason is None:
-            engine.request(utterance, 10_000)
-            while not utterance.is_ready:
-                bell.get()
-            utterance.num_wanted = 0
-            pieces.append(utterance.take(10_000))
-        whole, words = join(pieces), SpokenWords(self.tts.tokenizer)
+        reader, blocks = UtteranceReader(self.tts.engine, utterance), []
+        reader.submit()
+        while not blocks or blocks[-1].finish_reason is None:
+            reader.request(10_000)
+            while not reader.is_ready:
+                wakeups.get()
+            blocks.append(reader.take(10_000))
+        whole, words = join_blocks(blocks), SpokenWords(self.tts.tokenizer)
         words.add(text, utterance.follower)
         return Spoken(
             whole.codes,

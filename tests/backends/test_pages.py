@@ -19,6 +19,7 @@ from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
 from vivace.backends.cuda_graph.reservations import FIRM
 from vivace.engine.engine import Engine
 from vivace.engine.guard import frame_budget
+from vivace.engine.reader import UtteranceReader
 from vivace.engine.utterance import Utterance
 from vivace.errors import BackendFullError
 from vivace.prompt import Prompt, build_prompt
@@ -264,13 +265,15 @@ def test_engine_queues_requests_beyond_its_pages(
     backend, prompt = backend_of(5), prompt_of(part, PAGE)
     engine, samplings = Engine(backend), [params(seed, max_frames=8) for seed in range(4)]
     given = [
-        Utterance(prompt=prompt, sampling=each, wake=lambda: None, has_budget=False)
+        UtteranceReader(
+            engine, Utterance(prompt=prompt, sampling=each, wake=lambda: None, has_budget=False)
+        )
         for each in samplings
     ]
     for one in given:
-        engine.submit(one)
-        engine.request(one, 9)
-    while not all(one.is_over for one in given):
+        one.submit()
+        one.request(9)
+    while not all(one.utterance.is_over for one in given):
         time.sleep(0.01)
     eager = part.backend()
     for one, sampling in zip(given, samplings, strict=True):

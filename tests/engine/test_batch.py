@@ -1,4 +1,4 @@
-"""A list of texts is a batch: made together, each as it would be alone, no failure lost."""
+"""Batches: a list of texts is spoken concurrently, and each text as it would be alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def alone(tiny_folder: Path) -> Iterator[TTS]:
 
 @pytest.fixture
 def together(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TTS]:
-    """A backend for which a step for many costs as much as for one."""
+    """A backend whose batched step costs as much as a single one."""
     monkeypatch.setattr(
         "vivace.tts.build_backend",
         lambda name, model, codec, room: EagerBackend(model, codec, max_streams=3, pass_rows=4),
@@ -37,14 +37,14 @@ def together(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TTS
         yield loaded
 
 
-def test_a_batch_is_a_list_of_what_each_text_gives_alone(alone: TTS) -> None:
+def test_batch_equals_each_text_spoken_alone(alone: TTS) -> None:
     expected = [alone.speak(text, voice="ryan", **OPTIONS) for text in TEXTS]
     assert alone.speak(TEXTS, voice="ryan", **OPTIONS) == expected
     assert alone.speak(tuple(TEXTS), voice="ryan", **OPTIONS) == expected
     assert {audio.usage.seed for audio in expected} == {5}
 
 
-def test_texts_are_generated_together_without_affecting_each_other(
+def test_texts_of_a_batch_share_turns_with_equal_audio(
     together: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**OPTIONS, "min_frames": 20, "max_frames": 20}  # three turns
@@ -57,17 +57,17 @@ def test_texts_are_generated_together_without_affecting_each_other(
         assert np.allclose(audio.samples, other.samples, atol=5e-5)
 
 
-def test_without_a_seed_each_text_draws_its_own(alone: TTS) -> None:
+def test_texts_without_seed_draw_their_own_seeds(alone: TTS) -> None:
     audios = alone.speak(["Same.", "Same."], max_frames=4)
     assert audios[0].usage.seed != audios[1].usage.seed
 
 
-def test_an_empty_batch_gives_an_empty_list(alone: TTS) -> None:
+def test_empty_batch_returns_an_empty_list(alone: TTS) -> None:
     assert alone.speak([]) == []
 
 
 def break_longest(tts: TTS, monkeypatch: pytest.MonkeyPatch, num_ids: int) -> None:
-    """The samples of the utterance whose prompt is the longest are no numbers."""
+    """Return NaN samples for the utterance with the longest prompt."""
     backend: Any = tts.engine.backend
     admit, render, broken = backend.admit, backend.render, set()
 
@@ -89,7 +89,7 @@ def break_longest(tts: TTS, monkeypatch: pytest.MonkeyPatch, num_ids: int) -> No
 
 
 @pytest.mark.parametrize("kind", ["alone", "together"])
-def test_one_text_that_fails_does_not_lose_the_others_and_is_named(
+def test_failed_text_is_named_and_others_are_returned(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tts: TTS = request.getfixturevalue(kind)
@@ -107,7 +107,7 @@ def test_one_text_that_fails_does_not_lose_the_others_and_is_named(
     assert tts.engine.num_running == tts.engine.num_waiting == 0
 
 
-def test_what_cannot_be_said_is_refused_by_index_before_anything_runs(
+def test_invalid_text_is_rejected_by_index_before_any_step(
     alone: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(alone.engine.backend, "admit", lambda *_: pytest.fail("it ran"))
@@ -119,7 +119,7 @@ def test_what_cannot_be_said_is_refused_by_index_before_anything_runs(
         alone.speak(["One."], voice="nobody")
 
 
-def test_an_interrupt_stops_all_texts_and_frees_their_places(
+def test_interrupt_of_a_batch_frees_all_slots(
     together: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(num_done: int, num_texts: int) -> None:
@@ -138,12 +138,12 @@ def test_progress_of_a_batch_counts_texts(alone: TTS, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("texts", [["One.", "Two."], ("One.",), []])
-def test_a_list_is_no_text_for_a_stream(alone: TTS, texts: Any) -> None:
+def test_stream_rejects_a_list(alone: TTS, texts: Any) -> None:
     with pytest.raises(RequestError, match=r"only speak accepts a list, .*iter\(pieces\)"):
         alone.stream(texts)
 
 
-def test_an_iterator_is_one_text(alone: TTS) -> None:
+def test_iterator_is_spoken_as_one_text(alone: TTS) -> None:
     live = alone.speak(iter(["One ", "text."]), **OPTIONS)
     whole = alone.speak("One text.", text_layout="streamed", **OPTIONS)
     assert np.array_equal(live.codes, whole.codes)

@@ -1,4 +1,4 @@
-"""Which words of a text are reported missing, and which ids are words."""
+"""Missing words of a text, and the classification of text ids as words or punctuation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tokenizer(tiny_folder: Path) -> TextTokenizer:
 
 
 def follow(tokenizer: TextTokenizer, text: str, num_ids: int | None = None) -> TextFollower:
-    """A follower that reached the first ids, or all."""
+    """A follower that reached the first ids, or all ids."""
     ids = tokenizer.encode(text)
     follower = TextFollower(IdMarker(tokenizer).mark(ids))
     reached = range(len(ids) if num_ids is None else num_ids)
@@ -35,7 +35,7 @@ def report(tokenizer: TextTokenizer, text: str, follower: TextFollower | None) -
     return words
 
 
-def test_marker_tells_words_from_punctuation(tokenizer: TextTokenizer) -> None:
+def test_marker_distinguishes_words_from_punctuation(tokenizer: TextTokenizer) -> None:
     ids = tokenizer.encode(TEXT)
     parts = [TEXT[first:end] for first, end in tokenizer.spans(TEXT)]
     begun = []

@@ -1,4 +1,4 @@
-"""Many streams over one backend: fair, bounded, and nothing left behind; no model, no GPU."""
+"""The engine with a scripted backend: shared turns, the queue, released slots and failures."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from hypothesis import strategies as st
 from tests.support.scripted_backend import (
     BusyBackend,
     ScriptedBackend,
-    open_pieces,
+    open_blocks,
     script,
     wait_until,
     wait_until_empty,
 )
 from vivace.backends.base import Frames, Slot
 from vivace.engine.engine import Engine
+from vivace.engine.frame_block import FrameBlock
 from vivace.engine.scheduler import PACES, EngineLimits, Plan, Scheduler
-from vivace.engine.utterance import Piece, Utterance
+from vivace.engine.utterance import Utterance
 from vivace.errors import EngineError, NumericError, QueueFullError, RequestError
 from vivace.speech import SamplingParams
 
 
-def read(pieces: Iterator[Piece]) -> np.ndarray:
-    return np.concatenate([piece.codes for piece in pieces])
+def read(blocks: Iterator[FrameBlock]) -> np.ndarray:
+    return np.concatenate([block.codes for block in blocks])
 
 
 def expected(seed: int, num_frames: int) -> np.ndarray:
@@ -41,110 +42,110 @@ def expected(seed: int, num_frames: int) -> np.ndarray:
 # -- one reader ------------------------------------------------------------------------------
 
 
-def test_an_utterance_gets_all_its_frames_in_the_sizes_it_asked_for() -> None:
+def test_reader_gets_all_frames_in_requested_sizes() -> None:
     backend = ScriptedBackend(shares_work=False)
     engine = Engine(backend)
-    pieces = list(open_pieces(engine, 11, 7, [1, 2, 4]))
-    assert [len(piece.codes) for piece in pieces] == [1, 2, 4, 4]
-    assert [piece.finish_reason for piece in pieces] == [None] * 3 + ["stop"]
-    assert np.array_equal(read(iter(pieces)), expected(7, 11))
+    blocks = list(open_blocks(engine, 11, 7, [1, 2, 4]))
+    assert [len(block.codes) for block in blocks] == [1, 2, 4, 4]
+    assert [block.finish_reason for block in blocks] == [None] * 3 + ["stop"]
+    assert np.array_equal(read(iter(blocks)), expected(7, 11))
     assert backend.steps == [(1, 1), (1, 2), (1, 4), (1, 4)]
     wait_until_empty(engine, backend)
 
 
-def test_a_dropped_utterance_frees_its_slot() -> None:
+def test_dropped_utterance_frees_its_slot() -> None:
     backend = ScriptedBackend()
     engine = Engine(backend)
-    pieces = open_pieces(engine, 50, 1)
-    next(pieces)
+    blocks = open_blocks(engine, 50, 1)
+    next(blocks)
     assert engine.num_running == 1
-    del pieces
+    del blocks
     gc.collect()
     wait_until_empty(engine, backend)
 
 
-# -- companions ------------------------------------------------------------------------------
+# -- several readers ------------------------------------------------------------------------------
 
 
-def test_streams_read_by_one_thread_share_their_turns() -> None:
+def test_streams_read_by_one_thread_share_turns() -> None:
     backend = ScriptedBackend()
     engine = Engine(backend)
-    streams = [open_pieces(engine, 40, seed) for seed in range(4)]
+    streams = [open_blocks(engine, 40, seed) for seed in range(4)]
     made: list[list[np.ndarray]] = [[] for _ in streams]
-    for pieces in zip(*streams, strict=True):
-        for index, piece in enumerate(pieces):
-            made[index].append(piece.codes)
+    for blocks in zip(*streams, strict=True):
+        for index, block in enumerate(blocks):
+            made[index].append(block.codes)
     for seed, parts in enumerate(made):
         assert np.array_equal(np.concatenate(parts), expected(seed, 40))
     assert max(count for count, _ in backend.steps) == 4
     wait_until_empty(engine, backend)
 
 
-def test_a_backend_that_gains_nothing_from_batches_makes_nothing_ahead() -> None:
+def test_backend_without_shared_work_makes_no_frames_ahead() -> None:
     backend = ScriptedBackend(shares_work=False)
     engine = Engine(backend)
-    first, second = open_pieces(engine, 40, 0), open_pieces(engine, 40, 1)
+    first, second = open_blocks(engine, 40, 0), open_blocks(engine, 40, 1)
     next(first), next(second), next(first)
     assert [count for count, _ in backend.steps] == [1, 1, 1]
     del first, second
 
 
-def test_turns_are_short_while_a_reader_waits_for_first_audio() -> None:
+def test_turns_are_short_while_first_audio_is_awaited() -> None:
     backend = ScriptedBackend()
     engine = Engine(backend)
-    long = open_pieces(engine, 200, 0, size=16)
+    long = open_blocks(engine, 200, 0, size=16)
     next(long)
-    new = open_pieces(engine, 10, 1, [1, 8])
+    new = open_blocks(engine, 10, 1, [1, 8])
     next(new)
     assert backend.steps[:2] == [(1, 16), (2, 1)]
     del long, new
 
 
-def test_the_next_frames_are_made_while_the_last_are_rendered() -> None:
+def test_next_frames_are_made_during_rendering() -> None:
     backend = BusyBackend()
-    pieces = open_pieces(Engine(backend), 100, 0, size=2)
-    next(pieces)
+    blocks = open_blocks(Engine(backend), 100, 0, size=2)
+    next(blocks)
     assert backend.events == [
         "frames started", "frames there", "samples started", "samples there"
     ]  # fmt: skip
     backend.events.clear()
-    next(pieces)
-    assert backend.events[:5] == [  # and more are made ahead, while this looks
+    next(blocks)
+    assert backend.events[:5] == [  # the engine makes more frames ahead meanwhile
         "frames started", "frames there", "samples started", "frames started", "samples there"
     ]  # fmt: skip
-    del pieces
+    del blocks
 
 
 def test_frames_made_ahead_are_bounded() -> None:
     backend = BusyBackend()
-    pieces = open_pieces(Engine(backend), 1_000, 0, size=1)
+    blocks = open_blocks(Engine(backend), 1_000, 0, size=1)
     for _ in range(20):
-        next(pieces)
-    (life,) = backend.lives.values()
-    assert life.made <= 20 + PACES["balanced"].max_ahead + PACES["balanced"].min_frames
-    del pieces
+        next(blocks)
+    (state,) = backend.open_slots.values()
+    assert state.made <= 20 + PACES["balanced"].max_ahead + PACES["balanced"].min_frames
+    del blocks
 
 
-def test_an_utterance_cancelled_while_its_frames_are_in_flight_is_not_rendered() -> None:
+def test_utterance_cancelled_in_flight_is_not_rendered() -> None:
     backend = BusyBackend()
     engine = Engine(backend)
-    stays, leaves = open_pieces(engine, 40, 0), open_pieces(engine, 40, 1)
+    stays, leaves = open_blocks(engine, 40, 0), open_blocks(engine, 40, 1)
     made = [next(stays).codes, next(stays).codes]
     next(leaves), next(leaves)
     assert "frames started" in backend.events[backend.events.index("samples there") :]
-    del leaves  # `start_render` asserts that it is not among those who are rendered
+    del leaves  # `start_render` asserts that its slot is not rendered
     made.append(read(stays))
     assert np.array_equal(np.concatenate(made), expected(0, 40))
     wait_until_empty(engine, backend)
 
 
-def test_many_threads_each_get_their_own_frames() -> None:
+def test_threads_get_their_own_frames() -> None:
     backend = ScriptedBackend(max_streams=8, step_s=0.001)
     engine = Engine(backend, EngineLimits(max_streams=8))
     found: dict[int, np.ndarray] = {}
 
     def run(seed: int) -> None:
-        found[seed] = read(open_pieces(engine, 20 + seed, seed))
+        found[seed] = read(open_blocks(engine, 20 + seed, seed))
 
     threads = [threading.Thread(target=run, args=(seed,)) for seed in range(24)]
     for thread in threads:
@@ -164,33 +165,33 @@ def test_many_threads_each_get_their_own_frames() -> None:
     profile=st.sampled_from(list(PACES)),
 )
 @settings(deadline=None, max_examples=150)
-def test_joins_leaves_and_cancels_in_any_order_leave_nothing_behind(
+def test_random_submits_and_cancels_leave_no_slot_behind(
     actions: list[tuple[str, int, int]], max_streams: int, profile: str
 ) -> None:
     backend = BusyBackend(max_streams=max_streams)
     engine = Engine(backend, EngineLimits(max_streams=max_streams, profile=profile))  # type: ignore[arg-type]
-    open_now: dict[int, tuple[int, Iterator[Piece], list[np.ndarray]]] = {}
+    open_now: dict[int, tuple[int, Iterator[FrameBlock], list[np.ndarray]]] = {}
     for seed, (action, key, length) in enumerate(actions):
         if action == "o" and key not in open_now:
-            open_now[key] = (seed, open_pieces(engine, length, seed, 1 + key), [])
+            open_now[key] = (seed, open_blocks(engine, length, seed, 1 + key), [])
         elif action == "c" and key in open_now:
             del open_now[key]
         elif action == "r" and key in open_now and len(open_now) <= max_streams:
-            opened, pieces, made = open_now[key]
-            piece = next(pieces, None)
-            if piece is None:
+            opened, blocks, made = open_now[key]
+            block = next(blocks, None)
+            if block is None:
                 del open_now[key]
             else:
-                made.append(piece.codes)
+                made.append(block.codes)
                 whole = np.concatenate(made)
                 assert np.array_equal(whole, expected(opened, len(whole)))
-        pieces = None
+        blocks = None
     open_now.clear()
     wait_until_empty(engine, backend)
 
 
 @pytest.mark.parametrize("kind", [ScriptedBackend, BusyBackend])
-def test_a_thousand_joins_leaves_and_cancels_of_many_threads_leave_nothing_behind(
+def test_many_threads_with_submits_and_cancels_leave_no_slot_behind(
     kind: type[ScriptedBackend],
 ) -> None:
     backend = kind(max_streams=6)
@@ -201,9 +202,9 @@ def test_a_thousand_joins_leaves_and_cancels_of_many_threads_leave_nothing_behin
         chance = Random(listener)
         for number in range(100):
             seed, length = 1_000 * listener + number, chance.randrange(30)
-            pieces = open_pieces(engine, length, seed, chance.randrange(1, 9))
-            made = [piece.codes for piece in itertools.islice(pieces, chance.choice([0, 1, 3, 99]))]
-            del pieces
+            blocks = open_blocks(engine, length, seed, chance.randrange(1, 9))
+            made = [block.codes for block in itertools.islice(blocks, chance.choice([0, 1, 3, 99]))]
+            del blocks
             whole = np.concatenate(made) if made else np.empty((0, 2))
             if not np.array_equal(whole, expected(seed, len(whole))):
                 wrong.append(seed)
@@ -220,15 +221,15 @@ def test_a_thousand_joins_leaves_and_cancels_of_many_threads_leave_nothing_behin
 # -- the queue -------------------------------------------------------------------------------
 
 
-def test_the_queue_is_first_come_first_served_and_bounded() -> None:
+def test_queue_is_first_come_first_served_and_bounded() -> None:
     backend = ScriptedBackend(max_streams=1, step_s=0.002)
     engine = Engine(backend, EngineLimits(max_streams=1, max_queue=2))
-    first = open_pieces(engine, 30, 0)
+    first = open_blocks(engine, 30, 0)
     next(first)
     results: list[int] = []
 
     def run(seed: int) -> None:
-        read(open_pieces(engine, 5, seed))
+        read(open_blocks(engine, 5, seed))
         results.append(seed)
 
     threads = []
@@ -238,7 +239,7 @@ def test_the_queue_is_first_come_first_served_and_bounded() -> None:
         while engine.num_waiting < seed:
             time.sleep(0.001)
     with pytest.raises(QueueFullError, match="2 requests wait already") as caught:
-        next(open_pieces(engine, 5, 3))
+        next(open_blocks(engine, 5, 3))
     assert caught.value.retry_s > 0
     read(first)
     for thread in threads:
@@ -247,26 +248,26 @@ def test_the_queue_is_first_come_first_served_and_bounded() -> None:
     wait_until_empty(engine, backend)
 
 
-def test_the_wait_for_a_slot_of_an_unread_stream_is_bounded() -> None:
+def test_wait_for_the_slot_of_an_unread_stream_is_bounded() -> None:
     backend = ScriptedBackend(max_streams=1)
     engine = Engine(backend, EngineLimits(max_streams=1, max_wait_s=0.05))
-    idle = open_pieces(engine, 30, 0)
+    idle = open_blocks(engine, 30, 0)
     next(idle)
     with pytest.raises(QueueFullError, match=r"1 streams that are not read.*max_streams") as caught:
-        next(open_pieces(engine, 5, 1))
+        next(open_blocks(engine, 5, 1))
     assert "max_queue" not in str(caught.value)
     assert np.array_equal(read(idle)[-1], [0, 29])
-    assert len(read(open_pieces(engine, 5, 2))) == 5
+    assert len(read(open_blocks(engine, 5, 2))) == 5
     wait_until_empty(engine, backend)
 
 
-def test_a_queued_stream_gets_the_slot_of_one_that_is_dropped() -> None:
+def test_queued_stream_gets_the_slot_of_a_dropped_stream() -> None:
     backend = ScriptedBackend(max_streams=1)
     engine = Engine(backend, EngineLimits(max_streams=1))
-    holder = open_pieces(engine, 30, 0)
+    holder = open_blocks(engine, 30, 0)
     next(holder)
     results: list[int] = []
-    waiter = threading.Thread(target=lambda: results.append(len(read(open_pieces(engine, 5, 1)))))
+    waiter = threading.Thread(target=lambda: results.append(len(read(open_blocks(engine, 5, 1)))))
     waiter.start()
     wait_until(lambda: engine.num_waiting)
     del holder
@@ -274,23 +275,23 @@ def test_a_queued_stream_gets_the_slot_of_one_that_is_dropped() -> None:
     assert results == [5]
 
 
-def test_a_stream_does_not_starve_while_others_come_and_go() -> None:
+def test_stream_does_not_starve_while_others_come_and_go() -> None:
     backend = ScriptedBackend(max_streams=3)
     engine = Engine(backend, EngineLimits(max_streams=3))
-    patient = open_pieces(engine, 100, 0)
+    patient = open_blocks(engine, 100, 0)
     turns_before = 0
     for seed in range(1, 60):
-        read(open_pieces(engine, 9, seed))
-        piece = next(patient, None)
+        read(open_blocks(engine, 9, seed))
+        block = next(patient, None)
         turns_before += 1
-        if piece is None or piece.finish_reason is not None:
+        if block is None or block.finish_reason is not None:
             break
     assert turns_before <= 26
     del patient
 
 
 def utterance(num_wanted: int = 0, num_made: int = 0, num_rendered: int | None = None) -> Utterance:
-    """As the scheduler sees one: frames made, rendered and wanted, none of them read."""
+    """An utterance with these numbers of frames, none of them read."""
     one = Utterance(
         prompt=script(100),
         sampling=SamplingParams(seed=0),
@@ -306,7 +307,7 @@ def utterance(num_wanted: int = 0, num_made: int = 0, num_rendered: int | None =
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=30))
 @settings(deadline=None, max_examples=100)
-def test_every_utterance_that_misses_frames_is_in_the_plan(wishes: list[tuple[int, int]]) -> None:
+def test_plan_steps_every_utterance_with_missing_frames(wishes: list[tuple[int, int]]) -> None:
     scheduler = Scheduler(EngineLimits(), 64)
     given = [utterance(made + missing, made) for missing, made in wishes]
     for one in given:
@@ -320,7 +321,7 @@ def test_every_utterance_that_misses_frames_is_in_the_plan(wishes: list[tuple[in
         assert made or plan.num_frames <= missing, "first audio comes later than it could"
 
 
-def test_a_stream_that_has_just_begun_is_not_made_to_wait_for_a_long_turn() -> None:
+def test_turn_is_no_longer_than_the_youngest_utterance() -> None:
     scheduler = Scheduler(EngineLimits(), 8)
     old, young = utterance(116, 100), utterance(0, 1, num_rendered=0)
     for one in (old, young):
@@ -328,7 +329,7 @@ def test_a_stream_that_has_just_begun_is_not_made_to_wait_for_a_long_turn() -> N
     assert scheduler.plan(is_rendering=True) == Plan((old, young), (old, young), 1)
 
 
-def test_first_audio_that_no_reader_waits_beside_is_rendered_alone() -> None:
+def test_no_frames_run_ahead_while_first_audio_is_rendered() -> None:
     scheduler = Scheduler(EngineLimits(), 8)
     first = utterance(1, 1, num_rendered=0)
     scheduler.queue.append(first)
@@ -345,12 +346,12 @@ def test_first_audio_that_no_reader_waits_beside_is_rendered_alone() -> None:
         ({"profile": "fast"}, "profile"),
     ],
 )
-def test_bad_limits_are_refused(options: dict[str, object], match: str) -> None:
+def test_invalid_limits_are_rejected(options: dict[str, object], match: str) -> None:
     with pytest.raises(RequestError, match=match):
         EngineLimits(**options)  # type: ignore[arg-type]
 
 
-def test_turns_go_on_when_the_first_reader_has_enough() -> None:
+def test_turns_continue_after_the_first_reader_is_served() -> None:
     is_at_work, go_on = threading.Event(), threading.Event()
 
     class GatedBackend(ScriptedBackend):
@@ -360,7 +361,7 @@ def test_turns_go_on_when_the_first_reader_has_enough() -> None:
             return super().step(slots, num_frames)
 
     engine = Engine(GatedBackend())
-    first, second = open_pieces(engine, 30, 0, size=1), open_pieces(engine, 30, 1)
+    first, second = open_blocks(engine, 30, 0, size=1), open_blocks(engine, 30, 1)
     made: list[np.ndarray] = []
     threads = [
         threading.Thread(target=lambda: next(first), daemon=True),
@@ -370,7 +371,7 @@ def test_turns_go_on_when_the_first_reader_has_enough() -> None:
     is_at_work.wait()
     threads[1].start()
     wait_until(lambda: engine.num_waiting)
-    time.sleep(0.1)  # now it waits, and the first is not read again
+    time.sleep(0.1)  # the second reader waits now; the first is not read again
     go_on.set()
     for thread in threads:
         thread.join(30)
@@ -378,14 +379,14 @@ def test_turns_go_on_when_the_first_reader_has_enough() -> None:
     assert np.array_equal(made[0], expected(1, 30))
 
 
-# -- trouble ---------------------------------------------------------------------------------
+# -- failures ---------------------------------------------------------------------------------
 
 
-def test_an_utterance_with_numbers_that_are_not_finite_fails_alone() -> None:
+def test_nonfinite_logits_fail_only_their_utterance() -> None:
     backend = ScriptedBackend()
     engine = Engine(backend)
-    good = open_pieces(engine, 20, 1)
-    bad = open_pieces(engine, script(20, fails_at=6), 2)
+    good = open_blocks(engine, 20, 1)
+    bad = open_blocks(engine, script(20, fails_at=6), 2)
     made = [next(good).codes, next(bad).codes]
     with pytest.raises(NumericError, match="finite"):
         read(bad)
@@ -393,29 +394,29 @@ def test_an_utterance_with_numbers_that_are_not_finite_fails_alone() -> None:
     wait_until_empty(engine, backend)
 
 
-def test_a_prompt_that_the_backend_refuses_fails_alone() -> None:
+def test_rejected_prompt_fails_only_its_utterance() -> None:
     backend = ScriptedBackend()
     engine = Engine(backend)
-    good = open_pieces(engine, 20, 1)
+    good = open_blocks(engine, 20, 1)
     first = next(good).codes
-    with pytest.raises(EngineError, match="cannot be read"):
-        read(open_pieces(engine, -1, 2))
+    with pytest.raises(EngineError, match="an invalid prompt"):
+        read(open_blocks(engine, -1, 2))
     assert np.array_equal(np.concatenate([first, read(good)]), expected(1, 20))
     wait_until_empty(engine, backend)
 
 
-def test_a_backend_that_breaks_fails_every_request_with_the_reason_and_holds_no_slot() -> None:
+def test_broken_backend_fails_all_requests_and_frees_slots() -> None:
     backend = ScriptedBackend()
     engine = Engine(backend)
-    streams = [open_pieces(engine, 50, seed) for seed in range(3)]
-    for pieces in streams:
-        next(pieces)
+    streams = [open_blocks(engine, 50, seed) for seed in range(3)]
+    for blocks in streams:
+        next(blocks)
     backend.broken = RuntimeError("CUDA error: an illegal memory access was encountered")
-    for pieces in streams:
+    for blocks in streams:
         with pytest.raises(EngineError, match=r"illegal memory access.*load the model again"):
-            read(pieces)
+            read(blocks)
     with pytest.raises(EngineError, match="illegal memory access"):
-        next(open_pieces(engine, 5, 9))
+        next(open_blocks(engine, 5, 9))
     wait_until_empty(engine, backend)
     backend.broken = None
-    assert len(read(open_pieces(engine, 5, 1))) == 5
+    assert len(read(open_blocks(engine, 5, 1))) == 5

@@ -35,7 +35,7 @@ IDS = [
 
 
 def speak(*ranges: range) -> Places:
-    """Frames that attend to these ids, one after another."""
+    """The places of frames that attend to these ids in order."""
     ids = [place for some in ranges for place in some]
     return [(place, SHARE) for place in ids for _ in range(FRAMES_PER_ID)]
 
@@ -58,7 +58,7 @@ FAULTS = {
 
 
 def find_first(places: Places, sizes: list[int] | None = None) -> Fault | None:
-    """The first fault; `sizes` are the frames of the first turns."""
+    """Return the first fault. `sizes` are the frames of the first turns."""
     follower, start = TextFollower(IDS), 0
     for size in sizes or []:
         if (fault := follower.observe(iter(places[start : start + size]))) is not None:
@@ -78,7 +78,7 @@ def test_correct_speech_of_any_pace_has_no_fault(frames_per_id: int) -> None:
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_control_is_found_as_its_kind(kind: str) -> None:
+def test_induced_fault_is_found_with_its_kind(kind: str) -> None:
     fault = find_first(FAULTS[kind])
     assert fault is not None
     assert fault.kind == kind
@@ -140,7 +140,7 @@ def test_single_outliers_raise_no_fault(seed: int) -> None:
     chance, places = random.Random(seed), sentences(0, 1, 2)
     for index in range(4, len(places) - 4, 4 * FRAMES_PER_ID):
         if chance.random() < 0.5:
-            far = places[index][0] + 10  # a short step ahead is taken for speech
+            far = places[index][0] + 10  # a shorter step would count as speech
             places[index + 1] = chance.choice([0, 1, min(far, NUM_IDS - 1)]), SHARE
     assert find_first(places) is None
 
@@ -164,14 +164,14 @@ def test_text_that_is_still_being_written_has_no_tail_and_no_end() -> None:
     assert follower.end() is None
 
 
-# -- what may be handed out ----------------------------------------------------------------------
+# -- final frames --------------------------------------------------------------------------------
 
 
-def test_first_frames_are_never_held_back() -> None:
+def test_first_frames_are_final_at_once() -> None:
     assert [num_settled(n) for n in range(FREE_FRAMES + 1)] == list(range(FREE_FRAMES + 1))
 
 
-def test_held_frames_grow_to_the_lookahead_and_never_shrink_what_is_settled() -> None:
+def test_lookahead_grows_to_its_maximum_and_final_frames_never_shrink() -> None:
     settled = [num_settled(n) for n in range(400)]
     assert settled == sorted(settled)
     assert max(n - done for n, done in enumerate(settled)) == MAX_LOOKAHEAD

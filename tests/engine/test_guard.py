@@ -1,4 +1,4 @@
-"""Runaways are bounded and told; speech is not cut."""
+"""Frame budgets and the stall detector."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def feed(detector: StallDetector, first_codes: list[int], sound: np.ndarray = LO
     return detector.observe(codes, frame_loudness(np.tile(sound, len(codes)), len(codes)))
 
 
-def test_the_budget_grows_with_the_text_and_is_generous() -> None:
+def test_frame_budget_grows_with_the_text() -> None:
     assert frame_budget(1) == MIN_BUDGET
-    assert frame_budget(100) == 1200  # 96 s for 100 tokens, which take about 30 s
+    assert frame_budget(100) == 1200  # 96 s; 100 tokens usually take 30 s
     assert frame_budget(200) > frame_budget(100)
 
 
-def test_speech_is_no_stall() -> None:
+def test_normal_speech_is_not_a_stall() -> None:
     detector = StallDetector()
     codes = np.random.default_rng(1).integers(0, 2048, 400).tolist()
     assert not any(feed(detector, [code]) for code in codes)
 
 
 @pytest.mark.parametrize("cycle", [[5], [5, 6], [5, 6, 7], [5, 6, 7, 8]])
-def test_codes_that_repeat_in_turn_are_a_stall(cycle: list[int]) -> None:
+def test_repeated_code_cycle_is_a_stall(cycle: list[int]) -> None:
     detector = StallDetector()
     assert feed(detector, list(range(100, 130))) == 0
     found = [feed(detector, [code]) for code in cycle * (STALL_FRAMES + 1)]
@@ -41,12 +41,12 @@ def test_codes_that_repeat_in_turn_are_a_stall(cycle: list[int]) -> None:
     assert STALL_FRAMES <= found[first] <= first + 1
 
 
-def test_a_longer_tune_is_no_stall() -> None:
+def test_cycle_above_the_maximum_is_not_a_stall() -> None:
     detector = StallDetector()
     assert not any(feed(detector, [code]) for code in [1, 2, 3, 4, 5, 6, 7] * 20)
 
 
-def test_silence_is_a_stall_whatever_its_codes() -> None:
+def test_silence_with_any_codes_is_a_stall() -> None:
     detector = StallDetector()
     codes = np.random.default_rng(2).integers(0, 2048, 100).tolist()
     found = [feed(detector, [code], QUIET) for code in codes]
@@ -54,7 +54,7 @@ def test_silence_is_a_stall_whatever_its_codes() -> None:
     assert found[STALL_FRAMES - 1] == STALL_FRAMES
 
 
-def test_a_pause_of_two_seconds_is_no_stall() -> None:
+def test_pause_of_two_seconds_is_not_a_stall() -> None:
     detector = StallDetector()
     assert feed(detector, list(range(25)), QUIET) == 0
     assert feed(detector, [99], LOUD) == 0
@@ -62,7 +62,7 @@ def test_a_pause_of_two_seconds_is_no_stall() -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 20), min_size=1, max_size=12))
-def test_the_verdict_does_not_depend_on_the_chunks(sizes: list[int]) -> None:
+def test_stall_detection_does_not_depend_on_chunk_sizes(sizes: list[int]) -> None:
     codes = [*range(30), *[4] * 60]
     one, many = StallDetector(), StallDetector()
     expected = [feed(one, [code]) for code in codes]

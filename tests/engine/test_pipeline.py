@@ -1,4 +1,4 @@
-"""What is left in flight after a call of the backend failed."""
+"""Work in flight after a failed backend call."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def fail() -> Any:
 
 
 def utterances() -> list[Utterance]:
-    return [cast(Utterance, object())]  # told apart by identity only
+    return [cast(Utterance, object())]  # only compared by identity
 
 
 def pipeline(*, frames: list[Utterance] | None, samples: list[Utterance] | None) -> Pipeline:
-    """A pipeline in which these wait for frames and for samples; both fail."""
+    """A pipeline with these utterances in flight. Waiting for frames or samples raises."""
     made = Pipeline(ScriptedBackend())
     if frames is not None:
         made._frames = FramesInFlight(frames, (), fail)
@@ -33,7 +33,7 @@ def pipeline(*, frames: list[Utterance] | None, samples: list[Utterance] | None)
     return made
 
 
-def test_failed_frames_are_dropped_and_their_utterances_given_up() -> None:
+def test_failed_frames_are_dropped_with_their_utterances() -> None:
     lost = utterances()
     made = pipeline(frames=lost, samples=None)
     with pytest.raises(Lost):
@@ -43,14 +43,14 @@ def test_failed_frames_are_dropped_and_their_utterances_given_up() -> None:
     assert made.give_up() == ()
 
 
-def test_frames_of_others_stay_in_flight_when_samples_fail() -> None:
+def test_frames_stay_in_flight_when_other_samples_fail() -> None:
     lost, others = utterances(), utterances()
     made = pipeline(frames=others, samples=lost)
     with pytest.raises(Lost):
         made.run((), (), 1)
     assert made.give_up() is lost
     assert not made.is_rendering
-    assert made.is_busy  # with the frames of the others
+    assert made.is_busy  # the frames of the other utterances
     with pytest.raises(Lost):
         made.run((), (), 1)
     assert made.give_up() is others

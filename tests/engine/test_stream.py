@@ -1,4 +1,4 @@
-"""Streams: the same audio as offline, several at once, freed when dropped, honest at the end."""
+"""`Stream`: audio equal to offline speech, concurrent streams, slots, live text and runaways."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tts(tiny_folder: Path) -> Iterator[TTS]:
 
 def collect(stream: Stream, chunks: list[AudioChunk]) -> None:
     for chunk in stream:
-        chunks.append(chunk)  # kept even if the next one raises
+        chunks.append(chunk)  # kept if the next chunk raises
 
 
 def num_slots(tts: TTS) -> int:
@@ -53,14 +53,14 @@ def offline(tts: TTS) -> list[Audio]:
 
 @given(ramp=st.lists(st.integers(1, 9), min_size=1, max_size=4), seed=st.integers(0, 2))
 @settings(deadline=None, max_examples=5)
-def test_streamed_audio_is_offline_audio(
+def test_streamed_audio_equals_offline_audio(
     tts: TTS, offline: list[Audio], ramp: list[int], seed: int
 ) -> None:
     chunks = list(tts.stream(TEXT, voice="ryan", seed=seed, max_frames=24, chunk_frames=ramp))
     assert_same_audio(chunks, offline[seed], atol=5e-5)
 
 
-def test_chunks_ramp_and_the_last_one_says_so(tts: TTS) -> None:
+def test_chunk_sizes_ramp_and_the_last_chunk_is_marked(tts: TTS) -> None:
     chunks = list(tts.stream(TEXT, seed=1, max_frames=30, min_frames=30))
     assert [len(chunk.codes) for chunk in chunks] == [1, 2, 4, 8, 8, 7]
     assert [chunk.is_last for chunk in chunks] == [False] * 5 + [True]
@@ -69,7 +69,7 @@ def test_chunks_ramp_and_the_last_one_says_so(tts: TTS) -> None:
     assert np.allclose([c.start_s for c in chunks], [0, 0.08, 0.24, 0.56, 1.2, 1.84])
 
 
-def test_two_streams_interleave_and_neither_hears_the_other(tts: TTS) -> None:
+def test_interleaved_streams_do_not_affect_each_other(tts: TTS) -> None:
     options = {"max_frames": 24, "min_frames": 24, "chunk_frames": 3}
     alone = [
         np.concatenate([c.codes for c in tts.stream(TEXT, voice=voice, seed=3, **options)])
@@ -84,7 +84,7 @@ def test_two_streams_interleave_and_neither_hears_the_other(tts: TTS) -> None:
         assert np.array_equal(np.concatenate(pieces), expected)
 
 
-def test_streams_of_several_threads_take_turns(tts: TTS) -> None:
+def test_streams_of_several_threads_share_the_engine(tts: TTS) -> None:
     options = {"max_frames": 10, "min_frames": 10}
     expected = [tts.speak(TEXT, seed=seed, **options).codes for seed in range(4)]
     found: dict[int, np.ndarray] = {}
@@ -101,7 +101,7 @@ def test_streams_of_several_threads_take_turns(tts: TTS) -> None:
     assert all(np.array_equal(found[seed], expected[seed]) for seed in range(4))
 
 
-def test_a_closed_stream_frees_its_slot_and_says_so(tts: TTS) -> None:
+def test_closed_stream_frees_its_slot_and_raises(tts: TTS) -> None:
     before = num_slots(tts)
     stream = tts.stream(TEXT, seed=1, max_frames=30)
     next(stream)
@@ -114,7 +114,7 @@ def test_a_closed_stream_frees_its_slot_and_says_so(tts: TTS) -> None:
     stream.close()
 
 
-def test_a_dropped_stream_frees_its_slot(tts: TTS) -> None:
+def test_dropped_stream_frees_its_slot(tts: TTS) -> None:
     before = num_slots(tts)
     stream = tts.stream(TEXT, seed=1, max_frames=30)
     next(stream)
@@ -123,7 +123,7 @@ def test_a_dropped_stream_frees_its_slot(tts: TTS) -> None:
     assert num_slots(tts) == before
 
 
-def test_a_finished_stream_ends_and_reports(tts: TTS) -> None:
+def test_finished_stream_reports_usage(tts: TTS) -> None:
     with tts.stream(TEXT, seed=1, max_frames=6, min_frames=6) as stream:
         list(stream)
         with pytest.raises(StopIteration):
@@ -136,7 +136,7 @@ def test_a_finished_stream_ends_and_reports(tts: TTS) -> None:
     assert usage.first_audio_ms <= 1000 * usage.wall_s
 
 
-def test_a_failure_is_no_end_of_speech(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_stream_has_no_last_chunk(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = tts.engine.backend
     step, count = backend.step, 0
 
@@ -156,7 +156,7 @@ def test_a_failure_is_no_end_of_speech(tts: TTS, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("bad", [0, -1, [], [1, 0], "8"])
-def test_a_bad_chunk_size_is_refused(tts: TTS, bad: object) -> None:
+def test_invalid_chunk_size_is_rejected(tts: TTS, bad: object) -> None:
     with pytest.raises(RequestError, match="chunk_frames"):
         tts.stream(TEXT, chunk_frames=bad)  # type: ignore[arg-type]
 
@@ -174,9 +174,7 @@ def streamed_layout(tts: TTS) -> Audio:
 
 @given(cuts=st.lists(st.integers(1, len(TEXT) - 1), max_size=8, unique=True))
 @settings(deadline=None, max_examples=4)
-def test_live_text_gives_what_the_whole_text_gives(
-    tts: TTS, streamed_layout: Audio, cuts: list[int]
-) -> None:
+def test_live_text_equals_whole_text(tts: TTS, streamed_layout: Audio, cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(TEXT)]
     pieces = [TEXT[a:b] for a, b in itertools.pairwise(edges)]
     live = tts.speak(iter(pieces), **LIVE_OPTIONS)
@@ -198,7 +196,7 @@ def test_speech_begins_before_the_text_is_written(tts: TTS) -> None:
     assert len(written) == 5
 
 
-def test_an_iterator_that_raises_is_heard_after_what_it_gave(tts: TTS) -> None:
+def test_error_of_an_iterator_is_raised_after_its_text(tts: TTS) -> None:
     def pieces() -> Iterator[str]:
         yield "What was said "
         raise ConnectionError("the writer went away")
@@ -214,7 +212,7 @@ def test_an_iterator_that_raises_is_heard_after_what_it_gave(tts: TTS) -> None:
 
 
 @pytest.mark.parametrize("pieces", [[], ["", ""]])
-def test_live_text_without_words_is_refused(tts: TTS, pieces: list[str]) -> None:
+def test_live_text_without_words_is_rejected(tts: TTS, pieces: list[str]) -> None:
     with pytest.raises(RequestError, match="nothing to say"):
         list(tts.stream(iter(pieces)))
 
@@ -246,7 +244,7 @@ def test_live_pieces_that_are_none_are_skipped(tts: TTS) -> None:
 # -- asyncio ---------------------------------------------------------------------------------
 
 
-def test_astream_gives_what_stream_gives(tts: TTS) -> None:
+def test_astream_equals_stream(tts: TTS) -> None:
     async def words() -> AsyncIterator[str]:
         for word in TEXT.split(" "):
             await asyncio.sleep(0)
@@ -261,7 +259,7 @@ def test_astream_gives_what_stream_gives(tts: TTS) -> None:
     assert np.array_equal(asyncio.run(run(TEXT)), tts.speak(TEXT, seed=2, max_frames=40).codes)
 
 
-def test_more_astreams_than_slots_and_threads_all_come_to_their_end(tiny_folder: Path) -> None:
+def test_astreams_beyond_the_slots_all_finish(tiny_folder: Path) -> None:
     async def run(tts: TTS, seed: int) -> int:
         chunks = [c async for c in tts.astream(TEXT, seed=seed, max_frames=5, min_frames=5)]
         return sum(len(chunk.codes) for chunk in chunks)
@@ -275,7 +273,7 @@ def test_more_astreams_than_slots_and_threads_all_come_to_their_end(tiny_folder:
 
 
 @pytest.mark.parametrize("delay_s", [0, 0.3], ids=["", "the thread that waits is slow"])
-def test_a_cancelled_astream_frees_its_slot_even_while_it_waits_for_text(
+def test_cancelled_astream_waiting_for_text_frees_its_slot(
     tts: TTS, monkeypatch: pytest.MonkeyPatch, delay_s: float
 ) -> None:
     is_waiting, later = asyncio.Event(), list[str]()
@@ -283,7 +281,7 @@ def test_a_cancelled_astream_frees_its_slot_even_while_it_waits_for_text(
 
     def run_slowly(*arguments: Any) -> Any:
         future = run_threadsafe(*arguments)
-        time.sleep(delay_s)  # the loop asks for the piece, and cancels, before this returns
+        time.sleep(delay_s)  # the task is cancelled before this returns
         return future
 
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", run_slowly)
@@ -314,9 +312,7 @@ def test_a_cancelled_astream_frees_its_slot_even_while_it_waits_for_text(
 # -- runaways --------------------------------------------------------------------------------
 
 
-def test_a_runaway_is_retried_once_and_then_an_error(
-    tts: TTS, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runaway_is_repeated_once_then_raises(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: 12)
     seeds: list[int] = []
     settle = tts.loaded._settle_sampling
@@ -332,9 +328,7 @@ def test_a_runaway_is_retried_once_and_then_an_error(
     assert len(seeds) == len(set(seeds)) == 2
 
 
-def test_a_runaway_of_a_given_seed_is_returned_and_told(
-    tts: TTS, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runaway_with_given_seed_is_returned(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vivace.engine.utterance.frame_budget", lambda num_ids: 12)
     audio = tts.speak("Without end.", seed=1, min_frames=100)
     assert audio.finish_reason == "length"
@@ -343,20 +337,20 @@ def test_a_runaway_of_a_given_seed_is_returned_and_told(
     assert len(unguarded.codes) == 30
 
 
-def test_a_stall_is_stopped_and_trimmed(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stall_is_stopped_and_trimmed(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "vivace.engine.guard.StallDetector.observe",
-        lambda self, codes, samples: 10 if len(codes) else 0,
+        lambda self, codes, levels: 10 if len(codes) == 16 else 0,  # in the second turn
     )
     audio = tts.speak("Stuck.", seed=1, min_frames=100)
     assert audio.finish_reason == "stall"
-    assert len(audio.codes) == 16
-    assert len(audio.samples) <= 6 * 1920
+    assert len(audio.codes) == 8 + 16
+    assert len(audio.samples) <= 14 * 1920
     whole = tts.speak("Stuck.", seed=1, min_frames=100, trim=False)
-    assert len(whole.samples) == 16 * 1920
+    assert len(whole.samples) == 24 * 1920
 
 
-# -- companions ------------------------------------------------------------------------------
+# -- other streams ------------------------------------------------------------------------------
 
 
 @given(
@@ -365,7 +359,7 @@ def test_a_stall_is_stopped_and_trimmed(tts: TTS, monkeypatch: pytest.MonkeyPatc
     order=st.randoms(use_true_random=False),
 )
 @settings(deadline=None, max_examples=3)
-def test_companions_that_come_and_go_change_nothing(
+def test_other_streams_do_not_change_audio(
     tts: TTS, seeds: list[int], ramp: list[int], order: Random
 ) -> None:
     options = {"voice": "ryan", "max_frames": 12}

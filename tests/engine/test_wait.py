@@ -10,7 +10,7 @@ import pytest
 from tests.support.scripted_backend import (
     ScriptedBackend,
     SpeakingBackend,
-    open_pieces,
+    open_blocks,
     script,
     wait_until,
 )
@@ -39,7 +39,7 @@ class Speech:
 
 
 def measured(**averages: float) -> WaitEstimator:
-    """40 frames an utterance, 4 a text id, 50 a second."""
+    """40 frames per utterance, 4 per text id, 50 per second."""
     values = {"frames_per_id": 4.0, "num_frames": 40.0, "frame_s": 0.02, **averages}
     return WaitEstimator(**values)
 
@@ -112,7 +112,7 @@ def test_averages_follow_finished_utterances() -> None:
     assert averages.num_frames == pytest.approx(60.0)
     assert averages.frame_s == pytest.approx(0.05)
     averages.observe_end(Speech(num_text_ids=20, num_made=2), 0.1, is_complete=False)
-    assert averages.frames_per_id == pytest.approx(3.0)  # a cut utterance says nothing of its text
+    assert averages.frames_per_id == pytest.approx(3.0)  # cut utterances do not count
 
 
 def test_utterance_of_few_frames_is_not_measured() -> None:
@@ -142,7 +142,7 @@ def test_wait_without_shared_turns_counts_utterances_before_their_first_audio() 
 
 @dataclass
 class GatedBackend(ScriptedBackend):
-    """Its turns wait until `gate` is set."""
+    """Turns wait until `gate` is set."""
 
     def __post_init__(self) -> None:
         self.gate = threading.Event()
@@ -157,7 +157,7 @@ def test_engine_reports_wait_for_taken_slots_and_none_afterwards() -> None:
     backend = GatedBackend(max_streams=1)
     engine = Engine(backend, EngineLimits(max_streams=1))
     for seed in range(3):
-        list(open_pieces(engine, 20, seed))
+        list(open_blocks(engine, 20, seed))
     assert engine.capacity().wait_s == 0.0
     backend.gate.clear()
     utterance = submit(engine, 20)
@@ -217,5 +217,5 @@ def submit(engine: Engine, num_frames: int, *, is_continued: bool = False) -> Ut
         is_continued=is_continued,
     )
     engine.submit(utterance)
-    engine.request(utterance, num_frames)
+    engine.request(utterance, 0, num_frames)
     return utterance

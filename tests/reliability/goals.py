@@ -98,7 +98,7 @@ GOALS = (
             f"{HERE}/test_needle.py",
             "tests/backends/test_backends.py",
             "tests/backends/test_prefill.py",
-            "tests/engine/test_stream.py::test_companions_that_come_and_go_change_nothing",
+            "tests/engine/test_stream.py::test_other_streams_do_not_change_audio",
         ),
         (
             "test_draws_from_a_shared_generator_are_found_out",
@@ -114,7 +114,7 @@ GOALS = (
             f"{HERE}/test_server_faults.py",
             f"{HERE}/test_hung_backend.py",
             f"{SERVE}/test_deaths.py",
-            "tests/engine/test_faults.py",
+            "tests/engine/test_engine_faults.py",
         ),
         (
             "test_a_broken_speech_that_ends_well_is_found_out",

@@ -23,7 +23,7 @@ from tests.support.project import ROOT
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
-from vivace.engine.scheduler import Load
+from vivace.engine.scheduler import EngineLoad
 from vivace.serve.settings import ServeSettings
 
 NUM_SLOTS, MAX_QUEUE = 4, 4
@@ -94,7 +94,7 @@ def test_ten_times_too_many_are_refused_while_nobody_is_served(tmp_path: Path) -
 def test_a_server_that_takes_everybody_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Load, "is_full", property(lambda load: False))
+    monkeypatch.setattr(EngineLoad, "is_full", property(lambda load: False))
     with opened(tmp_path) as (server, backend):
         num_requests = 10 * (NUM_SLOTS + MAX_QUEUE)
         assert not crowd(server, backend, num_requests, num_requests).is_fair()
@@ -197,7 +197,7 @@ def test_a_server_that_takes_everybody_lets_them_wait(
 ) -> None:
     with opened(tmp_path, frame_s=0.0055) as (server, _):
         full = offer(server, 6.0, "--at-once", str(NUM_SLOTS + MAX_QUEUE))
-        monkeypatch.setattr(Load, "is_full", property(lambda load: False))
+        monkeypatch.setattr(EngineLoad, "is_full", property(lambda load: False))
         offered = offer(server, 6.0, "--rate", str(10 * full.per_s))
         assert not offered.refused
         assert offered.p99_ms(offered.taken) > 1.5 * full.p99_ms(full.taken)

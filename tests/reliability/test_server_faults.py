@@ -7,7 +7,7 @@ recover.
 
 Elsewhere: a backend that hangs (`test_hung_backend.py`), an engine or device that is lost, five
 deaths, a request that kills (`tests/serve/test_deaths.py`), calls of the backend one by one
-(`tests/engine/test_faults.py`), a decoder that is killed, hangs or lies
+(`tests/engine/test_engine_faults.py`), a decoder that is killed, hangs or lies
 (`tests/audio/test_sandbox.py`), SIGTERM (`test_drain_load.py`).
 """
 

@@ -284,7 +284,7 @@ def test_five_deaths_end_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_lost_device_needs_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivace.engine.engine.is_context_lost", lambda: True)
+    monkeypatch.setattr("vivace.engine.worker.is_context_lost", lambda: True)
     with pytest.raises(EngineLostError, match="a new process is needed") as lost:
         kill(tmp_path, monkeypatch, 0)
     assert lost.value.needs_process
@@ -295,7 +295,7 @@ def test_a_backend_that_is_rebuilt_within_its_engine_is_a_death_too(
 ) -> None:
     with mortal(tmp_path, monkeypatch) as (server, loaded):
         engine = loaded[0].engine
-        engine.num_rebuilds += 1
+        engine._worker.num_rebuilds += 1
         model = server.context.models.loaded()[0]
         server.loop.call_soon_threadsafe(server.context.models.recovery.suspect, model, "digest")
         wait_until(lambda: server.context.models.recovery.deaths.num_recent == 1)
@@ -355,7 +355,7 @@ from vivace.cli import main, serve
 from vivace.serve.models import Models
 if serve.LAST_LIFE not in os.environ:
     import vivace.engine.engine
-    vivace.engine.engine.is_context_lost = lambda: True
+    vivace.engine.worker.is_context_lost = lambda: True
 Models._load_tts = lambda self, spec: test_deaths.Deadly().load(spec)
 sys.exit(main.main(sys.argv[1:]))
 """

@@ -99,8 +99,8 @@ def watch_widths(tts: TTS, monkeypatch: pytest.MonkeyPatch, num_readers: int) ->
     engine: Any = tts.engine
     step, request = engine.backend.step, engine.request
 
-    def watched_request(utterance: Any, num_frames: int) -> None:
-        request(utterance, num_frames)
+    def watched_request(utterance: Any, num_read: int, num_wanted: int) -> None:
+        request(utterance, num_read, num_wanted)
         asked.add(id(utterance))
         if len(asked) == num_readers:
             all_asked.set()

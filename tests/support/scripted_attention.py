@@ -1,20 +1,18 @@
-"""A backend without a model whose attention is scripted: it reports the place of every frame.
+"""A backend without a model that reports scripted attention places.
 
-A course is the list of places that an admission speaks. The place is in the codes, so a prompt that
-continues from some frames goes on from their place.
+A `Course` changes the places of an utterance. Each code contains its place, so a prompt that
+continues from kept frames continues from their place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
-from vivace import TTS
-from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotStatus
+from tests.support.scripted_backend import ModelFreeBackend
+from vivace.backends.base import Frames, Samples, Slot, SlotStatus
 from vivace.model.config import Head
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
@@ -25,7 +23,7 @@ NUM_CODEBOOKS = 6  # of the embedded voice
 SHARE = 0.9  # of attention on the text
 
 Course = Callable[[list[int]], list[int]]
-"""Changes the places that a correct admission would speak."""
+"""Changes the places of a correct utterance."""
 
 
 def correct(places: list[int]) -> list[int]:
@@ -37,9 +35,9 @@ def early_end(places: list[int]) -> list[int]:
 
 
 @dataclass
-class Life:
-    name: int
-    places: list[int]  # still to be spoken
+class FollowedSlot:
+    seed: int
+    places: list[int]  # of the frames that are not yet made
     num_ids: int
     is_complete: bool
     max_frames: int
@@ -55,23 +53,14 @@ class Life:
 
 
 @dataclass
-class FollowedBackend(Immediate):
-    name: str = "followed"
-    shares_work: bool = True
+class FollowedBackend(ModelFreeBackend[FollowedSlot]):
     max_streams: int = 64
     watched: Head | None = field(default_factory=lambda: Head(0, 0))
     courses: dict[int, Course] = field(default_factory=dict)  # by seed
     default: Course = correct
     refuses_continued: bool = False
-    lives: dict[Slot, Life] = field(default_factory=dict)
     admitted: list[tuple[Prompt, SamplingParams]] = field(default_factory=list)
-    num_released: int = 0
     on_step: Callable[[], None] = lambda: None
-
-    def load(self, *_: object, **options: Any) -> TTS:
-        """The embedded voice's text, spoken by this backend."""
-        with patch("vivace.tts.build_backend", lambda *_: self):
-            return TTS.load(device="cpu", **options)
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
         num_kept = sum(label.startswith("frame ") for label in prompt.labels)
@@ -83,7 +72,7 @@ class FollowedBackend(Immediate):
         course = self.courses.get(seed, self.default)
         self.admitted.append((prompt, sampling))
         slot = len(self.admitted)
-        self.lives[slot] = Life(
+        self.open_slots[slot] = FollowedSlot(
             seed,
             course(places),
             prompt.num_own_ids,
@@ -93,10 +82,10 @@ class FollowedBackend(Immediate):
         return slot
 
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
-        life = self.lives[slot]
-        life.places += _places(life.num_ids, life.num_ids + len(text_ids))
-        life.num_ids += len(text_ids)
-        life.is_complete = is_last
+        state = self.open_slots[slot]
+        state.places += _places(state.num_ids, state.num_ids + len(text_ids))
+        state.num_ids += len(text_ids)
+        state.is_complete = is_last
 
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
         self.on_step()
@@ -104,36 +93,24 @@ class FollowedBackend(Immediate):
         lengths: list[int] = []
         places = []
         for row, slot in enumerate(slots):
-            life = self.lives[slot]
-            count = min(num_frames, len(life.places), life.max_frames - life.num_made)
-            spoken, life.places = life.places[:count], life.places[count:]
-            numbers = np.arange(life.num_made, life.num_made + count)
-            codes[row, :count, 0] = (life.name % 2_048 * 31 + numbers * 7) % 2_048
+            state = self.open_slots[slot]
+            count = min(num_frames, len(state.places), state.max_frames - state.num_made)
+            spoken, state.places = state.places[:count], state.places[count:]
+            numbers = np.arange(state.num_made, state.num_made + count)
+            codes[row, :count, 0] = (state.seed % 2_048 * 31 + numbers * 7) % 2_048
             codes[row, :count, 1] = spoken
-            life.num_made += count
+            state.num_made += count
             lengths.append(count)
             places.append([(place, SHARE) for place in spoken])
-        status = tuple(self.lives[slot].status for slot in slots)
+        status = tuple(self.open_slots[slot].status for slot in slots)
         return Frames(codes, tuple(lengths), status, tuple(places))
 
     def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
         return [loud(frames.of(row)) for row in range(len(slots))]
 
-    def release(self, slot: Slot) -> None:
-        del self.lives[slot]  # twice would be a KeyError
-        self.num_released += 1
-
-    def warmup(self) -> None: ...
-
-    def memory(self) -> dict[str, int]:
-        return {}
-
-    def facts(self) -> dict[str, str]:
-        return {}
-
 
 def loud(codes: np.ndarray) -> Samples:
-    """Samples that depend on each frame's codes alone, and are never silent."""
+    """Samples that depend only on each frame's codes and are never silent."""
     level = 0.2 + (codes[:, 0] * 17 + codes[:, 1]) % 500 / 1_000
     return np.repeat(level, SAMPLES_PER_FRAME).astype(np.float32)
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from unittest.mock import patch
 
 import numpy as np
 
-from tests.support.utterances import read_pieces
+from tests.support.utterances import read_blocks
 from vivace import TTS
 from vivace.backends.base import Frames, Immediate, Rendered, Samples, Slot, SlotStatus
 from vivace.engine.chunks import chunk_sizes
 from vivace.engine.engine import Engine
-from vivace.engine.utterance import Piece
+from vivace.engine.frame_block import FrameBlock
 from vivace.options import ChunkFrames
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
@@ -34,34 +34,60 @@ def script(num_frames: int, *, fails_at: int | None = None) -> Prompt:
     )
 
 
+S = TypeVar("S")
+
+
 @dataclass
-class Life:
-    name: int
+class ModelFreeBackend(Immediate, Generic[S]):
+    """The parts of a backend that need no model. `S` is the state of a slot."""
+
+    name: str = "scripted"
+    shares_work: bool = True
+    max_streams: int = 1_000
+    open_slots: dict[Slot, S] = field(default_factory=dict)
+    num_released: int = 0
+
+    def load(self, *_: object, **options: Any) -> TTS:
+        """The embedded voice with this backend."""
+        with patch("vivace.tts.build_backend", lambda *_: self):
+            return TTS.load(device="cpu", **options)
+
+    def release(self, slot: Slot) -> None:
+        del self.open_slots[slot]  # a second release would be a KeyError
+        self.num_released += 1
+
+    def warmup(self) -> None: ...
+
+    def memory(self) -> dict[str, int]:
+        return {}
+
+    def facts(self) -> dict[str, str]:
+        return {}
+
+
+@dataclass
+class ScriptedSlot:
+    seed: int
     length: int
     fails_at: int
     made: int = 0
 
 
 @dataclass
-class ScriptedBackend(Immediate):
-    name: str = "scripted"
-    shares_work: bool = True
-    max_streams: int = 1_000
+class ScriptedBackend(ModelFreeBackend[ScriptedSlot]):
     step_s: float = 0.0
     broken: Exception | None = None
-    lives: dict[Slot, Life] = field(default_factory=dict)
     admitted: list[int] = field(default_factory=list)  # seeds, in order
     steps: list[tuple[int, int]] = field(default_factory=list)  # (slots, frames)
-    num_released: int = 0
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
-        assert len(self.lives) < self.max_streams, "more slots than were promised"
+        assert len(self.open_slots) < self.max_streams, "more slots than max_streams"
         length, fails_at = prompt.text_ids
         if length < 0:
-            raise ValueError("a prompt that cannot be read")
+            raise ValueError("an invalid prompt")
         slot = len(self.admitted)
         self.admitted.append(sampling.seed or 0)
-        self.lives[slot] = Life(sampling.seed or 0, length, fails_at)
+        self.open_slots[slot] = ScriptedSlot(sampling.seed or 0, length, fails_at)
         return slot
 
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
@@ -76,35 +102,23 @@ class ScriptedBackend(Immediate):
         codes = np.zeros((len(slots), num_frames, 2), dtype=np.int64)
         lengths, status = [], []
         for row, slot in enumerate(slots):
-            life = self.lives[slot]
-            count = min(num_frames, life.length - life.made)
-            codes[row, :count, 0] = life.name
-            codes[row, :count, 1] = np.arange(life.made, life.made + count)
-            life.made += count
+            state = self.open_slots[slot]
+            count = min(num_frames, state.length - state.made)
+            codes[row, :count, 0] = state.seed
+            codes[row, :count, 1] = np.arange(state.made, state.made + count)
+            state.made += count
             lengths.append(count)
-            status.append(self._status(life))
+            status.append(self._status(state))
         return Frames(codes, tuple(lengths), tuple(status))
 
     def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
         return [np.repeat(frames.of(row)[:, 1], 10).astype(np.float32) for row in range(len(slots))]
 
-    def release(self, slot: Slot) -> None:
-        del self.lives[slot]  # twice would be a KeyError
-        self.num_released += 1
-
-    def warmup(self) -> None: ...
-
-    def memory(self) -> dict[str, int]:
-        return {}
-
-    def facts(self) -> dict[str, str]:
-        return {}
-
     @staticmethod
-    def _status(life: Life) -> SlotStatus:
-        if 0 <= life.fails_at <= life.made:
+    def _status(state: ScriptedSlot) -> SlotStatus:
+        if 0 <= state.fails_at <= state.made:
             return "failed"
-        return "stop" if life.made >= life.length else "running"
+        return "stop" if state.made >= state.length else "running"
 
 
 @dataclass
@@ -119,7 +133,7 @@ class BusyBackend(ScriptedBackend):
         return lambda: self._arrive("frames there", frames)
 
     def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], Rendered]:
-        assert all(slot in self.lives for slot in slots), "samples for somebody who has left"
+        assert all(slot in self.open_slots for slot in slots), "samples of a released slot"
         self.events.append("samples started")
         sound = Rendered.of(self.render(slots, frames), frames.lengths)
         return lambda: self._arrive("samples there", sound)
@@ -137,10 +151,6 @@ class SpeakingBackend(ScriptedBackend):
     num_frames: int = 12
     num_extended: int = 0
 
-    def load(self, **options: Any) -> TTS:
-        with patch("vivace.tts.build_backend", lambda *_: self):
-            return TTS.load(device="cpu", **options)
-
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
         return super().admit(script(self.num_frames), sampling)
 
@@ -157,11 +167,11 @@ class SpeakingBackend(ScriptedBackend):
         return [np.full(1_920 * count, 0.1, np.float32) for count in frames.lengths]
 
 
-def open_pieces(
+def open_blocks(
     engine: Engine, prompt: Prompt | int, seed: int, size: ChunkFrames = 4
-) -> Iterator[Piece]:
+) -> Iterator[FrameBlock]:
     prompt = script(prompt) if isinstance(prompt, int) else prompt
-    return read_pieces(engine, prompt, SamplingParams(seed=seed), chunk_sizes(size))
+    return read_blocks(engine, prompt, SamplingParams(seed=seed), chunk_sizes(size))
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
@@ -172,6 +182,6 @@ def wait_until(is_so: Callable[[], object]) -> None:
 
 def wait_until_empty(engine: Engine, backend: ScriptedBackend) -> None:
     """Every slot is free again and nothing is queued."""
-    wait_until(lambda: not engine._scheduler.running and not engine._scheduler.queue)
-    wait_until(lambda: backend.lives == {})
+    wait_until(lambda: not engine._worker.scheduler.running and not engine._worker.scheduler.queue)
+    wait_until(lambda: backend.open_slots == {})
     assert backend.num_released == len(backend.admitted)

@@ -8,38 +8,40 @@ from queue import SimpleQueue
 from vivace.backends.base import Backend
 from vivace.engine.chunks import WHOLE, chunk_sizes
 from vivace.engine.engine import Engine
-from vivace.engine.utterance import Piece, Utterance, join
+from vivace.engine.frame_block import FrameBlock, join_blocks
+from vivace.engine.reader import UtteranceReader
+from vivace.engine.utterance import Utterance
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
 
 
-def read_pieces(
+def read_blocks(
     engine: Engine, prompt: Prompt, sampling: SamplingParams, sizes: Iterator[int]
-) -> Iterator[Piece]:
-    """Pieces of at most these sizes in frames. Deleting the iterator cancels the utterance."""
-    bell: SimpleQueue[None] = SimpleQueue()
+) -> Iterator[FrameBlock]:
+    """Blocks of at most these sizes in frames. Deleting the iterator cancels the utterance."""
+    wakeups: SimpleQueue[None] = SimpleQueue()
     utterance = Utterance(
         prompt=prompt,
         sampling=sampling,
-        wake=lambda: bell.put(None),
+        wake=lambda: wakeups.put(None),
         is_guarded=False,
         has_budget=False,
     )
+    reader = UtteranceReader(engine, utterance)
     try:
-        engine.submit(utterance)
+        reader.submit()
         for num_frames in sizes:
-            engine.request(utterance, num_frames)
-            while not utterance.is_ready:
-                bell.get()
-            utterance.num_wanted = 0
-            piece = utterance.take(num_frames)
-            yield piece
-            if piece.finish_reason is not None:
+            reader.request(num_frames)
+            while not reader.is_ready:
+                wakeups.get()
+            block = reader.take(num_frames)
+            yield block
+            if block.finish_reason is not None:
                 return
     finally:
-        engine.cancel(utterance)
+        reader.cancel()
 
 
-def generate(backend: Backend, prompt: Prompt, sampling: SamplingParams) -> Piece:
+def generate(backend: Backend, prompt: Prompt, sampling: SamplingParams) -> FrameBlock:
     """One complete prompt, unguarded."""
-    return join(list(read_pieces(Engine(backend), prompt, sampling, chunk_sizes(WHOLE))))
+    return join_blocks(list(read_blocks(Engine(backend), prompt, sampling, chunk_sizes(WHOLE))))

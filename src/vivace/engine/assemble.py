@@ -1,4 +1,4 @@
-"""Turns the frames and pauses of a text into audio chunks, and those into one: trim, speed, end."""
+"""Turns frames and pauses into audio chunks, and chunks into one audio: trim, speed, end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.audio.speed import SpeedChanger
 from vivace.audio.trim import StartTrimmer
-from vivace.engine.pieces import Wait
+from vivace.engine.frame_block import FrameBlock
+from vivace.engine.steps import Wait
 from vivace.engine.timings import join_words
-from vivace.engine.utterance import Piece
 from vivace.model.config import CodecConfig
 from vivace.speech import FinishReason, Usage, Word
 from vivace.text.pauses import Pause
@@ -24,9 +24,9 @@ Steps = Generator[AudioChunk | Wait, None, None]
 
 
 def join_empty(steps: Steps) -> Steps:
-    """Steps without chunks that have no samples: their codes and words go to the next chunk.
+    """Merge chunks without samples into the next chunk. Only the last chunk may be empty.
 
-    `trim` and `speed` hold samples back. Only the last chunk may be empty.
+    Chunks are empty because `trim` and `speed` hold samples back.
     """
     held: list[AudioChunk] = []
     with closing(steps):
@@ -53,7 +53,7 @@ def _joined(empty: Sequence[AudioChunk], chunk: AudioChunk) -> AudioChunk:
 
 
 class Assembler:
-    """Consecutive chunks; the last one says how the speech ended."""
+    """Makes consecutive chunks. The last one has the finish reason."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Assembler:
         self._began = time.perf_counter()
         self.num_samples = 0
         self.num_given = 0  # samples before trim and speed
-        self._num_cut = 0  # by trim
+        self._num_cut = 0  # samples removed by trim
         self.first_audio_ms: float | None = None
         self.num_stalled = 0  # silent or repeated frames at the end of a stall
         self.speed = SpeedChanger(speed, self.sample_rate)
@@ -84,13 +84,13 @@ class Assembler:
         return time.perf_counter() - self._began
 
     def take_speed(self) -> SpeedChanger:
-        """The speed changer; chunks keep their own speed from now on."""
+        """The speed changer. Later chunks are not changed in speed."""
         speed, self.speed = self.speed, SpeedChanger(1.0, self.sample_rate)
         return speed
 
-    def speech(self, piece: Piece | None, end: FinishReason | None) -> AudioChunk:
-        """Frames, or None for an end that the chunk before could not know of."""
-        samples = np.empty(0, np.float32) if piece is None else piece.samples
+    def speech(self, block: FrameBlock | None, end: FinishReason | None) -> AudioChunk:
+        """A chunk of frames. None ends the speech after the previous chunk."""
+        samples = np.empty(0, np.float32) if block is None else block.samples
         self.num_given += len(samples)
         if self._trimmer is not None:
             num_given = len(samples)
@@ -98,14 +98,14 @@ class Assembler:
             self._num_cut += num_given - len(samples)
         if self.first_audio_ms is None and len(samples):
             self.first_audio_ms = 1000 * (time.perf_counter() - self._began)
-        self.num_stalled = piece.num_stalled if piece is not None and end is not None else 0
-        return self._chunk(samples, self._no_codes if piece is None else piece.codes, end)
+        self.num_stalled = block.num_stalled if block is not None and end is not None else 0
+        return self._chunk(samples, self._no_codes if block is None else block.codes, end)
 
     def silence(self, pause: Pause, end: FinishReason | None) -> AudioChunk:
-        """With the noise of the voice's own silence: beside it, digital zeros are a dropout."""
+        """A pause with the noise level of the voice. Digital zeros would sound like a dropout."""
         noise = np.zeros(round(pause.seconds * self.sample_rate), np.float32)
         if self._silence_rms:
-            draw = np.random.default_rng(self.num_given)  # the same however the text is streamed
+            draw = np.random.default_rng(self.num_given)  # the same for all chunk sizes
             noise = draw.standard_normal(len(noise), np.float32) * np.float32(self._silence_rms)
         self.num_given += len(noise)
         return self._chunk(noise, self._no_codes, end)
@@ -113,11 +113,11 @@ class Assembler:
     def whole(
         self,
         chunks: Sequence[AudioChunk],
-        speed: SpeedChanger,  # that was taken from them
+        speed: SpeedChanger,  # of `take_speed`
         finish_reason: FinishReason,
         usage: Usage,
     ) -> Audio:
-        """All chunks as one; if trimmed, without a stall at the end."""
+        """All chunks as one audio; if trimmed, without a stall at the end."""
         samples = np.concatenate([chunk.samples for chunk in chunks])
         samples = self.without_stall(samples)
         samples = np.concatenate([speed.process(samples), speed.finish()])
@@ -132,12 +132,12 @@ class Assembler:
         )
 
     def without_stall(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """If it is trimmed, the end of the speech without a stall that was stopped."""
+        """The samples without the stall that ended the speech, if `trim` is on."""
         num_stalled = self.num_stalled * self.samples_per_frame
         return samples[: len(samples) - num_stalled] if self.is_trimmed else samples
 
     def second_of(self, sample: float) -> float:
-        """When a sample that was given is heard."""
+        """The time at which an input sample is played."""
         return max(0.0, sample - self._num_cut) / self.sample_rate / self.speed.speed
 
     def _chunk(

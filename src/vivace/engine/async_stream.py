@@ -1,4 +1,4 @@
-"""A stream that an event loop reads: no thread, unless its text is an ordinary iterator."""
+"""Streams for asyncio. A thread is used only if the text is an ordinary iterator."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from vivace.audio.clip import Audio, AudioChunk
 from vivace.engine.batch import Steps
-from vivace.engine.pieces import Wait
+from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream, Wake
-from vivace.engine.utterance import Turn
+from vivace.engine.turn_report import TurnHook
 from vivace.errors import StreamClosedError
 from vivace.script.request import Pieces
 from vivace.speech import Usage
@@ -26,61 +26,62 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_PIECE = 1_000  # characters of a live text that are read at a time, between other tasks
-SETTLE_S = 0.25  # a writer who gives nothing for so long pauses: tokens come faster than this
+MAX_PIECE = 1_000  # characters of a live text that are read before other tasks run
+SETTLE_S = 0.25  # without new text the writer is taken to pause: tokens come faster
 
 
-class Bell:
-    """Sets events of a loop from another thread, all that are due in one call.
+class LoopWaker:
+    """Sets events of an event loop from other threads, several in one call.
 
-    A call of `call_soon_threadsafe` for every stream of a turn would let the loop take the GIL
-    from the engine's thread as often.
+    One `call_soon_threadsafe` for every stream of a turn would let the loop take the GIL from the
+    engine's thread as often.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._due: deque[asyncio.Event] = deque()
-        self._is_rung = False
+        self._is_scheduled = False
 
-    def ring(self, event: asyncio.Event) -> None:
+    def wake(self, event: asyncio.Event) -> None:
+        """Set the event soon, in the loop's thread. May be called from any thread."""
         self._due.append(event)
         loop = self._loop()
-        if self._is_rung or loop is None:
+        if self._is_scheduled or loop is None:
             return
-        self._is_rung = True
+        self._is_scheduled = True
         try:
-            loop.call_soon_threadsafe(self._answer)
+            loop.call_soon_threadsafe(self._set_events)
         except RuntimeError:
-            pass  # the loop is closed, so nobody waits
+            pass  # the loop is closed, so no task waits
         except BaseException:  # an interrupt
-            self._is_rung = False
+            self._is_scheduled = False
             raise
 
-    def _answer(self) -> None:
-        self._is_rung = False  # first: what is due after the last look is rung again
+    def _set_events(self) -> None:
+        self._is_scheduled = False  # first: an event that is added later is scheduled again
         while self._due:
             self._due.popleft().set()
 
 
-class Bells:
-    """The bell of every loop."""
+class LoopWakers:
+    """One `LoopWaker` for each event loop."""
 
     def __init__(self) -> None:
-        self._bells = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Bell]()
+        self._wakers = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaker]()
 
-    def of(self, loop: asyncio.AbstractEventLoop) -> Bell:
-        bell = self._bells.get(loop)
-        if bell is None:
-            bell = self._bells[loop] = Bell(loop)
-        return bell
+    def get(self, loop: asyncio.AbstractEventLoop) -> LoopWaker:
+        waker = self._wakers.get(loop)
+        if waker is None:
+            waker = self._wakers[loop] = LoopWaker(loop)
+        return waker
 
 
 async def run_steps_async(
-    open_steps: Callable[[Wake], Steps[T]], bells: Bells, *, is_slow: bool = False
+    open_steps: Callable[[Wake], Steps[T]], wakers: LoopWakers, *, is_slow: bool = False
 ) -> T:
-    """Read steps to their end in the event loop; `is_slow`: each step in a thread."""
+    """Read steps to their end in the event loop. `is_slow` runs each step in a thread."""
     event = asyncio.Event()
-    steps = open_steps(partial(bells.of(asyncio.get_running_loop()).ring, event))
+    steps = open_steps(partial(wakers.get(asyncio.get_running_loop()).wake, event))
     with closing(steps):
         while True:
             event.clear()
@@ -99,7 +100,7 @@ class _Result(Generic[T]):
 
 
 def _take(steps: Steps[T]) -> bool | _Result[T]:
-    """The next step, or the result: a StopIteration cannot leave a future."""
+    """The next step or the result, because a StopIteration cannot leave a future."""
     try:
         return next(steps)
     except StopIteration as end:
@@ -107,7 +108,7 @@ def _take(steps: Steps[T]) -> bool | _Result[T]:
 
 
 async def _finish(task: asyncio.Future[T]) -> T:
-    """Wait for work in a thread, which goes on when its reader is cancelled."""
+    """Wait for work in a thread, also after the waiting task was cancelled."""
     try:
         return await asyncio.shield(task)
     finally:
@@ -115,29 +116,29 @@ async def _finish(task: asyncio.Future[T]) -> T:
 
 
 class AsyncStream(AsyncIterator[AudioChunk]):
-    """Audio chunks of a text for `async for`; leaving, closing or cancelling frees its slot."""
+    """Audio chunks of a text for `async for`. Closing it or cancelling its task frees its slot."""
 
     def __init__(
         self,
         open_stream: Callable[[Wake], Stream],
         pieces: Pieces | None,
-        bells: Bells,
+        wakers: LoopWakers,
         *,
         is_slow: bool = False,
     ) -> None:
-        self._open_stream, self._is_slow, self._bells = open_stream, is_slow, bells
+        self._open_stream, self._is_slow, self._wakers = open_stream, is_slow, wakers
         self._pieces = pieces  # of a live text
         self._rest = ""  # of a long piece
-        self._coming: asyncio.Task[str | None] | None = None  # a piece that was not there yet
-        self.on_turn: Callable[[Turn], None] | None = None  # set it before the first chunk
+        self._coming: asyncio.Task[str | None] | None = None  # reads the next piece
+        self.on_turn: TurnHook | None = None  # set before the first chunk is read
         self._stream: Stream | None = None
-        self._ahead: AudioChunk | Wait | None = None  # the first step, which an await takes
+        self._ahead: AudioChunk | Wait | None = None  # the first step, taken by `await`
         self._is_closed = False
-        self._event = asyncio.Event()  # the engine or a close has news
+        self._event = asyncio.Event()  # set by the engine and by `aclose`
         self._threads: ThreadPoolExecutor | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncStream]:
-        """Check the request and queue it: what cannot be spoken is raised here."""
+        """Check the request and queue it. Raises the errors of a request."""
         return self._begin().__await__()
 
     async def _begin(self) -> AsyncStream:
@@ -163,7 +164,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
             raise
 
     async def collect(self, report: Callable[[Stream], None] | None = None) -> Audio:
-        """The whole audio, as `speak` gives it; only before the first chunk was asked for."""
+        """The whole audio, as `speak` returns it. Only before the first chunk is read."""
         try:
             stream = await self._open()
             with closing(stream.collect_steps()) as steps:
@@ -177,7 +178,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
             raise
 
     async def _drive(self, stream: Stream, take: Callable[[], T | Wait]) -> T:
-        """The next step that is not a wait, after what it waits for."""
+        """The next step that is not a wait."""
         while True:
             self._event.clear()
             try:
@@ -198,7 +199,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop at once, from any task of the loop; a task that waits for a chunk gets no more."""
+        """Stop at once, from any task of the loop. A task that waits for a chunk gets no more."""
         self._is_closed = True
         if self._stream is not None:
             self._stream.close()
@@ -211,12 +212,12 @@ class AsyncStream(AsyncIterator[AudioChunk]):
 
     @property
     def usage(self) -> Usage | None:
-        """What was made so far and what it cost; None before the first chunk was asked for."""
+        """Totals so far; None before the first chunk is read."""
         return None if self._stream is None else self._stream.usage
 
     @property
     def has_begun(self) -> bool:
-        """Whether its first utterance was given to the engine."""
+        """Whether the first utterance was submitted to the engine."""
         return self._stream is not None and self._stream.has_begun
 
     @property
@@ -228,9 +229,9 @@ class AsyncStream(AsyncIterator[AudioChunk]):
     async def _open(self) -> Stream:
         if self._stream is None:
             if self._is_closed:
-                raise StreamClosedError("this stream was closed; ask for a new one")
-            wake = partial(self._bells.of(asyncio.get_running_loop()).ring, self._event)
-            if self._is_slow:  # opening it would block the loop
+                raise StreamClosedError("this stream was closed; open a new one")
+            wake = partial(self._wakers.get(asyncio.get_running_loop()).wake, self._event)
+            if self._is_slow:  # opening the stream would block the loop
                 self._stream = await asyncio.to_thread(self._open_stream, wake)
                 if self._is_closed:
                     self._stream.close()
@@ -242,7 +243,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
         return self._stream
 
     async def _pull(self, stream: Stream) -> None:
-        """The next piece of a live text, unless the stream is closed or has more to say first."""
+        """Feed the next piece of a live text, unless the stream is closed meanwhile."""
         try:
             if self._rest:
                 await asyncio.sleep(0)
@@ -260,12 +261,12 @@ class AsyncStream(AsyncIterator[AudioChunk]):
     def _next_piece(self) -> Coroutine[Any, Any, str | None]:
         assert self._pieces is not None
         if self._threads is None and not isinstance(self._pieces, AsyncIterator):
-            # Its own thread: in a shared pool, iterators could wait for one that has no thread.
+            # Not a shared pool: there, an iterator could wait for one that has no thread.
             self._threads = ThreadPoolExecutor(1, "vivace-text")
         return _read_piece(self._pieces, self._threads)
 
     async def _wait_for_piece(self, stream: Stream) -> str | None:
-        """None: the stream is closed, or the writer pauses after what can be said meanwhile."""
+        """None if the stream is closed, or if the writer pauses and some text can be spoken."""
         coming, self._coming = self._coming or asyncio.ensure_future(self._next_piece()), None
         closing = asyncio.ensure_future(self._wait_for_close())
         try:
@@ -292,7 +293,7 @@ class AsyncStream(AsyncIterator[AudioChunk]):
 
 
 async def _read_piece(pieces: Pieces, threads: ThreadPoolExecutor | None) -> str | None:
-    """Without the stream, which may be dropped meanwhile."""
+    """Holds no reference to the stream, which may be dropped meanwhile."""
     if isinstance(pieces, AsyncIterator):
         return await pieces.__anext__()
     return await asyncio.get_running_loop().run_in_executor(threads, _next_of, pieces)

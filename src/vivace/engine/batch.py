@@ -1,4 +1,4 @@
-"""Speaks texts to their end: once more after a runaway, and several together."""
+"""Speaks whole texts: a second time after a runaway, and several texts concurrently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace.audio.clip import Audio, AudioChunk
-from vivace.engine.pieces import Wait
+from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream, Wake
 from vivace.errors import BatchError, RequestError, RunawayError, TTSError
 
@@ -21,20 +21,20 @@ log = logging.getLogger(__name__)
 
 OpenStream = Callable[[], Stream]
 OpenAwake = Callable[[Wake], Stream]
-"""Opens a stream that is read in steps."""
+"""Opens a stream that is read in steps; the argument wakes the reader."""
 T = TypeVar("T")
 Steps = Generator[bool, None, T]
-"""Work that never blocks: False where it waits for `wake`, True after progress; returns T."""
+"""Work that never blocks. Yields False to wait for `wake` and True after progress; returns T."""
 BatchReport = Callable[[int, int], None]
-"""Called with the number of texts that are done, and of all."""
-PINNED = {"seed", "max_frames"}  # whoever gives one of these gets what it makes
+"""Called with the number of finished texts and the number of all texts."""
+PINNED = {"seed", "max_frames"}  # options that exclude a second attempt
 
 
 def attempts(open_stream: OpenStream, given: Collection[str]) -> Iterator[Stream]:
-    """Streams to be read to their end: a second one if the first was a runaway.
+    """Streams that the caller reads to their end: a second one if the first was a runaway.
 
-    Two runaways are an error. A text of several utterances is not tried again, nor one whose
-    `given` options pin the result.
+    There is no second attempt for a text of several utterances, nor with options of `PINNED`.
+    Raises RunawayError after two runaways.
     """
     for _ in range(2):
         stream = open_stream()
@@ -53,7 +53,7 @@ def speak_once(
     given: Collection[str],
     report: Callable[[Stream], None] | None = None,
 ) -> Audio:
-    """The whole audio of a text, tried again after a runaway."""
+    """The whole audio of a text, with a second attempt after a runaway."""
     for stream in attempts(open_stream, given):
         audio = stream.collect(report)
     return audio
@@ -62,12 +62,12 @@ def speak_once(
 def speak_parts(
     open_stream: OpenStream, given: Collection[str], report: Callable[[Stream, AudioChunk], None]
 ) -> Iterator[NDArray[np.float32]]:
-    """What `speak_once` gives, utterance by utterance; `report` gets every chunk.
+    """The samples of `speak_once`, utterance by utterance. `report` gets every chunk.
 
-    An interrupt is raised after what was made until then.
+    A KeyboardInterrupt is raised after the samples made so far.
     """
     for stream in attempts(open_stream, given):
-        held, num_given = [np.zeros(0, np.float32)], 1  # the first utterance may be tried again
+        held, num_given = [np.zeros(0, np.float32)], 1  # the first utterance may be repeated
         with stream:
             try:
                 for chunk in stream:
@@ -96,14 +96,14 @@ def speak_batch(
     report: BatchReport | None = None,
     name: Callable[[int], str] = "text {} of the batch".format,
 ) -> list[Audio]:
-    """One audio for each, in order; a BatchError if some failed, when all others are done."""
+    """One audio for each text, in order. Raises BatchError at the end if some failed."""
     return run_steps(lambda wake: read_batch(openers, given, num_together, wake, report, name))
 
 
 def run_steps(open_steps: Callable[[Wake], Steps[T]]) -> T:
     """Read steps to their end, in this thread."""
-    bell: SimpleQueue[None] = SimpleQueue()
-    steps = open_steps(lambda: bell.put(None))
+    wakeups: SimpleQueue[None] = SimpleQueue()
+    steps = open_steps(lambda: wakeups.put(None))
     with closing(steps):
         while True:
             try:
@@ -112,7 +112,7 @@ def run_steps(open_steps: Callable[[Wake], Steps[T]]) -> T:
                 result: T = end.value
                 return result
             if not has_progress:
-                bell.get()
+                wakeups.get()
 
 
 def read_batch(
@@ -125,8 +125,8 @@ def read_batch(
 ) -> Steps[list[Audio]]:
     """`speak_batch` in steps.
 
-    A text that cannot be spoken at all is refused before anything runs. `num_together` streams are
-    read at a time, each as far as it goes without waiting.
+    Checks all texts before the first is spoken. Reads `num_together` streams at a time, each until
+    it waits for frames.
     """
     open_streams = [partial(opener, wake) for opener in openers]
     for index, open_stream in enumerate(open_streams):
@@ -184,7 +184,7 @@ def read_text(
 
 
 def _advance(steps: Steps[Audio]) -> Audio | Exception | None:
-    """The audio or what went wrong; None if it waits for frames."""
+    """The audio or the error; None while the text waits for frames."""
     try:
         next(steps)
     except StopIteration as end:

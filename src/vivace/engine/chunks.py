@@ -1,4 +1,4 @@
-"""How many frames each chunk of a stream has."""
+"""The number of frames in each chunk of a stream."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from vivace.options import ChunkFrames
 from vivace.speech import as_whole_number, shown
 
 WHOLE = (8, 16)  # no client waits for the first chunk; 16 first would need two turns
-TOGETHER = 8  # below the frames made ahead, so that the readers of a batch stay in step
+TOGETHER = 8  # fewer than the frames made ahead, so that the readers of a batch stay in step
 
 
 def chunk_sizes(chunk_frames: ChunkFrames) -> Iterator[int]:
-    """Frames of each chunk, endlessly: the last number repeats. All must be 1 or more."""
+    """Frames of each chunk, without end: the last number repeats. Raises RequestError below 1."""
     if isinstance(chunk_frames, Iterator):
         return _repeat_last(map(_check_size, chunk_frames))
     is_one = isinstance(chunk_frames, (str, bytes)) or not isinstance(chunk_frames, Iterable)

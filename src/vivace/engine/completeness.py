@@ -1,4 +1,4 @@
-"""Which words of a text were spoken: what the follower of each utterance found, in words."""
+"""Counts the words of a text that were not spoken, from the followers of its utterances."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class IdMarker:
 
 
 class SpokenWords:
-    """Counts the words of a text's utterances, and those that were not spoken as they should."""
+    """Counts the words of a text, and those that are missing, repeated or stalled."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -49,7 +49,7 @@ class SpokenWords:
 
     @property
     def completeness(self) -> float | None:
-        """Share of words with a plausible duration; None if the attention did not show it."""
+        """Share of words with a plausible duration; None if the attention does not show it."""
         if not self._is_known or not self.num_words:
             return None
         return 1.0 - self._num_wrong / self.num_words
@@ -60,13 +60,13 @@ class SpokenWords:
         return tuple(self._missing)
 
     def add(self, text: str, follower: TextFollower | None) -> None:
-        """An utterance has ended."""
+        """Add the words of an utterance that has ended."""
         if follower is None or not follower.is_useful:
             self._is_known = False
             return
         words = find_words(text)
         self.num_words += len(words)
-        lost = follower.lost | set(follower.unreached)  # also where a limit or a stall cut it
+        lost = follower.lost | set(follower.unreached)  # a limit or a stall may end it
         if wrong := lost | follower.doubtful:
             spans = self._tokenizer.spans(text)
             if lost:
@@ -80,7 +80,7 @@ class SpokenWords:
         spans: Sequence[tuple[int, int]],
         ids: set[int],
     ) -> list[str]:
-        """The words that have a character of these ids."""
+        """The words that have a letter or a digit of these ids."""
         places = {place for i in ids if i < len(spans) for place in range(*spans[i])}
         return [
             text[first:end]

@@ -1,8 +1,8 @@
 """Follows an utterance's attention through its text and finds faults: skipped or repeated words,
 stalls, an early end and an invented tail.
 
-It works on plain numbers: for each frame, the text id with the most attention and the share of
-attention on the text. It does not import torch, backends or threading code.
+The follower works on plain numbers: for each frame, the text id with the most attention and the
+share of attention on the text. It does not import torch, backends or threading code.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from typing import Literal
 
 FaultKind = Literal["early_end", "skip", "loop", "stall", "tail"]
 
-MIN_SHARE = 0.3  # of attention on the text; below it a frame says nothing about the place
-MAX_SKIPPED_IDS = 3  # of words, between two consecutive frames
+MIN_SHARE = 0.3  # of attention on the text; frames below it have no known place
+MAX_SKIPPED_IDS = 3  # word ids between two consecutive frames
 MAX_FAST_IDS = 12  # within `FAST_FRAMES`
 FAST_FRAMES = 4
-MAX_BACK_IDS = 3  # to which attention may return
+MAX_BACK_IDS = 3  # that attention may return over
 LOOP_FRAMES = 6  # in a row with attention further back
-STALL_FRAMES = 38  # at one id, 3 s
-TAIL_FRAMES = 25  # after the last word began, 2 s
+STALL_FRAMES = 38  # at one id: 3 s
+TAIL_FRAMES = 25  # after the start of the last word: 2 s
 
-MAX_LOOKAHEAD = 8  # frames that are held back, so that a fault in them can be repaired
-FREE_FRAMES = 8  # at the start, none of which are held back: first audio is not delayed
-FRAMES_PER_HELD = 4  # made for each one that is held back
-LOOKAHEAD_FULL = FREE_FRAMES + FRAMES_PER_HELD * MAX_LOOKAHEAD  # from here on all are held back
+MAX_LOOKAHEAD = 8  # frames that are not yet final, so that a fault in them can be repaired
+FREE_FRAMES = 8  # at the start, final at once: first audio is not delayed
+FRAMES_PER_HELD = 4  # after those, made for each frame of look-ahead
+LOOKAHEAD_FULL = FREE_FRAMES + FRAMES_PER_HELD * MAX_LOOKAHEAD  # frames until it is complete
 
 
 def num_settled(num_made: int) -> int:
     """Frames that are final when `num_made` frames were made without a fault."""
-    if num_made >= LOOKAHEAD_FULL:  # most frames, and several calls for each
+    if num_made >= LOOKAHEAD_FULL:  # the usual case
         return num_made - MAX_LOOKAHEAD
     return num_made - max(0, num_made - FREE_FRAMES) // FRAMES_PER_HELD
 
 
 def num_needed(num_final: int) -> int:
-    """The frames to make until `num_final` are settled: the inverse of `num_settled`."""
+    """Frames to make until `num_final` are final: the inverse of `num_settled`."""
     return _NEEDED[num_final] if num_final < len(_NEEDED) else num_final + MAX_LOOKAHEAD
 
 
 def _first_needed() -> Iterator[int]:
-    """Of each number of final frames, while fewer than `MAX_LOOKAHEAD` are held back."""
+    """`num_needed` for 0, 1, 2 … final frames, until the look-ahead is complete."""
     num_made = 0
     for num_final in itertools.count():
         while num_settled(num_made) < num_final:
@@ -52,45 +52,43 @@ def _first_needed() -> Iterator[int]:
         yield num_made
 
 
-_NEEDED = tuple(_first_needed())  # looked up several times a turn for every utterance
+_NEEDED = tuple(_first_needed())
 
 
 @dataclass(frozen=True, slots=True)
 class TextId:
-    """What the follower knows of one text id."""
-
-    is_word: bool  # it has a letter or a digit
+    is_word: bool  # has a letter or a digit
     begins_word: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     kind: FaultKind
-    frame: int  # the first frame that is not as it should be
-    ids: range  # of the text, that it concerns
-    num_seen: int  # frames before the one that showed it
+    frame: int  # the first wrong frame
+    ids: range  # the text ids that are skipped, repeated or stalled
+    num_seen: int  # frames before the one in which the fault was found
 
 
 class TextFollower:
     def __init__(self, ids: Iterable[TextId], *, is_complete: bool = True) -> None:
         self._ids: list[TextId] = []
-        self._num_words_to = [0]  # ids of words before each id, and in all
-        self._last_word = -1  # the last id of a word
+        self._num_words_to = [0]  # word ids before each id, and in all
+        self._last_word = -1  # the last word id
         self.is_complete = is_complete  # no more ids follow
         self.extend(ids, is_last=is_complete)
-        self._arrivals: list[int] = []  # the frame at which each id was reached or passed
+        self._arrivals: list[int] = []  # the frame in which each id was reached or passed
         self._num_frames = 0
         self._places: Iterator[tuple[int, float]] = iter(())  # not yet observed
-        self._jump: tuple[int, int] | None = None  # frame and id of a jump to be confirmed
+        self._jump: tuple[int, int] | None = None  # frame and id of an unconfirmed jump
         self._num_back = 0  # frames in a row with attention further back
-        self._changed = 0  # the frame of the last change: an arrival, or the start
-        self._accepted = 0  # the frame at which the last fault was accepted
-        self.num_settled = 0  # frames that are final, whatever fault comes
+        self._changed = 0  # the frame of the last arrival
+        self._accepted = 0  # the frame in which the last fault was accepted
+        self.num_settled = 0  # frames that are final despite later faults
         self.lost: set[int] = set()  # ids that were not spoken
-        self.doubtful: set[int] = set()  # ids whose words are repeated, stalled or run on
+        self.doubtful: set[int] = set()  # ids that are repeated, stalled or run on
 
     def extend(self, ids: Iterable[TextId], *, is_last: bool = False) -> None:
-        """More of the text became known."""
+        """Append ids of a live text."""
         num_words = self._num_words_to[-1]
         for one in ids:
             if one.is_word:
@@ -102,17 +100,17 @@ class TextFollower:
 
     @property
     def place(self) -> int:
-        """The furthest id that was reached; -1 before the first."""
+        """The furthest id reached; -1 before the first."""
         return len(self._arrivals) - 1
 
     @property
     def is_useful(self) -> bool:
-        """Whether the attention was seen on the text at all."""
+        """Whether any frame attended to the text."""
         return bool(self._arrivals)
 
     @property
     def num_left(self) -> int:
-        """Ids of words that were not reached yet."""
+        """Word ids that are not yet reached."""
         return self._num_words(self.place + 1, len(self._ids))
 
     @property
@@ -121,26 +119,32 @@ class TextFollower:
         return range(self.place + 1, len(self._ids))
 
     def observe(self, places: Sequence[tuple[int, float]]) -> Fault | None:
-        """The next frames' places, up to the first fault in them."""
+        """Follow the next frames. Returns at the first fault in them."""
         self._places = iter(places)
         return self.observe_rest()
 
     def observe_rest(self) -> Fault | None:
-        """The frames after the last fault that `observe` found, up to the next fault."""
+        """Follow the frames after the last fault of `observe`, up to the next fault."""
         arrivals, frame = self._arrivals, self._num_frames
         reached = len(arrivals) - 1
-        for place, share in self._places:
-            if self._jump is None and share >= MIN_SHARE:
-                if place == reached + 1:  # this case and the next one are by far most frames
-                    arrivals.append(frame)
-                    self._num_back, self._changed = 0, frame
-                    reached, frame = place, frame + 1
+        for place, share in self._places:  # most frames take one of the first three branches
+            if share < MIN_SHARE:
+                if reached < self._last_word and frame - self._changed < STALL_FRAMES:
+                    frame += 1
                     continue
-                if place == reached and frame - self._changed < TAIL_FRAMES:
-                    self._num_back, frame = 0, frame + 1
-                    continue
+                place = -1
+            elif self._jump is not None:
+                pass
+            elif place == reached + 1:
+                arrivals.append(frame)
+                self._num_back, self._changed = 0, frame
+                reached, frame = place, frame + 1
+                continue
+            elif place == reached and frame - self._changed < TAIL_FRAMES:
+                self._num_back, frame = 0, frame + 1
+                continue
             self._num_frames = frame
-            fault = self._step(place if share >= MIN_SHARE else -1)
+            fault = self._step(place)
             frame = self._num_frames = frame + 1
             if fault is not None:
                 return fault
@@ -149,7 +153,7 @@ class TextFollower:
         return None
 
     def end(self) -> Fault | None:
-        """The end of speech was drawn."""
+        """Check the end of speech that the model has drawn."""
         if not self.is_useful or (self.place >= self._last_word and self.is_complete):
             return None
         return self._fault("early_end", self._num_frames, self.unreached)
@@ -174,7 +178,7 @@ class TextFollower:
         return self._check_still()
 
     def _settle_jump(self, place: int) -> Fault | None:
-        """A second frame confirms a jump; without it the first was noise."""
+        """A second frame confirms a jump. Otherwise the first frame was noise."""
         assert self._jump is not None
         frame, target = self._jump
         self._jump = None
@@ -207,19 +211,19 @@ class TextFollower:
         return Fault(kind, frame, ids, self._num_frames)
 
     def _num_words(self, first: int, end: int) -> int:
-        """Ids of words from `first` on, before `end`."""
+        """Word ids from `first` on, before `end`."""
         return self._num_words_to[min(end, len(self._ids))] - self._num_words_to[first]
 
     # -- after a fault -----------------------------------------------------------------------
 
     def num_settled_at(self, fault: Fault) -> int:
-        """Frames that were final when the fault was seen."""
+        """Frames that were final when the fault was found."""
         return max(self.num_settled, num_settled(fault.num_seen))
 
     def resume_frame(self, fault: Fault, num_retries: int) -> int | None:
-        """Where to speak again from: a word's start, the further back the more often it failed.
+        """The first frame of a retry: a word's start, further back after each failed retry.
 
-        None if the fault lies in what is settled. A stall is left from there.
+        None if the fault lies in final frames, except for a stall: its retry begins after them.
         """
         first = self.num_settled = self.num_settled_at(fault)
         if fault.frame < first:
@@ -242,7 +246,7 @@ class TextFollower:
         self._jump, self._num_back = None, 0
 
     def accept(self, fault: Fault) -> None:
-        """The fault stays; go on after it."""
+        """Record a fault that is not repaired, and go on after it."""
         if fault.kind in ("early_end", "skip"):
             self.lost |= set(fault.ids)
         else:

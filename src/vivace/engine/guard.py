@@ -1,7 +1,7 @@
-"""Runaway protection: how long a text may take, and when a voice has got stuck.
+"""Runaway protection: limits the frames of a text and detects stalled speech.
 
-About one request in three hundred never draws its end of speech and goes on for minutes, in
-near-silence or repeating itself. Plain numbers; it has never heard of backends.
+About one request in three hundred never draws its end of speech and goes on for minutes, silent or
+repeating itself. This module works on plain numbers and does not import backends.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-LONGEST_READING = 8  # frames per text id, read as slowly as is plausible
-PATIENCE = 1.5
-MIN_BUDGET = 192  # frames: short texts vary most
+FRAMES_PER_ID = 8  # of the slowest plausible speech
+BUDGET_MARGIN = 1.5
+MIN_BUDGET = 192  # frames; short texts vary most
 
-STALL_FRAMES = 38  # three seconds; no pause inside speech is as long
-LONGEST_CYCLE = 4  # frames that repeat in turn
+STALL_FRAMES = 38  # 3 s; pauses inside speech are shorter
+LONGEST_CYCLE = 4  # frames
 SILENCE = 1e-3  # loudness of a frame, -60 dBFS
 
 
 def frame_budget(num_text_ids: int) -> int:
-    """The most frames a text of that length is given."""
-    return max(MIN_BUDGET, round(PATIENCE * LONGEST_READING * num_text_ids))
+    """The maximum number of frames of a text with `num_text_ids` ids."""
+    return max(MIN_BUDGET, round(BUDGET_MARGIN * FRAMES_PER_ID * num_text_ids))
 
 
 class StallDetector:
-    """Watches the frames that come after the last of the text was fed."""
+    """Detects silent or repeated frames after the whole text was given to the model."""
 
     def __init__(self) -> None:
         self._last: deque[int] = deque(maxlen=LONGEST_CYCLE)  # newest first
@@ -36,7 +36,7 @@ class StallDetector:
         self._num_silent = 0
 
     def observe(self, codes: NDArray[np.int64], levels: Sequence[float]) -> int:
-        """How many of the last frames seen are a stall; 0 while speech goes on."""
+        """The length of the stall that the last frames belong to; 0 if there is none."""
         for code, level in zip(codes[:, 0].tolist(), levels, strict=True):
             if self._has_repeats or code in self._last:
                 self._count_repeats(code)

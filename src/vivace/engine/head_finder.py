@@ -1,4 +1,4 @@
-"""Finds the attention head to watch in a checkpoint whose config names none."""
+"""Searches the attention head to watch in a checkpoint whose config names none."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from vivace.timing.timer import MIN_IDS, Timer
 
 log = logging.getLogger(__name__)
 
-MAX_TRIES = 3  # utterances that are read with all heads
+MAX_TRIES = 3  # utterances whose attention is computed for all heads
 
 
 class HeadFinder:
-    """Reads the first utterances once more with all heads, on the engine's thread.
+    """Computes the attention of all heads for the first utterances, on the engine's thread.
 
-    Utterances are checked for missing words from the one after it on.
+    Later utterances are checked for missing words.
     """
 
     def __init__(self, engine: Engine, timer: Timer) -> None:
@@ -27,7 +27,7 @@ class HeadFinder:
         self._num_tries = 0
 
     def offer(self, prompt: Prompt, num_ids: int, codes: NDArray[np.int64]) -> None:
-        """An utterance that was spoken to its end; live text, which its prompt lacks, is no use."""
+        """Use an utterance that was spoken to its end, unless its text was live."""
         is_over = self._engine.backend.watched is not None or self._num_tries >= MAX_TRIES
         if is_over or num_ids < MIN_IDS or not prompt.is_complete or not len(codes):
             return

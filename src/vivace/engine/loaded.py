@@ -12,7 +12,8 @@ from vivace.engine.chunks import chunk_sizes
 from vivace.engine.completeness import IdMarker
 from vivace.engine.engine import Engine
 from vivace.engine.head_finder import HeadFinder
-from vivace.engine.stream import Stream, StreamSettings, Wake
+from vivace.engine.opening import StreamSettings
+from vivace.engine.stream import Stream, Wake
 from vivace.errors import ClosedError
 from vivace.model.codec import Codec
 from vivace.model.talker import Qwen3TTS

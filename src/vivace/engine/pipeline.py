@@ -1,7 +1,7 @@
-"""All calls of the backend, in the order that keeps it busy.
+"""Calls the backend in the order that keeps it busy.
 
-Frames and samples can be in flight at once: while those of the last turn are rendered, the next
-frames are made. A synchronous backend has finished a call when it returns.
+Frames and samples can be in flight at once: while the frames of one turn are rendered, the next
+frames are made. A synchronous backend has finished its work when the call returns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Spent:
 @dataclass(frozen=True, slots=True, eq=False)
 class FramesInFlight:
     utterances: Sequence[Utterance]
-    slots: Sequence[Slot]  # when the frames were started; an utterance may have another since
+    slots: Sequence[Slot]  # in which the frames were started; a retry changes an utterance's slot
     wait: Callable[[], Frames]
 
 
@@ -48,14 +48,14 @@ class Pipeline:
         self._backend = backend
         self._frames: FramesInFlight | None = None
         self._samples: SamplesInFlight | None = None
-        self._at_risk: Sequence[Utterance] = ()  # in the backend call under way
-        self._refused: list[Utterance] = []  # for want of memory, by the last admission
-        self._starved: list[Utterance] = []  # frames of theirs need memory that others hold
+        self._at_risk: Sequence[Utterance] = ()  # in the current backend call
+        self._refused: list[Utterance] = []  # not admitted for lack of memory
+        self._starved: list[Utterance] = []  # made no frames for lack of memory
         self.spent = Spent()
 
     @property
     def can_start(self) -> bool:
-        """Whether frames started now would delay nothing that was started before."""
+        """Whether frames can be started without delaying work in flight."""
         return self._frames is None and (self._samples is None or self._backend.shares_work)
 
     @property
@@ -67,7 +67,7 @@ class Pipeline:
         return self._frames is not None or self._samples is not None
 
     def take_waiting(self) -> tuple[list[Utterance], list[Utterance]]:
-        """Those that the backend had no memory for: for their prompts, and for more frames."""
+        """Return and forget the utterances that lacked memory for prompts and for frames."""
         waiting = self._refused, self._starved
         self._refused, self._starved = [], []
         return waiting
@@ -75,7 +75,7 @@ class Pipeline:
     def run(
         self, admitted: Sequence[Utterance], stepped: Sequence[Utterance], num_frames: int
     ) -> None:
-        """Admit and start these, then wait for what was started first."""
+        """Admit and start these utterances, then wait for the oldest work in flight."""
         if admitted:
             self._admit(admitted)
         if stepped := [one for one in stepped if one.slot is not None]:
@@ -90,7 +90,7 @@ class Pipeline:
         self._at_risk = ()
 
     def give_up(self) -> Sequence[Utterance]:
-        """After `run` raised: the utterances whose slots are in an unknown state."""
+        """The utterances whose slots are in an unknown state after `run` raised."""
         at_risk, self._at_risk = self._at_risk, ()
         if self._frames is not None and self._frames.utterances is at_risk:
             self._frames = None
@@ -99,7 +99,7 @@ class Pipeline:
         return at_risk
 
     def _admit(self, utterances: Sequence[Utterance]) -> None:
-        """A prompt that the backend refuses fails its own utterance only."""
+        """Admit prompts. A rejected prompt fails its own utterance only."""
         self._at_risk = utterances
         began = time.perf_counter()
         try:
@@ -150,7 +150,7 @@ class Pipeline:
             self._samples = SamplesInFlight(utterances, slots, frames, wait)
 
     def _deliver(self, flight: SamplesInFlight) -> None:
-        """Wait for samples and hand them out."""
+        """Wait for samples and give them to their utterances."""
         self._at_risk = flight.utterances
         with self._clock("render_s"):
             sound = flight.wait()
@@ -182,7 +182,7 @@ def _slots(utterances: Sequence[Utterance]) -> list[Slot]:
 def _as_refusal(error: Exception) -> Exception:
     if isinstance(error, TTSError):
         return error
-    refusal = EngineError(f"the backend could not read the prompt ({describe(error)})")
+    refusal = EngineError(f"the backend rejected the prompt ({describe(error)})")
     refusal.__cause__ = error
     return refusal
 

@@ -1,4 +1,4 @@
-"""A bar on stderr for those who wait for a long text."""
+"""Progress bars on stderr for long texts and batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WIDTH = 30
 
 
 def show_progress(stream: Stream) -> None:
-    """Draw how much of the text is said over what was drawn before; end the line at the end."""
+    """Draw the share of the text that is spoken over the previous bar."""
     is_over = stream.finish_reason is not None
     share, usage = stream.progress, stream.usage
     bar = "█" * round(WIDTH * share)
@@ -23,7 +23,7 @@ def show_progress(stream: Stream) -> None:
 
 
 def show_batch(num_done: int, num_texts: int) -> None:
-    """Count the texts of a batch that are done."""
+    """Show the number of finished texts."""
     sys.stderr.write(f"\r{num_done} of {num_texts} texts" + "\n" * (num_done == num_texts))
     sys.stderr.flush()
 

@@ -1,12 +1,17 @@
-"""Which utterances are admitted, which are stepped, and for how many frames: plain numbers.
+"""Decides what the engine does in the next turn: which utterances to admit and to step, and how
+many frames to make.
 
-Rules: first come, first admitted; while a reader waits for its first audio a turn is as short as it
-asked; and no turn is longer than the frames that an utterance was given so far, or its audio would
-underrun. Where a batched step costs little more than a single one, every utterance that can run is
-stepped in every turn, and frames are also made ahead of their readers. Where it does not, as on a
-CPU, turns are one utterance's: first audio before all else, then whoever has waited longest. A
-paused utterance has all the frames that may be made ahead and a reader who is away: no turn looks
-at it.
+- Admission is first come, first served.
+- While a client waits for its first audio, the turn is as short as that client's first chunk.
+- A turn never makes more frames than an utterance has already made. Otherwise its playback would
+  underrun.
+- Where a batched step costs little more than a single one, as on a GPU, all runnable utterances
+  share the turn, and frames are also made ahead of their readers.
+- On a CPU, where batching gains nothing, a turn steps one utterance: new ones first, then the one
+  that has waited longest.
+- An utterance is paused while its client has not read the frames that may be made ahead.
+
+The scheduler works on plain numbers. It does not import torch, threading or HTTP code.
 """
 
 from __future__ import annotations
@@ -14,22 +19,52 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Generic, Literal, Protocol, TypeVar
 
-from vivace.engine.utterance import State, Utterance
 from vivace.errors import RequestError
 
 Profile = Literal["latency", "balanced", "throughput"]
-MAX_WHILE_OTHERS_WAIT = 4  # frames of a turn that is one utterance's
+MAX_WHILE_OTHERS_WAIT = 4  # frames of a turn that steps one utterance
+
+
+class Schedulable(Protocol):
+    """The numbers of an utterance that decide its turns."""
+
+    num_made: int  # frames, including those being rendered
+    num_rendered: int
+    read_at: float  # when its reader last asked for frames
+    is_paused: bool
+
+    @property
+    def num_ahead(self) -> int:
+        """Frames made for the reader and not yet read."""
+
+    @property
+    def num_missing(self) -> int:
+        """Frames to make before the reader's request can be answered."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it can make frames."""
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether its reader waits for nothing and no frame is in flight."""
+
+    def num_turn_frames(self, min_frames: int) -> int:
+        """Frames of a turn that serves the reader's request, `min_frames` or more."""
+
+
+S = TypeVar("S", bound=Schedulable)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a profile means."""
+    """The turn lengths of a profile."""
 
     max_frames: int  # of one turn
-    max_ahead: int  # frames made before their reader asks
-    min_frames: int  # of a turn in which no reader waits for first audio
+    max_ahead: int  # frames made before their reader asks for them
+    min_frames: int  # of a turn in which no reader waits for its first audio
 
 
 PACES: dict[Profile, Pace] = {
@@ -43,8 +78,8 @@ PACES: dict[Profile, Pace] = {
 class EngineLimits:
     max_streams: int | None = None  # running at once; None: as many as the backend has slots
     max_queue: int = 256  # waiting for a slot
-    max_wait_s: float = 60.0  # for a slot, while no reader of a running stream comes back
-    max_idle_s: float = 300.0  # an unread stream keeps its slot while others wait for one
+    max_wait_s: float = 60.0  # for a slot, while no running stream is read
+    max_idle_s: float = 300.0  # that an unread stream keeps its slot while others wait for one
     profile: Profile = "balanced"
 
     def __post_init__(self) -> None:
@@ -58,8 +93,8 @@ class EngineLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """How full an engine is."""
+class EngineLoad:
+    """The load of an engine."""
 
     num_slots: int
     num_running: int
@@ -69,44 +104,44 @@ class Load:
 
     @property
     def is_full(self) -> bool:
-        """Whether a request made now would be refused, however short its wait."""
+        """Whether a request made now would be refused because the queue is full."""
         return self.num_running + self.num_waiting >= self.num_slots + self.max_queue
 
     def refuses(self, max_wait_s: float) -> bool:
-        """Whether a request made now, which may wait so long, would be refused."""
+        """Whether a request made now, which may wait `max_wait_s`, would be refused."""
         return self.is_full or self.wait_s > max_wait_s
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Generic[S]):
     """One turn."""
 
-    admitted: tuple[Utterance, ...] = ()  # in this turn, and stepped too if they can be
-    stepped: tuple[Utterance, ...] = ()
+    admitted: tuple[S, ...] = ()  # in this turn, and stepped too if they can be
+    stepped: tuple[S, ...] = ()
     num_frames: int = 0
 
 
 @dataclass(slots=True)
-class Scheduler:
+class Scheduler(Generic[S]):
     limits: EngineLimits
     num_slots: int
     shares_work: bool = True  # a batched step costs little more than a single one
-    queue: deque[Utterance] = field(default_factory=deque)
-    running: list[Utterance] = field(default_factory=list)  # with a slot
-    active: list[Utterance] = field(default_factory=list)  # the running without the paused
+    queue: deque[S] = field(default_factory=deque)
+    running: list[S] = field(default_factory=list)  # with a slot
+    active: list[S] = field(default_factory=list)  # the running without the paused
     _pace: Pace = field(init=False)
-    _is_full: bool = False  # the next in the queue waits for memory, not for a slot
-    _starved: Sequence[Utterance] = ()  # running, and wait for memory too
+    _is_full: bool = False  # the first in the queue waits for memory, not for a slot
+    _starved: Sequence[S] = ()  # running, and wait for memory too
 
     def __post_init__(self) -> None:
         self._pace = PACES[self.limits.profile]
 
     @property
     def num_usable_slots(self) -> int:
-        """Fewer than there are while the next in the queue waits for memory."""
+        """Fewer than `num_slots` while the first in the queue waits for memory."""
         return len(self.running) if self._is_full and self.running else self.num_slots
 
-    def remove(self, utterance: Utterance) -> None:
+    def remove(self, utterance: S) -> None:
         if utterance in self.running:
             self.running.remove(utterance)
             if utterance in self.active:
@@ -115,8 +150,8 @@ class Scheduler:
         else:
             self.queue.remove(utterance)
 
-    def wait_for_memory(self, refused: Sequence[Utterance], starved: Sequence[Utterance]) -> None:
-        """Until another is removed: the refused go back to where they were in the queue."""
+    def wait_for_memory(self, refused: Sequence[S], starved: Sequence[S]) -> None:
+        """Leave these out until another is removed. `refused` go back to the head of the queue."""
         if not refused and not starved:
             return
         self.running = [one for one in self.running if one not in refused]
@@ -125,34 +160,27 @@ class Scheduler:
         self._is_full = self._is_full or bool(refused)
         self._starved = [*self._starved, *starved]
 
-    def requeue(self, utterance: Utterance) -> None:
-        """Admit a running utterance again, before all that wait."""
+    def requeue(self, utterance: S) -> None:
+        """Put a running utterance at the head of the queue."""
         self.running.remove(utterance)
         if utterance in self.active:
             self.active.remove(utterance)
         self.queue.appendleft(utterance)
 
     def pause_unread(self) -> None:
-        """Leave out the active whose readers are away, until `resume`."""
+        """Leave unread utterances out of turns until `resume`."""
         for one in tuple(self.active):
-            if self._can_pause(one):
-                one.is_paused = True  # before the second look: its reader looks after it asked
-                if self._can_pause(one):
-                    self.active.remove(one)
-                else:
-                    one.is_paused = False
+            if one.is_unread and not self._may_run_ahead(one):
+                one.is_paused = True
+                self.active.remove(one)
 
-    def resume(self, utterance: Utterance) -> None:
+    def resume(self, utterance: S) -> None:
         if utterance.is_paused:
             utterance.is_paused = False
             self.active = [one for one in self.running if not one.is_paused]
 
-    def _can_pause(self, one: Utterance) -> bool:
-        is_away = not one.num_wanted and one.num_made == one.num_rendered and not one.is_over
-        return is_away and one.slot is not None and not self._may_run_ahead(one)
-
-    def plan(self, *, is_rendering: bool = False) -> Plan:
-        """The next turn; empty if no reader waits for frames that can be made.
+    def plan(self, *, is_rendering: bool = False) -> Plan[S]:
+        """The next turn. Empty if no reader waits for frames that can be made.
 
         While the last frames are rendered, the next ones are made ahead.
         """
@@ -169,8 +197,8 @@ class Scheduler:
         num_frames = self._num_frames(missing, batch) if batch else 0
         return Plan(admitted, tuple(batch), num_frames)
 
-    def _admit(self) -> Iterator[Utterance]:
-        """All that have a slot; where prompts do not share work either, one."""
+    def _admit(self) -> Iterator[S]:
+        """Move utterances from the queue to free slots: one if prompts do not share work."""
         while self.queue and self._has_slot():
             one = self.queue.popleft()
             self.running.append(one)
@@ -179,7 +207,7 @@ class Scheduler:
             if not self.shares_work:
                 return
 
-    def _plan_one(self, admitted: tuple[Utterance, ...], missing: Mapping[Utterance, int]) -> Plan:
+    def _plan_one(self, admitted: tuple[S, ...], missing: Mapping[S, int]) -> Plan[S]:
         new = [one for one in missing if not one.num_rendered]
         one = new[0] if new else min(missing, key=lambda each: each.read_at)
         num_frames = self._num_frames({one: missing[one]}, [one])
@@ -190,8 +218,8 @@ class Scheduler:
     def _has_slot(self) -> bool:
         return len(self.running) < self.num_slots and not (self._is_full and self.running)
 
-    def _num_frames(self, missing: Mapping[Utterance, int], batch: Sequence[Utterance]) -> int:
-        """As many as delay no first audio and let no audio underrun."""
+    def _num_frames(self, missing: Mapping[S, int], batch: Sequence[S]) -> int:
+        """The most frames that neither delay first audio nor let playback underrun."""
         most = min(max(missing.get(one, 0), one.num_made) for one in batch)
         new = [count for one, count in missing.items() if not one.num_rendered]
         if new:
@@ -203,14 +231,12 @@ class Scheduler:
             fewest = min(missing.values())
         return min(fewest, most, self._pace.max_frames)
 
-    def _may_run_ahead(self, one: Utterance) -> bool:
+    def _may_run_ahead(self, one: S) -> bool:
         max_ahead = self._pace.max_ahead if self.shares_work else 0
-        return one.num_made > 0 and one.state is State.RUNNING and one.num_ahead < max_ahead
+        return one.num_made > 0 and one.is_running and one.num_ahead < max_ahead
 
-    def _batch(
-        self, active: Sequence[Utterance], missing: Mapping[Utterance, int]
-    ) -> list[Utterance]:
-        """Those whose readers wait, and those whose readers will be back soon."""
+    def _batch(self, active: Sequence[S], missing: Mapping[S, int]) -> list[S]:
+        """The utterances whose readers wait, and those that may run ahead."""
         batch = [one for one in active if one in missing or self._may_run_ahead(one)]
-        # First audio that is being rendered has the device to itself, unless a reader waits.
+        # While first audio is rendered, nothing runs ahead.
         return batch if missing or any(one.num_rendered for one in batch) else []

@@ -11,7 +11,7 @@ from typing import overload
 from vivace.audio.clip import Audio
 from vivace.audio.files import read_audio
 from vivace.device import use_threads
-from vivace.engine.async_stream import AsyncStream, Bells, run_steps_async
+from vivace.engine.async_stream import AsyncStream, LoopWakers, run_steps_async
 from vivace.engine.batch import Steps, check_item, read_batch, read_text, run_steps, speak_batch
 from vivace.engine.chunks import TOGETHER, WHOLE
 from vivace.engine.loaded import LoadedCheckpoint
@@ -40,7 +40,7 @@ class Synthesizer:
     def __init__(self, loaded: LoadedCheckpoint, lexicon: Lexicon | None) -> None:
         self._loaded = loaded
         self._lexicon = lexicon  # applies to every text, after the request's own lexicon
-        self._bells = Bells()
+        self._wakers = LoopWakers()
         self._verifier: Verifier | None = None  # created for the first `verify=True`
 
     # -- voices and requests -------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Synthesizer:
         return AsyncStream(
             lambda wake: self.open(source, options, chunk_frames=chunk_frames, wake=wake),
             None if isinstance(source, str) else source,
-            self._bells,
+            self._wakers,
             is_slow=self._is_slow(text if isinstance(text, str) else "", options),
         )
 
@@ -182,10 +182,10 @@ class Synthesizer:
         is_slow = self._is_slow(text, options)
         if isinstance(text, str):
             return await run_steps_async(
-                lambda wake: self._read_one(text, options, wake), self._bells, is_slow=is_slow
+                lambda wake: self._read_one(text, options, wake), self._wakers, is_slow=is_slow
             )
         return await run_steps_async(
-            lambda wake: self._read_all(text, options, wake), self._bells, is_slow=is_slow
+            lambda wake: self._read_all(text, options, wake), self._wakers, is_slow=is_slow
         )
 
     def speak_lines(

@@ -1,22 +1,69 @@
-"""The engine's thread: it may own the last reference to the engine, and is waited for at exit."""
+"""The engine's thread and the inbox through which other threads reach it."""
 
 from __future__ import annotations
 
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from threading import Thread
 
-Mail = SimpleQueue[Callable[[], object] | None]
+Message = Callable[[], object]
+
+
+class Inbox:
+    """Messages to the engine's thread, in the order in which they were posted.
+
+    `deque.append` and `SimpleQueue.put` are atomic and reentrant, so a message may come from any
+    thread, a finalizer or a signal handler.
+    """
+
+    def __init__(self) -> None:
+        self._messages: deque[Message] = deque()
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._messages and self._wakeups.empty()
+
+    def post(self, message: Message) -> None:
+        """Deliver the message and wake the engine's thread if it is idle."""
+        self._messages.append(message)
+        self._wakeups.put(None)
+
+    def post_quietly(self, message: Message) -> None:
+        """Deliver the message with the next turn or wake-up, whichever comes first."""
+        self._messages.append(message)
+
+    def wake(self) -> None:
+        """Let the engine's thread look for work."""
+        self._wakeups.put(None)
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Wait for a wake-up; None: without a limit."""
+        with suppress(Empty):
+            self._wakeups.get(timeout=timeout_s)
+
+    def take(self) -> Message | None:
+        """The next message; None if there is none, and earlier wake-ups are forgotten."""
+        if self._messages:
+            return self._messages.popleft()
+        while not self._wakeups.empty():
+            self._wakeups.get()
+            if self._messages:
+                return self._messages.popleft()
+        return None
 
 
 def start_thread(
-    work: Callable[[], None], mail: Mail
+    work: Callable[[], None], inbox: Inbox
 ) -> tuple[Thread, weakref.finalize[..., Thread]]:
-    """`work` may hold the last reference to the engine: its end frees the backend.
+    """Start `work` in a daemon thread. Returns the thread and a finalizer that waits for its end.
 
-    A daemon thread must not be stopped inside the backend at exit, so that waits for its end.
+    `work` may hold the last reference to the engine: its end frees the backend. At exit the
+    finalizer ends the thread, because a daemon thread must not be stopped inside the backend.
     """
     owned = [work]
 
@@ -27,11 +74,11 @@ def start_thread(
             stop.detach()
 
     thread = Thread(target=run, name="vivace-engine", daemon=True)
-    stop = weakref.finalize(thread, _stop, mail, thread)
+    stop = weakref.finalize(thread, _stop, inbox, thread)
     thread.start()
     return thread, stop
 
 
-def _stop(mail: Mail, thread: Thread) -> None:
-    mail.put(sys.exit)
+def _stop(inbox: Inbox, thread: Thread) -> None:
+    inbox.post(sys.exit)
     thread.join()

@@ -1,8 +1,7 @@
-"""Word timings of a stream: follows its utterances and turns what is heard into words.
+"""Word timings of a stream: follows its utterances and places their words in time.
 
-The passes over the model run on the engine's thread, between two turns; a stream waits for them as
-it waits for frames. The first piece of an utterance is not waited for: first audio comes as soon
-as without timings.
+The passes over the model run on the engine's thread, between two turns. A stream waits for them as
+for frames, except for the first block of an utterance, so that first audio is not delayed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from vivace.engine.engine import Engine
-from vivace.engine.utterance import NO_FRAMES, Piece, Utterance, join
+from vivace.engine.frame_block import NO_FRAMES, FrameBlock, join_blocks
+from vivace.engine.utterance import Utterance
 from vivace.script.script import Line
 from vivace.speech import Word
 from vivace.text.normalize import normalize_text
@@ -25,25 +25,25 @@ log = logging.getLogger(__name__)
 
 
 class StreamTimings:
-    """Of one text, which may be several utterances."""
+    """The word timings of one text, which may be several utterances."""
 
     def __init__(self, engine: Engine, timer: Timer, tokenizer: TextTokenizer) -> None:
         self.engine, self.timer, self.tokenizer = engine, timer, tokenizer
         self.trace = Trace(count_words=lambda word: len(normalize_text(word).split()))
-        self._last = -1  # the number of the last word that was given
+        self._last = -1  # the number of the last word returned
 
     def begin(self, utterance: Utterance, line: Line) -> UtteranceTimings:
         return UtteranceTimings(self, utterance, line)
 
     def place(
-        self, heard: Sequence[WordSpan] | None, second_of: Callable[[float], float]
+        self, found: Sequence[WordSpan] | None, second_of: Callable[[float], float]
     ) -> tuple[Word, ...] | None:
-        """Words as they are given out; `second_of` is the time of a frame of the utterance."""
-        if heard is None:
+        """Words of the caller's text. `second_of` is the time of a frame of the utterance."""
+        if found is None:
             return None
         words = []
-        for one in heard:
-            if one.word <= self._last:  # read in two parts, in two utterances
+        for one in found:
+            if one.word <= self._last:  # its first part is in the previous utterance
                 continue
             self._last, written = one.word, self.trace.word(one.word)
             words.append(
@@ -66,31 +66,31 @@ class UtteranceTimings:
         self._owners: list[int] = []  # the word of each character of the line
         self._spans: list[IdSpan] = []
         self._held = [NO_FRAMES]
-        self._heard: list[WordSpan] = []
+        self._found: list[WordSpan] = []
         self._has_failed = self._has_begun = False
         self.is_ready = True
 
     def extend(self, text_ids: Sequence[int], *, is_last: bool) -> None:
-        """More of a live text."""
+        """Append ids of a live text."""
         self._timer.extend(text_ids, is_last=is_last)
         self._num_ids += len(text_ids)
 
-    def follow(self, piece: Piece) -> None:
-        """The next frames; to be waited for until `is_ready`."""
-        self._held.append(piece)
-        is_last = piece.finish_reason is not None
+    def follow(self, block: FrameBlock) -> None:
+        """Time the words of the next frames. The caller waits for `is_ready`."""
+        self._held.append(block)
+        is_last = block.finish_reason is not None
         if not self._has_begun and not is_last:
             self._has_begun = True
             return
-        held, self._held, self._has_begun = join(self._held[1:]), [NO_FRAMES], True
+        held, self._held, self._has_begun = join_blocks(self._held[1:]), [NO_FRAMES], True
         self._read_line()
         self.is_ready = False
         self._stream.engine.post(lambda: self._read(held, is_last), self._utterance.wake)
 
     def take(self) -> list[WordSpan] | None:
-        """The words that are over; None if the checkpoint gives none."""
-        heard, self._heard = self._heard, []
-        return heard if self._timer.has_words and not self._has_failed else None
+        """Return the finished words; None if the checkpoint's attention gives no timings."""
+        found, self._found = self._found, []
+        return found if self._timer.has_words and not self._has_failed else None
 
     def _read_line(self) -> None:
         text = self._line.text
@@ -100,11 +100,11 @@ class UtteranceTimings:
             ids = self._stream.tokenizer.spans(text)
             self._spans = find_spans(text, self._owners, ids)
 
-    def _read(self, piece: Piece, is_last: bool) -> None:
-        """On the engine's thread."""
+    def _read(self, block: FrameBlock, is_last: bool) -> None:
+        """Runs on the engine's thread."""
         try:
             spans = [span for span in self._spans if span.end <= self._num_ids]
-            self._heard += self._timer.feed(piece.codes, piece.samples, spans, is_last=is_last)
+            self._found += self._timer.feed(block.codes, block.samples, spans, is_last=is_last)
         except Exception:
             self._has_failed = True
             log.warning("the word timings of an utterance failed", exc_info=True)
@@ -114,9 +114,9 @@ class UtteranceTimings:
 def join_words(
     parts: Sequence[tuple[Word, ...] | None], speed: float, length_s: float
 ) -> tuple[Word, ...] | None:
-    """All words of chunks whose audio is then played at a speed and cut to a length.
+    """Join the words of chunks whose audio is then changed in speed and cut to a length.
 
-    None if some have none: a part of the words would look like all of them.
+    None if a chunk has no timings, because some of the words would look like all of them.
     """
     words = list[Word]()
     for part in parts:

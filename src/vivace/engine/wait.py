@@ -16,7 +16,7 @@ MIN_MEASURED_FRAMES = 8  # with fewer, as a server's probe has, the first turn i
 OVERRUN = 0.1  # share of the expected frames that an utterance beyond its expected end still needs
 
 
-class Spoken(Protocol):
+class MeasuredUtterance(Protocol):
     """The fields of an utterance that the estimate needs."""
 
     num_text_ids: int
@@ -36,8 +36,8 @@ class WaitEstimator:
     admission_s: float = 0.0  # seconds from a turn's start to the first audio that it makes
     _is_measured: bool = False
 
-    def observe_end(self, one: Spoken, held_s: float, *, is_complete: bool) -> None:
-        """An utterance has left its slot. `is_complete`: it was spoken to its natural end."""
+    def observe_end(self, one: MeasuredUtterance, held_s: float, *, is_complete: bool) -> None:
+        """Note an utterance that left its slot. `is_complete`: it was spoken to its end."""
         if one.num_made >= MIN_MEASURED_FRAMES:
             self.frame_s = self._average(self.frame_s, held_s / one.num_made)
             self.num_frames = self._average(self.num_frames, one.num_made)
@@ -47,7 +47,7 @@ class WaitEstimator:
             self._is_measured = True
 
     def observe_admission(self, turn_s: float) -> None:
-        """A turn admitted one utterance and made its first frames."""
+        """Note the duration of a turn that admitted one utterance and made its first frames."""
         weight = SMOOTHING if self.admission_s else 1.0
         self.admission_s += weight * (turn_s - self.admission_s)
 
@@ -56,8 +56,8 @@ class WaitEstimator:
 
     def estimate_s(
         self,
-        running: Sequence[Spoken],
-        queued: Sequence[Spoken],
+        running: Sequence[MeasuredUtterance],
+        queued: Sequence[MeasuredUtterance],
         *,
         num_slots: int,
         now: float,
@@ -73,8 +73,8 @@ class WaitEstimator:
 
     def _slot_wait_s(
         self,
-        running: Sequence[Spoken],
-        queued: Sequence[Spoken],
+        running: Sequence[MeasuredUtterance],
+        queued: Sequence[MeasuredUtterance],
         num_slots: int,
         num_expected: int,
         now: float,
@@ -89,14 +89,14 @@ class WaitEstimator:
             heapq.heapreplace(free_in_s, free_in_s[0] + num_frames * self.frame_s)
         return free_in_s[0]
 
-    def _length(self, one: Spoken) -> float:
+    def _length(self, one: MeasuredUtterance) -> float:
         """Expected frames of an utterance. A live text may still grow."""
         if not one.num_text_ids:
             return self.num_frames
         known = one.num_text_ids * self.frames_per_id
         return known if one.is_text_complete else max(known, self.num_frames)
 
-    def _left_s(self, one: Spoken, now: float) -> float:
+    def _left_s(self, one: MeasuredUtterance, now: float) -> float:
         length = self._length(one)
         num_left = max(length - one.num_made, OVERRUN * length)
         if one.num_made < MIN_MEASURED_FRAMES:

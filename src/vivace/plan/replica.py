@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from vivace.engine.chunks import chunk_sizes
 from vivace.engine.scheduler import EngineLimits, Scheduler
-from vivace.engine.utterance import State
 from vivace.errors import RequestError
 from vivace.options import RAMP
 from vivace.plan.figures import Figures
@@ -34,7 +31,9 @@ class SimulatedUtterance:
     requested_ms: float
     num_frames: int
     on_end: Callable[[SimulatedUtterance], None] | None = None
-    state: State = State.QUEUED
+    is_admitted: bool = False
+    is_paused: bool = False  # the simulation pauses no utterance
+    read_at: float = 0.0
     num_wanted: int = 0
     num_made: int = 0
     num_rendered: int = 0
@@ -51,8 +50,16 @@ class SimulatedUtterance:
     @property
     def num_missing(self) -> int:
         """Frames that the client waits for. A queued utterance is stepped when admitted."""
-        is_open = self.state in (State.QUEUED, State.RUNNING)
-        return max(0, self.num_wanted - self.num_ahead) if is_open else 0
+        has_all = self.num_made == self.num_frames
+        return 0 if has_all else max(0, self.num_wanted - self.num_ahead)
+
+    @property
+    def is_running(self) -> bool:
+        return self.is_admitted and self.num_made < self.num_frames
+
+    @property
+    def is_unread(self) -> bool:
+        return False
 
     def num_turn_frames(self, min_frames: int) -> int:
         return max(self.num_missing, min_frames)
@@ -69,8 +76,6 @@ class SimulatedUtterance:
         """Add up to `num_frames` frames and return their number."""
         count = min(num_frames, self.num_frames - self.num_made)
         self.num_made += count
-        if self.num_made == self.num_frames:
-            self.state = State.ENDING
         return count
 
     def deliver(self, now: float) -> None:
@@ -84,36 +89,6 @@ class SimulatedUtterance:
         self.playback_end_ms += count * FRAME_MS
 
 
-class SimulatedTurn(Protocol):
-    """A turn planned by the engine's scheduler."""
-
-    @property
-    def admitted(self) -> Sequence[SimulatedUtterance]: ...
-
-    @property
-    def stepped(self) -> Sequence[SimulatedUtterance]: ...
-
-    @property
-    def num_frames(self) -> int: ...
-
-
-class SimulatedScheduler(Protocol):
-    """The engine's scheduler, which reads only attributes that a simulated utterance has too."""
-
-    queue: deque[SimulatedUtterance]
-    running: list[SimulatedUtterance]
-
-    def plan(self, *, is_rendering: bool = False) -> SimulatedTurn: ...
-
-    def remove(self, utterance: SimulatedUtterance) -> None: ...
-
-
-def open_scheduler(num_slots: int) -> SimulatedScheduler:
-    engine_scheduler: Any = Scheduler(EngineLimits(), num_slots)
-    scheduler: SimulatedScheduler = engine_scheduler
-    return scheduler
-
-
 class SimulatedReplica:
     """Runs callbacks of `schedule` and utterances of `speak` until a time or the end."""
 
@@ -121,7 +96,8 @@ class SimulatedReplica:
         self.figures = figures
         self.now = 0.0
         self.peak_streams = 0
-        self._scheduler = open_scheduler(num_slots or figures.num_slots)
+        num_slots = num_slots or figures.num_slots
+        self._scheduler: Scheduler[SimulatedUtterance] = Scheduler(EngineLimits(), num_slots)
         self._events: list[tuple[float, int, Callback]] = []
         self._order = itertools.count()
         self._frames: tuple[Sequence[SimulatedUtterance], int] | None = None  # being made
@@ -170,14 +146,14 @@ class SimulatedReplica:
         return True
 
     def _start(self) -> None:
-        turn = self._scheduler.plan(is_rendering=self._samples is not None)
-        for utterance in turn.admitted:
-            utterance.state = State.RUNNING
-        if turn.admitted:
-            self._step_ms += self.figures.admit(len(turn.admitted))
-        if turn.stepped:
-            self._step_ms += self.figures.step(len(turn.stepped), turn.num_frames)
-            self._frames = turn.stepped, turn.num_frames
+        plan = self._scheduler.plan(is_rendering=self._samples is not None)
+        for utterance in plan.admitted:
+            utterance.is_admitted = True
+        if plan.admitted:
+            self._step_ms += self.figures.admit(len(plan.admitted))
+        if plan.stepped:
+            self._step_ms += self.figures.step(len(plan.stepped), plan.num_frames)
+            self._frames = plan.stepped, plan.num_frames
 
     def _collect(self, utterances: Sequence[SimulatedUtterance], num_frames: int) -> None:
         while self._step_ms > EPSILON_MS:
@@ -212,7 +188,6 @@ class SimulatedReplica:
         if utterance.num_read < utterance.num_frames:
             self.schedule(self.now + NEXT_CHUNK_MS, lambda: self._request_chunk(utterance))
             return
-        utterance.state = State.DONE
         self._scheduler.remove(utterance)
         if utterance.on_end is not None:
             utterance.on_end(utterance)

@@ -101,18 +101,24 @@ class Stepper:
             rows = report()
             if not before:
                 before.extend([(slot.num_frames, slot.num_queued - num_frames) for slot in live])
-            steps = zip(live, rows, self._places(rows), before, strict=True)
+            steps = zip(live, rows, self._places(rows, before), before, strict=True)
             return [_settle(slot, row, places, *then) for slot, row, places, then in steps]
 
         return wait
 
-    def _places(self, rows: NDArray[np.int32]) -> Sequence[Places]:
-        """The places in each slot's ring."""
+    def _places(
+        self, rows: NDArray[np.int32], before: Sequence[tuple[int, int]]
+    ) -> Sequence[Places]:
+        """The places of each slot's new frames; of all slots as many as of the longest."""
         if self._table.head is None:
             return [()] * len(rows)
-        shares = np.ascontiguousarray(rows[:, SHARES]).view(np.float32)
-        found = rows[:, PLACES].tolist(), shares.tolist()
-        return [list(zip(*row, strict=True)) for row in zip(*found, strict=True)]
+        first = np.array(before)[:, 0]
+        num_new = int((rows[:, REPORT.index(Number.NUM_FRAMES)] - first).max())
+        at = (first[:, None] + np.arange(num_new)) % RING
+        row = np.arange(len(rows))[:, None]
+        places = rows[row, at + PLACES.start].tolist()
+        shares = rows[row, at + SHARES.start].view(np.float32).tolist()
+        return [list(zip(*pair, strict=True)) for pair in zip(places, shares, strict=True)]
 
     def frames(self, batch: int, span: int, kind: DrawKind, count: int = 1) -> Work:
         """A graph of `count` frames."""
@@ -151,7 +157,7 @@ class Stepper:
 def _settle(
     slot: LiveSlot,
     row: NDArray[np.int32],
-    places: Places,  # in the ring
+    places: Places,  # of the new frames, perhaps followed by others
     num_before: int,
     num_queued: int,
 ) -> SlotFrames:
@@ -162,8 +168,7 @@ def _settle(
     ring = row[SHARES.stop :].reshape(RING, -1)
     codes = ring[np.arange(num_before, num_frames) % RING].astype(np.int64)
     slot.status, slot.num_frames, slot.num_queued = status, num_frames, num_queued
-    made = range(num_before, num_frames) if places else ()
-    return SlotFrames(codes, status, [places[frame % RING] for frame in made])
+    return SlotFrames(codes, status, places[: num_frames - num_before])
 
 
 def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:

@@ -1,7 +1,4 @@
-"""A stream that nobody reads: no turn looks at it, and it goes on whenever anything happens to it.
-
-`test_async.py` and `test_engine.py` have what its neighbours and its own reader get.
-"""
+"""Paused utterances: turns leave them out until a request, a cancel or a failure."""
 
 from __future__ import annotations
 
@@ -13,12 +10,13 @@ import pytest
 
 from tests.support.scripted_backend import (
     ScriptedBackend,
-    open_pieces,
+    open_blocks,
     script,
     wait_until,
     wait_until_empty,
 )
 from vivace.engine.engine import Engine
+from vivace.engine.reader import UtteranceReader
 from vivace.engine.scheduler import PACES, EngineLimits, Scheduler
 from vivace.engine.utterance import Utterance
 from vivace.errors import EngineError
@@ -29,23 +27,23 @@ MAX_AHEAD = PACES["balanced"].max_ahead
 
 
 class Watched(Utterance):
-    """Counts how often somebody asks about it."""
+    """Counts how often the engine reads its state."""
 
-    num_looks = 0
+    num_reads = 0
 
     @property
     def is_over(self) -> bool:
-        self.num_looks += 1
+        self.num_reads += 1
         return super().is_over
 
     @property
     def state(self) -> Any:
-        self.num_looks += 1
+        self.num_reads += 1
         return super().state
 
     @property
     def num_ahead(self) -> int:
-        self.num_looks += 1
+        self.num_reads += 1
         return super().num_ahead
 
 
@@ -60,19 +58,20 @@ def make_utterance(kind: type[Utterance] = Utterance, seed: int = 1) -> Utteranc
 
 
 def speak_other(engine: Engine, num_frames: int = 100) -> None:
-    """Somebody else, from the first frame to the last."""
-    assert sum(len(piece.codes) for piece in open_pieces(engine, num_frames, seed=2)) == num_frames
+    """Speak another utterance to its end."""
+    assert sum(len(piece.codes) for piece in open_blocks(engine, num_frames, seed=2)) == num_frames
 
 
-def pause(engine: Engine, utterance: Utterance) -> None:
-    """Read one frame of it and no more, until turns of another have made all that is ahead."""
-    engine.submit(utterance)
-    engine.request(utterance, 1)
-    wait_until(lambda: utterance.is_ready)
-    utterance.num_wanted = 0
-    utterance.take(1)
+def pause(engine: Engine, utterance: Utterance) -> UtteranceReader:
+    """Read one frame and no more, until turns of another have made all frames ahead."""
+    reader = UtteranceReader(engine, utterance)
+    reader.submit()
+    reader.request(1)
+    wait_until(lambda: reader.is_ready)
+    reader.take(1)
     speak_other(engine)
     assert utterance.is_paused
+    return reader
 
 
 @pytest.fixture
@@ -85,52 +84,51 @@ def engine(backend: ScriptedBackend) -> Engine:
     return Engine(backend)
 
 
-def test_no_turn_looks_at_a_paused_stream(engine: Engine, backend: ScriptedBackend) -> None:
+def test_turns_leave_out_a_paused_utterance(engine: Engine, backend: ScriptedBackend) -> None:
     paused = make_utterance(Watched)
     assert isinstance(paused, Watched)
     pause(engine, paused)
-    num_looks, num_steps = paused.num_looks, len(backend.steps)
-    assert num_looks > 0
+    num_reads, num_steps = paused.num_reads, len(backend.steps)
+    assert num_reads > 0
     speak_other(engine)
-    assert (paused.num_looks, paused.is_paused) == (num_looks, True)
+    assert (paused.num_reads, paused.is_paused) == (num_reads, True)
     assert {num_slots for num_slots, _ in backend.steps[num_steps:]} == {1}
     assert engine.num_running == 1
     engine.cancel(paused)
     wait_until_empty(engine, backend)
 
 
-def test_a_paused_stream_goes_on_where_it_was_when_its_reader_is_back(
+def test_paused_utterance_continues_at_the_next_request(
     engine: Engine, backend: ScriptedBackend
 ) -> None:
-    bell: SimpleQueue[None] = SimpleQueue()
+    wakeups: SimpleQueue[None] = SimpleQueue()
     paused, read = make_utterance(), 1
-    paused.wake = lambda: bell.put(None)
-    pause(engine, paused)
-    while not paused.is_over or paused.has_frames:
-        engine.request(paused, 7)
-        while not paused.is_ready:
-            bell.get()
-        paused.num_wanted = 0
-        codes = paused.take(7).codes
+    paused.wake = lambda: wakeups.put(None)
+    reader = pause(engine, paused)
+    while not paused.is_over or reader.has_frames:
+        reader.request(7)
+        while not reader.is_ready:
+            wakeups.get()
+        codes = reader.take(7).codes
         assert codes[:, 1].tolist() == list(range(read, read + len(codes)))
         read += len(codes)
         if read == 1 + 5 * 7:
-            speak_other(engine)  # it is paused again
+            speak_other(engine)  # pauses the utterance again
             assert paused.is_paused
     assert (read, paused.finish_reason) == (NUM_FRAMES, "stop")
     wait_until_empty(engine, backend)
 
 
-def test_frames_that_were_ready_are_replaced_by_the_next_turns_of_others(
+def test_read_frames_are_made_again_ahead_in_other_turns(
     engine: Engine, backend: ScriptedBackend
 ) -> None:
     paused = make_utterance()
-    pause(engine, paused)
+    reader = pause(engine, paused)
     num_made = paused.num_made
-    engine.request(paused, 8)
-    assert paused.is_ready
-    paused.num_wanted = 0
-    paused.take(8)
+    reader.request(8)
+    assert reader.is_ready
+    reader.take(8)
+    reader.request(1)
     speak_other(engine)
     assert paused.is_paused
     assert paused.num_made >= num_made + 8
@@ -138,41 +136,39 @@ def test_frames_that_were_ready_are_replaced_by_the_next_turns_of_others(
     wait_until_empty(engine, backend)
 
 
-def test_a_paused_stream_that_is_cancelled_leaves_its_slot(
+def test_cancelled_paused_utterance_frees_its_slot(
     engine: Engine, backend: ScriptedBackend
 ) -> None:
     several = [make_utterance(seed=seed) for seed in range(1, 4)]
     for one in several:
         pause(engine, one)
     engine.cancel(several[1])
-    assert engine.call(lambda: len(backend.lives)) == 2
-    assert engine._scheduler.running == [several[0], several[2]]
+    assert engine.call(lambda: len(backend.open_slots)) == 2
+    assert engine._worker.scheduler.running == [several[0], several[2]]
     for one in several:
         engine.cancel(one)
     wait_until_empty(engine, backend)
 
 
-def test_streams_are_stepped_in_the_order_of_their_admission_after_a_pause(
-    engine: Engine, backend: ScriptedBackend
-) -> None:
+def test_resumed_utterances_keep_admission_order(engine: Engine, backend: ScriptedBackend) -> None:
     several = [make_utterance(seed=seed) for seed in range(1, 4)]
-    for one in several:
-        pause(engine, one)
-    for one in reversed(several):
-        engine.request(one, 1)
-    assert engine.call(lambda: list(engine._scheduler.active)) == several
+    readers = [pause(engine, one) for one in several]
+    for reader in reversed(readers):
+        reader.request(1)
+    assert engine.call(lambda: list(engine._worker.scheduler.active)) == several
     for one in several:
         engine.cancel(one)
     wait_until_empty(engine, backend)
 
 
 def break_for_good(engine: Engine) -> None:
-    engine.call(lambda: engine._break(ValueError("broken"), "the backend broke"))
+    engine.call(lambda: engine._worker.break_down(ValueError("broken"), "the backend broke"))
 
 
 def rebuild(engine: Engine) -> None:
-    engine._rebuild, engine._num_faults = ScriptedBackend, 2
-    engine.call(lambda: engine._settle(ValueError("broken"), []))
+    worker = engine._worker
+    worker.rebuild, worker.num_faults = ScriptedBackend, 2
+    engine.call(lambda: worker.settle(ValueError("broken"), []))
 
 
 def abandon(engine: Engine) -> None:
@@ -180,22 +176,22 @@ def abandon(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("fail", [break_for_good, rebuild, abandon])
-def test_a_paused_stream_fails_with_all_others(
+def test_paused_utterance_fails_with_all_others(
     engine: Engine, fail: Callable[[Engine], None]
 ) -> None:
-    paused, bell = make_utterance(), SimpleQueue[None]()
-    pause(engine, paused)
-    paused.wake = lambda: bell.put(None)
+    paused, wakeups = make_utterance(), SimpleQueue[None]()
+    reader = pause(engine, paused)
+    paused.wake = lambda: wakeups.put(None)
     fail(engine)
-    bell.get()
-    assert engine.call(lambda: engine._utterances()) == []
-    while paused.has_frames:
-        paused.take(4)
+    wakeups.get()
+    assert engine.call(lambda: engine._worker.utterances) == []
+    while reader.has_frames:
+        reader.take(4)
     with pytest.raises(EngineError):
-        paused.take(4)
+        reader.take(4)
 
 
-def test_a_paused_stream_gives_its_slot_to_one_that_waits_when_it_is_unread_for_long(
+def test_paused_utterance_loses_its_slot_after_max_idle(
     backend: ScriptedBackend,
 ) -> None:
     engine = Engine(backend, EngineLimits(max_streams=2, max_idle_s=0.0))
@@ -203,9 +199,9 @@ def test_a_paused_stream_gives_its_slot_to_one_that_waits_when_it_is_unread_for_
     pause(engine, paused)
     held = make_utterance(seed=3)
     engine.submit(held)
-    engine.request(held, 1)
-    wait_until(lambda: held.is_ready)
-    speak_other(engine)  # it gets a slot of theirs
+    engine.request(held, 0, 1)
+    wait_until(lambda: held.num_final)
+    speak_other(engine)  # takes the slot of one of them
     wait_until(lambda: paused.error is not None)
     engine.cancel(held)
     wait_until_empty(engine, backend)
@@ -223,7 +219,7 @@ def running(scheduler: Scheduler, utterance: Utterance, num_made: int) -> None:
 
 
 @pytest.mark.parametrize(("num_made", "is_paused"), [(MAX_AHEAD - 1, False), (MAX_AHEAD, True)])
-def test_only_who_has_all_that_may_be_ahead_is_paused(num_made: int, is_paused: bool) -> None:
+def test_utterance_is_paused_at_max_ahead(num_made: int, is_paused: bool) -> None:
     scheduler, utterance = Scheduler(EngineLimits(), 1), make_utterance()
     running(scheduler, utterance, num_made)
     scheduler.pause_unread()
@@ -232,18 +228,18 @@ def test_only_who_has_all_that_may_be_ahead_is_paused(num_made: int, is_paused: 
     assert scheduler.running == [utterance]
 
 
-def test_nobody_is_paused_who_is_asked_for_rendered_or_over() -> None:
+def test_requested_rendering_or_finished_utterance_is_not_paused() -> None:
     scheduler = Scheduler(EngineLimits(), 3)
     asked, rendered, over = several = [make_utterance(seed=seed) for seed in range(3)]
     for one in several:
         running(scheduler, one, MAX_AHEAD)
     asked.num_wanted, rendered.num_rendered = 1, MAX_AHEAD - 4
-    over.cancel()
+    over.is_cancelled = True
     scheduler.pause_unread()
     assert scheduler.active == several
 
 
-def test_a_stream_that_waits_for_text_is_paused() -> None:
+def test_utterance_waiting_for_text_is_paused() -> None:
     scheduler, utterance = Scheduler(EngineLimits(), 1), make_utterance()
     running(scheduler, utterance, 2)
     utterance.make(0, "waiting")
@@ -253,17 +249,9 @@ def test_a_stream_that_waits_for_text_is_paused() -> None:
     assert scheduler.active == [utterance]
 
 
-class Returning(Utterance):
-    """Its reader asks for a frame after the first look at it, and sees that it is not paused."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "is_paused" and value:
-            self.num_wanted = 1
-        super().__setattr__(name, value)
-
-
-def test_a_reader_that_comes_back_just_before_the_pause_is_not_missed() -> None:
-    scheduler, utterance = Scheduler(EngineLimits(), 1), make_utterance(Returning)
-    running(scheduler, utterance, MAX_AHEAD)
-    scheduler.pause_unread()
-    assert (utterance.is_paused, scheduler.active) == (False, [utterance])
+def test_request_of_a_paused_utterance_resumes_it(engine: Engine) -> None:
+    paused = make_utterance()
+    reader = pause(engine, paused)
+    reader.request(1)  # the frame is ready, so the message does not wake the engine
+    assert engine.call(lambda: (paused.is_paused, paused.num_read)) == (False, 1)
+    engine.cancel(paused)

@@ -1,4 +1,4 @@
-"""A fault in a call of the backend: whose it is, and what is left of the others."""
+"""Exceptions in backend calls: which utterances fail and which continue."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tests.support.scripted_backend import (
     Samples,
     SamplingParams,
     Slot,
-    open_pieces,
+    open_blocks,
     wait_until_empty,
 )
 from vivace import TTS
 from vivace.engine.engine import Engine
+from vivace.engine.frame_block import FrameBlock
 from vivace.engine.scheduler import EngineLimits
-from vivace.engine.utterance import Piece
 from vivace.errors import TTSError
 
-SOON_S = 30  # half of the longest wait for a slot, and ample on a busy machine
+SOON_S = 30  # half of max_wait_s; enough on a busy machine
 CALLS = ["admit", "step", "frames", "render", "samples"]
 FAULTS = [
     MemoryError("no memory"),
@@ -43,12 +43,12 @@ FAULTS = [
 
 @dataclass
 class FaultyBackend(BusyBackend):
-    """`fault` is raised once by the call named `where`, before its work or after it."""
+    """Raises `fault` once in the call named `where`, before or after its work."""
 
     where: str = ""
     fault: BaseException | None = None
     is_after: bool = True
-    seen: list[Slot] = field(default_factory=list)  # by the call that raised
+    seen: list[Slot] = field(default_factory=list)  # the slots of the call that raised
 
     def _trip(self, where: str, is_after: bool, slots: Sequence[Slot] = ()) -> None:
         if (where, is_after) == (self.where, self.is_after) and self.fault is not None:
@@ -89,27 +89,27 @@ def expected(seed: int, num_frames: int) -> np.ndarray:
 
 
 class Listener:
-    """Reads a stream and keeps what it got, and how that ended."""
+    """Reads a stream and records its frames and its error."""
 
     def __init__(self, engine: Engine, seed: int, num_frames: int = 60) -> None:
         self.seed, self.num_frames = seed, num_frames
         self.codes: list[np.ndarray] = []
         self.error: BaseException | None = None
-        self._pieces: Iterator[Piece] | None = open_pieces(engine, num_frames, seed, 2)
+        self._blocks: Iterator[FrameBlock] | None = open_blocks(engine, num_frames, seed, 2)
 
     def read(self, num_pieces: int = 1_000) -> None:
         try:
             for _ in range(num_pieces):
-                assert self._pieces is not None
-                self.codes.append(next(self._pieces).codes)
+                assert self._blocks is not None
+                self.codes.append(next(self._blocks).codes)
         except StopIteration:
             pass
         except BaseException as error:
             self.error = error
-            self._pieces = None
+            self._blocks = None
 
     def check(self) -> None:
-        """Nothing wrong was heard: all of it, or the beginning and an error that says why."""
+        """The frames are complete, or the first ones followed by an error with the reason."""
         codes = np.concatenate(self.codes) if self.codes else np.empty((0, 2))
         assert np.array_equal(codes, expected(self.seed, len(codes)))
         assert len(codes) == self.num_frames or isinstance(self.error, TTSError)
@@ -126,9 +126,9 @@ def assert_all_is_well(engine: Engine, backend: FaultyBackend) -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize("where", ["step", "render"])
-def test_an_interrupt_reaches_its_reader_alone(where: str, kind: type[BaseException]) -> None:
+def test_interrupt_reaches_only_its_reader(where: str, kind: type[BaseException]) -> None:
     class SignalledBackend(FaultyBackend):
-        """Sends the main thread a signal from inside a turn, and waits until it was handled."""
+        """Send the main thread a signal inside a turn, and wait until it is handled."""
 
         is_armed, is_handled = False, threading.Event()
 
@@ -144,7 +144,7 @@ def test_an_interrupt_reaches_its_reader_alone(where: str, kind: type[BaseExcept
 
     backend = SignalledBackend()
     engine = Engine(backend)
-    other, victim = Listener(engine, 1), open_pieces(engine, 60, 2, 2)
+    other, victim = Listener(engine, 1), open_blocks(engine, 60, 2, 2)
     other.read(2)
     next(victim)
     before = signal.signal(signal.SIGTERM, handle)
@@ -165,7 +165,7 @@ def test_an_interrupt_reaches_its_reader_alone(where: str, kind: type[BaseExcept
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("where", CALLS)
-def test_a_fault_of_the_backend_fails_only_the_utterances_in_that_call(
+def test_backend_fault_fails_only_utterances_of_the_call(
     where: str, is_after: bool, fault: BaseException
 ) -> None:
     backend = FaultyBackend(where=where, is_after=is_after)
@@ -173,7 +173,7 @@ def test_a_fault_of_the_backend_fails_only_the_utterances_in_that_call(
     bystander, victim = Listener(engine, 1), Listener(engine, 2, 200)
     bystander.read(1)
     if where != "admit":
-        victim.read(40)  # by now the bystander has all that is made ahead
+        victim.read(40)  # now the bystander has all frames that may be made ahead
     backend.fault = fault
     victim.read()
     assert isinstance(victim.error, TTSError)
@@ -186,7 +186,7 @@ def test_a_fault_of_the_backend_fails_only_the_utterances_in_that_call(
 
 
 @pytest.mark.parametrize("where", ["step", "frames", "render", "samples"])
-def test_every_utterance_in_a_failed_turn_gets_an_error_of_its_own(where: str) -> None:
+def test_utterances_of_a_failed_turn_get_separate_errors(where: str) -> None:
     backend = FaultyBackend(where=where)
     engine = Engine(backend)
     listeners = [Listener(engine, seed) for seed in range(4)]
@@ -203,7 +203,7 @@ def test_every_utterance_in_a_failed_turn_gets_an_error_of_its_own(where: str) -
     assert_all_is_well(engine, backend)
 
 
-def test_prompts_that_cannot_be_read_together_are_read_alone() -> None:
+def test_prompts_of_a_failed_batch_are_admitted_one_by_one() -> None:
     class PickyBackend(FaultyBackend):
         def admit_many(self, requests):  # type: ignore[no-untyped-def]
             if any(prompt.text_ids[0] == 13 for prompt, _ in requests):
@@ -233,7 +233,7 @@ def test_prompts_that_cannot_be_read_together_are_read_alone() -> None:
     assert_all_is_well(engine, backend)
 
 
-def test_a_lost_context_ends_the_engine_and_refuses_with_errors_that_do_not_grow(
+def test_lost_context_breaks_the_engine_with_fresh_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend = FaultyBackend(where="step")
@@ -241,7 +241,7 @@ def test_a_lost_context_ends_the_engine_and_refuses_with_errors_that_do_not_grow
     listeners = [Listener(engine, seed) for seed in range(3)]
     for listener in listeners:
         listener.read(1)
-    monkeypatch.setattr("vivace.engine.engine.is_context_lost", lambda: True)
+    monkeypatch.setattr("vivace.engine.worker.is_context_lost", lambda: True)
     backend.fault = RuntimeError("CUDA error: an illegal memory access was encountered")
     for listener in listeners:
         listener.read()
@@ -267,7 +267,7 @@ def tts(tiny_folder: Path) -> Iterator[TTS]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-def test_a_fault_while_text_is_added_fails_only_that_stream(
+def test_fault_in_extend_fails_only_that_stream(
     tts: TTS, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
     options = {"seed": 3, "min_frames": 20, "max_frames": 20, "chunk_frames": 2}

@@ -1,4 +1,4 @@
-"""Closing a stream works at once, whatever its reader waits for and whoever closes it."""
+"""Closing a stream ends it at once: from threads, tasks, its own text and signal handlers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vivace import TTS
 from vivace.audio.clip import AudioChunk
 from vivace.engine.stream import Stream
 
-SOON_S = 30  # half of the longest wait for a slot, and ample on a busy machine
+SOON_S = 30  # half of max_wait_s; enough on a busy machine
 TEXT = "A stream of words."
 OPTIONS = {"seed": 1, "min_frames": 40, "max_frames": 40, "chunk_frames": 4}
 
@@ -44,12 +44,12 @@ def wait_until(is_so: Callable[[], object]) -> None:
 
 
 def assert_speaks(tts: TTS) -> None:
-    """The only slot is free."""
+    """The engine's only slot is free."""
     assert len(tts.speak(TEXT, seed=2, max_frames=3, min_frames=3).codes) == 3
     assert tts.engine.num_running == tts.engine.num_waiting == 0
 
 
-def test_a_stream_that_waits_for_a_slot_is_closed_at_once(tts: TTS) -> None:
+def test_stream_waiting_for_a_slot_closes_at_once(tts: TTS) -> None:
     holder, queued = tts.stream(TEXT, **OPTIONS), tts.stream(TEXT, **OPTIONS)
     next(holder)
     chunks: list[AudioChunk] = []
@@ -64,7 +64,7 @@ def test_a_stream_that_waits_for_a_slot_is_closed_at_once(tts: TTS) -> None:
     assert_speaks(tts)
 
 
-def test_an_astream_that_waits_for_a_slot_is_cancelled_at_once(tts: TTS) -> None:
+def test_astream_waiting_for_a_slot_is_cancelled_at_once(tts: TTS) -> None:
     async def read() -> None:
         async for _ in tts.astream(TEXT, **OPTIONS):
             raise AssertionError("no slot is free")
@@ -111,7 +111,7 @@ def test_close_does_not_wait_for_the_text_iterator(tts: TTS, num_before: int) ->
 
 
 @pytest.mark.parametrize("num_before", [0, 1, 5])
-def test_a_stream_can_be_closed_by_its_own_text(tts: TTS, num_before: int) -> None:
+def test_stream_can_be_closed_by_its_own_text(tts: TTS, num_before: int) -> None:
     num_asked = 0
 
     def pieces() -> Iterator[str]:
@@ -130,7 +130,7 @@ def test_a_stream_can_be_closed_by_its_own_text(tts: TTS, num_before: int) -> No
     assert_speaks(tts)
 
 
-def test_a_stream_closed_during_a_turn_frees_its_slot(
+def test_stream_closed_during_a_turn_frees_its_slot(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = tts.engine.backend
@@ -195,7 +195,7 @@ print("closed")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a signal for users")
-def test_a_stream_can_be_closed_by_a_signal_handler(tiny_folder: Path) -> None:
+def test_stream_can_be_closed_by_a_signal_handler(tiny_folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IN_A_HANDLER, str(tiny_folder / "custom_voice")],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""How much is spoken: the checkpoint's limit holds for an utterance, the caller's for a text."""
+"""max_frames: the checkpoint's default limits an utterance, a given value the whole text."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from vivace.engine.stream import Stream
 from vivace.errors import RequestError, RunawayError
 
 TEXT = " ".join(f"This is sentence number {n}, and it says little." for n in range(20))
-LIMIT = 6  # frames, the checkpoint's own
+LIMIT = 6  # frames; the checkpoint's default
 
 
 @pytest.fixture(scope="module")
 def tts(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TTS]:
-    """A checkpoint whose own limit is much less than the text needs."""
+    """A checkpoint whose default limit is far below the length of the text."""
     folder = tmp_path_factory.mktemp("limited") / "custom_voice"
     shutil.copytree(tiny_folder / "custom_voice", folder)
     path = folder / "generation_config.json"
@@ -70,7 +70,7 @@ Way = Callable[..., tuple[int, str | None]]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_long_text_is_spoken_whole_under_the_checkpoints_own_limit(
+def test_long_text_is_spoken_whole_with_the_default_limit(
     tts: TTS, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = stop_after(tts, monkeypatch, LIMIT - 1)
@@ -83,7 +83,7 @@ def test_a_long_text_is_spoken_whole_under_the_checkpoints_own_limit(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_utterance_cut_by_the_checkpoints_limit_is_told_and_the_rest_is_spoken(
+def test_utterance_cut_by_the_default_limit_is_reported_and_the_rest_spoken(
     tts: TTS, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = stop_after(tts, monkeypatch, 1_000)
@@ -93,15 +93,17 @@ def test_an_utterance_cut_by_the_checkpoints_limit_is_told_and_the_rest_is_spoke
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("max_frames", [2 * LIMIT - 3, 2 * LIMIT - 2])  # within one, and between
-def test_a_limit_of_the_caller_counts_over_all_utterances_and_is_told(
+@pytest.mark.parametrize(
+    "max_frames", [2 * LIMIT - 3, 2 * LIMIT - 2]
+)  # inside an utterance, and between two
+def test_given_max_frames_counts_over_all_utterances(
     tts: TTS, way: Way, max_frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_after(tts, monkeypatch, LIMIT - 1)
     assert way(tts, seed=3, min_frames=LIMIT, max_frames=max_frames) == (max_frames, "length")
 
 
-def test_a_limit_that_the_text_just_fits_in_cuts_nothing(
+def test_max_frames_equal_to_the_length_cuts_nothing(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = stop_after(tts, monkeypatch, LIMIT - 1)
@@ -111,12 +113,12 @@ def test_a_limit_that_the_text_just_fits_in_cuts_nothing(
     assert said.num_prompts == 2 * num_prompts
 
 
-def test_a_limit_of_the_caller_may_be_above_the_checkpoints(tts: TTS) -> None:
+def test_given_max_frames_may_exceed_the_default(tts: TTS) -> None:
     audio = tts.speak("Hello.", seed=3, min_frames=20, max_frames=20)
     assert (len(audio.codes), audio.finish_reason) == (20, "length")
 
 
-def test_min_frames_holds_for_each_utterance_under_a_shared_limit(tts: TTS) -> None:
+def test_min_frames_applies_to_each_utterance(tts: TTS) -> None:
     assert read_stream(tts, seed=3, min_frames=4, max_frames=7)[0] == 7
 
 
@@ -128,19 +130,19 @@ def test_min_frames_holds_for_each_utterance_under_a_shared_limit(tts: TTS) -> N
         {"min_frames": LIMIT + 1},
     ],
 )
-def test_more_frames_at_least_than_at_most_are_refused(tts: TTS, options: dict[str, int]) -> None:
+def test_min_frames_above_max_frames_is_rejected(tts: TTS, options: dict[str, int]) -> None:
     most = options.get("max_frames", LIMIT)
     message = f"min_frames must be at most max_frames, which is {most}, not {options['min_frames']}"
     with pytest.raises(RequestError, match=message):
         tts.speak("Hello.", **options)
 
 
-def test_one_frame_can_be_asked_for(tts: TTS) -> None:
+def test_max_frames_one_makes_one_frame(tts: TTS) -> None:
     assert tts.speak("Hello.", seed=3, max_frames=1).usage.frames == 1
 
 
 def stall(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Whatever is said stalls; the seeds that were tried."""
+    """Make every utterance stall. Returns the list of seeds that were tried."""
     seeds: list[int] = []
     admit = tts.engine.backend.admit
 
@@ -157,7 +159,7 @@ def stall(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("given", [{"max_frames": 40}, {"seed": 4}, {"seed": 4, "max_frames": 40}])
-def test_who_gives_a_seed_or_a_limit_gets_what_it_makes_at_the_first_attempt(
+def test_given_seed_or_limit_excludes_a_second_attempt(
     tiny_folder: Path, given: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with TTS.load(tiny_folder / "custom_voice", device="cpu") as tts:
@@ -169,14 +171,14 @@ def test_who_gives_a_seed_or_a_limit_gets_what_it_makes_at_the_first_attempt(
         assert len(set(seeds)) == 3
 
 
-# -- the bar -----------------------------------------------------------------------------------
+# -- progress ----------------------------------------------------------------------------------
 
 
 def shares(shown: str) -> list[int]:
     return [int(share) for share in re.findall(r"(\d+)% \|", shown)]
 
 
-def test_the_bar_grows_with_every_utterance_of_a_text_longer_than_the_limit(
+def test_progress_grows_with_every_utterance(
     tts: TTS, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = stop_after(tts, monkeypatch, LIMIT - 1)
@@ -187,7 +189,7 @@ def test_the_bar_grows_with_every_utterance_of_a_text_longer_than_the_limit(
     assert max(np.diff(shown)) <= 100 / (said.num_prompts - 2)
 
 
-def test_the_bar_of_a_text_that_was_cut_ends_where_it_was_cut(
+def test_progress_of_a_cut_text_ends_at_the_cut(
     tts: TTS, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stop_after(tts, monkeypatch, LIMIT - 1)

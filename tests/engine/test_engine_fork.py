@@ -1,4 +1,4 @@
-"""Forked children: they speak where that can work, and are refused at once where it cannot."""
+"""Forked children: an idle engine can be used there, a busy one raises at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ backend.step = slow_step
 stream, spoken = tts.stream("Hello.", seed=1, max_frames=20), []
 reader = threading.Thread(target=lambda: spoken.extend(stream))
 reader.start()
-inside.wait()  # a thread is at work with the engine, and holds the stream's lock
+inside.wait()  # the other thread uses the engine and holds the stream's lock
 child = os.fork()
 if child == 0:
     backend.step = step
@@ -55,7 +55,7 @@ if child == 0:
     stream.close()
     repr(tts)
     tts.close()
-    sys.exit(0)  # the ordinary way out, through every finalizer
+    sys.exit(0)  # runs every finalizer
 wait_for(child)
 go_on.set()
 reader.join()
@@ -111,7 +111,7 @@ print("parent and child ended")
     [WHILE_SPEAKING, WITHOUT_USE, SEVERAL_THREADS, IDLE],
     ids=["while speaking", "without use", "several threads", "idle"],
 )
-def test_a_forked_child_never_hangs(tiny_folder: Path, script: str) -> None:
+def test_forked_child_never_hangs(tiny_folder: Path, script: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + script, str(tiny_folder / "custom_voice")],
         capture_output=True,

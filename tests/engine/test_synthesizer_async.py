@@ -1,4 +1,4 @@
-"""`aspeak`, and `await astream(...)`: whole texts and early errors for an event loop."""
+"""`aspeak` and `await astream(...)`: whole texts and errors before the first chunk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.scripted_backend import SpeakingBackend, wait_until_empty
 from vivace import TTS, Audio
-from vivace.engine.async_stream import Bells
+from vivace.engine.async_stream import LoopWakers
 from vivace.errors import (
     BatchError,
     NumericError,
@@ -45,12 +45,12 @@ async def pieces(*words: str) -> AsyncIterator[str]:
 # -- aspeak --------------------------------------------------------------------------------------
 
 
-def test_aspeak_gives_what_speak_gives(tts: TTS) -> None:
+def test_aspeak_returns_the_audio_of_speak(tts: TTS) -> None:
     options = {**OPTIONS, "voice": "ryan", "speed": 1.5}
     assert asyncio.run(tts.aspeak(TEXTS[0], **options)) == tts.speak(TEXTS[0], **options)
 
 
-def test_aspeak_of_a_list_gives_the_batch_of_speak(tts: TTS) -> None:
+def test_aspeak_of_a_list_returns_the_batch_of_speak(tts: TTS) -> None:
     assert asyncio.run(tts.aspeak(TEXTS, **OPTIONS)) == tts.speak(TEXTS, **OPTIONS)
     assert asyncio.run(tts.aspeak(tuple(TEXTS), **OPTIONS)) == tts.speak(TEXTS, **OPTIONS)
     assert asyncio.run(tts.aspeak([], **OPTIONS)) == []
@@ -173,7 +173,7 @@ def test_aspeak_cancelled_while_it_opens_in_a_thread_ends_in_order(
             await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.sleep(0)
-        assert not task.done()  # its thread is not left behind
+        assert not task.done()  # the task waits for its thread
         may_open.set()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -200,7 +200,7 @@ def test_failures_in_a_batch_of_aspeak_keep_the_other_audios() -> None:
             slot = admit(*arguments)
             num_admitted += 1
             if num_admitted == 2:
-                backend.lives[slot].fails_at = 0
+                backend.open_slots[slot].fails_at = 0
             return slot
 
         backend.admit = fail_second  # type: ignore[method-assign]
@@ -275,26 +275,26 @@ def test_await_of_live_astream_does_not_wait_for_text() -> None:
         asyncio.run(asyncio.wait_for(run(tts), SOON_S))
 
 
-# -- the bell ------------------------------------------------------------------------------------
+# -- LoopWaker ------------------------------------------------------------------------------------
 
 
-def test_event_rung_after_the_last_look_of_an_answer_is_set() -> None:
-    """The engine's thread may ring between the loop's last look at the queue and its end."""
+def test_loop_waker_sets_event_added_during_its_callback() -> None:
+    """The engine's thread may add an event while the callback runs."""
 
     async def listen() -> None:
         first, late = asyncio.Event(), asyncio.Event()
-        bell = Bells().of(asyncio.get_running_loop())
+        waker = LoopWakers().get(asyncio.get_running_loop())
 
         class Due(deque[asyncio.Event]):
             def __bool__(self) -> bool:
                 is_due = len(self) > 0
                 if not is_due and not late.is_set() and first.is_set():
                     first.clear()  # once
-                    bell.ring(late)
+                    waker.wake(late)
                 return is_due
 
-        bell._due = Due()
-        bell.ring(first)
+        waker._due = Due()
+        waker.wake(first)
         await late.wait()
 
     asyncio.run(asyncio.wait_for(listen(), SOON_S))

@@ -1,4 +1,4 @@
-"""`live`: word by word as a text comes, or by sentences, each laid out whole."""
+"""The option `live`: by words as the text arrives, or by complete sentences."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def tiny(tiny_folder: Path) -> Iterator[TTS]:
         yield tts
 
 
-def test_sentences_are_spoken_as_whole_texts_are(
-    tiny: TTS, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_live_sentences_equal_whole_texts(tiny: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     said = stop_after(tiny, monkeypatch, 3)
     tiny.speak(iter(TEXT), live="sentence", seed=1, guard=False)
     for sentence in SENTENCES:
@@ -44,7 +42,7 @@ def test_sentences_are_spoken_as_whole_texts_are(
     assert [prompt.text_ids for prompt in live] == [prompt.text_ids for prompt in whole]
 
 
-def test_words_of_one_utterance_are_streamed_unless_the_checkpoint_says_otherwise(
+def test_live_words_are_streamed_unless_the_checkpoint_uses_sentences(
     tiny: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = stop_after(tiny, monkeypatch, 3, once_text_is_in=True)
@@ -54,7 +52,7 @@ def test_words_of_one_utterance_are_streamed_unless_the_checkpoint_says_otherwis
     assert said.prompts[0].labels == said.prompts[1].labels
 
 
-def test_nothing_is_spoken_before_a_sentence_is_known(tiny: TTS) -> None:
+def test_live_sentences_wait_for_the_sentence_end(tiny: TTS) -> None:
     written: list[str] = []
 
     def characters() -> Iterator[str]:
@@ -73,9 +71,7 @@ def test_nothing_is_spoken_before_a_sentence_is_known(tiny: TTS) -> None:
 
 @settings(max_examples=5, deadline=None)
 @given(places=st.lists(st.integers(0, len(TEXT)), max_size=12))
-def test_the_same_seed_gives_the_same_audio_however_the_text_is_cut(
-    tiny: TTS, places: list[int]
-) -> None:
+def test_live_audio_does_not_depend_on_text_pieces(tiny: TTS, places: list[int]) -> None:
     def codes(pieces: list[str]) -> list[list[int]]:
         stream = tiny.stream(iter(pieces), live="sentence", **NO_GUARD)
         return np.concatenate([chunk.codes for chunk in stream]).tolist()
@@ -84,8 +80,8 @@ def test_the_same_seed_gives_the_same_audio_however_the_text_is_cut(
     assert codes([TEXT[a:b] for a, b in itertools.pairwise(edges)]) == codes([TEXT])
 
 
-def test_a_writer_who_pauses_after_a_sentence_is_spoken_without_waiting_for_more() -> None:
-    """The text goes on only when it is heard: without the pause's rule this never ends."""
+def test_pausing_writer_has_its_sentence_spoken() -> None:
+    """Writes more text only after audio arrived. Without `settle_text` this would deadlock."""
     backend = SpeakingBackend()
 
     async def run(tts: TTS) -> int:
@@ -108,7 +104,7 @@ def test_a_writer_who_pauses_after_a_sentence_is_spoken_without_waiting_for_more
         wait_until_empty(tts.engine, backend)
 
 
-def test_closing_ends_the_wait_for_text_that_goes_on_while_a_sentence_is_spoken() -> None:
+def test_close_ends_the_wait_for_text() -> None:
     backend = SpeakingBackend()
 
     async def run(tts: TTS) -> None:
@@ -131,7 +127,7 @@ def test_closing_ends_the_wait_for_text_that_goes_on_while_a_sentence_is_spoken(
         wait_until_empty(tts.engine, backend)
 
 
-def test_a_text_may_close_its_own_stream_while_a_sentence_is_spoken() -> None:
+def test_text_can_close_its_own_stream() -> None:
     backend = SpeakingBackend(num_frames=200)
 
     async def run(tts: TTS) -> str | None:
@@ -153,7 +149,7 @@ def test_a_text_may_close_its_own_stream_while_a_sentence_is_spoken() -> None:
         wait_until_empty(tts.engine, backend)
 
 
-def test_what_live_does_not_know_is_refused(tiny: TTS) -> None:
+def test_unknown_live_mode_is_rejected(tiny: TTS) -> None:
     with pytest.raises(RequestError, match=r"live must be one of .*, not 'letter'"):
         tiny.stream(iter(TEXT), live="letter")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="live='sentence'"):

@@ -1,4 +1,4 @@
-"""Turns where a batch gains nothing, as on a CPU: one utterance's, and nobody waits for a batch."""
+"""Turns of backends without shared work, such as a CPU: each turn steps one utterance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.support.scripted_backend import ScriptedBackend, open_pieces, script, wait_until_empty
+from tests.support.scripted_backend import ScriptedBackend, open_blocks, script, wait_until_empty
 from vivace.engine.engine import Engine
 from vivace.engine.scheduler import MAX_WHILE_OTHERS_WAIT, EngineLimits, Plan, Scheduler
 from vivace.engine.utterance import Utterance
@@ -16,7 +16,7 @@ from vivace.speech import SamplingParams
 
 
 def waiting(num_wanted: int, num_rendered: int = 0, read_at: float = 0.0) -> Utterance:
-    """One whose reader waits for so many frames in all; in a slot if it was given some."""
+    """An utterance whose reader waits for `num_wanted` frames; admitted if some are rendered."""
     one = Utterance(prompt=script(1_000), sampling=SamplingParams(seed=1), wake=lambda: None)
     one.num_wanted, one.read_at = num_wanted, read_at
     if num_rendered:
@@ -32,29 +32,29 @@ def scheduler_of(running: list[Utterance], queue: list[Utterance], num_slots: in
     )
 
 
-def test_first_audio_comes_before_all_else_in_the_order_of_arrival() -> None:
+def test_new_utterances_are_stepped_first_in_order() -> None:
     old = waiting(20, 12, read_at=1.0)
     first, second = waiting(1, read_at=3.0), waiting(1, read_at=2.0)
     scheduler = scheduler_of([old], [first, second])
     assert scheduler.plan() == Plan((first,), (first,), 1)
-    first.num_wanted = 0  # it is read
+    first.num_wanted = 0  # its request is answered
     assert scheduler.plan() == Plan((second,), (second,), 1)
     second.num_wanted = 0
     assert scheduler.plan() == Plan((), (old,), 8)
 
 
-def test_then_whoever_has_waited_longest() -> None:
+def test_longest_waiting_utterance_is_stepped_next() -> None:
     late, early = waiting(20, 12, read_at=7.0), waiting(20, 12, read_at=5.0)
     scheduler = scheduler_of([late, early], [])
     assert scheduler.plan() == Plan((), (early,), MAX_WHILE_OTHERS_WAIT)
 
 
-def test_a_turn_is_short_while_somebody_waits_for_a_slot() -> None:
+def test_turn_is_short_while_a_request_is_queued() -> None:
     running, queued = waiting(20, 12), waiting(1)
     assert scheduler_of([running], [queued], num_slots=1).plan().num_frames == MAX_WHILE_OTHERS_WAIT
 
 
-def test_one_that_nobody_reads_yet_is_admitted_and_delays_no_other() -> None:
+def test_unread_utterance_is_admitted_without_delaying_others() -> None:
     unread, other = waiting(0), waiting(1)
     scheduler = scheduler_of([], [unread, other])
     assert scheduler.plan() == Plan((unread,))
@@ -62,14 +62,14 @@ def test_one_that_nobody_reads_yet_is_admitted_and_delays_no_other() -> None:
 
 
 @pytest.mark.parametrize("sizes", [1, [1, 2, 4, 8], [9, 2]])
-def test_readers_beside_each_other_all_get_their_frames_from_turns_of_one(
+def test_concurrent_readers_get_their_frames_in_single_turns(
     sizes: int | list[int],
 ) -> None:
     backend = ScriptedBackend(shares_work=False)
     engine = Engine(backend)
 
     def read(seed: int) -> np.ndarray:
-        return np.concatenate([each.codes for each in open_pieces(engine, 40, seed, sizes)])
+        return np.concatenate([each.codes for each in open_blocks(engine, 40, seed, sizes)])
 
     with ThreadPoolExecutor(8) as pool:
         for seed, codes in enumerate(pool.map(read, range(8))):

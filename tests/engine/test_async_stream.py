@@ -1,4 +1,4 @@
-"""Many streams in one event loop: a handful of threads, and each reader's pace its own."""
+"""`AsyncStream` in an event loop: threads, cancellation, unread streams and rebuilt backends."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ import pytest
 from tests.support.scripted_backend import SpeakingBackend, wait_until, wait_until_empty
 from vivace import TTS
 from vivace.audio.clip import AudioChunk
-from vivace.engine.async_stream import AsyncStream, Bells
-from vivace.engine.engine import Turn
-from vivace.engine.pieces import Wait
+from vivace.engine.async_stream import AsyncStream, LoopWakers
 from vivace.engine.scheduler import PACES
+from vivace.engine.steps import Wait
 from vivace.engine.stream import Stream
+from vivace.engine.turn_report import TurnReport
 from vivace.errors import EngineError, QueueFullError, RequestError, StreamClosedError
 
 SOON_S = 60  # ample on a busy machine
@@ -76,7 +76,7 @@ def test_256_astreams_run_on_a_bounded_number_of_threads() -> None:
     assert max(count for count, _ in backend.steps) > 32
 
 
-def test_a_reader_that_stops_reading_pauses_its_own_stream_and_no_other() -> None:
+def test_unread_stream_does_not_pause_other_streams() -> None:
     backend = SpeakingBackend(num_frames=400)
     limit = PACES["balanced"].max_ahead + PACES["balanced"].max_frames
 
@@ -86,7 +86,7 @@ def test_a_reader_that_stops_reading_pauses_its_own_stream_and_no_other() -> Non
             await anext(stream)
         chunks = await read(tts, 3)
         assert np.array_equal(codes_of(chunks), expected(3, 400))
-        made = {life.name: life.made for life in backend.lives.values()}
+        made = {one.seed: one.made for one in backend.open_slots.values()}
         assert made.keys() == {1, 2}
         assert max(made.values()) <= 1 + limit
         rest = [chunk async for chunk in idle[0]]
@@ -98,7 +98,7 @@ def test_a_reader_that_stops_reading_pauses_its_own_stream_and_no_other() -> Non
         wait_until_empty(tts.engine, backend)
 
 
-def test_two_streams_that_nobody_reads_delay_a_third_by_less_than_a_turn() -> None:
+def test_unread_streams_delay_another_by_less_than_a_turn() -> None:
     def time_of(num_idle: int) -> float:
         backend = SpeakingBackend(num_frames=200, step_s=0.01)
         with backend.load() as tts:
@@ -114,7 +114,7 @@ def test_two_streams_that_nobody_reads_delay_a_third_by_less_than_a_turn() -> No
 
 
 @pytest.mark.parametrize("text", ["Hello.", "live"])
-def test_a_task_is_cancelled_at_once_wherever_it_waits(text: str) -> None:
+def test_cancelled_task_ends_at_once(text: str) -> None:
     backend = SpeakingBackend(num_frames=10_000, max_streams=1)
 
     async def endless() -> AsyncIterator[str]:
@@ -142,7 +142,7 @@ def test_a_task_is_cancelled_at_once_wherever_it_waits(text: str) -> None:
         wait_until_empty(tts.engine, backend)
 
 
-def test_a_stream_is_closed_by_another_task_while_its_reader_waits_for_text() -> None:
+def test_aclose_by_another_task_ends_the_wait_for_text() -> None:
     backend = SpeakingBackend()
 
     async def run(tts: TTS) -> None:
@@ -166,7 +166,7 @@ def test_a_stream_is_closed_by_another_task_while_its_reader_waits_for_text() ->
         asyncio.run(run(tts))
 
 
-def test_a_stream_closed_while_it_is_opened_in_a_thread_speaks_nothing() -> None:
+def test_stream_closed_while_opening_makes_no_audio() -> None:
     backend, go_on = SpeakingBackend(), threading.Event()
 
     async def run(tts: TTS) -> None:
@@ -190,7 +190,7 @@ def test_a_stream_closed_while_it_is_opened_in_a_thread_speaks_nothing() -> None
     assert backend.admitted == []
 
 
-def test_an_ordinary_iterator_of_text_does_not_block_the_loop() -> None:
+def test_blocking_text_iterator_does_not_block_the_loop() -> None:
     backend, go_on = SpeakingBackend(), threading.Event()
 
     def slow() -> Iterator[str]:
@@ -209,7 +209,7 @@ def test_an_ordinary_iterator_of_text_does_not_block_the_loop() -> None:
         asyncio.run(run(tts))
 
 
-def test_errors_are_raised_with_the_first_chunk_and_a_dropped_astream_frees_its_slot() -> None:
+def test_astream_raises_at_first_chunk_and_frees_its_slot_when_dropped() -> None:
     backend = SpeakingBackend(num_frames=1_000, max_streams=1)
 
     async def run(tts: TTS) -> None:
@@ -232,7 +232,7 @@ def test_errors_are_raised_with_the_first_chunk_and_a_dropped_astream_frees_its_
         wait_until_empty(tts.engine, backend)
 
 
-def test_live_text_is_not_starved_by_a_dozen_busy_readers() -> None:
+def test_live_text_is_appended_while_other_readers_are_busy() -> None:
     backend = SpeakingBackend(num_frames=1_000, step_s=0.001)
     with backend.load() as tts:
         done = threading.Event()
@@ -248,7 +248,7 @@ def test_live_text_is_not_starved_by_a_dozen_busy_readers() -> None:
         wait_until(lambda: tts.engine.num_running == 12)
         num_turns = len(backend.steps)
         tts.engine.call(lambda: None)
-        utterance = tts.engine._scheduler.running[0]
+        utterance = tts.engine._worker.scheduler.running[0]
         tts.engine.extend(utterance, [1], False)
         wait_until(lambda: backend.num_extended)
         assert len(backend.steps) - num_turns <= 3
@@ -258,8 +258,8 @@ def test_live_text_is_not_starved_by_a_dozen_busy_readers() -> None:
             assert not thread.is_alive()
 
 
-def test_the_engine_says_how_full_it_is_and_reports_every_turn() -> None:
-    backend, turns = SpeakingBackend(max_streams=2), list[Turn]()
+def test_engine_reports_its_load_and_every_turn() -> None:
+    backend, turns = SpeakingBackend(max_streams=2), list[TurnReport]()
     with backend.load(max_streams=2, max_queue=3) as tts:
         load = tts.engine.capacity()
         assert (load.num_slots, load.max_queue, load.num_running) == (2, 3, 0)
@@ -270,17 +270,17 @@ def test_the_engine_says_how_full_it_is_and_reports_every_turn() -> None:
         assert max(turn.num_stepped for turn in turns) == 1
         assert all(turn.seconds >= 0 for turn in turns)
 
-        def broken(turn: Turn) -> None:
+        def broken(turn: TurnReport) -> None:
             raise RuntimeError("a hook that fails")
 
         tts.engine.on_turn = broken
         assert len(tts.speak("Hello.", seed=2).codes) == 12
 
 
-def test_a_backend_that_fails_again_and_again_is_rebuilt_and_speech_goes_on() -> None:
+def test_backend_is_rebuilt_after_faults_in_a_row() -> None:
     broken, fresh = SpeakingBackend(broken=RuntimeError("a kernel failed")), SpeakingBackend()
     with broken.load() as tts:
-        tts.engine._rebuild = lambda: fresh
+        tts.engine._worker.rebuild = lambda: fresh
         for seed in range(3):
             with pytest.raises(EngineError, match="a kernel failed"):
                 tts.speak("Hello.", seed=seed)
@@ -289,11 +289,11 @@ def test_a_backend_that_fails_again_and_again_is_rebuilt_and_speech_goes_on() ->
         wait_until_empty(tts.engine, fresh)
 
 
-def test_a_rebuilt_backend_leaves_no_frozen_heap_behind() -> None:
+def test_rebuilt_backend_is_not_kept_in_the_frozen_heap() -> None:
     broken = SpeakingBackend(broken=RuntimeError("a kernel failed"))
     with broken.load() as tts:
-        tts.engine._rebuild = SpeakingBackend
-        gc.freeze()  # as `vivace serve` does, and then the old backend could not be collected
+        tts.engine._worker.rebuild = SpeakingBackend
+        gc.freeze()  # as `vivace serve` does; frozen objects are not collected
         try:
             for seed in range(3):
                 with pytest.raises(EngineError, match="a kernel failed"):
@@ -304,10 +304,10 @@ def test_a_rebuilt_backend_leaves_no_frozen_heap_behind() -> None:
             gc.unfreeze()
 
 
-def test_faults_between_good_turns_do_not_rebuild_the_backend() -> None:
+def test_single_faults_do_not_rebuild_the_backend() -> None:
     backend = SpeakingBackend()
     with backend.load() as tts:
-        tts.engine._rebuild = lambda: pytest.fail("it was rebuilt")
+        tts.engine._worker.rebuild = lambda: pytest.fail("it was rebuilt")
         for seed in range(4):
             backend.broken = RuntimeError("a kernel failed")
             with pytest.raises(EngineError, match="a kernel failed"):
@@ -329,7 +329,7 @@ print("exits")
 """
 
 
-def test_a_process_that_exits_while_a_turn_runs_ends_well(tiny_folder: Path) -> None:
+def test_process_exits_cleanly_during_a_turn(tiny_folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", EXIT_WHILE_SPEAKING, str(tiny_folder / "custom_voice")],
         capture_output=True,
@@ -358,7 +358,7 @@ print("exits")
 """
 
 
-def test_exit_waits_for_a_thread_that_frees_the_weights(tiny_folder: Path) -> None:
+def test_exit_waits_for_the_thread_that_frees_the_weights(tiny_folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FREED_BY_THE_THREAD, str(tiny_folder / "custom_voice")],
         capture_output=True,
@@ -368,11 +368,11 @@ def test_exit_waits_for_a_thread_that_frees_the_weights(tiny_folder: Path) -> No
     assert (done.returncode, done.stdout, done.stderr) == (0, "exits\nfreed\n", "")
 
 
-def test_a_stream_that_is_not_read_gives_its_slot_up_when_others_wait_too_long() -> None:
+def test_unread_stream_loses_its_slot_after_max_idle() -> None:
     backend = SpeakingBackend(max_streams=1, num_frames=1_000)
     with backend.load(max_streams=1) as tts:
         limits = dataclasses.replace(tts.engine.limits, max_idle_s=0.05)
-        tts.engine.limits = limits
+        tts.engine._worker.limits = limits
         idle = tts.stream("Hello.", guard=False, seed=1)
         next(idle)
         other = tts.stream("Hello.", guard=False, seed=2)
@@ -381,10 +381,10 @@ def test_a_stream_that_is_not_read_gives_its_slot_up_when_others_wait_too_long()
             list(idle)
 
 
-def test_an_unread_stream_gives_its_slot_up_also_while_other_streams_run() -> None:
+def test_unread_stream_loses_its_slot_while_others_run() -> None:
     backend = SpeakingBackend(max_streams=2, num_frames=100_000)
     with backend.load(max_streams=2) as tts:
-        tts.engine.limits = dataclasses.replace(tts.engine.limits, max_idle_s=0.05)
+        tts.engine._worker.limits = dataclasses.replace(tts.engine.limits, max_idle_s=0.05)
         idle, busy = (tts.stream("Hello.", guard=False, seed=seed) for seed in (1, 2))
         next(idle), next(busy)
         done = threading.Event()
@@ -404,7 +404,7 @@ def test_an_unread_stream_gives_its_slot_up_also_while_other_streams_run() -> No
             list(idle)
 
 
-def test_a_stream_in_a_reference_cycle_gives_its_slot_up_when_another_waits() -> None:
+def test_stream_in_a_reference_cycle_loses_its_slot() -> None:
     backend = SpeakingBackend(max_streams=1, num_frames=1_000)
     with backend.load(max_streams=1) as tts:
         gc.disable()
@@ -420,7 +420,7 @@ def test_a_stream_in_a_reference_cycle_gives_its_slot_up_when_another_waits() ->
 
 
 async def live_randomly(tts: TTS, seed: int, chance: Random) -> None:
-    """Join, read, leave early, cancel or raise; whatever was heard is right."""
+    """Open, read, close early, cancel or raise. All chunks received are checked."""
     made: list[AudioChunk] = []
     text: object = words(chance.randrange(1, 4)) if chance.random() < 0.3 else "Hello."
     num_read = chance.choice([0, 1, 2, 99])
@@ -487,17 +487,17 @@ def stress(num_tasks: int, num_threads: int, num_rounds: int) -> None:
         wait_until_empty(tts.engine, backend)
 
 
-def test_threads_and_tasks_that_join_leave_cancel_and_raise_leave_nothing_behind() -> None:
+def test_random_threads_and_tasks_leave_no_slot_behind() -> None:
     stress(num_tasks=100, num_threads=4, num_rounds=15)
 
 
 @pytest.mark.slow
-def test_a_thousand_rounds_of_16_threads_and_a_thousand_tasks_leave_nothing_behind() -> None:
+def test_many_random_threads_and_tasks_leave_no_slot_behind() -> None:
     stress(num_tasks=1_000, num_threads=16, num_rounds=1_000)
 
 
 class Listener:
-    """Stands for a stream that only takes text in."""
+    """A stream that only receives text."""
 
     finish_reason = None
 
@@ -521,7 +521,7 @@ class Listener:
     def close(self) -> None: ...
 
 
-def test_a_long_piece_of_text_is_read_between_the_turns_of_other_tasks() -> None:
+def test_long_piece_of_text_lets_other_tasks_run() -> None:
     text = "".join(f"word {n} " for n in range(1_000))
     listener, seen = Listener(), list[int]()
 
@@ -534,7 +534,7 @@ def test_a_long_piece_of_text_is_read_between_the_turns_of_other_tasks() -> None
         async def pieces() -> AsyncIterator[str]:
             yield text
 
-        stream = AsyncStream(lambda wake: cast("Stream", listener), pieces(), Bells())
+        stream = AsyncStream(lambda wake: cast("Stream", listener), pieces(), LoopWakers())
         watching = asyncio.create_task(watch())
         assert [chunk async for chunk in stream] == []
         await watching
@@ -545,7 +545,7 @@ def test_a_long_piece_of_text_is_read_between_the_turns_of_other_tasks() -> None
     assert set(seen) >= set(range(1, len(listener.pieces)))
 
 
-def test_streams_of_one_turn_wake_their_loop_once() -> None:
+def test_loop_waker_schedules_one_call_for_several_events() -> None:
     async def listen() -> tuple[int, list[bool]]:
         loop = asyncio.get_running_loop()
         calls, events = [], [asyncio.Event() for _ in range(5)]
@@ -556,12 +556,12 @@ def test_streams_of_one_turn_wake_their_loop_once() -> None:
             return call_soon(*arguments)
 
         loop.call_soon_threadsafe = count  # type: ignore[method-assign]
-        bell = Bells().of(loop)
-        turn = threading.Thread(target=lambda: [bell.ring(event) for event in events])
+        waker = LoopWakers().get(loop)
+        turn = threading.Thread(target=lambda: [waker.wake(event) for event in events])
         turn.start()
         turn.join()
         await asyncio.gather(*(event.wait() for event in events))
-        bell.ring(events[0])  # and again after that
+        waker.wake(events[0])  # a second call, after the first has run
         return len(calls), [event.is_set() for event in events]
 
     num_calls, are_set = asyncio.run(asyncio.wait_for(listen(), 30))
@@ -569,31 +569,31 @@ def test_streams_of_one_turn_wake_their_loop_once() -> None:
     assert all(are_set)
 
 
-def test_an_interrupted_ring_is_not_the_last() -> None:
+def test_loop_waker_works_after_an_interrupt() -> None:
     async def listen() -> None:
         loop = asyncio.get_running_loop()
         first, second, call_soon = asyncio.Event(), asyncio.Event(), loop.call_soon_threadsafe
-        bell = Bells().of(loop)
+        waker = LoopWakers().get(loop)
 
         def interrupt(*_: Any) -> asyncio.Handle:
             raise KeyboardInterrupt
 
         loop.call_soon_threadsafe = interrupt  # type: ignore[assignment,method-assign]
         with pytest.raises(KeyboardInterrupt):
-            bell.ring(first)
+            waker.wake(first)
         loop.call_soon_threadsafe = call_soon  # type: ignore[method-assign]
-        bell.ring(second)
+        waker.wake(second)
         await asyncio.gather(first.wait(), second.wait())
 
     asyncio.run(asyncio.wait_for(listen(), 30))
 
 
-def test_the_bell_of_a_loop_that_is_gone_is_gone_too() -> None:
-    bells = Bells()
+def test_loop_waker_of_a_deleted_loop_is_removed() -> None:
+    wakers = LoopWakers()
 
     async def listen() -> None:
-        bells.of(asyncio.get_running_loop())
+        wakers.get(asyncio.get_running_loop())
 
     asyncio.run(listen())
     gc.collect()
-    assert not bells._bells
+    assert not wakers._wakers

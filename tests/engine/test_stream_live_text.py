@@ -1,4 +1,4 @@
-"""Text that is still being written: of any length, with pauses, in any voice, never invented."""
+"""Live text: long texts, pauses, all kinds of voices, errors and unsupported letters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def words(text: str) -> Iterator[str]:
 
 def collect(stream: Stream, chunks: list[AudioChunk]) -> None:
     for chunk in stream:
-        chunks.append(chunk)  # kept even if the next one raises
+        chunks.append(chunk)  # kept if the next chunk raises
 
 
 def tone(seconds: float) -> tuple[np.ndarray, int]:
@@ -65,7 +65,7 @@ def tone(seconds: float) -> tuple[np.ndarray, int]:
 
 
 @pytest.mark.usefixtures("short_utterances")
-def test_a_long_live_text_is_spoken_in_utterances_with_seams(
+def test_long_live_text_is_split_with_pauses(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tts = load_tts("custom_voice")
@@ -81,7 +81,7 @@ def test_a_long_live_text_is_spoken_in_utterances_with_seams(
 
 
 @pytest.mark.usefixtures("short_utterances")
-def test_the_next_utterance_is_not_begun_before_its_text_is_there(
+def test_next_utterance_begins_after_its_text_arrives(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tts = load_tts("custom_voice")
@@ -102,7 +102,7 @@ def test_the_next_utterance_is_not_begun_before_its_text_is_there(
     assert said.num_prompts == 2
 
 
-def test_pauses_and_markdown_are_read_from_live_text(
+def test_live_text_supports_pauses_and_markdown(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tts = load_tts("custom_voice")
@@ -115,7 +115,7 @@ def test_pauses_and_markdown_are_read_from_live_text(
 
 
 @pytest.mark.parametrize("name", ["custom_voice", "voice_design", "base", "base_projected"])
-def test_every_kind_of_voice_speaks_live_text_as_it_speaks_the_whole(
+def test_live_text_equals_whole_text_for_every_voice_kind(
     load_tts: Callable[[str], TTS], name: str
 ) -> None:
     tts = load_tts(name)
@@ -130,7 +130,7 @@ def test_every_kind_of_voice_speaks_live_text_as_it_speaks_the_whole(
     assert np.array_equal(live.codes, whole.codes)
 
 
-def test_a_slot_waits_for_text_without_inventing_frames(load_tts: Callable[[str], TTS]) -> None:
+def test_slot_without_text_makes_no_frames(load_tts: Callable[[str], TTS]) -> None:
     tts = load_tts("custom_voice")
     go_on = threading.Event()
 
@@ -161,7 +161,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_cannot_be_said_is_left_out_and_the_error_heard_at_the_end(
+def test_unsupported_live_text_is_skipped_and_raised_at_the_end(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     pieces, expected, message = BROKEN[name]
@@ -174,7 +174,7 @@ def test_what_cannot_be_said_is_left_out_and_the_error_heard_at_the_end(
     assert chunks[-1].is_last
 
 
-def test_a_writer_that_raises_is_heard_after_what_it_wrote(
+def test_error_of_the_text_iterator_is_raised_after_its_text(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pieces() -> Iterator[str]:
@@ -189,7 +189,7 @@ def test_a_writer_that_raises_is_heard_after_what_it_wrote(
     assert said.texts(tts) == ["Good day"]
 
 
-def test_an_utterance_of_signs_is_silence(
+def test_utterance_without_letters_is_silence(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tts = load_tts("custom_voice")
@@ -204,12 +204,12 @@ def test_an_utterance_of_signs_is_silence(
 @pytest.mark.parametrize(
     "text", ["", " ", "...", "?!", "🙂", "\u0301", "[pause 1s]", "…[pause 1s]—"]
 )
-def test_live_text_without_a_word_is_an_error(load_tts: Callable[[str], TTS], text: str) -> None:
+def test_live_text_without_words_raises(load_tts: Callable[[str], TTS], text: str) -> None:
     with pytest.raises(RequestError, match="nothing to say"):
         collect(load_tts("custom_voice").stream(iter(text), **OPTIONS), [])
 
 
-def test_emoji_in_live_text_are_spoken_only_if_asked(
+def test_emoji_in_live_text_need_keep_emoji(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tts = load_tts("custom_voice")
@@ -220,7 +220,7 @@ def test_emoji_in_live_text_are_spoken_only_if_asked(
     assert said.texts(tts) == ["Hi you", "Hi 🙂 you", "🙂"]
 
 
-def test_a_foreign_utterance_is_left_out_of_a_live_text_and_a_quoted_word_is_not(
+def test_unsupported_utterance_is_skipped_and_quoted_word_kept(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tts = load_tts("custom_voice")
@@ -237,7 +237,7 @@ def test_a_foreign_utterance_is_left_out_of_a_live_text_and_a_quoted_word_is_not
     assert "".join(stream.skipped) == "שלום"
 
 
-def test_speech_is_not_taken_for_a_stall_while_text_still_comes(
+def test_stall_is_not_detected_before_the_text_ends(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tts = load_tts("custom_voice")
@@ -253,7 +253,7 @@ def test_speech_is_not_taken_for_a_stall_while_text_still_comes(
 
 
 @pytest.mark.usefixtures("short_utterances")
-def test_an_endless_writer_is_spoken_as_long_as_someone_listens(
+def test_endless_text_is_spoken_until_closed(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tts = load_tts("custom_voice")
@@ -265,6 +265,6 @@ def test_an_endless_writer_is_spoken_as_long_as_someone_listens(
     assert stream.finish_reason == "cancelled"
 
 
-def test_letters_of_other_languages_are_refused_in_a_live_text_too(tmp_path: Path) -> None:
+def test_unsupported_letters_are_rejected_in_live_text(tmp_path: Path) -> None:
     with TTS.load() as english, pytest.raises(UnsupportedRequestError, match="Qwen/"):
         list(english.stream(iter(["你好"])))

@@ -1,4 +1,4 @@
-"""A backend that does not return: readers are told, and nobody waits for its thread."""
+"""`Engine.abandon` with a backend that hangs: readers get an error, and the process exits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from threading import Event
 
 import pytest
 
-from tests.support.scripted_backend import Frames, ScriptedBackend, Slot, open_pieces, wait_until
+from tests.support.scripted_backend import Frames, ScriptedBackend, Slot, open_blocks, wait_until
 from vivace.engine.engine import Engine
+from vivace.engine.frame_block import FrameBlock
 from vivace.engine.scheduler import EngineLimits
-from vivace.engine.utterance import Piece
 from vivace.errors import EngineError
 
 SOON_S = 60.0
@@ -22,7 +22,7 @@ SOON_S = 60.0
 
 @dataclass
 class HangingBackend(ScriptedBackend):
-    """Hangs in a step after so many."""
+    """Hangs after a number of steps."""
 
     num_before: int = 0
     is_hanging: Event = field(default_factory=Event)
@@ -38,14 +38,14 @@ class HangingBackend(ScriptedBackend):
 class Reader(threading.Thread):
     def __init__(self, engine: Engine, seed: int) -> None:
         super().__init__(daemon=True)
-        self.pieces: list[Piece] = []
+        self.blocks: list[FrameBlock] = []
         self.error: Exception | None = None
-        self._open = lambda: open_pieces(engine, 100, seed)
+        self._open = lambda: open_blocks(engine, 100, seed)
         self.start()
 
     def run(self) -> None:
         try:
-            self.pieces.extend(self._open())
+            self.blocks.extend(self._open())
         except Exception as error:
             self.error = error
 
@@ -54,15 +54,15 @@ class Reader(threading.Thread):
         assert not self.is_alive()
 
 
-def test_those_who_wait_for_a_hanging_backend_are_told() -> None:
-    """One that runs, one that waits for a slot, and one that comes later."""
+def test_abandoned_engine_fails_waiting_readers() -> None:
+    """A running utterance, a queued one, and one that is submitted later."""
     backend = HangingBackend(num_before=3)
     engine = Engine(backend, EngineLimits(max_streams=1))
     running = Reader(engine, 1)
     assert backend.is_hanging.wait(SOON_S)
     waiting = Reader(engine, 2)
     wait_until(lambda: engine.num_waiting == 1)
-    assert running.is_alive()  # the control: so far nobody has told them
+    assert running.is_alive()  # control: the reader still waits
     engine.abandon("it hangs")
     for reader in (running, waiting):
         reader.end()
@@ -75,7 +75,7 @@ def test_those_who_wait_for_a_hanging_backend_are_told() -> None:
     backend.may_return.set()
 
 
-def test_a_thread_that_returns_late_ends_and_gives_nobody_more() -> None:
+def test_abandoned_thread_that_returns_late_ends_without_frames() -> None:
     backend = HangingBackend()
     engine = Engine(backend)
     reader = Reader(engine, 1)
@@ -88,11 +88,11 @@ def test_a_thread_that_returns_late_ends_and_gives_nobody_more() -> None:
     engine.close()
     thread.join(SOON_S)
     assert not thread.is_alive()
-    assert reader.pieces == []
+    assert reader.blocks == []
     assert len(backend.steps) == 1
 
 
-def test_an_engine_says_since_when_it_is_in_a_turn() -> None:
+def test_busy_since_is_set_during_a_turn() -> None:
     backend = HangingBackend()
     engine = Engine(backend)
     assert engine.busy_since is None
@@ -106,7 +106,7 @@ def test_an_engine_says_since_when_it_is_in_a_turn() -> None:
     assert reader.error is None
     wait_until(lambda: engine.busy_since is None)
     engine.call(lambda: None)
-    wait_until(lambda: engine._thread is None)  # it lingers, then ends
+    wait_until(lambda: engine._thread is None)  # after LINGER_S
     assert engine.busy_since is None
 
 
@@ -125,8 +125,8 @@ print("over")
 """
 
 
-@pytest.mark.slow  # a process of its own takes seconds
-def test_a_process_ends_although_the_thread_hangs() -> None:
+@pytest.mark.slow  # starting a process takes seconds
+def test_process_with_abandoned_engine_exits() -> None:
     done = subprocess.run(
         [sys.executable, "-c", EXIT, *(part for part in sys.path if part)],
         capture_output=True,
@@ -136,9 +136,9 @@ def test_a_process_ends_although_the_thread_hangs() -> None:
     assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
 
 
-@pytest.mark.slow  # it waits for nothing to happen
-def test_the_process_above_would_not_end_by_itself() -> None:
-    """The control: without `abandon` an exit waits for the thread."""
+@pytest.mark.slow  # waits for a timeout
+def test_process_with_hanging_engine_does_not_exit() -> None:
+    """Control: without `abandon`, the exit waits for the thread."""
     script = EXIT.replace('engine.abandon("it hangs")\nreader.end()\n', "")
     with pytest.raises(subprocess.TimeoutExpired):
         subprocess.run(

@@ -1,4 +1,4 @@
-"""A backend that has slots left and no memory: its requests wait in order, and nothing spins."""
+"""Backends with free slots and no memory: requests wait in order and are not polled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vivace.speech import SamplingParams
 
 @dataclass
 class PagedBackend(ScriptedBackend):
-    """Ten frames to a page; slots among `starved` make no frame while another slot is there."""
+    """Has pages of ten frames. `starved` slots make no frame while another slot is admitted."""
 
     num_pages: int = 4
     num_asked: int = 0
@@ -35,7 +35,7 @@ class PagedBackend(ScriptedBackend):
 
     def _try(self, prompt: Prompt, sampling: SamplingParams) -> Slot | Exception:
         self.num_asked += 1
-        num_held = sum(life.length // 10 for life in self.lives.values())
+        num_held = sum(state.length // 10 for state in self.open_slots.values())
         if num_held + prompt.text_ids[0] // 10 > self.num_pages:
             return self._full()
         return self.admit(prompt, sampling)
@@ -44,14 +44,17 @@ class PagedBackend(ScriptedBackend):
         return BackendFullError(1, 1, 0, self.num_pages)
 
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
-        waits = [len(self.lives) > 1 and self.lives[slot].name in self.starved for slot in slots]
-        lengths = [self.lives[slot].length for slot in slots]
+        waits = [
+            len(self.open_slots) > 1 and self.open_slots[slot].seed in self.starved
+            for slot in slots
+        ]
+        lengths = [self.open_slots[slot].length for slot in slots]
         for slot, is_waiting in zip(slots, waits, strict=True):
             if is_waiting:
-                self.lives[slot].length = self.lives[slot].made
+                self.open_slots[slot].length = self.open_slots[slot].made
         frames = super().step(slots, num_frames)
         for slot, length in zip(slots, lengths, strict=True):
-            self.lives[slot].length = length
+            self.open_slots[slot].length = length
         pairs = zip(waits, frames.status, strict=True)
         status = tuple("running" if is_waiting else each for is_waiting, each in pairs)
         return Frames(frames.codes, frames.lengths, status)  # type: ignore[arg-type]
@@ -70,25 +73,24 @@ def make_utterance(seed: int, num_frames: int) -> Utterance:
 def submit(engine: Engine, seed: int, num_frames: int, num_wanted: int = 1000) -> Utterance:
     utterance = make_utterance(seed, num_frames)
     engine.submit(utterance)
-    engine.request(utterance, num_wanted)
+    engine.request(utterance, 0, num_wanted)
     return utterance
 
 
 def hold(engine: Engine, seed: int, num_frames: int) -> Utterance:
-    """One that runs, and is not read any more."""
+    """An utterance that runs and is no longer read."""
     utterance = submit(engine, seed, num_frames, 1)
-    wait_until(lambda: utterance.is_ready)
-    utterance.num_wanted = 0
+    wait_until(lambda: utterance.num_final)
     return utterance
 
 
 def settle(engine: Engine) -> None:
-    """Several turns, if there is anything to do in them."""
+    """Let the engine run several turns if it has work."""
     for _ in range(5):
         engine.call(lambda: None)
 
 
-def test_a_request_without_memory_waits_and_is_not_overtaken() -> None:
+def test_request_without_memory_waits_in_order() -> None:
     backend = PagedBackend()
     engine = Engine(backend)
     given = [submit(engine, seed, length) for seed, length in ((1, 20), (2, 40), (3, 10), (4, 30))]
@@ -98,7 +100,7 @@ def test_a_request_without_memory_waits_and_is_not_overtaken() -> None:
     wait_until_empty(engine, backend)
 
 
-def test_a_refused_request_keeps_its_place_before_those_that_came_later() -> None:
+def test_refused_request_keeps_its_place_in_the_queue() -> None:
     scheduler = Scheduler(EngineLimits(), 3)
     given = [make_utterance(seed, 10) for seed in range(5)]
     scheduler.queue.extend(given)
@@ -106,13 +108,13 @@ def test_a_refused_request_keeps_its_place_before_those_that_came_later() -> Non
     scheduler.wait_for_memory(given[1:3], [])
     assert (scheduler.running, list(scheduler.queue)) == (given[:1], given[1:])
     assert scheduler.plan().admitted == ()
-    scheduler.remove(given[4])  # it only waited
+    scheduler.remove(given[4])  # it was queued
     assert scheduler.plan().admitted == ()
     scheduler.remove(given[0])
     assert scheduler.plan().admitted == tuple(given[1:4])
 
 
-def test_a_starved_stream_is_neither_stepped_nor_made_ahead() -> None:
+def test_starved_utterance_is_left_out_of_turns() -> None:
     scheduler = Scheduler(EngineLimits(), 3)
     given = [make_utterance(seed, 10) for seed in range(3)]
     scheduler.queue.extend(given)
@@ -130,7 +132,7 @@ def test_a_starved_stream_is_neither_stepped_nor_made_ahead() -> None:
     assert scheduler.plan(is_rendering=True).stepped == tuple(given[:2])
 
 
-def test_a_request_is_tried_again_only_when_another_has_left() -> None:
+def test_refused_request_is_admitted_after_a_release() -> None:
     backend = PagedBackend()
     engine = Engine(backend)
     first = hold(engine, 1, 30)
@@ -144,7 +146,7 @@ def test_a_request_is_tried_again_only_when_another_has_left() -> None:
     wait_until_empty(engine, backend)
 
 
-def test_a_request_that_waits_for_memory_can_be_cancelled() -> None:
+def test_request_waiting_for_memory_can_be_cancelled() -> None:
     backend = PagedBackend()
     engine = Engine(backend)
     first = hold(engine, 1, 30)
@@ -157,7 +159,7 @@ def test_a_request_that_waits_for_memory_can_be_cancelled() -> None:
     wait_until_empty(engine, backend)
 
 
-def test_a_stream_that_waits_for_memory_takes_no_turns_until_another_has_left() -> None:
+def test_starved_stream_takes_no_turns_until_a_release() -> None:
     backend = PagedBackend(num_pages=10, starved=(2,))
     engine = Engine(backend)
     first = hold(engine, 1, 30)
@@ -174,7 +176,7 @@ def test_a_stream_that_waits_for_memory_takes_no_turns_until_another_has_left() 
     wait_until_empty(engine, backend)
 
 
-def test_a_backend_without_memory_for_anybody_is_told_and_not_waited_for() -> None:
+def test_backend_without_any_memory_fails_the_request() -> None:
     backend = PagedBackend(num_pages=0)
     engine = Engine(backend)
     given = [submit(engine, seed, 10) for seed in (1, 2)]
@@ -195,7 +197,7 @@ def test_a_backend_without_memory_for_anybody_is_told_and_not_waited_for() -> No
         ({"is_text_complete": False}, SamplingParams().max_frames, 2),
     ],
 )
-def test_the_backend_is_asked_for_no_more_frames_than_the_budget(
+def test_admission_is_limited_to_the_frame_budget(
     changes: dict[str, object], max_frames: int, min_frames: int
 ) -> None:
     options = {"sampling": SamplingParams(), "num_text_ids": 40, **changes}

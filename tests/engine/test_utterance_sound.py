@@ -1,4 +1,4 @@
-"""Sound that is none: NaN fails its own request, silence is no success."""
+"""NaN samples fail their own request, and silent speech is not a success."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def change_sound(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_samples_that_are_no_numbers_fail_their_own_request_alone(
+def test_nonfinite_samples_fail_only_their_request(
     tts: TTS, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"min_frames": 12, "max_frames": 12, "chunk_frames": 3}
@@ -60,9 +60,7 @@ def test_samples_that_are_no_numbers_fail_their_own_request_alone(
     assert tts.engine.num_running == 0
 
 
-def test_speech_without_a_sound_is_tried_again_and_then_an_error(
-    tts: TTS, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_speech_is_repeated_then_raises(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     said = stop_after(tts, monkeypatch, 5)
     change_sound(tts, monkeypatch, lambda slot, samples: np.zeros_like(samples))
     with pytest.raises(RunawayError, match="silent, twice"):
@@ -70,9 +68,7 @@ def test_speech_without_a_sound_is_tried_again_and_then_an_error(
     assert said.num_prompts == 2
 
 
-def test_silence_at_the_first_attempt_alone_is_not_heard(
-    tts: TTS, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_first_attempt_is_replaced(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(tts, monkeypatch, 5)
     change_sound(tts, monkeypatch, lambda slot, samples: samples * (slot > 0))
     audio = tts.speak(TEXT, min_frames=100)
@@ -80,7 +76,7 @@ def test_silence_at_the_first_attempt_alone_is_not_heard(
     assert audio.samples.any()
 
 
-def test_silence_of_a_given_seed_is_returned_and_told(
+def test_silence_with_given_seed_is_returned_as_stall(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_after(tts, monkeypatch, 5)
@@ -92,7 +88,7 @@ def test_silence_of_a_given_seed_is_returned_and_told(
     assert tts.speak(TEXT, seed=1, min_frames=100, guard=False).finish_reason == "stop"
 
 
-def test_one_frame_that_can_be_heard_is_speech(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_audible_frame_counts_as_speech(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(tts, monkeypatch, 5)
     count = iter(range(1000))
     change_sound(tts, monkeypatch, lambda slot, samples: samples * (next(count) == 2))

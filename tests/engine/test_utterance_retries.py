@@ -1,4 +1,4 @@
-"""Utterances whose speech is wrong are spoken again from the right frame, in streams and whole."""
+"""Retries of utterances with skipped, repeated or invented words, streamed and offline."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tail(places: list[int]) -> list[int]:
 
 
 def lose(places: list[int]) -> list[int]:
-    """Ends after half of the text, and at once in a retry."""
+    """End after half of the text, and at once in a retry."""
     return early_end(places) if places and places[0] == 0 else []
 
 
@@ -70,7 +70,7 @@ def tts(loaded: TTS, backend: FollowedBackend) -> Iterator[TTS]:
     backend.refuses_continued, backend.on_step = False, lambda: None
     backend.admitted.clear()
     yield loaded
-    assert loaded.engine.call(lambda: backend.lives) == {}
+    assert loaded.engine.call(lambda: backend.open_slots) == {}
 
 
 def whole(tts: TTS, text: str = TEXT, seed: int = SEED) -> Audio:
@@ -104,7 +104,7 @@ def test_fault_is_repaired_and_every_id_is_spoken_in_order(
     assert (audio.usage.retries, audio.missing_words, audio.finish_reason) == (1, (), "stop")
 
 
-def test_stall_is_left_after_a_retry(tts: TTS, backend: FollowedBackend) -> None:
+def test_stall_ends_after_a_retry(tts: TTS, backend: FollowedBackend) -> None:
     backend.courses[SEED] = stall
     audio = whole(tts)
     assert audio.usage.retries == 1
@@ -226,7 +226,7 @@ def test_cancelled_retry_releases_its_slot(tts: TTS, backend: FollowedBackend) -
     assert in_retry.wait(60)
     stream.close()
     is_closed.set()
-    assert reader.call(lambda: backend.lives) == {}
+    assert reader.call(lambda: backend.open_slots) == {}
     assert backend.num_released == num_released + len(backend.admitted)
 
 
@@ -234,7 +234,9 @@ def test_first_chunk_needs_no_more_frames_than_without_the_check(
     tts: TTS, backend: FollowedBackend
 ) -> None:
     made: list[int] = []
-    backend.on_step = lambda: made.append(sum(life.num_made for life in backend.lives.values()))
+    backend.on_step = lambda: made.append(
+        sum(state.num_made for state in backend.open_slots.values())
+    )
     for num_frames in (1, 4):
         made.clear()
         with tts.stream(TEXT, seed=SEED, chunk_frames=num_frames) as stream:
@@ -243,12 +245,14 @@ def test_first_chunk_needs_no_more_frames_than_without_the_check(
         assert made[0] == 0
 
 
-def test_live_text_that_runs_dry_hands_out_all_frames(tts: TTS, backend: FollowedBackend) -> None:
+def test_live_text_without_more_ids_finalizes_all_frames(
+    tts: TTS, backend: FollowedBackend
+) -> None:
     read: list[int] = []
     at_pulls: list[tuple[int, int]] = []
 
     def num_made() -> int:
-        return sum(life.num_made for life in backend.lives.values())
+        return sum(state.num_made for state in backend.open_slots.values())
 
     def pieces() -> Iterator[str]:
         for piece in ("Seven grey herons stood beside ", "the old canal, and none ", "moved."):

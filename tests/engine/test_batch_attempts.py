@@ -1,4 +1,4 @@
-"""How often a text is spoken: once, or again after a runaway that nothing pins."""
+"""Attempts: a text is spoken a second time after a runaway, unless its options are pinned."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_runaway_is_repeated_once() -> None:
     assert count_attempts(FakeStream(True), FakeStream(False), given=("voice", "top_k")) == 2
 
 
-def test_two_runaways_are_an_error() -> None:
+def test_two_runaways_raise_an_error() -> None:
     with pytest.raises(RunawayError, match="twice"):
         count_attempts(FakeStream(True), FakeStream(True))
 

@@ -1,4 +1,4 @@
-"""Texts of any length: nothing lost, nothing repeated, one voice, pauses where asked for."""
+"""Long texts: splitting into utterances, pauses, memory, progress and trimming."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def base(tiny_folder: Path) -> Iterator[TTS]:
         yield tts
 
 
-def test_a_short_text_stays_as_it_is() -> None:
+def test_short_text_is_one_utterance() -> None:
     assert plan_utterances("  Two. Sentences. ", OPTIONS) == ["  Two. Sentences. "]
 
 
-def test_a_text_is_left_whole_when_asked() -> None:
+def test_split_false_keeps_the_text_whole() -> None:
     assert plan_utterances(BOOK, ScriptOptions(max_chars=None)) == [BOOK]
 
 
-def test_a_long_text_is_cut_at_sentence_ends_and_begins_with_one_sentence() -> None:
+def test_long_text_is_split_at_sentence_ends() -> None:
     utterances = spoken(BOOK)
     assert len(BOOK) > 19_000
     assert utterances[0] == SENTENCES[0]
@@ -77,7 +77,7 @@ SILENT = [
 
 
 @pytest.mark.parametrize("text", SILENT)
-def test_what_cannot_be_said_is_an_error_alone_and_silence_among_words(
+def test_text_without_letters_raises_alone_and_is_silent_among_words(
     custom: TTS, text: str
 ) -> None:
     with pytest.raises(RequestError, match="nothing to say"):
@@ -90,7 +90,7 @@ def test_what_cannot_be_said_is_an_error_alone_and_silence_among_words(
     assert set(silences) <= {1.0, SILENT_S}
 
 
-def test_an_utterance_of_signs_in_a_long_text_is_not_sent_to_the_model() -> None:
+def test_utterance_without_letters_is_not_sent_to_the_model() -> None:
     text = f"{SENTENCES[0]}\n\n{'. ' * 300}\n\n{SENTENCES[1]}"
     plan = plan_utterances(text, OPTIONS)
     assert [part for part in plan if isinstance(part, str)] == SENTENCES[:2]
@@ -98,19 +98,19 @@ def test_an_utterance_of_signs_in_a_long_text_is_not_sent_to_the_model() -> None
 
 
 @pytest.mark.parametrize("space", [" ", "\n", "\u3000", "\x1f"])
-def test_much_white_space_beside_a_pause_is_nothing(space: str) -> None:
+def test_whitespace_beside_a_pause_is_ignored(space: str) -> None:
     for text in (f"Hello.[pause 1s]{space * 301}", f"{space * 500}Hello.{space * 500}[pause 1s]"):
         plan = plan_utterances(text, OPTIONS)
         assert [part.strip() for part in plan if isinstance(part, str)] == ["Hello."]
 
 
-def test_emoji_are_not_spoken_unless_asked() -> None:
+def test_emoji_need_keep_emoji() -> None:
     text = "Well done 👩\u200d🚀🎉, Ada! 1\ufe0f\u20e3 © 2024™ #1"
     assert plan_utterances(text, OPTIONS) == ["Well done, Ada! 1 © 2024™ #1"]
     assert plan_utterances(text, ScriptOptions(keep_emoji=True)) == [text]
 
 
-def test_a_seam_inside_a_sentence_is_short() -> None:
+def test_pause_inside_a_sentence_is_short() -> None:
     options = ScriptOptions(max_chars=40, seam_s=0.6)
     text = "A sentence that ends. One with a clause that is long, and one more of these clauses."
     plan = plan_utterances(text, options)
@@ -119,25 +119,25 @@ def test_a_seam_inside_a_sentence_is_short() -> None:
 
 @given(st.text(alphabet="ab. ,!?\n。", min_size=301, max_size=1200))
 @settings(deadline=None, max_examples=60)
-def test_nothing_is_lost_or_repeated(text: str) -> None:
+def test_split_text_loses_and_repeats_nothing(text: str) -> None:
     def letters(text: str) -> list[str]:
         return [letter for letter in text if letter.isalpha()]
 
     assert letters("".join(spoken(text))) == letters(text)
 
 
-def test_pauses_are_taken_out_of_the_text_and_seams_are_not_put_beside_them() -> None:
+def test_explicit_pauses_replace_pauses_between_utterances() -> None:
     assert plan_utterances("One.[pause 0.5s] Two.", OPTIONS) == ["One.", Pause(0.5), " Two."]
     plan = plan_utterances(BOOK[:900], OPTIONS)
     assert plan[1::2] == [SEAM] * (len(plan) // 2)
 
 
-def test_markdown_is_cleaned_when_asked() -> None:
+def test_clean_removes_markdown() -> None:
     assert plan_utterances("**Bold** move", ScriptOptions(clean=True)) == ["Bold move"]
     assert plan_utterances("**Bold** move", OPTIONS) == ["**Bold** move"]
 
 
-def test_a_pause_is_silence_of_its_length(custom: TTS) -> None:
+def test_pause_is_silence_of_its_length(custom: TTS) -> None:
     options = {"seed": 1, "max_frames": 6, "min_frames": 6}
     first = custom.speak("One.", trim=False, **{**options, "max_frames": 3, "min_frames": 3})
     chunks = list(custom.stream("[pause 0.5s]One.", **options))
@@ -148,16 +148,14 @@ def test_a_pause_is_silence_of_its_length(custom: TTS) -> None:
     assert chunks[-1].is_last
 
 
-def test_a_text_of_pauses_alone_is_refused(custom: TTS) -> None:
+def test_text_of_pauses_alone_is_rejected(custom: TTS) -> None:
     with pytest.raises(RequestError, match="no words"):
         custom.speak("[pause 1s]")
     with pytest.raises(RequestError, match="pause lasts"):
         custom.speak("Now [pause 99s] then.")
 
 
-def test_a_long_text_streams_as_one_with_seams(
-    custom: TTS, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_text_streams_with_pauses(custom: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     said = stop_after(custom, monkeypatch, 4)
     text = " ".join(SENTENCES[:20])
     stream = custom.stream(text, seed=3, min_frames=100, guard=False)
@@ -175,10 +173,10 @@ def test_a_long_text_streams_as_one_with_seams(
     samples = np.concatenate([chunk.samples for chunk in chunks])
     assert np.allclose(samples, whole.samples, rtol=0, atol=5e-5)
     trimmed = custom.speak(text, seed=3, min_frames=100, guard=False)
-    assert len(trimmed.samples) == len(whole.samples)  # noise from the first sample to the last
+    assert len(trimmed.samples) == len(whole.samples)  # the samples are noise, without silence
 
 
-def test_a_cloned_voice_goes_on_from_its_last_utterance(
+def test_cloned_voice_continues_its_last_utterance(
     base: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = stop_after(base, monkeypatch, 5)
@@ -192,7 +190,7 @@ def test_a_cloned_voice_goes_on_from_its_last_utterance(
     assert all("speaker vector" in prompt for prompt in prompts)
 
 
-def test_max_frames_holds_for_the_whole_text(custom: TTS) -> None:
+def test_max_frames_applies_to_the_whole_text(custom: TTS) -> None:
     stream = custom.stream(" ".join(SENTENCES[:20]), seed=3, max_frames=30, min_frames=30)
     chunks = list(stream)
     assert sum(len(chunk.codes) for chunk in chunks) == 30
@@ -200,10 +198,10 @@ def test_max_frames_holds_for_the_whole_text(custom: TTS) -> None:
     assert chunks[-1].finish_reason == "length"
 
 
-# -- a book ------------------------------------------------------------------------------------
+# -- long texts --------------------------------------------------------------------------------
 
 
-def test_ten_thousand_characters_stream_in_flat_memory_with_nothing_lost(
+def test_ten_thousand_characters_stream_in_constant_memory(
     custom: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = " ".join(f"Sentence {n} of the long book is this one." for n in range(240))
@@ -226,7 +224,7 @@ def test_ten_thousand_characters_stream_in_flat_memory_with_nothing_lost(
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_characters_are_spoken_whole_streamed_and_not(
+def test_hundred_thousand_characters_are_spoken_completely(
     custom: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = " ".join(f"Sentence {n} of the long book is this one." for n in range(2_300))
@@ -237,7 +235,7 @@ def test_a_hundred_thousand_characters_are_spoken_whole_streamed_and_not(
     tracemalloc.start()
     stream = custom.stream(text, seed=3, min_frames=100, guard=False)
     for chunk in stream:
-        codes.append(chunk.codes.astype(np.int16))  # what the test itself keeps is little
+        codes.append(chunk.codes.astype(np.int16))  # small, because the test measures memory
         if not len(chunk.codes) and stream.num_utterances % 50 == 0:
             said.forget()
             kept.append(tracemalloc.get_traced_memory()[0])
@@ -252,7 +250,7 @@ def test_a_hundred_thousand_characters_are_spoken_whole_streamed_and_not(
     assert len(audio.samples) == round(audio.usage.audio_s * 24_000)
 
 
-def test_a_progress_bar_is_shown_when_asked(
+def test_progress_shows_a_bar(
     custom: TTS, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stop_after(custom, monkeypatch, 2)
@@ -268,10 +266,10 @@ def test_a_progress_bar_is_shown_when_asked(
     assert capsys.readouterr().err == ""
 
 
-# -- what is taken off the start ---------------------------------------------------------------
+# -- trimming ----------------------------------------------------------------------------------
 
 
-def test_silence_before_speech_is_held_back_and_the_pause_asked_for_is_not() -> None:
+def test_trim_removes_leading_silence_and_keeps_pauses() -> None:
     silence, sound = np.zeros(9_600, np.float32), np.full(4_800, 0.2, np.float32)
     for sizes in ([14_400], [1920] * 7 + [960], [7] * 2057 + [1]):
         trimmer = StartTrimmer(24_000)
@@ -281,7 +279,7 @@ def test_silence_before_speech_is_held_back_and_the_pause_asked_for_is_not() -> 
     assert len(StartTrimmer(24_000).trim(silence, is_last=True)) == 9_600
 
 
-def test_a_trimmed_stream_is_what_speak_returns(custom: TTS) -> None:
+def test_trimmed_stream_equals_speak(custom: TTS) -> None:
     options = {"seed": 4, "max_frames": 12}
     whole = custom.speak("[pause 0.2s]One two.", **options)
     chunks = list(custom.stream("[pause 0.2s]One two.", trim=True, **options))

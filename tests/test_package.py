@@ -56,6 +56,7 @@ HOMES = {  # third-party packages and the only packages that may import them
     "uvicorn": {"serve"},
     "websockets": {"serve", "integrations"},
     "pydantic": {"serve"},
+    "prometheus_client": {"serve"},
     "wyoming": {"serve"},
     "zeroconf": {"serve"},
     "opentelemetry": {"serve"},

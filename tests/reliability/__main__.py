@@ -1,15 +1,15 @@
-"""python -m tests.reliability --nightly: every goal at its large size, with its control.
+"""`python -m tests.reliability --nightly` runs every goal at its large size, with its control.
 
     python -m tests.reliability --nightly --json nightly.json      # 80 minutes on two cores
     python -m tests.reliability --nightly --minutes 360 --repeat
     python -m tests.reliability --only G9 --minutes 10 --cpu 0.5
 
-First the goals that measure times, one after the other with nothing beside them. Then the soak (G9)
-for `--minutes` against `vivace serve` with the embedded voice, and its leaky control for a tenth of
-that; meanwhile the other goals, one after the other, each in a pytest of its own with a time limit.
-`--repeat` goes on with other examples until the time is up. The file of `--json` is written after
-every goal. A goal that measures times is missed on a machine with other work. Exit code 1: a goal
-was not held, or a control not found out.
+The goals that measure times run first and alone. Then the soak (G9) runs for `--minutes` against
+`vivace serve` with the embedded voice, and its leaky control for a tenth of that time. Beside the
+soak the other goals run one at a time, each in a pytest process with a time limit. `--repeat`
+continues with other examples until the time is up. The file of `--json` is written after every
+goal. A goal that measures times needs a quiet machine. Exit code 1: a goal failed, or a control was
+not detected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.reliability.goals import GOALS, Goal
 from tests.reliability.nightly import Report, Result, load_average, run_goal, summarize, tabulate
 
 SOAK = "G9"
-SOAK_MOST_MIB = 32.0  # of growth, in a night
+SOAK_MOST_MIB = 32.0  # memory growth in a night
 CONTROL_SHARE = 0.1
 
 
@@ -33,15 +33,15 @@ def say(words: str) -> None:
 
 
 def run_soak(minutes: float, cpu: float, seed: int, report: Report) -> None:
-    """The soak, then its control: the same traffic over a server that leaks."""
-    from tests.reliability.soak import Told, soak
+    """Run the soak, then its control: the same traffic on a server that leaks."""
+    from tests.reliability.soak import SoakLimits, soak
 
     began, load, result = time.monotonic(), load_average(), Result(SOAK, "soak", rounds=1)
     result.failed = ["it did not come to its end"]
     report.replace(result)
     lengths = {(): 60 * minutes, ("--leak",): max(200.0, 60 * minutes * CONTROL_SHARE)}
     for flags, seconds in lengths.items():
-        told = Told(seconds=seconds, interval_s=min(60.0, seconds / 20), cpu=cpu, seed=seed)
+        told = SoakLimits(seconds=seconds, interval_s=min(60.0, seconds / 20), cpu=cpu, seed=seed)
         found = soak(told, *flags, most_mib=SOAK_MOST_MIB)
         leaks, name = found["leaks"], "G9 leaky control" if flags else "G9 soak"
         result.figures[name] = found

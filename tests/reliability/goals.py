@@ -1,7 +1,7 @@
-"""The goals G1 to G15, the tests that hold each, and the controls: tests of a broken server.
+"""The goals G1 to G15, their tests, and their controls: tests of a server broken on purpose.
 
-A selector is a test file, or `file::test` where the file holds other things too. `test_goals.py`
-checks that everything named here is there.
+A selector is a test file, or `file::test` if the file has other tests too. `test_goals.py` checks
+that all selectors exist.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ SERVE = "tests/serve"
 class Goal:
     id: str
     name: str
-    tests: tuple[str, ...]  # selectors of all, controls too
-    controls: tuple[str, ...]  # names of tests
-    is_timed: bool = False  # it measures times: nothing runs beside it
+    tests: tuple[str, ...]  # selectors, including the controls
+    controls: tuple[str, ...]  # test names
+    is_timed: bool = False  # measures times, so it runs alone
     limit_s: float = 1_800.0
 
     @property
@@ -32,15 +32,15 @@ GOALS = (
         "leaving",
         (f"{HERE}/test_disconnect.py",),
         (
-            "test_a_server_that_does_not_notice_is_found_out",
-            "test_an_engine_that_frees_no_slot_is_found_out",
+            "test_control_server_that_ignores_disconnects_is_detected",
+            "test_control_engine_that_keeps_slots_is_detected",
         ),
     ),
     Goal(
         "G2",
         "load",
         (f"{SERVE}/test_speech_load.py",),
-        ("test_a_stream_that_pauses_is_found_dry",),
+        ("test_underrun_check_detects_a_pause",),
         is_timed=True,
     ),
     Goal(
@@ -48,8 +48,8 @@ GOALS = (
         "overload",
         (f"{HERE}/test_overload.py",),
         (
-            "test_a_server_that_takes_everybody_is_found_out",
-            "test_a_server_that_takes_everybody_lets_them_wait",
+            "test_control_server_without_a_queue_limit_is_detected",
+            "test_control_server_without_a_queue_limit_makes_clients_wait",
         ),
         is_timed=True,
     ),
@@ -57,7 +57,7 @@ GOALS = (
         "G4",
         "slow clients",
         (f"{HERE}/test_slow_clients.py",),
-        ("test_a_server_without_deadlines_is_found_out",),
+        ("test_control_server_without_timeouts_is_detected",),
         is_timed=True,
     ),
     Goal(
@@ -73,9 +73,9 @@ GOALS = (
             f"{SERVE}/wyoming/test_session.py",
         ),
         (
-            "test_a_server_that_fails_or_hangs_is_found_out",
-            "test_a_dialect_that_does_not_expect_bad_input_is_found_out",
-            "test_a_server_that_does_not_expect_bad_input_is_found_out",
+            "test_control_server_that_fails_or_hangs_is_detected",
+            "test_control_socket_protocol_without_checks_is_detected",
+            "test_control_route_without_input_checks_is_detected",
         ),
     ),
     Goal(
@@ -87,23 +87,23 @@ GOALS = (
             "tests/audio/test_confine.py",
         ),
         (
-            "test_a_reader_without_limits_is_found_out",
-            "test_a_reader_that_fails_otherwise_is_found_out",
+            "test_control_reader_without_limits_is_detected",
+            "test_control_reader_with_another_error_is_detected",
         ),
     ),
     Goal(
         "G7",
         "isolation",
         (
-            f"{HERE}/test_needle.py",
+            f"{HERE}/test_isolation.py",
             "tests/backends/test_backends.py",
             "tests/backends/test_prefill.py",
             "tests/engine/test_stream.py::test_other_streams_do_not_change_audio",
         ),
         (
-            "test_draws_from_a_shared_generator_are_found_out",
-            "test_a_cache_by_name_is_found_out",
-            "test_the_seed_test_fails_with_a_shared_random_generator",
+            "test_control_shared_random_generator_is_detected",
+            "test_control_voice_cache_by_name_is_detected",
+            "test_seed_test_fails_with_shared_generator",
         ),
         limit_s=3_000.0,
     ),
@@ -113,13 +113,13 @@ GOALS = (
         (
             f"{HERE}/test_server_faults.py",
             f"{HERE}/test_hung_backend.py",
-            f"{SERVE}/test_deaths.py",
+            f"{SERVE}/test_crashes.py",
             "tests/engine/test_engine_faults.py",
         ),
         (
-            "test_a_broken_speech_that_ends_well_is_found_out",
-            "test_a_fault_that_stays_is_found_out",
-            "test_without_the_watch_nothing_that_waits_would_end",
+            "test_control_failed_stream_with_a_clean_end_is_detected",
+            "test_control_permanent_fault_is_detected",
+            "test_control_hung_backend_without_a_watchdog_is_not_detected",
         ),
     ),
     Goal(
@@ -127,9 +127,9 @@ GOALS = (
         "soak",
         (f"{HERE}/test_soak.py",),
         (
-            "test_a_leak_is_found_out",
-            "test_a_leaky_server_is_found_out",
-            "test_a_leaky_process_is_found_out",
+            "test_control_leak_is_detected",
+            "test_control_leaky_server_is_detected",
+            "test_control_leaky_process_is_detected",
         ),
     ),
     Goal(
@@ -137,8 +137,8 @@ GOALS = (
         "the end",
         (f"{HERE}/test_drain_load.py",),
         (
-            "test_an_early_end_that_looks_clean_is_found_out",
-            "test_replicas_that_do_not_drain_are_found_out",
+            "test_control_early_end_that_looks_complete_is_detected",
+            "test_control_replicas_without_a_drain_are_detected",
         ),
         is_timed=True,
     ),
@@ -146,15 +146,18 @@ GOALS = (
         "G11",
         "runaway",
         (f"{HERE}/test_runaway.py", "tests/engine/test_guard.py"),
-        ("test_a_server_without_the_guard_is_found_out", "test_a_tight_budget_is_found_out"),
+        (
+            "test_control_engine_without_runaway_guard_is_detected",
+            "test_control_tight_frame_budget_is_detected",
+        ),
     ),
     Goal(
         "G12",
         "truncation",
         (f"{HERE}/test_midstream_error.py",),
         (
-            "test_every_client_falls_for_a_clean_end",
-            "test_every_socket_falls_for_a_clean_end",
+            "test_control_client_accepts_a_truncation_with_a_clean_end",
+            "test_control_socket_client_accepts_a_truncation_with_a_clean_end",
         ),
     ),
     Goal(
@@ -162,9 +165,9 @@ GOALS = (
         "surface",
         (f"{HERE}/test_surface.py",),
         (
-            "test_a_server_without_the_guard_is_found_out",
-            "test_a_guard_with_a_door_is_found_out",
-            "test_a_server_that_believes_the_host_is_found_out",
+            "test_control_server_without_middleware_is_detected",
+            "test_control_middleware_with_a_path_prefix_check_is_detected",
+            "test_control_server_that_trusts_the_host_header_is_detected",
         ),
     ),
     Goal(
@@ -176,15 +179,15 @@ GOALS = (
             "tests/test_package.py::test_dangerous_call_is_detected",
         ),
         (
-            "test_a_line_that_breaks_a_rule_is_found_out",
+            "test_control_line_against_a_rule_is_detected",
             "test_dangerous_call_is_detected",
-            "test_bandit_finds_what_it_should",
+            "test_control_bandit_detects_unsafe_code",
         ),
     ),
     Goal(
         "G15",
         "replicas",
         (f"{HERE}/test_cluster_chaos.py",),
-        ("test_a_proxy_without_checks_is_found_out",),
+        ("test_control_proxy_without_health_checks_is_detected",),
     ),
 )

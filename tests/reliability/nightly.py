@@ -1,4 +1,4 @@
-"""Runs the goals at their large sizes and says what came of each: cases, result, control."""
+"""Runs the goals at their large sizes and reports cases, result and control of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.reliability.goals import Goal
 from tests.support.project import ROOT
 from vivace.cli.bench.machine import machine
 
-# Figures that count cases; `figures.record` keeps them.
+# Names of recorded figures that count cases.
 COUNTED = (
     *("cases", "visits", "departures", "messages", "frames", "requests", "headers", "bodies"),
     *("readers", "positions", "routes", "rows"),
@@ -31,19 +31,19 @@ Figures = dict[str, dict[str, Any]]
 
 @dataclass
 class Result:
-    """What became of one goal, over all rounds."""
+    """The result of one goal over all rounds."""
 
     id: str
     name: str
     passed: int = 0
-    failed: list[str] = field(default_factory=list)  # names of tests, with their words
-    skipped: list[str] = field(default_factory=list)  # with the reason
-    controls: int = 0  # broken servers that were found out
-    controls_failed: list[str] = field(default_factory=list)  # that were not
+    failed: list[str] = field(default_factory=list)  # test names with their messages
+    skipped: list[str] = field(default_factory=list)  # test names with the reason
+    controls: int = 0  # detected
+    controls_failed: list[str] = field(default_factory=list)  # not detected
     cases: int = 0
     seconds: float = 0.0
     rounds: int = 0
-    loads: tuple[float, float] = (0.0, 0.0)  # averages of a minute, before and after
+    loads: tuple[float, float] = (0.0, 0.0)  # one-minute averages before and after
     figures: Figures = field(default_factory=dict)
 
     @property
@@ -67,7 +67,7 @@ def load_average() -> float:
 
 
 def run_goal(goal: Goal, number: int) -> Result:
-    """One round in a pytest of its own; rounds after the first draw other examples."""
+    """Run one round in a pytest process; later rounds draw other examples."""
     began, load, result = time.monotonic(), load_average(), Result(goal.id, goal.name, rounds=1)
     with tempfile.TemporaryDirectory() as folder:
         report, figures = Path(folder) / "report.xml", Path(folder) / "figures.json"
@@ -97,7 +97,7 @@ def run_goal(goal: Goal, number: int) -> Result:
 
 
 def run_within(limit_s: float, command: list[str], environment: dict[str, str]) -> str | None:
-    """What it said; None where it was not over in time, and was ended with all of its children."""
+    """Return the output, or None if the command was killed with its children at the timeout."""
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -117,7 +117,7 @@ def run_within(limit_s: float, command: list[str], environment: dict[str, str]) 
 
 
 def read_report(report: Path, goal: Goal, result: Result) -> None:
-    for case in ET.parse(report).iter("testcase"):  # our own file
+    for case in ET.parse(report).iter("testcase"):  # written by this module
         name = case.get("name") or ""
         is_control = name.partition("[")[0] in goal.controls
         bad = case.find("failure") if case.find("failure") is not None else case.find("error")
@@ -134,7 +134,7 @@ def read_report(report: Path, goal: Goal, result: Result) -> None:
 
 
 def count_cases(result: Result) -> int:
-    """Those that the figures count, or the tests themselves where these are more."""
+    """Return the cases that the figures count, or the number of tests if it is larger."""
     found = [each[key] for each in result.figures.values() for key in COUNTED if key in each]
     return max(sum(found), result.passed)
 
@@ -158,7 +158,7 @@ def summarize(results: list[Result]) -> Counter[str]:
 
 
 class Report:
-    """The results so far, written after every goal: a kill loses no more than the one that runs."""
+    """Write the results so far. Called after every goal, so that a kill loses only one goal."""
 
     def __init__(self, path: Path | None) -> None:
         self.results: dict[str, Result] = {}
@@ -180,7 +180,7 @@ class Report:
             self._write()
 
     def _write(self) -> None:
-        """The goals of this run; those of an earlier one stay where they were not run again."""
+        """Merge this run into the file; earlier results of other goals stay."""
         if self._path is None:
             return
         found = json.loads(self._path.read_text()) if self._path.exists() else {}

@@ -1,7 +1,7 @@
-"""The soak: a server in a process of its own under mixed traffic, measured while it rests.
+"""The soak: a server process under mixed traffic, measured while it is idle.
 
-Every `interval_s` the traffic stops, and when all conversations are over the server's memory, open
-files, threads, tasks and children are read. `soak_fit` says whether they grow.
+Every `interval_s` the traffic stops. When all conversations have ended, memory, open files,
+threads, tasks and children of the server are read. `soak_fit` decides whether they grow.
 """
 
 from __future__ import annotations
@@ -22,35 +22,41 @@ from pathlib import Path
 from typing import Any
 
 from tests.reliability.soak_fit import MIN_SAMPLES, Growth, Sample, measure_growth
-from tests.reliability.soak_traffic import KINDS, LIMIT_S, Remote, converse, converse_as
+from tests.reliability.soak_traffic import (
+    KINDS,
+    LIMIT_S,
+    Remote,
+    run_conversation,
+    run_random_conversation,
+)
 from tests.support.project import ROOT
 
 SERVER = "tests.reliability.soak_serve"
 SCRIPTS = ROOT / "scripts"
 START_S = 180.0
 NUM_CLIENTS = 8
-WARM_ROUNDS = 4  # every kind so often before the first sample
-SETTLE_S = 20.0  # at most, for connections that the server has yet to close
+WARM_ROUNDS = 4  # conversations of every kind before the first sample
+SETTLE_S = 20.0  # maximum wait for the server to close connections
 
 
 @dataclass(frozen=True)
-class Told:
-    """How long a soak is: the first of its two ends counts."""
+class SoakLimits:
+    """The length of a soak: it ends at the first of the two limits."""
 
     seconds: float = float("inf")
     requests: int = sys.maxsize
     interval_s: float = 60.0
     interval_requests: int = sys.maxsize
-    cpu: float | None = None  # cores that server and clients may use together
+    cpu: float | None = None  # processor cores for server and clients together
     seed: int = 0
 
 
 @dataclass
 class Soak:
-    """Clients and what they saw."""
+    """The clients and their observations."""
 
-    served: Served
-    told: Told
+    served: ServerProcess
+    told: SoakLimits
     kinds: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
@@ -62,7 +68,9 @@ class Soak:
     def run(self) -> None:
         self.cpu_before_s = self.cpu_s
         for kind in sorted(set(KINDS) - {"trickle"}) * WARM_ROUNDS:
-            self._note(kind, converse_as(kind, self.served.remote, random.Random(self.num_asked)))
+            self._note(
+                kind, run_conversation(kind, self.served.remote, random.Random(self.num_asked))
+            )
             self.num_asked += 1
         while True:
             self.take_sample()
@@ -102,7 +110,7 @@ class Soak:
                 if self.num_asked >= until:
                     return
                 self.num_asked += 1
-            self._note(*converse(self.served.remote, chance))
+            self._note(*run_random_conversation(self.served.remote, chance))
 
     def _note(self, kind: str, fault: str | None) -> None:
         with self._lock:
@@ -112,12 +120,12 @@ class Soak:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether more of the processor was used than was told."""
+        """Whether server and clients used more processor time than allowed."""
         assert self.told.cpu is not None
         return self.cpu_s - self.cpu_before_s > self.told.cpu * self.seconds
 
     def take_sample(self) -> None:
-        """When nothing is asked for; what the server closes by itself has time to go."""
+        """Wait until the server is idle and has closed its connections."""
         deadline, before = time.monotonic() + SETTLE_S, None
         while True:
             time.sleep(1.0)
@@ -146,8 +154,8 @@ class Soak:
 # -- the server ----------------------------------------------------------------------------------
 
 
-class Served:
-    """A server in a process of its own, which tells what it holds."""
+class ServerProcess:
+    """A server process that reports its resources."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path, can_clone: bool) -> None:
         self._process = process
@@ -180,7 +188,7 @@ class Served:
     def cpu_s(self) -> float:
         with suppress(OSError):
             fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
-            return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # and of its children
+            return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # including its children
         return 0.0
 
     def sample(self, seconds: float, requests: int) -> Sample:
@@ -206,17 +214,17 @@ class Served:
         return self._process.wait(LIMIT_S)
 
 
-def make_tiny(folder: Path) -> list[str]:
-    """A model that clones, beside the embedded voice: recordings are decoded by child processes."""
+def make_cloning_model(folder: Path) -> list[str]:
+    """Return the flags of a second model that clones, so that child processes decode recordings."""
     script = runpy.run_path(str(SCRIPTS / "make_tiny_checkpoints.py"))
     script["make_checkpoint"](folder / "base")
     return ["--model=vivace", f"--model=tiny={folder / 'base'}"]
 
 
 @contextmanager
-def served(*flags: str) -> Iterator[Served]:
+def served(*flags: str) -> Iterator[ServerProcess]:
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w") as log:
-        models = [] if "--scripted" in flags else make_tiny(Path(folder))
+        models = [] if "--scripted" in flags else make_cloning_model(Path(folder))
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", SERVER, *flags, *models),
@@ -231,13 +239,13 @@ def served(*flags: str) -> Iterator[Served]:
         )
         with process:
             try:
-                yield Served(process, Path(log.name), can_clone=bool(models))
+                yield ServerProcess(process, Path(log.name), can_clone=bool(models))
             finally:
                 process.kill()
 
 
-def soak(told: Told, *flags: str, most_mib: float) -> dict[str, Any]:
-    """What the server held over the run, and what it leaked; `flags` are those of soak_serve.py."""
+def soak(told: SoakLimits, *flags: str, most_mib: float) -> dict[str, Any]:
+    """Run the soak; return the samples and the growth. `flags` are those of soak_serve.py."""
     with served(*flags) as server:
         work = Soak(server, told)
         work.run()

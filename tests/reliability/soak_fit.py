@@ -1,8 +1,8 @@
-"""Does a server grow? Samples of what it holds, and a line through them that outliers do not bend.
+"""Measures resource growth: samples of a server and a robust line through them.
 
-A count (open files, threads, tasks) grows if its line rises by two or more over the run; memory if
-it rises by more than 1 KiB a request or by more than `most_mib` over the run. The first fifth is
-warm-up: caches fill, pools start their threads.
+A count (open files, threads, tasks) grows if its line rises by two or more over the run. Memory
+grows if its line rises by more than 1 KiB per request or by more than `most_mib` over the run. The
+first fifth of the samples is warm-up: caches fill and pools start their threads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 
-WARM_UP = 0.2  # of the samples
+WARM_UP = 0.2  # share of the samples
 MOST_KIB_A_REQUEST = 1.0
 MOST_MIB = 8.0
 COUNTS = ("files", "threads", "tasks", "children")
@@ -22,7 +22,7 @@ MIN_SAMPLES = 8
 
 @dataclass(frozen=True)
 class Sample:
-    """What a server held when nobody asked for anything."""
+    """Resources of an idle server."""
 
     seconds: float
     requests: int
@@ -35,7 +35,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Growth:
-    """By how much each thing grew from the warm-up to the end, by its line."""
+    """Return the growth of each resource after the warm-up, from its line."""
 
     requests: int
     seconds: float
@@ -56,7 +56,7 @@ class Growth:
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Theil-Sen: the median of the slopes between all pairs."""
+    """Return the Theil-Sen slope: the median of the slopes between all pairs."""
     pairs = combinations(zip(xs, ys, strict=True), 2)
     found = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in pairs if x2 != x1]
     return statistics.median(found)

@@ -1,9 +1,9 @@
-"""`vivace serve` in a process that tells how many tasks it has, for the soak.
+"""`vivace serve` for the soak: it reports the number of its asyncio tasks.
 
     python -m tests.reliability.soak_serve [--scripted] [--leak] FLAGS...
 
-For every line of stdin it collects garbage and prints a line: the tasks of its loop. `--scripted`
-takes a backend without a model; `--leak` keeps a little of every speech: the control.
+For every line of stdin the process collects garbage and prints the number of tasks of its loop.
+`--scripted` uses a backend without a model. `--leak` leaks memory with every speech: the control.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from vivace.cli.main import main
 from vivace.serve.server import Server
 from vivace.serve.streams import Streams
 
-LEAKED_BYTES = 16_384  # of every speech
-LEAK_EVERY = 10  # speeches: a file, a thread and a task
+LEAKED_BYTES = 16_384  # leaked per speech
+LEAK_EVERY = 10  # speeches per leaked file, thread and task
 
 
 class Leak:
-    """Keeps a little of every speech that is opened."""
+    """Leaks resources with every speech."""
 
     def __init__(self, every: int = LEAK_EVERY) -> None:
         self.every = every
@@ -50,7 +50,7 @@ class Leak:
         return leaky
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
-        """For a test in whose process it leaked."""
+        """Release everything that leaked in this process."""
         self.is_over.set()
         for each in self.kept:
             if isinstance(each, io.IOBase):
@@ -63,17 +63,17 @@ async def count_tasks() -> int:
     return len(asyncio.all_tasks())
 
 
-def tell_tasks(loop: asyncio.AbstractEventLoop) -> None:
+def report_tasks(loop: asyncio.AbstractEventLoop) -> None:
     for _ in sys.stdin:
         gc.collect()
-        num_tasks = asyncio.run_coroutine_threadsafe(count_tasks(), loop).result() - 1  # its own
+        num_tasks = asyncio.run_coroutine_threadsafe(count_tasks(), loop).result() - 1  # this task
         os.write(1, f"{num_tasks}\n".encode())
 
 
 def watched(serve: Callable[..., Any]) -> Callable[..., Any]:
     async def serve_and_tell(server: Server, *args: Any) -> None:
         loop = asyncio.get_running_loop()
-        threading.Thread(target=tell_tasks, args=(loop,), daemon=True).start()
+        threading.Thread(target=report_tasks, args=(loop,), daemon=True).start()
         await serve(server, *args)
 
     return serve_and_tell

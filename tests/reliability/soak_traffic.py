@@ -1,7 +1,7 @@
-"""Mixed traffic for the soak: speeches of every dialect, leavers, bad input, slow readers, looks.
+"""Mixed traffic for the soak: speech in every protocol, disconnects, bad input and slow readers.
 
-A kind of traffic is one conversation with the server; it returns None when the server behaved, or
-what was wrong. A 5xx, an answer that does not come, or speech that is not whole is wrong.
+Each kind of traffic is one conversation with the server. It returns None, or a description of the
+fault: a 5xx status, no response, or incomplete speech.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from websockets.exceptions import WebSocketException
 
 from tests.support.leaving_clients import DIALECTS, Exchange
 
-LIMIT_S = 120.0  # after which a conversation counts as hung
+LIMIT_S = 120.0  # a longer conversation counts as hung
 SPEECH = "/v1/audio/speech"
 TEXTS = ("Yes.", "No.", "Hi.", "Thanks.", "It's 5:30.", "Well, well!")
 LONG = "This goes on for a while, and nobody reads it in a hurry. " * 4
@@ -38,11 +38,11 @@ RECORDINGS = ("WAV", "FLAC", "OGG", "MP3")
 
 @dataclass(frozen=True)
 class Remote:
-    """A server in another process, as the clients of `leaving_clients` know one."""
+    """A server in another process, for the clients of `leaving_clients`."""
 
     port: int
     wyoming_port: int
-    can_clone: bool = False  # with a model named `tiny`
+    can_clone: bool = False  # has a model named `tiny`
 
     @property
     def server(self) -> Any:
@@ -61,7 +61,7 @@ def ask(
         headers = {"connection": "close"} | ({"content-type": kind} if body is not None else {})
         connection.request(method, path, content if body is not None else None, headers)
         answer = connection.getresponse()
-        return answer.status, answer.read()  # IncompleteRead where it is cut
+        return answer.status, answer.read()  # raises IncompleteRead if the body is truncated
     finally:
         connection.close()
 
@@ -89,7 +89,7 @@ def speak_events(remote: Remote, chance: random.Random) -> str | None:
 
 
 def talk(remote: Remote, chance: random.Random) -> str | None:
-    """A socket's dialect or Wyoming, to its end."""
+    """Speak over a socket protocol or Wyoming until the end."""
     names = sorted(set(DIALECTS) - {"http", "http-sse", "http-whole"})
     DIALECTS[chance.choice(names)](remote, "ended")(chance.random() < 0.2)  # type: ignore[arg-type]
     return None
@@ -103,7 +103,7 @@ def leave(remote: Remote, chance: random.Random) -> str | None:
     return None
 
 
-def look(remote: Remote, chance: random.Random) -> str | None:
+def fetch_page(remote: Remote, chance: random.Random) -> str | None:
     path = chance.choice(PAGES)
     status, _ = ask(remote, "GET", path)
     return None if status == (404 if path == "/nothing" else 200) else f"GET {path}: {status}"
@@ -111,7 +111,7 @@ def look(remote: Remote, chance: random.Random) -> str | None:
 
 @cache
 def recording(format: str, seconds: float) -> str:
-    """In base64."""
+    """Speak with a recording in base64."""
     file = io.BytesIO()
     noise = np.random.default_rng(1).normal(0, 0.1, int(RATE * seconds)).astype(np.float32)
     soundfile.write(file, noise, RATE, format=format)
@@ -119,7 +119,7 @@ def recording(format: str, seconds: float) -> str:
 
 
 def make_voice(remote: Remote, chance: random.Random) -> str | None:
-    """Of a recording in some format; spoken with, and deleted. Refused where no model can."""
+    """Create a voice, speak with it and delete it. Refused if no model can clone."""
     name = f"soak-{chance.randrange(10**12)}"
     sample = recording(chance.choice(RECORDINGS), 1.5)
     made, _ = ask(remote, "POST", "/v1/audio/voices", {"name": name, "audio_sample": sample})
@@ -133,7 +133,7 @@ def make_voice(remote: Remote, chance: random.Random) -> str | None:
 
 
 def send_bad(remote: Remote, chance: random.Random) -> str | None:
-    """Refused with a status of 400 to 499."""
+    """Send an invalid request; expect a status of 400 to 499."""
     body: Any = chance.choice(
         (
             {"input": ""},
@@ -156,7 +156,7 @@ def send_bad(remote: Remote, chance: random.Random) -> str | None:
 
 
 def send_noise(remote: Remote, chance: random.Random) -> str | None:
-    """Bytes that are no protocol's, to either port; whatever comes back is read."""
+    """Send random bytes to either port and read the response."""
     port = chance.choice((remote.port, remote.wyoming_port))
     with socket.create_connection(("127.0.0.1", port), LIMIT_S) as connection:
         try:
@@ -171,7 +171,7 @@ def send_noise(remote: Remote, chance: random.Random) -> str | None:
 
 
 def read_slowly(remote: Remote, chance: random.Random) -> str | None:
-    """A small buffer, some bytes now and then, and away."""
+    """Read slowly with a small buffer, then disconnect."""
     body = json.dumps({"input": LONG, "response_format": "pcm", "max_new_tokens": 16}).encode()
     head = (
         b"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -189,7 +189,7 @@ def read_slowly(remote: Remote, chance: random.Random) -> str | None:
 
 
 def trickle(remote: Remote, chance: random.Random) -> str | None:
-    """Headers byte by byte; some stay until they are cut."""
+    """Send headers byte by byte; some connections stay until the server aborts them."""
     is_patient = chance.random() < 0.2
     with socket.create_connection(("127.0.0.1", remote.port), LIMIT_S) as connection:
         try:
@@ -202,12 +202,12 @@ def trickle(remote: Remote, chance: random.Random) -> str | None:
     return "a trickle of 60 s was not cut" if is_patient else None
 
 
-KINDS: dict[str, tuple[Kind, float]] = {  # with their shares
+KINDS: dict[str, tuple[Kind, float]] = {  # with their relative frequencies
     "speak": (speak, 0.22),
     "events": (speak_events, 0.10),
     "talk": (talk, 0.03),
     "leave": (leave, 0.30),
-    "look": (look, 0.14),
+    "look": (fetch_page, 0.14),
     "voice": (make_voice, 0.03),
     "bad": (send_bad, 0.07),
     "noise": (send_noise, 0.05),
@@ -216,13 +216,13 @@ KINDS: dict[str, tuple[Kind, float]] = {  # with their shares
 }
 
 
-def converse(remote: Remote, chance: random.Random) -> tuple[str, str | None]:
-    """One conversation of chance: its kind, and what was wrong."""
+def run_random_conversation(remote: Remote, chance: random.Random) -> tuple[str, str | None]:
+    """Run a random conversation; return its kind and its fault."""
     (name,) = chance.choices(list(KINDS), [share for _, share in KINDS.values()])
-    return name, converse_as(name, remote, chance)
+    return name, run_conversation(name, remote, chance)
 
 
-def converse_as(name: str, remote: Remote, chance: random.Random) -> str | None:
+def run_conversation(name: str, remote: Remote, chance: random.Random) -> str | None:
     try:
         return KINDS[name][0](remote, chance)
     except (OSError, HTTPException, WebSocketException, AssertionError) as error:

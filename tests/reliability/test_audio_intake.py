@@ -1,8 +1,8 @@
-"""G6: hostile recordings through the one function that reads audio: refused in words, or harmless.
+"""G6: hostile recordings are refused with an error, or read within the limits.
 
-Mutants of files in every container at hand, and bombs: little data that says it is much. The
-control is libsndfile itself, without our limits. `tests/audio/test_sandbox.py` has a child process
-that hangs, spins, crashes, takes memory or lies, `test_confine.py` what it may touch.
+The inputs are mutated files in every available container, and bombs: small files that declare much
+audio. The control is libsndfile without our limits. `tests/audio/test_sandbox.py` tests a decoder
+process that hangs, crashes, uses much memory or returns wrong data; `test_confine.py` its sandbox.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ Read = Callable[[bytes], Recording]
 def encode(samples: np.ndarray, format: str, subtype: str, rate: int = RATE) -> bytes:
     buffer = io.BytesIO()
     with soundfile.SoundFile(buffer, "w", rate, 1, subtype, format=format) as file:
-        for start in range(0, len(samples), RATE):  # libsndfile crashes over much Vorbis at once
+        for start in range(
+            0, len(samples), RATE
+        ):  # libsndfile crashes if it writes much Vorbis at once
             file.write(samples[start : start + RATE])
     return buffer.getvalue()
 
@@ -71,7 +73,7 @@ def whole_files() -> dict[str, bytes]:
 
 
 def mutate(chance: random.Random) -> bytes:
-    """Some damage of chance, most of it where headers are."""
+    """Damage random bytes, most of them in the headers."""
     content = bytearray(whole_files()[chance.choice(list(KINDS))])
     for _ in range(chance.randint(1, 5)):
         if len(content) < 8:
@@ -106,7 +108,7 @@ def forge_wav(rate: int, channels: int, bits: int, tag: int, data: bytes, told: 
 
 @cache
 def bombs() -> tuple[bytes, ...]:
-    """Forged rates, channels, widths and lengths; much silence in little space; no numbers."""
+    """Return files with forged rates, channels, widths and lengths, packed silence and NaN."""
     plain = tone(1.5)
     forged = [
         forge_wav(rate, channels, bits, tag, plain.tobytes()[:100_000], told)
@@ -129,12 +131,12 @@ def bombs() -> tuple[bytes, ...]:
     return (*forged, *packed, *numbers, *lengths, *headers, *nothing)
 
 
-# -- what came of them -----------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
 @dataclass
 class Intake:
-    """Reads recordings and notes what must not be."""
+    """Reads recordings and records violations."""
 
     read: Read
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -177,7 +179,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def children_peak_mib(sandbox: Sandbox) -> float:
-    """The peak memory of a child of the pool."""
+    """Return the peak memory of the pool's processes."""
     most = 0
     for pid in sandbox.child_pids():
         status = Path(f"/proc/{pid}/status")
@@ -196,11 +198,11 @@ def take_all(contents: Iterator[bytes], intake: Intake) -> None:
 @pytest.mark.parametrize(
     "num_mutants", [200, pytest.param(200_000, marks=pytest.mark.slow)], ids=["few", "many"]
 )
-def test_a_mutant_is_refused_or_harmless(num_mutants: int, sandbox: Sandbox) -> None:
+def test_mutated_audio_file_is_refused_or_harmless(num_mutants: int, sandbox: Sandbox) -> None:
     intake, num_done = Intake(partial(read_audio, sandbox=sandbox)), 0
-    read_audio(whole_files()["flac"], sandbox=sandbox)  # a child is there
+    read_audio(whole_files()["flac"], sandbox=sandbox)  # starts a process of the pool
     before_mib = memory_mib()
-    while num_done < num_mutants:  # in parts: `map` takes all that it is given
+    while num_done < num_mutants:  # in parts: `map` submits all items at once
         chance = random.Random(f"{seed_of_round()}/{num_done}")
         part = min(1_000, num_mutants - num_done)
         take_all((mutate(chance) for _ in range(part)), intake)
@@ -224,7 +226,7 @@ def test_a_mutant_is_refused_or_harmless(num_mutants: int, sandbox: Sandbox) -> 
         assert growth_mib <= PARENT_MIB
 
 
-def test_bombs_are_refused_or_harmless(sandbox: Sandbox) -> None:
+def test_audio_bomb_is_refused_or_harmless(sandbox: Sandbox) -> None:
     assert len(bombs()) >= 60
     assert max(map(len, bombs())) < MIB
     intake = Intake(partial(read_audio, sandbox=sandbox))
@@ -242,8 +244,8 @@ def test_bombs_are_refused_or_harmless(sandbox: Sandbox) -> None:
     )
 
 
-def test_a_reader_without_limits_is_found_out() -> None:
-    """libsndfile as it is."""
+def test_control_reader_without_limits_is_detected() -> None:
+    """Read with libsndfile without our limits."""
 
     def read(content: bytes) -> Recording:
         try:
@@ -260,7 +262,7 @@ def test_a_reader_without_limits_is_found_out() -> None:
     assert "1 Hz" in told
 
 
-def test_a_reader_that_fails_otherwise_is_found_out() -> None:
+def test_control_reader_with_another_error_is_detected() -> None:
     def read(content: bytes) -> Recording:
         raise ValueError("not an error of ours")
 

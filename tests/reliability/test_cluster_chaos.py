@@ -1,9 +1,9 @@
-"""G15: three replicas behind the HAProxy file that we ship: one is killed, one does not answer.
+"""G15: three replicas behind the shipped HAProxy configuration; one is killed, one suspended.
 
-By hand, with HAProxy. Who is hurt is the killed one's own, visibly; new requests are served by the
-others at once; one that stops answering is left out; work is shared evenly. The control is the same
-proxy without checks and retries. `benchmarks/replicas.py` does it with the embedded voice for five
-minutes, `tests/serve/test_ray_app.py` with Ray, `test_drain_load.py` restarts two replicas in turn.
+Run by hand, with HAProxy. Only the streams of the killed replica fail, visibly; the others serve
+new requests at once; a suspended replica gets no requests; the load is balanced. The control is the
+same proxy without checks and retries. `benchmarks/replicas.py` does the same with the embedded
+voice, `tests/serve/test_ray_app.py` with Ray, and `test_drain_load.py` restarts two replicas.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ pytestmark = [
 
 @dataclass
 class Cluster:
-    port: int  # of the proxy
+    port: int  # port of the proxy
     pids: list[int]
     urls: list[str]
 
@@ -60,7 +60,7 @@ class Cluster:
 
 
 def write_config(folder: Path, port: int, third: str, *, is_blind: bool) -> Path:
-    """Ours with a third server; `is_blind`: without checks, retries and another server."""
+    """Write the shipped file with a third server; `is_blind` removes checks and retries."""
     config = CONFIG.read_text().replace("bind :8000", f"bind 127.0.0.1:{port}")
     config += f"    server three {third}\n"
     if is_blind:
@@ -77,7 +77,9 @@ def write_config(folder: Path, port: int, third: str, *, is_blind: bool) -> Path
 @pytest.fixture(scope="module")
 def launchers() -> Iterator[list[Servers]]:
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SCRIPTED_SLOTS", str(2 * NUM_STREAMS))  # room, also when one is gone
+        patch.setenv(
+            "SCRIPTED_SLOTS", str(2 * NUM_STREAMS)
+        )  # places for all streams, also without one replica
         yield [stack.enter_context(forked("--drain-timeout=2")) for _ in range(3)]
 
 
@@ -96,12 +98,12 @@ def cluster(launchers: list[Servers], folder: Path, *, is_blind: bool = False) -
         proxy.kill()
         proxy.wait(LIMIT_S)
         for pid, launcher in zip(found.pids, launchers, strict=True):
-            if is_there(pid):
+            if is_running(pid):
                 os.kill(pid, signal.SIGKILL)
             launcher.wait()
 
 
-def is_there(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -127,8 +129,8 @@ def is_whole(outcome: dict[str, Any], num_bytes: int = NUM_BYTES) -> bool:
 
 @dataclass(frozen=True)
 class Killed:
-    before: list[dict[str, Any]]  # new requests while nobody was killed
-    running: list[dict[str, Any]]  # 64 that had been asked for
+    before: list[dict[str, Any]]  # new requests before the kill
+    running: list[dict[str, Any]]  # of the 64 streams
     after: list[dict[str, Any]]
 
     @property
@@ -137,14 +139,14 @@ class Killed:
 
 
 async def probe(port: int, count: int) -> list[dict[str, Any]]:
-    """New requests, one every 100 ms, whatever becomes of those before."""
+    """Send a new request every 100 ms, independent of earlier ones."""
     began = time.perf_counter()
     asked = [asyncio.create_task(ask(port, SHORT, began + 0.1 * n)) for n in range(count)]
     return list(await asyncio.gather(*asked))
 
 
 async def kill_one(found: Cluster) -> Killed:
-    """While 64 speak; before it, as many speak and nobody is killed."""
+    """Kill a replica during 64 streams; measure the same without a kill first."""
 
     async def probe_among(kill: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         now = time.perf_counter()
@@ -159,7 +161,7 @@ async def kill_one(found: Cluster) -> Killed:
     return Killed(before, *await probe_among(kill=True))
 
 
-def test_a_kill_hurts_its_own_and_new_requests_are_served_at_once(
+def test_killed_replica_loses_only_its_streams_and_new_requests_are_served(
     launchers: list[Servers], tmp_path: Path
 ) -> None:
     with cluster(launchers, tmp_path) as found:
@@ -180,16 +182,20 @@ def test_a_kill_hurts_its_own_and_new_requests_are_served_at_once(
         first_byte_after_max_s=round(max(after), 3),
     )
     assert killed.num_failed_after == 0
-    assert NUM_STREAMS / 2 < num_whole < NUM_STREAMS  # the others', and some of the killed one's
+    assert (
+        NUM_STREAMS / 2 < num_whole < NUM_STREAMS
+    )  # all of the other replicas, and some of the killed one
     assert max(after) <= 1.0 + max(before)
 
 
-def test_a_proxy_without_checks_is_found_out(launchers: list[Servers], tmp_path: Path) -> None:
+def test_control_proxy_without_health_checks_is_detected(
+    launchers: list[Servers], tmp_path: Path
+) -> None:
     with cluster(launchers, tmp_path, is_blind=True) as found:
         assert asyncio.run(kill_one(found)).num_failed_after > 0
 
 
-# -- one that does not answer, and the balance -----------------------------------------------------
+# -- suspended replica and load balance -----------------------------------------------------------
 
 
 async def ask_many(port: int, count: int, at_once: int) -> list[dict[str, Any]]:
@@ -203,9 +209,7 @@ async def ask_many(port: int, count: int, at_once: int) -> list[dict[str, Any]]:
     return outcomes
 
 
-def test_a_replica_that_does_not_answer_is_left_out(
-    launchers: list[Servers], tmp_path: Path
-) -> None:
+def test_suspended_replica_gets_no_requests(launchers: list[Servers], tmp_path: Path) -> None:
     with cluster(launchers, tmp_path) as found:
         os.kill(found.pids[1], signal.SIGSTOP)
         time.sleep(EVICTED_S)
@@ -213,7 +217,7 @@ def test_a_replica_that_does_not_answer_is_left_out(
         os.kill(found.pids[1], signal.SIGCONT)
         assert all(is_whole(each, 3_840) for each in outcomes)
         spoken = [found.num_spoken(number) for number in range(3)]
-        assert spoken[1] <= 1, spoken  # the probe of its start is none
+        assert spoken[1] <= 1, spoken  # the start-up probe does not count
         wait_until(lambda: has_come_back(found), LIMIT_S)
     slowest = max(each["answered_s"] for each in outcomes)
     record("G15 no answer", cases=len(outcomes), failed=0, slowest_s=round(slowest, 3))
@@ -224,7 +228,7 @@ def has_come_back(found: Cluster) -> bool:
     return found.num_spoken(1) > 1
 
 
-def test_work_is_shared_evenly(launchers: list[Servers], tmp_path: Path) -> None:
+def test_requests_are_balanced_evenly(launchers: list[Servers], tmp_path: Path) -> None:
     with cluster(launchers, tmp_path) as found:
         outcomes = asyncio.run(ask_many(found.port, NUM_SHARED, 24))
         assert Counter(is_whole(each, 3_840) for each in outcomes) == {True: NUM_SHARED}

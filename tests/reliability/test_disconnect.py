@@ -1,7 +1,7 @@
-"""G1: clients that leave at any point of a request's life, in any dialect, leave nothing behind.
+"""G1: clients that disconnect at any point, in any protocol, leave no resources behind.
 
-The controls are servers that do not notice, do not free, or do not end what they began: the same
-checks have to find that out.
+The controls are servers that ignore disconnects, keep slots or do not cancel speech: the same
+checks must detect them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NUM_FRAMES = 40
 
 @dataclass
 class SeededSpeech(ScriptedSpeech):
-    """Speaks as loud as its seed says, so that a byte of another's speech is noticed."""
+    """A backend whose volume depends on the seed, so that audio of another stream is detected."""
 
     seeds: dict[Slot, int] = field(default_factory=dict)
 
@@ -95,25 +95,25 @@ def speak(server: Running) -> bytes:
     return answer.content
 
 
-# -- nothing is left -----------------------------------------------------------------------------
+# -- no resources left----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "num_rounds", [1, pytest.param(9, marks=pytest.mark.slow)], ids=["once", "nine times"]
 )
-def test_who_leaves_leaves_nothing_and_disturbs_nobody(
+def test_disconnect_releases_all_resources_and_affects_no_other_client(
     server: Running, backend: ScriptedSpeech, num_rounds: int
 ) -> None:
     alone = speak(server)
     assert len(alone) == NUM_FRAMES * SAMPLES_PER_FRAME * 2
     wait_until(lambda: not backend.lives and not server.context.streams.num_active)
     before = Census.of(server, backend)
-    heard: list[bytes] = []
+    received: list[bytes] = []
     is_over = threading.Event()
 
     def listen() -> None:
-        while not is_over.is_set() or not heard:
-            heard.append(speak(server))
+        while not is_over.is_set() or not received:
+            received.append(speak(server))
 
     peer = threading.Thread(target=listen)
     peer.start()
@@ -123,9 +123,9 @@ def test_who_leaves_leaves_nothing_and_disturbs_nobody(
     is_over.set()
     peer.join(LIMIT_S)
     assert find_leaks(server, backend, before) == {}
-    assert heard
-    assert {len(each) for each in heard} == {len(alone)}
-    assert set(heard) == {alone}
+    assert received
+    assert {len(each) for each in received} == {len(alone)}
+    assert set(received) == {alone}
     if num_rounds > 1:
         num_visits = num_rounds * len(every_exchange())
         record(
@@ -134,24 +134,24 @@ def test_who_leaves_leaves_nothing_and_disturbs_nobody(
             dialects=len(DIALECTS),
             points=len(POINTS),
             leaks=0,
-            peer_speeches=len(heard),
+            peer_speeches=len(received),
             peer_differences=0,
             seconds=round(seconds, 1),
         )
 
 
-# -- the engine is told --------------------------------------------------------------------------
+# -- time to the engine --------------------------------------------------------------------------
 
 ASKING = [
     Exchange(dialect, "asked", is_reset)
     for dialect in DIALECTS
     for is_reset in (True, False)
-    if dialect != "omni-ahead"  # which takes it back
+    if dialect != "omni-ahead"  # reverts the patch
 ]
 
 
-def is_told(server: Running, patience_s: float = LIMIT_S) -> bool:
-    """Whether nobody is spoken to any more, though no turn ends."""
+def is_engine_empty(server: Running, patience_s: float = LIMIT_S) -> bool:
+    """Whether the engine has no utterances left, although no turn ends."""
     (model,) = server.context.models.loaded()
     engine, deadline = model.tts.engine, time.monotonic() + patience_s
     while server.context.streams.num_active or engine.num_running or engine.num_waiting:
@@ -162,8 +162,8 @@ def is_told(server: Running, patience_s: float = LIMIT_S) -> bool:
 
 
 @contextlib.contextmanager
-def still(backend: ScriptedSpeech) -> Iterator[None]:
-    """No turn ends meanwhile, so nothing but its client's leaving ends a speech."""
+def blocked_backend(backend: ScriptedSpeech) -> Iterator[None]:
+    """No turn ends meanwhile, so only the disconnect can end a speech."""
     backend.is_open.clear()
     try:
         yield
@@ -171,33 +171,35 @@ def still(backend: ScriptedSpeech) -> Iterator[None]:
         backend.is_open.set()
 
 
-def test_the_engine_is_told_while_it_is_in_a_turn(server: Running, backend: ScriptedSpeech) -> None:
-    with still(backend):
+def test_disconnect_during_a_turn_reaches_the_engine(
+    server: Running, backend: ScriptedSpeech
+) -> None:
+    with blocked_backend(backend):
         goings = [(DIALECTS[each.dialect](server, "asked"), each.is_reset) for each in ASKING]
         wait_until(lambda: server.context.streams.num_active == len(ASKING))
         for go, is_reset in goings:
             go(is_reset)
-        assert is_told(server)
+        assert is_engine_empty(server)
     assert speak(server)
 
 
-def looks_half_closed(exchange: Exchange) -> bool:
-    """Whether the client may still read: a FIN before the response, over HTTP."""
+def may_be_half_closed(exchange: Exchange) -> bool:
+    """Whether the server cannot tell a close from a half-close: an HTTP FIN before the response."""
     return exchange.dialect.startswith("http") and not exchange.is_reset
 
 
-@pytest.mark.slow  # on a machine with nothing else to do
+@pytest.mark.slow  # needs a quiet machine
 @pytest.mark.parametrize("is_half", [False, True], ids=["left", "perhaps half-closed"])
-def test_engine_is_told_of_a_departure_in_time(
+def test_disconnect_reaches_the_engine_in_time(
     server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch, is_half: bool
 ) -> None:
-    """Within 100 ms; where it may be a half-close, after one probe."""
-    monkeypatch.setattr(backend, "step_s", 0.2)  # no speech ends meanwhile
+    """Within 100 ms, or after one probe if it may be a half-close."""
+    monkeypatch.setattr(backend, "step_s", 0.2)  # no speech ends during the test
     monkeypatch.setattr(backend, "default", Plan(1_000_000))
     (model,) = server.context.models.loaded()
     engine, waited = model.tts.engine, []
-    for exchange in [each for each in ASKING if looks_half_closed(each) == is_half] * 10:
-        assert is_told(server)
+    for exchange in [each for each in ASKING if may_be_half_closed(each) == is_half] * 10:
+        assert is_engine_empty(server)
         go = DIALECTS[exchange.dialect](server, "asked")
         wait_until(lambda: engine.num_running == 1)
         began = time.monotonic()
@@ -219,13 +221,13 @@ def test_engine_is_told_of_a_departure_in_time(
 # -- the controls --------------------------------------------------------------------------------
 
 
-async def just_run(receive: Any, work: Any) -> None:
-    """Starlette's way, which looks for the client when it sends."""
+async def run_without_disconnects(receive: Any, work: Any) -> None:
+    """Starlette's behaviour: it detects a disconnect only when it sends."""
     await work
 
 
-async def run_and_leave(session: SocketSession) -> None:
-    """A socket's session that does not end what it began."""
+async def run_without_cancelling(session: SocketSession) -> None:
+    """A socket session that does not cancel its speech."""
     draining = asyncio.ensure_future(session.context.streams.draining.wait())
     with contextlib.suppress(WebSocketDisconnect):
         await session._websocket.accept()
@@ -237,11 +239,11 @@ async def run_and_leave(session: SocketSession) -> None:
 @pytest.mark.parametrize(
     ("dialect", "target", "name", "broken"),
     [
-        ("http-whole", response_module, "run_while_connected", just_run),
-        ("omni", SocketSession, "run", run_and_leave),
+        ("http-whole", response_module, "run_while_connected", run_without_disconnects),
+        ("omni", SocketSession, "run", run_without_cancelling),
     ],
 )
-def test_a_server_that_does_not_notice_is_found_out(
+def test_control_server_that_ignores_disconnects_is_detected(
     server: Running,
     backend: ScriptedSpeech,
     monkeypatch: pytest.MonkeyPatch,
@@ -251,15 +253,15 @@ def test_a_server_that_does_not_notice_is_found_out(
     broken: object,
 ) -> None:
     monkeypatch.setattr(target, name, broken)
-    with still(backend):
+    with blocked_backend(backend):
         go = DIALECTS[dialect](server, "asked")
         wait_until(lambda: server.context.streams.num_active == 1)
         go(True)
-        assert not is_told(server, patience_s=0.5)
+        assert not is_engine_empty(server, patience_s=0.5)
     end_all(server, backend)
 
 
-def test_an_engine_that_frees_no_slot_is_found_out(
+def test_control_engine_that_keeps_slots_is_detected(
     server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = Census.of(server, backend)
@@ -271,7 +273,7 @@ def test_an_engine_that_frees_no_slot_is_found_out(
 
 
 def end_all(server: Running, backend: ScriptedSpeech) -> None:
-    """What the broken server goes on with, so that the test can end."""
+    """End the speech that the broken server continues."""
     for life in list(backend.lives.values()):
         life.max_frames = life.num_made + 1
     wait_until(lambda: server.context.streams.num_active == 0)

@@ -1,7 +1,7 @@
-"""G10: a signal under load: whatever runs ends whole or visibly not, and the process is gone.
+"""G10: a signal under load: every stream completes or fails visibly, and the process exits.
 
-The controls are a server that just exits, and clients that are told of a clean end too early.
-`tests/serve/test_drain.py` has one signal with the voice in the package, and the second signal.
+The controls are a server that exits at once, and streams with an early end that looks complete.
+`tests/serve/test_server.py` tests one signal with the embedded voice, and the second signal.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ BODY = {"input": "Hello there.", "response_format": "pcm"}
 WHOLE, MARKED, REFUSED, TRUNCATED = "whole", "marked incomplete", "refused", "TRUNCATED"
 
 
-# -- clients that say how a speech ended -----------------------------------------------------------
+# -- clients that report how a speech ended -------------------------------------------------------
 
 
 def judge(num_bytes: int) -> str:
-    """Of what a client took for a success."""
+    """Return the samples of a speech that the client accepted as complete."""
     return WHOLE if num_bytes == NUM_BYTES else TRUNCATED
 
 
-def hear_http(url: str, begun: threading.Event, **fields: Any) -> str:
+def receive_http(url: str, begun: threading.Event, **fields: Any) -> str:
     received = 0
     try:
         with httpx.stream("POST", url + PATH, json={**BODY, **fields}, timeout=LIMIT_S) as answer:
@@ -68,12 +68,12 @@ def hear_http(url: str, begun: threading.Event, **fields: Any) -> str:
     return judge(received)
 
 
-def hear_whole(url: str, begun: threading.Event) -> str:
+def receive_whole(url: str, begun: threading.Event) -> str:
     begun.set()
-    return hear_http(url, begun, stream=False)
+    return receive_http(url, begun, stream=False)
 
 
-def hear_events(url: str, begun: threading.Event) -> str:
+def receive_events(url: str, begun: threading.Event) -> str:
     lines: list[str] = []
     try:
         body = {**BODY, "stream_format": "sse"}
@@ -88,7 +88,7 @@ def hear_events(url: str, begun: threading.Event) -> str:
     return WHOLE if any("speech.audio.done" in line for line in lines) else TRUNCATED
 
 
-def hear_socket(url: str, begun: threading.Event) -> str:
+def receive_socket(url: str, begun: threading.Event) -> str:
     talk, num_bytes = TALKS["omni"], 0
     try:
         with connect(f"ws{url[4:]}{talk.path}", proxy=None, max_size=None) as opened:
@@ -107,21 +107,21 @@ def hear_socket(url: str, begun: threading.Event) -> str:
         return MARKED
 
 
-def hear_endless(url: str, begun: threading.Event) -> str:
-    return hear_http(url, begun, seed=ENDLESS, max_new_tokens=1_000_000)
+def receive_endless(url: str, begun: threading.Event) -> str:
+    return receive_http(url, begun, seed=ENDLESS, max_new_tokens=1_000_000)
 
 
 Client = Callable[[str, threading.Event], str]
 CLIENTS: tuple[Client, ...] = (
-    *(hear_http, hear_http, hear_whole, hear_events, hear_socket, hear_socket),
-    *(hear_http, hear_whole, hear_endless),
+    *(receive_http, receive_http, receive_whole, receive_events, receive_socket, receive_socket),
+    *(receive_http, receive_whole, receive_endless),
 )
 ENDING = CLIENTS[:-1]
 
 
 @dataclass
 class Load:
-    """Clients of every kind at once."""
+    """Run clients of every kind at once."""
 
     url: str
     clients: tuple[Client, ...] = CLIENTS
@@ -158,36 +158,36 @@ class Load:
 
 
 class Servers:
-    """Forks one server after another."""
+    """Forks server processes."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        assert self._hear() == "here"
+        assert self._wait_for_line() == "here"
 
     def _read(self) -> None:
         assert self._process.stderr is not None
         self._lines += iter(self._process.stderr)
 
-    def _hear(self) -> str:
+    def _wait_for_line(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
     def start(self) -> tuple[int, str]:
-        """Its process and its URL."""
+        """Start a server; return its process and URL."""
         assert self._process.stdin is not None
         del self._lines[:]
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        pid = int(self._hear().removeprefix("pid "))
+        pid = int(self._wait_for_line().removeprefix("pid "))
         wait_until(lambda: any(line.startswith("ready: ") for line in self._lines), LIMIT_S)
         ready = next(line for line in self._lines if line.startswith("ready: "))
         return pid, ready.removeprefix("ready: ").strip().rstrip("/")
 
     def wait(self) -> int:
-        return int(self._hear().removeprefix("exit "))
+        return int(self._wait_for_line().removeprefix("exit "))
 
 
 @contextmanager
@@ -217,16 +217,16 @@ class End:
     is_port_free: bool
 
     @property
-    def is_good(self) -> bool:
-        """No speech looks whole and is not, and nothing of the process is left."""
-        is_told = set(self.outcomes) <= {WHOLE, MARKED, REFUSED}
-        return is_told and self.code == 0 and self.is_group_gone and self.is_port_free
+    def is_clean(self) -> bool:
+        """Check that no truncated speech looks complete and that the process group is gone."""
+        is_visible = set(self.outcomes) <= {WHOLE, MARKED, REFUSED}
+        return is_visible and self.code == 0 and self.is_group_gone and self.is_port_free
 
 
 def terminate_under_load(
     servers: Servers, delay_s: float | None = None, clients: tuple[Client, ...] = CLIENTS
 ) -> End:
-    """SIGTERM when every stream has begun, or after a delay."""
+    """Send SIGTERM after every stream has begun, or after a delay."""
     pid, url = servers.start()
     load = Load(url, clients)
     load.start()
@@ -259,12 +259,12 @@ def is_free(port: int) -> bool:
 
 
 @pytest.mark.slow
-def test_100_signals_at_any_moment() -> None:
+def test_server_stops_cleanly_at_100_random_moments() -> None:
     chance, outcomes, seconds = random.Random(5), Counter[str](), []
     with forked("--drain-timeout=2") as servers:
         for _ in range(100):
             end = terminate_under_load(servers, chance.uniform(0, 1.5))
-            assert end.is_good, end
+            assert end.is_clean, end
             outcomes += end.outcomes
             seconds.append(end.seconds)
     record(
@@ -281,27 +281,29 @@ def test_100_signals_at_any_moment() -> None:
     assert max(seconds) <= 2 + 2
 
 
-@pytest.mark.slow  # processes take seconds
-@pytest.mark.parametrize(("flag", "is_good"), [("--drain-timeout=60", True), ("--abort", False)])
-def test_what_has_begun_is_whole_unless_the_server_just_exits(flag: str, is_good: bool) -> None:
+@pytest.mark.slow  # starting processes takes seconds
+@pytest.mark.parametrize(("flag", "is_clean"), [("--drain-timeout=60", True), ("--abort", False)])
+def test_running_stream_is_complete_unless_the_server_exits_at_once(
+    flag: str, is_clean: bool
+) -> None:
     with forked(flag) as servers:
         end = terminate_under_load(servers, clients=ENDING)
-    assert end.is_good
-    assert (end.outcomes == {WHOLE: len(ENDING)}) is is_good, end
+    assert end.is_clean
+    assert (end.outcomes == {WHOLE: len(ENDING)}) is is_clean, end
 
 
-def test_an_early_end_that_looks_clean_is_found_out() -> None:
+def test_control_early_end_that_looks_complete_is_detected() -> None:
     assert judge(NUM_BYTES) == WHOLE
     assert judge(NUM_BYTES - 3_840) == TRUNCATED
     told = End(Counter({WHOLE: 5, TRUNCATED: 1}), 0, 1.0, True, True)
-    assert not told.is_good
+    assert not told.is_clean
 
 
 # -- in this process -----------------------------------------------------------------------------
 
 
-def test_a_drain_under_load_lets_all_end_and_cuts_what_does_not(tmp_path: Path) -> None:
-    """Speech that ends has as long as it needs; that without an end is cut at the second signal."""
+def test_drain_under_load_finishes_streams_and_cuts_the_endless_one(tmp_path: Path) -> None:
+    """The drain waits for finite speech; the second signal cuts off endless speech."""
     backend = ScriptedSpeech(
         default=Plan(NUM_FRAMES), plans={ENDLESS: Plan(1_000_000)}, step_s=0.02, max_streams=16
     )
@@ -309,7 +311,7 @@ def test_a_drain_under_load_lets_all_end_and_cuts_what_does_not(tmp_path: Path) 
     with running(settings, backend.load) as server:
         load = Load(server.url)
         load.start()
-        wait_until(lambda: backend.num_admitted >= 1 + len(CLIENTS))  # one was the probe
+        wait_until(lambda: backend.num_admitted >= 1 + len(CLIENTS))  # one is the probe
         server.loop.call_soon_threadsafe(server.server.stop)
         for thread in load.threads[:-1]:
             thread.join(LIMIT_S)
@@ -319,7 +321,7 @@ def test_a_drain_under_load_lets_all_end_and_cuts_what_does_not(tmp_path: Path) 
     assert outcomes == {WHOLE: len(CLIENTS) - 1, MARKED: 1}
 
 
-def test_who_has_no_answer_when_the_drain_ends_is_told_why(tmp_path: Path) -> None:
+def test_request_without_a_response_at_the_end_of_a_drain_gets_503(tmp_path: Path) -> None:
     backend = ScriptedSpeech(default=Plan(1_000_000), step_s=0.05)
     settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=0.3)
     answers: list[httpx.Response] = []
@@ -343,7 +345,7 @@ def test_who_has_no_answer_when_the_drain_ends_is_told_why(tmp_path: Path) -> No
 
 
 class Replica:
-    """A server that can be started again on its port."""
+    """A server that can be restarted on its port."""
 
     def __init__(self, folder: Path, port: int, drain_timeout_s: float, step_s: float) -> None:
         self.settings = ServeSettings(port=port, voices=folder, drain_timeout_s=drain_timeout_s)
@@ -358,10 +360,10 @@ class Replica:
         self.stack.close()
 
 
-def ask_any(urls: list[str], begun: threading.Event) -> str:
-    """As a router does: another replica is asked only where none of its bytes came."""
+def ask_with_failover(urls: list[str], begun: threading.Event) -> str:
+    """Send a request like a load balancer: try the other replica if no byte arrived."""
     outcome = REFUSED
-    for url in urls * 4:  # the other may have come back meanwhile
+    for url in urls * 4:  # the other replica may be running again
         tried = threading.Event()
 
         class Both(threading.Event):
@@ -369,7 +371,7 @@ def ask_any(urls: list[str], begun: threading.Event) -> str:
                 tried.set()
                 begun.set()
 
-        outcome = hear_http(url, Both())
+        outcome = receive_http(url, Both())
         if outcome == WHOLE or tried.is_set():
             return outcome
     return outcome
@@ -382,7 +384,7 @@ def free_port() -> int:
 
 
 def restart_both(tmp_path: Path, drain_timeout_s: float, step_s: float) -> Counter[str]:
-    """Outcomes of clients that never stop asking while one replica after the other restarts."""
+    """Return the results of continuous requests while the replicas restart in turn."""
     replicas = [Replica(tmp_path, free_port(), drain_timeout_s, step_s) for _ in range(2)]
     outcomes: Counter[str] = Counter()
     is_over = threading.Event()
@@ -390,7 +392,7 @@ def restart_both(tmp_path: Path, drain_timeout_s: float, step_s: float) -> Count
 
     def keep_asking(number: int) -> None:
         while not is_over.is_set():
-            outcomes[ask_any(urls[number:] + urls[:number], threading.Event())] += 1
+            outcomes[ask_with_failover(urls[number:] + urls[:number], threading.Event())] += 1
 
     threads = [threading.Thread(target=keep_asking, args=(n % 2,)) for n in range(4)]
     try:
@@ -412,7 +414,7 @@ def restart_both(tmp_path: Path, drain_timeout_s: float, step_s: float) -> Count
     return outcomes
 
 
-def test_a_rolling_restart_of_two_replicas_fails_no_request(tmp_path: Path) -> None:
+def test_rolling_restart_of_two_replicas_fails_no_request(tmp_path: Path) -> None:
     outcomes = restart_both(tmp_path, drain_timeout_s=60.0, step_s=0.1)
     record("G10 rolling restart", replicas=2, requests=outcomes.total(), whole=outcomes[WHOLE])
     assert set(outcomes) == {WHOLE}, outcomes
@@ -420,6 +422,6 @@ def test_a_rolling_restart_of_two_replicas_fails_no_request(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_replicas_that_do_not_drain_are_found_out(tmp_path: Path) -> None:
+def test_control_replicas_without_a_drain_are_detected(tmp_path: Path) -> None:
     outcomes = restart_both(tmp_path, drain_timeout_s=0.0, step_s=0.5)
     assert set(outcomes) - {WHOLE}, outcomes

@@ -1,6 +1,6 @@
-"""G5: bytes that are almost HTTP: answered by a 4xx or closed, never a 5xx, never left waiting.
+"""G5: malformed HTTP gets a 4xx or is closed, never a 5xx and never no response.
 
-The controls are servers that fail for a method, or do not answer: the same check finds both.
+The controls are servers that fail for a method or do not respond: the same check detects both.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from starlette.types import Receive, Scope, Send
 from tests.support.figures import record
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
-from vivace.serve.guard import Guard
+from vivace.serve.middleware import Middleware
 from vivace.serve.settings import ServeSettings
 
-ANSWER_S = 60.0  # generous; by hand it is the goal's own
+ANSWER_S = 60.0  # generous; the goal's own limit in a run by hand
 GOAL_S = 5.0
-AFTER_S = 0.05  # for a second answer
+AFTER_S = 0.05  # wait for a second response
 BODY = json.dumps({"input": "Hello there.", "voice": "alloy", "response_format": "pcm"}).encode()
 PATHS = ("/v1/audio/speech", "/v1/models", "/v1/audio/voices", "/health/live", "/", "/v1/realtime")
 METHODS = (
@@ -91,8 +91,8 @@ HEADERS = (
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3})")
 
 
-def make_up(chance: random.Random) -> bytes:
-    """A request that is good but for a few changes, or two of them behind each other."""
+def make_request(chance: random.Random) -> bytes:
+    """Return a valid request with a few changes, or two such requests in a row."""
     method, path = chance.choice((*METHODS, "POST", "POST", "GET")), chance.choice(PATHS)
     headers = [b"Host: 127.0.0.1", b"Content-Type: application/json"]
     if chance.random() < 0.7:
@@ -101,11 +101,11 @@ def make_up(chance: random.Random) -> bytes:
     chance.shuffle(headers)
     request = f"{method} {path} HTTP/1.1\r\n".encode() + b"\r\n".join(headers) + b"\r\n\r\n" + BODY
     for _ in range(chance.randrange(4)):
-        request = spoil(request, chance)
-    return request if chance.random() < 0.9 else request + make_up(chance)
+        request = damage(request, chance)
+    return request if chance.random() < 0.9 else request + make_request(chance)
 
 
-def spoil(request: bytes, chance: random.Random) -> bytes:
+def damage(request: bytes, chance: random.Random) -> bytes:
     at = chance.randrange(len(request) + 1)
     kind = chance.randrange(4)
     if kind == 0:
@@ -119,7 +119,7 @@ def spoil(request: bytes, chance: random.Random) -> bytes:
 
 
 def send(port: int, request: bytes, limit_s: float) -> list[int]:
-    """The statuses of the answers; 0 for a connection that was neither answered nor closed."""
+    """Return the statuses of the responses; 0 for a connection without response or close."""
     with socket.create_connection(("127.0.0.1", port), limit_s) as connection:
         answer = b""
         with contextlib.suppress(ConnectionError):
@@ -137,7 +137,7 @@ def send(port: int, request: bytes, limit_s: float) -> list[int]:
 
 def attack(server: Running, num_requests: int, limit_s: float = ANSWER_S) -> Counter[int]:
     chance = random.Random(11)
-    requests = [make_up(chance) for _ in range(num_requests)]
+    requests = [make_request(chance) for _ in range(num_requests)]
     with ThreadPoolExecutor(16) as pool:
         answers = pool.map(lambda request: send(server.port, request, limit_s), requests)
     return Counter(status for statuses in answers for status in statuses)
@@ -152,7 +152,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     settings = ServeSettings(
         port=0,
         voices=tmp_path_factory.mktemp("voices"),
-        header_timeout_s=1.0,  # for those that are cut short
+        header_timeout_s=1.0,  # for incomplete requests
         body_timeout_s=1.0,
     )
     with running(settings, ScriptedSpeech(default=Plan(2)).load) as server:
@@ -162,13 +162,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.mark.parametrize(
     "num_requests", [150, pytest.param(5_000, marks=pytest.mark.slow)], ids=["few", "many"]
 )
-def test_what_is_almost_http_is_refused(server: Running, num_requests: int) -> None:
+def test_malformed_http_is_refused(server: Running, num_requests: int) -> None:
     statuses = attack(server, num_requests, ANSWER_S if num_requests < 1_000 else GOAL_S)
     if num_requests >= 1_000:
         told = {f"status_{status}": count for status, count in sorted(statuses.items())}
         record("G5 raw HTTP", requests=num_requests, failures=bad(statuses), **told)
     assert bad(statuses) == 0, statuses
-    assert statuses[200] > 5  # some are good
+    assert statuses[200] > 5  # some requests stay valid
     assert statuses[400] > num_requests / 10
     body = {"input": "Hello.", "voice": "alloy"}
     assert httpx.post(f"{server.url}/v1/audio/speech", json=body).status_code == 200
@@ -177,23 +177,23 @@ def test_what_is_almost_http_is_refused(server: Running, num_requests: int) -> N
 # -- the controls --------------------------------------------------------------------------------
 
 
-async def fail(guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
+async def fail(middleware: Middleware, scope: Scope, receive: Receive, send: Send) -> None:
     assert scope.get("method") in ("GET", "POST"), "nobody sends that"
-    await guard_as_it_is(guard, scope, receive, send)
+    await call_middleware(middleware, scope, receive, send)
 
 
-async def hang(guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
+async def hang(middleware: Middleware, scope: Scope, receive: Receive, send: Send) -> None:
     while scope.get("method") == "DELETE" and (await receive())["type"] != "http.disconnect":
         pass
-    await guard_as_it_is(guard, scope, receive, send)
+    await call_middleware(middleware, scope, receive, send)
 
 
-guard_as_it_is = Guard.__call__
+call_middleware = Middleware.__call__
 
 
 @pytest.mark.parametrize(("broken", "status"), [(fail, 500), (hang, 0)])
-def test_a_server_that_fails_or_hangs_is_found_out(
+def test_control_server_that_fails_or_hangs_is_detected(
     server: Running, monkeypatch: pytest.MonkeyPatch, broken: object, status: int
 ) -> None:
-    monkeypatch.setattr(Guard, "__call__", broken)
+    monkeypatch.setattr(Middleware, "__call__", broken)
     assert attack(server, 100, limit_s=4.0)[status] > 0

@@ -1,6 +1,6 @@
-"""G5: random messages and frames of sockets: answered or closed, no error in the log, nothing left.
+"""G5: random socket messages and frames get a response or a close, without errors in the log.
 
-The control is a dialect that fails for what it does not expect.
+The control is a socket protocol that raises for unexpected input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.websocket_client import OMNI, audio, talking, wait_until
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import session as session_module
 
-FEW, MANY = 20, 2_500  # connections, of up to 12 messages or 6 frames
+FEW, MANY = 20, 2_500  # connections with up to 12 messages or 6 frames
 EXAMPLES = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
@@ -105,7 +105,7 @@ def check_afterwards(server: Running, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def frame(first: int, data: bytes, lie: int) -> bytes:
-    """A masked frame with any first byte, that may announce more than it has."""
+    """Return a masked frame with a random first byte, perhaps with a wrong length."""
     length = len(data) + lie
     head = (
         struct.pack("!BB", first, 0x80 | length)
@@ -116,7 +116,7 @@ def frame(first: int, data: bytes, lie: int) -> bytes:
 
 
 def read_all(talk: Any) -> None:
-    """Whatever is answered is JSON or audio."""
+    """Check that every response is JSON or audio."""
     with_limit_s = 0.02
     try:
         while True:
@@ -126,7 +126,7 @@ def read_all(talk: Any) -> None:
 
 
 def attack_with_messages(server: Running, path: str, num_examples: int) -> int:
-    """Send random messages in so many connections; how many there were."""
+    """Send random messages over `num` connections; return the number of messages."""
     num_messages = 0
 
     @settings(EXAMPLES, max_examples=num_examples)
@@ -150,7 +150,7 @@ def attack_with_messages(server: Running, path: str, num_examples: int) -> int:
 
 @SIZES
 @pytest.mark.parametrize("path", TYPES, ids=[path.rpartition("/")[2] for path in TYPES])
-def test_random_messages_do_no_harm(
+def test_random_socket_messages_are_harmless(
     server: Running, path: str, num_examples: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     num_messages = attack_with_messages(server, path, num_examples)
@@ -160,7 +160,7 @@ def test_random_messages_do_no_harm(
         record(name, connections=num_examples, messages=num_messages, failures=0)
 
 
-def test_a_dialect_that_does_not_expect_bad_input_is_found_out(
+def test_control_socket_protocol_without_checks_is_detected(
     server: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "parse_object", json.loads)
@@ -170,7 +170,7 @@ def test_a_dialect_that_does_not_expect_bad_input_is_found_out(
 
 
 @SIZES
-def test_random_frames_do_no_harm(
+def test_random_websocket_frames_are_harmless(
     server: Running, num_examples: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     num_frames = 0

@@ -1,4 +1,4 @@
-"""The table of goals is whole: what it names is there, and every goal has a control."""
+"""The table of goals: all its tests exist, and every goal has a control."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def names_in(selector: str) -> set[str]:
 
 
 @pytest.mark.parametrize("goal", GOALS, ids=lambda goal: goal.id)
-def test_a_goal_has_tests_and_a_control(goal: Goal) -> None:
+def test_every_goal_has_tests_and_a_control(goal: Goal) -> None:
     by_selector = {selector: names_in(selector) for selector in goal.tests}
     assert all(by_selector.values()), by_selector
     there = set[str]().union(*by_selector.values())
@@ -44,7 +44,7 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_a_report_is_read_and_a_control_that_finds_nothing_is_told(tmp_path: Path) -> None:
+def test_report_names_a_control_that_detected_nothing(tmp_path: Path) -> None:
     path = tmp_path / "report.xml"
     path.write_text(REPORT)
     result = Result("G0", "trial")
@@ -59,14 +59,14 @@ def test_a_report_is_read_and_a_control_that_finds_nothing_is_told(tmp_path: Pat
     assert "NOT found out: test_c[2]" in row
 
 
-def test_a_goal_is_held_by_tests_that_ran_and_controls_that_were_found_out() -> None:
+def test_goal_passes_with_run_tests_and_detected_controls() -> None:
     assert not Result("G0", "trial").is_held
     assert Result("G0", "trial", passed=1, controls=1).is_held
     assert not Result("G0", "trial", passed=1, controls_failed=["c"]).is_held
     assert not Result("G0", "trial", passed=1, failed=["t"]).is_held
 
 
-def test_cases_are_what_the_figures_count() -> None:
+def test_case_counts_come_from_the_figures() -> None:
     figures = {"G0 a": {"requests": 900, "signals": 100}, "G0 b": {"cases": 50, "p99_ms": 3.0}}
     assert count_cases(Result("G0", "trial", passed=2, figures=figures)) == 950
     assert count_cases(Result("G0", "trial", passed=2)) == 2
@@ -76,11 +76,11 @@ def test_cases_are_what_the_figures_count() -> None:
     assert json.loads(json.dumps(first.as_json()))["is_held"] is True
 
 
-def test_goals_that_measure_times_have_the_machine_to_themselves() -> None:
+def test_timed_goals_run_alone() -> None:
     assert {goal.id for goal in GOALS if goal.is_timed} == {"G2", "G3", "G4", "G10"}
 
 
-def test_a_goal_that_does_not_end_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_goal_beyond_its_timeout_is_killed_with_its_children(tmp_path: Path) -> None:
     told = tmp_path / "pid"
     assert run_within(60, ["echo", "here"], dict(os.environ)) == "here\n"
     command = ["sh", "-c", f"sleep 600 & echo $! > {told}; wait"]
@@ -95,7 +95,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def test_the_file_has_every_goal_as_soon_as_it_is_over(tmp_path: Path) -> None:
+def test_report_file_is_written_after_every_goal(tmp_path: Path) -> None:
     path = tmp_path / "nightly.json"
 
     def read() -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""G12: wherever a speech breaks off and whatever reads it, nobody takes a part for the whole.
+"""G12: every client detects a truncated speech, at any position.
 
-The controls are servers that end a broken speech as if it were whole: every reader has to fall for
-that, so that what it says of ours means something.
+The controls are servers that end a failed speech cleanly: every client must accept that, which
+shows that its verdict depends on our server.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from vivace.serve.speak import OpenStream, PreparedSpeech, SpeechReport, SpeechS
 
 NUM_FRAMES = 40
 FRAME_BYTES = 1_920 * 2
-FEW = (1, 8, 40)  # frames after which the speech fails
+FEW = (1, 8, 40)  # frames before the failure
 MANY = tuple(range(1, 41, 2))
 LIMIT_S = 60.0
 
 
 class Broken(Exception):
-    """The client says that something went wrong."""
+    """The client reports an error."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) ->
         yield server
 
 
-# -- readers of HTTP -----------------------------------------------------------------------------
+# -- HTTP clients --------------------------------------------------------------------------------
 
 
 def read_httpx(url: str, body: dict[str, Any]) -> bytes:
@@ -72,7 +72,7 @@ def read_openai(url: str, body: dict[str, Any]) -> bytes:
     try:
         with client.audio.speech.with_streaming_response.create(**body, extra_body=extra) as answer:
             return b"".join(answer.iter_bytes())
-    except Exception as error:  # of the library that it brings
+    except Exception as error:  # of its bundled library
         raise Broken from error
 
 
@@ -124,7 +124,7 @@ def read_curl_1_0(url: str, body: dict[str, Any]) -> bytes:
 
 
 def read_ffmpeg(url: str, body: dict[str, Any]) -> bytes:
-    """curl into ffmpeg, as the guides have it: the pipe fails with curl."""
+    """Pipe curl into ffmpeg, as in the guides; the pipe fails if curl fails."""
     ffmpeg = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
     if shutil.which("curl") is None or body.get("stream_format") == "sse":
         pytest.skip("curl and audio are needed")
@@ -146,12 +146,14 @@ READERS: tuple[Reader, ...] = (
 )
 
 
-def count_taken(server: Running, read: Reader, fields: dict[str, Any], at: tuple[int, ...]) -> int:
-    """How many broken speeches the client takes for whole ones."""
+def count_accepted(
+    server: Running, read: Reader, fields: dict[str, Any], at: tuple[int, ...]
+) -> int:
+    """Return how many truncated speeches the client accepts as complete."""
     url, num_taken = f"{server.url}/v1/audio/speech", 0
     body = {"input": "Hello.", "response_format": "pcm", **fields}
     whole = read(url, body)
-    assert len(whole) > NUM_FRAMES * 100  # a whole one is read, in any format
+    assert len(whole) > NUM_FRAMES * 100  # a complete speech is accepted in every format
     for position in at:
         try:
             read(url, {**body, "seed": 100 + position})
@@ -163,34 +165,34 @@ def count_taken(server: Running, read: Reader, fields: dict[str, Any], at: tuple
 
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])
 @pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
-def test_no_client_takes_a_part_for_the_whole(
+def test_client_detects_a_truncated_response(
     server: Running, read: Reader, stream_format: str
 ) -> None:
-    assert count_taken(server, read, {"stream_format": stream_format}, FEW) == 0
+    assert count_accepted(server, read, {"stream_format": stream_format}, FEW) == 0
 
 
 @pytest.mark.parametrize("format", ["mp3", "opus", "aac", "flac", "wav"])
-def test_no_format_ends_well_in_the_middle(server: Running, format: str) -> None:
-    assert count_taken(server, read_httpx, {"response_format": format}, FEW) == 0
+def test_truncated_response_of_every_format_is_visible(server: Running, format: str) -> None:
+    assert count_accepted(server, read_httpx, {"response_format": format}, FEW) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])
 @pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
-def test_no_client_takes_any_part_for_the_whole(
+def test_client_detects_a_truncation_at_any_position(
     server: Running, read: Reader, stream_format: str
 ) -> None:
-    num_taken = count_taken(server, read, {"stream_format": stream_format}, MANY)
+    num_taken = count_accepted(server, read, {"stream_format": stream_format}, MANY)
     name = f"G12 {read.__name__.removeprefix('read_')} {stream_format}"
     record(name, positions=len(MANY), taken_for_whole=num_taken)
     assert num_taken == 0
 
 
-# -- readers of sockets --------------------------------------------------------------------------
+# -- socket clients ------------------------------------------------------------------------------
 
 
-def takes_for_whole(server: Running, dialect: str) -> bool:
-    """Whether a client of that dialect hears of a success: a last word without an error before."""
+def accepts_as_complete(server: Running, dialect: str) -> bool:
+    """Whether the client receives the final message of its protocol without an error before."""
     talk = TALKS[dialect]
     words, num_bytes = [], 0
     try:
@@ -218,18 +220,18 @@ SOCKETS = ("omni", "elevenlabs", "realtime")
 @pytest.mark.parametrize(
     "positions", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"]
 )
-def test_no_socket_ends_well_in_the_middle(
+def test_truncated_socket_speech_is_visible(
     server: Running,
     backend: ScriptedSpeech,
     monkeypatch: pytest.MonkeyPatch,
     dialect: str,
     positions: tuple[int, ...],
 ) -> None:
-    assert takes_for_whole(server, dialect)  # a whole one is taken for one
+    assert accepts_as_complete(server, dialect)  # a complete speech is accepted
     num_taken = 0
     for position in positions:
         monkeypatch.setattr(backend, "default", Plan(NUM_FRAMES, fails_at=position))
-        num_taken += takes_for_whole(server, dialect)
+        num_taken += accepts_as_complete(server, dialect)
     if positions is MANY:
         record(f"G12 {dialect}", positions=len(positions), taken_for_whole=num_taken)
     assert num_taken == 0
@@ -249,7 +251,7 @@ send_chunks = PreparedSpeech._send_chunks
 async def end_cleanly(
     speech: PreparedSpeech, open_stream: OpenStream, report: SpeechReport, sink: SpeechSink
 ) -> tuple[bytes, Words]:
-    """As a framework does whose iterator just stops."""
+    """End the body cleanly, like a framework whose iterator stops."""
     try:
         return await send_chunks(speech, open_stream, report, sink)
     except NumericError:
@@ -258,17 +260,17 @@ async def end_cleanly(
 
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])
 @pytest.mark.parametrize("read", CONTROLS, ids=lambda read: read.__name__)
-def test_every_client_falls_for_a_clean_end(
+def test_control_client_accepts_a_truncation_with_a_clean_end(
     server: Running, monkeypatch: pytest.MonkeyPatch, read: Reader, stream_format: str
 ) -> None:
     monkeypatch.setattr(PreparedSpeech, "_send_chunks", end_cleanly)
-    assert count_taken(server, read, {"stream_format": stream_format}, (8, 16)) == 2
+    assert count_accepted(server, read, {"stream_format": stream_format}, (8, 16)) == 2
 
 
 @pytest.mark.parametrize("dialect", SOCKETS)
-def test_every_socket_falls_for_a_clean_end(
+def test_control_socket_client_accepts_a_truncation_with_a_clean_end(
     server: Running, backend: ScriptedSpeech, monkeypatch: pytest.MonkeyPatch, dialect: str
 ) -> None:
     monkeypatch.setattr(PreparedSpeech, "_send_chunks", end_cleanly)
     monkeypatch.setattr(backend, "default", Plan(NUM_FRAMES, fails_at=16))
-    assert takes_for_whole(server, dialect)
+    assert accepts_as_complete(server, dialect)

@@ -1,6 +1,6 @@
-"""G3: more than can be served is refused at once, and those who were taken do not notice.
+"""G3: excess requests are refused at once, and admitted requests are not slowed down.
 
-The control is a server that takes everybody: it refuses nobody, and who comes late waits long.
+The control is a server that admits everything: it refuses no request, and late requests wait long.
 """
 
 from __future__ import annotations
@@ -44,28 +44,30 @@ def opened(tmp_path: Path, frame_s: float = 0.0) -> Iterator[tuple[Running, Scri
         yield server, backend
 
 
-# -- without a clock: nobody is served meanwhile, so nobody's refusal waits for anybody ------------
+# -- without timing: no request is served meanwhile ------------------------------------------------
 
 
 @dataclass
-class Crowd:
-    """Outcomes of requests that came while every slot was held."""
+class BurstResult:
+    """Results of requests that arrived while every slot was busy."""
 
     statuses: list[int]
-    told_when: int  # refusals that say when to come back
-    whole: int  # speeches that were whole afterwards
+    told_when: int  # refusals with a retry time
+    whole: int  # complete speeches afterwards
 
-    def is_fair(self) -> bool:
+    def is_as_expected(self) -> bool:
         num_taken, num_refused = NUM_SLOTS + MAX_QUEUE, self.statuses.count(429)
         is_bounded = self.statuses.count(200) == num_taken == self.whole
         return is_bounded and num_refused == len(self.statuses) - num_taken == self.told_when
 
 
-def crowd(server: Running, backend: ScriptedSpeech, num_requests: int, max_taken: int) -> Crowd:
+def send_burst(
+    server: Running, backend: ScriptedSpeech, num_requests: int, max_taken: int
+) -> BurstResult:
     async def ask(client: httpx.AsyncClient) -> httpx.Response:
         return await client.post(f"{server.url}/v1/audio/speech", json=BODY)
 
-    async def ask_all() -> Crowd:
+    async def ask_all() -> BurstResult:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(timeout=60.0, limits=limits, verify=False) as client:
             tasks = [asyncio.create_task(ask(client)) for _ in range(num_requests)]
@@ -74,7 +76,7 @@ def crowd(server: Running, backend: ScriptedSpeech, num_requests: int, max_taken
             assert not any(task.result().status_code == 200 for task in tasks if task.done())
             backend.is_open.set()
             answers = await asyncio.gather(*tasks)
-        return Crowd(
+        return BurstResult(
             [answer.status_code for answer in answers],
             sum("retry-after" in a.headers and "retry-after-ms" in a.headers for a in answers),
             sum(a.status_code == 200 and len(a.content) == NUM_BYTES for a in answers),
@@ -84,28 +86,30 @@ def crowd(server: Running, backend: ScriptedSpeech, num_requests: int, max_taken
     return asyncio.run(ask_all())
 
 
-def test_ten_times_too_many_are_refused_while_nobody_is_served(tmp_path: Path) -> None:
+def test_excess_requests_are_refused_while_all_slots_are_busy(tmp_path: Path) -> None:
     with opened(tmp_path) as (server, backend):
-        assert crowd(server, backend, 10 * (NUM_SLOTS + MAX_QUEUE), NUM_SLOTS + MAX_QUEUE).is_fair()
+        assert send_burst(
+            server, backend, 10 * (NUM_SLOTS + MAX_QUEUE), NUM_SLOTS + MAX_QUEUE
+        ).is_as_expected()
         assert httpx.post(f"{server.url}/v1/audio/speech", json=BODY).status_code == 200
         wait_until(lambda: not backend.lives and not server.context.streams.num_active)
 
 
-def test_a_server_that_takes_everybody_is_found_out(
+def test_control_server_without_a_queue_limit_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(EngineLoad, "is_full", property(lambda load: False))
     with opened(tmp_path) as (server, backend):
         num_requests = 10 * (NUM_SLOTS + MAX_QUEUE)
-        assert not crowd(server, backend, num_requests, num_requests).is_fair()
+        assert not send_burst(server, backend, num_requests, num_requests).is_as_expected()
 
 
-# -- with a clock, by hand -------------------------------------------------------------------------
+# -- with timing, by hand --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Offered:
-    """What became of requests that came for so many seconds."""
+class OfferedLoad:
+    """Results of requests that arrived during a time span."""
 
     outcomes: list[dict[str, Any]]
 
@@ -119,9 +123,9 @@ class Offered:
 
     @property
     def per_s(self) -> float:
-        """Whole speeches a second, once the slots are full and while more are asked for.
+        """Return complete speeches per second while all slots are busy.
 
-        Of those that begin before or end after that, the part within it counts.
+        Speeches that begin before or end after that span count by their share.
         """
         begins = min(each["due"] for each in self.outcomes) + FULL_AFTER_S
         ends = max(each["due"] for each in self.outcomes)
@@ -137,27 +141,27 @@ class Offered:
         return 1e3 * percentile([each["answered_s"] for each in outcomes], 0.99)
 
 
-def offer(server: Running, seconds: float, *load: str) -> Offered:
+def offer(server: Running, seconds: float, *load: str) -> OfferedLoad:
     arguments = [str(server.port), json.dumps(BODY), str(seconds), *load]
     command = [sys.executable, "-m", CLIENT, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     outcomes = json.loads(done.stdout)
     assert {each["status"] for each in outcomes} <= {200, 429}
-    return Offered(outcomes)
+    return OfferedLoad(outcomes)
 
 
 @pytest.mark.parametrize("apart_s", [0.0, 0.25])
-def test_a_rate_does_not_depend_on_when_speeches_begin(apart_s: float) -> None:
-    """Four slots, a second each; together or one after the other."""
+def test_measured_rate_is_independent_of_start_times(apart_s: float) -> None:
+    """Four slots and speeches of one second, started together or in turn."""
     starts = [turn + apart_s * slot for turn in range(12) for slot in range(4)]
     spoken = {"status": 200, "num_bytes": NUM_BYTES, "answered_s": 0.0}
     outcomes = [{**spoken, "due": start, "ended": start + 1.0} for start in starts]
-    assert Offered(outcomes).per_s == pytest.approx(4.0)
-    assert Offered(outcomes[::2]).per_s == pytest.approx(2.0, rel=0.1)
+    assert OfferedLoad(outcomes).per_s == pytest.approx(4.0)
+    assert OfferedLoad(outcomes[::2]).per_s == pytest.approx(2.0, rel=0.1)
 
 
-@pytest.mark.slow  # on a machine with nothing else to do
-def test_those_who_are_taken_do_not_notice_those_who_are_refused(tmp_path: Path) -> None:
+@pytest.mark.slow  # needs a quiet machine
+def test_admitted_requests_are_not_slowed_by_refusals(tmp_path: Path) -> None:
     seconds, missed = 15.0, list[str]()
     with opened(tmp_path, frame_s=0.0055) as (server, _):
         offer(server, 2.0, "--at-once", str(NUM_SLOTS))
@@ -166,7 +170,7 @@ def test_those_who_are_taken_do_not_notice_those_who_are_refused(tmp_path: Path)
         before_mib, at_capacity_ms = memory_mib(), full.p99_ms(full.taken)
         for times in (2, 10):
             offered = offer(server, seconds, "--rate", str(times * full.per_s))
-            again = offer(server, 2.0, "--at-once", "1")  # 5 s later at most
+            again = offer(server, 2.0, "--at-once", "1")  # at most 5 s later
             refused_ms, taken_ms = offered.p99_ms(offered.refused), offered.p99_ms(offered.taken)
             goodput, growth_mib = offered.per_s / full.per_s, memory_mib() - before_mib
             record(
@@ -192,7 +196,7 @@ def test_those_who_are_taken_do_not_notice_those_who_are_refused(tmp_path: Path)
 
 
 @pytest.mark.slow  # the control
-def test_a_server_that_takes_everybody_lets_them_wait(
+def test_control_server_without_a_queue_limit_makes_clients_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path, frame_s=0.0055) as (server, _):

@@ -1,7 +1,7 @@
-"""G11: a voice that does not end is ended, in time, and every protocol says so.
+"""G11: runaway speech is ended in time, and every protocol reports an error.
 
-Two kinds: codes that repeat (a stall), and speech that goes on and on (the budget of frames). The
-retry of a whole speech is in `tests/serve/test_response.py`, what counts as a stall in
+Two kinds: repeated codes (a stall), and speech beyond its frame budget. The retry of a whole speech
+is in `tests/serve/test_response.py`, what counts as a stall in
 `tests/engine/test_guard.py`. The control is a server without the guard.
 """
 
@@ -23,8 +23,8 @@ import pytest
 
 from tests.reliability.soak_traffic import Remote, ask
 from tests.reliability.test_drain_load import MARKED
-from tests.reliability.test_midstream_error import SOCKETS, takes_for_whole
-from tests.reliability.test_server_faults import hear
+from tests.reliability.test_midstream_error import SOCKETS, accepts_as_complete
+from tests.reliability.test_server_faults import receive
 from tests.support.figures import record, seed_of_round
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
@@ -37,7 +37,7 @@ from vivace.speech import SamplingParams
 from vivace.text.tokenizer import TextTokenizer
 
 LIMIT_S = 60.0
-FRAMES_AHEAD = 16  # that the engine may have made of what nobody hears
+FRAMES_AHEAD = 16  # that the engine may have made in advance
 LONG = Plan(1_000)  # 80 s for "Hello."
 RUNAWAYS = {"stall": Plan(never_ends=True), "budget": LONG}
 BODY = {"input": "Hello.", "response_format": "pcm"}
@@ -46,10 +46,10 @@ PATH = "/v1/audio/speech"
 
 @dataclass
 class WatchedSpeech(ScriptedSpeech):
-    """Waits for text as a model does, and knows its longest speech."""
+    """A backend that waits for text and records its longest speech."""
 
     longest: int = 0  # frames
-    unfinished: set[Slot] = field(default_factory=set)  # more text may come
+    unfinished: set[Slot] = field(default_factory=set)  # the text is not complete
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
         slot = super().admit(prompt, sampling)
@@ -92,18 +92,18 @@ def ask_server(server: Running, **fields: Any) -> tuple[int, bytes]:
     return ask(Remote(server.port, 0), "POST", PATH, {**BODY, **fields})
 
 
-def hear_wyoming(server: Running) -> bytes:
+def receive_wyoming(server: Running) -> bytes:
     assert server.server.wyoming_url is not None
     port = int(server.server.wyoming_url.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), LIMIT_S) as connection:
         line = json.dumps({"type": "synthesize", "data": {"text": "Hello."}})
         connection.sendall(line.encode() + b"\n")
-        heard = b""
+        received = b""
         while part := connection.recv(65_536):
-            heard += part
-            if b'"audio-stop"' in heard:
+            received += part
+            if b'"audio-stop"' in received:
                 break
-    return heard
+    return received
 
 
 @pytest.fixture(params=list(RUNAWAYS))
@@ -116,13 +116,15 @@ def runaway(
     assert 0 < backend.longest <= MIN_BUDGET + FRAMES_AHEAD
 
 
-def test_over_http_it_is_cut_or_an_error(server: Running, runaway: WatchedSpeech) -> None:
-    assert hear(server.url, threading.Event()) == MARKED
+def test_runaway_over_http_is_an_error_or_truncated(
+    server: Running, runaway: WatchedSpeech
+) -> None:
+    assert receive(server.url, threading.Event()) == MARKED
     status, told = ask_server(server, stream=False)
     assert (status, json.loads(told)["error"]["code"]) == (500, "runaway")
 
 
-def test_over_events_there_is_an_error_and_no_end(server: Running, runaway: WatchedSpeech) -> None:
+def test_runaway_over_sse_is_an_error_event(server: Running, runaway: WatchedSpeech) -> None:
     with pytest.raises(IncompleteRead) as cut:
         ask_server(server, stream_format="sse")
     assert b'"runaway"' in cut.value.partial
@@ -131,19 +133,19 @@ def test_over_events_there_is_an_error_and_no_end(server: Running, runaway: Watc
 
 
 @pytest.mark.parametrize("dialect", SOCKETS)
-def test_over_a_socket_it_is_no_success(
+def test_runaway_over_a_socket_is_an_error(
     server: Running, runaway: WatchedSpeech, dialect: str
 ) -> None:
-    assert not takes_for_whole(server, dialect)
+    assert not accepts_as_complete(server, dialect)
 
 
-def test_over_wyoming_there_is_an_error_and_no_end(server: Running, runaway: WatchedSpeech) -> None:
-    heard = hear_wyoming(server)
-    assert b'"error"' in heard
-    assert b'"audio-stop"' not in heard
+def test_runaway_over_wyoming_is_an_error_event(server: Running, runaway: WatchedSpeech) -> None:
+    received = receive_wyoming(server)
+    assert b'"error"' in received
+    assert b'"audio-stop"' not in received
 
 
-def test_a_server_without_the_guard_is_found_out(
+def test_control_engine_without_runaway_guard_is_detected(
     server: Running, backend: WatchedSpeech, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "default", LONG)
@@ -152,7 +154,7 @@ def test_a_server_without_the_guard_is_found_out(
     monkeypatch.setattr(StallDetector, "observe", lambda *_: 0)
     status, audio = ask_server(server)
     assert (status, len(audio)) == (200, 1_000 * 3_840)
-    assert takes_for_whole(server, "omni")
+    assert accepts_as_complete(server, "omni")
     assert backend.longest > MIN_BUDGET + FRAMES_AHEAD
 
 
@@ -160,8 +162,8 @@ def test_a_server_without_the_guard_is_found_out(
 
 NUM_TEXTS = 10_000
 FRAME_RATE = 12.5
-SECONDS_A_LETTER = {  # of ordinary reading, with its pauses
-    "LATIN": 0.08,  # 150 words a minute
+SECONDS_A_LETTER = {  # of ordinary reading, including pauses
+    "LATIN": 0.08,  # 150 words per minute
     "CYRILLIC": 0.08,
     "CJK": 0.24,
     "HIRAGANA": 0.14,
@@ -172,7 +174,7 @@ SECONDS_A_DIGIT = 0.5  # "two hundred and thirty"
 
 
 def script_of(token: str) -> str | None:
-    """Of a token of letters, with or without the space before a word."""
+    """Return the script of a token of letters, with or without a leading space."""
     word = token.removeprefix(" ")
     if not word or not word.isalpha():
         return None
@@ -181,7 +183,7 @@ def script_of(token: str) -> str | None:
 
 
 def read_words(ranks: dict[bytes, int]) -> dict[str, list[str]]:
-    """By script, frequent ones first: the ranks of byte pairs are their order by frequency."""
+    """Return tokens by script, frequent tokens first (by the rank of their byte pairs)."""
     found: dict[str, list[str]] = {}
     for content in sorted(ranks, key=lambda content: ranks[content]):
         try:
@@ -194,7 +196,7 @@ def read_words(ranks: dict[bytes, int]) -> dict[str, list[str]]:
 
 
 def some_text(words: list[str], weights: list[float], chance: random.Random) -> str:
-    """As often as they come in texts; numbers now and then."""
+    """Draw tokens with natural frequencies, and numbers now and then."""
     drawn = chance.choices(words, cum_weights=weights, k=chance.randint(1, 120))
     numbers = (f" {chance.randrange(10**6)}" if chance.random() < 0.05 else "" for _ in drawn)
     return "".join(word + number for word, number in zip(drawn, numbers, strict=True)).strip() + "."
@@ -207,8 +209,8 @@ def reading_frames(text: str) -> float:
     return seconds * FRAME_RATE
 
 
-@pytest.mark.slow  # the released vocabulary takes seconds to read
-def test_a_budget_leaves_half_as_much_again_as_reading_takes(
+@pytest.mark.slow  # reading the released vocabulary takes seconds
+def test_frame_budget_is_at_least_1_5_times_the_reading_time(
     real_folder: Path, real_ranks: dict[bytes, int]
 ) -> None:
     tokenizer = TextTokenizer.from_folder(real_folder)
@@ -229,7 +231,7 @@ def test_a_budget_leaves_half_as_much_again_as_reading_takes(
     assert min(ratios.values()) >= 1.5, ratios
 
 
-def test_a_tight_budget_is_found_out() -> None:
-    """Half of ours would cut the slow."""
+def test_control_tight_frame_budget_is_detected() -> None:
+    """Half the budget would cut off slow speakers."""
     text = "a" * 10 + " 123456" * 40
     assert frame_budget(7 * 40) / 2 < 1.5 * reading_frames(text)

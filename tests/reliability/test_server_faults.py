@@ -1,14 +1,13 @@
-"""G8: a fault of the backend, of the disk or of a process: who is hurt is told, and all goes on.
+"""G8: faults of the backend, the disk or a process fail the affected streams visibly, no others.
 
-Each fault strikes once: with nobody else there, and among five others who speak. A fault of one
-row hurts that row alone; one of a whole call hurts those in it, visibly. Afterwards the server is
-ready, speaks, and holds nothing. The controls end a broken speech as if it were whole, or never
-recover.
+Each fault occurs once: in a single stream, and beside five others. A fault of one row fails that
+row; a fault of a call fails all streams in it. Afterwards the server is ready, speaks and holds no
+resources. The controls end a failed speech cleanly, or never recover.
 
-Elsewhere: a backend that hangs (`test_hung_backend.py`), an engine or device that is lost, five
-deaths, a request that kills (`tests/serve/test_deaths.py`), calls of the backend one by one
-(`tests/engine/test_engine_faults.py`), a decoder that is killed, hangs or lies
-(`tests/audio/test_sandbox.py`), SIGTERM (`test_drain_load.py`).
+Tested elsewhere: hung backends (`test_hung_backend.py`), crashes and lost devices
+(`tests/serve/test_crashes.py`), single calls of the backend (`tests/engine/test_engine_faults.py`),
+decoder processes that are killed, hang or return wrong data (`tests/audio/test_sandbox.py`),
+SIGTERM (`test_drain_load.py`).
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ from tests.reliability.test_drain_load import (
     WHOLE,
     Load,
     forked,
-    hear_http,
     is_free,
     is_gone,
     judge,
+    receive_http,
 )
 from tests.support.figures import record
 from tests.support.resource_counts import Census, find_leaks
@@ -60,7 +59,7 @@ from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.speech import SamplingParams
 
 LIMIT_S = 60.0
-VICTIM = 66  # a seed
+AFFECTED = 66  # a seed
 NUM_PEERS = 5
 RAISED = (
     RuntimeError("CUDA error: device-side assert triggered"),
@@ -74,10 +73,12 @@ BAD_NUMBERS = (float("nan"), float("inf"), float("-inf"))
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the victim in a call of the backend, once, after so many of its frames."""
+    """A fault of the affected stream in one call of the backend, after a number of frames."""
 
     stage: str  # admit, step, render
-    what: BaseException | float | str  # raised; in its samples; or "failed": not finite logits
+    what: (
+        BaseException | float | str
+    )  # an exception, a sample value, or "failed" for logits that are not finite
     after: int = 0
 
     @property
@@ -107,27 +108,27 @@ QUICK = (*FAULTS[:2], *EXITS[:2], *FAULTS[5:7], *EXITS[3:4], *NUMBERS[1:2], *NUM
 @dataclass
 class FaultySpeech(ScriptedSpeech):
     fault: Fault | None = None
-    victim: Slot | None = None
+    affected: Slot | None = None
 
     def _strikes(self, stage: str, slots: Sequence[Slot]) -> Fault | None:
-        """The fault, if its moment has come; it is over then."""
+        """Return the fault once, when it is due."""
         fault = self.fault
         if fault is None or fault.stage != stage or self.victim not in slots:
             return None
         if stage != "admit" and self.lives[self.victim].num_made < fault.after:
             return None
-        assert self.is_open.wait(LIMIT_S)  # all are there
+        assert self.is_open.wait(LIMIT_S)  # all streams have begun
         self.fault = None
         if isinstance(fault.what, BaseException):
             raise fault.what
         return fault
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
-        if sampling.seed == VICTIM:
+        if sampling.seed == AFFECTED:
             self.victim = -1
             self._strikes("admit", (-1,))
         slot = super().admit(prompt, sampling)
-        if sampling.seed == VICTIM:
+        if sampling.seed == AFFECTED:
             self.victim = slot
         return slot
 
@@ -151,8 +152,8 @@ class FaultySpeech(ScriptedSpeech):
         return samples
 
 
-def hear(url: str, begun: threading.Event, **fields: object) -> str:
-    """As `hear_http`, at a tenth of its cost."""
+def receive(url: str, begun: threading.Event, **fields: object) -> str:
+    """Like `receive_http`, at a tenth of its cost."""
     connection = HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=LIMIT_S)
     try:
         body = json.dumps({**BODY, **fields})
@@ -167,7 +168,7 @@ def hear(url: str, begun: threading.Event, **fields: object) -> str:
 
 
 @dataclass(frozen=True)
-class House:
+class FaultyServer:
     server: Running
     backend: FaultySpeech
 
@@ -179,15 +180,15 @@ class House:
         return False
 
     def strike(self, fault: Fault, num_peers: int) -> tuple[str, list[str]]:
-        """How the victim's speech ended, and how those of its peers."""
+        """Return the results of the affected stream and of the others."""
         backend, streams = self.backend, self.server.context.streams
         backend.fault, backend.victim = fault, None
-        backend.is_open.clear()  # until all are there
-        peers = Load(self.server.url, (hear,) * num_peers)
+        backend.is_open.clear()  # until all streams have begun
+        peers = Load(self.server.url, (receive,) * num_peers)
         told: list[str] = []
 
         def suffer() -> None:
-            told.append(hear(self.server.url, threading.Event(), seed=VICTIM))
+            told.append(receive(self.server.url, threading.Event(), seed=AFFECTED))
 
         thread = threading.Thread(target=suffer)
         try:
@@ -201,18 +202,18 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyServer]:
     backend = FaultySpeech(default=Plan(NUM_FRAMES))
     folder = tmp_path_factory.mktemp("voices")
     settings = ServeSettings(port=0, voices=folder, drain_timeout_s=0.5)
     with running(settings, backend.load) as server:
-        yield House(server, backend)
+        yield FaultyServer(server, backend)
 
 
-def check_afterwards(house: House, before: Census) -> None:
-    wait_until(lambda: house.is_ready, LIMIT_S)
-    assert hear(house.server.url, threading.Event()) == WHOLE
-    assert find_leaks(house.server, house.backend, before) == {}
+def check_afterwards(faulty: FaultyServer, before: Census) -> None:
+    wait_until(lambda: faulty.is_ready, LIMIT_S)
+    assert receive(faulty.server.url, threading.Event()) == WHOLE
+    assert find_leaks(faulty.server, faulty.backend, before) == {}
 
 
 @pytest.mark.parametrize("num_peers", [0, NUM_PEERS], ids=["idle", "loaded"])
@@ -221,47 +222,49 @@ def check_afterwards(house: House, before: Census) -> None:
     [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in FAULTS],
     ids=str,
 )
-def test_a_fault_hurts_whom_it_must_and_is_told(house: House, fault: Fault, num_peers: int) -> None:
-    assert hear(house.server.url, threading.Event()) == WHOLE
-    before = Census.of(house.server, house.backend)
-    victim, peers = house.strike(fault, num_peers)
-    assert house.backend.fault is None, "it did not strike"
-    assert victim not in (WHOLE, TRUNCATED)
+def test_fault_fails_only_the_affected_streams_visibly(
+    faulty: FaultyServer, fault: Fault, num_peers: int
+) -> None:
+    assert receive(faulty.server.url, threading.Event()) == WHOLE
+    before = Census.of(faulty.server, faulty.backend)
+    affected, peers = faulty.strike(fault, num_peers)
+    assert faulty.backend.fault is None, "it did not strike"
+    assert affected not in (WHOLE, TRUNCATED)
     assert len(peers) == num_peers
     assert TRUNCATED not in peers
     if fault.is_of_a_row:
         assert set(peers) <= {WHOLE}, peers
-    check_afterwards(house, before)
+    check_afterwards(faulty, before)
 
 
 # -- the controls --------------------------------------------------------------------------------
 
 
-def test_a_broken_speech_that_ends_well_is_found_out(
-    house: House, monkeypatch: pytest.MonkeyPatch
+def test_control_failed_stream_with_a_clean_end_is_detected(
+    faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A backend that says `stop` where its numbers have failed."""
+    """A backend that ends with `stop` instead of reporting failed logits."""
     step = FaultySpeech.step
 
-    def hush(backend: FaultySpeech, slots: Sequence[Slot], num_frames: int) -> Frames:
+    def stop_silently(backend: FaultySpeech, slots: Sequence[Slot], num_frames: int) -> Frames:
         frames = step(backend, slots, num_frames)
         told: list[SlotStatus] = ["stop" if each == "failed" else each for each in frames.status]
         return Frames(frames.codes, frames.lengths, tuple(told))
 
-    monkeypatch.setattr(FaultySpeech, "step", hush)
-    victim, _ = house.strike(Fault("step", "failed", 20), 0)
-    assert victim == TRUNCATED
+    monkeypatch.setattr(FaultySpeech, "step", stop_silently)
+    affected, _ = faulty.strike(Fault("step", "failed", 20), 0)
+    assert affected == TRUNCATED
 
 
-def test_a_fault_that_stays_is_found_out(tmp_path: Path) -> None:
-    """It is loaded again for ever, and never ready."""
+def test_control_permanent_fault_is_detected(tmp_path: Path) -> None:
+    """The model is loaded again and again, and never ready."""
     backend = FaultySpeech(default=Plan(NUM_FRAMES))
     settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=0.5)
     with running(settings, backend.load) as server:
-        broken = House(server, backend)
+        broken = FaultyServer(server, backend)
         assert broken.is_ready
         backend.broken = RuntimeError("it is gone")
-        assert hear(server.url, threading.Event()) not in (WHOLE, TRUNCATED)
+        assert receive(server.url, threading.Event()) not in (WHOLE, TRUNCATED)
         wait_until(lambda: not broken.is_ready, LIMIT_S)
 
 
@@ -275,7 +278,7 @@ def recording() -> bytes:
     return buffer.getvalue()
 
 
-def test_a_full_disk_is_no_fault_of_the_client(tiny_folder: Path, tmp_path: Path) -> None:
+def test_full_disk_is_a_server_error_and_leaves_no_file(tiny_folder: Path, tmp_path: Path) -> None:
     models = (ModelSpec("base", str(tiny_folder / "base")),)
     settings = ServeSettings(port=0, models=models, voices=tmp_path, device="cpu")
     files = {"audio_sample": ("me.wav", recording(), "audio/wav")}
@@ -300,16 +303,16 @@ def test_a_full_disk_is_no_fault_of_the_client(tiny_folder: Path, tmp_path: Path
 # -- file descriptors ----------------------------------------------------------------------------
 
 
-def test_a_server_without_file_descriptors_speaks_on_and_comes_back(
+def test_server_recovers_after_running_out_of_file_descriptors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A crowd takes them all while four listen; when it is gone, all is as before."""
+    """Idle connections take all descriptors while four clients stream; then they close."""
     monkeypatch.setenv("SCRIPTED_FILES", "24")
     with forked("--drain-timeout=30") as servers, contextlib.ExitStack() as crowd:
         pid, url = servers.start()
         limits = Path(f"/proc/{pid}/limits").read_text("ascii").splitlines()
         most = int(next(line for line in limits if "open files" in line).split()[3])
-        load = Load(url, (hear_http,) * 4)
+        load = Load(url, (receive_http,) * 4)
         load.start()
         load.wait_begun()
         address = ("127.0.0.1", int(url.rpartition(":")[2]))
@@ -318,7 +321,7 @@ def test_a_server_without_file_descriptors_speaks_on_and_comes_back(
         wait_until(lambda: len(os.listdir(f"/proc/{pid}/fd")) == most, LIMIT_S)
         assert set(load.end()) == {WHOLE}
         crowd.close()
-        assert hear_http(url, threading.Event()) == WHOLE
+        assert receive_http(url, threading.Event()) == WHOLE
         os.kill(pid, signal.SIGTERM)
         assert servers.wait() == 0
 
@@ -328,12 +331,12 @@ def test_a_server_without_file_descriptors_speaks_on_and_comes_back(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_kills", [20])
-def test_a_killed_server_leaves_nothing_and_can_be_started_again(num_kills: int) -> None:
+def test_killed_server_leaves_nothing_and_restarts(num_kills: int) -> None:
     outcomes: list[str] = []
     with forked("--drain-timeout=2") as servers:
         for _ in range(num_kills):
             pid, url = servers.start()
-            load = Load(url, (hear_http,) * 4)
+            load = Load(url, (receive_http,) * 4)
             load.start()
             load.wait_begun()
             os.kill(pid, signal.SIGKILL)
@@ -347,10 +350,10 @@ def test_a_killed_server_leaves_nothing_and_can_be_started_again(num_kills: int)
 
 
 @pytest.mark.slow
-def test_a_server_that_is_stopped_for_a_while_goes_on() -> None:
+def test_suspended_server_continues() -> None:
     with forked("--drain-timeout=30") as servers:
         pid, url = servers.start()
-        load = Load(url, (hear_http,) * 4)
+        load = Load(url, (receive_http,) * 4)
         load.start()
         load.wait_begun()
         os.kill(pid, signal.SIGSTOP)

@@ -1,7 +1,6 @@
-"""G14: what no source of ours may do, by its syntax tree; each rule has lines that trip it.
+"""G14: static rules on the syntax trees of all sources; each rule has lines that break it.
 
-`tests/test_package.py` has the rule against pickles, `torch.load`, `eval` and the like, with its
-own controls.
+`tests/test_package.py` has the rule against pickles, `torch.load`, `eval` and similar calls.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def called(node: ast.AST) -> str:
 
 
 def is_true(node: ast.AST, *names: str) -> bool:
-    """A keyword of that name that is not plainly false."""
+    """Whether the call has this keyword with a value other than False."""
     if not isinstance(node, ast.keyword) or node.arg not in names:
         return False
     return not (isinstance(node.value, ast.Constant) and not node.value.value)
@@ -48,8 +47,8 @@ def trusts_code(node: ast.AST, path: str) -> bool:
     return is_true(node, "trust_remote_code", "allow_pickle") or is_loader
 
 
-def queues_without_end(node: ast.AST, path: str) -> bool:
-    """`Queue()`, `Queue(0)` and `SimpleQueue()`; an annotation is no call."""
+def creates_unbounded_queue(node: ast.AST, path: str) -> bool:
+    """Detect `Queue()`, `Queue(0)` and `SimpleQueue()`."""
     name = called(node).rpartition(".")[2].partition("[")[0]
     if name == "SimpleQueue":
         return not path.endswith(SIMPLE_QUEUES)
@@ -59,8 +58,8 @@ def queues_without_end(node: ast.AST, path: str) -> bool:
     return not sizes or (isinstance(sizes[0], ast.Constant) and sizes[0].value <= 0)
 
 
-def believes_the_host(node: ast.AST, path: str) -> bool:
-    """`request.url` is made of the Host header: what decides reads `scope["path"]`."""
+def reads_request_url(node: ast.AST, path: str) -> bool:
+    """Detect `request.url`, which contains the Host header; use `scope["path"]` instead."""
     is_part = isinstance(node, ast.Attribute) and node.attr in ("path", "hostname", "netloc")
     return is_part and isinstance(node.value, ast.Attribute) and node.value.attr == "url"
 
@@ -71,15 +70,15 @@ def skips_certificates(node: ast.AST, path: str) -> bool:
     return is_false or called(node).endswith("_create_unverified_context")
 
 
-def races_for_a_name(node: ast.AST, path: str) -> bool:
+def uses_predictable_name(node: ast.AST, path: str) -> bool:
     return called(node) in ("tempfile.mktemp", "mktemp")
 
 
-def unpacks_blindly(node: ast.AST, path: str) -> bool:
+def unpacks_without_checks(node: ast.AST, path: str) -> bool:
     return called(node).endswith((".extractall", "shutil.unpack_archive"))
 
 
-RULES: dict[Rule, tuple[str, ...]] = {  # with what trips each
+RULES: dict[Rule, tuple[str, ...]] = {  # with lines that break each rule
     runs_a_shell: (
         "subprocess.run('ls', shell=True)",
         "subprocess.run(command, shell=is_windows)",
@@ -91,14 +90,14 @@ RULES: dict[Rule, tuple[str, ...]] = {  # with what trips each
         "np.load(path, allow_pickle=True)",
         "yaml.load(text)",
     ),
-    queues_without_end: (
+    creates_unbounded_queue: (
         "waiting = queue.Queue()",
         "waiting: Queue[int] = asyncio.Queue()",
         "Queue(maxsize=0)",
         "Queue[bytes]()",
         "SimpleQueue()",
     ),
-    believes_the_host: (
+    reads_request_url: (
         "if request.url.path.startswith('/v1'): pass",
         "websocket.url.hostname",
     ),
@@ -106,8 +105,8 @@ RULES: dict[Rule, tuple[str, ...]] = {  # with what trips each
         "httpx.get(url, verify=False)",
         "ssl._create_unverified_context()",
     ),
-    races_for_a_name: ("tempfile.mktemp()",),
-    unpacks_blindly: ("tarfile.open(path).extractall(folder)",),
+    uses_predictable_name: ("tempfile.mktemp()",),
+    unpacks_without_checks: ("tarfile.open(path).extractall(folder)",),
 }
 ALLOWED = """
 subprocess.run(["ls"], shell=False)
@@ -128,7 +127,7 @@ def find_breaches(source: str, path: str = "vivace/serve/x.py") -> Iterator[str]
                 yield f"{path}:{getattr(node, 'lineno', '?')} {rule.__name__}"
 
 
-def test_no_source_breaks_a_rule() -> None:
+def test_sources_follow_the_static_rules() -> None:
     assert len(SOURCES) > 150
     found = [
         breach
@@ -141,17 +140,17 @@ def test_no_source_breaks_a_rule() -> None:
 @pytest.mark.parametrize(
     ("rule", "source"), [(rule.__name__, each) for rule in RULES for each in RULES[rule]]
 )
-def test_a_line_that_breaks_a_rule_is_found_out(rule: str, source: str) -> None:
+def test_control_line_against_a_rule_is_detected(rule: str, source: str) -> None:
     body = source if not source.startswith("await") else f"async def f():\n    {source}"
     assert [breach.split()[1] for breach in find_breaches(body)] == [rule]
 
 
-def test_what_is_allowed_breaks_no_rule() -> None:
+def test_allowed_line_is_accepted() -> None:
     assert list(find_breaches(ALLOWED)) == []
 
 
 def run_bandit(*paths: Path) -> list[str]:
-    """What bandit finds, of any severity, with the rules of pyproject.toml."""
+    """Return bandit's findings of any severity, with the rules of pyproject.toml."""
     pytest.importorskip("bandit")
     done = subprocess.run(
         [sys.executable, "-m", "bandit", "-q", "-f", "json", "-c", "pyproject.toml", "-r", *paths],
@@ -169,12 +168,12 @@ def run_bandit(*paths: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_bandit_finds_nothing() -> None:
+def test_bandit_reports_nothing() -> None:
     assert run_bandit(ROOT / "src") == []
 
 
 @pytest.mark.slow
-def test_bandit_finds_what_it_should(tmp_path: Path) -> None:
+def test_control_bandit_detects_unsafe_code(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
     bad.write_text("import pickle, subprocess\nsubprocess.run(input(), shell=True)\n")
     found = {each.split()[0] for each in run_bandit(bad)}

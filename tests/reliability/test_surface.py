@@ -1,8 +1,8 @@
-"""G13: what can be reached from outside: every route, socket, host, origin and listener.
+"""G13: everything reachable from outside: routes, sockets, hosts, origins and listeners.
 
-The routes come from the router, so that one added later is tried too. The controls are servers
-without the guard, with one that looks at the wrong thing, and a process with one more listener.
-`tests/serve/test_access.py` has the keys' and paths' spellings.
+The routes come from the router, so that new routes are tested too. The controls are a server
+without the middleware, servers with a wrong check, and a process with an extra listener.
+`tests/serve/test_access.py` tests spellings of keys and paths.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from tests.support.raw_http import talk
 from tests.support.scripted_tts import ScriptedSpeech
 from tests.support.serving import Running, running
 from vivace.serve import access, app
-from vivace.serve.context import ServeContext
 from vivace.serve.settings import ServeSettings
 
 KEY = "s3cret"
@@ -56,7 +55,7 @@ def open_to_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def all_routes(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, str]]:
-    """Method and path of every route, those of included routers and sockets among them."""
+    """Return method and path of every route, including sockets."""
     for route in routes:
         path = re.sub(r"\{[^}]*\}", "x", getattr(route, "path", ""))
         if isinstance(route, WebSocketRoute) or "WebSocket" in type(route).__name__:
@@ -69,7 +68,7 @@ def all_routes(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, str]]:
 
 
 def ask(port: int, method: str, path: str, *headers: str) -> int:
-    """The status of an answer; a socket is a GET that upgrades."""
+    """Return the status; a socket is a GET with an upgrade."""
     told = list(headers)
     if method == "SOCKET":
         method = "GET"
@@ -96,7 +95,7 @@ def read_status(port: int, request: bytes) -> int:
 
 
 def find_open(server: Running) -> list[tuple[str, str, str]]:
-    """What is served without a key and should not be, or is not served with one."""
+    """Return routes that are open without a key, or closed with a key."""
     wrong = []
     for method, path in set(all_routes(server.server.app.routes)):
         is_public = method in ("GET", "HEAD") and (path in PUBLIC or path.startswith("/page/"))
@@ -107,7 +106,7 @@ def find_open(server: Running) -> list[tuple[str, str, str]]:
     return wrong
 
 
-def test_every_route_and_socket_is_closed_without_the_key(keyed: Running) -> None:
+def test_every_route_and_socket_needs_the_key(keyed: Running) -> None:
     routes = set(all_routes(keyed.server.app.routes))
     sockets = {path for method, path in routes if method == "SOCKET"}
     assert len(sockets) >= 4
@@ -116,14 +115,14 @@ def test_every_route_and_socket_is_closed_without_the_key(keyed: Running) -> Non
     record("G13 routes", routes=len(routes), sockets=len(sockets), credentials=len(CREDENTIALS))
 
 
-def unguarded(inner: object, context: ServeContext) -> object:
+def without_middleware(inner: object, **_: object) -> object:
     return inner
 
 
-def test_a_server_without_the_guard_is_found_out(
+def test_control_server_without_middleware_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "_guarded", unguarded)
+    monkeypatch.setattr(app, "_wrap", without_middleware)
     settings = ServeSettings(port=0, voices=tmp_path, api_keys=(KEY,))
     with running(settings, ScriptedSpeech().load) as server:
         found = find_open(server)
@@ -132,8 +131,10 @@ def test_a_server_without_the_guard_is_found_out(
     }
 
 
-def test_a_guard_with_a_door_is_found_out(keyed: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as a path that is compared by its beginning."""
+def test_control_middleware_with_a_path_prefix_check_is_detected(
+    keyed: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A middleware that compares only the beginning of the path."""
     monkeypatch.setattr(
         access, "_is_public", lambda path, method: path.startswith(("/health", "/v1/m"))
     )
@@ -145,13 +146,13 @@ def test_a_guard_with_a_door_is_found_out(keyed: Running, monkeypatch: pytest.Mo
 
 def expected_status(host: str, origin: str) -> set[int]:
     if host in INVALID:
-        return {400, 403}  # by its host, or by its origin first
+        return {400, 403}  # refused by host, or first by origin
     is_own = origin == "" or origin.partition("://")[2] == host
     return {200, 101} if host in LOCAL and is_own else {403}
 
 
-def find_wrong_doors(server: Running) -> list[str]:
-    """Rows of host, origin and way in whose status is not what it has to be."""
+def find_wrong_statuses(server: Running) -> list[str]:
+    """Return rows of host, origin and route with an unexpected status."""
     wrong = []
     for host, origin in itertools.product((*LOCAL, *FOREIGN, *INVALID), ORIGINS):
         headers = [f"host: {host}", *([f"origin: {origin}"] if origin else [])]
@@ -162,28 +163,28 @@ def find_wrong_doors(server: Running) -> list[str]:
     return wrong
 
 
-def test_hosts_and_origins_of_others_are_refused_everywhere(open_to_all: Running) -> None:
-    assert find_wrong_doors(open_to_all) == []
+def test_foreign_hosts_and_origins_are_refused_on_every_route(open_to_all: Running) -> None:
+    assert find_wrong_statuses(open_to_all) == []
     num_hosts = len((*LOCAL, *FOREIGN, *INVALID))
     record("G13 hosts and origins", rows=num_hosts * len(ORIGINS), ways_in=2, wrong=0)
 
 
-def test_a_server_that_believes_the_host_is_found_out(
+def test_control_server_that_trusts_the_host_header_is_detected(
     open_to_all: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That Origin and Host agree proves nothing: a page may have both."""
+    """Origin and Host may agree although both are foreign (DNS rebinding)."""
     monkeypatch.setattr(access, "_is_local", lambda host: True)
-    assert any("evil.example" in row for row in find_wrong_doors(open_to_all))
+    assert any("evil.example" in row for row in find_wrong_statuses(open_to_all))
 
 
 # -- listeners -----------------------------------------------------------------------------------
 
 
 def listeners(pid: int) -> set[tuple[str, int]]:
-    """Address and port of every TCP socket that the process listens on."""
+    """Return address and port of every listening TCP socket of the process."""
     inodes = set()
     for file in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):  # one that has just been closed
+        with contextlib.suppress(OSError):  # just closed
             inodes.add(file.readlink().name.removeprefix("socket:[").removesuffix("]"))
     found = set()
     for table in ("tcp", "tcp6"):
@@ -196,18 +197,20 @@ def listeners(pid: int) -> set[tuple[str, int]]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="needs /proc")
-def test_a_server_listens_where_it_says_and_nowhere_else(tmp_path: Path) -> None:
+def test_server_listens_only_on_its_declared_ports(tmp_path: Path) -> None:
     before = listeners(os.getpid())
     with running(ServeSettings(port=0, voices=tmp_path), ScriptedSpeech().load) as server:
         assert listeners(os.getpid()) - before == {("0100007F", server.port)}
-        with socket.create_server(("127.0.0.1", 0)) as another:  # the control: it would be seen
+        with socket.create_server(
+            ("127.0.0.1", 0)
+        ) as another:  # control: an extra listener is found
             found = listeners(os.getpid()) - before
             assert found == {("0100007F", server.port), ("0100007F", another.getsockname()[1])}
     assert listeners(os.getpid()) == before
 
 
-def test_bad_hosts_do_not_make_a_route_public(keyed: Running) -> None:
-    """CVE-2026-48710: the path is the request's, whatever the host says."""
+def test_malformed_host_does_not_make_a_route_public(keyed: Running) -> None:
+    """CVE-2026-48710: the path comes from the request line, not from the Host header."""
     for host in ("127.0.0.1/health/live?", "x/health", "a@b/health", "127.0.0.1#/health"):
         request = f"GET /v1/models HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
         answer = talk(keyed.port, request.encode())

@@ -1,4 +1,4 @@
-"""Who may ask, from where: every route against keys, hosts and origins."""
+"""Access control of every route: API keys, host names and origins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def http(keyed: Running) -> Iterator[httpx.Client]:
 
 
 def every_request(server: Running) -> list[tuple[str, str]]:
-    """Every method and path of the router, its parameters filled in."""
+    """Return every method and path of the router, with its parameters filled in."""
     found = []
     for template, methods in server.server.app.openapi()["paths"].items():
         path = re.sub(r"\{[^}]*\}", "x", template)
@@ -62,7 +62,7 @@ def every_request(server: Running) -> list[tuple[str, str]]:
         {"authorization": "Bearer another, s3cret"},
     ],
 )
-def test_nothing_but_the_page_and_health_is_served_without_a_key(
+def test_request_without_a_key_gets_only_the_page_and_health(
     keyed: Running, http: httpx.Client, headers: dict[str, str]
 ) -> None:
     requests = every_request(keyed)
@@ -86,7 +86,7 @@ def test_nothing_but_the_page_and_health_is_served_without_a_key(
         {"authorization": "Bearer wrong", "xi-api-key": KEY},
     ],
 )
-def test_a_key_opens_every_route(http: httpx.Client, headers: dict[str, str]) -> None:
+def test_valid_key_opens_every_route(http: httpx.Client, headers: dict[str, str]) -> None:
     assert http.get("/v1/models", headers=headers).status_code == 200
     assert http.get("/nowhere", headers=headers).status_code == 404
     assert http.get("/metrics", headers=headers).status_code == 200
@@ -96,21 +96,21 @@ def test_a_key_opens_every_route(http: httpx.Client, headers: dict[str, str]) ->
     "path",
     ["/health/../v1/models", "//health/live", "/page/../v1/models", "/health/live/x", "/page"],
 )
-def test_no_spelling_of_a_path_goes_around_the_key(keyed: Running, path: str) -> None:
+def test_unusual_path_spelling_does_not_bypass_the_key(keyed: Running, path: str) -> None:
     request = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     answer = talk(keyed.port, request.encode())
     assert answer[:12] in (b"HTTP/1.1 401", b"HTTP/1.1 404")
     assert b'"owned_by"' not in answer
 
 
-def test_an_empty_bearer_is_no_key(keyed: Running, server: Running) -> None:
+def test_empty_bearer_is_not_a_key(keyed: Running, server: Running) -> None:
     request = b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
     request += b"Authorization: Bearer \r\n\r\n"
     assert talk(keyed.port, request).startswith(b"HTTP/1.1 401")
     assert talk(server.port, request).startswith(b"HTTP/1.1 200")
 
 
-def test_a_full_url_in_the_host_does_not_make_a_route_public(keyed: Running) -> None:
+def test_url_in_the_host_header_does_not_make_a_route_public(keyed: Running) -> None:
     for host in ("127.0.0.1/health/live?", "x/health", "a@b", "127.0.0.1:99999999", "a b", ""):
         request = f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
         assert talk(keyed.port, request.encode())[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 401")
@@ -120,13 +120,13 @@ def test_a_full_url_in_the_host_does_not_make_a_route_public(keyed: Running) -> 
 
 
 async def accept(websocket: WebSocket) -> None:
-    """A route that knows nothing of keys and subprotocols."""
+    """Accept every handshake."""
     await websocket.accept()
     await websocket.close()
 
 
 def handshake(server: Running, path: str = "/socket", **options: object) -> tuple[int, str | None]:
-    """The status of a socket's handshake, and the subprotocol that was accepted."""
+    """Return the status of the handshake and the accepted subprotocol."""
 
     routes = server.server.app.router.routes
     if not any(getattr(route, "path", "") == "/socket" for route in routes):
@@ -144,7 +144,7 @@ def handshake(server: Running, path: str = "/socket", **options: object) -> tupl
     return asyncio.run(go())
 
 
-def test_a_socket_needs_the_key_too(keyed: Running) -> None:
+def test_websocket_without_a_key_is_refused(keyed: Running) -> None:
     assert handshake(keyed)[0] == 401
     assert handshake(keyed, subprotocols=["vivace", "vivace-key.d3Jvbmc"])[0] == 401
     assert handshake(keyed, additional_headers={"authorization": "Bearer "})[0] == 401
@@ -152,18 +152,18 @@ def test_a_socket_needs_the_key_too(keyed: Running) -> None:
     assert handshake(keyed, additional_headers={"xi-api-key": KEY})[0] == 101
 
 
-def test_a_socket_to_nowhere_is_a_404(server: Running) -> None:
+def test_websocket_with_an_unknown_path_is_404(server: Running) -> None:
     assert handshake(server, "/v1/nowhere")[0] == 404
 
 
-def test_a_plain_request_to_a_socket_hears_so(http: httpx.Client) -> None:
+def test_plain_request_to_a_websocket_route_is_426(http: httpx.Client) -> None:
     for path in ("/v1/realtime", "/v1/text-to-speech/alloy/stream-input"):
         answer = http.get(path, headers={"xi-api-key": KEY})
         assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
         assert answer.json()["error"]["code"] == "websocket_needed"
 
 
-def test_a_bad_handshake_is_told_in_openais_shape(server: Running) -> None:
+def test_invalid_handshake_gets_an_openai_error(server: Running) -> None:
     head = "GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
     answer = talk(server.port, f"{head}Upgrade: websocket\r\n\r\n".encode())
     head, _, body = answer.decode().partition("\r\n\r\n")
@@ -173,7 +173,7 @@ def test_a_bad_handshake_is_told_in_openais_shape(server: Running) -> None:
     assert json.loads(body)["error"]["code"] == "invalid_handshake"
 
 
-def test_a_browser_gives_a_socket_its_key_as_a_subprotocol(keyed: Running) -> None:
+def test_websocket_key_may_be_a_subprotocol(keyed: Running) -> None:
     token = base64.urlsafe_b64encode(KEY.encode()).decode().rstrip("=")
     offered = ["vivace", f"vivace-key.{token}"]
     assert handshake(keyed, subprotocols=offered) == (101, "vivace")
@@ -204,7 +204,7 @@ HOSTS = {
 
 
 @pytest.mark.parametrize(("host", "status"), HOSTS.items())
-def test_without_keys_the_host_is_an_address_or_this_machine(
+def test_host_without_keys_must_be_an_address_or_localhost(
     client: httpx.Client, host: str, status: int
 ) -> None:
     for path in ("/v1/models", "/health/live"):
@@ -226,7 +226,7 @@ ORIGINS = {
 
 
 @pytest.mark.parametrize(("origin", "status"), ORIGINS.items())
-def test_a_page_of_another_origin_may_not_ask(
+def test_request_of_a_foreign_origin_is_refused(
     client: httpx.Client, server: Running, origin: str, status: int
 ) -> None:
     headers = {"host": "localhost:8000", "origin": origin}
@@ -238,38 +238,38 @@ def test_a_page_of_another_origin_may_not_ask(
     assert "access-control-allow-origin" not in answer.headers
 
 
-def test_a_socket_of_another_origin_is_refused(server: Running) -> None:
+def test_websocket_of_a_foreign_origin_is_refused(server: Running) -> None:
     assert handshake(server, origin="http://evil.example")[0] == 403
     assert handshake(server, origin=server.url)[0] == 101
     assert handshake(server, additional_headers={"Host": "evil.example"})[0] in (400, 403)
 
 
-def test_an_allowed_origin_is_told_so_and_still_needs_the_key(http: httpx.Client) -> None:
+def test_allowed_origin_gets_cors_headers_and_needs_the_key(http: httpx.Client) -> None:
     headers = {"origin": ALLOWED, "access-control-request-method": "POST"}
     preflight = http.options("/v1/audio/speech", headers=headers)
     assert preflight.status_code == 204
     assert preflight.headers["access-control-allow-origin"] == ALLOWED
     assert "authorization" in preflight.headers["access-control-allow-headers"]
-    asked = "authorization, x-stainless-lang"  # openai in a browser
+    asked = "authorization, x-stainless-lang"  # sent by the openai package in a browser
     headers["access-control-request-headers"] = asked
     preflight = http.options("/v1/audio/speech", headers=headers)
     assert preflight.headers["access-control-allow-headers"] == asked
     refused = http.get("/v1/models", headers={"origin": ALLOWED})
     assert refused.status_code == 401
-    assert refused.headers["access-control-allow-origin"] == ALLOWED  # or the page cannot read it
+    assert refused.headers["access-control-allow-origin"] == ALLOWED  # readable for the page
     answer = http.get("/v1/models", headers={"origin": ALLOWED, "xi-api-key": KEY})
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == ALLOWED
     assert http.options("/v1/audio/speech", headers={"origin": "http://x"}).status_code == 403
 
 
-def test_with_a_key_any_host_is_served(http: httpx.Client) -> None:
+def test_any_host_with_a_key_is_served(http: httpx.Client) -> None:
     headers = {"host": "tts.example", "xi-api-key": KEY}
     assert http.get("/v1/models", headers=headers).status_code == 200
 
 
-def test_a_sub_path_may_be_on_an_address_or_not(tmp_path: Path) -> None:
-    """A proxy takes it off, or does not; and the page's address gets its slash."""
+def test_root_path_in_the_url_is_optional(tmp_path: Path) -> None:
+    """A proxy may remove the prefix or keep it. The page's URL is redirected to end in a slash."""
     settings = ServeSettings(port=0, voices=tmp_path, api_keys=KEYS, root_path="/a/tts")
     with running(settings, ScriptedSpeech().load) as server, httpx.Client(timeout=60) as http:
         for path in ("/", "/a/tts/", "/page/app.js", "/a/tts/page/app.js", "/a/tts/health/ready"):
@@ -285,7 +285,7 @@ def test_a_sub_path_may_be_on_an_address_or_not(tmp_path: Path) -> None:
 # -- lists, rates, ids -----------------------------------------------------------------------
 
 
-def test_public_lists_open_lists_and_nothing_else(tmp_path: Path) -> None:
+def test_public_lists_setting_opens_only_the_lists(tmp_path: Path) -> None:
     settings = ServeSettings(
         port=0, voices=tmp_path, api_keys=KEYS, public_lists=True, max_requests_per_minute=20
     )
@@ -300,7 +300,7 @@ def test_public_lists_open_lists_and_nothing_else(tmp_path: Path) -> None:
 
 
 def check_rate(http: httpx.Client, server: Running) -> None:
-    """Twenty a minute: the first twenty of a key at once, then a 429 that says when."""
+    """Twenty requests per key are served at once; the next gets a 429 with a retry time."""
     headers = {"xi-api-key": KEY}
     answers = [http.get(f"{server.url}/v1/", headers=headers) for _ in range(40)]
     refused = [answer for answer in answers if answer.status_code == 429]
@@ -311,7 +311,7 @@ def check_rate(http: httpx.Client, server: Running) -> None:
     assert http.get(f"{server.url}/v1/", headers={"xi-api-key": "another"}).status_code == 200
 
 
-def test_a_request_id_is_the_clients_own_where_it_is_harmless(client: httpx.Client) -> None:
+def test_request_id_of_the_client_is_kept_if_it_is_safe(client: httpx.Client) -> None:
     for path in ("/v1/models", "/nowhere", "/health/live"):
         assert client.get(path, headers={"x-request-id": "a.b-c_1"}).headers["x-request-id"] == (
             "a.b-c_1"

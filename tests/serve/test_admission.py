@@ -1,7 +1,7 @@
-"""Requests whose estimated wait is too long are refused before any other work is done for them.
+"""Requests with a long estimated wait are refused before any other work.
 
-While the gate of the scripted backend is closed no frame is made, and every utterance is expected
-to take `UTTERANCE_S`: the estimates do not depend on the machine's speed.
+While the gate of the scripted backend is closed, no frame is made and every utterance is expected
+to take `UTTERANCE_S`. So the estimates do not depend on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from vivace.serve.voices import Voices
 
 UTTERANCE_S = 4.0
 MAX_WAIT_S = 10.0
-NUM_TAKEN = 3  # by one slot: the fourth would wait 12 s
+NUM_TAKEN = 3  # with one slot the fourth request would wait 12 s
 NUM_REQUESTS = 48
 BODY = {"model": "tts-1", "voice": "alloy", "input": "Hello there.", "response_format": "pcm"}
 
@@ -41,7 +41,7 @@ def fixed_estimates() -> Iterator[None]:
         patch.setattr(WaitEstimator, "_left_s", lambda *_: UTTERANCE_S)
         patch.setattr(WaitEstimator, "_length", lambda self, one: UTTERANCE_S / self.frame_s)
         patch.setattr(WaitEstimator, "observe_end", lambda *_, **__: None)
-        defaults = (4.0, UTTERANCE_S, 1.0, 0.0, True)  # 4 frames a second each
+        defaults = (4.0, UTTERANCE_S, 1.0, 0.0, True)  # 4 frames per second for each stream
         patch.setattr(WaitEstimator.__init__, "__defaults__", defaults)
         yield
 
@@ -59,7 +59,7 @@ def opened(folder: Path, *, max_queue: int = 64, **settings: Any) -> Iterator[Op
 
 @contextmanager
 def gated(server: Running, backend: ScriptedSpeech) -> Iterator[Opened]:
-    """No frame is made until the gate is opened, at the latest by the end of the block."""
+    """Make no frame until the gate is opened or the block ends."""
     backend.is_open.clear()
     try:
         yield server, backend
@@ -86,7 +86,7 @@ def ask(url: str, path: str = "/v1/audio/speech", **fields: Any) -> httpx.Respon
 
 @contextmanager
 def filled(server: Running, num_streams: int = NUM_TAKEN) -> Iterator[list[Future[httpx.Response]]]:
-    """As many requests as fit are running or waiting."""
+    """Fill all slots and places in the queue."""
     with ThreadPoolExecutor(num_streams) as pool:
         asked = [pool.submit(ask, server.url) for _ in range(num_streams)]
         engine = server.context.models.loaded()[0].tts.engine
@@ -120,9 +120,9 @@ def test_control_without_limit_takes_the_whole_burst(tmp_path: Path) -> None:
         assert {one.result().status_code for one in asked} == {200}
 
 
-def test_max_wait_of_zero_admits_only_what_has_a_slot(tmp_path: Path) -> None:
+def test_max_wait_of_zero_admits_only_requests_with_a_free_slot(tmp_path: Path) -> None:
     with opened(tmp_path, max_wait_s=0.0) as (server, backend):
-        for _ in range(3):  # a request that fails gives its place back
+        for _ in range(3):  # a failed request frees its place
             assert ask(server.url, voice="nobody").status_code == 400
         with gated(server, backend), filled(server, 1):
             assert ask(server.url).status_code == 429
@@ -142,7 +142,7 @@ def test_full_queue_refuses_although_the_wait_is_short(tmp_path: Path) -> None:
 
 
 class Counter:
-    """Counts calls of the functions that it replaces."""
+    """Replaces functions and counts their calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
@@ -169,7 +169,9 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter:
     return counter
 
 
-def test_refusal_of_busy_server_reads_no_body_voice_or_encoder(busy: Opened, work: Counter) -> None:
+def test_busy_server_refuses_before_reading_body_voice_and_encoder(
+    busy: Opened, work: Counter
+) -> None:
     server, backend = busy
     with filled(server):
         work.calls.clear()
@@ -178,15 +180,15 @@ def test_refusal_of_busy_server_reads_no_body_voice_or_encoder(busy: Opened, wor
             assert {one.result().status_code for one in asked} == {429}
         assert work.calls == []
         backend.is_open.set()
-    assert ask(server.url).status_code == 200  # the control: a served request needs all of it
+    assert ask(server.url).status_code == 200  # control: a served request calls all functions
     assert set(work.calls) == {"open", "choose", "read_json", "parse"}
 
 
-def test_refusal_is_counted_by_route_and_as_failure(busy: Opened) -> None:
+def test_refusal_is_counted_by_route_and_as_a_failure(busy: Opened) -> None:
     server, backend = busy
     names = (
         'vivace_http_requests_total{route="/v1/audio/speech",status="429"} ',
-        'vivace_stream_failures_total{status="429",code="queue_full"} ',
+        'vivace_stream_failures_total{code="queue_full",status="429"} ',
     )
     with filled(server):
         before = [level(server, name) for name in names]
@@ -222,7 +224,7 @@ def test_socket_utterance_is_refused_and_the_session_goes_on(busy: Opened) -> No
         assert any(isinstance(each, bytes) for each in talk.speak("Hello."))
 
 
-def test_two_models_refuse_only_the_one_that_is_busy(tmp_path: Path, work: Counter) -> None:
+def test_busy_model_refuses_and_an_idle_model_serves(tmp_path: Path, work: Counter) -> None:
     busy, free = (ScriptedSpeech(default=Plan(10), max_streams=1) for _ in range(2))
     backends = {"busy": busy, "free": free}
     models = (ModelSpec("busy", None), ModelSpec("free", None))
@@ -244,10 +246,10 @@ def test_two_models_refuse_only_the_one_that_is_busy(tmp_path: Path, work: Count
             busy.is_open.set()
 
 
-# -- places ----------------------------------------------------------------------------------
+# -- admitted requests -----------------------------------------------------------------------------
 
 
-def test_place_is_expected_until_its_stream_has_begun(busy: Opened) -> None:
+def test_admitted_request_is_expected_until_its_stream_begins(busy: Opened) -> None:
     server, _ = busy
     model = server.context.models.loaded()[0]
     admission = Admission(server.context.models, server.context.metrics, MAX_WAIT_S)
@@ -255,12 +257,12 @@ def test_place_is_expected_until_its_stream_has_begun(busy: Opened) -> None:
         with pytest.raises(RefusedError), admission.admit(model):
             pass
         first.stream, first.has_whole_text = model.tts.astream(iter(["Hello."])), False
-        with admission.admit(model):  # a live text without words waits for nothing
+        with admission.admit(model):  # a live text without words is not expected
             pass
     admission.check()
 
 
-def test_client_that_leaves_while_waiting_gives_its_place_back(busy: Opened) -> None:
+def test_client_that_disconnects_in_the_queue_frees_its_place(busy: Opened) -> None:
     server, backend = busy
 
     async def leave(url: str) -> None:

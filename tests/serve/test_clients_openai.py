@@ -133,7 +133,11 @@ def test_package_retries_a_refused_request(
     """The package follows `retry-after-ms` and `Retry-After`."""
 
     def count_refused() -> int:
-        return server.context.metrics.render().count('route="/v1/audio/speech",status="429"')
+        return (
+            server.context.metrics.render()[0]
+            .decode()
+            .count('route="/v1/audio/speech",status="429"')
+        )
 
     backend.step_s = 0.01
     asked: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "response_format": "pcm"}

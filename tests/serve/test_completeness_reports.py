@@ -109,7 +109,7 @@ def test_counters_start_at_zero_and_count_words_and_retries(
         text = httpx.get(f"{server.url}/metrics").text
         for name in names:
             [line] = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
-            assert line.endswith(" 0")
+            assert line.endswith(" 0.0")
         usage = usage_of(speak(server, stream_format="sse"))
         assert [read_metric(server, name) for name in names] == [
             len(usage["missing_words"]),
@@ -123,7 +123,7 @@ def test_completeness_metrics_add_up_by_model() -> None:
     for _ in range(2):
         lost = Usage(**{**_fields(usage), "missing_words": ("a", "b"), "retries": 3})
         metrics.count_completeness("two", lost)
-    text = metrics.render()
+    text = metrics.render()[0].decode()
     assert 'vivace_words_missing_total{model="one"} 0' in text
     assert 'vivace_words_missing_total{model="two"} 4' in text
     assert 'vivace_utterance_retries_total{model="two"} 6' in text

@@ -1,4 +1,4 @@
-"""How a request's end is found: two lengths, content codings, and clients that half-close."""
+"""Request framing: two lengths, content codings and half-closed connections."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def post(fields: dict[str, object], *headers: bytes, version: bytes = b"1.1") ->
 
 
 def dechunk(body: bytes) -> bytes:
-    """The content of a chunked body that has its last chunk."""
+    """Return the content of a complete chunked body."""
     content = b""
     while True:
         size, _, body = body.partition(b"\r\n")
@@ -73,7 +73,7 @@ def dechunk(body: bytes) -> bytes:
 def test_request_with_two_lengths_is_refused_and_its_connection_closed(
     server: Running, headers: bytes
 ) -> None:
-    """The request behind it, which a proxy may have taken for a body, is not answered."""
+    """The bytes after it, which a proxy may have taken for a body, are not served as a request."""
     head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\n" + headers
     answer = talk(server.port, head + b"\r\n" + CHUNKED + PING)
     assert answer.startswith(b"HTTP/1.1 400")
@@ -90,7 +90,7 @@ def test_chunked_request_of_http_1_0_is_refused_and_its_connection_closed(server
 
 @pytest.mark.parametrize("length", [b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"])
 def test_request_with_one_length_keeps_its_connection(server: Running, length: bytes) -> None:
-    """The control: the next request on the connection is answered."""
+    """Control: the next request on the connection is served."""
     body = CHUNKED if b"chunked" in length else b"{   }"
     head = (
         b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -133,7 +133,7 @@ def test_body_without_a_content_coding_is_read(client: httpx.Client, coding: str
 
 @contextmanager
 def half_closed(server: Running, request: bytes) -> Iterator[socket.socket]:
-    """A connection that sent a request and shut down its write side."""
+    """Return a connection that sent a request and shut down its write side."""
     with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)

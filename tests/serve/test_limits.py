@@ -20,10 +20,10 @@ from vivace.errors import UnknownVoiceError
 from vivace.serve import (
     access,
     clones,
-    deaths,
+    crashes,
     enrol,
-    guard,
     logs,
+    middleware,
     otel,
     request,
     speech,
@@ -34,13 +34,14 @@ from vivace.serve.access import Access
 from vivace.serve.card import Card
 from vivace.serve.clones import CloneCache
 from vivace.serve.context import ServeContext
-from vivace.serve.deaths import Deaths, Quarantine
+from vivace.serve.crashes import CrashLog, Quarantine
 from vivace.serve.errors import RefusedError
-from vivace.serve.guard import Guard
+from vivace.serve.exchange import read_headers
 from vivace.serve.metrics import Metrics
-from vivace.serve.model import Model
+from vivace.serve.middleware import Middleware
 from vivace.serve.recording import decode_audio
 from vivace.serve.request import SpeechRequest
+from vivace.serve.served_model import ServedModel
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import omni
 from vivace.serve.strict_json import parse_object
@@ -122,45 +123,46 @@ def test_recording_at_its_limit_is_decoded_and_beyond_it_413(is_text: bool) -> N
     assert refused.value.status == 413
 
 
-def frame(app: Guard, headers: list[tuple[bytes, bytes]]) -> None:
+def check_headers(app: Middleware, headers: list[tuple[bytes, bytes]]) -> None:
     scope = {"type": "http", "method": "POST", "path": "/v1", "headers": headers}
-    app._check_frame(scope, guard.read_headers(scope))
+    app._check_headers(scope, read_headers(scope))
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Guard:
+def wrapped(tmp_path: Path) -> Middleware:
     async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
     settings = ServeSettings(voices=tmp_path, max_body_bytes=1_000, max_audio_bytes=500)
-    return Guard(app, ServeContext.create(settings))
+    return Middleware(app, ServeContext.create(settings))
 
 
-def test_headers_at_their_limit_are_read_and_beyond_it_431(guarded: Guard) -> None:
-    frame(guarded, [(b"x", b"y" * (guard.MAX_HEADER_BYTES - 1))])
+def test_headers_at_their_limit_are_read_and_beyond_it_431(wrapped: Middleware) -> None:
+    check_headers(wrapped, [(b"x", b"y" * (middleware.MAX_HEADER_BYTES - 1))])
     with pytest.raises(RefusedError) as refused:
-        frame(guarded, [(b"x", b"y" * guard.MAX_HEADER_BYTES)])
+        check_headers(wrapped, [(b"x", b"y" * middleware.MAX_HEADER_BYTES)])
     assert refused.value.status == 431
 
 
-def test_declared_body_at_its_limit_is_read_and_beyond_it_413(guarded: Guard) -> None:
-    frame(guarded, [(b"content-length", b"1000")])
-    for length in (b"1001", b"9" * 18, b"9" * 19, b"1" * 400):
+def test_declared_body_at_its_limit_is_read_and_beyond_it_413(wrapped: Middleware) -> None:
+    check_headers(wrapped, [(b"content-length", b"1000")])
+    most = middleware.MAX_LENGTH_DIGITS
+    for length in (b"1001", b"9" * most, b"9" * (most + 1), b"1" * 400):
         with pytest.raises(RefusedError) as refused:
-            frame(guarded, [(b"content-length", length)])
+            check_headers(wrapped, [(b"content-length", length)])
         assert refused.value.status == 413
 
 
 @pytest.mark.parametrize("sizes", [(1_000,), (400, 600), (1, 999)])
 def test_chunked_body_at_its_limit_is_read_and_beyond_it_413(
-    guarded: Guard, sizes: tuple[int, ...]
+    wrapped: Middleware, sizes: tuple[int, ...]
 ) -> None:
     async def read(parts: list[bytes]) -> None:
         async def receive() -> Any:
             return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
 
-        bounded = guarded._bounded(receive)
+        limited = wrapped._limited(receive)
         for _ in range(len(parts)):
-            await bounded()
+            await limited()
 
     content = [b"x" * size for size in sizes]
     asyncio.run(read(list(content)))
@@ -300,7 +302,7 @@ def test_clones_are_kept_up_to_the_limit_and_the_least_used_is_evicted() -> None
         """The recordings that had to be cloned."""
         before = len(model.cloned)
         for recording in recordings:
-            voice = await kept.get(cast(Model, model), recording, None)
+            voice = await kept.get(cast(ServedModel, model), recording, None)
             assert voice.name.encode() == recording
         return model.cloned[before:]
 
@@ -315,31 +317,31 @@ def test_clones_are_kept_up_to_the_limit_and_the_least_used_is_evicted() -> None
     asyncio.run(check())
 
 
-def test_deaths_at_the_limit_are_too_many_and_one_fewer_is_not() -> None:
-    found = Deaths(clock=lambda: 1_000.0)
-    for _ in range(deaths.MAX_DEATHS - 1):
+def test_crash_log_reaches_its_limit_at_the_last_crash() -> None:
+    found = CrashLog(clock=lambda: 1_000.0)
+    for _ in range(crashes.MAX_CRASHES - 1):
         found.add()
-    assert not found.are_too_many
+    assert not found.is_limit_reached
     found.add()
-    assert found.are_too_many
+    assert found.is_limit_reached
 
 
 def test_request_is_quarantined_at_its_limit_of_strikes() -> None:
     quarantine = Quarantine(clock=lambda: 1_000.0)
-    for _ in range(deaths.MAX_STRIKES - 1):
+    for _ in range(crashes.MAX_STRIKES - 1):
         assert quarantine.strike(["digest"]) == []
     quarantine.check("digest")
     assert quarantine.strike(["digest"]) == ["digest"]
-    with pytest.raises(RefusedError, match="not tried again"):
+    with pytest.raises(RefusedError, match="rejected for 60 minutes"):
         quarantine.check("digest")
 
 
 def test_strikes_are_kept_up_to_the_limit_and_the_oldest_is_forgotten() -> None:
     quarantine = Quarantine(clock=lambda: 1_000.0)
-    quarantine.strike([str(number) for number in range(deaths.MAX_KEPT)])
+    quarantine.strike([str(number) for number in range(crashes.MAX_TRACKED)])
     assert "0" in quarantine.dump()
     quarantine.strike(["one more"])
-    assert len(quarantine.dump()) == deaths.MAX_KEPT
+    assert len(quarantine.dump()) == crashes.MAX_TRACKED
     assert "0" not in quarantine.dump()
     assert "1" in quarantine.dump()
 

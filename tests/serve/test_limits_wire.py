@@ -17,7 +17,7 @@ from tests.support.raw_http import LIMIT_S, read_all
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import OMNI, Talk, audio, talking
-from vivace.serve import enrol, guard, protocol
+from vivace.serve import enrol, http_protocol, middleware, websocket_protocol
 from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import elevenlabs, omni, realtime, session
@@ -74,7 +74,7 @@ def test_message_beyond_its_byte_limit_closes_the_connection(server: Running, ex
         talk.send_raw(message)
         talk.send("input.done")
         if extra:
-            assert talk.until_closed()[1] == protocol.TOO_BIG
+            assert talk.until_closed()[1] == websocket_protocol.TOO_BIG
         else:
             assert len(audio(talk.until("session.done"))) >= NUM_BYTES
 
@@ -84,32 +84,35 @@ def test_message_beyond_its_fragment_limit_closes_the_connection(
     server: Running, extra: int
 ) -> None:
     text = json.dumps({"type": "session.config", "response_format": "pcm"})
-    num_pieces = protocol.MAX_FRAGMENTS - 1 + extra  # the client adds an empty last fragment
+    # The client adds an empty last fragment.
+    num_pieces = websocket_protocol.MAX_FRAGMENTS - 1 + extra
     pieces = [text, *[" "] * (num_pieces - 1)]
     with talking(server) as talk:
         talk.socket.send(pieces)
         if extra:
-            assert talk.until_closed()[1] == protocol.TOO_BIG
+            assert talk.until_closed()[1] == websocket_protocol.TOO_BIG
         else:
             assert len(audio(talk.speak("One."))) == NUM_BYTES
 
 
-@pytest.mark.parametrize("unsent", [protocol.MAX_PONG_BYTES - 1, protocol.MAX_PONG_BYTES])
+@pytest.mark.parametrize(
+    "unsent", [websocket_protocol.MAX_PONG_BYTES - 1, websocket_protocol.MAX_PONG_BYTES]
+)
 def test_pings_are_answered_below_the_unsent_limit(unsent: int) -> None:
     written: list[bytes] = []
     transport = SimpleNamespace(get_write_buffer_size=lambda: unsent, write=written.append)
     peer = SimpleNamespace(
         conn=SimpleNamespace(data_to_send=lambda: [b"pong"]), transport=transport
     )
-    protocol.TimedWebSocket.handle_ping(cast(Any, peer))
-    assert written == ([b"pong"] if unsent < protocol.MAX_PONG_BYTES else [])
+    websocket_protocol.TimedWebSocket.handle_ping(cast(Any, peer))
+    assert written == ([b"pong"] if unsent < websocket_protocol.MAX_PONG_BYTES else [])
 
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_header_bytes_beyond_the_limit_are_parsed(extra: int) -> None:
     peer = SimpleNamespace(_stalls_at=1.0, _awaited="headers", _num_unparsed=1)
-    data = b"x" * (protocol.MAX_UNPARSED - 1 + extra)
-    assert protocol.TimedHTTP._is_inside_headers(cast(Any, peer), data) == (not extra)
+    data = b"x" * (http_protocol.MAX_UNPARSED - 1 + extra)
+    assert http_protocol.TimedHTTP._is_inside_headers(cast(Any, peer), data) == (not extra)
 
 
 @pytest.mark.parametrize("extra", [-1, 0])
@@ -163,7 +166,7 @@ def test_close_reason_is_truncated_at_its_byte_limit(reason: str, expected: str)
     assert sent[0]["reason"] == expected
 
 
-# -- what waits in a session ---------------------------------------------------------------------
+# -- waiting items of a session ----------------------------------------------------------------
 
 
 def test_utterance_beyond_the_pending_limit_is_refused(server: Running, blocked: None) -> None:
@@ -280,7 +283,7 @@ def test_connection_beyond_its_limits_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two connections are served, one more answers health checks only, others are dropped."""
-    monkeypatch.setattr(protocol, "HEALTH_CONNECTIONS", 1)
+    monkeypatch.setattr(http_protocol, "HEALTH_CONNECTIONS", 1)
     settings = ServeSettings(port=0, voices=tmp_path_factory.mktemp("v"), max_connections=2)
 
     def ask(connection: socket.socket, path: str) -> bytes:
@@ -333,4 +336,4 @@ def test_preflight_max_age_equals_the_limit(
     asked = {"origin": page, "access-control-request-method": "POST"}
     with running(settings, backend.load) as server:
         answer = httpx.options(f"{server.url}/v1/audio/speech", headers=asked)
-    assert answer.headers["access-control-max-age"] == str(guard.MAX_CORS_S)
+    assert answer.headers["access-control-max-age"] == str(middleware.MAX_CORS_AGE_S)

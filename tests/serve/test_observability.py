@@ -1,4 +1,4 @@
-"""What can be seen of a running server: metrics, the dashboard over them, logs and traces."""
+"""Metrics, the Grafana dashboard, logs and traces of a running server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -24,17 +24,21 @@ from websockets.sync.client import connect
 from tests.support.project import ROOT
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
+from tests.support.websocket_client import wait_until
 from vivace.errors import ClosedError, EngineError, QueueFullError, RequestError, RunawayError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import ENGINE_FAILURES, describe
 from vivace.serve.gauges import CountedThreads
 from vivace.serve.logs import JsonFormatter
-from vivace.serve.metrics import NOT_BY_MODEL, Metrics
+from vivace.serve.metrics import Metrics
 from vivace.serve.otel import MAX_TURNS, Traces
 from vivace.serve.settings import ModelSpec, ServeSettings
 
 LIMIT_S = 60.0
+NOT_BY_MODEL = (
+    *("vivace_http_requests_total", "vivace_request_seconds", "vivace_stream_failures_total"),
+)
 SECRET = "The password of the vault is marmalade."
 SPEECH = {"model": "tts-1", "input": SECRET, "voice": "alloy", "response_format": "pcm"}
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -72,7 +76,7 @@ def families(text: str) -> set[str]:
 # --- metrics ----------------------------------------------------------------------------------
 
 
-def test_every_metric_of_the_dashboard_is_one_that_the_server_has(server: Running) -> None:
+def test_dashboard_uses_only_existing_metrics(server: Running) -> None:
     dashboard = json.loads((ROOT / "deploy" / "grafana" / "vivace.json").read_text("utf-8"))
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     asked += [one["query"]["query"] for one in dashboard["templating"]["list"][1:]]
@@ -81,7 +85,7 @@ def test_every_metric_of_the_dashboard_is_one_that_the_server_has(server: Runnin
     assert speak(server.url, seed=6).status_code == 500
     wait_for(server, 'vivace_http_requests_total{route="/v1/audio/speech",status="500"}')
     text = httpx.get(f"{server.url}/metrics").text
-    unseen = {"vivace_device_memory_bytes"} & families(text)  # without a GPU
+    unseen = {"vivace_device_memory_bytes"} & families(text)  # present only with a GPU
     assert named - sample_names(text) - unseen == set()
     assert {"vivace_waiting_streams", "vivace_pool_tasks", "vivace_connections"} <= named
 
@@ -99,13 +103,13 @@ def test_every_counter_and_histogram_is_zero_before_the_first_request(tmp_path: 
     settings = ServeSettings(port=0, voices=tmp_path, models=models)
     context = ServeContext.create(settings, ScriptedSpeech().load)
     app = create_app(context)
-    text = context.metrics.render()
+    text = context.metrics.render()[0].decode()
     for name, kind in re.findall(r"^# TYPE (vivace_\S+) (counter|histogram)$", text, re.MULTILINE):
         sample = name if kind == "counter" else f"{name}_count"
         rows = re.findall(rf"^{sample}({{.*}})? (\S+)$", text, re.MULTILINE)
         assert rows, f"{name} has no sample"
         assert {float(value) for _, value in rows} == {0.0}, name
-        if name.removeprefix("vivace_") not in NOT_BY_MODEL:
+        if name not in NOT_BY_MODEL:
             assert {labels for labels, _ in rows} == {'{model="first"}', '{model="second"}'}
     for route in app.routes:
         assert f'vivace_request_seconds_count{{route="{route.path}"}} 0' in text
@@ -113,7 +117,25 @@ def test_every_counter_and_histogram_is_zero_before_the_first_request(tmp_path: 
         assert f'vivace_{name}{{model="second"}} 0' in text
 
 
-def test_failures_that_start_at_zero_are_those_that_errors_become() -> None:
+def test_metrics_format_follows_the_accept_header(server: Running) -> None:
+    plain = httpx.get(f"{server.url}/metrics")
+    assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    asked = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+    modern = httpx.get(f"{server.url}/metrics", headers=asked)
+    assert modern.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert modern.text.endswith("# EOF\n")
+    assert sample_names(modern.text) == sample_names(plain.text)
+    assert not {name for name in sample_names(plain.text) if name.endswith("_created")}
+
+
+def test_two_applications_have_separate_registries() -> None:
+    first, second = Metrics(), Metrics()
+    first.count_stream("vivace")
+    assert 'vivace_streams_total{model="vivace"} 1.0' in first.render()[0].decode()
+    assert "vivace_streams_total{" not in second.render()[0].decode()
+
+
+def test_failure_counters_start_at_zero_for_every_engine_error() -> None:
     errors = [
         QueueFullError(4, retry_s=1.0),
         EngineError("broken"),
@@ -125,7 +147,9 @@ def test_failures_that_start_at_zero_are_those_that_errors_become() -> None:
     assert found == set(ENGINE_FAILURES)
 
 
-def test_queues_and_pools_show_what_waits(server: Running, backend: ScriptedSpeech) -> None:
+def test_gauges_show_waiting_streams_and_pool_tasks(
+    server: Running, backend: ScriptedSpeech
+) -> None:
     name = 'vivace_slot_wait_seconds_count{model="vivace"}'
     before = level(server, name)
     backend.is_open.clear()
@@ -151,7 +175,7 @@ def test_server_has_one_encoder_pool_and_one_clone_cache(server: Running) -> Non
     assert level(server, 'vivace_pool_workers{pool="clone"}') == 1
 
 
-def test_a_socket_is_counted_as_one(server: Running) -> None:
+def test_open_websocket_is_counted(server: Running) -> None:
     url = f"{server.url.replace('http', 'ws')}/v1/audio/speech/stream"
     with connect(url, proxy=None):
         wait_for(server, 'vivace_connections{kind="websocket"} 1')
@@ -167,15 +191,15 @@ def wait_for(server: Running, line: str) -> None:
     wait_until(lambda: line in httpx.get(f"{server.url}/metrics").text)
 
 
-def test_a_pool_counts_tasks_that_run_and_wait() -> None:
+def test_pool_gauge_counts_running_and_waiting_tasks() -> None:
     metrics, may_end = Metrics(), threading.Event()
     with CountedThreads(1, "few", metrics) as pool:
         tasks = [pool.submit(may_end.wait, LIMIT_S) for _ in range(3)]
-        assert 'vivace_pool_tasks{pool="few"} 3' in metrics.render()
-        assert 'vivace_pool_workers{pool="few"} 1' in metrics.render()
+        assert 'vivace_pool_tasks{pool="few"} 3' in metrics.render()[0].decode()
+        assert 'vivace_pool_workers{pool="few"} 1' in metrics.render()[0].decode()
         may_end.set()
         assert all(task.result() for task in tasks)
-    assert 'vivace_pool_tasks{pool="few"} 0' in metrics.render()
+    assert 'vivace_pool_tasks{pool="few"} 0' in metrics.render()[0].decode()
 
 
 # --- logs -------------------------------------------------------------------------------------
@@ -196,7 +220,7 @@ def json_lines() -> Iterator[io.StringIO]:
         logger.setLevel(before)
 
 
-def test_json_lines_have_fields_and_nothing_that_was_said(server: Running) -> None:
+def test_json_log_lines_have_fields_and_no_request_text(server: Running) -> None:
     with json_lines() as written:
         assert speak(server.url).status_code == 200
         assert speak(server.url, seed=6).status_code == 500
@@ -214,14 +238,14 @@ def test_json_lines_have_fields_and_nothing_that_was_said(server: Running) -> No
     assert "!!!" not in written.getvalue()
 
 
-def test_an_exception_in_json_has_its_type_and_place_but_not_its_message() -> None:
+def test_exception_in_json_log_has_type_and_stack_without_message() -> None:
     with json_lines() as written:
         try:
             raise ValueError(SECRET)
         except ValueError:
-            logging.getLogger("vivace.test").exception("it failed")
+            logging.getLogger("vivace.test").exception("failed")
     line = json.loads(written.getvalue())
-    assert (line["error"], line["message"]) == ("ValueError", "it failed")
+    assert (line["error"], line["message"]) == ("ValueError", "failed")
     assert Path(__file__).name in line["stack"][-1]
     assert "marmalade" not in written.getvalue()
 
@@ -231,7 +255,7 @@ def test_an_exception_in_json_has_its_type_and_place_but_not_its_message() -> No
 
 @contextmanager
 def traced(server: Running) -> Iterator[InMemorySpanExporter]:
-    """The request's span ends after its answer, so they are waited for."""
+    """Record spans, and wait for the request's span, which ends after the response."""
     exporter = InMemorySpanExporter()
     server.context.streams.traces = traces = Traces.open(SimpleSpanProcessor(exporter))
     try:
@@ -246,14 +270,6 @@ def seen(exporter: InMemorySpanExporter) -> tuple[ReadableSpan, ...]:
     return tuple(exporter.get_finished_spans())
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    for _ in range(6_000):
-        if is_so():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it did not come")
-
-
 def by_name(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
     return [span for span in exporter.get_finished_spans() if span.name == name]
 
@@ -263,7 +279,7 @@ def parent_of(span: ReadableSpan) -> int:
     return span.parent.span_id
 
 
-def test_a_trace_goes_from_the_clients_span_to_the_turns(server: Running) -> None:
+def test_trace_spans_client_request_speech_and_turns(server: Running) -> None:
     with traced(server) as exporter:
         assert speak(server.url).status_code == 200
     (request,) = by_name(exporter, "POST /v1/audio/speech")
@@ -285,14 +301,14 @@ def test_a_trace_goes_from_the_clients_span_to_the_turns(server: Running) -> Non
     assert "marmalade" not in "".join(span.to_json() for span in exporter.get_finished_spans())
 
 
-def test_a_long_speech_has_so_many_turns_in_its_trace_and_no_more(server: Running) -> None:
+def test_trace_of_a_long_speech_has_a_limited_number_of_turns(server: Running) -> None:
     with traced(server) as exporter:
         assert speak(server.url, seed=7, max_new_tokens=1_200).status_code == 200
     (speech,) = by_name(exporter, "speech")
     assert len(by_name(exporter, "turn")) == MAX_TURNS < speech.attributes["vivace.turns"]
 
 
-def test_a_speech_over_a_socket_and_one_that_fails_are_traced(server: Running) -> None:
+def test_websocket_speech_and_failed_speech_are_traced(server: Running) -> None:
     url = f"{server.url.replace('http', 'ws')}/v1/audio/speech/stream"
     with traced(server) as exporter:
         assert speak(server.url, seed=6).status_code == 500
@@ -357,7 +373,7 @@ def test_traces_are_sent_by_otlp(server: Running, monkeypatch: pytest.MonkeyPatc
     assert {"speech", "wait for a slot", "turn"} <= set(spans)
 
 
-def test_traces_are_made_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traces_are_created_only_with_the_otel_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ServeContext.create(ServeSettings()).streams.traces is None
     traces = ServeContext.create(ServeSettings(otel=True)).streams.traces
     assert traces is not None

@@ -1,4 +1,4 @@
-"""The description of the API and the tables of docs/server.md name every route and response."""
+"""The OpenAPI description and the tables of docs/server.md list every route and response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vivace.serve.settings import ServeSettings
 
 SPEECH = "/v1/audio/speech"
 FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
-UPGRADE_ONLY = "refuse"  # the endpoint that answers 426 where a WebSocket is
+UPGRADE_ONLY = "refuse"  # HTTP routes that return 426 beside a WebSocket
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_errors_of_every_operation_are_described(schema: dict[str, Any]) -> None
 
 
 def endpoints(routes: list[BaseRoute]) -> set[str]:
-    """`METHOD /path` of every route, WebSockets as `WS /path`."""
+    """Return `METHOD /path` of every route, WebSockets as `WS /path`."""
     found = set()
     for route in routes:
         if isinstance(route, WebSocketRoute):

@@ -1,7 +1,7 @@
 """Two replicas behind Ray Serve's proxy: real clients, a kill, a rolling restart, shared voices.
 
-By hand: `pip install 'vivace[ray]'`, then `pytest -m slow tests/serve/test_ray_app.py`; a cluster
-is started on this machine, with the address of `ray start --head`, so nothing else may run one.
+Run by hand: `pip install 'vivace[ray]'`, then `pytest -m slow tests/serve/test_ray_app.py`. The
+tests start a cluster at the default address of `ray start --head`; no other cluster may run there.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def is_ready() -> bool:
 
 
 def replicas() -> list[int]:
-    """The processes that serve; one that is still being made has more in its title."""
+    """Return the process ids of running replicas; starting replicas have longer titles."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -86,8 +86,8 @@ def environment(home: Path) -> dict[str, str]:
 
 @contextmanager
 def serve_run(folder: Path, host: str, arguments: dict[str, Any]) -> Iterator[Path]:
-    """`serve run` of the example file, with what is told; its log."""
-    import yaml  # of Ray
+    """Run `serve run` with the example file and these arguments; yield its log."""
+    import yaml  # of Ray's proxy
 
     config = yaml.safe_load(EXAMPLE.read_text())
     config["http_options"] = {"host": host, "port": PORT}
@@ -127,15 +127,15 @@ def body(text: str = "Hello.", **fields: Any) -> dict[str, Any]:
     return {"input": text, "voice": "alloy", "response_format": "pcm", "seed": 7, **fields}
 
 
-# These two first, while the others' cluster is not up yet.
-def test_without_a_key_nothing_is_served_where_others_can_reach_it(tmp_path: Path) -> None:
+# These two tests come first: they need their own cluster.
+def test_public_address_without_a_key_is_not_served(tmp_path: Path) -> None:
     with serve_run(tmp_path, "0.0.0.0", {"replicas": 1}) as log:
         message = "0.0.0.0 can be reached from outside: set a key in VIVACE_API_KEY"
         until(lambda: message in log.read_text(), "no word of it")
         assert not is_ready()
 
 
-def test_a_voice_made_on_one_replica_is_spoken_by_all(tiny_folder: Path, tmp_path: Path) -> None:
+def test_voice_created_on_one_replica_works_on_all(tiny_folder: Path, tmp_path: Path) -> None:
     noise = np.random.default_rng(1).normal(0, 0.1, 36_000).astype(np.float32)
     wav = io.BytesIO()
     soundfile.write(wav, noise, 24_000, format="WAV")
@@ -154,7 +154,7 @@ def test_a_voice_made_on_one_replica_is_spoken_by_all(tiny_folder: Path, tmp_pat
         assert {answer.status_code for answer in answers} == {400}
 
 
-def test_the_openai_client_streams_chunk_by_chunk(served: Path) -> None:
+def test_openai_client_receives_chunks_while_streaming(served: Path) -> None:
     client = openai.OpenAI(base_url=f"{URL}/v1", api_key="none")
     asked: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": LONG_TEXT}
     began, came = time.monotonic(), []
@@ -164,14 +164,14 @@ def test_the_openai_client_streams_chunk_by_chunk(served: Path) -> None:
         for chunk in response.iter_bytes():
             came.append((time.monotonic() - began, len(chunk)))
     assert len(came) > 5
-    assert came[0][0] < came[-1][0] / 2  # it did not wait for the whole
+    assert came[0][0] < came[-1][0] / 2  # before the speech was complete
     mp3 = client.audio.speech.create(model="tts-1", voice="alloy", input="Hello.").content
     assert len(soundfile.read(io.BytesIO(mp3))[0]) > 1_000
     with pytest.raises(openai.BadRequestError, match="no voice named 'nobody'"):
         client.audio.speech.create(model="tts-1", voice="nobody", input="Hello.")
 
 
-def test_sse_comes_event_by_event_and_ends_with_its_usage(served: Path) -> None:
+def test_sse_events_stream_and_end_with_usage(served: Path) -> None:
     events, times = [], []
     with httpx.stream(
         "POST", f"{URL}/v1/audio/speech", json=body(LONG_TEXT, stream_format="sse"), timeout=120
@@ -191,7 +191,7 @@ def test_sse_comes_event_by_event_and_ends_with_its_usage(served: Path) -> None:
     assert sum(len(base64.b64decode(event.get("audio", ""))) for event in events) == len(plain)
 
 
-def test_a_websocket_speaks_twice_over_one_connection(served: Path) -> None:
+def test_websocket_speaks_twice_on_one_connection(served: Path) -> None:
     with connect(f"ws://127.0.0.1:{PORT}/v1/audio/speech/stream") as socket:
         config = {"type": "session.config", "voice": "alloy", "response_format": "pcm"}
         socket.send(json.dumps(config))
@@ -209,7 +209,7 @@ def test_a_websocket_speaks_twice_over_one_connection(served: Path) -> None:
             assert num_bytes > 10_000
 
 
-def test_the_page_speaks_in_chromium(served: Path) -> None:
+def test_web_page_speaks_in_chromium(served: Path) -> None:
     with browser() as launched, tab(launched) as page:
         page.open(URL)
         page.say("Hello.")
@@ -218,8 +218,8 @@ def test_the_page_speaks_in_chromium(served: Path) -> None:
         page.check()
 
 
-def test_a_client_that_leaves_ends_its_request_in_the_replica(served: Path) -> None:
-    """Its metrics cannot tell: Ray sends whoever asks for them to the idle replica."""
+def test_client_disconnect_ends_the_request_in_the_replica(served: Path) -> None:
+    """Metrics do not help: Ray sends the request for them to the idle replica."""
     request_id = f"left-{os.getpid()}"
 
     def has_ended() -> bool:
@@ -233,7 +233,7 @@ def test_a_client_that_leaves_ends_its_request_in_the_replica(served: Path) -> N
     until(has_ended, "it still runs")  # ten minutes of speech would take longer
 
 
-def test_only_the_streams_of_a_killed_replica_fail_and_its_place_is_taken(served: Path) -> None:
+def test_killed_replica_loses_only_its_streams_and_is_replaced(served: Path) -> None:
     until(lambda: len(replicas()) == 2, "not two replicas")
 
     async def ask(client: httpx.AsyncClient, started: asyncio.Semaphore) -> str:
@@ -245,7 +245,7 @@ def test_only_the_streams_of_a_killed_replica_fail_and_its_place_is_taken(served
                         started.release()
                     num_bytes += len(chunk)
                 return "whole"
-        except httpx.RemoteProtocolError:  # the body ended before its last chunk
+        except httpx.RemoteProtocolError:  # truncated body
             return "broken"
 
     async def check() -> list[str]:
@@ -260,12 +260,12 @@ def test_only_the_streams_of_a_killed_replica_fail_and_its_place_is_taken(served
             return await asyncio.gather(*tasks)
 
     came = asyncio.run(check())
-    assert set(came) == {"whole", "broken"}  # Ray spreads eight over both
+    assert set(came) == {"whole", "broken"}  # Ray distributes eight streams over both
     until(lambda: len(replicas()) == 2, "the killed one is not replaced")
     assert httpx.post(f"{URL}/v1/audio/speech", json=body(), timeout=LIMIT_S).status_code == 200
 
 
-def test_a_rolling_restart_loses_nothing_and_closes_idle_sockets(served: Path) -> None:
+def test_rolling_restart_loses_no_request_and_closes_idle_sockets(served: Path) -> None:
     before = set(replicas())
     statuses: list[int] = []
     is_over = threading.Event()
@@ -288,7 +288,7 @@ def test_a_rolling_restart_loses_nothing_and_closes_idle_sockets(served: Path) -
                 timeout=LIMIT_S,
             )
             with pytest.raises(ConnectionClosed) as closed:
-                idle.recv(timeout=60)  # less than the drain: it is not the kill that ends it
+                idle.recv(timeout=60)  # less than the drain timeout: the kill does not end it
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1012
         until(lambda: len(replicas()) == 2 and not before & set(replicas()), "not replaced")

@@ -1,4 +1,4 @@
-"""A replica without Ray: its arguments, its health, and its drain."""
+"""A replica without Ray: arguments, health check and drain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vivace.backends.eager import MAX_STREAMS
 from vivace.errors import EngineError, RequestError
 from vivace.serve import replica as module
 from vivace.serve.context import ServeContext
-from vivace.serve.replica import CPU_STREAMS, GPU_STREAMS, Replica, Scale, read_arguments
+from vivace.serve.replica import CPU_STREAMS, GPU_STREAMS, DeploymentScale, Replica, read_arguments
 from vivace.serve.settings import ServeSettings
 
 LIMIT_S = 60.0
@@ -33,14 +33,14 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- arguments -------------------------------------------------------------------------------
 
 
-def test_words_of_a_command_line_and_values_of_yaml_mean_the_same() -> None:
+def test_command_line_and_yaml_arguments_are_equivalent() -> None:
     words = {"model": "a=vivace,b=vivace", "replicas": "2", "cpus": "0.5", "gpus": "0.25"}
     words |= {"max_streams": "16", "max_queue": "4", "drain_timeout": "9", "offline": "true"}
     values: dict[str, Any] = {"model": ["a=vivace", "b=vivace"], "replicas": 2, "cpus": 0.5}
     values |= {"gpus": 0.25, "max_streams": 16, "max_queue": 4, "drain_timeout": 9, "offline": True}
     scale, flags = read_arguments(words)
     assert scale == read_arguments(values)[0]
-    assert scale == Scale(
+    assert scale == DeploymentScale(
         min_replicas=2, max_replicas=2, cpus=0.5, gpus=0.25,
         num_slots=32, max_queue=8, drain_timeout_s=9.0,
     )  # fmt: skip
@@ -50,7 +50,7 @@ def test_words_of_a_command_line_and_values_of_yaml_mean_the_same() -> None:
     assert set(flags) == {"models", "max_streams", "max_queue", "drain_timeout_s", "offline"}
 
 
-def test_nothing_told_is_one_replica_of_the_embedded_voice() -> None:
+def test_default_arguments_are_one_replica_of_the_embedded_voice() -> None:
     scale, flags = read_arguments({"device": "cpu"})
     assert (scale.min_replicas, scale.max_replicas, scale.cpus, scale.gpus) == (1, 1, 1, 0)
     assert scale.num_slots == CPU_STREAMS == MAX_STREAMS
@@ -59,17 +59,17 @@ def test_nothing_told_is_one_replica_of_the_embedded_voice() -> None:
     assert flags == {"device": "cpu"}
 
 
-def test_a_range_of_replicas_is_autoscaled() -> None:
+def test_replica_range_enables_autoscaling() -> None:
     scale, _ = read_arguments({"replicas": "1-8", "max_streams": 1})
     assert (scale.min_replicas, scale.max_replicas, scale.target_ongoing) == (1, 8, 1)
 
 
-def test_variables_count_as_they_do_for_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_apply_to_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIVACE_MAX_STREAMS", "3")
     assert read_arguments({"max_queue": 0})[0].max_ongoing == 3
 
 
-def test_a_variable_with_keys_is_looked_for_where_the_replicas_are() -> None:
+def test_api_key_variable_is_read_in_the_replica() -> None:
     _, flags = read_arguments({"api_key_env": "ONLY_IN_THE_POD"})
     assert flags == {"api_key_env": "ONLY_IN_THE_POD"}
 
@@ -77,18 +77,18 @@ def test_a_variable_with_keys_is_looked_for_where_the_replicas_are() -> None:
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"replicas": "none"}, "replicas is a number"),
-        ({"replicas": 0}, "replicas is a number"),
+        ({"replicas": "none"}, "replicas must be a number"),
+        ({"replicas": 0}, "replicas must be a number"),
         ({"replicas": "3-2"}, "MIN-MAX"),
-        ({"gpus": "half"}, "gpus is a number"),
-        ({"cpus": -1}, "cpus is a number"),
+        ({"gpus": "half"}, "gpus must be a number"),
+        ({"cpus": -1}, "cpus must be a number"),
         ({"modle": "vivace"}, "no setting named 'modle'"),
         ({"max_streams": "many"}, "max_streams cannot be 'many'"),
         ({"port": 9000}, "http_options"),
-        ({"wyoming_port": 10200}, "Ray's proxy listens"),
+        ({"wyoming_port": 10200}, "wyoming_port is not a setting of a replica"),
     ],
 )
-def test_a_wrong_argument_is_named(told: dict[str, Any], message: str) -> None:
+def test_invalid_argument_error_names_the_argument(told: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         read_arguments(told)
 
@@ -119,7 +119,7 @@ async def until(condition: Any) -> None:
     await asyncio.wait_for(wait(), LIMIT_S)
 
 
-def test_a_replica_speaks_and_is_healthy(tmp_path: Path) -> None:
+def test_started_replica_speaks_and_is_healthy(tmp_path: Path) -> None:
     async def check() -> None:
         async with started(ScriptedSpeech(), tmp_path) as (replica, client):
             replica.check()
@@ -134,7 +134,7 @@ def test_a_replica_speaks_and_is_healthy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/health/ready", "/v1/audio/speech", "/nowhere"])
 def test_response_through_a_proxy_that_adds_a_request_id_has_one(tmp_path: Path, path: str) -> None:
-    """As Ray's proxy does: it makes an id, passes it on, and adds it to the response."""
+    """Ray's proxy creates an id, forwards it, and adds it to the response."""
 
     async def check() -> None:
         replica = Replica(
@@ -161,7 +161,7 @@ def test_response_through_a_proxy_that_adds_a_request_id_has_one(tmp_path: Path,
     asyncio.run(check())
 
 
-def test_a_replica_whose_model_is_lost_asks_to_be_replaced(tmp_path: Path) -> None:
+def test_replica_with_a_lost_model_reports_unhealthy(tmp_path: Path) -> None:
     async def check() -> None:
         async with started(ScriptedSpeech(), tmp_path) as (replica, _):
             replica.check()
@@ -170,7 +170,7 @@ def test_a_replica_whose_model_is_lost_asks_to_be_replaced(tmp_path: Path) -> No
             with pytest.raises(EngineError, match="is being loaded again"):
                 replica.check()
             entry.is_broken = False
-            entry.is_full = True  # a busy replica must not be replaced
+            entry.is_full = True  # a busy replica is healthy
             replica.check()
             assert replica.context.models.recovery.on_lost is not None
             replica.context.models.recovery.on_lost(EngineError("it cannot be loaded again"))
@@ -180,10 +180,10 @@ def test_a_replica_whose_model_is_lost_asks_to_be_replaced(tmp_path: Path) -> No
     asyncio.run(check())
 
 
-def test_a_replica_that_is_told_to_stop_drains_and_is_not_unhealthy(
+def test_stopping_replica_drains_and_stays_healthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ROUTES_S", 0.0)
+    monkeypatch.setattr(module, "ROUTE_UPDATE_S", 0.0)
 
     async def check() -> None:
         stopping = asyncio.Event()
@@ -206,10 +206,10 @@ def test_a_replica_that_is_told_to_stop_drains_and_is_not_unhealthy(
     asyncio.run(check())
 
 
-def test_a_request_that_a_slow_proxy_still_sends_is_served(
+def test_request_of_a_proxy_with_old_routes_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ROUTES_S", 3_600.0)
+    monkeypatch.setattr(module, "ROUTE_UPDATE_S", 3_600.0)
 
     async def check() -> None:
         answers: list[bool] = []
@@ -234,9 +234,9 @@ def test_a_request_that_a_slow_proxy_still_sends_is_served(
     asyncio.run(check())
 
 
-@pytest.mark.parametrize(("max_ongoing", "is_told"), [(4, False), (1_000, True)])
-def test_more_requests_than_the_engine_has_room_for_are_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, max_ongoing: int, is_told: bool
+@pytest.mark.parametrize(("max_ongoing", "has_warning"), [(4, False), (1_000, True)])
+def test_replica_with_too_few_places_logs_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, max_ongoing: int, has_warning: bool
 ) -> None:
     async def check() -> None:
         settings = ServeSettings(voices=tmp_path)
@@ -246,4 +246,4 @@ def test_more_requests_than_the_engine_has_room_for_are_warned_of(
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(check())
-    assert ("tell max_streams" in caplog.text) is is_told
+    assert ("set max_streams" in caplog.text) is has_warning

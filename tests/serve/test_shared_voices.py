@@ -1,4 +1,4 @@
-"""Two servers over one store: a voice made on one is spoken by the other."""
+"""Two servers with one voice store: a voice created on one works on the other."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def ids(server: Running) -> set[str]:
     return {voice["id"] for voice in listed}
 
 
-def test_a_url_stays_one_in_every_way_to_tell_it() -> None:
+def test_voice_store_url_is_kept_by_flag_variable_and_file() -> None:
     url = "s3://bucket/voices"
     for told in (
         resolve_settings({"voices": url}, {}),
         resolve_settings({}, {"VIVACE_VOICES": url}),
     ):
-        assert told.voices == url  # pathlib would take a slash away
+        assert told.voices == url  # pathlib would remove a slash
     assert resolve_settings({"voices": "some/folder"}, {}).voices == Path("some/folder")
 
 
 @pytest.mark.ci
-def test_a_cloned_voice_is_the_other_servers_too(servers: tuple[Running, Running]) -> None:
+def test_cloned_voice_is_shared_with_another_server(servers: tuple[Running, Running]) -> None:
     first, second = servers
     assert speak(second, voice="anna").status_code == 400
     files = {"audio_sample": ("anna.wav", recording(), "audio/wav")}
@@ -73,7 +73,7 @@ def test_a_cloned_voice_is_the_other_servers_too(servers: tuple[Running, Running
     assert speak(first, voice="anna").status_code == 400
 
 
-def test_a_described_voice_is_the_other_servers_too(servers: tuple[Running, Running]) -> None:
+def test_described_voice_is_shared_with_another_server(servers: tuple[Running, Running]) -> None:
     first, second = servers
     body = {"name": "calm", "type": "prompt", "prompt": "A calm voice.", "model": "design"}
     made = httpx.post(f"{first.url}/v1/audio/voices", json=body, timeout=120)
@@ -85,7 +85,7 @@ def test_a_described_voice_is_the_other_servers_too(servers: tuple[Running, Runn
     assert "calm" not in ids(first)
 
 
-def test_a_store_that_is_away_is_a_503_and_no_fault_of_the_client(
+def test_unreachable_voice_store_is_503(
     servers: tuple[Running, Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = servers

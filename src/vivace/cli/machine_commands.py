@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from vivace.cli import options, server_options
+from functools import partial
+
+from vivace.cli import options
 from vivace.cli.command import (
     Commands,
     above_zero,
@@ -11,6 +13,7 @@ from vivace.cli.command import (
     add_option,
     all_above_zero,
 )
+from vivace.cli.server_options import add_settings
 
 
 def add_serve(commands: Commands) -> None:
@@ -25,8 +28,7 @@ def add_serve(commands: Commands) -> None:
         "variables (VIVACE_PORT and so on), which override the TOML file of --config. "
         "Needs pip install 'vivace[server]'."
     )
-    server_options.add_models(serve)
-    server_options.add_server(serve)
+    serve.add_late = partial(add_settings, serve, has_http=True)
 
 
 def add_wyoming(commands: Commands) -> None:
@@ -50,8 +52,7 @@ def add_wyoming(commands: Commands) -> None:
         metavar="N",
         help="default: 10200; 0: any free port",
     )
-    server_options.add_models(wyoming)
-    server_options.add_server(wyoming, server_options.WYOMING_FLAGS)
+    wyoming.add_late = partial(add_settings, wyoming, has_http=False)
 
 
 def add_bench(commands: Commands) -> None:

@@ -1,4 +1,4 @@
-"""`vivace serve`: settings, models, then requests until it is told to stop."""
+"""`vivace serve` and `vivace wyoming`: resolve settings, load models, serve until stopped."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from vivace.cli.light import import_torch
 from vivace.cli.server_messages import ServerMessages
-from vivace.cli.server_options import WYOMING_FLAGS
+from vivace.cli.server_options import HTTP_ONLY
 from vivace.cli.streams import plain
 from vivace.errors import EngineLostError, RequestError, TTSError
 from vivace.serve.logs import log_to_stderr, show_events
 from vivace.serve.settings import (
     ServeSettings,
-    field_names,
     public_name,
     resolve_settings,
+    setting_names,
     unknown_variables,
 )
 
@@ -31,12 +31,10 @@ if TYPE_CHECKING:
     from vivace.serve.context import ServeContext
 
 SPARE_FILES = 512  # besides connections
-GAVE_UP = 70  # exit code: the engine died too often
+GAVE_UP = 70  # exit code: the engine crashed too often
 FAILED = 1  # exit code of an error
-LAST_LIFE = "VIVACE_LAST_LIFE"  # what the process before this one knew of deaths
-PACKAGES = ("fastapi", "uvicorn", "websockets", "python_multipart")
+CRASH_STATE = "VIVACE_CRASH_STATE"  # variable with the crashes of the previous process
 WYOMING_PORT = 10_200
-SHOWN_ALONE = {*WYOMING_FLAGS, "model", "voices", "wyoming-port"}
 WYOMING_VERSIONS, WYOMING_TESTED = (1, 7), "1.10.2"  # the first with streams, and the tested one
 
 
@@ -51,7 +49,7 @@ def serve_wyoming(arguments: argparse.Namespace) -> int:
 def _serve_with_messages(
     arguments: argparse.Namespace, defaults: dict[str, Any], *, has_http: bool
 ) -> int:
-    """With `--log-format json` every line is JSON, those of errors included."""
+    """With `--log-format json` every line is JSON, error messages included."""
     log_format = arguments.log_format or os.environ.get("VIVACE_LOG_FORMAT")
     try:
         settings = _resolve(arguments, defaults)
@@ -72,23 +70,18 @@ def _resolve(arguments: argparse.Namespace, defaults: dict[str, Any]) -> ServeSe
 
 
 def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise RequestError(
-            f"the server needs {', '.join(missing)}: pip install 'vivace[server]' brings it"
-        )
     if settings.wyoming_port is not None:
         _check_wyoming(settings)
     messages = ServerMessages(settings.log_format)
-    for words in unknown_variables(os.environ, {settings.api_key_env, LAST_LIFE}):
+    for words in unknown_variables(os.environ, {settings.api_key_env, CRASH_STATE}):
         messages.warn(words)
-    names = settings.describe()
-    is_shown = {name for name in names if has_http or name.replace("_", "-") in SHOWN_ALONE}
-    messages.show_settings(settings, is_shown)
+    hidden = set() if has_http else HTTP_ONLY
+    messages.show_settings(settings, settings.describe().keys() - hidden)
     if all(spec.source is None for spec in settings.models) and settings.device in ("auto", "cpu"):
         import_torch()
     from vivace.serve.context import ServeContext
 
-    # A person sees a short block until the server is ready, and a program all events.
+    # With text logs, events before "ready" are shown only with --verbose.
     show_events(is_quiet=settings.log_format == "text" and not settings.verbose)
     _allow_files(settings.max_connections * (has_http + (settings.wyoming_port is not None)))
     messages.say(f"loading {', '.join(plain(spec.name) for spec in settings.models)}")
@@ -96,19 +89,19 @@ def _serve(settings: ServeSettings, *, has_http: bool = True) -> int:
 
 
 def _run(context: ServeContext, messages: ServerMessages, *, has_http: bool) -> int:
-    """Serve until it is told to stop; where the device is lost, as a new process."""
-    from vivace.serve import deaths
+    """Serve until stopped. If the device is lost, replace this process by a new one."""
+    from vivace.serve import crashes
     from vivace.serve.server import Server
 
     recovery = context.models.recovery
-    if told := os.environ.pop(LAST_LIFE, ""):
-        deaths.load(told, recovery.deaths, recovery.quarantine)
+    if state := os.environ.pop(CRASH_STATE, ""):
+        crashes.load_state(state, recovery.crashes, recovery.quarantine)
     server = Server(context, has_http=has_http)
 
     def on_ready(url: str) -> None:
         gc.collect()
         show_events()
-        gc.freeze()  # else a collection looks through all that was imported: 0.1 s for everybody
+        gc.freeze()  # otherwise a collection scans all modules and stalls streams for 0.1 s
         if server.wyoming_url is not None:
             messages.say(f"wyoming: {server.wyoming_url}", url=server.wyoming_url)
         if has_http:
@@ -124,27 +117,27 @@ def _run(context: ServeContext, messages: ServerMessages, *, has_http: bool) -> 
         if not loss.needs_process:
             messages.fail(loss)
             return GAVE_UP
-        pause_s = recovery.deaths.pause_s
-        messages.say(f"starting again in {pause_s:g} s")
-        start_again(pause_s, deaths.dump(recovery.deaths, recovery.quarantine))
+        pause_s = recovery.crashes.pause_s
+        messages.say(f"restarting in {pause_s:g} s")
+        restart(pause_s, crashes.dump_state(recovery.crashes, recovery.quarantine))
     finally:
-        loop.close()  # without waiting for a model that is still being loaded
+        loop.close()  # does not wait for a model that is being loaded
     messages.say("stopped")
     return 0
 
 
-def start_again(pause_s: float, last_life: str) -> NoReturn:
-    """Become a new process with the same command and id: this one has lost its device."""
+def restart(pause_s: float, crash_state: str) -> NoReturn:
+    """Replace this process, which has lost its device, by a new one with the same command."""
     time.sleep(pause_s)
     sys.stdout.flush()
     sys.stderr.flush()
     command = [sys.executable, *sys.orig_argv[1:]]
-    os.execve(sys.executable, command, {**os.environ, LAST_LIFE: last_life})
+    os.execve(sys.executable, command, {**os.environ, CRASH_STATE: crash_state})
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the command line says, by the settings' own names."""
-    return {name: getattr(arguments, public_name(name), None) for name in field_names()}
+    """Return the values of the flags by field name."""
+    return {name: getattr(arguments, public_name(name), None) for name in setting_names()}
 
 
 def _check_wyoming(settings: ServeSettings) -> None:
@@ -154,18 +147,18 @@ def _check_wyoming(settings: ServeSettings) -> None:
     try:
         found = version("wyoming")
     except PackageNotFoundError:
-        raise RequestError(f"Wyoming needs the package wyoming: {install} brings it") from None
+        raise RequestError(f"Wyoming needs the package wyoming: {install}") from None
     numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
     if numbers < WYOMING_VERSIONS or numbers[0] != WYOMING_VERSIONS[0]:
         raise RequestError(
-            f"wyoming {found} is installed and {WYOMING_TESTED} is what was tested: {install}"
+            f"wyoming {found} is not supported; tested version: {WYOMING_TESTED}: {install}"
         )
     if settings.zeroconf and find_spec("zeroconf") is None:
-        raise RequestError(f"--zeroconf needs the package zeroconf: {install} brings it")
+        raise RequestError(f"--zeroconf needs the package zeroconf: {install}")
 
 
 def say_ready(url: str, context: ServeContext, messages: ServerMessages) -> None:
-    """With a command that works; if there is no voice yet, one that makes a voice."""
+    """Print the URL and a curl command; without a voice, the command that creates one."""
     settings = context.settings
     url = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     messages.say(f"ready: {url}{settings.root_path}/", url=f"{url}{settings.root_path}/")
@@ -188,7 +181,7 @@ def _example(url: str, context: ServeContext) -> str:
 
 
 def _allow_files(num_connections: int) -> None:
-    """Every connection is an open file, and many systems allow 1,024."""
+    """Raise the limit of open files: every connection is one, and many systems allow 1,024."""
     try:
         import resource  # not on Windows
     except ImportError:

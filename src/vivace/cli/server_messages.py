@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 
 
 class ServerMessages:
-    """One line each on stderr. JSON lines go through the log, which `log_to_stderr` has set up."""
+    """Prints lines on stderr. JSON lines are log records, see `log_to_stderr`."""
 
     def __init__(self, log_format: str) -> None:
         self._is_json = log_format == "json"
 
     def say(self, words: str, *, level: int = logging.INFO, **fields: Any) -> None:
-        """Print a line; `fields` are for JSON only."""
+        """Print a line; `fields` appear in JSON only."""
         if self._is_json:
             log.log(level, "%s", plain(words), extra={FIELDS: fields})
         else:
@@ -39,7 +39,7 @@ class ServerMessages:
         self.say(f"{prefix}{plain(error)}", level=logging.ERROR, **fields)
 
     def show_settings(self, settings: ServeSettings, names: Iterable[str]) -> None:
-        """All settings with `--verbose`, else those that differ from their defaults."""
+        """Print all settings with `--verbose`, or the settings that differ from their defaults."""
         shown = {name: value for name, value in settings.describe().items() if name in {*names}}
         if settings.verbose and not self._is_json:
             for name, value in shown.items():
@@ -52,7 +52,7 @@ class ServerMessages:
             self.say(f"settings: {listed}", settings=shown)
 
     def show_drain(self, num_streams: int, timeout_s: float, number: int) -> None:
-        """A signal has come and `num_streams` streams are finished first."""
+        """Report at a signal that `num_streams` running streams are finished first."""
         if sys.stderr.isatty() and not self._is_json:
             tell("")  # the terminal has printed ^C
         if not num_streams:
@@ -64,7 +64,7 @@ class ServerMessages:
         self.say(words, streams=num_streams, timeout_s=timeout_s)
 
     def show_cut(self, num_streams: int) -> None:
-        """The drain is over and `num_streams` streams are not."""
+        """Report that `num_streams` streams are cut off."""
         streams = "1 stream is" if num_streams == 1 else f"{num_streams} streams are"
         words = f"stopping now: {streams} cut off"
         self.say(words, level=logging.WARNING, streams=num_streams)

@@ -1,101 +1,72 @@
-"""The options of `vivace serve` and `vivace wyoming`. Argparse only, as the others."""
+"""Generates the flags of `vivace serve` and `vivace wyoming` from the server's settings.
+
+The settings need pydantic, so the parser calls `add_settings` only when one of the two commands is
+chosen.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, get_args
 
-TEXT: dict[str, Any] = {"type": str}
-NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
-SECONDS: dict[str, Any] = {"type": float}
-SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
-SEVERAL: dict[str, Any] = {"action": "append"}
-FLAGS = (
-    ("address", (
-        ("host", TEXT, "address to listen on; default: 127.0.0.1, this machine alone"),
-        ("port", NUMBER, "default: 8000; 0 takes a free one"),
-        ("wyoming-port", NUMBER, "Home Assistant's protocol too; usually 10200"),
-        ("zeroconf", SWITCH, "announce the Wyoming port on the network"),
-        ("root-path", TEXT, "the sub-path of a proxy in front, such as /tts"),
-        ("tls-cert", TEXT, "a certificate file, for https"),
-        ("tls-key", TEXT, "its key file"),
-    )),
-    ("access", (
-        ("api-key-env", TEXT, "the variable that holds the keys; default: VIVACE_API_KEY"),
-        ("allow-anonymous", SWITCH, "on an address that others can reach"),
-        ("public-lists", SWITCH, "models and voices without a key, for Open WebUI"),
-        ("allowed-host", SEVERAL, "a name that the server is reached by; repeatable"),
-        ("allowed-origin", SEVERAL, "a web page's origin that may ask (CORS); repeatable"),
-    )),
-    ("models", (
-        ("max-streams", NUMBER, "of one model at once; default: as the device allows"),
-        ("max-wait", SECONDS, "refuse a request that would wait longer; default: 10 s"),
-        ("max-queue", NUMBER, "requests that wait for a slot at most; default: 1,024"),
-        ("lexicon", TEXT, "a .toml or .csv file: how words are read, by all models"),
-        ("profile", TEXT, "latency, balanced or throughput; default: balanced"),
-        ("live", TEXT, "word or sentence: how a session's text is taken; default: the model's"),
-        ("unload-after", SECONDS, "idle seconds, after which a model's memory is given back"),
-        ("turn-timeout", SECONDS, "after which a model has hung; default: 60 s; 0: never"),
-        ("full-timeout", SECONDS, "a queue full for so long is not ready; default: 30 s"),
-        ("device", TEXT, "auto, cpu, cuda, cuda:0, mps"),
-        ("dtype", TEXT, "auto, bfloat16, float32"),
-        ("weights", TEXT, "full, fp8; see docs/performance.md; default: full"),
-        ("backend", TEXT, "see vivace doctor; default: auto"),
-        ("threads", NUMBER, "of the CPU; default: 1 for a small model"),
-        ("revision", TEXT, "of a hub id: a branch, tag or commit"),
-        ("offline", SWITCH, "use the local cache only"),
-    )),
-    ("limits", (
-        ("max-text-chars", NUMBER, "of one request; default: 65,536"),
-        ("max-body-bytes", NUMBER, "of one request; default: 14 MiB"),
-        ("max-audio-bytes", NUMBER, "of one recording; default: 10 MiB"),
-        ("max-message-bytes", NUMBER, "of one message over a socket; default: 256 KiB"),
-        ("max-connections", NUMBER, "at once; default: 1,024"),
-        ("max-connections-per-address", NUMBER, "at once; default: 512"),
-        ("max-voices", NUMBER, "kept over the network; default: 1,000"),
-        ("max-requests-per-minute", NUMBER, "of one key or address; default: no limit"),
-        ("header-timeout", SECONDS, "for a request's headers; default: 10 s"),
-        ("body-timeout", SECONDS, "for a request's body; default: 30 s"),
-        ("send-timeout", SECONDS, "a reader that takes nothing is cut; default: 15 s"),
-        ("keep-alive", SECONDS, "of an idle connection; default: 30 s"),
-        ("socket-idle", SECONDS, "of a WebSocket without a message; default: 300 s"),
-        ("drain-timeout", SECONDS, "from SIGTERM until streams are cut; default: 30 s"),
-    )),
-    ("observability", (
-        ("log-format", TEXT, "text or json, a line each; default: text"),
-        ("verbose", SWITCH, "print every setting at the start"),
-        ("otel", SWITCH, "send traces by OTLP, as the OTEL_* variables say"),
-    )),
-)  # fmt: skip
-WYOMING_FLAGS = {  # the settings of `vivace serve` that `vivace wyoming` has too
-    *("host", "zeroconf", "allow-anonymous", "max-streams", "max-wait", "max-queue"),
-    *("profile", "unload-after", "live"),
-    *("device", "dtype", "weights", "backend", "threads", "revision", "offline", "max-text-chars"),
-    *("max-message-bytes", "max-connections", "max-requests-per-minute", "body-timeout"),
-    *("max-connections-per-address", "log-format", "verbose", "otel", "turn-timeout"),
-    *("send-timeout", "socket-idle", "drain-timeout"),
+from vivace.errors import RequestError
+
+PACKAGES = (
+    *("pydantic", "fastapi", "uvicorn", "websockets", "python_multipart", "prometheus_client"),
+)
+METAVARS = {"models": "[NAME=]SOURCE", "voices": "DIR"}
+HTTP_ONLY = {  # settings that `vivace wyoming` does not offer
+    *("port", "root_path", "tls_cert", "tls_key", "api_key_env", "api_keys", "public_lists"),
+    *("allowed_host", "allowed_origin", "lexicon", "full_timeout", "max_body_bytes"),
+    *("max_audio_bytes", "max_voices", "header_timeout", "keep_alive"),
 }
 
 
-def add_models(parser: argparse.ArgumentParser) -> None:
+def add_settings(parser: argparse.ArgumentParser, *, has_http: bool) -> None:
+    """Add a flag for every setting. A flag that is not given is None."""
+    check_packages()
+    from vivace.serve.settings import GROUPS, ServeSettings, public_name, setting_names
+
     parser.add_argument(
-        "--model",
-        action="append",
-        metavar="[NAME=]SOURCE",
-        help="a hub id or a checkpoint folder, by NAME; repeatable; default: the embedded voice",
+        "--config", metavar="FILE", help="TOML file with settings, such as port = 8000"
     )
-    parser.add_argument(
-        "--voices", metavar="DIR", help="the voice library, or a store's URL; default: your own"
-    )
-    parser.add_argument(
-        "--config", metavar="FILE", help="settings as TOML, named as here: port = 1"
-    )
+    group: argparse._ActionsContainer = parser
+    for name in setting_names():
+        if name in GROUPS:
+            group = parser.add_argument_group(GROUPS[name])
+        public, field = public_name(name), ServeSettings.model_fields[name]
+        if not has_http and (public in HTTP_ONLY or name == "wyoming_port"):
+            continue
+        help_text = f"{field.description}{_default(name, field.default)}"
+        options = _argument(name, field.annotation)
+        group.add_argument(f"--{public.replace('_', '-')}", help=help_text, **options)
 
 
-def add_server(parser: argparse.ArgumentParser, only: set[str] | None = None) -> None:
-    """The settings of `vivace serve`: None where a flag is not given, so that others decide."""
-    for title, flags in FLAGS:
-        group = parser.add_argument_group(title)
-        for name, kind, words in flags:
-            if only is None or name in only:
-                group.add_argument(f"--{name}", help=words, **kind)
+def check_packages() -> None:
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        raise RequestError(
+            f"the server needs {', '.join(missing)}: install it with pip install 'vivace[server]'"
+        )
+
+
+def _argument(name: str, annotation: Any) -> dict[str, Any]:
+    """Return argparse's keywords for a setting of this type."""
+    kinds = {annotation, *get_args(annotation)}
+    metavar = {"metavar": METAVARS[name]} if name in METAVARS else {}
+    if ... in kinds:
+        return {"action": "append", **metavar}
+    if bool in kinds:
+        return {"action": argparse.BooleanOptionalAction}
+    if int in kinds:
+        return {"type": int, "metavar": "N"}
+    return {"type": float, "metavar": "SECONDS"} if float in kinds else metavar
+
+
+def _default(name: str, value: object) -> str:
+    if name.endswith("_bytes") and isinstance(value, int):
+        num_kib = value // 1024
+        value = f"{num_kib} KiB" if num_kib % 1024 else f"{num_kib // 1024} MiB"
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or value == "":
+        return ""  # the description says what happens without the flag
+    return f"; default: {value:g} s" if isinstance(value, float) else f"; default: {value}"

@@ -1,7 +1,12 @@
-"""Who may ask: hosts, origins, keys and rates.
+"""Access control: host names, browser origins, API keys and request rates.
 
-Without keys a page of the open web could reach a server on this machine through its visitor's
-browser, so `Host` has to be an address or a name that we know, and `Origin` ours or allowed.
+Without API keys any web page could reach a local server through the browser of a visitor (DNS
+rebinding). So `Host` must be an IP address or a configured name, and `Origin` the server's own or
+a configured one.
+
+A browser cannot set headers on a WebSocket. It offers two subprotocols instead: `vivace`, which the
+server accepts, and `vivace-key.` with the API key in base64url without padding. OpenAI's
+`openai-insecure-api-key.KEY` beside `realtime` is supported too.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ PUBLIC_FOLDERS = ("/page/",)
 LISTS = {"/v1", "/v1/models", "/v1/audio/models"}
 LISTS |= {"/v1/audio/voices", "/v1/voices", "/v2/voices"}
 KEY_PREFIX, OPENAI_PREFIX = "vivace-key.", "openai-insecure-api-key."
-MAX_PEERS = 10_000  # whose rates are remembered
+MAX_PEERS = 10_000  # with a tracked request rate
 
 
 class Access:
@@ -35,12 +40,12 @@ class Access:
         self._digests = [_digest(key) for key in settings.api_keys]
         self._hosts = {host.lower() for host in (*settings.allowed_hosts, settings.host)}
         self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
-        self._rates: dict[str, tuple[float, float]] = {}  # tokens left, and when that was
+        self._rates: dict[str, tuple[float, float]] = {}  # tokens left, time of the last request
 
     def check(
         self, scope: Mapping[str, Any], headers: Mapping[str, str], origin: str | None
     ) -> None:
-        """A RefusedError for whom this is not: 400, 401, 403 or 429."""
+        """Raise RefusedError with status 400, 401, 403 or 429 if access is denied."""
         path, method = route_path(scope), scope.get("method", "GET")
         host = _parse_host(headers.get("host"))
         key = self._find_key(scope, headers)
@@ -57,19 +62,19 @@ class Access:
     def _is_open(self, path: str, method: str) -> bool:
         return self._settings.public_lists and _is_list(path, method)
 
-    # -- from where ----------------------------------------------------------------------------
+    # -- host and origin -----------------------------------------------------------------------
 
     def _check_host(self, host: str | None) -> None:
         if host is None or host in self._hosts or "*" in self._hosts or _is_local(host):
             return
         raise RefusedError(
-            f"the host {host[:80]!r} is not served here; allow it with --allowed-host",
+            f"host {host[:80]!r} is not allowed; allow it with --allowed-host",
             status=403,
             code="host_not_allowed",
         )
 
     def check_origin(self, headers: Mapping[str, str]) -> str | None:
-        """None for no origin and for our own; another is returned where it is allowed."""
+        """Return an allowed foreign origin, or None for no origin or the server's own."""
         origin, host = headers.get("origin"), headers.get("host")
         if origin is None:
             return None
@@ -82,15 +87,15 @@ class Access:
         if parts.scheme in ("http", "https") and host and parts.netloc.lower() == host.lower():
             return None
         raise RefusedError(
-            f"the page {origin[:80]!r} may not use this server; allow it with --allowed-origin",
+            f"origin {origin[:80]!r} is not allowed; allow it with --allowed-origin",
             status=403,
             code="origin_not_allowed",
         )
 
-    # -- who -----------------------------------------------------------------------------------
+    # -- key and rate --------------------------------------------------------------------------
 
     def _find_key(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
-        """The digest of a valid key; every key is compared, in constant time."""
+        """Return the digest of a valid API key. Compares all keys in constant time."""
         for given in _given_keys(scope, headers):
             digest = _digest(given)
             matches = [hmac.compare_digest(digest, known) for known in self._digests]
@@ -99,7 +104,7 @@ class Access:
         return None
 
     def check_rate(self, name: str) -> None:
-        """A bucket of a minute's requests, filled evenly."""
+        """Take a token from the client's bucket, which holds one minute of requests."""
         limit = self._settings.max_requests_per_minute
         if limit is None:
             return
@@ -107,11 +112,11 @@ class Access:
         left, since = self._rates.pop(name, (float(limit), now))
         left = min(float(limit), left + (now - since) * limit / 60)
         if len(self._rates) >= MAX_PEERS:
-            self._rates.pop(next(iter(self._rates)))  # the one not seen for longest
+            self._rates.pop(next(iter(self._rates)))  # least recently seen
         self._rates[name] = (max(left - 1, min(left, 0.0)), now)
         if left < 1:
             raise RefusedError(
-                f"more than {limit} requests a minute; wait a little",
+                f"more than {limit} requests per minute; retry later",
                 status=429,
                 code="rate_limited",
                 retry_s=(1 - left) * 60 / limit,
@@ -119,7 +124,7 @@ class Access:
 
 
 def route_path(scope: Mapping[str, Any]) -> str:
-    """The path as the router sees it: without the proxy's sub-path, which may be on it or not."""
+    """Return the path without the proxy's path prefix, which may be present or not."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path[len(root) :] or "/" if root and f"{path}/".startswith(f"{root}/") else path
 
@@ -163,12 +168,14 @@ def _parse_host(header: str | None) -> str | None:
         return None
     found = HOST.fullmatch(header.strip())
     if found is None:
-        raise RefusedError("the Host header is not a host", code="invalid_http")
+        raise RefusedError(
+            f"the Host header {header[:80]!r} is not a host name", code="invalid_http"
+        )
     return found[1].strip("[]").lower()
 
 
 def _is_local(host: str) -> bool:
-    """An address, or a name that always means this machine: no name that others can point here."""
+    """Whether `host` is an IP address or localhost, which DNS of other parties cannot redirect."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -180,7 +187,7 @@ def _is_local(host: str) -> bool:
 
 def _unauthorized(headers: Mapping[str, str]) -> RefusedError:
     is_given = "authorization" in headers or "xi-api-key" in headers
-    message = "the API key is not valid" if is_given else "an API key is needed"
+    message = "the API key is not valid" if is_given else "an API key is required"
     return RefusedError(
         f"{message}: send it as Authorization: Bearer KEY, or as xi-api-key",
         status=401,

@@ -14,22 +14,22 @@ from typing import Protocol
 
 from vivace.serve.errors import RefusedError
 from vivace.serve.metrics import Metrics
-from vivace.serve.model import Model
-from vivace.serve.models import Models
+from vivace.serve.model_registry import ModelRegistry
+from vivace.serve.served_model import ServedModel
 
 SPEECH_PATH = "/v1/audio/speech"
 MIN_RETRY_S = 0.1
 CODE = "queue_full"
 
 
-class Beginning(Protocol):
+class StartingStream(Protocol):
     @property
     def has_begun(self) -> bool:
         """Whether the stream has given its first utterance to the engine."""
 
 
-class Load(Protocol):
-    """How full an engine is."""
+class EngineLoad(Protocol):
+    """The load of an engine."""
 
     @property
     def num_waiting(self) -> int: ...
@@ -44,63 +44,61 @@ class Load(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Place:
-    """An admitted request."""
-
-    stream: Beginning | None = None  # None: its body, voice or encoder is being processed
-    has_whole_text: bool = True  # a live text may have nothing to say for minutes
+class AdmittedRequest:
+    stream: StartingStream | None = None  # None while body, voice or encoder are processed
+    has_whole_text: bool = True  # false for live text, which may pause for minutes
 
     @property
     def is_expected(self) -> bool:
-        """Whether the engine will get its first utterance soon and does not know it yet."""
+        """Whether the engine will get the first utterance soon and does not count it yet."""
         if self.stream is None:
             return True
         return self.has_whole_text and not self.stream.has_begun
 
 
 class Admission:
-    """Used by the event loop's thread only."""
+    """Admits or refuses requests. Event loop thread only."""
 
-    def __init__(self, models: Models, metrics: Metrics, max_wait_s: float) -> None:
+    def __init__(self, models: ModelRegistry, metrics: Metrics, max_wait_s: float) -> None:
         self._models, self._metrics, self._max_wait_s = models, metrics, max_wait_s
-        self._places: defaultdict[str, set[Place]] = defaultdict(set)  # by the model's name
+        self._admitted: defaultdict[str, set[AdmittedRequest]] = defaultdict(set)  # by model
 
     def check(self) -> None:
-        """Raise a RefusedError if every model would refuse a request made now."""
+        """Raise RefusedError if every model would refuse a new request."""
         models = self._models.loaded()
         if not models or len(models) < len(self._models.names):
-            return  # a model that is not loaded has no queue
+            return  # an unloaded model has no queue
         loads = [self._load(model) for model in models]
         if all(load.refuses(self._max_wait_s) for load in loads):
             raise self._refusal(min(loads, key=lambda load: load.wait_s))
 
     @contextmanager
-    def admit(self, model: Model) -> Iterator[Place]:
-        """Hold a place in the model's queue until the block is left, or raise a RefusedError."""
+    def admit(self, model: ServedModel) -> Iterator[AdmittedRequest]:
+        """Reserve a place in the model's queue inside the block, or raise RefusedError."""
         load = self._load(model)
         if load.refuses(self._max_wait_s):
             raise self._refusal(load)
-        place, places = Place(), self._places[model.name]
-        places.add(place)
+        request, requests = AdmittedRequest(), self._admitted[model.name]
+        requests.add(request)
         try:
-            yield place
+            yield request
         finally:
-            places.discard(place)
+            requests.discard(request)
 
-    def _load(self, model: Model) -> Load:
-        num_expected = sum(place.is_expected for place in self._places[model.name])
+    def _load(self, model: ServedModel) -> EngineLoad:
+        num_expected = sum(request.is_expected for request in self._admitted[model.name])
         return model.tts.engine.capacity(num_expected)
 
-    def _refusal(self, load: Load) -> RefusedError:
+    def _refusal(self, load: EngineLoad) -> RefusedError:
         self._metrics.count_failure(429, CODE)
         if load.is_full:
             retry_s = max(MIN_RETRY_S, load.wait_s)
-            reason = f"{load.num_waiting} requests wait already (--max-queue)"
+            reason = f"{load.num_waiting} requests are waiting (--max-queue)"
         else:
             retry_s = max(MIN_RETRY_S, load.wait_s - self._max_wait_s)
             reason = (
                 f"the estimated wait of {load.wait_s:.1f} s is longer than "
                 f"{self._max_wait_s:g} s (--max-wait)"
             )
-        message = f"all slots are taken and {reason}; try again in {retry_s:.1f} s"
+        message = f"all slots are busy and {reason}; try again in {retry_s:.1f} s"
         return RefusedError(message, status=429, code=CODE, retry_s=retry_s)

@@ -1,6 +1,6 @@
-"""The application: routers over one context, errors in OpenAI's shape.
+"""Assembles the application: all routers over one context, and errors in OpenAI's format.
 
-A module of routes exposes `routes(context) -> APIRouter` and is added to `ROUTES` below.
+A module with routes defines `routes(context) -> APIRouter` and is listed in `ROUTES`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vivace.errors import TTSError
 from vivace.serve import docs, elevenlabs, enrol, health, kokoro, lists, sockets, speech
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, describe
-from vivace.serve.guard import Guard
+from vivace.serve.middleware import Middleware
 from vivace.serve.page import page
 from vivace.serve.schema import describe_api
 
@@ -37,13 +37,13 @@ ROUTES: tuple[Callable[[ServeContext], APIRouter], ...] = (
     sockets.routes,
     page.routes,
 )
-# FastAPI sets the process's warning filters for a moment while it reads a route's parameters.
-# Two threads doing so would leave them changed, and let through the warning that it hides.
-READING_ROUTES = threading.Lock()
+# FastAPI replaces the process's warning filters for a moment while it reads a route's parameters.
+# If two threads do so at once, the filters stay changed.
+ROUTES_LOCK = threading.Lock()
 
 
 def create_app(context: ServeContext, *, sends_request_id: bool = True) -> FastAPI:
-    """Every route behind the guard. The models are started by whoever runs the application.
+    """Return all routes behind the middleware. The caller starts the models.
 
     `sends_request_id`: false behind a proxy that adds `x-request-id` to responses itself.
     """
@@ -52,31 +52,31 @@ def create_app(context: ServeContext, *, sends_request_id: bool = True) -> FastA
         version=__version__,
         docs_url=None,  # FastAPI's page loads a CDN
         redoc_url=None,
-        redirect_slashes=False,  # to a scheme and host that a proxy may have changed; see guard.py
+        redirect_slashes=False,  # redirects name a scheme and host that a proxy may have changed
     )
-    with READING_ROUTES:
+    with ROUTES_LOCK:
         for routes in ROUTES:  # `include_router` would read them again at the first request
             app.router.routes.extend(routes(context).routes)
     for route in app.routes:
         if isinstance(route, (Route, WebSocketRoute)):
             context.metrics.expose_route(route.path, 200 if isinstance(route, Route) else 101)
-    app.add_exception_handler(TTSError, _answer)
-    app.add_exception_handler(RequestValidationError, _answer_invalid)
-    app.add_exception_handler(HTTPException, _answer_http)
-    app.add_middleware(_guarded, context=context, sends_request_id=sends_request_id)
+    app.add_exception_handler(TTSError, _respond)
+    app.add_exception_handler(RequestValidationError, _respond_invalid)
+    app.add_exception_handler(HTTPException, _respond_http)
+    app.add_middleware(_wrap, context=context, sends_request_id=sends_request_id)
     app.openapi = partial(describe_api, app)  # type: ignore[method-assign]
     return app
 
 
-def _guarded(app: ASGIApp, context: ServeContext, sends_request_id: bool) -> ASGIApp:
-    return Guard(app, context, sends_request_id=sends_request_id)
+def _wrap(app: ASGIApp, context: ServeContext, sends_request_id: bool) -> ASGIApp:
+    return Middleware(app, context, sends_request_id=sends_request_id)
 
 
-async def _answer(request: Request, error: Exception) -> Response:
+async def _respond(request: Request, error: Exception) -> Response:
     return describe(error).response()
 
 
-async def _answer_invalid(request: Request, error: Exception) -> Response:
+async def _respond_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     param = ".".join(str(part) for part in first["loc"][1:]) or None
@@ -85,7 +85,7 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
     ).response()
 
 
-async def _answer_http(request: Request, error: Exception) -> Response:
+async def _respond_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     failure = Failure(error.status_code, str(error.detail), None)
     response = failure.response()

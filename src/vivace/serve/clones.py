@@ -7,7 +7,7 @@ import hashlib
 from collections import OrderedDict
 
 from vivace.serve.metrics import Metrics
-from vivace.serve.model import Model
+from vivace.serve.served_model import ServedModel
 from vivace.voices.voice import Voice
 
 MAX_CLONES = 32  # cached voices
@@ -25,7 +25,7 @@ class CloneCache:
         self._voices: OrderedDict[tuple[str, bytes, str | None], Voice] = OrderedDict()
         self._lock = asyncio.Lock()  # one at a time: cloning shares the processor with speech
 
-    async def get(self, model: Model, recording: bytes, transcript: str | None) -> Voice:
+    async def get(self, model: ServedModel, recording: bytes, transcript: str | None) -> Voice:
         key = (model.name, hashlib.sha256(recording).digest(), transcript)
         self._num_pending += 1
         try:

@@ -1,4 +1,4 @@
-"""What every route is given: `routes(context)` builds a router over it and nothing global.
+"""The state that all routes of one server share. `routes(context)` returns a router over it.
 
     def routes(context: ServeContext) -> APIRouter:
         router = APIRouter()
@@ -8,12 +8,13 @@
             request = SpeechRequest.parse(await read_json(http), context.settings)
             return speech_response(context, request)
 
-Errors of the tree are raised and become OpenAI-shaped answers in `app.py`; before an answer has
-begun that is all a route has to do.
+A route raises errors of `vivace.errors`; until the response begins, `app.py` turns them into
+OpenAI's error responses.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from vivace.serve.admission import Admission
 from vivace.serve.clones import CloneCache
 from vivace.serve.encoders import Encoders
 from vivace.serve.metrics import Metrics
-from vivace.serve.models import Models
+from vivace.serve.model_registry import ModelRegistry
 from vivace.serve.otel import Traces
 from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.serve.streams import Streams
@@ -31,12 +32,13 @@ from vivace.tts import TTS
 @dataclass(frozen=True, slots=True)
 class ServeContext:
     settings: ServeSettings
-    models: Models
+    models: ModelRegistry
     metrics: Metrics
     streams: Streams
     admission: Admission
     encoders: Encoders  # one thread pool for all protocols
     clones: CloneCache  # one cache for all protocols
+    enrolment_lock: asyncio.Lock  # one enrolment at a time: enrolments share the GPU with speech
 
     @classmethod
     def create(
@@ -47,7 +49,7 @@ class ServeContext:
         `load` replaces `TTS.load`.
         """
         metrics = Metrics()
-        models = Models(settings, metrics, load)
+        models = ModelRegistry(settings, metrics, load)
         traces = Traces.open() if settings.otel else None
         admission = Admission(models, metrics, settings.max_wait_s)
         return cls(
@@ -58,4 +60,5 @@ class ServeContext:
             admission=admission,
             encoders=Encoders(metrics),
             clones=CloneCache(metrics),
+            enrolment_lock=asyncio.Lock(),
         )

@@ -1,4 +1,4 @@
-"""`/docs`: every endpoint on one page of our own, without scripts and without a CDN."""
+"""`/docs`: one page that lists all endpoints, without scripts and without a CDN."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOCKETS = {
     "/v1/text-to-speech/{voice_id}/stream-input": "ElevenLabs' text stream.",
     "/v1/text-to-speech/{voice_id}/multi-stream-input": "The same, with contexts.",
 }
-SPEECH = "/v1/audio/speech"  # comes first
+FIRST_PATH = "/v1/audio/speech"
 STYLE = """
 :root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 18%, transparent);
   --accent: light-dark(#d3064a, #ff4f80); background: light-dark(#fcfcfb, #0f0f11) }
@@ -61,31 +61,31 @@ def render(schema: dict[str, Any]) -> Iterator[str]:
     yield "</title>"
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<style>{STYLE}</style><body><h1>Vivace {__version__}</h1>"
-    yield '<p>For programs: <a href="openapi.json">openapi.json</a>. To hear it: <a href="./">the '
+    yield '<p>For programs: <a href="openapi.json">openapi.json</a>. To listen: <a href="./">the '
     yield 'page</a>. Errors are <code>{"error": {"message", "type", "param", "code"}}</code>.</p>'
-    ranks = {path: (path != SPEECH, not path.startswith("/v")) for path in schema["paths"]}
+    ranks = {path: (path != FIRST_PATH, not path.startswith("/v")) for path in schema["paths"]}
     for path, methods in sorted(schema["paths"].items(), key=lambda item: ranks[item[0]]):
-        for method, told in methods.items():
-            yield from _endpoint(method.upper(), path, told, schema)
+        for method, operation in methods.items():
+            yield from _endpoint(method.upper(), path, operation)
     for path, words in SOCKETS.items():
-        yield from _endpoint("WS", path, {"description": words}, schema)
+        yield from _endpoint("WS", path, {"description": words})
     yield "</body></html>"
 
 
-def _endpoint(
-    method: str, path: str, told: dict[str, Any], schema: dict[str, Any]
-) -> Iterator[str]:
+def _endpoint(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
     yield f"<section><h2><b>{method}</b>{escape(path)}</h2>"
-    yield f"<p>{_words(told.get('description') or told.get('summary', ''))}</p>"
-    rows = [_row(each["name"], each["schema"], each["in"]) for each in told.get("parameters", [])]
-    for kind, content in told.get("requestBody", {}).get("content", {}).items():
+    yield f"<p>{_words(operation.get('description') or operation.get('summary', ''))}</p>"
+    rows = [
+        _row(each["name"], each["schema"], each["in"]) for each in operation.get("parameters", [])
+    ]
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
         body = content["schema"]
         needed = body.get("required", [])
         rows += [
             _row(name, field, kind + (", required" if name in needed else ""))
             for name, field in body.get("properties", {}).items()
         ]
-        break  # forms have the fields of JSON
+        break  # forms have the same fields as JSON
     yield f"<table>{''.join(rows)}</table></section>" if rows else "</section>"
 
 

@@ -22,9 +22,9 @@ from vivace.errors import AudioError, RequestError, UnknownVoiceError
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices, no_such_voice
-from vivace.serve.model import Model
 from vivace.serve.recording import decode_audio
 from vivace.serve.schema import request_body
+from vivace.serve.served_model import ServedModel
 from vivace.serve.settings import ServeSettings
 from vivace.serve.strict_json import check_text, read_json
 from vivace.serve.validation import ClientInput
@@ -107,7 +107,6 @@ DOCUMENTED = request_body(VoiceRequest, kinds=("application/json", "multipart/fo
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter(tags=["voices"])
-    lock = asyncio.Lock()  # one enrolment at a time: it shares the GPU with speech
 
     @router.post("/v1/audio/voices", openapi_extra=DOCUMENTED)
     async def create_voice(request: Request) -> Response:
@@ -115,7 +114,7 @@ def routes(context: ServeContext) -> APIRouter:
         context.streams.check_open()
         wanted = VoiceRequest.read(await _read_fields(request, context.settings))
         recording, key = wanted.recording(context.settings), wanted.key
-        async with lock:
+        async with context.enrolment_lock:
             await _check_free(context, key)
             if recording is None:
                 created = await _design(context, wanted)
@@ -208,7 +207,7 @@ async def _clone(context: ServeContext, wanted: VoiceRequest, recording: bytes) 
     return ListedVoice(wanted.key, "audio_sample", model.name, wanted.language)
 
 
-def _enrol(model: Model, audio: Any, wanted: VoiceRequest, transcript: str | None) -> None:
+def _enrol(model: ServedModel, audio: Any, wanted: VoiceRequest, transcript: str | None) -> None:
     try:
         voice = model.tts.clone(
             audio,
@@ -247,7 +246,7 @@ async def _design(context: ServeContext, wanted: VoiceRequest) -> ListedVoice:
     return ListedVoice(wanted.key, "prompt", speaker.name, wanted.language, prompt=wanted.prompt)
 
 
-def _speak_and_enrol(designer: Model, base: Model, wanted: VoiceRequest) -> bool:
+def _speak_and_enrol(designer: ServedModel, base: ServedModel, wanted: VoiceRequest) -> bool:
     """False if every sample was too short or silent."""
     for _ in range(SAMPLE_TRIES):
         sample = designer.tts.speak(

@@ -1,6 +1,6 @@
-"""Errors as OpenAI's clients expect them: a status, and `{"error": {message, type, param, code}}`.
+"""Errors in OpenAI's format: a status and `{"error": {message, type, param, code}}`.
 
-Bad input is never a 5xx; what is worth another try says when, in `Retry-After` (whole seconds)
+Invalid input never returns a 5xx status. Errors that may pass have `Retry-After` (whole seconds)
 and `retry-after-ms`.
 """
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 KINDS |= {429: "rate_limit_error"}
-# Status and code of failures that are the server's, as `describe` gives them.
+# Status and code of failures of the server, as `describe` returns them.
 ENGINE_FAILURES = (
     (429, "queue_full"),
     (500, "engine_failed"),
@@ -43,13 +43,13 @@ ENGINE_FAILURES = (
     (503, "loading"),
 )
 HEADERS = {401: {"www-authenticate": "Bearer"}, 415: {"accept-encoding": "identity"}}
-# Faults of the disk that holds the voices, which are none of the client's.
+# Disk errors of the voice library, which are not the client's fault.
 DISK = {errno.ENOSPC: 507, errno.EDQUOT: 507, errno.EROFS: 500, errno.EACCES: 500, errno.EIO: 500}
 DISK |= {errno.EMFILE: 503, errno.ENFILE: 503}
 
 
 class RefusedError(RequestError):
-    """The server refuses a request with a status of its own choice."""
+    """The server refuses a request with this status, code and retry time."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Failure:
 
 
 def describe(error: BaseException) -> Failure:
-    """What a client is told of `error`; of one that nobody foresaw, no detail."""
+    """Return the response for `error`. Unexpected exceptions return a generic message."""
     message = str(error)
     if isinstance(error, RefusedError):
         return Failure(error.status, message, error.code, error.param, error.retry_s)
@@ -118,7 +118,7 @@ def describe(error: BaseException) -> Failure:
         return Failure(400, message, "invalid_audio")
     cause = error.__cause__
     if isinstance(error, VoiceFileError) and isinstance(cause, OSError) and cause.errno in DISK:
-        log.error("the voice library: %s", message)
+        log.error("voice library: %s", message)
         words = f"the server's voice library failed: {cause.strerror}"
         return Failure(DISK[cause.errno], words, "voice_library")
     if isinstance(error, RequestError):
@@ -133,5 +133,5 @@ def describe(error: BaseException) -> Failure:
         return Failure(500, message, "runaway")
     if isinstance(error, TTSError):
         return Failure(500, message, "engine_failed", retry_s=1.0)
-    log.error("an unforeseen error", exc_info=error)
-    return Failure(500, "the server failed; its log says why", "internal_error")
+    log.error("unexpected error", exc_info=error)
+    return Failure(500, "internal server error; see the server log", "internal_error")

@@ -1,13 +1,11 @@
-"""Gauges: what models, pools and the process itself use at the moment."""
+"""Gauges of models, thread pools and GPU memory, read at each scrape."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -15,48 +13,14 @@ import torch
 from vivace.serve.metrics import Metrics
 
 if TYPE_CHECKING:
-    from vivace.serve.model import Model
-    from vivace.serve.models import Models
+    from vivace.serve.model_registry import ModelRegistry
+    from vivace.serve.served_model import ServedModel
 
 T = TypeVar("T")
-PROC = Path("/proc/self")
-
-
-def watch_process(metrics: Metrics) -> None:
-    """By the names that Prometheus' own clients use; what the system does not say is left out."""
-    started = time.time()
-    cpu = "Seconds of processor time, of user and system."
-    for name, help_text, read, kind in (
-        ("resident_memory_bytes", "Resident memory.", _memory_bytes, "gauge"),
-        ("open_fds", "Open files and sockets.", _num_files, "gauge"),
-        ("threads", "Threads of Python.", threading.active_count, "gauge"),
-        ("cpu_seconds_total", cpu, time.process_time, "counter"),
-        ("start_time_seconds", "When it started.", lambda: started, "gauge"),
-    ):
-        metrics.watch(f"process_{name}", help_text, _level(read), kind=kind)
-
-
-def _level(read: Callable[[], float]) -> Callable[[], dict[str, float]]:
-    def level() -> dict[str, float]:
-        try:
-            return {"": read()}
-        except OSError:  # there is no /proc
-            return {}
-
-    return level
-
-
-def _memory_bytes() -> float:
-    num_pages = int((PROC / "statm").read_text("ascii").split()[1])
-    return float(num_pages * os.sysconf("SC_PAGE_SIZE"))
-
-
-def _num_files() -> float:
-    return float(len(os.listdir(PROC / "fd")))
 
 
 class CountedThreads(ThreadPoolExecutor):
-    """A pool that says how many of its tasks run or wait."""
+    """A thread pool that reports the number of its running and waiting tasks."""
 
     def __init__(self, num_threads: int, name: str, metrics: Metrics | None = None) -> None:
         super().__init__(num_threads, f"vivace-{name}")
@@ -75,36 +39,40 @@ class CountedThreads(ThreadPoolExecutor):
             self._num_tasks += number
 
 
-def watch_models(metrics: Metrics, models: Models) -> None:
-    """The gauges of every model's queue, slots and turn, and of the GPU's memory."""
+def watch_models(metrics: Metrics, models: ModelRegistry) -> None:
+    """Add the gauges of every model's queue, slots and turn, and of GPU memory."""
 
-    def by_model(read: Callable[[Model], float]) -> Callable[[], dict[str, float]]:
-        """The values of all models; 0 for those that are not loaded."""
-        nothing = dict.fromkeys(models.names, 0.0)
-        return lambda: nothing | {model.name: float(read(model)) for model in models.loaded()}
+    def by_model(read: Callable[[ServedModel], float]) -> Callable[[], dict[str, float]]:
+        """Return the values of all models, 0 for unloaded models."""
+        zeros = dict.fromkeys(models.names, 0.0)
+        return lambda: zeros | {model.name: float(read(model)) for model in models.loaded()}
 
     def capacity(name: str) -> Callable[[], dict[str, float]]:
         return by_model(lambda model: getattr(model.tts.engine.capacity(), name))
 
-    metrics.watch("ready", "Every model can be asked.", lambda: {"": float(models.is_ready)})
-    metrics.watch("live", "No model hangs.", lambda: {"": float(models.is_live)})
-    metrics.watch("queue_full", "A queue was full for long.", lambda: {"": float(models.is_full)})
-    refused = "Requests that are refused because engines died with them."
+    metrics.watch("ready", "1 if every model is ready.", lambda: {"": float(models.is_ready)})
+    metrics.watch("live", "1 if no model hangs.", lambda: {"": float(models.is_live)})
+    full = "1 while a queue has been full for --full-timeout."
+    metrics.watch("queue_full", full, lambda: {"": float(models.is_full)})
+    refused = "Requests that are refused because they were in flight at repeated crashes."
     quarantine = models.recovery.quarantine
-    metrics.watch("quarantined_requests", refused, lambda: {"": quarantine.num_refused})
+    metrics.watch("quarantined_requests", refused, lambda: {"": quarantine.num_rejected})
     for name, field_name, help_text in (
-        ("running_streams", "num_running", "Utterances that have a slot."),
-        ("waiting_streams", "num_waiting", "Utterances that wait for a slot."),
-        ("slots", "num_slots", "Utterances that can be spoken at once."),
-        ("max_queue", "max_queue", "Utterances that may wait for a slot."),
-        ("estimated_wait_seconds", "wait_s", "Estimated wait of a request made now."),
+        ("running_streams", "num_running", "Utterances with a slot."),
+        ("waiting_streams", "num_waiting", "Utterances in the queue."),
+        ("slots", "num_slots", "Utterances that can run concurrently."),
+        ("max_queue", "max_queue", "Limit of the queue."),
+        ("estimated_wait_seconds", "wait_s", "Estimated wait of a new request."),
     ):
         metrics.watch(name, help_text, capacity(field_name), "model")
-    metrics.watch("turn_age_seconds", "Of the turn under way; 0: idle.", by_model(_age_s), "model")
-    metrics.watch("device_memory_bytes", "Of PyTorch on the GPU.", _device_memory, "kind")
+    age = "Age of the current turn; 0 while idle."
+    metrics.watch("turn_age_seconds", age, by_model(_turn_age_s), "model")
+    metrics.watch("device_memory_bytes", "GPU memory of PyTorch.", _device_memory, "kind")
+    count = threading.active_count
+    metrics.watch("process_threads", "Python threads.", lambda: {"": float(count())})
 
 
-def _age_s(model: Model) -> float:
+def _turn_age_s(model: ServedModel) -> float:
     since = model.tts.engine.busy_since
     return 0.0 if since is None else time.perf_counter() - since
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from vivace._version import __version__
 from vivace.serve.context import ServeContext
-
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def routes(context: ServeContext) -> APIRouter:
@@ -17,13 +16,13 @@ def routes(context: ServeContext) -> APIRouter:
     @router.get("/health")
     @router.get("/health/live")
     async def live() -> Response:
-        """The process answers and no model hangs in its backend; else 503."""
+        """200 while no model hangs in its backend, or 503."""
         is_live = context.models.is_live
         return JSONResponse({"status": "live" if is_live else "hung"}, 200 if is_live else 503)
 
     @router.get("/health/ready")
     async def ready() -> Response:
-        """Every model was probed, no queue was full for long, and no drain; else 503."""
+        """200 if the server can take requests; 503 while it loads, drains or is full for long."""
         if context.streams.draining.is_set():
             return JSONResponse({"status": "draining"}, 503)
         if not context.models.is_ready:
@@ -34,12 +33,13 @@ def routes(context: ServeContext) -> APIRouter:
 
     @router.get("/v1")
     async def prewarm() -> Response:
-        """For clients that open a connection before they need it."""
+        """A cheap response for clients that open their connection early."""
         return JSONResponse({"object": "server", "name": "vivace", "version": __version__})
 
     @router.get("/metrics")
-    async def metrics() -> Response:
-        """Prometheus' text format."""
-        return PlainTextResponse(context.metrics.render(), media_type=METRICS_TYPE)
+    async def metrics(request: Request) -> Response:
+        """Metrics in Prometheus' text format, or in OpenMetrics if `Accept` names it."""
+        content, content_type = context.metrics.render(request.headers.get("accept", ""))
+        return Response(content, headers={"content-type": content_type})
 
     return router

@@ -1,7 +1,7 @@
-"""One line for each event on stderr, as text or as JSON.
+"""Logs one line per event on stderr, as text or as JSON.
 
-JSON lines have fields that programs can rely on, and nothing that was said: of an exception its
-type and where it was raised, because its message may quote the text.
+JSON lines have stable fields and never contain the text of a request. Of an exception they have the
+type and the stack, because its message may quote the text.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 
 from vivace.serve.otel import trace_id
 
-FIELDS = "vivace_fields"  # of a record: what it says, for programs
+FIELDS = "vivace_fields"  # attribute of a log record: its fields in JSON
 PLAIN = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_STACK = 12  # innermost frames
 
 
 def log_to_stderr(log_format: str) -> None:
-    """One line for each request; uvicorn's own lines would repeat paths and tracebacks.
+    """Set up logging. uvicorn's own lines are dropped: they repeat paths and tracebacks.
 
-    JSON is the format of every line: warnings of Python and of other packages are JSON too.
+    With JSON, warnings of Python and of other packages are JSON too.
     """
     is_json = log_format == "json"
     handler = logging.StreamHandler(sys.stderr)
@@ -42,18 +42,18 @@ def show_events(*, is_quiet: bool = False) -> None:
 
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": _time(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
         if (current := trace_id()) is not None:
-            told["trace_id"] = current
-        told |= getattr(record, FIELDS, {})
+            fields["trace_id"] = current
+        fields |= getattr(record, FIELDS, {})
         if record.exc_info and record.exc_info[1] is not None:
-            told |= _describe(record.exc_info[1])
-        return json.dumps(told, ensure_ascii=False)
+            fields |= _describe(record.exc_info[1])
+        return json.dumps(fields, ensure_ascii=False)
 
 
 def _time(seconds: float) -> str:

@@ -1,14 +1,18 @@
-"""Counters, gauges and histograms in Prometheus' text format, written by hand.
+"""The server's Prometheus metrics, in a registry of their own.
 
-Labels come from settings and from our own code, never from a request.
+Label values come from settings and from the server's code, never from a request.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
 
 from vivace._version import __version__
 from vivace.speech import Usage
@@ -18,34 +22,13 @@ REQUEST_BOUNDS_S = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 WAIT_BOUNDS_S = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 TURN_BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+OPENMETRICS_TYPE = "application/openmetrics-text"
 
-Labels = tuple[tuple[str, str], ...]
-Levels = Callable[[], Mapping[str, float]]  # by the value of a label; "" has none
-
-COUNTERS = {
-    "http_requests_total": "Requests by route and status.",
-    "stream_failures_total": "Streams that failed, by the status and code of their error.",
-    "streams_total": "Streams spoken to their end.",
-    "audio_seconds_total": "Seconds of audio made.",
-    "words_missing_total": "Words that were not spoken, also not after a retry.",
-    "utterance_retries_total": "Parts of utterances that were spoken wrongly and then again.",
-    "turns_total": "Turns of the engine.",
-    "frames_total": "Frames of 80 ms that were asked of the backend.",
-    "rebuilds_total": "Models loaded again after a failure.",
-    "engine_deaths_total": "Engines that died.",
-}
-HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "first_audio_seconds": ("From the request to its first audio.", FIRST_AUDIO_BOUNDS_S),
-    "request_seconds": ("From a request to the end of its answer.", REQUEST_BOUNDS_S),
-    "slot_wait_seconds": ("How long utterances waited for a slot.", WAIT_BOUNDS_S),
-    "turn_seconds": ("How long the turns of the engine took.", TURN_BOUNDS_S),
-    "turn_streams": ("Streams that a turn made frames for.", BATCH_BOUNDS),
-}
-NOT_BY_MODEL = ("http_requests_total", "stream_failures_total", "request_seconds")
+ReadValues = Callable[[], Mapping[str, float]]  # by label value; "" for a gauge without labels
 
 
-class Turn(Protocol):
-    """What the engine says of a turn."""
+class TurnReport(Protocol):
+    """The engine's report of one turn."""
 
     @property
     def waits_s(self) -> tuple[float, ...]: ...
@@ -63,117 +46,137 @@ class Turn(Protocol):
     def seconds(self) -> float: ...
 
 
-class Histogram:
-    """How many observations were at most each bound."""
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[sum(value > bound for bound in self.bounds)] += 1
-        self.total += value
-
-
-@dataclass(frozen=True, slots=True)
-class Gauge:
-    """Values of the moment, read when they are asked for."""
-
-    name: str
-    help_text: str
-    label: str
-    levels: Levels
-    kind: str = "gauge"
-
-
 class Metrics:
-    """What was served since the start, and the gauges of those who have some to show."""
-
     def __init__(self) -> None:
-        self._counts: dict[str, Counter[Labels]] = {name: Counter() for name in COUNTERS}
-        self._histograms: dict[str, dict[Labels, Histogram]] = {name: {} for name in HISTOGRAMS}
-        self._gauges: dict[str, Gauge] = {}
+        self._registry = CollectorRegistry()
+        self._by_model: list[Counter | Histogram] = []
+        self._gauges: dict[str, tuple[str, str, ReadValues]] = {}  # help text, label, values
         self._pools: dict[str, list[Callable[[], tuple[int, int]]]] = {}
-        self.watch("info", "The version that runs.", lambda: {__version__: 1.0}, "version")
-        self.watch("pool_tasks", "Tasks of a pool, running or waiting.", self._tasks, "pool")
-        self.watch("pool_workers", "Tasks that a pool runs at once.", self._workers, "pool")
+        self._requests = self._counter(
+            "http_requests_total", "HTTP requests by route and status.", "route", "status"
+        )
+        self._request_seconds = self._histogram(
+            "request_seconds", "Time to the end of the response.", REQUEST_BOUNDS_S, "route"
+        )
+        self._failures = self._counter(
+            "stream_failures_total", "Failed streams by error status and code.", "status", "code"
+        )
+        self._add_model_metrics()
+        self._registry.register(_Gauges(self._gauges))
+        ProcessCollector(registry=self._registry)
+        self.watch("info", "Version of the server.", lambda: {__version__: 1.0}, "version")
+        self.watch("pool_tasks", "Running and waiting tasks of a thread pool.", self._tasks, "pool")
+        self.watch("pool_workers", "Threads of a thread pool.", self._workers, "pool")
+
+    def _add_model_metrics(self) -> None:
+        """Create the metrics with the label `model`."""
+        self._streams = self._counter("streams_total", "Completed streams.")
+        self._audio = self._counter("audio_seconds_total", "Seconds of generated audio.")
+        self._missing = self._counter(
+            "words_missing_total", "Words that were not spoken, even after a retry."
+        )
+        self._retries = self._counter(
+            "utterance_retries_total", "Parts of utterances that were spoken again."
+        )
+        self._turns = self._counter("turns_total", "Engine turns.")
+        self._frames = self._counter("frames_total", "Generated frames of 80 ms.")
+        self._rebuilds = self._counter("rebuilds_total", "Models loaded again after a failure.")
+        self._crashes = self._counter("engine_deaths_total", "Engine crashes.")
+        self._first_audio = self._histogram(
+            "first_audio_seconds", "Time from a request to its first audio.", FIRST_AUDIO_BOUNDS_S
+        )
+        self._slot_wait = self._histogram(
+            "slot_wait_seconds", "Time that an utterance waited for a slot.", WAIT_BOUNDS_S
+        )
+        self._turn_seconds = self._histogram(
+            "turn_seconds", "Duration of an engine turn.", TURN_BOUNDS_S
+        )
+        self._turn_streams = self._histogram(
+            "turn_streams", "Streams that shared a turn.", BATCH_BOUNDS
+        )
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        names = labels or ("model",)
+        counter = Counter(f"vivace_{name}", help_text, names, registry=self._registry)
+        if not labels:
+            self._by_model.append(counter)
+        return counter
+
+    def _histogram(
+        self, name: str, help_text: str, bounds: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        names = labels or ("model",)
+        histogram = Histogram(
+            f"vivace_{name}", help_text, names, registry=self._registry, buckets=bounds
+        )
+        if not labels:
+            self._by_model.append(histogram)
+        return histogram
 
     # -- series that start at 0 ----------------------------------------------------------------
 
     def expose_models(self, names: Iterable[str]) -> None:
-        """Show every counter and histogram that has the label `model`, for each of `names`."""
+        """Start every series that has the label `model` at 0, for each of `names`."""
         for model in names:
-            for name in COUNTERS.keys() - NOT_BY_MODEL:
-                self._count(name, 0, model=model)
-            for name in HISTOGRAMS.keys() - NOT_BY_MODEL:
-                self._histogram(name, model=model)
+            for metric in self._by_model:
+                metric.labels(model)
 
     def expose_route(self, route: str, status: int) -> None:
-        """Show the requests of a route; `status` is what it answers on success."""
-        self._count("http_requests_total", 0, route=route, status=str(status))
-        self._histogram("request_seconds", route=route)
+        """Start the series of a route at 0; `status` is its status on success."""
+        self._requests.labels(route, status)
+        self._request_seconds.labels(route)
 
     def expose_failure(self, status: int, code: str) -> None:
-        self._count("stream_failures_total", 0, status=str(status), code=code)
+        self._failures.labels(status, code)
 
     # -- counting ------------------------------------------------------------------------------
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
-        self._count("http_requests_total", route=route, status=str(status))
-        self._observe("request_seconds", seconds, route=route)
+        self._requests.labels(route, status).inc()
+        self._request_seconds.labels(route).observe(seconds)
 
     def count_failure(self, status: int, code: str | None) -> None:
-        self._count("stream_failures_total", status=str(status), code=code or "")
+        self._failures.labels(status, code or "").inc()
 
     def count_stream(self, model: str) -> None:
-        self._count("streams_total", model=model)
+        self._streams.labels(model).inc()
 
     def count_audio(self, model: str, seconds: float) -> None:
-        self._count("audio_seconds_total", seconds, model=model)
+        self._audio.labels(model).inc(seconds)
 
     def count_completeness(self, model: str, usage: Usage) -> None:
-        self._count("words_missing_total", len(usage.missing_words), model=model)
-        self._count("utterance_retries_total", usage.retries, model=model)
+        self._missing.labels(model).inc(len(usage.missing_words))
+        self._retries.labels(model).inc(usage.retries)
 
     def count_rebuild(self, model: str) -> None:
-        self._count("rebuilds_total", model=model)
+        self._rebuilds.labels(model).inc()
 
-    def count_death(self, model: str) -> None:
-        self._count("engine_deaths_total", model=model)
+    def count_crash(self, model: str) -> None:
+        self._crashes.labels(model).inc()
 
-    def count_turn(self, model: str, turn: Turn) -> None:
+    def count_turn(self, model: str, turn: TurnReport) -> None:
         """Called by the engine's thread."""
-        self._count("turns_total", model=model)
-        self._count("frames_total", turn.num_stepped * turn.num_frames, model=model)
-        self._observe("turn_seconds", turn.seconds, model=model)
+        self._turns.labels(model).inc()
+        self._frames.labels(model).inc(turn.num_stepped * turn.num_frames)
+        self._turn_seconds.labels(model).observe(turn.seconds)
         if turn.num_stepped:
-            self._observe("turn_streams", turn.num_stepped, model=model)
+            self._turn_streams.labels(model).observe(turn.num_stepped)
         for seconds in turn.waits_s:
-            self._observe("slot_wait_seconds", seconds, model=model)
+            self._slot_wait.labels(model).observe(seconds)
 
     def observe_first_audio(self, model: str, seconds: float) -> None:
-        self._observe("first_audio_seconds", seconds, model=model)
+        self._first_audio.labels(model).observe(seconds)
 
-    def watch(
-        self, name: str, help_text: str, levels: Levels, label: str = "", kind: str = "gauge"
-    ) -> None:
-        """Show a gauge whose values are read by `levels`; a second one of the name replaces it."""
-        self._gauges[name] = Gauge(name, help_text, label, levels, kind)
+    # -- gauges --------------------------------------------------------------------------------
+
+    def watch(self, name: str, help_text: str, read: ReadValues, label: str = "") -> None:
+        """Add a gauge whose values `read` returns at each scrape, or replace it."""
+        full_name = name if name.startswith("process_") else f"vivace_{name}"
+        self._gauges[full_name] = help_text, label, read
 
     def watch_pool(self, name: str, read: Callable[[], tuple[int, int]]) -> None:
-        """A pool's tasks and workers; several of one name are added up."""
+        """Add a pool; `read` returns its tasks and threads. Pools of one name are added up."""
         self._pools.setdefault(name, []).append(read)
-
-    def _count(self, name: str, amount: float = 1, **labels: str) -> None:
-        self._counts[name][tuple(labels.items())] += amount  # type: ignore[assignment]
-
-    def _observe(self, name: str, value: float, **labels: str) -> None:
-        self._histogram(name, **labels).observe(value)
-
-    def _histogram(self, name: str, **labels: str) -> Histogram:
-        key, bounds = tuple(labels.items()), HISTOGRAMS[name][1]
-        return self._histograms[name].setdefault(key, Histogram(bounds))
 
     def _tasks(self) -> dict[str, float]:
         return {name: sum(read()[0] for read in pools) for name, pools in self._pools.items()}
@@ -181,50 +184,35 @@ class Metrics:
     def _workers(self) -> dict[str, float]:
         return {name: sum(read()[1] for read in pools) for name, pools in self._pools.items()}
 
-    # -- showing -------------------------------------------------------------------------------
+    # -- exposition ----------------------------------------------------------------------------
 
-    def render(self) -> str:
-        lines: list[str] = []
-        for name, counted in self._counts.items():
-            rows = ((_labels(key), n) for key, n in sorted(counted.copy().items()))
-            lines += _family(f"vivace_{name}", "counter", COUNTERS[name], rows)
-        for gauge in self._gauges.values():
-            name = gauge.name if gauge.name.startswith("process_") else f"vivace_{gauge.name}"
-            levels = (
-                (_labels(((gauge.label, key),)) if key else "", value)
-                for key, value in gauge.levels().items()
-            )
-            lines += _family(name, gauge.kind, gauge.help_text, levels)
-        for name, by_labels in self._histograms.items():
-            lines += _family(f"vivace_{name}", "histogram", HISTOGRAMS[name][0], ())
-            for key, histogram in sorted(by_labels.copy().items()):
-                lines += _buckets(f"vivace_{name}", key, histogram)
-        return "\n".join(lines) + "\n"
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Return the metrics and their content type: OpenMetrics if `accept` names it, or text."""
+        collector = _WithoutCreationTimes(self._registry)
+        if OPENMETRICS_TYPE in accept:
+            return openmetrics.generate_latest(collector), openmetrics.CONTENT_TYPE_LATEST
+        return generate_latest(collector), CONTENT_TYPE_PLAIN_0_0_4
 
 
-def _buckets(name: str, key: Labels, histogram: Histogram) -> list[str]:
-    lines, running = [], 0
-    bounds = [*map(str, histogram.bounds), "+Inf"]
-    for bound, count in zip(bounds, list(histogram.counts), strict=True):
-        running += count
-        lines.append(f"{name}_bucket{_labels((*key, ('le', bound)))} {running}")
-    lines.append(f"{name}_sum{_labels(key)} {histogram.total:.6f}")
-    return [*lines, f"{name}_count{_labels(key)} {running}"]
+class _Gauges(Collector):
+    def __init__(self, gauges: Mapping[str, tuple[str, str, ReadValues]]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (help_text, label, read) in list(self._gauges.items()):
+            family = GaugeMetricFamily(name, help_text, labels=[label] if label else [])
+            for label_value, value in read().items():
+                family.add_metric([label_value] if label else [], value)
+            yield family
 
 
-def _family(name: str, kind: str, help_text: str, rows: Iterable[tuple[str, float]]) -> list[str]:
-    lines = [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
-    return lines + [f"{name}{labels} {_number(value)}" for labels, value in rows]
+class _WithoutCreationTimes(Collector):
+    """Leaves out the `_created` series that the library adds to every counter and histogram."""
 
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
 
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else f"{value:.6f}"
-
-
-def _labels(pairs: Labels) -> str:
-    joined = ",".join(f'{name}="{_quote(value)}"' for name, value in pairs)
-    return f"{{{joined}}}"
-
-
-def _quote(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            family.samples = [one for one in family.samples if not one.name.endswith("_created")]
+            yield family

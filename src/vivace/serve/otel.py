@@ -1,8 +1,7 @@
-"""OpenTelemetry traces: a request, its speeches, and of each its wait for a slot and its turns.
+"""OpenTelemetry traces: requests, their speeches, the wait for a slot and the engine's turns.
 
-Off unless `--otel` asks for it; the package is the extra `otel`. Where spans are sent, how many are
-kept and what the service is called, the standard OTEL_* variables say. Nothing that was said is in
-a span.
+Enabled by `--otel`; needs the extra `otel`. The standard OTEL_* variables set the exporter, the
+sampling and the service name. Spans never contain the text of a request.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from vivace._version import __version__
 from vivace.errors import RequestError
-from vivace.serve.metrics import Turn
+from vivace.serve.metrics import TurnReport
 from vivace.speech import Usage
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
     from opentelemetry.trace import Span, Tracer
 
-MAX_TURNS = 64  # of one speech that become spans; the rest is counted
+MAX_TURNS = 64  # spans of turns in one speech; further turns are only counted
 NANOSECONDS = 1_000_000_000
 SERVER_FAULT = 500
 
 
 class Traces:
-    """Makes the spans of one server; `close` sends what is left."""
+    """Creates the spans of one server; `close` sends the remaining spans."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -36,7 +35,7 @@ class Traces:
 
     @classmethod
     def open(cls, processor: SpanProcessor | None = None) -> Traces:
-        """With an exporter over OTLP and HTTP, unless tests give a processor of their own."""
+        """Create a tracer; the default `processor` exports over OTLP and HTTP."""
         try:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
@@ -44,7 +43,7 @@ class Traces:
             processor = processor or _otlp_processor()
         except ImportError as error:
             raise RequestError(
-                f"traces need OpenTelemetry: pip install 'vivace[otel]' brings it ({error})"
+                f"--otel needs OpenTelemetry: pip install 'vivace[otel]' ({error})"
             ) from error
         named = Resource.create({"service.version": __version__})
         if str(named.attributes.get("service.name", "")).startswith("unknown_service"):
@@ -58,7 +57,7 @@ class Traces:
 
     @contextmanager
     def request(self, method: str, headers: Mapping[str, str]) -> Iterator[RequestTrace]:
-        """A span that continues the client's, and is the current one inside the block."""
+        """Start the span of a request, as a child of the client's span if there is one."""
         from opentelemetry.propagate import extract
         from opentelemetry.trace import SpanKind
 
@@ -68,14 +67,14 @@ class Traces:
             context=extract(headers),
             kind=SpanKind.SERVER,
             attributes=attributes,
-            record_exception=False,  # its message may quote the text
+            record_exception=False,  # the message may quote the text
             set_status_on_exception=False,
         ) as span:
             yield RequestTrace(span, method)
 
     @contextmanager
     def speech(self, model: str) -> Iterator[SpeechTrace]:
-        """A span inside the current one; its children are written when it ends."""
+        """Start the span of a speech; its children are written at its end."""
         from opentelemetry.trace import StatusCode
 
         span = self._tracer.start_span("speech", attributes={"vivace.model": model})
@@ -108,20 +107,20 @@ class RequestTrace:
 
 
 class SpeechTrace:
-    """What is known of a speech; turns are noted by the engine's thread and become spans later."""
+    """Collects the figures of one speech. The engine's thread adds the turns."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
         self._began = time.perf_counter()
         self._epoch_ns = time.time_ns() - int(self._began * NANOSECONDS)
-        self._turns: list[Turn] = []
+        self._turns: list[TurnReport] = []
         self._num_turns = 0
         self.first_audio_s: float | None = None
         self.audio_s = 0.0
         self.finish_reason: str | None = None
-        self.usage: Usage | None = None  # of a speech that is over
+        self.usage: Usage | None = None  # set at the end of the speech
 
-    def note(self, turn: Turn) -> None:
+    def note(self, turn: TurnReport) -> None:
         """Called by the engine's thread."""
         self._num_turns += 1
         if len(self._turns) < MAX_TURNS:
@@ -130,25 +129,25 @@ class SpeechTrace:
     def write(self, tracer: Tracer) -> None:
         from opentelemetry.trace import set_span_in_context
 
-        known: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "vivace.turns": self._num_turns,
             "vivace.audio_seconds": round(self.audio_s, 3),
             "vivace.first_audio_seconds": self.first_audio_s,
             "vivace.finish_reason": self.finish_reason,
         }
         if (usage := self.usage) is not None and usage.completeness is not None:
-            known["vivace.completeness"] = usage.completeness
-            known["vivace.words_missing"] = len(usage.missing_words)
-            known["vivace.retries"] = usage.retries
-        self._span.set_attributes({name: v for name, v in known.items() if v is not None})
-        inside = set_span_in_context(self._span)
+            attributes["vivace.completeness"] = usage.completeness
+            attributes["vivace.words_missing"] = len(usage.missing_words)
+            attributes["vivace.retries"] = usage.retries
+        self._span.set_attributes({name: v for name, v in attributes.items() if v is not None})
+        parent = set_span_in_context(self._span)
         if self._turns:
-            waiting = tracer.start_span("wait for a slot", inside, start_time=self._ns(self._began))
+            waiting = tracer.start_span("wait for a slot", parent, start_time=self._ns(self._began))
             waiting.end(self._ns(max(self._began, self._turns[0].began)))
         for turn in list(self._turns):
-            attributes = {"vivace.streams": turn.num_stepped, "vivace.frames": turn.num_frames}
+            counts = {"vivace.streams": turn.num_stepped, "vivace.frames": turn.num_frames}
             span = tracer.start_span(
-                "turn", inside, attributes=attributes, start_time=self._ns(turn.began)
+                "turn", parent, attributes=counts, start_time=self._ns(turn.began)
             )
             span.end(self._ns(turn.began + turn.seconds))
 
@@ -157,7 +156,7 @@ class SpeechTrace:
 
 
 def trace_id() -> str | None:
-    """Of the current span; None where there is none, or nothing that could have made one."""
+    """Return the trace id of the current span, or None."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return None

@@ -1,7 +1,7 @@
 """The server as a Ray Serve application: `serve run vivace.serve.ray_app:app model=… replicas=2`.
 
 Every replica is the application of `vivace serve` over models of its own. Ray's proxy listens,
-sends a request to a replica that has room, and starts another replica where one is lost.
+sends each request to a replica with a free place, and replaces lost replicas.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, BackpressureConfig
 
 from vivace.serve.context import ServeContext
-from vivace.serve.replica import DEFAULTS, Replica, Scale, read_arguments
+from vivace.serve.replica import DEFAULTS, DeploymentScale, Replica, read_arguments
 from vivace.serve.settings import resolve_settings
 
 RETRY_S = 1.0
@@ -42,13 +42,13 @@ class RayReplica:
 
 
 def app(told: dict[str, Any]) -> serve.Application:
-    """What `serve run` and `serve.yaml` call with the arguments that were written there."""
+    """Build the application from the arguments of `serve run` or `serve.yaml`."""
     scale, settings = read_arguments(told)
     ingress = serve.ingress()(RayReplica)
     return serve.deployment(ingress, **_options(scale)).bind(settings, scale.max_ongoing)
 
 
-def _options(scale: Scale) -> dict[str, Any]:
+def _options(scale: DeploymentScale) -> dict[str, Any]:
     options: dict[str, Any] = {"num_replicas": scale.min_replicas}
     if scale.max_replicas > scale.min_replicas:
         autoscaling = AutoscalingConfig(
@@ -70,16 +70,16 @@ def _options(scale: Scale) -> dict[str, Any]:
 
 
 def _proxy_host() -> str:
-    """Where Ray's proxies listen: on an address that others reach, keys are needed."""
+    """Return the address of Ray's proxies: a public address needs API keys."""
     client = serve.context._get_global_client()
     return str(client.http_config.host or "127.0.0.1")
 
 
 def _is_stopping() -> bool:
-    """Whether Ray waits for this replica's requests before it ends it.
+    """Whether Ray waits for this replica's requests before it stops the replica.
 
-    Ray tells a replica only after it has waited, and a socket without speech would keep it waiting
-    until it is killed; so its own flag is read, and tests/serve/test_ray_app.py tries it.
+    Ray notifies a replica only after that wait, and an idle socket would make Ray wait until its
+    timeout. So this reads Ray's private flag; tests/serve/test_ray_app.py checks it.
     """
     worker = ray._private.worker.global_worker
     actor = worker.actors.get(worker.actor_id)

@@ -1,6 +1,6 @@
-"""One of several equal servers under a supervisor: its arguments, its health and its end.
+"""One replica of the server under Ray Serve: arguments, health check and drain.
 
-`ray_app.py` binds it to Ray Serve; nothing here imports Ray.
+This module does not import Ray; `ray_app.py` does.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from fastapi import FastAPI
 from vivace.errors import EngineError, RequestError, TTSError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
-from vivace.serve.settings import ServeSettings, by_field, resolve_settings
+from vivace.serve.settings import ServeSettings, by_field_name, resolve_settings
 
 log = logging.getLogger(__name__)
 
-CPU_STREAMS, GPU_STREAMS = 256, 8  # what a model takes where `max_streams` is not told
-BUSY = 0.75  # of the slots: there another replica is started
-ROUTES_S = 2.0  # until every proxy has heard that a replica is about to stop
-LAST_WORDS_S = 5.0
+CPU_STREAMS, GPU_STREAMS = 256, 8  # of one model, if `max_streams` is not set
+TARGET_LOAD = 0.75  # share of busy slots above which Ray starts another replica
+ROUTE_UPDATE_S = 2.0  # until every proxy stops sending requests to a stopping replica
+RESPONSE_FLUSH_TIMEOUT_S = 5.0
 POLL_S = 0.25
-PROXYS = ("host", "port", "tls_cert", "tls_key", "wyoming_port", "zeroconf")
-DEFAULTS: dict[str, Any] = {"max_queue": 64}  # beyond it, a request goes to another replica
+PROXY_SETTINGS = ("host", "port", "tls_cert", "tls_key", "wyoming_port", "zeroconf")
+DEFAULTS: dict[str, Any] = {"max_queue": 64}  # further requests go to another replica
 ARGUMENTS = "the application's arguments"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """How many replicas there are, on what, and how many requests one takes at once."""
+class DeploymentScale:
+    """The number of replicas, their resources, and the concurrent requests of one replica."""
 
     min_replicas: int
     max_replicas: int
-    cpus: float  # of one replica
-    gpus: float  # of one replica; a fraction shares a GPU
-    num_slots: int  # streams that a replica runs at once
-    max_queue: int  # that wait in a replica
+    cpus: float  # per replica
+    gpus: float  # per replica; a fraction shares a GPU
+    num_slots: int  # concurrent streams of a replica
+    max_queue: int  # waiting requests of a replica
     drain_timeout_s: float
 
     @property
@@ -50,34 +50,34 @@ class Scale:
 
     @property
     def target_ongoing(self) -> float:
-        """On average; with more, replicas are added up to `max_replicas`."""
-        return max(1.0, BUSY * self.num_slots)
+        """Average concurrent requests above which Ray adds replicas, up to `max_replicas`."""
+        return max(1.0, TARGET_LOAD * self.num_slots)
 
     @property
     def stop_timeout_s(self) -> float:
-        """Until a replica that is told to stop is killed."""
-        return ROUTES_S + self.drain_timeout_s + LAST_WORDS_S
+        """Time from the stop request until Ray kills the replica."""
+        return ROUTE_UPDATE_S + self.drain_timeout_s + RESPONSE_FLUSH_TIMEOUT_S
 
 
-def read_arguments(told: Mapping[str, Any]) -> tuple[Scale, dict[str, Any]]:
-    """The scale, and the server's settings by their fields' names, of `NAME=VALUE` arguments.
+def read_arguments(arguments: Mapping[str, Any]) -> tuple[DeploymentScale, dict[str, Any]]:
+    """Return the scale and the settings, by field name, of `NAME=VALUE` arguments.
 
-    `replicas` is a number or MIN-MAX, `cpus` and `gpus` are of one replica; every other name is a
-    setting of `vivace serve`. Errors are found here, where the user sees them.
+    `replicas` is a number or MIN-MAX; `cpus` and `gpus` are per replica. Every other name is a
+    setting of `vivace serve`. Errors are raised here, in the process that the user sees.
     """
-    words = {"replicas": "1", "cpus": 1, **told}
+    words = {"replicas": "1", "cpus": 1, **arguments}
     fewest, most = _range(words.pop("replicas"))
     cpus, gpus = _amount("cpus", words.pop("cpus")), words.pop("gpus", None)
-    if taken := sorted({*words} & {*PROXYS}):
+    if taken := sorted({*words} & {*PROXY_SETTINGS}):
         raise RequestError(
-            f"{taken[0]}: Ray's proxy listens, so it is told there: http_options in serve.yaml"
+            f"{taken[0]} is not a setting of a replica: set it in http_options of serve.yaml"
         )
-    flags = by_field(words, ARGUMENTS)
-    # Where keys are is the replicas' own affair: they may have them and this process not.
+    flags = by_field_name(words, ARGUMENTS)
+    # API keys are in the environment of the replicas, perhaps not in that of this process.
     settings = resolve_settings({**flags, "api_key_env": None}, os.environ, defaults=DEFAULTS)
     gpus = _default_gpus(settings) if gpus is None else _amount("gpus", gpus)
     num_models = len(settings.models)
-    scale = Scale(
+    scale = DeploymentScale(
         min_replicas=fewest,
         max_replicas=most,
         cpus=cpus,
@@ -90,34 +90,34 @@ def read_arguments(told: Mapping[str, Any]) -> tuple[Scale, dict[str, Any]]:
 
 
 class Replica:
-    """A server without a listener of its own."""
+    """A server without a listener: Ray's proxy forwards requests to it."""
 
     def __init__(self, context: ServeContext) -> None:
         self.context = context
         self._loss: TTSError | None = None
         self._watching: asyncio.Task[None] | None = None
-        context.models.recovery.on_lost = self._lose
+        context.models.recovery.on_lost = self._record_loss
 
     async def start(self, is_stopping: Callable[[], bool], max_ongoing: int) -> FastAPI:
-        """Load the models; from then on `is_stopping` is asked whether to drain."""
+        """Load the models and return the application. It drains when `is_stopping` returns true."""
         await self.context.models.start()
         loads = [model.tts.engine.capacity() for model in self.context.models.loaded()]
-        room = sum(load.num_slots + load.max_queue for load in loads)
-        if room < max_ongoing:
+        capacity = sum(load.num_slots + load.max_queue for load in loads)
+        if capacity < max_ongoing:
             log.warning(
-                "up to %d requests come at once and there is room for %d: tell max_streams",
+                "the replica gets up to %d requests at once and has places for %d: set max_streams",
                 max_ongoing,
-                room,
+                capacity,
             )
         self._watching = asyncio.get_running_loop().create_task(self._watch(is_stopping))
         return create_app(self.context, sends_request_id=False)  # Ray's proxy adds the header
 
     def check(self) -> None:
-        """An EngineError where another replica should take this one's place."""
+        """Raise an EngineError if Ray should replace this replica."""
         if self._loss is not None:
             raise self._loss
-        if not self.context.models.is_ready:  # full or draining is no illness
-            raise EngineError("a model of the replica broke and is being loaded again")
+        if not self.context.models.is_ready:  # a full or draining replica is healthy
+            raise EngineError("a model of the replica crashed and is being loaded again")
 
     async def close(self) -> None:
         if self._watching is not None:
@@ -125,13 +125,13 @@ class Replica:
         await self.context.models.close()
 
     async def _watch(self, is_stopping: Callable[[], bool]) -> None:
-        """Drain as `vivace serve` does at SIGTERM: idle sockets are closed, speech is finished."""
+        """Drain as `vivace serve` does at SIGTERM: close idle sockets, finish running streams."""
         while not is_stopping():
             await asyncio.sleep(POLL_S)
-        await asyncio.sleep(ROUTES_S)  # a proxy that has not heard yet still sends requests here
+        await asyncio.sleep(ROUTE_UPDATE_S)
         await self.context.streams.drain(self.context.settings.drain_timeout_s)
 
-    def _lose(self, loss: TTSError) -> None:
+    def _record_loss(self, loss: TTSError) -> None:
         self._loss = loss
 
 
@@ -142,7 +142,9 @@ def _range(value: object) -> tuple[int, int]:
     except ValueError:
         numbers = 0, 0
     if not 1 <= numbers[0] <= numbers[1]:
-        raise RequestError(f"replicas is a number such as 2, or MIN-MAX such as 1-8, not {value!r}")
+        raise RequestError(
+            f"replicas must be a number such as 2, or MIN-MAX such as 1-8, not {value!r}"
+        )
     return numbers
 
 
@@ -152,11 +154,11 @@ def _amount(name: str, value: object) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise RequestError(f"{name} is a number of 0 or more, such as 0.5, not {value!r}")
+        raise RequestError(f"{name} must be a number of 0 or more, such as 0.5, not {value!r}")
     return number
 
 
 def _default_gpus(settings: ServeSettings) -> float:
-    """One where this machine has any; for a cluster it is better told."""
+    """One if this machine has a GPU. In a cluster, set `gpus`."""
     has_gpu = settings.device.startswith("cuda") or torch.cuda.is_available()
     return 1.0 if has_gpu and settings.device != "cpu" else 0.0

@@ -1,6 +1,6 @@
-"""The OpenAPI description of the server: FastAPI's, with our errors and without its 422.
+"""The server's OpenAPI description: FastAPI's, with OpenAI's errors instead of status 422.
 
-Routes that answer with audio or read a body themselves describe both with the functions below.
+Routes that return audio or parse their body describe them with the functions below.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ HEADERS = {
 
 
 def describe_api(app: FastAPI) -> dict[str, Any]:
-    """Made once; every answer that is no success has OpenAI's shape."""
+    """Return the description, built once. All error responses have OpenAI's format."""
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         components = {"Error": ERROR}
         for path, methods in schema["paths"].items():
-            for told in methods.values():
-                _settle_answers(told["responses"], PLAIN.get(path))
+            for operation in methods.values():
+                _replace_responses(operation["responses"], PLAIN.get(path))
         text = json.dumps(schema).replace("#/$defs/", "#/components/schemas/")
         schema = json.loads(text, object_hook=lambda found: _lift(found, components))
         schema["components"] = {"schemas": components}
@@ -66,7 +66,7 @@ def describe_api(app: FastAPI) -> dict[str, Any]:
 def audio_response(
     description: str, formats: Sequence[str], **others: dict[str, Any]
 ) -> dict[str, Any]:
-    """A response of binary audio in one of `formats`; `others` are further content types."""
+    """Describe binary audio in one of `formats`; `others` are further content types."""
     content = {FORMATS[name].content_type: BINARY for name in formats}
     return {"description": description, "headers": HEADERS, "content": content | others}
 
@@ -82,7 +82,7 @@ def request_body(
     without: Sequence[str] = (),
     kinds: Sequence[str] = ("application/json",),
 ) -> dict[str, dict[str, Any]]:
-    """The body of a route that parses it itself: the fields of all models, except `without`."""
+    """Describe the body of a route that parses it: the fields of all models, except `without`."""
     schema = model.model_json_schema()
     for other in others:
         schema["properties"] |= other.model_json_schema()["properties"]
@@ -91,20 +91,20 @@ def request_body(
     return {"requestBody": {"required": True, "content": {k: {"schema": schema} for k in kinds}}}
 
 
-def _settle_answers(answers: dict[str, Any], plain: str | None) -> None:
-    for status in [status for status in answers if status != "200"]:
-        del answers[status]
+def _replace_responses(responses: dict[str, Any], plain: str | None) -> None:
+    for status in [status for status in responses if status != "200"]:
+        del responses[status]
     if plain is not None:
-        answers["200"]["content"] = {plain: {"schema": {"type": "string"}}}
+        responses["200"]["content"] = {plain: {"schema": {"type": "string"}}}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    answers["4XX"] = {"description": "What is wrong with the request.", "content": error}
-    answers["5XX"] = {
+    responses["4XX"] = {"description": "The request is not valid.", "content": error}
+    responses["5XX"] = {
         "description": "The engine failed, or the server is loading or shutting down.",
         "content": error,
     }
 
 
 def _lift(found: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    """Pydantic's definitions within a schema, to where references of OpenAPI look."""
+    """Move Pydantic's definitions to the components of the OpenAPI description."""
     components.update(found.pop("$defs", {}))
     return found

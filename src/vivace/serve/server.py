@@ -1,4 +1,4 @@
-"""Runs HTTP by uvicorn, and Wyoming: listen, load, ready, drain, end."""
+"""Runs the HTTP server (uvicorn) and the Wyoming server from binding the port to the drain."""
 
 from __future__ import annotations
 
@@ -17,42 +17,44 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from vivace.errors import RequestError, TTSError
 from vivace.serve.app import create_app
 from vivace.serve.context import ServeContext
-from vivace.serve.gauges import CountedThreads, watch_process
-from vivace.serve.protocol import http_protocol, socket_protocol
+from vivace.serve.gauges import CountedThreads
+from vivace.serve.http_protocol import http_protocol
+from vivace.serve.websocket_protocol import websocket_protocol
 
 if TYPE_CHECKING:
     from vivace.serve.wyoming.server import WyomingServer
 
 BACKLOG = 1_024
-CUT_S = 1.0  # for what is cut at the end of a drain
-LAST_WORDS_S = 5.0  # for answers that are under way when the last stream is over
+CUT_TIMEOUT_S = 1.0  # for streams that are cut off at the end of a drain
+RESPONSE_FLUSH_TIMEOUT_S = 5.0  # for responses that are being sent after the last stream
 
 
 class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are ours: a drain comes first."""
+        """Leave signals to `Server`, which drains first."""
         yield
 
 
 class Server:
-    """One server over a context, with HTTP or Wyoming alone; `stop` drains it."""
+    """One server over a context, with HTTP, Wyoming or both; `stop` drains it."""
 
     def __init__(self, context: ServeContext, *, has_http: bool = True) -> None:
         self.context = context
-        self.wyoming: WyomingServer | None = None  # where and while it is served
+        self.wyoming: WyomingServer | None = None  # set while Wyoming is served
         self.wyoming_url: str | None = None
         self._has_http = has_http
         self._is_over = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._loss: TTSError | None = None
-        self.on_drain: Callable[[int, float, int], None] | None = None  # streams, limit, signal
-        self.on_cut: Callable[[int], None] | None = None  # streams that the end cuts off
-        context.models.recovery.on_lost = self._give_up
-        watch_process(context.metrics)
+        self.on_drain: Callable[[int, float, int], None] | None = (
+            None  # number of streams, timeout, signal
+        )
+        self.on_cut: Callable[[int], None] | None = None  # number of streams that are cut off
+        context.models.recovery.on_lost = self._stop_after_loss
         context.metrics.watch("connections", "Open connections.", self._connections, "kind")
         limit = float(context.settings.max_connections)
-        context.metrics.watch("max_connections", "That may be open.", lambda: {"": limit})
+        context.metrics.watch("max_connections", "Limit of open connections.", lambda: {"": limit})
         if has_http:
             self._build_http(context)
 
@@ -69,7 +71,7 @@ class Server:
         self._config = uvicorn.Config(
             self.app,
             http=http_protocol(settings, num_open),
-            ws=socket_protocol(settings, num_open),
+            ws=websocket_protocol(settings, num_open),
             ws_max_size=settings.max_message_bytes,
             ws_per_message_deflate=False,  # a small frame could grow a thousandfold
             lifespan="off",
@@ -83,7 +85,7 @@ class Server:
         )
         try:
             self._config.load()
-        except OSError as error:  # ssl's errors are of this kind
+        except OSError as error:  # includes ssl.SSLError
             raise RequestError(
                 f"the certificate {settings.tls_cert} and its key {settings.tls_key} cannot be "
                 f"used: {error}"
@@ -91,12 +93,12 @@ class Server:
         self._uvicorn = _Uvicorn(self._config)
 
     async def serve(self, on_ready: Callable[[str], None] | None = None) -> None:
-        """Answer until `stop`. Health answers while models load; then `on_ready` hears the URL.
+        """Serve until `stop`. `on_ready` gets the URL after all models are loaded.
 
-        An error of the address, of a model, or of one that broke and cannot be loaded again, is
-        raised: a supervisor starts the process again.
+        /health is served while models load. Raises an error of the address, of a model, or of a
+        model that crashed and cannot be loaded again, so that a supervisor restarts the process.
         """
-        num_threads = min(32, (os.cpu_count() or 1) + 4)  # as asyncio's own
+        num_threads = min(32, (os.cpu_count() or 1) + 4)  # asyncio's default
         threads = CountedThreads(num_threads, "work", self.context.metrics)
         asyncio.get_running_loop().set_default_executor(threads)
         async with contextlib.AsyncExitStack() as stack:
@@ -142,7 +144,7 @@ class Server:
     ) -> str:
         if listener is None:
             return ""
-        from vivace.serve.wyoming.server import WyomingServer  # its package is an extra
+        from vivace.serve.wyoming.server import WyomingServer  # needs the extra `wyoming`
 
         self.wyoming = WyomingServer(self.context)
         await stack.enter_async_context(self.wyoming.serving(listener))
@@ -150,7 +152,7 @@ class Server:
         return self.wyoming_url
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Finish what runs and end; the second call ends at once. For the loop's own thread."""
+        """Finish running streams and stop. The second call stops now. Event loop thread only."""
         if self._stopping is None:
             if self.on_drain is not None:
                 limit_s = self.context.settings.drain_timeout_s
@@ -160,14 +162,14 @@ class Server:
             self._cut()
             self._stopping.cancel()
 
-    def _give_up(self, loss: TTSError) -> None:
+    def _stop_after_loss(self, loss: TTSError) -> None:
         self._loss = loss
-        self._end(CUT_S)
+        self._end(CUT_TIMEOUT_S)
 
     async def _drain(self) -> None:
         is_over = await self.context.streams.drain(self.context.settings.drain_timeout_s)
         if is_over:
-            self._end(LAST_WORDS_S)
+            self._end(RESPONSE_FLUSH_TIMEOUT_S)
         else:
             self._cut()
 
@@ -175,10 +177,10 @@ class Server:
         num_streams = self.context.streams.num_active
         if self.on_cut is not None and num_streams and not self._is_over.is_set():
             self.on_cut(num_streams)
-        self._end(CUT_S)
+        self._end(CUT_TIMEOUT_S)
 
     def _end(self, seconds: float) -> None:
-        """uvicorn closes idle connections, waits for the others, then cancels them."""
+        """Close idle connections now, and cancel the others after `seconds`."""
         if self._has_http:
             self._config.timeout_graceful_shutdown = round(seconds)
         self._exit()
@@ -192,22 +194,21 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is signal.SIG_IGN:
-                continue  # a shell's background job
+                continue  # background job of a shell
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, self.stop, number)  # only in the main thread
+                loop.add_signal_handler(number, self.stop, number)  # main thread only
 
 
 def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """A socket of that address; a port that is taken is a RequestError."""
+    """Return a listening socket. Raises RequestError if the address or port cannot be used."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(
-            family, kind, protocol
-        )  # without TCP's number asyncio keeps Nagle on
+        # asyncio disables Nagle's algorithm only on sockets with TCP's protocol number.
+        listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise RequestError(f"{host} is no address of this machine: {error}") from error
+        raise RequestError(f"--host {host} is not an address of this machine: {error}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)

@@ -1,51 +1,56 @@
-"""The server's settings: flags, then `VIVACE_*` variables, then a TOML file, then the defaults.
+"""The server's settings: each is declared once with its type, bounds, default and help text.
 
-One frozen object that every part of the server reads; secrets are left out of what is printed.
+`resolve_settings` merges the sources: flags, then `VIVACE_*` variables, then a TOML file, then the
+defaults. `cli/server_options.py` generates the flags from the model.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import ipaddress
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from vivace.errors import RequestError
-from vivace.speech import LIVE_MODES, LiveMode
+from vivace.speech import LiveMode
 
-EMBEDDED = "vivace"  # the name that the voice inside the package is served by
+EMBEDDED = "vivace"  # model name of the embedded voice
 MIB = 2**20
-UNPRINTED = ("api_keys", "api_key_env")
-PROFILES = ("latency", "balanced", "throughput")
-Weights = Literal["full", "fp8"]
-WEIGHTS = get_args(Weights)
-LOG_FORMATS = ("text", "json")
 PREFIX = "VIVACE_"
+SECRETS = ("api_keys", "api_key_env")  # never printed, and no flags for keys themselves
 OTHER_VARIABLES = {f"{PREFIX}{name}" for name in ("API_KEY", "CONFIG", "HOME", "COMMIT")}
-# Kubernetes sets these in every pod beside a service of the name `vivace`.
+# Kubernetes sets these variables in every pod of a namespace with a service named `vivace`.
 SERVICE_LINK = re.compile(rf"{PREFIX}(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
-OPTIONAL = {"max_queue", "max_voices", "drain_timeout_s", "unload_after_s", "turn_timeout_s"}
-OPTIONAL |= {"full_timeout_s", "max_wait_s"}
+SINGULAR = {"models": "model", "allowed_hosts": "allowed_host", "allowed_origins": "allowed_origin"}
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model to serve, written `SOURCE` or `NAME=SOURCE`."""
 
-    name: str  # what requests call it; slashes are allowed
-    source: str | None  # a hub id or a folder; None: the voice inside the package
+    name: str  # the name in requests; slashes are allowed
+    source: str | None  # a hub id or a folder; None: the embedded voice
 
     @classmethod
     def parse(cls, text: str) -> ModelSpec:
         name, has_name, source = text.rpartition("=")
         if not source or (has_name and not name):
-            raise RequestError(f"a model is SOURCE or NAME=SOURCE, not {text!r}")
+            raise RequestError(f"write SOURCE or NAME=SOURCE, not {text!r}")
         if source == EMBEDDED:
             return cls(name or EMBEDDED, None)
         is_folder = os.path.isdir(source)
@@ -55,104 +60,161 @@ class ModelSpec:
         return f"{self.name}={self.source or 'the embedded voice'}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeSettings:
-    """What `vivace serve` was told; an impossible combination is a RequestError."""
+def _split(value: Any) -> Any:
+    """Split the value of an environment variable at commas."""
+    return [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
-    models: tuple[ModelSpec, ...] = (ModelSpec(EMBEDDED, None),)  # the first is the default
-    voices: Path | str | None = None  # a folder, or a store's URL; None: the user's own folder
-    host: str = "127.0.0.1"
-    port: int = 8000
-    wyoming_port: int | None = None  # Home Assistant's protocol, on the same host
-    zeroconf: bool = False  # announce the Wyoming port on the network
-    root_path: str = ""  # the sub-path that a proxy in front takes off
-    # who may ask
-    api_key_env: str = "VIVACE_API_KEY"  # the variable that holds the keys, with commas between
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
-    allow_anonymous: bool = False  # on an address that is not loopback
-    public_lists: bool = False  # models and voices without a key
-    allowed_hosts: tuple[str, ...] = ()  # besides addresses and localhost
-    allowed_origins: tuple[str, ...] = ()  # of browsers' pages, besides our own
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    # the models
-    max_streams: int | None = None  # a model; None: as `TTS.load`
-    max_queue: int = 1_024  # requests that wait for a slot, a model
-    max_wait_s: float = 10.0  # a request whose estimated wait is longer is refused
-    profile: Literal["latency", "balanced", "throughput"] = "balanced"
-    lexicon: Path | None = None  # how words are read, by all models
-    live: LiveMode | None = None  # how a session's text is taken; None: as each model wants
-    device: str = "auto"
-    dtype: str = "auto"
-    weights: Weights = "full"
-    backend: str = "auto"
-    threads: int | None = None
-    revision: str | None = None
-    offline: bool = False
-    turn_timeout_s: float = 60.0  # after a turn of so long the model has hung; 0: never
-    full_timeout_s: float = 30.0  # a queue that was full for so long is not ready; 0: it is
-    unload_after_s: float | None = None  # idle so long, a model gives its memory back
-    # limits
-    max_text_chars: int = 65_536  # of one request, and of one utterance over a socket
-    max_body_bytes: int = 14 * MIB  # of a request
-    max_audio_bytes: int = 10 * MIB  # of a recording, decoded from base64
-    max_message_bytes: int = 256 * 1024  # of one message over a socket
-    max_connections: int = 1_024  # 64 more are answered on /health only
-    max_connections_per_address: int = 512  # as many more, likewise; a proxy is one address
-    max_voices: int = 1_000  # in the library, created over the network
-    max_requests_per_minute: int | None = None  # of one key, or of one address without keys
-    header_timeout_s: float = 10.0  # from the connection to the end of the headers
-    body_timeout_s: float = 30.0  # from there to the end of the body
-    send_timeout_s: float = 15.0  # a reader that takes no byte for so long is cut
-    keep_alive_s: float = 30.0  # an idle connection
-    socket_idle_s: float = 300.0  # a WebSocket without a message and without speech
-    drain_timeout_s: float = 30.0  # from SIGTERM until running streams are cut
-    # what can be seen
-    log_format: Literal["text", "json"] = "text"
-    verbose: bool = False  # print every setting at the start
-    otel: bool = False  # send traces; the OTEL_* variables say where to
 
-    def __post_init__(self) -> None:
-        if not self.models:
-            raise RequestError("there is no model to serve")
+def _parse_model(value: Any) -> Any:
+    return ModelSpec.parse(value.strip()) if isinstance(value, str) else value
+
+
+def _parse_store(value: Any) -> Any:
+    return Path(value) if isinstance(value, str) and "://" not in value else value
+
+
+def _field(default: Any, help_text: str, **bounds: Any) -> Any:
+    return Field(default, description=help_text, **bounds)
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Models = Annotated[
+    tuple[Annotated[ModelSpec, BeforeValidator(_parse_model)], ...], BeforeValidator(_split)
+]
+# The first setting of each group in `vivace serve --help`; earlier settings have no group.
+GROUPS = {
+    "host": "address",
+    "api_key_env": "access",
+    "max_streams": "models",
+    "max_text_chars": "limits",
+    "log_format": "observability",
+}
+
+
+class ServeSettings(BaseModel):
+    """Settings of one server. `resolve_settings` turns validation errors into RequestErrors."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        coerce_numbers_to_str=True,
+        str_strip_whitespace=True,
+    )
+
+    models: Models = _field(
+        (ModelSpec(EMBEDDED, None),),
+        "hub id or checkpoint folder, optionally with a name; repeatable, and the first is the "
+        "default model; default: the embedded voice",
+        min_length=1,
+    )
+    voices: Annotated[Path | str | None, BeforeValidator(_parse_store)] = _field(
+        None, "folder of the voice library, or URL of a shared store; default: your own"
+    )
+
+    host: str = _field("127.0.0.1", "address to listen on")
+    port: int = _field(8000, "TCP port; 0 takes a free one", ge=0, le=65_535)
+    wyoming_port: int | None = _field(
+        None, "also serve Wyoming (Home Assistant); usually 10200", ge=0, le=65_535
+    )
+    zeroconf: bool = _field(False, "announce the Wyoming port on the network")
+    root_path: str = _field("", "path prefix that a reverse proxy removes, such as /tts")
+    tls_cert: Path | None = _field(None, "certificate file for https")
+    tls_key: Path | None = _field(None, "private key file for https")
+
+    api_key_env: str = _field("VIVACE_API_KEY", "variable with the API keys, separated by commas")
+    api_keys: tuple[str, ...] = Field((), repr=False)
+    allow_anonymous: bool = _field(False, "serve other machines without an API key")
+    public_lists: bool = _field(False, "list models and voices without a key, for Open WebUI")
+    allowed_hosts: Names = _field((), "host name besides IP addresses and localhost; repeatable")
+    allowed_origins: Names = _field((), "web origin that may use the server (CORS); repeatable")
+
+    max_streams: int | None = _field(
+        None, "concurrent streams of one model; default: as the device allows", gt=0
+    )
+    max_wait_s: float = _field(10.0, "refuse a request whose estimated wait is longer", ge=0)
+    max_queue: int = _field(1_024, "requests of one model that may wait", ge=0)
+    lexicon: Path | None = _field(None, ".toml or .csv file with pronunciations, for all models")
+    profile: Literal["latency", "balanced", "throughput"] = _field(
+        "balanced", "latency, balanced or throughput"
+    )
+    live: LiveMode | None = _field(
+        None, "speak live text by word or by sentence; default: the model's own mode"
+    )
+    unload_after_s: float | None = _field(
+        None, "idle time until a model is unloaded; default: never", ge=0
+    )
+    turn_timeout_s: float = _field(60.0, "reload a model whose turn takes longer; 0: never", ge=0)
+    full_timeout_s: float = _field(
+        30.0, "report not ready while a queue is full for longer; 0: never", ge=0
+    )
+    device: str = _field("auto", "auto, cpu, cuda, cuda:0 or mps")
+    dtype: str = _field("auto", "auto, bfloat16 or float32")
+    weights: Literal["full", "fp8"] = _field("full", "full or fp8, see docs/performance.md")
+    backend: str = _field("auto", "backend name, see vivace doctor")
+    threads: int | None = _field(None, "CPU threads; default: 1 for a small model", ge=0)
+    revision: str | None = _field(None, "branch, tag or commit of a hub id")
+    offline: bool = _field(False, "use the local cache only")
+
+    max_text_chars: int = _field(65_536, "characters of a request or socket utterance", gt=0)
+    max_body_bytes: int = _field(14 * MIB, "size of one request body", gt=0)
+    max_audio_bytes: int = _field(10 * MIB, "size of one recording", gt=0)
+    max_message_bytes: int = _field(256 * 1024, "size of one socket message", gt=0)
+    max_connections: int = _field(1_024, "open connections; 64 more on /health only", gt=0)
+    max_connections_per_address: int = _field(512, "open connections of one address", gt=0)
+    max_voices: int = _field(1_000, "voices created over the network", ge=0)
+    max_requests_per_minute: int | None = _field(
+        None, "requests of one key, or of one address; default: no limit", gt=0
+    )
+    header_timeout_s: float = _field(10.0, "time to receive request headers", gt=0)
+    body_timeout_s: float = _field(30.0, "time to receive a request body", gt=0)
+    send_timeout_s: float = _field(15.0, "time without a received byte until a disconnect", gt=0)
+    keep_alive_s: float = _field(30.0, "idle time until a connection is closed", gt=0)
+    socket_idle_s: float = _field(300.0, "idle time until a WebSocket is closed", gt=0)
+    drain_timeout_s: float = _field(30.0, "time from SIGTERM until streams are cut off", ge=0)
+
+    log_format: Literal["text", "json"] = _field("text", "text or json")
+    verbose: bool = _field(False, "print every setting at start-up")
+    otel: bool = _field(False, "send OTLP traces, as the OTEL_* variables configure")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _reject_switches_as_numbers(cls, value: Any, info: Any) -> Any:
+        """Pydantic reads true as 1."""
+        is_switch = cls.model_fields[info.field_name].annotation is bool
+        if isinstance(value, bool) and not is_switch:
+            raise ValueError("a value is needed, not true or false")
+        return value
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> ServeSettings:
         names = [spec.name for spec in self.models]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise RequestError(f"two models are named {twice[0]!r}; write NAME=SOURCE for one")
-        if self.profile not in PROFILES:
-            raise RequestError(f"profile is one of {', '.join(PROFILES)}, not {self.profile!r}")
-        if self.weights not in WEIGHTS:
-            raise RequestError(f"weights is one of {', '.join(WEIGHTS)}, not {self.weights!r}")
-        if self.live not in (None, *LIVE_MODES):
-            raise RequestError(f"live is one of {', '.join(LIVE_MODES)}, not {self.live!r}")
-        if self.log_format not in LOG_FORMATS:
-            raise RequestError(f"log_format is text or json, not {self.log_format!r}")
-        for port in (self.port, self.wyoming_port or 0):
-            if not 0 <= port <= 65_535:
-                raise RequestError(f"a port is 0 to 65535, not {port}")
-        for name in field_names():
-            if _is_limit(name) and getattr(self, name) == 0:
-                raise RequestError(f"{public_name(name)} has to be more than 0")
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise RequestError("TLS needs both a certificate and its key")
+            raise RequestError("tls_cert and tls_key: TLS needs both a certificate and its key")
         if self.root_path and not (self.root_path.startswith("/") and self.root_path[-1] != "/"):
             raise RequestError(
-                f"a root path begins with / and ends without, not {self.root_path!r}"
+                f"root_path {self.root_path!r} is not valid: it begins with / and does not end "
+                "with /, such as /tts"
             )
         if self.wyoming_port is not None and not (self.is_loopback or self.allow_anonymous):
             raise RequestError(
-                f"{self.host} can be reached from outside and Wyoming has no keys: let everybody "
-                "in at its port with --allow-anonymous; HTTP still asks for a key where one is set"
+                f"{self.host} can be reached from other machines and Wyoming has no API keys: "
+                "allow every client of its port with --allow-anonymous; HTTP still needs a key if "
+                "one is set"
             )
         if not (self.is_loopback or self.api_keys or self.allow_anonymous):
             raise RequestError(
-                f"{self.host} can be reached from outside: set a key in {self.api_key_env}, "
-                "or let everybody in with --allow-anonymous"
+                f"{self.host} can be reached from other machines: set a key in "
+                f"{self.api_key_env}, or allow every client with --allow-anonymous"
             )
         if self.zeroconf and (self.wyoming_port is None or self.is_loopback):
             raise RequestError(
-                "--zeroconf announces the Wyoming port to other machines: it needs one, and a "
-                "--host that they can reach, such as 0.0.0.0"
+                "--zeroconf announces the Wyoming port to other machines: set --wyoming-port, and "
+                "a --host that they can reach, such as 0.0.0.0"
             )
+        return self
 
     @property
     def is_loopback(self) -> bool:
@@ -167,15 +229,14 @@ class ServeSettings:
         return "http" if self.tls_cert is None else "https"
 
     def describe(self) -> dict[str, str]:
-        """Every setting as it was resolved, for printing; of secrets only how many there are."""
-        fields = {name: getattr(self, name) for name in field_names() if name not in UNPRINTED}
-        shown = {public_name(name): _show(value) for name, value in fields.items()}
+        """Return every setting as text by its public name; of API keys only their number."""
+        shown = {public_name(name): _show(value) for name, value in self if name not in SECRETS}
         return {**shown, "api_keys": f"{len(self.api_keys)} from {self.api_key_env}"}
 
     def changed(self) -> list[str]:
-        """Public names of the settings that differ from their defaults."""
-        fields = (each for each in dataclasses.fields(self) if each.name not in UNPRINTED)
-        names = [each.name for each in fields if getattr(self, each.name) != each.default]
+        """Return the public names of the settings that differ from their defaults."""
+        fields = type(self).model_fields
+        names = [n for n, value in self if n not in SECRETS and value != fields[n].default]
         return [public_name(name) for name in names] + ["api_keys"] * bool(self.api_keys)
 
 
@@ -185,28 +246,53 @@ def resolve_settings(
     config: Path | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> ServeSettings:
-    """Flags (None: not given) over `VIVACE_<SETTING>` over the TOML file over the defaults."""
-    told: dict[str, Any] = dict(defaults or {})
-    if config is None and (named := environment.get("VIVACE_CONFIG")):
-        config = Path(named)
+    """Merge flags (None: not given), `VIVACE_<SETTING>` variables, the TOML file and `defaults`.
+
+    Flags and defaults are keyed by field name. Raises RequestError with the name of the source.
+    """
+    if config is None and (path := environment.get("VIVACE_CONFIG")):
+        config = Path(path)
+    values, origins = dict(defaults or {}), dict[str, str]()
     if config is not None:
-        told |= {name: _read(name, value, str(config)) for name, value in _toml(config).items()}
-    for name in field_names():
-        variable = _variable(name)
-        if name != "api_keys" and environment.get(variable):
-            told[name] = _read(name, environment[variable], variable)
-    told |= {name: _read(name, value, "") for name, value in flags.items() if value is not None}
-    keys = environment.get(told.get("api_key_env", "VIVACE_API_KEY"), "")
-    told["api_keys"] = tuple(key.strip() for key in keys.split(",") if key.strip())
-    if told.get("api_key_env") and not told["api_keys"]:
-        raise RequestError(f"the variable {told['api_key_env']} holds no key; set it first")
-    return ServeSettings(**told)
+        in_file = _read_toml(config)
+        values |= in_file
+        origins |= dict.fromkeys(in_file, f"{config}: ")
+    for name in setting_names():
+        if value := environment.get(variable_of(name)):
+            values[name], origins[name] = value, f"{variable_of(name)}: "
+    given = {name: value for name, value in flags.items() if value is not None}
+    values |= given
+    origins |= dict.fromkeys(given, "")
+    keys_variable = values.get("api_key_env", "VIVACE_API_KEY")
+    keys = environment.get(keys_variable, "").split(",")
+    values["api_keys"] = tuple(key.strip() for key in keys if key.strip())
+    if "api_key_env" in values and not values["api_keys"]:
+        raise RequestError(f"the variable {keys_variable} holds no API key; set it first")
+    try:
+        return ServeSettings(**values)
+    except ValidationError as error:
+        raise _setting_error(error, origins) from None
+
+
+def _setting_error(error: ValidationError, origins: Mapping[str, str]) -> RequestError:
+    """Describe the first error with its source, its setting and the value given."""
+    first = error.errors(include_url=False)[0]
+    reason = str(first.get("ctx", {}).get("error", first["msg"]))
+    if not first["loc"]:
+        return RequestError(reason)
+    name, value = str(first["loc"][0]), first["input"]
+    origin = origins.get(name, "")
+    if origin and name == "port" and "://" in str(value):
+        reason += (
+            "; Kubernetes sets this variable for a service named vivace: "
+            "set enableServiceLinks: false in the pod, or give --port"
+        )
+    return RequestError(f"{origin}{public_name(name)} cannot be {value!r}: {reason}")
 
 
 def unknown_variables(environment: Mapping[str, str], others: set[str]) -> list[str]:
-    """A message for each `VIVACE_*` variable that has no meaning; `others` are known too."""
-    settings = {_variable(name) for name in field_names() if name != "api_keys"}
-    known = {*settings, *OTHER_VARIABLES, *others}
+    """Return a message for each `VIVACE_*` variable that is neither a setting nor in `others`."""
+    known = {*map(variable_of, setting_names()), *OTHER_VARIABLES, *others}
     messages = []
     for name in sorted(environment):
         if not name.startswith(PREFIX) or name in known or SERVICE_LINK.fullmatch(name):
@@ -217,126 +303,44 @@ def unknown_variables(environment: Mapping[str, str], others: set[str]) -> list[
     return messages
 
 
-def _variable(field_name: str) -> str:
+def setting_names() -> list[str]:
+    """Return the field names of all settings that flags, variables and TOML files can set."""
+    return [name for name in ServeSettings.model_fields if name != "api_keys"]
+
+
+def variable_of(field_name: str) -> str:
     return f"{PREFIX}{public_name(field_name).upper()}"
 
 
-def field_names() -> list[str]:
-    return [each.name for each in dataclasses.fields(ServeSettings)]
-
-
-def _is_limit(name: str) -> bool:
-    """Of what there has to be some; no queue, no voices made and no wait at a drain are fine."""
-    return name not in OPTIONAL and (name.startswith("max_") or name.endswith("_s"))
-
-
 def public_name(field_name: str) -> str:
-    """The name in flags, variables and TOML: one model, one host, seconds without an ending."""
-    singular = {"models": "model", "allowed_hosts": "allowed_host"}
-    singular |= {"allowed_origins": "allowed_origin"}
-    return singular.get(field_name, field_name.removesuffix("_s"))
+    """Return the name in flags, variables and TOML: lists in the singular, seconds without `_s`."""
+    return SINGULAR.get(field_name, field_name.removesuffix("_s"))
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def by_field_name(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Replace public names by field names; unknown names raise a RequestError with `source`."""
+    fields = {public_name(name): name for name in setting_names()}
+    if unknown := sorted(set(values) - set(fields)):
+        hint = "; API keys are read from the variable that api_key_env names"
+        raise RequestError(
+            f"{source}: no setting named {unknown[0]!r}; try one of: {', '.join(sorted(fields))}"
+            f"{hint if 'key' in unknown[0] else ''}"
+        )
+    return {fields[name]: value for name, value in values.items()}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
     try:
-        told = tomllib.loads(path.read_text("utf-8"))
+        content = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise RequestError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise RequestError(f"{path}: not valid TOML: {error}") from error
-    return by_field(told, str(path))
-
-
-def by_field(told: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The settings of a TOML file, or of Ray's arguments, by the fields' own names."""
-    fields = {public_name(name): name for name in field_names() if name != "api_keys"}
-    if unknown := sorted(set(told) - set(fields)):
-        hint = "; a key is read from the variable that api_key_env names"
-        raise RequestError(
-            f"{where}: no setting named {unknown[0]!r}; try one of: {', '.join(sorted(fields))}"
-            f"{hint if 'key' in unknown[0] else ''}"
-        )
-    return {fields[name]: value for name, value in told.items()}
-
-
-def _read(name: str, value: Any, where: str) -> Any:
-    """The setting's own type, of a flag's, a variable's or a TOML value."""
-    try:
-        read = _READERS[_kind_of(name)](value)
-        if read == 0 and read is not False and _is_limit(name):
-            raise ValueError("a number of more than 0 is needed")
-        return read
-    except (TypeError, ValueError) as error:
-        source = f"{where}: " if where else ""
-        hint = ""
-        if where == _variable("port") and "://" in str(value):
-            hint = (
-                "; Kubernetes sets this variable for a service of the name vivace: "
-                "set enableServiceLinks: false in the pod, or give --port"
-            )
-        raise RequestError(
-            f"{source}{public_name(name)} cannot be {value!r}: {error}{hint}"
-        ) from error
-
-
-def _kind_of(name: str) -> str:
-    kind = next(each.type for each in dataclasses.fields(ServeSettings) if each.name == name)
-    return cast(str, kind).removesuffix(" | None")
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else value
-    return tuple(str(part).strip() for part in parts if str(part).strip())
-
-
-def _truth(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    if str(value).lower() in ("1", "true", "yes", "on"):
-        return True
-    if str(value).lower() in ("0", "false", "no", "off"):
-        return False
-    raise ValueError("write true or false")
-
-
-def _above_0(kind: type[int] | type[float]) -> Callable[[Any], int | float]:
-    def read(value: Any) -> int | float:
-        if isinstance(value, bool):
-            raise ValueError("a number is needed")
-        try:
-            number = kind(value)
-        except ValueError:
-            kinds = {int: "a whole number", float: "a number"}
-            raise ValueError(f"{kinds[kind]} is needed") from None
-        if isinstance(value, float) and number != value:
-            raise ValueError("a whole number is needed")
-        if not 0 <= number < float("inf"):
-            raise ValueError("a number of 0 or more is needed")
-        return number
-
-    return read
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "tuple[ModelSpec, ...]": lambda value: tuple(map(ModelSpec.parse, _words(value))),
-    "tuple[str, ...]": _words,
-    "Path": Path,
-    "Path | str": lambda value: value if "://" in str(value) else Path(value),
-    "str": str,
-    "LiveMode": str,
-    "Weights": str,
-    "Literal['latency', 'balanced', 'throughput']": str,
-    'Literal["latency", "balanced", "throughput"]': str,
-    "Literal['text', 'json']": str,
-    'Literal["text", "json"]': str,
-    "int": _above_0(int),
-    "float": _above_0(float),
-    "bool": _truth,
-}
+    return by_field_name(content, str(path))
 
 
 def _show(value: object) -> str:

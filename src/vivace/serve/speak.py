@@ -23,12 +23,12 @@ from vivace.audio.clip import AudioChunk
 from vivace.errors import AudioError, EngineError, RequestError, RunawayError
 from vivace.live_text import LiveText
 from vivace.options import StreamOptions
-from vivace.serve.admission import Place
+from vivace.serve.admission import AdmittedRequest
 from vivace.serve.context import ServeContext
 from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.errors import RefusedError
-from vivace.serve.model import Model
 from vivace.serve.request import SpeechRequest
+from vivace.serve.served_model import ServedModel
 from vivace.speech import Usage, Word
 from vivace.voices.voice import Voice
 
@@ -43,7 +43,7 @@ Words = tuple[Word, ...] | None
 class SpeechReport:
     """Facts about one speech, complete after its last chunk."""
 
-    model: Model
+    model: ServedModel
     encoder: SpeechEncoder
     ignored: tuple[str, ...]  # request fields that the model cannot follow
     num_frames: int = 0
@@ -151,11 +151,11 @@ class PreparedSpeech:
 
     async def send(
         self,
-        model: Model,
+        model: ServedModel,
         encoder: SpeechEncoder,
         text: LiveText | str,
         sink: SpeechSink,
-        place: Place,
+        place: AdmittedRequest,
     ) -> None:
         """Speak a text that was admitted."""
         new_report = partial(SpeechReport, model, encoder, self.ignored)
@@ -243,13 +243,15 @@ async def _has_words(text: LiveText | str) -> bool:
 # -- model, voice and encoder ----------------------------------------------------------------
 
 
-async def _get_model(context: ServeContext, request: SpeechRequest) -> Model:
+async def _get_model(context: ServeContext, request: SpeechRequest) -> ServedModel:
     return await context.models.get(
         request.model, voice=request.voice_name, model_type=request.model_type
     )
 
 
-async def _prepare(context: ServeContext, model: Model, request: SpeechRequest) -> PreparedSpeech:
+async def _prepare(
+    context: ServeContext, model: ServedModel, request: SpeechRequest
+) -> PreparedSpeech:
     recording = request.recording(context.settings)
     request.check_task(model.card)
     instructions, ignored = request.instructions, tuple[str, ...]()
@@ -261,7 +263,9 @@ async def _prepare(context: ServeContext, model: Model, request: SpeechRequest) 
     return PreparedSpeech(context, request, model.name, options, ignored)
 
 
-def _open_encoder(context: ServeContext, model: Model, request: SpeechRequest) -> SpeechEncoder:
+def _open_encoder(
+    context: ServeContext, model: ServedModel, request: SpeechRequest
+) -> SpeechEncoder:
     try:
         return context.encoders.open(
             request.response_format, model.card.sample_rate, request.sample_rate, request.bit_rate
@@ -273,7 +277,7 @@ def _open_encoder(context: ServeContext, model: Model, request: SpeechRequest) -
 
 async def _choose_voice(
     context: ServeContext,
-    model: Model,
+    model: ServedModel,
     request: SpeechRequest,
     recording: bytes | None,
     instructions: str | None,

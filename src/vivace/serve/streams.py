@@ -28,14 +28,14 @@ from starlette.websockets import WebSocketDisconnect
 from vivace.audio.clip import AudioChunk
 from vivace.errors import BackendError, EngineError, NumericError, QueueFullError, RunawayError
 from vivace.options import StreamOptions
-from vivace.serve.admission import Place
-from vivace.serve.deaths import digest_of
+from vivace.serve.admission import AdmittedRequest
+from vivace.serve.crashes import digest_of
 from vivace.serve.errors import ENGINE_FAILURES, RefusedError, describe
 from vivace.serve.logs import FIELDS
 from vivace.serve.metrics import Metrics
-from vivace.serve.model import Model
-from vivace.serve.models import Models
+from vivace.serve.model_registry import ModelRegistry
 from vivace.serve.otel import SpeechTrace, Traces
+from vivace.serve.served_model import ServedModel
 from vivace.speech import LiveMode, Usage
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Streams:
 
     def __init__(
         self,
-        models: Models,
+        models: ModelRegistry,
         metrics: Metrics,
         traces: Traces | None = None,
         *,
@@ -78,9 +78,9 @@ class Streams:
     @asynccontextmanager
     async def open(
         self,
-        model: Model,
+        model: ServedModel,
         text: str | Iterable[str] | AsyncIterable[str],
-        place: Place,
+        place: AdmittedRequest,
         options: StreamOptions,
     ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
         """The chunks of one speech.
@@ -116,9 +116,9 @@ class Streams:
     @asynccontextmanager
     async def _open(
         self,
-        model: Model,
+        model: ServedModel,
         text: str | Iterable[str] | AsyncIterable[str],
-        place: Place,
+        place: AdmittedRequest,
         options: StreamOptions,
     ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
         self._num_active += 1
@@ -134,7 +134,7 @@ class Streams:
                         stream.on_turn = trace.note
                     yield self._count(stream, model, trace)
                 if stream.finish_reason not in (None, "cancelled"):
-                    self._models.recovery.quarantine.absolve(digest)
+                    self._models.recovery.quarantine.clear(digest)
         except (WebSocketDisconnect, ConnectionError):  # the client disconnected
             raise
         except Exception as error:
@@ -150,11 +150,11 @@ class Streams:
             finally:
                 self._num_active -= 1
 
-    def _traced(self, model: Model) -> AbstractContextManager[SpeechTrace | None]:
+    def _traced(self, model: ServedModel) -> AbstractContextManager[SpeechTrace | None]:
         return nullcontext() if self.traces is None else self.traces.speech(model.name)
 
     async def _count(
-        self, stream: Any, model: Model, trace: SpeechTrace | None
+        self, stream: Any, model: ServedModel, trace: SpeechTrace | None
     ) -> AsyncIterator[AudioChunk]:
         began = time.perf_counter()
         first_s: float | None = None

@@ -1,4 +1,4 @@
-"""Models that are loading, idle or broken, while requests come."""
+"""Requests to models that are loading, idle or broken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import re
 import socket
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from websockets.sync.client import connect
 
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
+from tests.support.websocket_client import wait_until
 from vivace import TTS
 from vivace.cli import serve as cli_serve
 from vivace.errors import CheckpointError, EngineError
@@ -34,14 +34,7 @@ def speak(url: str, **fields: object) -> httpx.Response:
     return httpx.post(f"{url}/v1/audio/speech", json=SPEECH | fields, timeout=LIMIT_S)
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_while_models_load_health_answers_and_requests_hear_when_to_come_back(
+def test_loading_server_answers_health_and_returns_503_with_retry_after(
     tmp_path: Path,
 ) -> None:
     may_load, began = threading.Event(), threading.Event()
@@ -87,7 +80,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_error(tmp_path: Path) -> None:
+def test_model_that_cannot_be_loaded_ends_the_server(tmp_path: Path) -> None:
     def load(spec: ModelSpec) -> TTS:
         raise CheckpointError("no such folder")
 
@@ -98,7 +91,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_error(tmp_path: 
         pass
 
 
-def test_a_model_whose_probe_fails_is_not_served(tmp_path: Path) -> None:
+def test_model_with_a_failed_probe_is_not_served(tmp_path: Path) -> None:
     backend = ScriptedSpeech(broken=RuntimeError("the GPU is gone"))
     with (
         pytest.raises(Exception, match="the GPU is gone"),
@@ -107,7 +100,7 @@ def test_a_model_whose_probe_fails_is_not_served(tmp_path: Path) -> None:
         pass
 
 
-def test_an_idle_model_gives_its_memory_back_and_comes_again(tmp_path: Path) -> None:
+def test_idle_model_is_unloaded_and_loaded_again(tmp_path: Path) -> None:
     loaded: list[TTS] = []
     backend = ScriptedSpeech()
 
@@ -118,7 +111,7 @@ def test_an_idle_model_gives_its_memory_back_and_comes_again(tmp_path: Path) -> 
     with running(ServeSettings(port=0, voices=tmp_path, unload_after_s=0.2), load) as server:
         first = speak(server.url).content
         wait_until(lambda: not server.context.models.loaded())
-        wait_until(lambda: "closed" in repr(loaded[0]))  # a moment later
+        wait_until(lambda: "closed" in repr(loaded[0]))  # closed after it is removed
         assert httpx.get(f"{server.url}/health/ready").status_code == 200
         assert httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"] == "vivace"
         assert httpx.get(f"{server.url}/v1/audio/voices").json()["voices"]
@@ -127,10 +120,10 @@ def test_an_idle_model_gives_its_memory_back_and_comes_again(tmp_path: Path) -> 
         assert len(loaded) >= 2
 
 
-def test_a_collection_does_not_look_through_what_was_loaded(
+def test_garbage_collection_skips_loaded_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With torch and a model that takes 0.1 s, in which nobody is served."""
+    """A collection of all modules would take 0.1 s, during which nothing is served."""
     frozen = []
 
     class Ready:
@@ -153,12 +146,12 @@ def test_a_collection_does_not_look_through_what_was_loaded(
     assert frozen[0] > num_objects / 2
 
 
-def test_a_model_that_is_given_back_is_freed_out_of_a_frozen_heap(tmp_path: Path) -> None:
+def test_unloaded_model_is_freed_from_the_frozen_heap(tmp_path: Path) -> None:
     loaded: list[weakref.ref[TTS]] = []
 
     def load(spec: ModelSpec) -> TTS:
         tts = ScriptedSpeech().load(spec)
-        vars(tts)["itself"] = tts  # as CUDA graphs that hold what captured them
+        vars(tts)["itself"] = tts  # a reference cycle, as CUDA graphs have
         loaded.append(weakref.ref(tts))
         return tts
 
@@ -168,7 +161,7 @@ def test_a_model_that_is_given_back_is_freed_out_of_a_frozen_heap(tmp_path: Path
         wait_until(lambda: loaded[0]() is None)
 
 
-def test_a_model_that_speaks_is_not_idle(tmp_path: Path) -> None:
+def test_speaking_model_is_not_unloaded(tmp_path: Path) -> None:
     backend = ScriptedSpeech(default=Plan(60), step_s=0.05)
     settings = ServeSettings(port=0, voices=tmp_path, unload_after_s=0.05)
     with running(settings, backend.load) as server:
@@ -177,27 +170,30 @@ def test_a_model_that_speaks_is_not_idle(tmp_path: Path) -> None:
         assert len(answer.content) == 60 * 1_920 * 2
 
 
-def test_a_model_that_waits_for_text_is_not_idle(tmp_path: Path) -> None:
-    settings = ServeSettings(port=0, voices=tmp_path, unload_after_s=0.1)
-    with running(settings, ScriptedSpeech().load) as server:
+def test_model_waiting_for_live_text_is_not_unloaded(tmp_path: Path) -> None:
+    """A second model, used later and unloaded, shows that the idle time has passed."""
+    specs = (ModelSpec("waiting", None), ModelSpec("idle", None))
+    settings = ServeSettings(port=0, voices=tmp_path, models=specs, unload_after_s=0.1)
+    with running(settings, lambda spec: ScriptedSpeech().load(spec)) as server:
         url = f"{server.url.replace('http', 'ws')}/v1/audio/speech/stream"
         with connect(url, proxy=None) as opened:
             opened.send(json.dumps({"type": "session.config", "response_format": "pcm"}))
             opened.send(json.dumps({"type": "input.text", "text": "Hello"}))
             wait_until(lambda: server.context.streams.num_active == 1)
-            loaded = server.context.models.loaded()
-            time.sleep(0.5)
-            assert server.context.models.loaded() == loaded
+            [waiting] = [one for one in server.context.models.loaded() if one.name == "waiting"]
+            assert speak(server.url, model="idle").status_code == 200
+            wait_until(lambda: len(server.context.models.loaded()) == 1)
+            assert server.context.models.loaded() == [waiting]
             opened.send(json.dumps({"type": "input.text", "text": " there."}))
             opened.send(json.dumps({"type": "input.done"}))
-            told = ""
-            while "session.done" not in told:
+            text = ""
+            while "session.done" not in text:
                 message = opened.recv(timeout=LIMIT_S)
-                told = message if isinstance(message, str) else ""
-                assert '"type":"error"' not in told
+                text = message if isinstance(message, str) else ""
+                assert '"type":"error"' not in text
 
 
-def test_a_backend_that_breaks_is_loaded_again_without_the_process(
+def test_broken_backend_is_loaded_again_in_the_same_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "BACKOFF_S", (0.05,))
@@ -219,12 +215,12 @@ def test_a_backend_that_breaks_is_loaded_again_without_the_process(
         assert speaks(backends[2])
 
 
-def test_a_model_that_stays_broken_ends_the_process_with_its_error(
+def test_model_that_stays_broken_ends_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "BACKOFF_S", (0.01, 0.01))
     backend = ScriptedSpeech()
-    with pytest.raises(EngineError, match="vivace broke and cannot be loaded again"):
+    with pytest.raises(EngineError, match="vivace crashed and cannot be loaded again"):
         break_for_good(backend, tmp_path)
 
 
@@ -236,7 +232,7 @@ def break_for_good(backend: ScriptedSpeech, voices: Path) -> None:
         wait_until(server.loop.is_closed)
 
 
-def test_of_a_burst_as_many_are_admitted_as_there_is_room_for(tmp_path: Path) -> None:
+def test_burst_is_admitted_up_to_slots_and_queue(tmp_path: Path) -> None:
     backend = ScriptedSpeech(default=Plan(10), max_streams=2, max_queue=1)
     with running(ServeSettings(port=0, voices=tmp_path), backend.load) as server:
         backend.is_open.clear()
@@ -254,10 +250,10 @@ def test_of_a_burst_as_many_are_admitted_as_there_is_room_for(tmp_path: Path) ->
 
 
 def speaks(backend: ScriptedSpeech) -> bool:
-    return backend.num_admitted >= 2  # its probe, and a request
+    return backend.num_admitted >= 2  # the probe and a request
 
 
-def test_one_requests_fault_does_not_unload_the_model(tmp_path: Path) -> None:
+def test_failed_request_does_not_unload_the_model(tmp_path: Path) -> None:
     backend = ScriptedSpeech(plans={5: Plan(fails_at=3), 6: Plan(is_refused=True)})
     with running(ServeSettings(port=0, voices=tmp_path), backend.load) as server:
         before = server.context.models.loaded()
@@ -274,7 +270,7 @@ class NoError:
     def __exit__(self, *_: object) -> None: ...
 
 
-def test_metrics_count_what_was_served(server: Running) -> None:
+def test_metrics_count_served_requests(server: Running) -> None:
     assert speak(server.url).status_code == 200
     text = httpx.get(f"{server.url}/metrics").text
     assert 'vivace_http_requests_total{route="/v1/audio/speech",status="200"} 1' in text

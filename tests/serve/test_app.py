@@ -1,4 +1,4 @@
-"""Several applications in one process: what FastAPI does to its warning filters stays in order."""
+"""Creating applications in several threads does not change the warning filters."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from vivace.serve.context import ServeContext
 from vivace.serve.settings import ServeSettings
 
 
-def test_two_threads_read_their_routes_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_applications_created_in_two_threads_read_routes_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     both = threading.Barrier(2)
     met: list[int] = []
 
     def routes(context: ServeContext) -> APIRouter:
         try:
             met.append(both.wait(0.5))
-        except threading.BrokenBarrierError:  # nobody else was here
+        except threading.BrokenBarrierError:  # no other thread was inside
             both.reset()
         return APIRouter()
 
@@ -36,7 +38,7 @@ def test_two_threads_read_their_routes_one_after_the_other(monkeypatch: pytest.M
     assert not met
 
 
-def test_no_request_touches_the_warning_filters(
+def test_requests_do_not_change_the_warning_filters(
     server: Running, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     touched: list[object] = []

@@ -1,7 +1,4 @@
-"""What a peer that trickles costs the server, and how long one may take to read.
-
-Against the protocol itself, with a clock that is moved by hand.
-"""
+"""The HTTP protocol with slow clients, on a clock that the tests advance."""
 
 from __future__ import annotations
 
@@ -21,11 +18,12 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from vivace.serve.protocol import MAX_UNPARSED, NUM_LOOKS, STALL_S, TimedHTTP, http_protocol
+from vivace.serve.http_protocol import MAX_UNPARSED, STALL_TIMEOUT_S, TimedHTTP, http_protocol
+from vivace.serve.protocol import NUM_SEND_CHECKS
 from vivace.serve.settings import ServeSettings
 
 HEAD = b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\n"
-LONG_HEAD = 16 * 1_024  # what h11 keeps of a request that does not end
+LONG_HEAD = 16 * 1_024  # bytes that h11 buffers of incomplete headers
 SETTINGS = ServeSettings(port=0, header_timeout_s=60.0, body_timeout_s=90.0)
 
 
@@ -47,21 +45,21 @@ class Timer:
 
 @dataclass
 class Clock:
-    """As much of a loop as the protocol uses before there is a whole request."""
+    """The part of an event loop that the protocol uses before a request is complete."""
 
     now: float = 100.0
-    timers: list[Timer] = field(default_factory=list)  # all that were ever set
+    timers: list[Timer] = field(default_factory=list)  # all timers ever set
     tasks: list[str] = field(default_factory=list)
 
     def time(self) -> float:
         return self.now
 
-    def call_at(self, due: float, work: Callable[..., None], *told: Any) -> Timer:
-        self.timers.append(Timer(due, lambda: work(*told)))
+    def call_at(self, due: float, work: Callable[..., None], *arguments: Any) -> Timer:
+        self.timers.append(Timer(due, lambda: work(*arguments)))
         return self.timers[-1]
 
-    def call_later(self, seconds: float, work: Callable[..., None], *told: Any) -> Timer:
-        return self.call_at(self.now + seconds, work, *told)
+    def call_later(self, seconds: float, work: Callable[..., None], *arguments: Any) -> Timer:
+        return self.call_at(self.now + seconds, work, *arguments)
 
     def create_task(self, work: Any) -> Any:
         self.tasks.append(work.__name__)
@@ -78,7 +76,7 @@ class Clock:
 
 @dataclass
 class Peer:
-    """A connection: what it sends is received by the server's protocol."""
+    """A client whose data goes to the server's protocol."""
 
     clock: Clock = field(default_factory=Clock)
     transport: Any = field(default_factory=lambda: MagicMock(spec=asyncio.Transport))
@@ -105,12 +103,11 @@ class Peer:
         self.protocol.data_received(content)
 
     @property
-    def said(self) -> bytes:
-        """What the server has answered."""
+    def response(self) -> bytes:
         return b"".join(call.args[0] for call in self.transport.write.call_args_list)
 
 
-def test_a_byte_inside_a_line_of_headers_is_not_parsed_and_sets_no_timer() -> None:
+def test_byte_inside_a_header_line_is_not_parsed_and_sets_no_timer() -> None:
     peer = Peer()
     peer.send(HEAD + b"x-slow: ")
     num_parsed, num_timers = peer.num_parsed, len(peer.clock.timers)
@@ -123,7 +120,7 @@ def test_a_byte_inside_a_line_of_headers_is_not_parsed_and_sets_no_timer() -> No
     assert dict(peer.protocol.headers)[b"x-slow"] == b"x" * 100
 
 
-def test_a_byte_of_a_body_sets_no_timer() -> None:
+def test_byte_of_a_body_sets_no_timer() -> None:
     peer = Peer()
     peer.send(HEAD + b"content-length: 5000\r\n\r\n{")
     num_timers = len(peer.clock.timers)
@@ -135,60 +132,60 @@ def test_a_byte_of_a_body_sets_no_timer() -> None:
 
 
 @pytest.mark.parametrize("rest", [b"x-slow: ", b"content-length: 5000\r\n\r\n{"])
-def test_who_trickles_has_the_whole_time_and_no_more(rest: bytes) -> None:
+def test_slow_upload_is_aborted_at_its_timeout(rest: bytes) -> None:
     limit_s = SETTINGS.body_timeout_s if b"{" in rest else SETTINGS.header_timeout_s
     peer = Peer()
     peer.send(HEAD + rest)
     for _ in range(int(limit_s) - 1):
         peer.clock.advance(1.0)
         peer.send(b"x")
-    assert not peer.said
+    assert not peer.response
     peer.clock.advance(1.5)
-    assert peer.said.startswith(b"HTTP/1.1 408")
+    assert peer.response.startswith(b"HTTP/1.1 408")
 
 
 @pytest.mark.parametrize("rest", [b"x-slow: ", b"content-length: 5000\r\n\r\n{"])
-def test_who_trickled_and_stops_is_cut_a_stall_after_the_last_byte(rest: bytes) -> None:
+def test_stalled_upload_is_aborted_after_the_stall_timeout(rest: bytes) -> None:
     peer = Peer()
     peer.send(HEAD + rest)
     for _ in range(10):
-        peer.clock.advance(0.9 * STALL_S)
+        peer.clock.advance(0.9 * STALL_TIMEOUT_S)
         peer.send(b"x")
-    peer.clock.advance(0.5 * STALL_S)  # the timer of an earlier byte falls due, and is too early
-    assert not peer.said
-    peer.clock.advance(0.6 * STALL_S)
-    assert peer.said.startswith(b"HTTP/1.1 408")
+    peer.clock.advance(0.5 * STALL_TIMEOUT_S)  # the timer of an earlier byte expires
+    assert not peer.response
+    peer.clock.advance(0.6 * STALL_TIMEOUT_S)
+    assert peer.response.startswith(b"HTTP/1.1 408")
 
 
 @pytest.mark.parametrize("size", [1, 63, 4_096, 9_000])
-def test_a_line_that_never_ends_is_refused_at_its_limit(size: int) -> None:
+def test_endless_header_line_is_refused_at_its_limit(size: int) -> None:
     peer = Peer()
     peer.send(HEAD + b"x-long: ")
     num_sent = len(HEAD) + len(b"x-long: ")
-    while not peer.said and num_sent < 2 * LONG_HEAD:
+    while not peer.response and num_sent < 2 * LONG_HEAD:
         peer.send(b"x" * size)
         num_sent += size
-    assert peer.said.startswith(b"HTTP/1.1 400")
+    assert peer.response.startswith(b"HTTP/1.1 400")
     assert LONG_HEAD < num_sent <= LONG_HEAD + MAX_UNPARSED + 2 * size
 
 
-def test_the_next_request_of_a_connection_is_heard_from_its_first_byte() -> None:
+def test_request_sent_byte_by_byte_is_served() -> None:
     peer = Peer()
     for number, byte in enumerate(HEAD + b"\r\n"):
         peer.send(bytes([byte]))
         assert peer.clock.tasks == (["run_asgi"] if number == len(HEAD) + 1 else [])
 
 
-# --- readers ----------------------------------------------------------------------------------
+# --- slow readers -------------------------------------------------------------------------------
 
-SETTLED = 20  # looks, one after another, at a kernel that takes no more
-NUM_UNSENT = 70_000  # bytes that wait in the transport
-LIMIT_S = 60.0  # for the kernel of a busy machine
+NUM_FULL_SENDS = 20  # refused sends in a row after which the kernel's buffers are full
+NUM_UNSENT = 70_000  # bytes in the transport's buffer
+LIMIT_S = 60.0  # on a busy machine
 
 
 @dataclass
 class Reader:
-    """A peer of a real connection whose buffers are full: the server does not write any more."""
+    """A client on a real connection whose buffers are full."""
 
     peer: Peer = field(default_factory=Peer)
 
@@ -198,8 +195,8 @@ class Reader:
             self._ours, _ = listener.accept()
         self._ours.setblocking(False)
         self._fill()
-        told = {"socket": self._ours}
-        self.peer.transport.get_extra_info.side_effect = told.get
+        extra = {"socket": self._ours}
+        self.peer.transport.get_extra_info.side_effect = extra.get
         self.peer.transport.get_write_buffer_size.return_value = NUM_UNSENT
         self.peer.protocol.pause_writing()
         return self
@@ -209,38 +206,38 @@ class Reader:
         self._theirs.close()
 
     def _fill(self) -> None:
-        """Until the kernels have moved all that they can."""
-        num_left = SETTLED
+        """Send until the kernel's buffers are full."""
+        num_left = NUM_FULL_SENDS
         while num_left:
             try:
                 self._ours.send(bytes(65_536))
-                num_left = SETTLED
+                num_left = NUM_FULL_SENDS
             except BlockingIOError:
                 num_left -= 1
                 time.sleep(0.01)
 
-    def take_some(self) -> None:
-        """As little as makes room at the peer."""
+    def receive_some(self) -> None:
+        """Receive as little as lets the kernel send more."""
         before, until = num_queued(self._ours), time.monotonic() + LIMIT_S
         while num_queued(self._ours) >= before:
             assert time.monotonic() < until
             assert self._theirs.recv(16_384)
 
-    def look(self) -> None:
-        """Let the server look once more at what the peer has taken."""
-        self.peer.clock.advance(SETTINGS.send_timeout_s / NUM_LOOKS)
+    def check(self) -> None:
+        """Let the server check once for unsent bytes."""
+        self.peer.clock.advance(SETTINGS.send_timeout_s / NUM_SEND_CHECKS)
 
-    def count_looks(self) -> int:
-        """Until the peer is cut, since the kernel moved a byte: a busy one may do so late."""
-        num_looks, before = 0, num_queued(self._ours)
-        while not self.is_cut and num_looks < 2 * NUM_LOOKS:
-            self.look()
+    def count_checks(self) -> int:
+        """Count checks until the abort, since the kernel last moved a byte."""
+        num_checks, before = 0, num_queued(self._ours)
+        while not self.is_aborted and num_checks < 2 * NUM_SEND_CHECKS:
+            self.check()
             now = num_queued(self._ours)
-            num_looks, before = num_looks + 1 if now == before else 0, now
-        return num_looks
+            num_checks, before = num_checks + 1 if now == before else 0, now
+        return num_checks
 
     @property
-    def is_cut(self) -> bool:
+    def is_aborted(self) -> bool:
         return bool(self.peer.transport.abort.called)
 
 
@@ -248,25 +245,25 @@ def num_queued(connection: socket.socket) -> int:
     return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
-def test_a_peer_that_takes_nothing_is_cut_in_time() -> None:
+def test_client_that_receives_nothing_is_aborted_at_the_send_timeout() -> None:
     with Reader() as reader:
-        assert NUM_LOOKS - 1 <= reader.count_looks() <= NUM_LOOKS + 3
-        assert reader.is_cut
+        assert NUM_SEND_CHECKS - 1 <= reader.count_checks() <= NUM_SEND_CHECKS + 3
+        assert reader.is_aborted
 
 
-def test_a_peer_that_reads_as_it_plays_is_not_cut_while_the_kernel_takes_no_more() -> None:
+def test_client_that_reads_in_real_time_is_not_aborted() -> None:
     with Reader() as reader:
-        for _ in range(4):  # the transport's own bytes wait all the time
-            for _ in range(NUM_LOOKS // 2):
-                reader.look()
-            reader.take_some()
-        assert not reader.is_cut
-        assert reader.count_looks() <= NUM_LOOKS + 2
-        assert reader.is_cut
+        for _ in range(4):  # the transport's buffer stays full
+            for _ in range(NUM_SEND_CHECKS // 2):
+                reader.check()
+            reader.receive_some()
+        assert not reader.is_aborted
+        assert reader.count_checks() <= NUM_SEND_CHECKS + 2
+        assert reader.is_aborted
 
 
-def test_a_peer_that_has_taken_all_is_not_watched_any_more() -> None:
+def test_client_that_has_received_everything_is_not_checked() -> None:
     with Reader() as reader:
         reader.peer.protocol.resume_writing()
         reader.peer.clock.advance(2 * SETTINGS.send_timeout_s)
-        assert not reader.is_cut
+        assert not reader.is_aborted

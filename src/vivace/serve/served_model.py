@@ -1,4 +1,4 @@
-"""A served model and its place in the table; how it is probed, and how its memory is given back."""
+"""One served model: its state, the probe that checks it, and unloading."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PROBE_FRAMES = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """A loaded model. Ask for it again for every utterance: it may be unloaded when idle."""
+class ServedModel:
+    """A loaded model. Get it from the registry for every request: it may be unloaded when idle."""
 
     name: str
     tts: TTS
@@ -33,29 +33,29 @@ class Model:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
-    """A place of the table: a model that is loaded, idle on disk, or broken."""
+class ModelEntry:
+    """The state of a configured model: loaded, unloaded or broken. Written by the event loop."""
 
     spec: ModelSpec
-    model: Model | None = None
+    model: ServedModel | None = None
     card: Card | None = None  # None: never loaded
     is_broken: bool = False
-    is_suspect: bool = False  # it is being probed after a failure
-    is_hung: bool = False  # a turn did not end; until it is loaded again
-    is_full: bool = False  # requests were refused for long
-    num_rebuilds: int = 0  # of its engine's backend, that are known
-    suspects: set[str] = field(default_factory=set)  # digests of requests that failed with it
-    num_users: int = 0  # streams and enrolments
-    last_used: float = 0.0
+    is_suspect: bool = False  # a probe after a failure is running
+    is_hung: bool = False  # a turn did not end; reset when the model is loaded again
+    is_full: bool = False  # the queue has been full for `full_timeout_s`
+    num_rebuilds: int = 0  # backend rebuilds that have been counted
+    suspects: set[str] = field(default_factory=set)  # digests of failed requests
+    num_users: int = 0  # running streams and enrolments
+    last_used: float = 0.0  # time.monotonic()
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-def loaded(entries: Mapping[str, Entry]) -> list[Model]:
+def loaded_models(entries: Mapping[str, ModelEntry]) -> list[ServedModel]:
     return [entry.model for entry in entries.values() if entry.model is not None]
 
 
 def probe(tts: TTS) -> None:
-    """Speak a little through every stage; what cannot is an EngineError or the stage's own."""
+    """Speak a short text through every stage. Raises EngineError if the audio is not valid."""
     options: dict[str, Any] = {"seed": 1, "max_frames": PROBE_FRAMES, "guard": False}
     if tts.model_type == "base":
         noise = np.random.default_rng(1).normal(0, 0.1, tts.sample_rate).astype(np.float32)
@@ -64,17 +64,17 @@ def probe(tts: TTS) -> None:
         options["instruct"] = "A calm voice."
     audio = tts.speak(PROBE_TEXT, **options)
     if not len(audio.samples) or not np.isfinite(audio.samples).all():
-        raise EngineError("the probe gave no sound")
+        raise EngineError("the probe returned no valid audio")
 
 
-def unload(entry: Entry) -> None:
+def unload(entry: ModelEntry) -> None:
     if entry.model is None:
         return
     tts, entry.model = entry.model.tts, None
     with contextlib.suppress(TTSError):
         tts.close()
     del tts
-    gc.unfreeze()  # `vivace serve` freezes what was there at its start
+    gc.unfreeze()  # `vivace serve` freezes all objects at start-up
     gc.collect()
     if torch.cuda.is_available():
         with contextlib.suppress(RuntimeError):  # the device may be lost

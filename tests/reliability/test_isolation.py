@@ -1,9 +1,9 @@
-"""G7: one utterance is the same in any company, and no voice speaks with another one's past.
+"""G7: an utterance is the same in any batch, and voices do not share state.
 
-Codes are compared byte by byte, samples within 5e-5: how many frames are rendered at once is a
-matter of company, and rounds differently. `tests/backends/test_backends.py` does the same with the
-backend alone, `test_prefill.py` with the prefix cache, `test_cuda_graph.py` with the graphs.
-The controls draw from a shared generator, and keep enrolled voices under their name.
+Codes are compared exactly, samples within 5e-5: the batch decides how many frames are rendered at
+once, which rounds differently. `tests/backends/test_backends.py` tests the backend alone,
+`test_prefill.py` the prefix cache, `test_cuda_graph.py` the CUDA graphs. The controls draw from a
+shared random generator, and cache enrolled voices by name.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from vivace.voices.cache import EnrolmentKey
 from vivace.voices.voice import Voice
 
 TEXT = "The needle in the haystack."
-NEEDLE: dict[str, Any] = {"voice": "ryan", "seed": 5, "min_frames": 10, "max_frames": 10}
+OPTIONS: dict[str, Any] = {"voice": "ryan", "seed": 5, "min_frames": 10, "max_frames": 10}
 HAY = ("Hay.", "More hay than anyone can use, and then some.", "1, 2, 3!", TEXT)
-MOST_NEIGHBOURS = 7  # of one that makes a batch of 8
+MOST_NEIGHBOURS = 7  # of a backend with a batch of 8
 SIZES = pytest.mark.parametrize(
     "num_batches", [2, pytest.param(200, marks=pytest.mark.slow)], ids=["few", "many"]
 )
@@ -54,15 +54,15 @@ def tts(tiny_folder: Path, request: pytest.FixtureRequest) -> Iterator[TTS]:
 
 
 @dataclass
-class Haystack:
-    """Streams around the needle: they join, are read now and then, end, and are left."""
+class OtherStreams:
+    """Other streams in the batch: they join, are read at random, end and are cancelled."""
 
     tts: TTS
     chance: random.Random
     streams: list[Stream] = field(default_factory=list)
     num_left: int = 0
 
-    def stir(self) -> None:
+    def advance(self) -> None:
         while len(self.streams) < self.chance.randint(0, MOST_NEIGHBOURS):
             self.streams.append(self.join())
         for stream in self.chance.sample(self.streams, len(self.streams) // 2):
@@ -73,7 +73,9 @@ class Haystack:
         return self.tts.stream(
             self.chance.choice(HAY),
             voice=self.chance.choice(self.tts.speakers),
-            seed=self.chance.choice((5, self.chance.randrange(2**40))),  # the needle's, too
+            seed=self.chance.choice(
+                (5, self.chance.randrange(2**40))
+            ),  # including the tested stream's
             temperature=self.chance.choice((0.0, 0.7, 1.5)),
             chunk_frames=[self.chance.randint(1, 5)],
             max_frames=self.chance.randint(1, 12),
@@ -89,33 +91,33 @@ class Haystack:
             self.leave(stream)
 
 
-def hear_in_company(tts: TTS, chance: random.Random) -> tuple[list[AudioChunk], int]:
-    """The needle's chunks, and how many were around it."""
-    hay, chunks = Haystack(tts, chance), list[AudioChunk]()
+def speak_in_a_batch(tts: TTS, chance: random.Random) -> tuple[list[AudioChunk], int]:
+    """Return the chunks of the tested utterance and the number of other streams."""
+    hay, chunks = OtherStreams(tts, chance), list[AudioChunk]()
     ramp = [chance.randint(1, 6) for _ in range(3)]
-    hay.stir()
-    needle = tts.stream(TEXT, chunk_frames=ramp, **NEEDLE)
+    hay.advance()
+    tested = tts.stream(TEXT, chunk_frames=ramp, **OPTIONS)
     try:
-        for chunk in needle:
+        for chunk in tested:
             chunks.append(chunk)
-            hay.stir()
+            hay.advance()
     finally:
         hay.clear()
-        needle.close()
+        tested.close()
     return chunks, hay.num_left
 
 
 def speak_alone(tts: TTS) -> Audio:
-    return tts.speak(TEXT, trim=False, **NEEDLE)
+    return tts.speak(TEXT, trim=False, **OPTIONS)
 
 
 @SIZES
-def test_the_needle_is_the_same_in_any_company(tts: TTS, num_batches: int) -> None:
+def test_utterance_is_identical_in_any_batch(tts: TTS, num_batches: int) -> None:
     alone, num_neighbours = speak_alone(tts), 0
     assert len(alone.codes) == 10
     for number in range(num_batches):
         chance = random.Random(f"{seed_of_round()}/{number}")
-        chunks, num_around = hear_in_company(tts, chance)
+        chunks, num_around = speak_in_a_batch(tts, chance)
         num_neighbours += num_around
         assert b"".join(each.codes.tobytes() for each in chunks) == alone.codes.tobytes()
         assert_same_audio(chunks, alone, atol=5e-5)
@@ -125,7 +127,7 @@ def test_the_needle_is_the_same_in_any_company(tts: TTS, num_batches: int) -> No
         record(f"G7 needle, {rows} rows a pass", cases=num_batches, neighbours=num_neighbours)
 
 
-def test_draws_from_a_shared_generator_are_found_out(
+def test_control_shared_random_generator_is_detected(
     tts: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = torch.Generator().manual_seed(1)
@@ -137,11 +139,11 @@ def test_draws_from_a_shared_generator_are_found_out(
     monkeypatch.setattr(NoiseTable, "frames", draw)
     alone = speak_alone(tts)
     shared.manual_seed(1)
-    chunks, _ = hear_in_company(tts, random.Random(0))
+    chunks, _ = speak_in_a_batch(tts, random.Random(0))
     assert not np.array_equal(np.concatenate([each.codes for each in chunks]), alone.codes)
 
 
-# -- voices of one name --------------------------------------------------------------------------
+# -- voices with one name-------------------------------------------------------------------------
 
 
 def record_voice(seed: int, path: Path) -> Path:
@@ -151,7 +153,7 @@ def record_voice(seed: int, path: Path) -> Path:
 
 
 def speak_as_both(tts: TTS, folder: Path) -> list[bytes]:
-    """Codes of two voices of one name, one length and one transcript, all speaking at once."""
+    """Return the codes of two voices with equal name, length and transcript, spoken at once."""
     paths = [record_voice(seed, folder / f"{seed}.wav") for seed in (1, 2)]
     voices = [tts.voice(paths[n], transcript="The same words.") for n in (0, 1, 0)]
     assert {voice.name for voice in voices if isinstance(voice, Voice)} == {"cloned"}
@@ -166,13 +168,13 @@ def base(tiny_folder: Path) -> Iterator[TTS]:
         yield loaded
 
 
-def test_voices_of_one_name_speak_with_their_own_sound(base: TTS, tmp_path: Path) -> None:
+def test_voices_with_one_name_sound_different(base: TTS, tmp_path: Path) -> None:
     first, second, again = speak_as_both(base, tmp_path)
     assert first == again
     assert first != second
 
 
-def test_a_cache_by_name_is_found_out(
+def test_control_voice_cache_by_name_is_detected(
     base: TTS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(EnrolmentKey, "digest", "me")

@@ -1,4 +1,4 @@
-"""Peers that trickle, stall or do not read are cut; nobody else waits for them."""
+"""Timeouts for slow and stalled clients; other clients are not delayed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from websockets.sync.client import connect
 from tests.support.raw_http import LIMIT_S, read_all, talk
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
+from tests.support.websocket_client import wait_until
 from vivace.serve.response import TRANSPORT
 from vivace.serve.settings import ServeSettings
 
-# Long enough for a well-behaved client on a busy machine, which must not run into them.
+# Long enough for a well-behaved client on a busy machine.
 HEADERS_S, BODY_S, SEND_S = 1.5, 1.6, 1.0
-SLACK_S = LIMIT_S  # of a busy machine; a control shows that nothing else closes connections earlier
+SLACK_S = LIMIT_S  # on a busy machine; a control shows that connections are not closed earlier
 HEAD = b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
 
@@ -60,7 +61,7 @@ def open_socket(server: Running, size: int | None = None) -> socket.socket:
 
 
 def trickle(connection: socket.socket, content: bytes) -> bytes:
-    """A byte every 50 ms until the server has had enough; what it said."""
+    """Send a byte every 50 ms until the server closes; return its response."""
     with connection:
         with contextlib.suppress(OSError):
             for number in range(len(content)):
@@ -69,8 +70,8 @@ def trickle(connection: socket.socket, content: bytes) -> bytes:
         return read_all(connection)
 
 
-def test_headers_that_trickle_are_cut(server: Running) -> None:
-    """100 at once, among them silent ones; somebody else is served meanwhile."""
+def test_slow_headers_are_aborted_at_the_header_timeout(server: Running) -> None:
+    """100 slow and silent clients; another client is served meanwhile."""
     began = time.monotonic()
     silent = [open_socket(server) for _ in range(80)]
     slow = [open_socket(server) for _ in range(20)]
@@ -87,11 +88,11 @@ def test_headers_that_trickle_are_cut(server: Running) -> None:
         thread.join(LIMIT_S)
     assert HEADERS_S * 0.5 < time.monotonic() - began < HEADERS_S + SLACK_S
     assert len(said) == 100
-    assert sum(b"408" in answer[:12] for answer in said) >= 80  # the others were reset
+    assert sum(b"408" in answer[:12] for answer in said) >= 80  # other connections were reset
     assert b"request_timeout" in next(answer for answer in said if answer)
 
 
-def test_a_body_that_does_not_come_is_cut(server: Running) -> None:
+def test_missing_body_is_aborted_at_the_body_timeout(server: Running) -> None:
     for head in (b"Content-Length: 100\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n5\r\n{"):
         began = time.monotonic()
         answer = talk(server.port, HEAD + head)
@@ -99,11 +100,11 @@ def test_a_body_that_does_not_come_is_cut(server: Running) -> None:
         assert BODY_S * 0.5 < time.monotonic() - began < BODY_S + SLACK_S
 
 
-def test_a_request_that_stops_coming_is_cut_before_its_whole_time(
+def test_stalled_request_is_aborted_before_the_body_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A length that is a lie; whoever has not begun yet has all of the time."""
-    monkeypatch.setattr("vivace.serve.protocol.STALL_S", 0.5)
+    """The body is shorter than its length. A client that has sent nothing has the whole timeout."""
+    monkeypatch.setattr("vivace.serve.http_protocol.STALL_TIMEOUT_S", 0.5)
     long = 10 * LIMIT_S
     settings = ServeSettings(port=0, voices=tmp_path, header_timeout_s=long, body_timeout_s=long)
     with running(settings, ScriptedSpeech().load) as server, open_socket(server) as silent:
@@ -114,7 +115,7 @@ def test_a_request_that_stops_coming_is_cut_before_its_whole_time(
         assert read_all(silent).startswith(b"HTTP/1.1 200")
 
 
-def test_a_body_that_trickles_is_cut(server: Running) -> None:
+def test_slow_body_is_aborted_at_the_body_timeout(server: Running) -> None:
     with open_socket(server) as connection:
         connection.sendall(HEAD + b"Content-Length: 5000\r\n\r\n")
         began = time.monotonic()
@@ -122,24 +123,24 @@ def test_a_body_that_trickles_is_cut(server: Running) -> None:
         assert time.monotonic() - began < BODY_S + SLACK_S
 
 
-def test_a_connection_may_wait_between_requests_longer_than_headers_may(server: Running) -> None:
-    """The control: what is complete is not cut, and the next request has its own time."""
+def test_idle_connection_outlives_the_header_timeout(server: Running) -> None:
+    """Control: a complete request is not aborted, and the next request has its own timeout."""
     request = b"GET /v1/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with open_socket(server) as connection:
         for _ in range(2):
             connection.sendall(request)
             time.sleep(1.5 * HEADERS_S)
             answer = b""
-            while b"vivace" not in answer:  # headers and body may come one after the other
+            while b"vivace" not in answer:  # headers and body arrive separately
                 part = connection.recv(65_536)
                 assert part, answer
                 answer += part
             assert answer.startswith(b"HTTP/1.1 200")
-        connection.sendall(request[:10])  # a next request that stalls is cut again
+        connection.sendall(request[:10])  # a stalled next request is aborted too
         assert b"408" in read_all(connection)[:12]
 
 
-def test_a_reader_that_takes_nothing_is_cut_and_its_slot_is_free(
+def test_client_that_reads_nothing_is_aborted_and_frees_its_slot(
     server: Running, backend: ScriptedSpeech
 ) -> None:
     body = b'{"input": "Hello.", "seed": 7, "max_new_tokens": 20000, "response_format": "pcm"}'
@@ -159,7 +160,7 @@ def test_a_reader_that_takes_nothing_is_cut_and_its_slot_is_free(
         connection.close()
 
 
-def test_no_more_than_a_chunk_waits_for_a_reader_besides_what_the_kernel_has(
+def test_at_most_one_chunk_is_buffered_beyond_the_kernel(
     tmp_path: Path,
 ) -> None:
     backend = ScriptedSpeech(plans={7: Plan(20_000)})
@@ -183,7 +184,7 @@ async def echo(websocket: WebSocket) -> None:
             await websocket.send_text(await websocket.receive_text())
 
 
-def test_a_socket_outlives_the_deadlines_of_requests(server: Running) -> None:
+def test_websocket_outlives_the_request_timeouts(server: Running) -> None:
     server.server.app.router.routes.append(WebSocketRoute("/echo", echo))
     with connect(f"{server.url.replace('http', 'ws')}/echo", proxy=None) as opened:
         for _ in range(2):
@@ -192,17 +193,17 @@ def test_a_socket_outlives_the_deadlines_of_requests(server: Running) -> None:
             assert opened.recv(timeout=LIMIT_S) == "still here"
 
 
-def test_too_many_connections_leave_health_answering(tmp_path: Path) -> None:
-    """No connection times out here, so that all of them stay open while others are refused."""
+def test_health_is_served_beyond_the_connection_limit(tmp_path: Path) -> None:
+    """Timeouts are long, so that all connections stay open while others are refused."""
     limits = {"header_timeout_s": 10 * LIMIT_S, "max_connections": 20}
     settings = ServeSettings(port=0, voices=tmp_path, **limits)  # type: ignore[arg-type]
     with running(settings, ScriptedSpeech().load) as server, contextlib.ExitStack() as stack:
-        crowd = [stack.enter_context(open_socket(server)) for _ in range(20)]
+        opened = [stack.enter_context(open_socket(server)) for _ in range(20)]
         answer = httpx.get(f"{server.url}/v1/models", timeout=LIMIT_S)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "crowded")
         assert answer.headers["retry-after"]
         assert is_answered(server, "/health/live")
-        for connection in crowd:
+        for connection in opened:
             connection.close()
         wait_until(lambda: is_answered(server, "/v1/models"))
 
@@ -211,19 +212,12 @@ def is_answered(server: Running, path: str) -> bool:
     return httpx.get(f"{server.url}{path}", timeout=LIMIT_S).status_code == 200
 
 
-def wait_until(is_so: object) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not is_so():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 async def tell_nodelay(request: Request) -> Response:
     connection = request.scope["state"][TRANSPORT].get_extra_info("socket")
     return JSONResponse(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
 
-def test_connections_do_not_collect_small_writes(server: Running) -> None:
-    """Nagle's algorithm would hold a body back until the headers are acknowledged: 40 ms."""
+def test_connections_disable_nagles_algorithm(server: Running) -> None:
+    """Nagle's algorithm would delay the body by 40 ms, until the headers are acknowledged."""
     server.server.app.router.routes.append(Route("/nodelay", tell_nodelay))
     assert httpx.get(f"{server.url}/nodelay").json() == 1

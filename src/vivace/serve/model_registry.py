@@ -1,4 +1,4 @@
-"""The served models: chosen by a name or a voice, loaded and probed, given back when idle."""
+"""The configured models: selects one for a request, loads, probes and unloads them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from vivace.serve.card import Card
 from vivace.serve.errors import RefusedError
 from vivace.serve.gauges import watch_models
 from vivace.serve.metrics import Metrics
-from vivace.serve.model import Entry, Model, loaded, probe, unload
 from vivace.serve.recovery import Recovery
+from vivace.serve.served_model import (
+    ModelEntry,
+    ServedModel,
+    loaded_models,
+    probe,
+    unload,
+)
 from vivace.serve.settings import ModelSpec, ServeSettings
 from vivace.serve.voices import Voices, voice_key
 from vivace.tts import TTS
@@ -27,11 +33,8 @@ log = logging.getLogger(__name__)
 LOADING_RETRY_S = 2.0
 
 
-class Models:
-    """Models by name; the first is the default.
-
-    `load` may be replaced by tests: it makes a TTS of a spec, in a thread.
-    """
+class ModelRegistry:
+    """Models by name; the first is the default. `load` replaces `TTS.load` and runs in a thread."""
 
     def __init__(
         self,
@@ -41,13 +44,13 @@ class Models:
     ) -> None:
         self._settings, self._metrics = settings, metrics
         self._load = load or self._load_tts
-        self._entries = {spec.name: Entry(spec) for spec in settings.models}
+        self._entries = {spec.name: ModelEntry(spec) for spec in settings.models}
         self._library = open_library(settings.voices)
-        self._lexicon: Any = settings.lexicon  # a path; from the first load on what it holds
+        self._lexicon: Any = settings.lexicon  # a path until the first load, then its content
         self._tasks: set[asyncio.Task[None]] = set()
         self.created = int(time.time())
         self.recovery = Recovery(
-            self._entries, metrics, self._fill, self._start, settings.max_wait_s
+            self._entries, metrics, self._load_entry, self._start_task, settings.max_wait_s
         )
         watch_models(metrics, self)
 
@@ -61,13 +64,13 @@ class Models:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model was loaded and probed, and none is broken just now."""
+        """Whether every model has been loaded and probed once, and no model is broken."""
         entries = self._entries.values()
-        is_whole = self.is_live and not any(
+        is_sound = self.is_live and not any(
             entry.is_broken or (entry.model is not None and entry.model.tts.engine.is_broken)
             for entry in entries
         )
-        return is_whole and all(entry.card is not None for entry in entries)
+        return is_sound and all(entry.card is not None for entry in entries)
 
     @property
     def is_live(self) -> bool:
@@ -76,30 +79,30 @@ class Models:
 
     @property
     def is_full(self) -> bool:
-        """Whether a model's queue has been full for long."""
+        """Whether a model's queue has been full for `full_timeout_s`."""
         return any(entry.is_full for entry in self._entries.values())
 
     def cards(self) -> list[Card]:
         return [entry.card for entry in self._entries.values() if entry.card is not None]
 
-    def loaded(self) -> list[Model]:
-        return loaded(self._entries)
+    def loaded(self) -> list[ServedModel]:
+        return loaded_models(self._entries)
 
     def voices(self, name: str) -> Voices | None:
-        """The voices of a served model, loaded or not."""
+        """Return the voices of a model that has been loaded once, or None."""
         entry = self._entries.get(name)
         return Voices(entry.card, self._library) if entry and entry.card else None
 
     async def start(self) -> None:
-        """Load, warm up and probe every model; an error of any is raised."""
+        """Load, warm up and probe every model. Raises the first error."""
         for entry in self._entries.values():
-            await self._fill(entry)
+            await self._load_entry(entry)
         if self._settings.unload_after_s:
-            self._start(self._unload_idle(self._settings.unload_after_s))
+            self._start_task(self._unload_idle(self._settings.unload_after_s))
         if self._settings.turn_timeout_s:
-            self._start(self.recovery.find_hung(self._settings.turn_timeout_s))
+            self._start_task(self.recovery.watch_for_hangs(self._settings.turn_timeout_s))
         if self._settings.full_timeout_s:
-            self._start(self.recovery.find_full(self._settings.full_timeout_s))
+            self._start_task(self.recovery.watch_for_full_queues(self._settings.full_timeout_s))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -110,35 +113,34 @@ class Models:
 
     async def get(
         self, name: object = None, *, voice: str | None = None, model_type: str | None = None
-    ) -> Model:
-        """The model of that name, loaded if it was given back.
+    ) -> ServedModel:
+        """Return the model for a request, and load it if it was unloaded.
 
-        Clients send names of their own (`tts-1`), so a name that is not served is no error: it
-        means the first model of `model_type` where one is asked for (`base` to clone), else the
-        first that has a voice of the name `voice`, else the first that can speak without: one that
-        only clones cannot before there is a voice. A model that is broken, or not
-        ready for the first time, is a RefusedError with status 503.
+        Clients may send any name (`tts-1`). For a name that is not configured the registry selects
+        the first model of `model_type` (`base` to clone), or the first model with the voice
+        `voice`, or the first model that can speak without a cloned voice. Raises RefusedError with
+        status 503 while the model is broken or loading for the first time.
         """
         entry = await self._pick(name, voice, model_type)
         entry.last_used = time.monotonic()
         if entry.model is not None:
             return entry.model
         if entry.is_broken or entry.card is None:
-            state = "failed and is being loaded again" if entry.is_broken else "is being loaded"
+            state = "crashed and is being loaded again" if entry.is_broken else "is being loaded"
             raise RefusedError(
-                f"the model {entry.spec.name!r} {state}; try again",
+                f"model {entry.spec.name!r} {state}; try again",
                 status=503,
                 code="loading",
                 retry_s=LOADING_RETRY_S,
             )
-        return await self._fill(entry)
+        return await self._load_entry(entry)
 
     def serves(self, name: object) -> bool:
         return isinstance(name, str) and name in self._entries
 
     @contextlib.contextmanager
-    def in_use(self, model: Model) -> Iterator[None]:
-        """Not idle meanwhile, though it may wait for text."""
+    def in_use(self, model: ServedModel) -> Iterator[None]:
+        """Prevent the model from being unloaded inside the block."""
         entry = self._entries[model.name]
         entry.num_users += 1
         try:
@@ -147,16 +149,16 @@ class Models:
             entry.num_users -= 1
             entry.last_used = time.monotonic()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- choosing ----------------------------------------------------------------------------
+    # -- selection ----------------------------------------------------------------------------
 
-    async def _pick(self, name: object, voice: str | None, model_type: str | None) -> Entry:
+    async def _pick(self, name: object, voice: str | None, model_type: str | None) -> ModelEntry:
         if name is not None and not isinstance(name, str):
-            raise RefusedError(f"model is a name, not {type(name).__name__}", param="model")
+            raise RefusedError(f"model must be a name, not {type(name).__name__}", param="model")
         if name is not None and name in self._entries:
             return self._entries[name]
         entries = list(self._entries.values())
@@ -167,10 +169,10 @@ class Models:
             return fits[0] if fits else entries[0]
         if len(entries) == 1:
             return entries[0]
-        return await asyncio.to_thread(self._find, entries, voice_key(voice))  # it reads files
+        return await asyncio.to_thread(self._find, entries, voice_key(voice))  # reads files
 
-    def _find(self, entries: list[Entry], key: str | None) -> Entry:
-        """The model for a voice's name, or for the first name of a mix."""
+    def _find(self, entries: list[ModelEntry], key: str | None) -> ModelEntry:
+        """Return the model for a voice, or for the first voice of a mix."""
         first = re.split(r"[+(]", key or "")[0].strip()
         known = [(entry, voices) for entry in entries if (voices := self.voices(entry.spec.name))]
         fits = [entry for entry, voices in known if first and voices.find(first)]
@@ -179,7 +181,7 @@ class Models:
 
     # -- loading -----------------------------------------------------------------------------
 
-    async def _fill(self, entry: Entry) -> Model:
+    async def _load_entry(self, entry: ModelEntry) -> ServedModel:
         async with entry.lock:
             if entry.model is None:
                 began = time.perf_counter()
@@ -187,7 +189,7 @@ class Models:
                 entry.card = Card.of(entry.spec.name, tts)
                 tts.engine.on_turn = partial(self._metrics.count_turn, entry.spec.name)
                 voices = Voices(entry.card, self._library)
-                entry.model = Model(entry.spec.name, tts, voices, entry.card)
+                entry.model = ServedModel(entry.spec.name, tts, voices, entry.card)
                 entry.is_broken = entry.is_hung = False
                 entry.num_rebuilds = tts.engine.num_rebuilds
                 entry.last_used = time.monotonic()
@@ -230,5 +232,5 @@ class Models:
                 is_idle = time.monotonic() - entry.last_used > after_s
                 if entry.model is None or entry.num_users or not is_idle:
                     continue
-                log.info("%s was idle and gives its memory back", entry.spec.name)
+                log.info("%s is idle and is unloaded", entry.spec.name)
                 unload(entry)

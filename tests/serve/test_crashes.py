@@ -1,4 +1,4 @@
-"""Engines that die: another one comes, the request that kills is refused, five are too many."""
+"""Engine crashes: reloading the model, the quarantine of requests, and the end of the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,22 @@ import pytest
 from tests.support.project import ROOT
 from tests.support.scripted_tts import ScriptedSpeech
 from tests.support.serving import Running, running
+from tests.support.websocket_client import wait_until
 from vivace import TTS
 from vivace.backends.base import Slot
 from vivace.cli import serve as cli
 from vivace.errors import EngineError, EngineLostError
 from vivace.prompt import Prompt
-from vivace.serve import deaths as deaths_module
-from vivace.serve.deaths import (
-    FORGET_S,
-    MAX_DEATHS,
+from vivace.serve import crashes as crashes_module
+from vivace.serve.crashes import (
+    MAX_CRASHES,
+    STRIKE_LIFETIME_S,
     WINDOW_S,
-    Deaths,
+    CrashLog,
     Quarantine,
     digest_of,
-    dump,
-    load,
+    dump_state,
+    load_state,
 )
 from vivace.serve.errors import RefusedError
 from vivace.serve.server import Server
@@ -44,7 +45,7 @@ from vivace.speech import SamplingParams
 from vivace.voices.voice import Voice
 
 LIMIT_S = 60.0
-DEADLY = 13  # a seed
+CRASHING = 13  # a seed
 
 
 class Clock:
@@ -54,34 +55,34 @@ class Clock:
         return self.now
 
 
-# --- counting ---------------------------------------------------------------------------------
+# --- crash log and quarantine -------------------------------------------------------------------
 
 
-def test_five_deaths_in_ten_minutes_are_too_many() -> None:
+def test_crash_log_reaches_its_limit_at_five_crashes_in_ten_minutes() -> None:
     clock = Clock()
-    deaths, pauses = Deaths(clock), []
-    for number in range(MAX_DEATHS):
-        assert not deaths.are_too_many
+    crashes, pauses = CrashLog(clock), []
+    for number in range(MAX_CRASHES):
+        assert not crashes.is_limit_reached
         clock.now += 100
-        deaths.add()
-        pauses.append(deaths.pause_s)
-        assert deaths.num_recent == number + 1
-    assert deaths.are_too_many
+        crashes.add()
+        pauses.append(crashes.pause_s)
+        assert crashes.num_recent == number + 1
+    assert crashes.is_limit_reached
     assert pauses == [0.0, 1.0, 2.0, 4.0, 4.0]
 
 
-def test_deaths_are_forgotten_after_ten_minutes() -> None:
+def test_crash_log_forgets_crashes_after_ten_minutes() -> None:
     clock = Clock()
-    deaths = Deaths(clock)
+    crashes = CrashLog(clock)
     for _ in range(20):
-        deaths.add()
-        assert not deaths.are_too_many
-        clock.now += WINDOW_S / (MAX_DEATHS - 1)
+        crashes.add()
+        assert not crashes.is_limit_reached
+        clock.now += WINDOW_S / (MAX_CRASHES - 1)
     clock.now += WINDOW_S
-    assert (deaths.num_recent, deaths.pause_s) == (0, 0.0)
+    assert (crashes.num_recent, crashes.pause_s) == (0, 0.0)
 
 
-def test_a_request_is_refused_after_two_deaths_and_not_for_ever() -> None:
+def test_request_with_two_strikes_is_rejected_until_they_expire() -> None:
     clock = Clock()
     quarantine = Quarantine(clock)
     assert quarantine.strike({"a", "b"}) == []
@@ -92,43 +93,45 @@ def test_a_request_is_refused_after_two_deaths_and_not_for_ever() -> None:
     assert (refused.value.status, refused.value.code) == (400, "quarantined")
     quarantine.check("b")
     quarantine.check(None)
-    assert quarantine.num_refused == 1
-    clock.now += FORGET_S + 1
+    assert quarantine.num_rejected == 1
+    clock.now += STRIKE_LIFETIME_S + 1
     quarantine.check("a")
-    assert quarantine.num_refused == 0
+    assert quarantine.num_rejected == 0
 
 
-def test_a_request_that_was_spoken_is_blamed_no_more() -> None:
+def test_completed_request_loses_its_strikes() -> None:
     quarantine = Quarantine(Clock())
     quarantine.strike({"a"})
-    quarantine.absolve("a")
+    quarantine.clear("a")
     assert quarantine.strike({"a"}) == []
 
 
-def test_so_many_requests_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deaths_module, "MAX_KEPT", 10)
+def test_quarantine_tracks_the_newest_requests_up_to_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crashes_module, "MAX_TRACKED", 10)
     quarantine = Quarantine(Clock())
     for number in range(50):
         quarantine.strike({str(number)})
     assert list(quarantine.dump()) == [str(number) for number in range(40, 50)]
 
 
-def test_what_is_known_outlives_the_process() -> None:
+def test_state_is_restored_in_the_next_process() -> None:
     clock = Clock()
-    deaths, quarantine = Deaths(clock), Quarantine(clock)
-    deaths.add()
+    crashes, quarantine = CrashLog(clock), Quarantine(clock)
+    crashes.add()
     quarantine.strike({"a"})
     quarantine.strike({"a"})
-    told = dump(deaths, quarantine)
-    later, again = Deaths(clock), Quarantine(clock)
-    load(told, later, again)
+    state = dump_state(crashes, quarantine)
+    later, again = CrashLog(clock), Quarantine(clock)
+    load_state(state, later, again)
     assert later.num_recent == 1
     with pytest.raises(RefusedError):
         again.check("a")
 
 
-def test_of_those_that_were_there_one_runs_at_a_time() -> None:
-    """So that the second death blames one of them, and no neighbour."""
+def test_requests_with_a_strike_run_one_at_a_time() -> None:
+    """Only one of them is in flight at a second crash."""
 
     async def run() -> None:
         quarantine, is_in, may_end = Quarantine(Clock()), asyncio.Event(), asyncio.Event()
@@ -146,51 +149,51 @@ def test_of_those_that_were_there_one_runs_at_a_time() -> None:
         first = asyncio.create_task(suspect())
         await is_in.wait()
         second = asyncio.create_task(other())
-        async with quarantine.running("m", "innocent"):  # whom nobody suspects need not wait
-            assert quarantine.now_running("m") == {"a", "innocent"}
-        assert quarantine.now_running("another model") == set()
+        async with quarantine.running("m", "innocent"):  # a request without strikes does not wait
+            assert quarantine.in_flight("m") == {"a", "innocent"}
+        assert quarantine.in_flight("another model") == set()
         may_end.set()
         await asyncio.gather(first, second)
-        assert quarantine.now_running("m") == set()
+        assert quarantine.in_flight("m") == set()
 
     asyncio.run(run())
 
 
-def test_a_suspect_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deaths_module, "ALONE_S", 0.01)
+def test_request_with_a_strike_waits_until_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crashes_module, "SUSPECT_WAIT_TIMEOUT_S", 0.01)
 
     async def run() -> None:
         quarantine = Quarantine(Clock())
         quarantine.strike({"a", "b"})
         async with quarantine.running("m", "a"), quarantine.running("m", "b"):
-            assert quarantine.now_running("m") == {"a", "b"}
+            assert quarantine.in_flight("m") == {"a", "b"}
 
     asyncio.run(run())
 
 
-def test_the_digest_is_of_what_is_said_and_how() -> None:
+def test_digest_depends_on_model_text_and_options() -> None:
     voice = Voice(name="me", speaker=np.ones(4, np.float32))
-    said: list[tuple[str, object, dict[str, Any]]] = [
+    requests: list[tuple[str, object, dict[str, Any]]] = [
         ("m", "Hello.", {"speed": 1.0, "voice": voice}),
         ("m", "Hello!", {"speed": 1.0, "voice": voice}),
         ("n", "Hello.", {"speed": 1.0, "voice": voice}),
         ("m", "Hello.", {"speed": 2.0, "voice": voice}),
         ("m", "Hello.", {"speed": 1.0, "voice": "another"}),
     ]
-    assert len({digest_of(*one) for one in said}) == len(said)
-    assert digest_of(*said[0]) == digest_of("m", "Hello.", {"voice": voice, "speed": 1.0})
-    assert "Hello" not in str(digest_of(*said[0]))
+    assert len({digest_of(*one) for one in requests}) == len(requests)
+    assert digest_of(*requests[0]) == digest_of("m", "Hello.", {"voice": voice, "speed": 1.0})
+    assert "Hello" not in str(digest_of(*requests[0]))
     assert digest_of("m", iter(["Hello."]), {}) is None
 
 
 # --- a server ---------------------------------------------------------------------------------
 
 
-class Deadly(ScriptedSpeech):
-    """Works until it reads the deadly seed."""
+class CrashingSpeech(ScriptedSpeech):
+    """A backend that breaks when a request has the seed `CRASHING`."""
 
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
-        if sampling.seed == DEADLY:
+        if sampling.seed == CRASHING:
             self.broken = RuntimeError("an illegal memory access")
         return super().admit(prompt, sampling)
 
@@ -200,26 +203,21 @@ def speak(url: str, text: str = "Hello.", **fields: object) -> httpx.Response:
     return httpx.post(f"{url}/v1/audio/speech", json=body, timeout=LIMIT_S)
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def wait_for_death(server: Running, number: int) -> None:
-    """Until so many were counted, and another engine is there."""
+def wait_for_crash(server: Running, number: int) -> None:
+    """Wait until `number` crashes are counted and the model is loaded again."""
     models = server.context.models
-    wait_until(lambda: models.recovery.deaths.num_recent == number and models.is_ready)
+    wait_until(lambda: models.recovery.crashes.num_recent == number and models.is_ready)
 
 
 @contextmanager
-def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Running, list[TTS]]]:
-    monkeypatch.setattr(deaths_module, "PAUSES_S", (0.0,))
+def crashing_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Running, list[TTS]]]:
+    monkeypatch.setattr(crashes_module, "PAUSES_S", (0.0,))
     loaded: list[TTS] = []
 
     def load_one(spec: ModelSpec) -> TTS:
-        loaded.append(Deadly().load(spec))
+        loaded.append(CrashingSpeech().load(spec))
         return loaded[-1]
 
     settings = ServeSettings(port=0, voices=tmp_path, drain_timeout_s=0.5)
@@ -227,14 +225,14 @@ def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ru
         yield server, loaded
 
 
-def test_a_request_that_kills_twice_is_refused_and_others_are_served(
+def test_request_that_crashes_the_engine_twice_is_rejected_and_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with mortal(tmp_path, monkeypatch) as (server, loaded):
+    with crashing_server(tmp_path, monkeypatch) as (server, loaded):
         for number in (1, 2):
-            assert speak(server.url, seed=DEADLY).status_code == 500
-            wait_for_death(server, number)
-        refused = speak(server.url, seed=DEADLY)
+            assert speak(server.url, seed=CRASHING).status_code == 500
+            wait_for_crash(server, number)
+        refused = speak(server.url, seed=CRASHING)
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "quarantined")
         assert len(loaded) == 3
         assert speak(server.url).status_code == 200
@@ -244,61 +242,59 @@ def test_a_request_that_kills_twice_is_refused_and_others_are_served(
         assert "vivace_quarantined_requests 1" in text
 
 
-def test_a_request_that_is_spoken_after_a_death_is_not_refused(
+def test_request_that_completes_after_a_crash_is_not_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with mortal(tmp_path, monkeypatch) as (server, loaded):
+    with crashing_server(tmp_path, monkeypatch) as (server, loaded):
         for number in (1, 2):
             backend = loaded[-1].engine.backend
-            assert isinstance(backend, Deadly)
+            assert isinstance(backend, CrashingSpeech)
             backend.broken = RuntimeError("the device, not the request")
             assert speak(server.url).status_code == 500
-            wait_for_death(server, number)
+            wait_for_crash(server, number)
             assert speak(server.url).status_code == 200
 
 
-def test_a_dead_engine_is_not_ready_before_anybody_has_probed_it(
+def test_abandoned_engine_is_not_ready_before_a_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with mortal(tmp_path, monkeypatch) as (server, loaded):
+    with crashing_server(tmp_path, monkeypatch) as (server, loaded):
         assert server.context.models.is_ready
-        loaded[0].engine.abandon("it was given up")
+        loaded[0].engine.abandon("abandoned by the test")
         assert httpx.get(f"{server.url}/health/ready").status_code == 503
-        assert speak(server.url).status_code == 500  # which finds it out
-        wait_for_death(server, 1)
+        assert speak(server.url).status_code == 500  # starts the probe
+        wait_for_crash(server, 1)
         assert speak(server.url).status_code == 200
 
 
-def kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_before: int) -> None:
-    """Once, after so many deaths; the server ends."""
-    with mortal(tmp_path, monkeypatch) as (server, _):
-        server.context.models.recovery.deaths.load([time.time() - 60] * num_before)
-        assert speak(server.url, seed=DEADLY).status_code == 500
+def crash_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_before: int) -> None:
+    """Crash the engine after `num_before` earlier crashes, and wait until the server ends."""
+    with crashing_server(tmp_path, monkeypatch) as (server, _):
+        server.context.models.recovery.crashes.load([time.time() - 60] * num_before)
+        assert speak(server.url, seed=CRASHING).status_code == 500
         wait_until(server.loop.is_closed)
 
 
-def test_five_deaths_end_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EngineLostError, match="died 5 times in 10 minutes") as lost:
-        kill(tmp_path, monkeypatch, MAX_DEATHS - 1)
+def test_fifth_crash_ends_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EngineLostError, match="crashed 5 times in 10 minutes") as lost:
+        crash_once(tmp_path, monkeypatch, MAX_CRASHES - 1)
     assert not lost.value.needs_process
 
 
-def test_a_lost_device_needs_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_device_needs_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vivace.engine.worker.is_context_lost", lambda: True)
     with pytest.raises(EngineLostError, match="a new process is needed") as lost:
-        kill(tmp_path, monkeypatch, 0)
+        crash_once(tmp_path, monkeypatch, 0)
     assert lost.value.needs_process
 
 
-def test_a_backend_that_is_rebuilt_within_its_engine_is_a_death_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with mortal(tmp_path, monkeypatch) as (server, loaded):
+def test_backend_rebuild_counts_as_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with crashing_server(tmp_path, monkeypatch) as (server, loaded):
         engine = loaded[0].engine
         engine._worker.num_rebuilds += 1
         model = server.context.models.loaded()[0]
         server.loop.call_soon_threadsafe(server.context.models.recovery.suspect, model, "digest")
-        wait_until(lambda: server.context.models.recovery.deaths.num_recent == 1)
+        wait_until(lambda: server.context.models.recovery.crashes.num_recent == 1)
         assert list(server.context.models.recovery.quarantine.dump()) == ["digest"]
         assert server.context.models.loaded() == [model]
 
@@ -307,27 +303,27 @@ def test_a_backend_that_is_rebuilt_within_its_engine_is_a_death_too(
 
 
 class Replaced(Exception):
-    """In place of a new process."""
+    """Raised instead of starting a new process."""
 
 
 def serve_and_lose(monkeypatch: pytest.MonkeyPatch, loss: EngineError) -> int:
     async def lose(server: Server, on_ready: object) -> None:
-        server.context.models.recovery.deaths.add()
+        server.context.models.recovery.crashes.add()
         raise loss
 
     monkeypatch.setattr(Server, "serve", lose)
-    monkeypatch.setattr(deaths_module, "PAUSES_S", (0.0,))
+    monkeypatch.setattr(crashes_module, "PAUSES_S", (0.0,))
     return cli._serve(ServeSettings(port=0))
 
 
-def test_too_many_deaths_have_an_exit_code_of_their_own(
+def test_too_many_crashes_exit_with_code_70(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert serve_and_lose(monkeypatch, EngineLostError("it died 5 times")) == 70
-    assert "it died 5 times" in capsys.readouterr().err
+    assert serve_and_lose(monkeypatch, EngineLostError("it crashed 5 times")) == 70
+    assert "it crashed 5 times" in capsys.readouterr().err
 
 
-def test_a_lost_device_replaces_the_process_which_knows_of_the_death(
+def test_lost_device_restarts_the_process_with_its_crash_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replaced: list[tuple[str, list[str], dict[str, str]]] = []
@@ -343,38 +339,38 @@ def test_a_lost_device_replaces_the_process_which_knows_of_the_death(
             serve_and_lose(monkeypatch, EngineLostError("gone", needs_process=True))
         path, command, environment = replaced[-1]
         assert (path, command) == (sys.executable, [sys.executable, "-m", "vivace", "serve"])
-        assert len(json.loads(environment[cli.LAST_LIFE])["deaths"]) == number
-        monkeypatch.setenv(cli.LAST_LIFE, environment[cli.LAST_LIFE])
+        assert len(json.loads(environment[cli.CRASH_STATE])["crashes"]) == number
+        monkeypatch.setenv(cli.CRASH_STATE, environment[cli.CRASH_STATE])
 
 
 SCRIPT = """
 import os, sys
 sys.path.insert(0, {tests!r})
-from tests.serve import test_deaths
+from tests.serve import test_crashes
 from vivace.cli import main, serve
-from vivace.serve.models import Models
-if serve.LAST_LIFE not in os.environ:
+from vivace.serve.model_registry import ModelRegistry
+if serve.CRASH_STATE not in os.environ:
     import vivace.engine.engine
     vivace.engine.worker.is_context_lost = lambda: True
-Models._load_tts = lambda self, spec: test_deaths.Deadly().load(spec)
+ModelRegistry._load_tts = lambda self, spec: test_crashes.CrashingSpeech().load(spec)
 sys.exit(main.main(sys.argv[1:]))
 """
 
 
 @pytest.mark.slow
-def test_a_process_that_lost_its_device_starts_again_by_itself(tmp_path: Path) -> None:
-    script = tmp_path / "deadly.py"
+def test_process_that_lost_its_device_restarts_itself(tmp_path: Path) -> None:
+    script = tmp_path / "crashing.py"
     script.write_text(SCRIPT.format(tests=str(ROOT)))
     command = [sys.executable, str(script), "serve", "--port", "0", "--voices", str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         urls = (line.split()[1] for line in process.stderr if line.startswith("ready: "))
         try:
-            assert speak(next(urls).rstrip("/"), seed=DEADLY).status_code == 500
-            url = next(urls).rstrip("/")  # the same process, a new life
+            assert speak(next(urls).rstrip("/"), seed=CRASHING).status_code == 500
+            url = next(urls).rstrip("/")  # the new process
             assert speak(url).status_code == 200
-            assert speak(url, seed=DEADLY).status_code == 500
-            wait_until(lambda: speak(url, seed=DEADLY).status_code == 400)
+            assert speak(url, seed=CRASHING).status_code == 500
+            wait_until(lambda: speak(url, seed=CRASHING).status_code == 400)
         finally:
             process.send_signal(signal.SIGTERM)
             process.stderr.read()

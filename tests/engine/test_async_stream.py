@@ -329,6 +329,7 @@ print("exits")
 """
 
 
+@pytest.mark.ci
 def test_process_exits_cleanly_during_a_turn(tiny_folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", EXIT_WHILE_SPEAKING, str(tiny_folder / "custom_voice")],
@@ -358,6 +359,7 @@ print("exits")
 """
 
 
+@pytest.mark.ci
 def test_exit_waits_for_the_thread_that_frees_the_weights(tiny_folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FREED_BY_THE_THREAD, str(tiny_folder / "custom_voice")],

@@ -44,6 +44,7 @@ def test_batch_equals_each_text_spoken_alone(alone: TTS) -> None:
     assert {audio.usage.seed for audio in expected} == {5}
 
 
+@pytest.mark.ci
 def test_texts_of_a_batch_share_turns_with_equal_audio(
     together: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ def break_longest(tts: TTS, monkeypatch: pytest.MonkeyPatch, num_ids: int) -> No
     monkeypatch.setattr(backend, "render", broken_render)
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("kind", ["alone", "together"])
 def test_failed_text_is_named_and_others_are_returned(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -266,6 +266,7 @@ def tts(tiny_folder: Path) -> Iterator[TTS]:
         yield loaded
 
 
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 def test_fault_in_extend_fails_only_that_stream(
     tts: TTS, monkeypatch: pytest.MonkeyPatch, fault: BaseException

@@ -106,6 +106,7 @@ print("parent and child ended")
 """
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize(
     "script",
     [WHILE_SPEAKING, WITHOUT_USE, SEVERAL_THREADS, IDLE],

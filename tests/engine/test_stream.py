@@ -353,6 +353,7 @@ def test_stall_is_stopped_and_trimmed(tts: TTS, monkeypatch: pytest.MonkeyPatch)
 # -- other streams ------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @given(
     seeds=st.lists(st.integers(0, 2**40), min_size=2, max_size=3),
     ramp=st.lists(st.integers(1, 7), min_size=1, max_size=3),

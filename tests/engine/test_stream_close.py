@@ -194,6 +194,7 @@ print("closed")
 """
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform == "win32", reason="a signal for users")
 def test_stream_can_be_closed_by_a_signal_handler(tiny_folder: Path) -> None:
     done = subprocess.run(

@@ -158,6 +158,7 @@ def stall(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seeds
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("given", [{"max_frames": 40}, {"seed": 4}, {"seed": 4, "max_frames": 40}])
 def test_given_seed_or_limit_excludes_a_second_attempt(
     tiny_folder: Path, given: dict[str, int], monkeypatch: pytest.MonkeyPatch

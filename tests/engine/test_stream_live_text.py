@@ -64,6 +64,7 @@ def tone(seconds: float) -> tuple[np.ndarray, int]:
     return np.float32(0.3 * np.sin(2 * np.pi * 200 * time)), 24_000
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("short_utterances")
 def test_long_live_text_is_split_with_pauses(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
@@ -80,6 +81,7 @@ def test_long_live_text_is_split_with_pauses(
     assert stream.finish_reason == "stop"
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("short_utterances")
 def test_next_utterance_begins_after_its_text_arrives(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
@@ -114,6 +116,7 @@ def test_live_text_supports_pauses_and_markdown(
     assert 6_000 in silences
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("name", ["custom_voice", "voice_design", "base", "base_projected"])
 def test_live_text_equals_whole_text_for_every_voice_kind(
     load_tts: Callable[[str], TTS], name: str
@@ -237,6 +240,7 @@ def test_unsupported_utterance_is_skipped_and_quoted_word_kept(
     assert "".join(stream.skipped) == "שלום"
 
 
+@pytest.mark.ci
 def test_stall_is_not_detected_before_the_text_ends(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +256,7 @@ def test_stall_is_not_detected_before_the_text_ends(
     assert len(audio.codes) >= audio.usage.text_tokens
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("short_utterances")
 def test_endless_text_is_spoken_until_closed(
     load_tts: Callable[[str], TTS], monkeypatch: pytest.MonkeyPatch

@@ -201,6 +201,7 @@ def test_max_frames_applies_to_the_whole_text(custom: TTS) -> None:
 # -- long texts --------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_ten_thousand_characters_stream_in_constant_memory(
     custom: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:

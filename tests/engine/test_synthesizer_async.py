@@ -50,6 +50,7 @@ def test_aspeak_returns_the_audio_of_speak(tts: TTS) -> None:
     assert asyncio.run(tts.aspeak(TEXTS[0], **options)) == tts.speak(TEXTS[0], **options)
 
 
+@pytest.mark.ci
 def test_aspeak_of_a_list_returns_the_batch_of_speak(tts: TTS) -> None:
     assert asyncio.run(tts.aspeak(TEXTS, **OPTIONS)) == tts.speak(TEXTS, **OPTIONS)
     assert asyncio.run(tts.aspeak(tuple(TEXTS), **OPTIONS)) == tts.speak(TEXTS, **OPTIONS)
@@ -64,6 +65,7 @@ def test_aspeak_reads_live_text(tts: TTS, live: str) -> None:
     assert asyncio.run(tts.aspeak(text, **OPTIONS)) == expected
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("text", ["A longer text.", ["Two", "texts", "of five."]])
 def test_aspeak_of_long_text_opens_it_in_another_thread(
     tts: TTS, monkeypatch: pytest.MonkeyPatch, text: Any

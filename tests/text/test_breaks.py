@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.text_stages import cut, plain_text, plan_utterances, read_breaks
+from tests.support.text_stages import cut, plain_text, plan_utterances, read_breaks, written_words
 from vivace.text.breaks import BreakReader
 from vivace.text.options import Packing, ScriptOptions
 from vivace.text.packing import Cut
 from vivace.text.pauses import Pause
 from vivace.text.pipeline import Event, TextPipeline
 from vivace.text.plain import PlainRules, PlainText
-from vivace.text.trace import Trace
 
 PLAIN = ScriptOptions(
     max_chars=120, strip_end=True, plain_breaks=True, seam_s=0.5, paragraph_s=0.9, normalize=True
@@ -214,29 +213,11 @@ def test_checkpoint_without_plain_breaks_keeps_lines_and_splits_paragraphs(gap: 
     assert planned(text, replace(RAW, paragraph_s=None)) == [text]
 
 
-def test_words_keep_their_places_when_full_stops_are_added() -> None:
+@pytest.mark.parametrize("paragraph_s", [None, 0.9])
+def test_words_keep_their_places_when_full_stops_are_added(paragraph_s: float | None) -> None:
     text = "A title\n\n- one apple\n- two. And\nmore"
-    for paragraph_s in (None, 0.9):
-        trace = Trace()
-        plan = plan_utterances(text, replace(PLAIN, paragraph_s=paragraph_s), trace)
-        owners = [
-            owner
-            for part in plan
-            if isinstance(part, str)
-            for owner in trace.match(part, is_start=True)
-            if owner >= 0
-        ]
-        words = [trace.word(number) for number in dict.fromkeys(owners)]
-        assert [word.text for word in words] == [
-            "A",
-            "title",
-            "one",
-            "apple",
-            "two.",
-            "And",
-            "more",
-        ]
-        assert all(text[word.start : word.end] == word.text for word in words)
+    words = written_words(text, replace(PLAIN, paragraph_s=paragraph_s))
+    assert words == ["A", "title", "one", "apple", "two.", "And", "more"]
 
 
 def test_blank_text_between_two_pauses_is_not_an_utterance() -> None:

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.text_stages import plain_text, plan_utterances
+from tests.support.text_stages import plain_text, plan_utterances, written_words
 from vivace.text.options import ScriptOptions
 from vivace.text.packing import Cut
 from vivace.text.pauses import Pause
 from vivace.text.pipeline import TextPipeline
 from vivace.text.plain import PlainRules, PlainText
-from vivace.text.trace import Trace
 
 RULES = PlainRules(drops_ellipsis=True)
 PLAIN = ScriptOptions(
@@ -106,10 +105,5 @@ def test_utterance_that_ends_inside_a_sentence_gets_no_full_stop() -> None:
 
 
 def test_words_keep_their_places_when_an_ellipsis_is_replaced() -> None:
-    text = "Wait… what? Oh… no"
-    trace = Trace()
-    [said] = plan_utterances(text, replace(PLAIN, min_chars=0), trace)
-    assert isinstance(said, str)
-    owners = dict.fromkeys(owner for owner in trace.match(said, is_start=True) if owner >= 0)
-    words = [trace.word(number) for number in owners]
-    assert [text[word.start : word.end] for word in words] == ["Wait…", "what?", "Oh…", "no"]
+    words = written_words("Wait… what? Oh… no", replace(PLAIN, min_chars=0))
+    assert words == ["Wait…", "what?", "Oh…", "no"]

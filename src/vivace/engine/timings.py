@@ -63,7 +63,7 @@ class UtteranceTimings:
         self._stream, self._utterance, self._line = stream, utterance, line
         self._timer = stream.timer.begin(utterance.prompt, utterance.num_text_ids)
         self._num_ids = utterance.num_text_ids
-        self._owners: list[int] = []  # the word of each character of the line
+        self._num_chars = 0  # of the line, read so far
         self._spans: list[IdSpan] = []
         self._held = [NO_FRAMES]
         self._found: list[WordSpan] = []
@@ -94,11 +94,10 @@ class UtteranceTimings:
 
     def _read_line(self) -> None:
         text = self._line.text
-        if len(self._owners) < len(text):
-            new, is_start = text[len(self._owners) :], not self._owners
-            self._owners += self._stream.trace.match(new, is_start=is_start)
+        if self._num_chars < len(text):
+            self._num_chars = len(text)
             ids = self._stream.tokenizer.spans(text)
-            self._spans = find_spans(text, self._owners, ids)
+            self._spans = find_spans(text, self._line.owners, ids)
 
     def _read(self, block: FrameBlock, is_last: bool) -> None:
         """Runs on the engine's thread."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from vivace.errors import RequestError, TextError
 from vivace.text.letters import Letters, close_gaps
@@ -30,6 +31,23 @@ def seam(options: ScriptOptions, cut: Cut) -> Pause:
     return Pause(min(options.seam_s, MAX_INSIDE_SEAM_S) if cut.is_inside else options.seam_s)
 
 
+@dataclass(frozen=True, slots=True)
+class SpokenText:
+    """Text of an utterance."""
+
+    text: str
+    owners: Sequence[int] = ()  # with a trace: the written word of each letter and digit
+
+    def keep(self, places: Sequence[int]) -> SpokenText:
+        """The characters at these places."""
+        text = "".join(self.text[place] for place in places)
+        if not self.owners:
+            return SpokenText(text)
+        letters = (place for place, character in enumerate(self.text) if character.isalnum())
+        owner_of = dict(zip(letters, self.owners, strict=True))
+        return SpokenText(text, [owner_of[place] for place in places if place in owner_of])
+
+
 class PartReader:
     """Utterances and pauses of a text in pieces.
 
@@ -49,7 +67,7 @@ class PartReader:
         self._letter_error, self._skips_letters = letter_error, skips_letters
         self._trace = trace
         self._pipeline = TextPipeline(options, trace)
-        self._events: deque[Event] = deque()
+        self._events: deque[SpokenText | Pause | Cut] = deque()
         self._beginning = _Beginning(options, letters)
         self._utterance: UtteranceText | None = None  # the last one returned
         self._last_cut = Cut(is_inside=True)
@@ -98,7 +116,7 @@ class PartReader:
         self._utterance = None
         while self._events:
             event = self._events.popleft()
-            if isinstance(event, str):
+            if isinstance(event, SpokenText):
                 if self._beginning.add(event):
                     self._events.appendleft(self._beginning.take())
                     return self._begin_utterance()
@@ -127,58 +145,65 @@ class PartReader:
 
     def _end_beginning(self) -> UtteranceText | Pause | None:
         """Return silence for an utterance without words."""
-        text = self._beginning.take()
-        if (letter := self._letters.find_foreign(text)) is not None:
-            return self._reject_beginning(text, letter)
-        if not text.strip():
+        beginning = self._beginning.take()
+        if (letter := self._letters.find_foreign(beginning.text)) is not None:
+            return self._reject_beginning(beginning, letter)
+        if not beginning.text.strip():
             return None
         self._needs_seam = False
         return Pause(SILENT_S)
 
-    def _reject_beginning(self, text: str, letter: str) -> UtteranceText | Pause | None:
+    def _reject_beginning(self, beginning: SpokenText, letter: str) -> UtteranceText | Pause | None:
         """Leave out an utterance with too many foreign letters, or these letters only."""
         if not self._skips_letters:
             self._fail(self._letter_error(letter))
             return None
-        text, runs = self._letters.skip_foreign(text)
+        places, runs = self._letters.skip_foreign(beginning.text)
         self.skipped += runs
-        if not self._options.is_speakable(text):
+        own = beginning.keep(places)
+        if not self._options.is_speakable(own.text):
             return None
-        self._events.appendleft(close_gaps(text))
+        self._events.appendleft(replace(own, text=close_gaps(own.text)))
         return self._begin_utterance()
 
-    def take_text(self) -> str | None:
+    def take_text(self) -> SpokenText | None:
         """Return the next text of the current utterance; None at its end or without more text."""
-        return str(self._events.popleft()) if self._next_is_text() else None
+        if not self._events or not isinstance(self._events[0], SpokenText):
+            return None
+        text = self._events.popleft()
+        assert isinstance(text, SpokenText)
+        return text
 
     @property
     def is_utterance_over(self) -> bool:
-        return self.is_over or (bool(self._events) and not self._next_is_text())
-
-    def _next_is_text(self) -> bool:
-        return bool(self._events) and isinstance(self._events[0], str)
+        is_next = bool(self._events) and not isinstance(self._events[0], SpokenText)
+        return self.is_over or is_next
 
     def _fail(self, error: Exception | None) -> None:
         self._error = self._error or error
 
     def _add(self, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, str) and self._letters.is_strict:
-                event = self._drop_letters(event)
-            if event != "":
+            if not isinstance(event, str):
                 self._events.append(event)
+            elif (text := self._read_text(event)).text:
+                self._events.append(text)
         self._fail(self._pipeline.error)
 
-    def _drop_letters(self, text: str) -> str:
-        text, runs = self._letters.skip_foreign(text)
+    def _read_text(self, event: str) -> SpokenText:
+        """Add the owners; leave out foreign letters if the checkpoint rejects each of them."""
+        text = SpokenText(event, self._trace.take(event) if self._trace is not None else ())
+        places, runs = self._letters.skip_foreign(event) if self._letters.is_strict else ((), [])
         if not runs:
             return text
+        text = text.keep(places)
         if not self._skips_letters:
             self._fail(self._letter_error(runs[0][0]))
         self.skipped += runs
-        if not self._options.is_speakable(text):
-            return ""
-        return text if self._options.packing == "words" else close_gaps(text)
+        if not self._options.is_speakable(text.text):
+            return SpokenText("")
+        is_part = self._options.packing == "words"
+        return text if is_part else replace(text, text=close_gaps(text.text))
 
 
 class UtteranceText:
@@ -186,17 +211,22 @@ class UtteranceText:
 
     def __init__(self, reader: PartReader) -> None:
         self._reader = reader
+        self.owners: list[int] = []  # of the text taken so far
         self.is_over = False  # all text was taken
 
     def take(self) -> str | None:
         """Return more text; None at the end of the utterance or if more text must be fed."""
-        text = None if self.is_over else self._reader.take_text()
-        self.is_over |= text is None and self._reader.is_utterance_over
-        return text
+        part = None if self.is_over else self._reader.take_text()
+        self.is_over |= part is None and self._reader.is_utterance_over
+        if part is None:
+            return None
+        self.owners += part.owners
+        return part.text
 
-    def take_all(self) -> str:
-        """Return the text of an utterance that is known as a whole."""
-        return "".join(iter(self.take, None))
+    def take_all(self) -> SpokenText:
+        """Return an utterance that is known as a whole."""
+        text = "".join(iter(self.take, None))
+        return SpokenText(text, self.owners)
 
     def skip(self) -> bool:
         """Drop the rest; return False if the end of the utterance is not known yet."""
@@ -210,22 +240,24 @@ class _Beginning:
 
     def __init__(self, options: ScriptOptions, letters: Letters) -> None:
         self._options, self._letters = options, letters
-        self._texts: list[str] = []
+        self._texts: list[SpokenText] = []
         self._is_found, self._num_own, self._num_foreign = False, 0, 0
 
     def __bool__(self) -> bool:
         return bool(self._texts)
 
-    def add(self, text: str) -> bool:
+    def add(self, part: SpokenText) -> bool:
         """Add text; return whether words were found and at least half of the letters are own."""
-        self._texts.append(text)
+        self._texts.append(part)
+        text = part.text
         self._is_found = self._is_found or self._options.is_speakable(text)
         own, foreign = self._letters.count(text)
         self._num_own, self._num_foreign = self._num_own + own, self._num_foreign + foreign
         return self._is_found and self._num_own >= self._num_foreign
 
-    def take(self) -> str:
-        text = "".join(self._texts)
+    def take(self) -> SpokenText:
+        owners = [owner for one in self._texts for owner in one.owners]
+        text = SpokenText("".join(one.text for one in self._texts), owners)
         self._texts = []
         self._is_found, self._num_own, self._num_foreign = False, 0, 0
         return text

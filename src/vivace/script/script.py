@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from vivace.errors import RequestError
-from vivace.script.parts import PartReader, UtteranceText, seam
+from vivace.script.parts import PartReader, SpokenText, UtteranceText, seam
 from vivace.script.prompts import PromptWriter
 from vivace.script.request import Request
 from vivace.text.live_tokenizer import LiveTokenizer
@@ -24,6 +24,10 @@ class Line(Protocol):
     """The text of one utterance."""
 
     text: str  # as far as it is known
+
+    @property
+    def owners(self) -> Sequence[int]:
+        """With a trace: the written word of each letter and digit of `text`."""
 
     @property
     def is_complete(self) -> bool:
@@ -41,8 +45,8 @@ class WholeLine:
 
     is_complete = True
 
-    def __init__(self, text: str, ids: Sequence[int]) -> None:
-        self.text, self._ids = text, ids
+    def __init__(self, text: str, ids: Sequence[int], owners: Sequence[int]) -> None:
+        self.text, self._ids, self.owners = text, ids, owners
 
     def has(self, num_ids: int) -> bool:
         return True
@@ -62,6 +66,10 @@ class LiveLine:
     @property
     def is_complete(self) -> bool:
         return self._utterance.is_over and not self._ids
+
+    @property
+    def owners(self) -> Sequence[int]:
+        return self._utterance.owners
 
     def has(self, num_ids: int) -> bool:
         while len(self._ids) < num_ids and not self._utterance.is_over:
@@ -97,14 +105,16 @@ class Script:
             skips_letters=request.options.on_unsupported == "skip",
             trace=trace,
         )
-        self._plan: list[str | Pause] | None = None  # of a known text
+        self._plan: list[SpokenText | Pause] | None = None  # of a known text
         self._num_taken = self._num_chars = self._num_chars_taken = 0  # of the plan
         if isinstance(request.text, str):
             self._plan = self._plan_text(request.text)
-            self._num_chars = sum(len(part) for part in self._plan if isinstance(part, str))
+            self._num_chars = sum(
+                len(part.text) for part in self._plan if isinstance(part, SpokenText)
+            )
             self.raise_error()
 
-    def _plan_text(self, text: str) -> list[str | Pause]:
+    def _plan_text(self, text: str) -> list[SpokenText | Pause]:
         if self._request.verbatim:
             return split_verbatim(text, self._options)
         return plan_parts(text, self._reader)
@@ -132,16 +142,16 @@ class Script:
         if isinstance(part, UtteranceText) and self._options.packing == "words":
             tokenizer = LiveTokenizer(self._writer.tokenizer, strip_end=self._options.strip_end)
             return LiveLine(part, tokenizer)
-        text = part if isinstance(part, str) else part.take_all()
-        text = text.rstrip() if self._options.strip_end else text
-        return WholeLine(text, self._writer.encode(self._request, text))
+        whole = part if isinstance(part, SpokenText) else part.take_all()
+        text = whole.text.rstrip() if self._options.strip_end else whole.text
+        return WholeLine(text, self._writer.encode(self._request, text), whole.owners)
 
-    def _take_planned(self) -> str | Pause | None:
+    def _take_planned(self) -> SpokenText | Pause | None:
         if self._plan is None or self.is_over:
             return None
         part = self._plan[self._num_taken]
         self._num_taken += 1
-        self._num_chars_taken += len(part) if isinstance(part, str) else 0
+        self._num_chars_taken += len(part.text) if isinstance(part, SpokenText) else 0
         return part
 
     def feed(self, piece: object) -> None:
@@ -166,11 +176,11 @@ class Script:
             raise self._reader.error
 
 
-def plan_parts(text: str, reader: PartReader) -> list[str | Pause]:
+def plan_parts(text: str, reader: PartReader) -> list[SpokenText | Pause]:
     """All utterances and pauses of a complete text."""
     reader.feed(text)
     reader.finish()
-    parts: list[str | Pause] = []
+    parts: list[SpokenText | Pause] = []
     while (part := reader.next_part()) is not None:
         last = parts[-1] if parts else None
         if isinstance(part, UtteranceText):
@@ -183,10 +193,14 @@ def plan_parts(text: str, reader: PartReader) -> list[str | Pause]:
     return parts
 
 
-def split_verbatim(text: str, options: ScriptOptions) -> list[str | Pause]:
+def split_verbatim(text: str, options: ScriptOptions) -> list[SpokenText | Pause]:
     """Every character of the text, in several utterances only if it is long."""
     if options.max_chars is None or len(text) <= options.max_chars:
-        return [text]
+        return [SpokenText(text)]
     packer = WholeTextPacker(options)
     packer.feed(text)
-    return [seam(options, e) if isinstance(e, Cut) else e for e in packer.finish()] or [text]
+    parts = [
+        seam(options, event) if isinstance(event, Cut) else SpokenText(event)
+        for event in packer.finish()
+    ]
+    return parts or [SpokenText(text)]

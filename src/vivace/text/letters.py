@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -87,15 +87,15 @@ class Letters:
         num_foreign = sum(map(self._is_foreign, text))
         return sum(map(is_letter, text)) - num_foreign, num_foreign
 
-    def skip_foreign(self, text: str) -> tuple[str, list[str]]:
-        """The text without foreign letters, and the runs that were left out.
+    def skip_foreign(self, text: str) -> tuple[Sequence[int], list[str]]:
+        """The places of the other characters, and the runs of foreign letters.
 
         Marks and wide punctuation after a foreign letter belong to its run.
         """
         if not self.scripts or text.isascii():
-            return text, []
-        kept, runs, is_inside = list[str](), list[str](), False
-        for character in text:
+            return range(len(text)), []
+        kept, runs, is_inside = list[int](), list[str](), False
+        for place, character in enumerate(text):
             is_foreign = self._is_foreign(character)
             if is_foreign and not is_inside:
                 runs.append("")
@@ -103,8 +103,8 @@ class Letters:
             if is_inside:
                 runs[-1] += character
             else:
-                kept.append(character)
-        return "".join(kept), runs
+                kept.append(place)
+        return kept, runs
 
     def _is_foreign(self, character: str) -> bool:
         scripts = scripts_of(character)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,6 @@ NO_WORD = -1
 _UNIT = re.compile(rf"[{HAN_AND_KANA}][^\w\s]*|[^\s{HAN_AND_KANA}]+")
 # Text that is not spoken: pauses, the names of spelling marks, and link targets.
 _NO_WORDS = re.compile(rf"{PAUSE_MARK.pattern}|\[(?:spell|digits):|\]\([^()\s]*\)", re.IGNORECASE)
-_SOUGHT = 24  # characters that identify a place in the spoken text
 _REACH = 4096  # characters searched ahead
 _HAN_OR_KANA = re.compile(f"[{HAN_AND_KANA}]")
 
@@ -32,36 +32,26 @@ def find_words(text: str) -> list[tuple[int, int]]:
 
 
 class _OwnedText:
-    """A queue of characters, each with the number of its word."""
+    """A queue of characters without white space, each with the number of its word."""
 
     def __init__(self) -> None:
-        self._text, self._from = "", 0
-        self._owners: list[int] = []
+        self._queue: deque[tuple[str, int]] = deque()
 
     def add(self, text: str, owners: Sequence[int]) -> None:
-        if self._from > _REACH:
-            self._text, self._owners = self._text[self._from :], self._owners[self._from :]
-            self._from = 0
-        pairs = [(c, owner) for c, owner in zip(text, owners, strict=True) if not c.isspace()]
-        self._text += "".join(character for character, _ in pairs)
-        self._owners += [owner for _, owner in pairs]
-
-    def is_next(self, character: str) -> bool:
-        return self._text[self._from : self._from + 1] == character
-
-    def pop(self) -> int:
-        self._from += 1
-        return self._owners[self._from - 1]
-
-    def seek(self, text: str) -> bool:
-        """Move to the next occurrence of `text`, ignoring spaces; False if there is none."""
-        place = self._text.find("".join(text.split()), self._from, self._from + _REACH)
-        self._from = max(self._from, place)
-        return place >= 0 and not text.isspace()
+        pairs = zip(text, owners, strict=True)
+        self._queue.extend(pair for pair in pairs if not pair[0].isspace())
 
     def take(self, text: str) -> list[int]:
         """The word of each character of the next text."""
-        return [NO_WORD if character.isspace() else self.pop() for character in text]
+        return [NO_WORD if c.isspace() else self._queue.popleft()[1] for c in text]
+
+    def take_letter(self) -> int:
+        """The word of the next letter or digit; NO_WORD at the end."""
+        while self._queue:
+            character, owner = self._queue.popleft()
+            if character.isalnum():
+                return owner
+        return NO_WORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +67,7 @@ class Trace:
     """The trace of one text.
 
     `give` receives the caller's text; `read`, `say` and `respell` receive the replacements of the
-    stages in order; `match` finds the words of spoken text.
+    stages in order; `take` returns the words of spoken text.
     """
 
     def __init__(self, count_words: Callable[[str], int] | None = None) -> None:
@@ -120,18 +110,13 @@ class Trace:
         units = [(unit[0], owners[unit.start()]) for unit in _UNIT.finditer(old)]
         target.add(new, owners if old == new else self._share(units, new))
 
-    def match(self, text: str, *, is_start: bool) -> list[int]:
-        """The word of each character of the next spoken text, which may leave some out."""
+    def take(self, text: str) -> list[int]:
+        """The word of each letter and digit of the next spoken text.
+
+        After the last replacement, stages change only white space and signs.
+        """
         spoken = self._respelled or self._said
-        if is_start:
-            spoken.seek(text[:_SOUGHT])
-        found = []
-        for index, character in enumerate(text):
-            is_there = spoken.is_next(character)
-            if not is_there and character.isalnum():  # stages may add other signs
-                is_there = spoken.seek(text[index : index + 8])
-            found.append(spoken.pop() if is_there and not character.isspace() else NO_WORD)
-        return found
+        return [spoken.take_letter() for character in text if character.isalnum()]
 
     def word(self, number: int) -> WrittenWord:
         """The word with this number and its place in the caller's text."""

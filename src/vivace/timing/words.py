@@ -45,9 +45,11 @@ class WordSpan:
 def find_spans(text: str, owners: Sequence[int], ids: Sequence[tuple[int, int]]) -> list[IdSpan]:
     """The words of an utterance as spans of its ids.
 
-    `owners` is the word of each character, `ids` the start and end character of each id. A word
-    spans its letters and digits; one id may contain parts of several words.
+    `owners` is the word of each letter and digit, `ids` the start and end character of each id. One
+    id may contain parts of several words.
     """
+    letters = (place for place, character in enumerate(text) if character.isalnum())
+    owner_of = dict(zip(letters, owners, strict=False))  # a verbatim text has no owners
     begins: dict[int, float] = {}  # of each character
     ends: dict[int, float] = {}
     for number, (first, end) in enumerate(ids):
@@ -57,8 +59,8 @@ def find_spans(text: str, owners: Sequence[int], ids: Sequence[tuple[int, int]])
             ends[place] = number + (index + 1) / len(places)
     words: dict[int, list[int]] = {}
     for place in begins:
-        if owners[place] != NO_WORD:
-            words.setdefault(owners[place], []).append(place)
+        if (owner := owner_of.get(place, NO_WORD)) != NO_WORD:
+            words.setdefault(owner, []).append(place)
     return [
         IdSpan(word, begins[min(places)], ends[max(places)])
         for word, places in sorted(words.items())

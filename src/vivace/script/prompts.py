@@ -105,7 +105,6 @@ class PromptWriter:
             request.options,
             packing=self._packing(request),
             max_chars=reading.max_utterance_chars if request.options.split else None,
-            verbatim=request.verbatim,
             min_chars=reading.min_utterance_chars if request.breaks else 0,
             language=self._language(request.options.language),
             normalize=self._normalizes(request),

@@ -23,16 +23,11 @@ def is_speakable(text: str) -> bool:
     return any(map(_is_spoken, text))
 
 
-def is_blank(text: str) -> bool:
-    return all(unicodedata.category(character) in _BLANK for character in text)
-
-
 def check_speakable(text: str) -> None:
     """Raise a TextError if nothing in a text can be spoken."""
     if not is_speakable(text):
-        what = (
-            "is empty or blank" if is_blank(text) else f"has no words in it: {text.strip()[:40]!r}"
-        )
+        is_blank = all(unicodedata.category(character) in _BLANK for character in text)
+        what = "is empty or blank" if is_blank else f"has no words in it: {text.strip()[:40]!r}"
         raise TextError(f"the text {what}; there is nothing to say")
 
 

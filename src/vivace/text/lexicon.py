@@ -12,7 +12,7 @@ from typing import Any
 from vivace.errors import LexiconError
 from vivace.speech import shown
 from vivace.text.lexicon_files import ANY_LANGUAGE, Row, entry_language, read_rows
-from vivace.text.pauses import has_pause
+from vivace.text.pauses import PAUSE_MARK
 from vivace.text.scripts import DIALECT, LANGUAGE_SCRIPTS
 from vivace.text.trie import Trie
 
@@ -92,7 +92,7 @@ def _check(row: Row) -> _Entry:
     """Return the checked entry; a LexiconError names the place and the reason."""
     word = _check_text(row, "word", row.word, MAX_WORD_CHARS)
     respelling = _check_text(row, "respelling", row.respelling, MAX_RESPELLING_CHARS)
-    if has_pause(respelling):
+    if PAUSE_MARK.search(respelling):
         raise LexiconError(f"{row.where}: the respelling of {shown(word)} cannot have a pause mark")
     return _Entry(unicodedata.normalize("NFC", word), respelling)
 

@@ -40,7 +40,6 @@ class ScriptOptions(TextOptions):
 
     packing: Packing = "words"  # how sentences are packed; see `vivace.text.packing`
     max_chars: int | None = 300  # per utterance; None does not split the text
-    verbatim: bool = False  # pass every character to the model; split only long texts
     min_chars: int = 0  # a shorter utterance is not extended by the next sentence
     language: str = "english"  # whose rules `normalize` applies
     normalize: bool = False  # write numbers, dates, capitals and signs as words

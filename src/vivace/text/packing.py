@@ -193,15 +193,6 @@ class WholeTextPacker:
         return [*events, text[start:end]] if num_sentences else []
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A cut in the text of a `WordPacker`."""
-
-    end: int  # of the utterance
-    next_start: int
-    is_inside: bool = False
-
-
 class WordPacker:
     """Passes text on and marks the cuts between utterances.
 
@@ -242,15 +233,20 @@ class WordPacker:
             place = self._find_cut(sentences, is_final)
             if place is None:
                 return events + self._give(self._certain_end(is_final))
-            events += [*self._give(place.end), Cut(place.is_inside)]
-            self._begin(self._text[place.next_start :].lstrip())
+            end, next_start, is_inside = place
+            events += [*self._give(end), Cut(is_inside)]
+            self._begin(self._text[next_start:].lstrip())
             sentences = self._splitter.feed(self._text)
 
-    def _find_cut(self, sentences: Sequence[str], is_final: bool) -> _Place | None:
-        """Return the first certain cut and move past the sentences before that cut."""
+    def _find_cut(self, sentences: Sequence[str], is_final: bool) -> tuple[int, int, bool] | None:
+        """Return the first certain cut and move past the sentences before that cut.
+
+        A cut is the end of the utterance, the start of the next one, and whether the cut lies
+        inside a sentence.
+        """
         for start, end in sentence_spans(self._text, sentences, self._end):
             if self._end >= self._max_chars:
-                return _Place(self._end, start)
+                return self._end, start, False
             if place := self._find_forced_cut(end):
                 return place
             self._end = end
@@ -260,7 +256,7 @@ class WordPacker:
         if begun >= certain:  # only white space, which may become the gap between utterances
             return None
         if self._end >= self._max_chars:
-            return _Place(self._end, begun)
+            return self._end, begun, False
         return self._find_forced_cut(certain)
 
     def _begun(self) -> int:
@@ -278,11 +274,11 @@ class WordPacker:
         begin, self._given = self._given, max(self._given, end)
         return [self._text[begin:end]] if end > begin else []
 
-    def _find_forced_cut(self, end: int) -> _Place | None:
+    def _find_forced_cut(self, end: int) -> tuple[int, int, bool] | None:
         """The first good place before `end` in an utterance that has grown too long."""
         cuts = []
         for times, pattern in _FORCED_CUTS:
             lowest = max(self._given, times * self._max_chars)
             ends = (found.end() for found in pattern.finditer(self._text, max(0, lowest - 2)))
             cuts += [next((cut for cut in ends if cut >= lowest), end)]
-        return _Place(min(cuts), min(cuts), is_inside=True) if min(cuts) < end else None
+        return (min(cuts), min(cuts), True) if min(cuts) < end else None

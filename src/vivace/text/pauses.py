@@ -53,7 +53,3 @@ def parse_pauses(text: str, errors: list[RequestError] | None = None) -> list[st
             errors.append(error)
     parts.append(text[end:])
     return [part for part in parts if part != ""]
-
-
-def has_pause(text: str) -> bool:
-    return PAUSE_MARK.search(text) is not None

@@ -1,11 +1,11 @@
-"""Speak what a language model writes, from its callback for every token.
+"""Speak the reply of a language model from its token callback.
 
     python examples/callback.py
 
-`Speaker` needs no framework: call it with every token, then `finish()`. It is also a callback
-handler of LangChain if that is installed. `model.stream(question, config={"callbacks": [speaker]})`
-is spoken while the model writes, `model.invoke(...)` when the whole reply is there. No model is
-needed to try it: `main` plays one.
+`Speaker` needs no framework: call it with every token, then `finish()`. If LangChain is installed, it
+is also a LangChain callback handler: `model.stream(question, config={"callbacks": [speaker]})` is
+spoken while the model writes, `model.invoke(...)` when the reply is complete. `main` simulates a
+model.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from vivace.errors import StreamClosedError
 
 try:
     from langchain_core.callbacks import BaseCallbackHandler
-except ImportError:  # Speaker is called by hand
+except ImportError:  # without LangChain, call Speaker directly
     BaseCallbackHandler = object  # type: ignore[assignment,misc]
 
 
 def text_of(content: Any) -> str:
     """The text of a message's content: a string, or a list of strings and blocks.
 
-    Blocks without text to speak, such as tool calls and images, are left out.
+    Blocks without text, such as tool calls and images, are skipped.
     """
     if isinstance(content, str):
         return content
@@ -45,7 +45,7 @@ class Reply:
     def __init__(self, tts: TTS, play: Any, options: dict[str, Any]) -> None:
         self._tts, self._play, self._options = tts, play, options
         self._tokens: SimpleQueue[str | None] = SimpleQueue()
-        self._lock = Lock()  # between `interrupt` and the thread that opens the stream
+        self._lock = Lock()  # protects the stream against `interrupt` while the thread opens it
         self._stream: Any = None
         self._is_interrupted = False
         self._error: BaseException | None = None
@@ -64,10 +64,10 @@ class Reply:
             stream = self._stream
         if stream is not None:
             stream.close()
-        self._tokens.put(None)  # the thread may wait for a token
+        self._tokens.put(None)  # wakes the thread if it waits for a token
 
     def finish(self) -> None:
-        """Wait until the reply is spoken; an error of the thread is raised."""
+        """Wait until the reply is spoken. Raises the error of the thread."""
         self._tokens.put(None)
         if self.has_begun:
             self._thread.join()
@@ -81,10 +81,10 @@ class Reply:
                 self._stream = stream
                 if self._is_interrupted:
                     stream.close()
-            with stream, suppress(StreamClosedError):  # by `interrupt`
+            with stream, suppress(StreamClosedError):  # `interrupt` closes the stream
                 for chunk in stream:
                     self._play(chunk)
-        except BaseException as error:  # it is raised by `finish`
+        except BaseException as error:  # `finish` raises it
             self._error = error
 
     def _written(self) -> Iterator[str]:
@@ -92,7 +92,7 @@ class Reply:
 
 
 class Speaker(BaseCallbackHandler):
-    """Speaks tokens as they come, in a thread; `play` is called with every chunk of audio."""
+    """Speaks tokens as they arrive, in a thread that calls `play` with every chunk of audio."""
 
     def __init__(self, tts: TTS, play: Any, **options: Any) -> None:
         self._tts, self._play, self._options = tts, play, options
@@ -110,7 +110,7 @@ class Speaker(BaseCallbackHandler):
             reply.finish()
 
     def interrupt(self) -> None:
-        """Stop at once. Later tokens of the same reply, until `finish`, are not spoken."""
+        """Stop immediately. Tokens until the next `finish` are ignored."""
         if self._reply is not None:
             self._reply.interrupt()
 
@@ -119,9 +119,9 @@ class Speaker(BaseCallbackHandler):
             self._reply = Reply(self._tts, self._play, self._options)
         return self._reply
 
-    # LangChain's names
+    # callbacks of LangChain
     def on_llm_start(self, *_: Any, **__: Any) -> None:
-        self._open()  # an interruption before the first token counts
+        self._open()  # so that an interruption before the first token is remembered
 
     def on_chat_model_start(self, *_: Any, **__: Any) -> None:
         self._open()
@@ -130,7 +130,7 @@ class Speaker(BaseCallbackHandler):
         self(token)
 
     def on_llm_end(self, response: Any, **_: Any) -> None:
-        """Without streaming no token has come: the whole reply is spoken now."""
+        """Speak the whole reply if the model did not stream tokens."""
         if not self._open().has_begun:
             generation = response.generations[0][0]
             message = getattr(generation, "message", None)

@@ -1,7 +1,7 @@
-"""A ComfyUI node that speaks: copy this file to `ComfyUI/custom_nodes/`, and install vivace there.
+"""A text-to-speech node for ComfyUI: copy this file to `ComfyUI/custom_nodes/` and install vivace.
 
-It gives ComfyUI's AUDIO: a waveform [batch, channels, samples] and its rate, for Save Audio,
-Preview Audio and every node that takes sound. A model is loaded once and kept.
+Returns ComfyUI's AUDIO, a waveform [batch, channels, samples] and its rate, for Save Audio, Preview
+Audio and other audio nodes. The model is loaded once.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
     python examples/callback.py
 
-`Speaker` needs no framework: call it with every token, then `finish()`. If LangChain is installed, it
-is also a LangChain callback handler: `model.stream(question, config={"callbacks": [speaker]})` is
-spoken while the model writes, `model.invoke(...)` when the reply is complete. `main` simulates a
-model.
+`Speaker` needs no framework: call it with every token, then `finish()`. If LangChain is installed,
+it is also a callback handler: `model.stream(question, config={"callbacks": [speaker]})` is spoken
+while the model writes, `model.invoke(...)` when the reply is complete. `main` simulates a model.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Vivace: the best way to run Qwen3-TTS.
+"""Vivace runs Qwen3-TTS.
 
-Public names are imported on first use, so that `import vivace` costs nothing.
+Public names are imported on first use, so that `import vivace` is fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads the text files of a checkpoint; a pipe, a device or a huge file is a CheckpointError."""
+"""Reads the text files of a checkpoint. Pipes, devices and huge files raise CheckpointError."""
 
 from __future__ import annotations
 

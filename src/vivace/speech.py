@@ -219,14 +219,14 @@ def shown(value: object) -> str:
 class Word:
     """A word of the text and its time in the audio."""
 
-    text: str  # as it was written, with its punctuation: "Dr.", "$5,"
+    text: str  # as written, with its punctuation: "Dr.", "$5,"
     start_s: float  # in the whole audio
     end_s: float
-    start_char: int  # in the whole text, as it was given
+    start_char: int  # offset in the given text
     end_char: int
 
     def moved(self, seconds: float, length_s: float | None = None) -> Word:
-        """Heard so much later, in audio of some length."""
+        """The word `seconds` later, within 0 and `length_s`."""
         times = (max(0.0, time + seconds) for time in (self.start_s, self.end_s))
         start_s, end_s = (time if length_s is None else min(time, length_s) for time in times)
         return dataclasses.replace(self, start_s=start_s, end_s=end_s)
@@ -234,25 +234,25 @@ class Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What one utterance cost."""
+    """Size, time and completeness of speech."""
 
     text_tokens: int
     frames: int
     audio_s: float
     wall_s: float
-    seed: int  # the one that was used: give it again to get the same codes
+    seed: int  # the same seed gives the same codes
     first_audio_ms: float | None = None  # from the call to the first samples
-    completeness: float | None = None  # share of words spoken as they should; None: not known
-    missing_words: tuple[str, ...] = ()  # that were not spoken
-    retries: int = 0  # parts that were spoken wrongly and then again
-    num_words: int = 0  # that were checked
+    completeness: float | None = None  # share of words that were spoken; None: unknown
+    missing_words: tuple[str, ...] = ()  # words that were not spoken
+    retries: int = 0  # utterances that were spoken again
+    num_words: int = 0  # words that were checked
     skipped: tuple[str, ...] = ()  # parts of the text that the checkpoint cannot read
 
     @classmethod
     def total(
         cls, parts: Sequence[Usage], *, audio_s: float, wall_s: float, first_audio_ms: float | None
     ) -> Usage:
-        """The usage of several parts; their times overlap, so they are arguments."""
+        """Add up parts. Times are arguments, because the times of parts overlap."""
         return cls(
             text_tokens=sum(part.text_tokens for part in parts),
             frames=sum(part.frames for part in parts),
@@ -269,12 +269,12 @@ class Usage:
 
     @property
     def times_real_time(self) -> float:
-        """Seconds of audio made per second of waiting; bigger is better."""
+        """Seconds of audio per second of wall time."""
         return self.audio_s / self.wall_s if self.wall_s else float("inf")
 
 
 def total_completeness(parts: Iterable[Usage]) -> float | None:
-    """The share of all words; None if the share of one part with text is not known."""
+    """The share of all words; None if the share of a part with text is unknown."""
     num_words, num_right = 0, 0.0
     for part in parts:
         if not part.text_tokens:
@@ -287,6 +287,6 @@ def total_completeness(parts: Iterable[Usage]) -> float | None:
 
 
 def language_name(language: str) -> str:
-    """`English`, `english`, `en`, `en-US` are `english`; what is not known stays as it is."""
+    """Map `English`, `en` and `en-US` to `english`. Unknown names stay, in lower case."""
     key = language.strip().lower().replace("_", "-")
     return LANGUAGES.get(key.split("-")[0], language.strip().lower()) or AUTO_LANGUAGE

@@ -326,7 +326,7 @@ class TTS:
                 append_silence=append_silence,
             )
 
-    # -- life ----------------------------------------------------------------------------------
+    # -- life cycle ----------------------------------------------------------------------------
 
     def warmup(self) -> None:
         """Compile and capture what the first request would otherwise wait for."""

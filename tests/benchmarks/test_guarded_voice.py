@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from tests.support.project import ROOT, load_script
 from vivace import TTS
 from vivace.engine.follower import MIN_SHARE
+
+GuardedVoice = Any  # of benchmarks/guarded_voice.py
 
 guarded = load_script(ROOT / "benchmarks" / "guarded_voice.py")
 
@@ -57,7 +60,7 @@ def voice(embedded: TTS) -> Iterator[object]:
 
 
 @pytest.fixture(scope="module")
-def speech(voice: guarded.GuardedVoice) -> Speech:
+def speech(voice: GuardedVoice) -> Speech:
     text = " ".join(PARTS)
     spoken = voice.speak(text, 1, is_checked=False)
     encode = voice.tts.tokenizer.encode
@@ -69,17 +72,17 @@ def speech(voice: guarded.GuardedVoice) -> Speech:
     return Speech(text, spoken.codes, controls)
 
 
-def find_faults(voice: guarded.GuardedVoice, text: str, codes: np.ndarray) -> list[str]:
+def find_faults(voice: GuardedVoice, text: str, codes: np.ndarray) -> list[str]:
     places = voice.read_places(text, codes)
     return [fault.kind for fault in guarded.find_faults(voice.follower(text), places)]
 
 
-def test_undamaged_codes_have_no_fault(voice: guarded.GuardedVoice, speech: Speech) -> None:
+def test_undamaged_codes_have_no_fault(voice: GuardedVoice, speech: Speech) -> None:
     assert find_faults(voice, speech.text, speech.codes) == []
 
 
 @pytest.mark.parametrize("name", CONTROLS)
-def test_damaged_codes_have_a_fault(voice: guarded.GuardedVoice, speech: Speech, name: str) -> None:
+def test_damaged_codes_have_a_fault(voice: GuardedVoice, speech: Speech, name: str) -> None:
     assert set(speech.controls) == set(CONTROLS)
     assert find_faults(voice, speech.text, speech.controls[name])
 
@@ -91,12 +94,12 @@ def test_damaged_codes_have_a_fault(voice: guarded.GuardedVoice, speech: Speech,
         *(pytest.param(n, marks=pytest.mark.ci) for n in range(NUM_QUICK, len(CORRECT))),
     ],
 )
-def test_correct_sentence_raises_no_alarm(voice: guarded.GuardedVoice, index: int) -> None:
+def test_correct_sentence_raises_no_alarm(voice: GuardedVoice, index: int) -> None:
     spoken = voice.speak(CORRECT[index], index, is_checked=True)
     assert (spoken.num_retries, spoken.missing, spoken.completeness) == (0, (), 1.0)
 
 
-def test_induced_early_end_is_repaired(voice: guarded.GuardedVoice) -> None:
+def test_induced_early_end_is_repaired(voice: GuardedVoice) -> None:
     text = CORRECT[1]
     whole = voice.speak(text, 3, is_checked=False)
     end_at = guarded.arrivals(whole.places, 8, MIN_SHARE)[-1]

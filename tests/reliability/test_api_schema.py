@@ -77,6 +77,7 @@ def is_valid_response(answer: Any) -> bool:
     return keys == {"message", "type", "param", "code"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"]

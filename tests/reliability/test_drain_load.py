@@ -414,6 +414,7 @@ def restart_both(tmp_path: Path, drain_timeout_s: float, step_s: float) -> Count
     return outcomes
 
 
+@pytest.mark.ci
 def test_rolling_restart_of_two_replicas_fails_no_request(tmp_path: Path) -> None:
     outcomes = restart_both(tmp_path, drain_timeout_s=60.0, step_s=0.1)
     record("G10 rolling restart", replicas=2, requests=outcomes.total(), whole=outcomes[WHOLE])

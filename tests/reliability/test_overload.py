@@ -95,6 +95,7 @@ def test_excess_requests_are_refused_while_all_slots_are_busy(tmp_path: Path) ->
         wait_until(lambda: not backend.lives and not server.context.streams.num_active)
 
 
+@pytest.mark.ci
 def test_control_server_without_a_queue_limit_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -303,6 +303,7 @@ def test_full_disk_is_a_server_error_and_leaves_no_file(tiny_folder: Path, tmp_p
 # -- file descriptors ----------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_server_recovers_after_running_out_of_file_descriptors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -94,6 +94,7 @@ def filled(server: Running, num_streams: int = NUM_TAKEN) -> Iterator[list[Futur
         yield asked
 
 
+@pytest.mark.ci
 def test_burst_beyond_max_wait_is_refused_and_the_rest_is_served(busy: Opened) -> None:
     server, backend = busy
     with ThreadPoolExecutor(NUM_REQUESTS) as pool:
@@ -110,6 +111,7 @@ def test_burst_beyond_max_wait_is_refused_and_the_rest_is_served(busy: Opened) -
         assert ask(server.url).status_code == 200
 
 
+@pytest.mark.ci
 def test_control_without_limit_takes_the_whole_burst(tmp_path: Path) -> None:
     with (
         opened(tmp_path, max_wait_s=1e6) as both,

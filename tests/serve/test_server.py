@@ -116,6 +116,7 @@ def wait_for_status(url: str, status: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.ci
 def test_signal_while_models_load_ends_the_server() -> None:
     with serve() as served:
         served.wait_for(r"(loading) ")
@@ -240,6 +241,7 @@ def test_start_prints_changed_settings_only_and_all_with_verbose(
     assert {"port", "max_wait", "drain_timeout", "api_keys"} <= set(names)
 
 
+@pytest.mark.ci
 def test_json_log_is_json_from_the_first_line_to_the_error(taken_port: int) -> None:
     command = [sys.executable, "-m", "vivace", "serve", f"--port={taken_port}"]
     environment = {**os.environ, "VIVACE_LOG_FORMAT": "json", "VIVACE_PORTT": "1"}

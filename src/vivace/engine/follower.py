@@ -8,7 +8,7 @@ share of attention on the text. It does not import torch, backends or threading 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,7 +78,6 @@ class TextFollower:
         self.extend(ids, is_last=is_complete)
         self._arrivals: list[int] = []  # the frame in which each id was reached or passed
         self._num_frames = 0
-        self._places: Iterator[tuple[int, float]] = iter(())  # not yet observed
         self._jump: tuple[int, int] | None = None  # frame and id of an unconfirmed jump
         self._num_back = 0  # frames in a row with attention further back
         self._changed = 0  # the frame of the last arrival
@@ -118,16 +117,14 @@ class TextFollower:
         """Ids that no frame attended to."""
         return range(self.place + 1, len(self._ids))
 
-    def observe(self, places: Sequence[tuple[int, float]]) -> Fault | None:
-        """Follow the next frames. Returns at the first fault in them."""
-        self._places = iter(places)
-        return self.observe_rest()
+    def observe(self, places: Iterable[tuple[int, float]]) -> Fault | None:
+        """Follow the next frames. Returns at the first fault in them.
 
-    def observe_rest(self) -> Fault | None:
-        """Follow the frames after the last fault of `observe`, up to the next fault."""
+        A call with the same iterator continues after that fault.
+        """
         arrivals, frame = self._arrivals, self._num_frames
         reached = len(arrivals) - 1
-        for place, share in self._places:  # most frames take one of the first three branches
+        for place, share in places:  # most frames take one of the branches that continue
             if share < MIN_SHARE:
                 if reached < self._last_word and frame - self._changed < STALL_FRAMES:
                     frame += 1

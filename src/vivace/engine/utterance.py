@@ -272,7 +272,8 @@ class Utterance:
 
     def _find_fault(self, follower: TextFollower, places: Places, status: SlotStatus) -> int | None:
         """Follow the new frames through the text. Returns the first frame to drop, if any."""
-        if (fault := follower.observe(places)) is None and status != "stop":
+        left = iter(places)
+        if (fault := follower.observe(left)) is None and status != "stop":
             return None
         may_retry = status in ("running", "waiting", "stop")
         while fault is not None:
@@ -282,7 +283,7 @@ class Utterance:
             follower.accept(fault)
             if fault.kind == "tail" and not is_wanted:
                 return max(fault.frame, follower.num_settled_at(fault))
-            fault = follower.observe_rest()
+            fault = follower.observe(left)
         if status == "stop" and (fault := follower.end()) is not None:
             if (end := self._retry(follower, fault)) is not None:
                 return end
@@ -348,8 +349,8 @@ class Utterance:
             return
         if self._state is State.NEEDS_TEXT:
             follower.num_settled = num_rendered
-        num_final = max(follower.num_settled, num_settled(num_rendered))
-        self.num_final = max(self.num_final, min(num_final, num_rendered))
+        num_final = max(self.num_final, follower.num_settled, num_settled(num_rendered))
+        self.num_final = min(num_final, num_rendered)
 
     def refuse(self, error: Exception) -> None:
         """The backend rejected the prompt. Frames from before a retry are kept."""

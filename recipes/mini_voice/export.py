@@ -43,11 +43,11 @@ def model_config(settings: SimpleNamespace, tokenizer: TextTokenizer, text_size:
         "tts_model_size": "0b6",  # the official code drops `instruct` for this size
         "tts_model_type": "custom_voice",
         "talker_config": talker_config(settings, text_size),
-        # What it was trained on: short lines of plain words, none with a blank at its end, after
-        # which it would speak on. seam_s makes a seam as long as the
-        # voice's own silence between sentences, silence_rms as loud.
+        # The training lines are short, of plain words and without trailing blanks. seam_s and
+        # silence_rms give a seam the length and level of the voice's silence between sentences.
         "reading_config": {
             "normalize": True,
+            "letter_names": {"A": "eh"},
             "strip_end": True,
             "plain_breaks": True,
             "plain_ellipsis": True,

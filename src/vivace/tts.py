@@ -186,9 +186,9 @@ class TTS:
 
     def __repr__(self) -> str:
         name = f"{type(self).__name__} {self.model_type} {self.checkpoint.folder.name}"
-        if self.loaded.is_closed:
+        if self.loaded.open_parts is None:
             return f"<{name}, closed>"
-        model, _, engine = self.loaded.parts
+        model, _, engine = self.loaded.open_parts  # `parts` raises in a forked child
         dtype = str(model.dtype).removeprefix("torch.")
         if model.weights == "fp8":
             dtype += " with weights in fp8"

@@ -11,6 +11,7 @@ from tests.support.scripted_backend import ScriptedBackend, script, wait_until, 
 from vivace.backends.base import Admission, Frames, Slot
 from vivace.engine.engine import Engine
 from vivace.engine.guard import frame_budget
+from vivace.engine.reader import UtteranceReader
 from vivace.engine.scheduler import EngineLimits, Scheduler
 from vivace.engine.utterance import Utterance
 from vivace.errors import BackendFullError, EngineError
@@ -184,7 +185,7 @@ def test_backend_without_any_memory_fails_the_request() -> None:
     for one in given:
         assert isinstance(one.error, EngineError)
         with pytest.raises(EngineError, match="memory"):
-            one.take(1)
+            UtteranceReader(engine, one).take(1)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from tests.support.scripted_tts import SAMPLES_PER_FRAME, Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import wait_until
 from vivace.backends.base import Frames, Samples, Slot
-from vivace.engine.engine import Engine
+from vivace.engine.worker import EngineWorker
 from vivace.prompt import Prompt
 from vivace.serve import response as response_module
 from vivace.serve.half_close import POLL_S, PROBE_AFTER_S
@@ -266,7 +266,7 @@ def test_control_engine_that_keeps_slots_is_detected(
 ) -> None:
     before = Census.of(server, backend)
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "_release", lambda engine, utterance: None)
+        patch.setattr(EngineWorker, "_release", lambda worker, utterance: None)
         run_exchanges(server, [Exchange("http", "first", True)])
         assert find_leaks(server, backend, before, patience_s=0.5).keys() >= {"slots"}
     backend.lives.clear()

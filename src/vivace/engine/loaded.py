@@ -37,7 +37,7 @@ class LoadedCheckpoint:
     def __init__(self, checkpoint: Checkpoint, tokenizer: TextTokenizer, parts: Parts) -> None:
         self.checkpoint = checkpoint
         self.writer = PromptWriter(checkpoint.config, tokenizer)
-        self._parts: Parts | None = parts  # None: closed
+        self.open_parts: Parts | None = parts  # None: closed
         self._marker = IdMarker(tokenizer)
         self._timer: Timer | None = None  # created for the first stream
         self._finder: HeadFinder | None = None
@@ -49,15 +49,11 @@ class LoadedCheckpoint:
 
     @property
     def parts(self) -> Parts:
-        """Raises ClosedError after `close`."""
-        if self._parts is None:
+        """Raises ClosedError after `close`, and EngineError in a forked child."""
+        if self.open_parts is None:
             raise ClosedError("this TTS was closed; load it again to speak")
-        self._parts.engine.check_process()
-        return self._parts
-
-    @property
-    def is_closed(self) -> bool:
-        return self._parts is None
+        self.open_parts.engine.check_process()
+        return self.open_parts
 
     def open(
         self, request: Request, *, chunk_frames: ChunkFrames = RAMP, wake: Wake | None = None
@@ -90,9 +86,9 @@ class LoadedCheckpoint:
 
     def close(self) -> None:
         """Free the weights."""
-        if self._parts is not None:
-            self._parts.engine.close()
-        self._parts = self._timer = self._finder = None
+        if self.open_parts is not None:
+            self.open_parts.engine.close()
+        self.open_parts = self._timer = self._finder = None
 
     def _settle_sampling(self, changes: dict[str, Any]) -> SamplingParams:
         """The checkpoint's sampling with the request's changes, and a seed."""

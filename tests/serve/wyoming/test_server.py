@@ -30,7 +30,7 @@ from tests.support.wyoming_client import (
 )
 from vivace.cli.main import main
 from vivace.errors import RequestError
-from vivace.serve.settings import ServeSettings
+from vivace.serve.settings import ServeSettings, resolve_settings
 
 NUM_FRAMES = 6
 PCM = (np.clip(tone(NUM_FRAMES), -1, 1) * 32767).round().astype("<i2").tobytes()
@@ -200,21 +200,22 @@ def test_language_code_in_inline_data_is_accepted(server: Running) -> None:
 
 
 def test_public_wyoming_address_requires_explicit_permission() -> None:
-    assert ServeSettings(wyoming_port=1, host="127.0.0.1").wyoming_port == 1
-    for keys in ((), ("key",)):
-        with pytest.raises(RequestError, match=r"Wyoming has no keys.*--allow-anonymous"):
-            ServeSettings(wyoming_port=1, host="0.0.0.0", api_keys=keys)
-    assert ServeSettings(wyoming_port=1, host="0.0.0.0", api_keys=("k",), allow_anonymous=True)
-    with pytest.raises(RequestError, match="0 to 65535, not 65536"):
-        ServeSettings(wyoming_port=65_536)
+    public = {"wyoming_port": 1, "host": "0.0.0.0"}
+    assert resolve_settings({"wyoming_port": 1, "host": "127.0.0.1"}, {}).wyoming_port == 1
+    for variables in ({}, {"VIVACE_API_KEY": "key"}):
+        with pytest.raises(RequestError, match=r"Wyoming has no API keys.*--allow-anonymous"):
+            resolve_settings(public, variables)
+    assert resolve_settings(public | {"allow_anonymous": True}, {"VIVACE_API_KEY": "key"})
+    with pytest.raises(RequestError, match="65536"):
+        resolve_settings({"wyoming_port": 65_536}, {})
     for settings in ({"wyoming_port": 1}, {"host": "0.0.0.0", "allow_anonymous": True}):
         with pytest.raises(RequestError, match="--zeroconf"):
-            ServeSettings(zeroconf=True, **settings)
+            resolve_settings({"zeroconf": True, **settings}, {})
 
 
 @pytest.mark.parametrize(
     ("installed", "message"),
-    [(None, "needs the package wyoming: pip install"), ("2.0.1", "1.10.2 is what was tested")],
+    [(None, "needs the package wyoming: pip install"), ("2.0.1", "tested version: 1.10.2")],
 )
 def test_missing_or_wrong_wyoming_package_is_one_error_line(
     installed: str | None,

@@ -47,7 +47,7 @@ print(json.dumps(asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3
 
 
 @dataclass(frozen=True)
-class Heard:
+class ClientTimes:
     """A stream as its client received it: seconds since the request, and bytes until then."""
 
     status: int
@@ -73,7 +73,7 @@ class Heard:
         )
 
 
-def ask_many(port: int, num_streams: int) -> list[Heard]:
+def ask_many(port: int, num_streams: int) -> list[ClientTimes]:
     """Run the clients in another process, so that they do not share the interpreter lock."""
     body = json.dumps({"input": "Hello there.", "response_format": "pcm"})
     done = subprocess.run(
@@ -82,7 +82,7 @@ def ask_many(port: int, num_streams: int) -> list[Heard]:
         text=True,
         check=True,
     )
-    return [Heard(*each) for each in json.loads(done.stdout)]
+    return [ClientTimes(*each) for each in json.loads(done.stdout)]
 
 
 def settings(tmp_path: Path) -> ServeSettings:
@@ -124,8 +124,10 @@ def test_concurrent_streams_start_soon_without_underruns(tmp_path: Path, num_str
 def test_underrun_check_detects_a_pause() -> None:
     """Control of the test above."""
     steady = [(0.1 + 0.08 * turn, 3_840 * (turn + 1)) for turn in range(10)]
-    assert not Heard(200, 0.1, steady).is_dry
-    assert Heard(200, 0.1, [*steady[:5], *((at + 1.0, count) for at, count in steady[5:])]).is_dry
+    assert not ClientTimes(200, 0.1, steady).is_dry
+    assert ClientTimes(
+        200, 0.1, [*steady[:5], *((at + 1.0, count) for at, count in steady[5:])]
+    ).is_dry
 
 
 def test_finished_streams_leave_no_threads(tmp_path: Path) -> None:

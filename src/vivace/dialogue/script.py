@@ -134,8 +134,8 @@ def _parse(text: str, name: str) -> DialogueScript:
                 raise RequestError(f"{where}: {speaker[:80]!r} has a voice already")
             voices[speaker] = voice[2]
             known.add(speaker.casefold())
-        elif (said := _SPOKEN.fullmatch(words)) and len(said[1].rstrip()) <= MAX_NAME_CHARS:
-            spoken.append((said[1].rstrip(), [said[2]], where))
+        elif (match := _SPOKEN.fullmatch(words)) and len(match[1].rstrip()) <= MAX_NAME_CHARS:
+            spoken.append((match[1].rstrip(), [match[2]], where))
         else:
             hint = "" if spoken else ", Name = voice"
             raise RequestError(

@@ -56,8 +56,8 @@ class LineSpacing:
             return self.gap_s
         if is_same:
             return SAME_GAP_S
-        said = before.text.rstrip(_CLOSERS)
-        return next((gap_s for end, gap_s in GAPS_S.items() if said.endswith(end)), OTHER_GAP_S)
+        text = before.text.rstrip(_CLOSERS)
+        return next((gap_s for end, gap_s in GAPS_S.items() if text.endswith(end)), OTHER_GAP_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ class StartingStream(Protocol):
         """Whether the stream has given its first utterance to the engine."""
 
 
-class EngineLoad(Protocol):
+class LoadEstimate(Protocol):
     """The load of an engine."""
 
     @property
@@ -85,11 +85,11 @@ class Admission:
         finally:
             requests.discard(request)
 
-    def _load(self, model: ServedModel) -> EngineLoad:
+    def _load(self, model: ServedModel) -> LoadEstimate:
         num_expected = sum(request.is_expected for request in self._admitted[model.name])
         return model.tts.engine.capacity(num_expected)
 
-    def _refusal(self, load: EngineLoad) -> RefusedError:
+    def _refusal(self, load: LoadEstimate) -> RefusedError:
         self._metrics.count_failure(429, CODE)
         if load.is_full:
             retry_s = max(MIN_RETRY_S, load.wait_s)

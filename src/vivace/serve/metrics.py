@@ -27,7 +27,7 @@ OPENMETRICS_TYPE = "application/openmetrics-text"
 ReadValues = Callable[[], Mapping[str, float]]  # by label value; "" for a gauge without labels
 
 
-class TurnReport(Protocol):
+class TurnMetrics(Protocol):
     """The engine's report of one turn."""
 
     @property
@@ -154,7 +154,7 @@ class Metrics:
     def count_crash(self, model: str) -> None:
         self._crashes.labels(model).inc()
 
-    def count_turn(self, model: str, turn: TurnReport) -> None:
+    def count_turn(self, model: str, turn: TurnMetrics) -> None:
         """Called by the engine's thread."""
         self._turns.labels(model).inc()
         self._frames.labels(model).inc(turn.num_stepped * turn.num_frames)

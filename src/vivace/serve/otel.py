@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vivace._version import __version__
 from vivace.errors import RequestError
-from vivace.serve.metrics import TurnReport
+from vivace.serve.metrics import TurnMetrics
 from vivace.speech import Usage
 
 if TYPE_CHECKING:
@@ -113,14 +113,14 @@ class SpeechTrace:
         self._span = span
         self._began = time.perf_counter()
         self._epoch_ns = time.time_ns() - int(self._began * NANOSECONDS)
-        self._turns: list[TurnReport] = []
+        self._turns: list[TurnMetrics] = []
         self._num_turns = 0
         self.first_audio_s: float | None = None
         self.audio_s = 0.0
         self.finish_reason: str | None = None
         self.usage: Usage | None = None  # set at the end of the speech
 
-    def note(self, turn: TurnReport) -> None:
+    def note(self, turn: TurnMetrics) -> None:
         """Called by the engine's thread."""
         self._num_turns += 1
         if len(self._turns) < MAX_TURNS:

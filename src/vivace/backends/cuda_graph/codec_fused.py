@@ -49,7 +49,7 @@ from vivace.model.layers import GatedMlp, RMSNorm, ScaledBlock
 class FusedDecoder(SlotDecoder):
     def __init__(self, codec: Codec, num_rows: int, *, is_half: bool = False) -> None:
         self.name = f"fused kernels ({'float16' if is_half else '3xTF32'})"
-        packer, decoder = Packer(is_half=is_half), codec.decoder
+        packer, decoder = WeightPacker(is_half=is_half), codec.decoder
         self._sum = packer.code_sum(decoder)
         self._input = packer.input(decoder)
         self._layers = packer.layers(decoder.pre_transformer)
@@ -82,7 +82,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class UpsamplingBlock:
     upsample: Product
     num_channels: int
     units: tuple[Unit, ...]
@@ -97,7 +97,7 @@ class Block:
         return last.second.activate(last.first.activate(active, past), past, residual=x)
 
 
-class Packer:
+class WeightPacker:
     """Packs the decoder's weights into layers, and reserves the history of each."""
 
     def __init__(self, *, is_half: bool) -> None:
@@ -208,7 +208,7 @@ class Packer:
             ),
         )
 
-    def vocoder(self, decoder: CodecDecoder) -> tuple[Product, list[Block], Product]:
+    def vocoder(self, decoder: CodecDecoder) -> tuple[Product, list[UpsamplingBlock], Product]:
         first, *blocks, snake, last = decoder.decoder
         parts = [cast("UpsampleBlock", block).block for block in blocks]
         snakes = [*(part[0] for part in parts), snake]
@@ -216,12 +216,12 @@ class Packer:
         packed = [self._block(part, after) for part, after in zip(parts, snakes[1:], strict=True)]
         return opening, packed, self._convolution(last, is_clamped=True)
 
-    def _block(self, layers: nn.ModuleList, after: nn.Module) -> Block:
+    def _block(self, layers: nn.ModuleList, after: nn.Module) -> UpsamplingBlock:
         _, upsample, *rest = layers
         units = [cast("ResidualUnit", unit) for unit in rest]
         following = [*(unit.act1 for unit in units[1:]), after]
         up = cast("CausalConvTranspose1d", upsample)
-        return Block(
+        return UpsamplingBlock(
             self._upsample(up, units[0].act1),
             up.conv.out_channels,
             tuple(

@@ -13,7 +13,7 @@ const PREVIEW = "Hello. This is how I sound when I read a sentence to you.";
 const player = new Player();
 const wave = new Wave($("wave"), player);
 let models = [];
-let heard = null; // the item in the waveform: {track, text, words, settings}
+let current = null; // the item in the waveform: {track, text, words, settings}
 let running = null; // the AbortController of the active request
 
 const model = () => models.find(({ id }) => id === $("model").value);
@@ -43,11 +43,11 @@ function askKey(isAsked) {
 }
 
 function begin(item) {
-	heard = { settings: settings.values(), ...item };
-	wave.show(heard.track);
-	player.play(heard.track).catch(fail);
+	current = { settings: settings.values(), ...item };
+	wave.show(current.track);
+	player.play(current.track).catch(fail);
 	settle();
-	return heard;
+	return current;
 }
 
 function grow(item, bytes) {
@@ -106,15 +106,15 @@ function stop() {
 
 function replay(item, second = 0) {
 	clearError();
-	if (item !== heard) stop();
-	heard = item;
+	if (item !== current) stop();
+	current = item;
 	wave.show(item.track);
 	player.play(item.track, second * item.track.rate).catch(fail);
 	settle();
 }
 
 player.addEventListener("start", () => {
-	if (heard.began) heard.firstAudio ??= performance.now() - heard.began;
+	if (current.began) current.firstAudio ??= performance.now() - current.began;
 	say("Speaking");
 	settle();
 });
@@ -125,20 +125,20 @@ player.addEventListener("done", () => {
 
 function settle() {
 	$("stop").disabled = !isBusy();
-	$("download").disabled = $("replay").disabled = !heard?.track.length;
+	$("download").disabled = $("replay").disabled = !current?.track.length;
 	showFigures();
 }
 
 function showFigures() {
-	if (!heard || (running && heard.track.isEnded)) return;
-	const { track, firstAudio, lastAt, began, isLive } = heard, at = player.position;
+	if (!current || (running && current.track.isEnded)) return;
+	const { track, firstAudio, lastAt, began, isLive } = current, at = player.position;
 	const { isWaiting, gaps } = player.state, { isPlaying } = player;
 	const times = lastAt && !isLive ? (1000 * track.seconds) / (lastAt - began) : 0;
 	put("first-audio", firstAudio ? `${Math.round(firstAudio)} ms` : "–");
 	put("real-time", times ? `${times.toFixed(1)}×` : isLive ? "live" : "–");
 	put("buffer", isPlaying ? (isWaiting ? "waiting" : `${(track.seconds - at).toFixed(1)} s`)
 		: gaps && !isLive ? `${gaps} gap${gaps > 1 ? "s" : ""}` : "no gaps"); // in live mode gaps come from pauses in typing
-	showWord(isPlaying && heard.words?.findLast(({ start }) => start <= at));
+	showWord(isPlaying && current.words?.findLast(({ start }) => start <= at));
 	put("clock", `${clockTime(at).replace(" s", "")} / ${clockTime(track.seconds)}`);
 	Object.assign($("wave"), { ariaValueMax: track.seconds.toFixed(1), ariaValueNow: at.toFixed(1),
 		ariaValueText: `${at.toFixed()} of ${track.seconds.toFixed()} seconds` });
@@ -148,7 +148,7 @@ function showFigures() {
 function showWord(word) {
 	const { start_char: from, end_char: to } = word || {};
 	[[Math.max(0, from - 60), from], [from, to], [to, to + 60]].forEach((span, i) => {
-		$("said").children[i].textContent = word ? heard.chars.slice(...span).join("") : "";
+		$("said").children[i].textContent = word ? current.chars.slice(...span).join("") : "";
 	});
 }
 
@@ -164,16 +164,16 @@ function changed() {
 const live = new Live({
 	// Consecutive utterances extend one track while it plays.
 	start(rate) {
-		const isNext = heard?.isLive && player.track === heard.track && player.isPlaying;
-		if (isNext) heard.track.isEnded = false;
+		const isNext = current?.isLive && player.track === current.track && player.isPlaying;
+		if (isNext) current.track.isEnded = false;
 		else begin({ track: new Track(rate), text: "", began: live.saidAt, isLive: true, from: spokenTo });
 	},
-	grow: (bytes) => grow(heard, bytes),
+	grow: (bytes) => grow(current, bytes),
 	end() {
 		spokenTo = live.sent.length;
-		if (!heard?.isLive || heard.track.isEnded) return settle();
-		heard.text = live.sent.slice(heard.from).trim();
-		end(heard);
+		if (!current?.isLive || current.track.isEnded) return settle();
+		current.text = live.sent.slice(current.from).trim();
+		end(current);
 	},
 	fail,
 });
@@ -212,8 +212,8 @@ function act() {
 
 $("speak").onclick = act;
 $("stop").onclick = stop;
-$("replay").onclick = () => replay(heard);
-$("download").onclick = () => download(heard);
+$("replay").onclick = () => replay(current);
+$("download").onclick = () => download(current);
 $("preview").onclick = () => speak(PREVIEW, false);
 $("live").onchange = switchLive;
 $("text").oninput = () => { changed(); follow(); };
@@ -239,12 +239,12 @@ addEventListener("keydown", (event) => {
 	} else if (event.key === "Escape") stop();
 });
 
-$("wave").onclick = ({ clientX }) => { if (heard?.track.length) replay(heard, wave.secondAt(clientX)); };
+$("wave").onclick = ({ clientX }) => { if (current?.track.length) replay(current, wave.secondAt(clientX)); };
 $("wave").onkeydown = (event) => {
 	const step = { ArrowLeft: -1, ArrowRight: 1, ArrowDown: -1, ArrowUp: 1, PageUp: 10, PageDown: -10 }[event.key];
-	if (event.ctrlKey || !heard?.track.length || !(step || ["Home", "Enter", " "].includes(event.key))) return;
+	if (event.ctrlKey || !current?.track.length || !(step || ["Home", "Enter", " "].includes(event.key))) return;
 	event.preventDefault();
-	replay(heard, step ? Math.max(0, Math.min(heard.track.seconds - 0.1, player.position + step)) : 0);
+	replay(current, step ? Math.max(0, Math.min(current.track.seconds - 0.1, player.position + step)) : 0);
 };
 
 $("theme").onclick = toggleTheme; // defined in theme.js

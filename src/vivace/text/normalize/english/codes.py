@@ -107,24 +107,24 @@ def _is_changed(part: str) -> bool:
 
 def _read_parts(parts: list[str]) -> list[str]:
     """The spoken words of the parts; a hyphen between plain words stays."""
-    said: list[str] = []
+    spoken: list[str] = []
     for place, part in enumerate(parts):
         if not _JOINTS.fullmatch(part):
-            said.append(_read_part(part))
+            spoken.append(_read_part(part))
         elif part in "-–":
             is_plain = 0 < place < len(parts) - 1 and all(
                 neighbour.isalpha() and not _CAPITALS.fullmatch(neighbour)
                 for neighbour in (parts[place - 1], parts[place + 1])
             )
-            said.append("-" if is_plain else " ")
+            spoken.append("-" if is_plain else " ")
         elif part in "—…" or part.startswith(".."):
-            said.append(" - " if part == "—" else "... ")
+            spoken.append(" - " if part == "—" else "... ")
         elif part in ",;:!?":
-            said.append(f"{part} ")
+            spoken.append(f"{part} ")
         else:
             word = INSIDE.get(part, "")
-            said.append(f" {word} " if word else " ")
-    return said
+            spoken.append(f" {word} " if word else " ")
+    return spoken
 
 
 def _read_part(part: str) -> str:

@@ -51,7 +51,7 @@ def _read_parts(reader: TokenReader) -> Reading | None:
 
 def say_phone(text: str) -> str:
     """Digits one by one, with a comma between groups; 800 is "eight hundred"."""
-    said = ["plus"] if text.startswith("+") else []
+    spoken = ["plus"] if text.startswith("+") else []
     groups = re.findall(r"[A-Z]+|\d+", text)
     words = [
         group.lower()
@@ -61,7 +61,7 @@ def say_phone(text: str) -> str:
         else _group(group)
         for group in groups
     ]
-    return " ".join([*said, ", ".join(words)])
+    return " ".join([*spoken, ", ".join(words)])
 
 
 def _group(digits: str) -> str:

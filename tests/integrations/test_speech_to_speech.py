@@ -90,7 +90,7 @@ def test_interrupted_turn_is_followed_by_the_next(scope: Any, scripted: Scripted
     scope.cancel()
     rest = list(turn)
     assert len(rest) * BLOCK <= 0.64 * 16_000  # at most the current chunk
-    wait_until(lambda: engine_is_idle(handler) and not scripted.lives)
+    wait_until(lambda: engine_is_idle(handler) and not scripted.active_slots)
     scripted.default = Plan(25)
     scope.new_response()
     seconds = sum(map(len, handler.process(spoken()))) / 16_000
@@ -173,6 +173,6 @@ def test_interruptions_at_random_times_free_all_slots(
         else:  # the pipeline ends without reading the rest
             next(spoken_turn)
             spoken_turn.close()
-    wait_until(lambda: engine_is_idle(handler) and not scripted.lives)
+    wait_until(lambda: engine_is_idle(handler) and not scripted.active_slots)
     scripted.default, scripted.step_s = Plan(25), 0.0
     assert sum(map(len, handler.process(spoken()))) / 16_000 == pytest.approx(2.0, abs=0.1)

@@ -106,7 +106,7 @@ def test_disconnect_releases_all_resources_and_affects_no_other_client(
 ) -> None:
     alone = speak(server)
     assert len(alone) == NUM_FRAMES * SAMPLES_PER_FRAME * 2
-    wait_until(lambda: not backend.lives and not server.context.streams.num_active)
+    wait_until(lambda: not backend.active_slots and not server.context.streams.num_active)
     before = Census.of(server, backend)
     received: list[bytes] = []
     is_over = threading.Event()
@@ -269,11 +269,11 @@ def test_control_engine_that_keeps_slots_is_detected(
         patch.setattr(EngineWorker, "_release", lambda worker, utterance: None)
         run_exchanges(server, [Exchange("http", "first", True)])
         assert find_leaks(server, backend, before, patience_s=0.5).keys() >= {"slots"}
-    backend.lives.clear()
+    backend.active_slots.clear()
 
 
 def end_all(server: Running, backend: ScriptedSpeech) -> None:
     """End the speech that the broken server continues."""
-    for life in list(backend.lives.values()):
-        life.max_frames = life.num_made + 1
+    for progress in list(backend.active_slots.values()):
+        progress.max_frames = progress.num_made + 1
     wait_until(lambda: server.context.streams.num_active == 0)

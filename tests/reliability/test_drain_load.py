@@ -333,7 +333,7 @@ def test_request_without_a_response_at_the_end_of_a_drain_gets_503(tmp_path: Pat
     with running(settings, backend.load) as server:
         thread = threading.Thread(target=ask, args=(server,))
         thread.start()
-        wait_until(lambda: bool(backend.lives))
+        wait_until(lambda: bool(backend.active_slots))
         server.loop.call_soon_threadsafe(server.server.stop)
         thread.join(LIMIT_S)
     assert answers[0].status_code == 503

@@ -117,10 +117,12 @@ def hang(hung: HungServer) -> None:
     hung.ask("stream")
     hung.talk("socket")
     hung.ask("whole", stream=False)
-    wait_until(lambda: len(hung.backend.lives) == 3)
+    wait_until(lambda: len(hung.backend.active_slots) == 3)
     hung.ask("waiting")
     wait_until(lambda: hung.num_waiting == 1)
-    wait_until(lambda: min(life.num_made for life in hung.backend.lives.values()) > 1)
+    wait_until(
+        lambda: min(progress.num_made for progress in hung.backend.active_slots.values()) > 1
+    )
     assert hung.status("/health/live") == 200
     hung.backend.hangs.set()
     assert hung.backend.is_hanging.wait(LIMIT_S)

@@ -92,7 +92,7 @@ def test_excess_requests_are_refused_while_all_slots_are_busy(tmp_path: Path) ->
             server, backend, 10 * (NUM_SLOTS + MAX_QUEUE), NUM_SLOTS + MAX_QUEUE
         ).is_as_expected()
         assert httpx.post(f"{server.url}/v1/audio/speech", json=BODY).status_code == 200
-        wait_until(lambda: not backend.lives and not server.context.streams.num_active)
+        wait_until(lambda: not backend.active_slots and not server.context.streams.num_active)
 
 
 @pytest.mark.ci

@@ -70,7 +70,7 @@ class WatchedSpeech(ScriptedSpeech):
         return Frames(frames.codes, frames.lengths, tuple(status))
 
     def release(self, slot: Slot) -> None:
-        self.longest = max(self.longest, self.lives[slot].num_made)
+        self.longest = max(self.longest, self.active_slots[slot].num_made)
         super().release(slot)
 
 

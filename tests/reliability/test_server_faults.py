@@ -115,7 +115,7 @@ class FaultySpeech(ScriptedSpeech):
         fault = self.fault
         if fault is None or fault.stage != stage or self.victim not in slots:
             return None
-        if stage != "admit" and self.lives[self.victim].num_made < fault.after:
+        if stage != "admit" and self.active_slots[self.victim].num_made < fault.after:
             return None
         assert self.is_open.wait(LIMIT_S)  # all streams have begun
         self.fault = None

@@ -113,7 +113,7 @@ def test_slow_clients_are_aborted_and_other_clients_are_served(tmp_path: Path) -
             wait_until(
                 lambda: server.context.streams.num_active == 0
             )  # the slow readers were aborted
-        wait_until(lambda: not backend.lives)
+        wait_until(lambda: not backend.active_slots)
 
 
 def test_control_server_without_timeouts_is_detected(tmp_path: Path) -> None:
@@ -176,7 +176,11 @@ def wait_until_aborted(backend: ScriptedSpeech, size: Size) -> float:
     while not is_over:
         now = time.monotonic()
         assert now < began + LIMIT_S
-        there = [slot for slot, life in list(backend.lives.items()) if life.plan is ENDLESS]
+        there = [
+            slot
+            for slot, progress in list(backend.active_slots.items())
+            if progress.plan is ENDLESS
+        ]
         seen |= {slot: (seen.get(slot, (now, now))[0], now) for slot in there}
         is_over = len(seen) == size.readers and not there
         time.sleep(0.02)
@@ -209,7 +213,7 @@ def test_464_slow_clients_are_aborted_in_time_without_side_effects(
             readers_s = wait_until_aborted(backend, size)
             cut_at, growth_mib = time.monotonic(), memory_mib() - before_mib
             kept = attack.kept()
-        wait_until(lambda: not backend.lives)
+        wait_until(lambda: not backend.active_slots)
     during = [each for each in rounds if each.began < cut_at]
     headers_s, bodies_s = max(map(_number, kept["headers"])), max(map(_number, kept["bodies"]))
     alone_ms, during_ms = first_byte_p99_ms(alone), first_byte_p99_ms(during)

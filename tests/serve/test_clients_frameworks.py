@@ -194,7 +194,7 @@ def test_speech_to_speech_cancels_by_disconnecting(
         handler.stop_event.set()
         assert list(spoken) == []
         deadline = time.perf_counter() + 10
-        while backend.lives or server.context.streams.num_active:
+        while backend.active_slots or server.context.streams.num_active:
             assert time.perf_counter() < deadline, "the slot is still held"
             time.sleep(0.01)
     finally:

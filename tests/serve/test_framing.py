@@ -214,4 +214,4 @@ def test_client_that_closes_in_the_middle_frees_its_stream(
         connection.sendall(post({**SPEECH, "seed": 1}))
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
         connection.shutdown(socket.SHUT_WR)
-    wait_until(lambda: server.context.streams.num_active == 0 and not backend.lives)
+    wait_until(lambda: server.context.streams.num_active == 0 and not backend.active_slots)

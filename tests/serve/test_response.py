@@ -100,7 +100,7 @@ def is_idle(server: Running, backend: ScriptedSpeech) -> bool:
     (model,) = server.context.models.loaded()
     engine = model.tts.engine
     counts = (engine.num_running, engine.num_waiting, server.context.streams.num_active)
-    return counts == (0, 0, 0) and not backend.lives
+    return counts == (0, 0, 0) and not backend.active_slots
 
 
 # -- faults ---------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_failure_of_one_stream_changes_no_byte_of_another(house: House) -> None:
 def test_disconnect_frees_the_slot(house: House, fields: dict[str, Any], is_reset: bool) -> None:
     house.backend.step_s = 0.005
     connection = post_raw(house.server, body(ENDLESS, **fields))
-    wait_for(lambda: bool(house.backend.lives), "nothing was admitted")
+    wait_for(lambda: bool(house.backend.active_slots), "nothing was admitted")
     if fields.get("stream", True):
         assert connection.recv(10)
     if is_reset:
@@ -232,7 +232,7 @@ def test_disconnect_in_the_queue_removes_the_request(tmp_path: Path) -> None:
     backend = ScriptedSpeech(step_s=0.005, max_streams=1)
     with scripted(tmp_path, backend) as (server, _):
         first = post_raw(server, body(ENDLESS))
-        wait_for(lambda: bool(backend.lives), "nothing was admitted")
+        wait_for(lambda: bool(backend.active_slots), "nothing was admitted")
         (model,) = server.context.models.loaded()
         second = post_raw(server, body())
         wait_for(lambda: model.tts.engine.num_waiting == 1, "nobody waits")
@@ -304,9 +304,9 @@ def test_client_that_does_not_read_is_disconnected_alone(tmp_path: Path) -> None
     backend = ScriptedSpeech()
     with scripted(tmp_path, backend, send_timeout_s=1.0) as (server, client):
         connection = post_raw(server, body(ENDLESS))
-        wait_for(lambda: bool(backend.lives), "nothing was admitted")
+        wait_for(lambda: bool(backend.active_slots), "nothing was admitted")
         assert client.post(PATH, json=body()).status_code == 200
-        assert backend.lives, "it was cut at once"
+        assert backend.active_slots, "it was cut at once"
         wait_for(lambda: is_idle(server, backend), "the slot is still held")
         connection.close()
 

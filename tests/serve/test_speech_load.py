@@ -96,7 +96,7 @@ def test_concurrent_streams_are_all_complete(tmp_path: Path, num_streams: int) -
         heard = ask_many(server.port, num_streams)
     assert {each.status for each in heard} == {200}
     assert {each.num_bytes for each in heard} == {NUM_FRAMES * FRAME_BYTES}
-    assert not backend.lives
+    assert not backend.active_slots
 
 
 @pytest.mark.slow  # on a quiet machine

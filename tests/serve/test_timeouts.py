@@ -154,7 +154,7 @@ def test_client_that_reads_nothing_is_aborted_and_frees_its_slot(
     answer = httpx.post(f"{server.url}/v1/audio/speech", json={"input": "Hello."}, timeout=LIMIT_S)
     assert answer.status_code == 200
     wait_until(lambda: server.context.streams.num_active == 0)
-    wait_until(lambda: not backend.lives)
+    wait_until(lambda: not backend.active_slots)
     assert time.monotonic() - began < SEND_S + SLACK_S
     for connection in stalled:
         connection.close()

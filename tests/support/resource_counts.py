@@ -36,7 +36,7 @@ class Census:
             server.context.streams.num_active,
             model.tts.engine.num_running,
             model.tts.engine.num_waiting,
-            len(backend.lives),
+            len(backend.active_slots),
         )
 
     def surplus(self, before: Census) -> dict[str, int]:

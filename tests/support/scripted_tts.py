@@ -32,7 +32,9 @@ class Plan:
 
 
 @dataclass
-class Life:
+class SlotProgress:
+    """The frames that a slot has made and rendered by its plan."""
+
     plan: Plan
     max_frames: int
     num_made: int = 0
@@ -66,7 +68,7 @@ class ScriptedSpeech(Immediate):
     frame_s: float = 0.0  # additional duration per frame
     plans: dict[int, Plan] = field(default_factory=dict)  # by seed
     default: Plan = field(default_factory=Plan)
-    lives: dict[Slot, Life] = field(default_factory=dict)
+    active_slots: dict[Slot, SlotProgress] = field(default_factory=dict)
     num_admitted: int = 0
     num_steps: int = 0
     broken: Exception | None = None
@@ -81,7 +83,7 @@ class ScriptedSpeech(Immediate):
     @property
     def num_made(self) -> int:
         """Frames of the longest speech so far."""
-        return max((life.num_made for life in list(self.lives.values())), default=0)
+        return max((progress.num_made for progress in list(self.active_slots.values())), default=0)
 
     def load(self, spec: ModelSpec) -> TTS:
         """A loader for `serving.running`: the embedded voice's text with this backend."""
@@ -97,7 +99,7 @@ class ScriptedSpeech(Immediate):
         if plan.is_refused:
             raise ValueError("a prompt that cannot be read")
         self.num_admitted += 1
-        self.lives[self.num_admitted] = Life(plan, sampling.max_frames)
+        self.active_slots[self.num_admitted] = SlotProgress(plan, sampling.max_frames)
         return self.num_admitted
 
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None: ...
@@ -114,24 +116,26 @@ class ScriptedSpeech(Immediate):
         lengths: list[int] = []
         status: list[SlotStatus] = []
         for row, slot in enumerate(slots):
-            life = self.lives[slot]
-            count = min(num_frames, life.num_left)
-            codes[row, :count, 0] = 0 if life.plan.never_ends else np.arange(count) + life.num_made
-            life.num_made += count
+            progress = self.active_slots[slot]
+            count = min(num_frames, progress.num_left)
+            codes[row, :count, 0] = (
+                0 if progress.plan.never_ends else np.arange(count) + progress.num_made
+            )
+            progress.num_made += count
             lengths.append(count)
-            status.append(life.status)
+            status.append(progress.status)
         return Frames(codes % 2_048, tuple(lengths), tuple(status))
 
     def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
         rendered = []
         for row, slot in enumerate(slots):
-            life, count = self.lives[slot], frames.lengths[row]
-            rendered.append(tone(count, life.num_rendered))
-            life.num_rendered += count
+            progress, count = self.active_slots[slot], frames.lengths[row]
+            rendered.append(tone(count, progress.num_rendered))
+            progress.num_rendered += count
         return rendered
 
     def release(self, slot: Slot) -> None:
-        del self.lives[slot]  # twice would be a KeyError
+        del self.active_slots[slot]  # twice would be a KeyError
 
     def warmup(self) -> None: ...
 

@@ -30,9 +30,9 @@ class VoiceAtHand:
         """Whether no slot is used and no request waits."""
         if isinstance(self.voice, TTS):
             load = self.voice.engine.capacity()
-            return not self.backend.lives and load.num_running == load.num_waiting == 0
+            return not self.backend.active_slots and load.num_running == load.num_waiting == 0
         assert self.server is not None
-        return not self.backend.lives and self.server.context.streams.num_active == 0
+        return not self.backend.active_slots and self.server.context.streams.num_active == 0
 
     async def wait_free(self) -> None:
         import asyncio

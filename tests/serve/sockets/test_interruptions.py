@@ -36,7 +36,7 @@ def server(backend: ScriptedSpeech, tmp_path_factory: pytest.TempPathFactory) ->
 
 def is_free(server: Running, backend: ScriptedSpeech) -> bool:
     waiting = server.context.models.loaded()[0].tts.engine.num_waiting
-    return not (server.context.streams.num_active or backend.lives or waiting)
+    return not (server.context.streams.num_active or backend.active_slots or waiting)
 
 
 def leave(talk: Talk, chance: random.Random) -> None:

@@ -414,13 +414,13 @@ def test_disconnect_frees_the_slot(
             talk.send("input.done")
         talk.until("audio.start")
         assert server.context.streams.num_active == 1
-        (speech,) = backend.lives.values()
+        (speech,) = backend.active_slots.values()
         if is_reset:
             reset = struct.pack("ii", 1, 0)
             talk.socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         talk.socket.socket.shutdown(socket.SHUT_RDWR)
         talk.socket.socket.close()
-        wait_until(lambda: server.context.streams.num_active == 0 and not backend.lives)
+        wait_until(lambda: server.context.streams.num_active == 0 and not backend.active_slots)
     assert speech.num_left > 0  # the speech was not completed
 
 

@@ -52,7 +52,7 @@ def held(server: Running, backend: ScriptedSpeech) -> tuple[int, ...]:
         len(os.listdir("/proc/self/fd")),
         server.server.wyoming.num_connections,
         server.context.streams.num_active,
-        len(backend.lives),
+        len(backend.active_slots),
         server.context.models.loaded()[0].tts.engine.num_waiting,
     )
 

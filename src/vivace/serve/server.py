@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -106,7 +107,7 @@ class Server:
                 stack.callback(self.context.streams.traces.close)
             stack.push_async_callback(self.context.models.close)
             http, wyoming = self._bind(stack)
-            self._handle_signals()
+            self._handle_signals(stack)
             serving: asyncio.Task[Any] = asyncio.create_task(
                 self._is_over.wait() if http is None else self._uvicorn.serve([http])
             )
@@ -190,13 +191,18 @@ class Server:
         if self._has_http:
             self._uvicorn.should_exit = True
 
-    def _handle_signals(self) -> None:
+    def _handle_signals(self, stack: contextlib.AsyncExitStack) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            if signal.getsignal(number) is signal.SIG_IGN:
+            previous = signal.getsignal(number)
+            if previous is signal.SIG_IGN:
                 continue  # background job of a shell
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, self.stop, number)  # main thread only
+            with contextlib.suppress(RuntimeError, ValueError):  # main thread only
+                try:
+                    loop.add_signal_handler(number, self.stop, number)
+                except NotImplementedError:  # Windows
+                    signal.signal(number, lambda n, _: loop.call_soon_threadsafe(self.stop, n))
+                    stack.callback(signal.signal, number, previous)
 
 
 def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
@@ -210,7 +216,8 @@ def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
     except OSError as error:
         raise RequestError(f"--host {host} is not an address of this machine: {error}") from error
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform != "win32":  # on Windows, two processes could bind the same port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)
         listener.listen(BACKLOG)
     except OSError as error:

@@ -173,7 +173,9 @@ def summarise(rows: list[Row]) -> Row:
 
 def is_lost(row: Row) -> bool:
     """Whether a sentence is missing: few of its words are right, and few words stand in for it."""
-    return min(row["shares"]) < LOST and min(row.get("present", row["shares"])) < LOST
+    shares: list[float] = row["shares"]
+    present: list[float] = row.get("present", shares)
+    return min(shares) < LOST and min(present) < LOST
 
 
 def _figures(rows: list[Row]) -> Row:

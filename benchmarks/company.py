@@ -74,7 +74,7 @@ def keep(path: Path, spoken: list[Audio]) -> None:
         f"hard_{FIRST + n}": (np.clip(audio.samples, -1, 1) * 32767).round().astype("<i2")
         for n, audio in enumerate(spoken)
     }
-    np.savez(path, **recordings)  # type: ignore[arg-type]
+    np.savez(path, **recordings)
 
 
 if __name__ == "__main__":

@@ -181,7 +181,8 @@ class Run:
 
     def _quietest(self, codes: Codes) -> Codes:
         samples = self._voice.render(codes).reshape(len(codes), -1)
-        return codes[np.square(samples).sum(1).argmin()][None]
+        frame = int(np.square(samples).sum(1).argmin())
+        return codes[frame : frame + 1]
 
     def _boundary(self, text: str, places: Places, draw: random.Random) -> int:
         """The frame at which a word that is not the first begins."""

@@ -238,6 +238,7 @@ class Compared:
     def __init__(self, layers: Any, fused: Any) -> None:
         self._layers, self._fused = layers, fused
         self.name, self.packs_prompts = layers.name, layers.packs_prompts
+        self.frames_per_graph, self.slot_updater = layers.frames_per_graph, layers.slot_updater
         self.kind, self.text_vectors = layers.kind, layers.text_vectors
         self.read_prompts = layers.read_prompts
         self.num_draws = self.num_equal = self.num_frames = 0
@@ -250,10 +251,8 @@ class Compared:
         return found
 
     def draw_frame(self, hidden: Tensor, draws: SamplingState) -> FrameCodes:
-        expected, found = (
-            self._fused.draw_frame(hidden, draws),
-            self._layers.draw_frame(hidden, draws),
-        )
+        expected: FrameCodes = self._fused.draw_frame(hidden, draws)
+        found: FrameCodes = self._layers.draw_frame(hidden, draws)
         same = (found.codes == expected.codes).int().cumprod(1).sum(1)  # [B], of 16
         self.num_equal += int(same.sum())
         self.num_draws += int((same + 1).clamp(max=found.codes.shape[1]).sum())

@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from released import RELEASED_MODELS
@@ -31,6 +31,7 @@ from vivace.speech import SamplingParams
 
 FRAMES_PER_STEP = 16
 NUM_TEXT_IDS = 20
+T = TypeVar("T")
 
 
 def main() -> None:
@@ -131,7 +132,8 @@ def time_once(
     return prefill, loop / (num_steps * FRAMES_PER_STEP), render / FRAMES_PER_STEP
 
 
-def timed(work: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+def timed(work: Callable[[], T], device: torch.device) -> tuple[float, T]:
+    """Seconds of `work`, and its result."""
     synchronize(device)
     start = time.perf_counter()
     result = work()
@@ -145,8 +147,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def print_table(results: list[dict[str, Any]]) -> None:
-    columns = ("shape", "talker_layers", "dtype", "prefill_ms", "ms_per_frame")
-    columns += ("codec_ms_per_frame", "official_ms_per_frame", "times_faster")
+    columns = ["shape", "talker_layers", "dtype", "prefill_ms", "ms_per_frame"]
+    columns += ["codec_ms_per_frame", "official_ms_per_frame", "times_faster"]
     print(" | ".join(columns))
     for result in results:
         print(" | ".join(str(result.get(column, "-")) for column in columns))

@@ -58,6 +58,7 @@ run_stage() {
       tests tests/gpu/test_graphs_on_cuda.py tests/gpu/test_places_on_cuda.py tests/backends > "$logs/tests-4" 2>&1 &
       tests tests/gpu/test_engine_on_cuda.py tests/gpu/test_official_on_cuda.py > "$logs/tests-5" 2>&1 &
       tests tests/gpu/test_pages_on_cuda.py tests/gpu/test_compiled_kernels.py > "$logs/tests-6" 2>&1 &
+      tests tests/benchmarks/test_gpu_commands.py > "$logs/tests-7" 2>&1 &
       wait
       cat "$logs"/tests-? > "$out/gpu-tests.log"
       grep -h "^FAILED\|^ERROR" "$logs"/tests-?

@@ -163,16 +163,17 @@ def measure(num_streams: int, is_random: bool, arguments: argparse.Namespace) ->
         if number >= 2:
             seconds[is_checked].append(taken)
     return {"streams": num_streams, "attention": "random" if is_random else "steady"} | compare(
-        *(min(seconds[on]) for on in (False, True)), turns[False], turns[True]
+        min(seconds[False]), min(seconds[True]), turns[False], turns[True]
     )
 
 
 def speak(tts: TTS, num_texts: int, num_streams: int, profile: cProfile.Profile | None) -> float:
     """Returns the seconds of CPU time, without those in which texts are prepared."""
-    options = {"language": "english", "seed": 1, "chunk_frames": 8}
     taken = 0.0
     for _ in range(0, num_texts, num_streams):
-        streams = [tts.stream(TEXT, **options) for _ in range(num_streams)]
+        streams = [
+            tts.stream(TEXT, language="english", seed=1, chunk_frames=8) for _ in range(num_streams)
+        ]
         with profile or nullcontext():
             began = time.process_time()
             read(tts.engine, streams)

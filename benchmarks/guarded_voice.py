@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +15,10 @@ from numpy.typing import NDArray
 
 from vivace import TTS
 from vivace.backends.base import Frames, Slot
+from vivace.backends.eager import EagerBackend
 from vivace.engine.completeness import IdMarker, SpokenWords
 from vivace.engine.follower import Fault, TextFollower
-from vivace.engine.frame_block import join_blocks
+from vivace.engine.frame_block import FrameBlock, join_blocks
 from vivace.engine.reader import UtteranceReader
 from vivace.engine.utterance import Utterance
 from vivace.options import SpeechOptions
@@ -50,8 +50,10 @@ class GuardedVoice:
     def __init__(self, tts: TTS) -> None:
         self.tts = tts
         self.marker = IdMarker(tts.tokenizer)
-        self._backend: Any = tts.engine.backend
-        self._step, self._backend.step = self._backend.step, self._observed_step
+        backend = tts.engine.backend
+        assert isinstance(backend, EagerBackend)
+        self._backend, self._step = backend, backend.step
+        backend.step = self._observed_step  # type: ignore[method-assign]
         self._places: Places = []
         self._end_at: int | None = None
         self._num_made = 0
@@ -77,7 +79,8 @@ class GuardedVoice:
             follower=self.follower(text) if is_checked else None,
             mark_ids=self.marker.mark,
         )
-        reader, blocks = UtteranceReader(self.tts.engine, utterance), []
+        reader = UtteranceReader(self.tts.engine, utterance)
+        blocks: list[FrameBlock] = []
         reader.submit()
         while not blocks or blocks[-1].finish_reason is None:
             reader.request(10_000)
@@ -97,7 +100,7 @@ class GuardedVoice:
         )
 
     def _observed_step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
-        frames: Frames = self._step(slots, num_frames)
+        frames = self._step(slots, num_frames)
         self._num_made += frames.lengths[0]
         if self._end_at is not None and self._num_made >= self._end_at:
             length = frames.lengths[0] - (self._num_made - self._end_at)
@@ -110,6 +113,7 @@ class GuardedVoice:
     def read_places(self, text: str, codes: Codes) -> Places:
         """The attention positions of the followed head while the talker reads the given frames."""
         model, head = self.tts.loaded.parts.model, self._backend.watched
+        assert head is not None
         prompt = self.prompt(text)
         weights = TextAttention(model, prompt, [head]).read(codes, prompt.num_own_ids)[0]
         return [(int(row.argmax()), float(row.sum())) for row in weights]

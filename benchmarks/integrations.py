@@ -24,6 +24,7 @@ import time
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -86,7 +87,7 @@ async def measure(num_runs: int, voice: str) -> list[dict[str, Any]]:
             ("speech-to-speech", "in process", engine_chunks, speech_to_speech(tts)),
         ):
             async with opened as framework:
-                found = await compare(lambda engine=engine: engine(tts), framework, num_runs)
+                found = await compare(partial(engine, tts), framework, num_runs)
             results.append({"framework": name, "way": way, **found, "goal_ms": GOAL_MS[way]})
     return results
 
@@ -178,9 +179,10 @@ async def pipecat(source: TTS | str) -> AsyncIterator[First]:
     )
     started = asyncio.Event()
 
-    @worker.event_handler("on_pipeline_started")
-    async def _started(*_: Any) -> None:
+    async def on_started(*_: Any) -> None:
         started.set()
+
+    worker.event_handler("on_pipeline_started")(on_started)
 
     async def first() -> float:
         first_audio.first.clear()

@@ -18,15 +18,18 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
+RANDOM = "test_interruptions_at_random_times_free_all_slots"
 TESTS = {
-    "tests/integrations/test_pipecat_service.py": "pipecat",
-    "tests/integrations/test_livekit_voice.py": "livekit-agents",
-    "tests/integrations/test_realtimetts_engine.py": "realtimetts",
-    "tests/integrations/test_speech_to_speech.py": "speech-to-speech",
-    "tests/serve/wyoming/test_disconnects.py": "wyoming",
-    "tests/serve/sockets/test_interruptions.py": "WebSocket",
+    f"tests/integrations/test_pipecat_service.py::{RANDOM}": "pipecat",
+    f"tests/integrations/test_livekit_voice.py::{RANDOM}": "livekit-agents",
+    f"tests/integrations/test_realtimetts_engine.py::{RANDOM}": "realtimetts",
+    f"tests/integrations/test_speech_to_speech.py::{RANDOM}": "speech-to-speech",
+    "tests/serve/wyoming/test_disconnects.py::test_disconnect_at_any_time_frees_all_resources": (
+        "wyoming"
+    ),
+    "tests/serve/sockets/test_interruptions.py"
+    "::test_interruptions_at_random_times_free_every_slot": "WebSocket",
 }
-NAMES = "leave_no_slot_taken or leaving_at_any_moment"
 
 
 class Results:
@@ -38,10 +41,9 @@ class Results:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" and report.passed:
             return
-        file, _, name = report.nodeid.partition("::")
+        test, _, way = report.nodeid.rstrip("]").partition("[")
         counts = dict(report.user_properties)
-        way = name.partition("[")[2].rstrip("]")
-        row = {"integration": TESTS[file], "way": way, "outcome": report.outcome, **counts}
+        row = {"integration": TESTS[test], "way": way, "outcome": report.outcome, **counts}
         self.rows.append({**row, "seconds": round(report.duration, 1)})
 
 
@@ -51,8 +53,10 @@ def main() -> None:
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT / "src"))
     results = Results()
-    told = ["-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", "-m", "slow or not slow"]
-    code = pytest.main([*told, "-k", NAMES, *(str(ROOT / path) for path in TESTS)], [results])
+    options = ["-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", "-m", "slow or not slow"]
+    files, names = zip(*(test.split("::") for test in TESTS), strict=True)
+    paths = [str(ROOT / file) for file in files]
+    code = pytest.main([*options, "-k", " or ".join({*names}), *paths], [results])
     missing = set(TESTS.values()) - {row["integration"] for row in results.rows}
     if code or missing:
         sys.exit(f"failed{': not installed: ' if missing else ''}{', '.join(sorted(missing))}")

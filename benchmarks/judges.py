@@ -111,4 +111,5 @@ def resample(samples: Samples, sample_rate: int) -> Samples:
 def _louden(samples: Samples) -> Samples:
     """Raise quiet audio to -30 dBFS, as the encoder expects."""
     level = float(np.sqrt(np.mean(np.square(samples)))) or 1.0
-    return samples * np.float32(max(1.0, 10 ** (-30 / 20) / level))
+    louder: Samples = samples * np.float32(max(1.0, 10 ** (-30 / 20) / level))
+    return louder

@@ -8,6 +8,7 @@ which they repeat bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +51,10 @@ def _distance(found: Tensor, pair: Pair) -> Error:
 
 def _output(tensor: Tensor, expected: Tensor) -> Pair:
     return Pair(expected, lambda: tensor, tensor.dtype)
+
+
+def _tensors(given: Given, *names: str) -> list[Tensor]:
+    return [given[name] for name in names]
 
 
 # -- norms and products ----------------------------------------------------------
@@ -100,7 +105,8 @@ def _rms_norm(given: Given) -> Iterator[Pair]:
 def _rotated(heads: Tensor, weight: Tensor, given: Given, positions: Tensor) -> Tensor:
     """Heads [rows, heads, D] at positions [rows]."""
     x = _normed(heads, weight, given["eps"])
-    cos, sin = (given[name].double()[positions][:, None] for name in ("cos", "sin"))
+    cos, sin = _tensors(given, "cos", "sin")
+    cos, sin = (each.double()[positions][:, None] for each in (cos, sin))
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
@@ -118,15 +124,16 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, given: Given) -> Tens
     """q [rows, heads, D], k and v [rows, kv_heads, T, D], mask [rows, T]."""
     group = q.shape[1] // k.shape[1]
     k, v = (each.double().repeat_interleave(group, dim=1) for each in (k, v))
-    scores = (k @ q[..., None])[..., 0] * given["softmax_scale"]
+    scale: float = given["softmax_scale"]
+    scores = (k @ q[..., None])[..., 0] * scale
     share = scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1)
     return (share[:, :, None] @ v)[:, :, 0]
 
 
 def _stored(given: Given, name: str, num_chunks: int) -> Tensor:
     """The keys or values of the rows' slots: [rows, kv_heads, T, D]."""
-    pages = given["pages"][given["slots"]][:, :num_chunks].long()
-    return given[name][pages].double().transpose(1, 2).flatten(2, 3)
+    pages, slots, cache = _tensors(given, "pages", "slots", name)
+    return cache[pages[slots][:, :num_chunks].long()].double().transpose(1, 2).flatten(2, 3)
 
 
 def _attend_slots(given: Given) -> Iterator[Pair]:
@@ -137,7 +144,7 @@ def _attend_slots(given: Given) -> Iterator[Pair]:
     k, v = (_stored(given, name, num_chunks) for name in ("keys", "values"))
     k[rows, :, positions], v[rows, :, positions] = new_k, new_v
     mask = torch.arange(k.shape[2], device=q.device) < num_keys[:, None]
-    out, peak, total = (given[name] for name in ("part_out", "part_max", "part_sum"))
+    out, peak, total = _tensors(given, "part_out", "part_max", "part_sum")
     yield Pair(
         _attend(q, k, v, mask, given), lambda: _merged(out, peak, total, num_chunks), out.dtype
     )
@@ -152,8 +159,8 @@ def _merged(out: Tensor, peak: Tensor, total: Tensor, num_chunks: int) -> Tensor
 
 def _merge_chunks(given: Given) -> Iterator[Pair]:
     num_chunks = -(-int(given["num_keys"].max()) // given["CHUNK"])
-    parts = [given[name] for name in ("part_out", "part_max", "part_sum")]
-    yield _output(given["out"], _merged(*parts, num_chunks).flatten(1))
+    out, peak, total = _tensors(given, "part_out", "part_max", "part_sum")
+    yield _output(given["out"], _merged(out, peak, total, num_chunks).flatten(1))
 
 
 def _attend_frame(given: Given) -> Iterator[Pair]:
@@ -176,9 +183,9 @@ def _store_keys(given: Given) -> Iterator[Pair]:
     positions, chunk = given["positions"], given["CHUNK"]
     _, k, v = _heads(given, positions)
     pages = given["pages"][given["slots"], positions // chunk].long()
-    for name, expected in (("keys", k), ("values", v)):
-        cache = given[name]
-        yield Pair(expected, lambda cache=cache: cache[pages, :, positions % chunk], cache.dtype)
+    where = (pages, slice(None), positions % chunk)
+    for cache, expected in zip(_tensors(given, "keys", "values"), (k, v), strict=True):
+        yield Pair(expected, partial(cache.__getitem__, where), cache.dtype)
 
 
 def _attend_prompts(given: Given) -> Iterator[Pair]:
@@ -235,7 +242,7 @@ def _sum_codes(given: Given) -> Iterator[Pair]:
 
 def _with_past(given: Given, reach: int) -> Tensor:
     """The input with the previous `reach` steps in front: [B, reach + T, in]."""
-    x = given["x"].double()
+    x: Tensor = given["x"].double()
     if not reach:
         return x
     past = given["history"][given["slots"]][:, : reach * x.shape[-1]]
@@ -244,14 +251,16 @@ def _with_past(given: Given, reach: int) -> Tensor:
 
 def _convolved(given: Given, dilation: int) -> Tensor:
     """The product with all fused operations before the activation."""
-    weight, length = given["weight"], given["x"].shape[1]
+    x, weight = _tensors(given, "x", "weight")
+    length = x.shape[1]
     x = _with_past(given, (len(weight) - 1) * dilation)
     if given["norm"] is not None:
         x = _normed(x, given["norm"], given["eps"])
-    y: Tensor = sum(  # type: ignore[assignment]
+    taps = (
         x[:, tap * dilation : tap * dilation + length] @ weight[tap].double().T
         for tap in range(len(weight))
     )
+    y = reduce(torch.add, taps)
     if given["IS_GATED"]:
         gate, up = y.chunk(2, dim=-1)
         y = F.silu(gate) * up
@@ -277,8 +286,8 @@ def _product(given: Given) -> Iterator[Pair]:
 def _activated(y: Tensor, given: Given) -> Tensor:
     if given["ACTIVATION"] == codec_kernels.SNAKE.value:
         count = y.shape[-1] // given["frequency"].numel()
-        names = ("frequency", "inverse_gain")
-        factor, share = (given[name].double().flatten().repeat(count) for name in names)
+        pair = _tensors(given, "frequency", "inverse_gain")
+        factor, share = (each.double().flatten().repeat(count) for each in pair)
         return y + share * (y * factor).sin().square()
     return F.gelu(y) if given["ACTIVATION"] == codec_kernels.GELU.value else y
 

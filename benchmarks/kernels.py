@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from kernel_errors import REFERENCES, Error, Pair, measure_error
 from persistent import CUDA, copy_bandwidth, default_draws, give_pages, time_graph
 from shapes import load_configs, random_module
 from torch import Tensor
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from triton.runtime.jit import JITFunction
 
@@ -38,6 +40,7 @@ from vivace.backends.cuda_graph.slot_table import Number
 from vivace.backends.cuda_graph.slot_updates import KvPositions
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.backends.megakernel.kernel import MAX_BATCH
+from vivace.backends.megakernel.layers import MegakernelLayers
 from vivace.cli.bench.machine import machine
 from vivace.model.cache import KeyValueCache
 from vivace.model.codec import Codec
@@ -130,19 +133,16 @@ def measure_model(
         position = torch.full((batch,), NUM_POSITIONS, device=CUDA)
         place = KvPositions(torch.arange(batch, device=CUDA), position, position + 1, 256)
         draws, rows = default_draws(batch), torch.arange(batch, device=CUDA)
-        kind = draws.kind
         parts: dict[str, Callable[[], object]] = {
-            "talker": lambda x=x, place=place: layers.read(x, place),
-            "predictor": lambda x=x, draws=draws: layers.draw_frame(x, draws),
-            "frame": lambda rows=rows, kind=kind: backend._stepper._loop.make(rows, 256, kind),
+            "talker": partial(layers.read, x, place),
+            "predictor": partial(layers.draw_frame, x, draws),
+            "frame": partial(backend._stepper._loop.make, rows, 256, draws.kind),
         }
         if batch <= MAX_BATCH:
             x = torch.randn(PROMPT_ROWS * batch, width, device=CUDA).bfloat16()
             slots = rows.repeat_interleave(PROMPT_ROWS)
             steps = torch.arange(PROMPT_ROWS, device=CUDA).repeat(batch)
-            parts[f"prompt, {PROMPT_ROWS} rows"] = lambda x=x, slots=slots, steps=steps: (
-                layers.read_prompts(x, slots, steps)
-            )
+            parts[f"prompt, {PROMPT_ROWS} rows"] = partial(layers.read_prompts, x, slots, steps)
         numbers = backend._table.numbers
         numbers[Number.HAS_SUM] = numbers[Number.IS_COMPLETE] = 1
         numbers[Number.MIN_FRAMES] = numbers[Number.MAX_FRAMES] = 10**6
@@ -164,6 +164,7 @@ def measure_megakernel(
         is_capturing=False,
     )  # fmt: skip
     layers, table = backend._layers, backend._table
+    assert isinstance(layers, MegakernelLayers)
     give_pages(table, MAX_BATCH, 256)
     wide = copy.deepcopy(model).float()
     wide_table = copy.copy(table)
@@ -192,8 +193,8 @@ def measure_megakernel(
         }  # fmt: skip
         draws = default_draws(batch)
         parts: dict[str, Callable[[], object]] = {
-            "talker": lambda x=x, place=place: layers.read(x, place),
-            "predictor": lambda x=x, draws=draws: layers.draw_frame(x, draws),
+            "talker": partial(layers.read, x, place),
+            "predictor": partial(layers.draw_frame, x, draws),
         }
         for part, work in parts.items():
             yield show(f"{shape} {part}, megakernel", batch, work, peaks, known)
@@ -225,7 +226,7 @@ def measure_codec(batches: list[int], peaks: dict[str, float]) -> Iterator[dict[
     for batch in [batch for batch in batches if batch <= 64]:
         rows = torch.arange(batch, device=CUDA)
         codes = torch.randint(2048, (batch, CODEC_FRAMES, 16), device=CUDA)
-        work: Callable[[], object] = lambda rows=rows, codes=codes: decoder.decode(rows, codes)  # noqa: E731
+        work = partial(decoder.decode, rows, codes)
         yield show(f"codec, half, {CODEC_FRAMES} frames", batch, work, peaks)
 
 
@@ -244,10 +245,10 @@ def show(
                 each.error = error
     reports = [each.report(peaks) for each in kernels]
     print(f"\n{name}, batch {batch}: {graph_ms} ms as a graph", flush=True)
-    for each in reports[:14]:
+    for row in reports[:14]:
         print(
-            f"  {each['total_us']:8.1f} us {each['launches']:4d} x {each['us']:7.2f} "
-            f"{each['share_of_peak']} {each['error']} {each['kernel']} {each['shape']}"
+            f"  {row['total_us']:8.1f} us {row['launches']:4d} x {row['us']:7.2f} "
+            f"{row['share_of_peak']} {row['error']} {row['kernel']} {row['shape']}"
         )
     return {"part": name, "batch": batch, "graph_ms": graph_ms, "kernels": reports}
 
@@ -259,7 +260,7 @@ def profiled(work: Callable[[], object], known: dict[str, Kernel]) -> list[Kerne
     with profile(activities=[ProfilerActivity.CUDA]) as run, recorded() as launches:
         work()
         torch.cuda.synchronize()
-    events = [e for e in run.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    events = [e for e in run.events() if e.device_type == DeviceType.CUDA]
     kernels: dict[tuple[str, str], Kernel] = {}
     left = {name: iter(calls) for name, calls in launches.items()}
     for event in sorted(events, key=lambda e: e.time_range.start):

@@ -13,11 +13,13 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from frame import synchronize, timed
 from shapes import load_configs, random_module
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
@@ -73,7 +75,8 @@ def measure(shape: str, arguments: argparse.Namespace) -> dict[str, Any]:
     result |= bench.one_stream()
     result["gpu"] = bench.replays()
     result["streams"] = {batch: bench.many_streams(batch) for batch in arguments.batches}
-    result["memory_mib"] = bench.memory()
+    if arguments.device.startswith("cuda"):
+        result["memory_mib"] = bench.memory()
     result["codec_snr_db"] = bench.codec_snr()  # makes a codec more
     result["fallbacks"] = bench.backend.fallbacks
     if arguments.profile:
@@ -83,7 +86,8 @@ def measure(shape: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 class Bench:
     def __init__(self, shape: str, arguments: argparse.Namespace) -> None:
-        self._frames, self._repeats = arguments.frames, arguments.repeats
+        self._frames: int = arguments.frames
+        self._repeats: int = arguments.repeats
         self._device = torch.device(arguments.device)
         self._precision = arguments.codec_precision
         config, codec_config = load_configs(shape)
@@ -113,7 +117,8 @@ class Bench:
     # -- what is measured ----------------------------------------------------------------------
 
     def cold_start(self) -> dict[str, float]:
-        warm = timed(lambda: self.backend.warmup((1,), prompt_rows=(16, 32, 48, 64)), self._device)
+        warmup = partial(self.backend.warmup, (1,), prompt_rows=(16, 32, 48, 64))
+        warm, _ = timed(warmup, self._device)
         return {"build_s": round(self._build_s, 2), "warmup_s": round(warm, 2)}
 
     def compare_company(self) -> bool:
@@ -128,7 +133,7 @@ class Bench:
             "first_audio_ms": self._median(self._first_audio),
             "ms_per_frame": self._per_frame(lambda seed: self._step_through([seed], 16)),
             "ms_per_frame_with_codec": {
-                chunk: self._per_frame(lambda seed, n=chunk: self._render_through([seed], n))
+                chunk: self._per_frame(partial(self._render_through, chunk=chunk))
                 for chunk in CHUNKS
             },
             "ms_per_frame_overlapped": self._per_frame(lambda seed: self._overlap([seed], 8)),
@@ -150,7 +155,7 @@ class Bench:
         """Milliseconds of single graphs, without the host."""
         stepper, codec = self.backend._stepper, self.backend._codec
         kind = self.backend._layers.kind([SamplingParams()])
-        stepper._rows.fill_(self.backend._table.padding)
+        stepper._rows.park()
         whole, speech = (stepper.frames(1, span, kind) for span in (stepper._spans[0], 0))
         figures = {"frame": self._replay(whole), "frame_without_talker": self._replay(speech)}
         figures["prefill_32_rows"] = self._replay(self.backend._prefill._graph(32))
@@ -212,8 +217,8 @@ class Bench:
 
         return self._finish(slots, speak)
 
-    def _render_through(self, seeds: Sequence[int], chunk: int) -> float:
-        slots = self._open(seeds)
+    def _render_through(self, seed: int, chunk: int) -> float:
+        slots = self._open([seed])
 
         def speak() -> None:
             for _ in range(self._frames // chunk):
@@ -239,7 +244,7 @@ class Bench:
         return self._finish(slots, speak)
 
     def _finish(self, slots: Sequence[int], work: Callable[[], None]) -> float:
-        seconds = timed(work, self._device)
+        seconds, _ = timed(work, self._device)
         self._close(slots)
         return seconds / self._frames
 
@@ -247,8 +252,8 @@ class Bench:
         """Median milliseconds of `work`; its slots are released afterwards."""
         seconds = []
         for seed in range(self._repeats + 2):
-            slots: list[int] = []
-            seconds.append(timed(lambda s=seed, kept=slots: kept.extend(work(s)), self._device))
+            taken, slots = timed(partial(work, seed), self._device)
+            seconds.append(taken)
             self._close(slots)
         return round(1000 * statistics.median(seconds[2:]), 3)
 
@@ -258,28 +263,15 @@ class Bench:
 
     def _replay(self, graph: Callable[[], object], count: int = 20) -> float:
         graph()
-        seconds = timed(lambda: [graph() for _ in range(count)], self._device)
+        seconds, _ = timed(lambda: [graph() for _ in range(count)], self._device)
         return round(1000 * seconds / count, 4)
 
     def _decode(self, codes: Any, precision: Any) -> Any:
         graphs = GraphPool(self._device, is_capturing=False)
         decoder = CodecGraphs(self._codec, 1, graphs, precision=precision)
         synchronize(self._device)
-        decoder.reset(0)
-        return decoder.start([0], [codes])()[0]
-
-
-def timed(work: Callable[[], Any], device: torch.device) -> float:
-    synchronize(device)
-    start = time.perf_counter()
-    work()
-    synchronize(device)
-    return time.perf_counter() - start
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        decoder.reset([0])
+        return decoder.start([0], [codes])().samples[0]
 
 
 def print_table(results: list[dict[str, Any]]) -> None:

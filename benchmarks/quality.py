@@ -320,7 +320,8 @@ def _known(rows: list[Row], key: str) -> list[float]:
 def read_wav(path: Path) -> Samples:
     with wave.open(str(path), "rb") as file:
         samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2")
-    return samples.astype(np.float32) / 32768
+    found: Samples = samples.astype(np.float32) / np.float32(32768)
+    return found
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -82,6 +82,7 @@ def serving(flags: list[str]) -> Iterator[int]:
             time.sleep(0.5)
         server.wait(30)
         drain.wait(30)
+        server.stderr.close()
 
 
 # -- the client, in a process of its own ---------------------------------------------------------

@@ -216,7 +216,7 @@ PARTS: dict[str, Callable[[Path, bool], None]] = {
 @torch.inference_mode()
 def main() -> None:
     part, tiny, *size = sys.argv[1:]
-    with ProductsOnCpu():
+    with ProductsOnCpu():  # type: ignore[no-untyped-call]
         PARTS[part](Path(tiny), size == ["small"])
     print(f"{part}: done", flush=True)
 

@@ -46,8 +46,8 @@ class Run:
 
 def main() -> None:
     if sys.argv[1:2] == ["--client"]:
-        url, num_streams, num_rounds, body = sys.argv[2:]
-        run = asyncio.run(ask_all(url, int(num_streams), int(num_rounds), json.loads(body)))
+        url, num_streams, num_rounds, sent = sys.argv[2:]
+        run = asyncio.run(ask_all(url, int(num_streams), int(num_rounds), json.loads(sent)))
         print(json.dumps(asdict(run)))
         return
     arguments = parse_arguments()
@@ -56,13 +56,13 @@ def main() -> None:
     results = []
     with serving(tts, arguments) as (url, wyoming_url):
         for num_streams in arguments.streams:
-            body = {
+            body: dict[str, Any] = {
                 "input": TEXT,
                 "response_format": "pcm",
                 "max_new_tokens": arguments.frames,
                 "seed": 7,
             }
-            direct, served, wyoming = [], [], []
+            direct, served, wyoming = list[Run](), list[Run](), list[Run]()
             for _ in rounds(arguments):  # alternating, because the load of the machine may change
                 direct.append(asyncio.run(speak_all(tts, num_streams, 1, options)))
                 served.append(ask_from_outside(url, num_streams, 1, body))
@@ -144,7 +144,8 @@ def serving(tts: Any, arguments: argparse.Namespace) -> Iterator[tuple[str, str 
     wyoming_port = None if is_random(arguments.model) else 0
     settings = ServeSettings(port=0, wyoming_port=wyoming_port)
     server = Server(ServeContext.create(settings, lambda spec: tts))
-    loop, urls, is_up = asyncio.new_event_loop(), [], threading.Event()
+    loop, is_up = asyncio.new_event_loop(), threading.Event()
+    urls: list[str | None] = []
 
     def on_ready(url: str) -> None:
         urls.extend((url, server.wyoming_url))
@@ -160,7 +161,7 @@ def serving(tts: Any, arguments: argparse.Namespace) -> Iterator[tuple[str, str 
     thread.start()
     is_up.wait()
     try:
-        yield urls[0], urls[1]
+        yield str(urls[0]), urls[1]
     finally:
         loop.call_soon_threadsafe(server.stop)
         thread.join()

@@ -93,7 +93,7 @@ def main() -> None:
             floor = weight_bytes(case) / 4.3e6
             print(f"{name:<14} rows {rows:<3} floor {floor:5.2f} us;", best, flush=True)
     if arguments.json:
-        report = {"benchmark": "kernels", "machine": machine(), "results": results}
+        report = {"benchmark": "tile_sweep", "machine": machine(), "results": results}
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
@@ -181,7 +181,7 @@ def time_products(product: Callable[[Tensor], Tensor], weights: Tensor) -> float
         graph.replay()
     end.record()
     end.synchronize()
-    return round(1000 * start.elapsed_time(end) / 5 / len(weights), 3)
+    return round(1000 * float(start.elapsed_time(end)) / 5 / len(weights), 3)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import argparse
 import json
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,13 @@ def parse() -> argparse.Namespace:
 def measure(tts: TTS, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     engine = tts.engine
     head = engine.backend.watched or Head(arguments.layer, 3)
-    limit = {} if arguments.shape == "embedded" else {"max_frames": NUM_FRAMES}
+    limit: dict[str, Any] = {} if arguments.shape == "embedded" else {"max_frames": NUM_FRAMES}
     rows = []
     for size in arguments.streams:
         seconds: dict[bool, list[float]] = {True: [], False: []}
         for number in range(2 * arguments.rounds + 2):
             is_watched = number % 2 == 1
-            engine.call(lambda on=is_watched: switch(engine.backend, head if on else None))
+            engine.call(partial(switch, engine.backend, head if is_watched else None))
             taken, audio_s = speak(tts, size, limit)
             if number >= 2:
                 seconds[is_watched].append(taken)
@@ -118,7 +119,7 @@ def switch(backend: Any, head: Head | None) -> None:
         backend.watch(head)
 
 
-def speak(tts: TTS, size: int, limit: dict[str, int]) -> tuple[float, float]:
+def speak(tts: TTS, size: int, limit: dict[str, Any]) -> tuple[float, float]:
     """Wall time of a batch, and the duration of its audio, in seconds."""
     began = time.perf_counter()
     audios = tts.speak([TEXT] * size, language="english", seed=1, trim=False, **limit)

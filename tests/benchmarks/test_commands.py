@@ -1,0 +1,306 @@
+"""Every command of benchmarks/README.md in smoke size: tiny models, short texts, a CPU."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.benchmarks.conftest import FOLDER, Run
+from tests.reliability import __main__ as reliability
+from tests.support.project import ROOT, load_script
+from tests.support.serving import Running
+from vivace.engine import follower, head_finder, utterance
+
+SENTENCES = ("Yes.", "It rained.", "We stayed.", "Nobody came.")
+WITHOUT_HELP = ("floor.py", "sanitized.py")  # their only arguments are positional
+
+
+@pytest.fixture
+def sentences(tmp_path: Path) -> Path:
+    path = tmp_path / "sentences.txt"
+    path.write_text("".join(f"{line}\n" for line in SENTENCES), encoding="utf-8")
+    return path
+
+
+class FixedJudge:
+    """Replaces Whisper and DistillMOS: one transcript and one rating for every recording."""
+
+    def __init__(self, found: object) -> None:
+        self._found = found
+
+    def __call__(self, samples: np.ndarray, sample_rate: int) -> object:
+        assert samples.ndim == 1
+        assert sample_rate == 24_000
+        return self._found
+
+
+@pytest.fixture
+def fixed_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    judges = load_script(FOLDER / "judges.py")
+    monkeypatch.setattr(judges, "Recogniser", lambda *_, **__: FixedJudge("It rained."))
+    monkeypatch.setattr(judges, "NaturalnessJudge", lambda: FixedJudge(3.5))
+
+
+@pytest.fixture
+def restored_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restores limits of the completeness check that two benchmarks change."""
+    for module, name in (
+        (utterance, "MAX_RETRIES"),
+        (follower, "TAIL_FRAMES"),
+        (head_finder, "MAX_TRIES"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name))
+
+
+def read(path: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report
+
+
+# -- the list -----------------------------------------------------------------------------------
+
+
+def documented_scripts() -> list[str]:
+    """Scripts in the command columns of the README's tables."""
+    text = (FOLDER / "README.md").read_text(encoding="utf-8").partition("## Modules")[0]
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("|")]
+    commands = [cell for row in rows for cell in row[1:3]]
+    names = {name for cell in commands for name in re.findall(r"\b(\w+\.py)\b", cell)}
+    return sorted(name for name in names if "def main" in (FOLDER / name).read_text("utf-8"))
+
+
+def test_every_documented_command_has_a_test() -> None:
+    tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    scripts = documented_scripts()
+    assert len(scripts) > 20
+    assert [name for name in scripts if f'"{name}"' not in tests] == []
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in documented_scripts() if name not in WITHOUT_HELP]
+)
+def test_help_is_printed(name: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(name, "--help")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage:")
+
+
+def test_reliability_command_prints_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tests.reliability", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        reliability.main()
+    assert ended.value.code == 0
+    assert "--nightly" in capsys.readouterr().out
+
+
+def test_gpu_script_runs_one_stage(tmp_path: Path) -> None:
+    command = ["bash", str(FOLDER / "gpu.sh")]
+    environment = {**os.environ, "OUT": str(FOLDER / "results")}
+    done = subprocess.run([*command, "targets"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "held" in done.stdout
+    environment["OUT"] = str(tmp_path)
+    done = subprocess.run([*command, "unknown"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+
+
+def test_gpu_script_names_existing_files() -> None:
+    text = (FOLDER / "gpu.sh").read_text(encoding="utf-8")
+    paths = re.findall(r"\b(?:tests|benchmarks)/[\w/]+\.(?:py|sh)\b", text)
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+# -- speed --------------------------------------------------------------------------------------
+
+
+@pytest.mark.ci
+def test_latency_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
+    where, size = ["--device", "cpu", "--dtype", "float32"], ["--frames", "12", "--repeats", "1"]
+    path = tmp_path / "latency.json"
+    run("latency.py", tiny_folder / "custom_voice", *where, *size, "--layers", "plain",
+        "--batches", "1", "--json", path)  # fmt: skip
+    [result] = read(path)["results"]
+    assert result["same_codes_alone_and_in_company"]
+    assert result["streams"]["1"]["audio_s_per_s"] > 0
+    assert result["codec_snr_db"] > 100
+
+
+def test_frame_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "frame.json"
+    run("frame.py", tiny_folder / "custom_voice", "--device", "cpu", "--frames", "16",
+        "--repeats", "1", "--json", path)  # fmt: skip
+    [result] = read(path)["results"]
+    assert result["shape"] == "tiny custom_voice"
+    assert result["ms_per_frame"] > 0
+
+
+def test_official_command(run: Run, tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("qwen_tts")
+    config = tiny_folder / "custom_voice" / "config.json"
+    run("official.py", config, "--device", "cpu", "--dtype", "float32", "--frames", "2")
+    assert json.loads(capsys.readouterr().out)["ms_per_frame"] > 0
+
+
+@pytest.mark.ci
+def test_endurance_command(run: Run, tiny_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "endurance.json"
+    with pytest.raises(SystemExit) as ended:
+        run("endurance.py", tiny_folder / "custom_voice", "--device", "cpu", "--backend",
+            "cuda_graph", "--frames", "32", "--batch", "1", "--json", path)  # fmt: skip
+    assert ended.value.code == 0
+    assert all(read(path)["checks"].values())
+
+
+@pytest.mark.ci
+def test_watch_command(run: Run, tmp_path: Path, restored_limits: None) -> None:
+    path = tmp_path / "watch.json"
+    run("watch.py", "embedded", "--device", "cpu", "--backend", "eager", "--streams", "1",
+        "--rounds", "1", "--json", path)  # fmt: skip
+    [row] = read(path)["rows"]
+    assert row["audio_s_per_s_checked"] > 0
+
+
+def test_guard_host_command(run: Run, tmp_path: Path, restored_limits: None) -> None:
+    path = tmp_path / "guard-host.json"
+    run("guard_host.py", "--streams", "1,2", "--rounds", "1", "--texts", "2", "--json", path)
+    rows = read(path)["rows"]
+    assert [(row["streams"], row["attention"]) for row in rows] == [
+        (1, "steady"), (2, "steady"), (1, "random"), (2, "random"),
+    ]  # fmt: skip
+
+
+@pytest.mark.ci
+def test_cpu_command(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "cpu.json"
+    run("cpu.py", "--threads", "1", "--repeats", "1", "--json", path)
+    [result] = read(path)["results"]
+    assert set(result["ms_per_frame"]) >= {"prefill", "talker", "predictor", "codec"}
+
+
+@pytest.mark.ci
+def test_serve_command(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "serve.json"
+    run("serve.py", "--streams", "1", "--frames", "4", "--repeats", "1", "--rounds", "2",
+        "--device", "cpu", "--json", path)  # fmt: skip
+    [result] = read(path)["results"]
+    assert result["streams"] == 1
+    assert "steady" in result
+
+
+def test_floor_command(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run("floor.py", FOLDER / "results")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 5
+    assert all("held" in line or "missed" in line for line in lines[1:])
+
+
+# -- words --------------------------------------------------------------------------------------
+
+
+@pytest.mark.ci
+def test_completeness_command(
+    run: Run, fixed_judges: None, sentences: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "completeness.json"
+    run("completeness.py", sentences, "--num", "1", "--controls", "1", "--losses", "1",
+        "--pairs", "1", "--work", tmp_path / "work.jsonl", "--json", path)  # fmt: skip
+    report = read(path)
+    assert report["false_alarms"]["sentences"] == 1
+    assert {row["of"] for row in report["controls"].values()} == {1}
+
+
+def test_breaks_command(run: Run, fixed_judges: None, sentences: Path, tmp_path: Path) -> None:
+    path = tmp_path / "breaks.json"
+    run("breaks.py", sentences, "--pairs", "1", "--json", path)
+    report = read(path)
+    assert report["pairs"] == 1
+    assert len(report["rows"]) == 1
+
+
+def test_quality_commands(run: Run, fixed_judges: None, sentences: Path, tmp_path: Path) -> None:
+    out, path, png = tmp_path / "out", tmp_path / "quality.json", tmp_path / "quality.png"
+    run("quality.py", "speak", sentences, "--out", out, "--limit", "2", "--device", "cpu")
+    run("quality.py", "judge", out, "--json", path)
+    assert read(path)["figures"]["distillmos"] == 3.5
+    run("quality.py", "table", path, "--png", png)
+    assert png.read_bytes().startswith(b"\x89PNG")
+    np.savez(tmp_path / "codec.npz", hard_0=np.zeros(2_400, np.int16))
+    run("quality.py", "collect", tmp_path / "codec.npz", "--group", "hard", "--texts", sentences,
+        "--out", tmp_path / "collected")  # fmt: skip
+    assert (tmp_path / "collected" / "0000.wav").exists()
+    run("pairs.py", out, out)
+
+
+@pytest.mark.ci
+def test_fp8_command(run: Run, fixed_judges: None, sentences: Path, tmp_path: Path) -> None:
+    path = tmp_path / "fp8.json"
+    run("fp8.py", sentences, "--first", "2", "--lines", "1", "--forced", "1", "--out",
+        tmp_path / "out", "--json", path)  # fmt: skip
+    report = read(path)
+    assert report["logits"]["texts"] == 1
+    assert report["logits"]["fp8"]["kl_talker"] > 0
+
+
+def test_timings_command(run: Run, sentences: Path, tmp_path: Path) -> None:
+    def align(words: Sequence[str], *_: object) -> list[tuple[float, float]]:
+        return [(0.1 * number, 0.1 * number + 0.1) for number, _ in enumerate(words)]
+
+    path = tmp_path / "timings.json"
+    run("timings.py", sentences, "--num", "1", "--json", path, WhisperAligner=lambda: align)
+    report = read(path)
+    assert report["sentences"] == 1
+    assert report["errors"]["vivace - whisper"]["all"]["mean_ms"] >= 0
+
+
+# -- the server ---------------------------------------------------------------------------------
+
+
+@pytest.mark.ci
+def test_refusals_command(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "refusals.json"
+    run("refusals.py", "--requests", "4", "--rounds", "1", "--json", path)
+    report = read(path)
+    assert report["answers"] == 4
+    assert report["refused"] == 4
+
+
+@pytest.mark.ci
+def test_replicas_command(run: Run, server: Running, tmp_path: Path) -> None:
+    path = tmp_path / "replicas.json"
+    run("replicas.py", server.url, "--clients", "1", "--pause", "0", "--seconds", "2", "--title",
+        "no such process", "--json", path)  # fmt: skip
+    [result] = read(path)["results"]
+    assert not result["hung"]
+    assert result["replicas"] == {"before": 0, "after": 0}
+
+
+def test_interruptions_command_names_existing_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    interruptions = load_script(FOLDER / "interruptions.py")
+    for test in interruptions.TESTS:
+        file, _, name = test.partition("::")
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        assert name in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+
+
+@pytest.mark.ci
+def test_integrations_command(run: Run, tmp_path: Path) -> None:
+    for package in ("pipecat", "livekit.agents", "RealtimeTTS", "speech_to_speech"):
+        pytest.importorskip(package)
+    path = tmp_path / "integrations.json"
+    run("integrations.py", "--runs", "2", "--json", path)
+    assert len(read(path)["results"]) == 6

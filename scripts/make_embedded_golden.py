@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from vivace import TTS, Audio
 from vivace.backends import frame_maker
+from vivace.sampling import draw
 
 OUTPUT = Path(__file__).parents[1] / "tests" / "golden" / "embedded_seeds.json"
 TEXTS = ("Good morning.", "The tall ship sailed at noon.", "Are there 12 eggs left?")
@@ -28,12 +30,11 @@ class LeadWatch:
 
     def __init__(self) -> None:
         self.narrowest = float("inf")
-        self._draw = frame_maker.draw
 
     def __call__(self, scores: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         best, second = (scores + noise).topk(2, dim=-1).values.unbind(-1)
         self.narrowest = min(self.narrowest, float((best - second).min()))
-        return self._draw(scores, noise)
+        return draw(scores, noise)
 
 
 def main() -> None:
@@ -51,11 +52,8 @@ def main() -> None:
 def find_clear_seed(tts: TTS, text: str) -> tuple[int, Audio]:
     for seed in range(100):
         watch = LeadWatch()
-        frame_maker.draw = watch
-        try:
+        with patch.object(frame_maker, "draw", watch):
             audio = tts.speak(text, seed=seed, normalize=False)
-        finally:
-            frame_maker.draw = watch._draw
         if watch.narrowest >= CLEAR_LEAD and audio.finish_reason == "stop":
             return seed, audio
     raise SystemExit(f"no seed below 100 draws {text!r} clearly; change the text")

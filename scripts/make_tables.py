@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def read(name: str) -> dict[str, Any]:
     return results
 
 
-def table(head: str, rows: list[list[object]]) -> str:
+def table(head: str, rows: Sequence[Sequence[object]]) -> str:
     columns = head.count("|") - 1
     lines = [head, "|" + "---|" * columns]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]

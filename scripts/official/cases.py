@@ -176,7 +176,7 @@ def voice_design_calls() -> list[Call]:
 
 def base_calls() -> list[Call]:
     """X-vector alone, then in-context cloning on either side of T1 > T2."""
-    long_x = {"reference": "long", "x_vector_only": True}
+    long_x: dict[str, Any] = {"reference": "long", "x_vector_only": True}
     calls = in_both_layouts(
         "x_vector", Item(text="Who am I now?", **long_x), keeps_rows=True, keeps_waveform=True
     )

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "scripts", "src")]
 
-from benchmarks.official import import_official  # noqa: E402
+from official import import_official  # noqa: E402
 
 qwen_tts: Any = import_official()
 transformers.utils.logging.set_verbosity_error()

@@ -82,7 +82,7 @@ def make_speaker(checkpoints: Path, output: Path) -> None:
 def mel_of(wave: np.ndarray) -> Tensor:
     """Frames [n, 128], by the official function with the arguments of its only caller."""
     official = sys.modules["qwen_tts.core.models.modeling_qwen3_tts"].mel_spectrogram
-    mel = official(
+    mel: Tensor = official(
         torch.from_numpy(wave)[None],
         n_fft=1024, num_mels=128, sampling_rate=24000, hop_size=256, win_size=1024,
         fmin=0, fmax=12000,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from cases import CALLS, REFERENCES
 from environment import Tensors, live_ids, load, qwen_tts, save
-from golden_codes import describe_call, speak
+from golden_codes import ClonePrompts, describe_call, speak
 from recorder import Recorder
 from safetensors.torch import load_file
 
@@ -34,7 +34,7 @@ def make_bf16(checkpoints: Path, output: Path) -> None:
     save(output / "bf16", tensors, {"attention": attention, "calls": calls})
 
 
-def reference_prompts(output: Path, model: str) -> dict[str, Any]:
+def reference_prompts(output: Path, model: str) -> ClonePrompts:
     """The float32 prompts of make_codes: a reference encoded in bfloat16 has other codes."""
     stored = load_file(output / f"codes_{model}.safetensors")
     return {

@@ -14,6 +14,7 @@ from waves import synthetic_wave
 
 MIN_MARGIN = 2e-5  # a greedy choice with a smaller margin may differ on another machine
 WAVEFORM_STRIDE = 61
+ClonePrompts = dict[tuple[str | None, bool], Any]  # by reference, and whether without its codes
 
 
 def make_codes(checkpoints: Path, output: Path) -> None:
@@ -44,9 +45,9 @@ def make_codes_of(model: str, folder: Path, output: Path) -> None:
     save(output / f"codes_{model}", tensors, description)
 
 
-def make_clone_prompts(tts: Any, tensors: Tensors) -> dict[str, Any]:
+def make_clone_prompts(tts: Any, tensors: Tensors) -> ClonePrompts:
     """The official prompt items of each reference, with and without codes."""
-    prompts = {}
+    prompts: ClonePrompts = {}
     for name, reference in REFERENCES.items():
         for x_vector_only in (False, True):
             prompts[name, x_vector_only] = make_clone_prompt(tts, reference, x_vector_only)
@@ -62,7 +63,7 @@ def make_clone_prompt(tts: Any, reference: Reference, x_vector_only: bool) -> An
     return item
 
 
-def speak(tts: Any, call: Call, prompts: dict[str, Any]) -> list[np.ndarray]:
+def speak(tts: Any, call: Call, prompts: ClonePrompts) -> list[np.ndarray]:
     """Make the call through the public method of the model's type."""
     items = call.items
     arguments: dict[str, Any] = {
@@ -72,6 +73,7 @@ def speak(tts: Any, call: Call, prompts: dict[str, Any]) -> list[np.ndarray]:
     }
     arguments |= DEFAULT_SETTINGS | call.settings
     kind = tts.model.tts_model_type
+    waveforms: list[np.ndarray]
     if kind == "base":
         prompt = [prompts[item.reference, item.x_vector_only] for item in items]
         waveforms, _ = tts.generate_voice_clone(voice_clone_prompt=prompt, **arguments)

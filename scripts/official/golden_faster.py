@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {"do_sample": False, "max_new_tokens": 20}
 def main() -> None:
     checkpoints, output = map(Path, sys.argv[1:])
     torch.set_num_threads(1)
-    torch.cuda.synchronize = lambda *_: None  # type: ignore[assignment]
+    torch.cuda.synchronize = lambda *_: None
     from faster_qwen3_tts import FasterQwen3TTS
 
     tts = FasterQwen3TTS(load(checkpoints / "base"), None, None, "cpu", torch.float32)

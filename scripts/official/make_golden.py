@@ -39,7 +39,8 @@ def make_tokens(checkpoints: Path, output: Path) -> None:
     tts = load(checkpoints / "custom_voice")
 
     def ids(text: str) -> list[int]:
-        return tts.processor(text=text, return_tensors="pt")["input_ids"][0].long().tolist()
+        [found] = tts.processor(text=text, return_tensors="pt")["input_ids"].long().tolist()
+        return list(found)
 
     template = tts._build_assistant_text
     value = {

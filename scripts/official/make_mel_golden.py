@@ -29,7 +29,7 @@ def official_mel_spectrogram() -> Any:
         raise SystemExit("qwen_tts is not installed: pip install qwen-tts==0.1.1 --no-deps")
     source = Path(spec.origin).parent / "core/models/modeling_qwen3_tts.py"
     wanted = ("dynamic_range_compression_torch", "mel_spectrogram")
-    body = [
+    body: list[ast.stmt] = [
         node
         for node in ast.parse(source.read_text()).body
         if isinstance(node, ast.FunctionDef) and node.name in wanted

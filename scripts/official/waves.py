@@ -18,4 +18,5 @@ def synthetic_wave(seconds: float, sample_rate: int = 24000) -> NDArray[np.float
     sound = sum(level * np.sin(2 * np.pi * pitch * time + waver) for level, pitch in tones)
     swell = 0.6 + 0.4 * np.sin(2 * np.pi * 2.3 * time)
     noise = np.random.RandomState(7).uniform(-0.02, 0.02, num_samples)
-    return np.float32(swell * sound + noise)
+    wave: NDArray[np.float32] = (swell * sound + noise).astype(np.float32)
+    return wave

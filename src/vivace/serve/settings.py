@@ -123,7 +123,7 @@ class ServeSettings(BaseModel):
     tls_key: Path | None = _field(None, "private key file for https")
 
     api_key_env: str = _field("VIVACE_API_KEY", "variable with the API keys, separated by commas")
-    api_keys: tuple[str, ...] = Field((), repr=False)
+    api_keys: tuple[str, ...] = Field(default=(), repr=False)
     allow_anonymous: bool = _field(False, "serve other machines without an API key")
     public_lists: bool = _field(False, "list models and voices without a key, for Open WebUI")
     allowed_hosts: Names = _field((), "host name besides IP addresses and localhost; repeatable")

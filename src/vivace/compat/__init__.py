@@ -8,8 +8,7 @@
 docs/switching.md lists the differences.
 """
 
-from vivace.compat.faster import FasterQwen3TTS
-from vivace.compat.first_release import Qwen3TTSCudaGraphs
+from vivace.compat.faster import FasterQwen3TTS, Qwen3TTSCudaGraphs
 from vivace.compat.official import Qwen3TTSModel
 from vivace.compat.prompts import VoiceClonePromptItem
 from vivace.compat.shim import install, uninstall

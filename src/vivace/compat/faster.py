@@ -1,4 +1,4 @@
-"""The class of faster-qwen3-tts over TTS: one text per call, whole or in chunks with timings.
+"""The classes of faster-qwen3-tts over TTS: one text per call, whole or in chunks with timings.
 
 Differences: sampling arguments apply to every codebook, two generators may be open at once, and
 `is_final` is true for the last chunk.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from vivace.compat.arguments import load_tts
 from vivace.compat.chunks import TimedChunk, timed_chunks
 from vivace.compat.official import Qwen3TTSModel, Waveforms
 from vivace.compat.references import References
-from vivace.compat.sampling import Sampling
+from vivace.compat.sampling import DEFAULT_SAMPLING, Sampling, takes_sampling
 from vivace.compat.speaking import request, speak_together
 from vivace.compat.tokenizer import Qwen3TTSTokenizer
 from vivace.device import pick_device
@@ -121,17 +122,12 @@ class FasterQwen3TTS:
     def _warmup(self, prefill_len: int) -> None:
         self.warmup(prefill_len)
 
+    @takes_sampling("min_new_tokens", "top_p")
     def generate(
         self,
         text: str,
         language: str = "English",
-        max_new_tokens: int = 2048,
-        temperature: float = 0.9,
-        top_k: int = 50,
-        do_sample: bool = True,
-        repetition_penalty: float = 1.05,
-        *,
-        seed: int | None = None,
+        sampling: Sampling = DEFAULT_SAMPLING,
     ) -> Waveforms:
         """Generate with the default voice: the first preset, or a voice that the model chooses."""
         if self.tts.model_type == "base":
@@ -141,21 +137,16 @@ class FasterQwen3TTS:
             )
         speakers = self.model.model.get_supported_speakers()
         wanted = request(text, language, next(iter(speakers), None), None, is_whole=True)
-        return self._whole(wanted, Sampling.of(locals()))
+        return self._whole(wanted, sampling)
 
+    @takes_sampling()
     def generate_voice_clone(
         self,
         text: str,
         language: str | None,
         ref_audio: Any = None,
         ref_text: str = "",
-        max_new_tokens: int = 2048,
-        min_new_tokens: int = 2,
-        temperature: float = 0.9,
-        top_k: int = 50,
-        top_p: float = 1.0,
-        do_sample: bool = True,
-        repetition_penalty: float = 1.05,
+        sampling: Sampling = DEFAULT_SAMPLING,
         xvec_only: bool = False,
         non_streaming_mode: bool | None = None,
         append_silence: bool = True,
@@ -165,16 +156,15 @@ class FasterQwen3TTS:
         ref_spk_emb: Any = None,
         ref_codes: Any = None,
         voice_clone_prompt: Any = None,
-        *,
-        seed: int | None = None,
     ) -> Waveforms:
         refuse_ggml(ref_spk, ref_rvq, ref_spk_emb, ref_codes)
         voice = self._references.voice(
             ref_audio, ref_text, xvec_only, append_silence, voice_clone_prompt
         )
         wanted = clone_request(text, language, voice, instruct, non_streaming_mode)
-        return self._whole(wanted, Sampling.of(locals()))
+        return self._whole(wanted, sampling)
 
+    @takes_sampling()
     def generate_custom_voice(
         self,
         text: str,
@@ -182,51 +172,31 @@ class FasterQwen3TTS:
         language: str,
         instruct: str | None = None,
         non_streaming_mode: bool | None = None,
-        max_new_tokens: int = 2048,
-        min_new_tokens: int = 2,
-        temperature: float = 0.9,
-        top_k: int = 50,
-        top_p: float = 1.0,
-        do_sample: bool = True,
-        repetition_penalty: float = 1.05,
-        *,
-        seed: int | None = None,
+        sampling: Sampling = DEFAULT_SAMPLING,
     ) -> Waveforms:
         wanted = preset_request(self.model, text, speaker, language, instruct, non_streaming_mode)
-        return self._whole(wanted, Sampling.of(locals()))
+        return self._whole(wanted, sampling)
 
+    @takes_sampling()
     def generate_voice_design(
         self,
         text: str,
         instruct: str | None,
         language: str,
         non_streaming_mode: bool | None = None,
-        max_new_tokens: int = 2048,
-        min_new_tokens: int = 2,
-        temperature: float = 0.9,
-        top_k: int = 50,
-        top_p: float = 1.0,
-        do_sample: bool = True,
-        repetition_penalty: float = 1.05,
-        *,
-        seed: int | None = None,
+        sampling: Sampling = DEFAULT_SAMPLING,
     ) -> Waveforms:
         wanted = design_request(self.model, text, instruct, language, non_streaming_mode)
-        return self._whole(wanted, Sampling.of(locals()))
+        return self._whole(wanted, sampling)
 
+    @takes_sampling()
     def generate_voice_clone_streaming(
         self,
         text: str,
         language: str | None,
         ref_audio: Any = None,
         ref_text: str = "",
-        max_new_tokens: int = 2048,
-        min_new_tokens: int = 2,
-        temperature: float = 0.9,
-        top_k: int = 50,
-        top_p: float = 1.0,
-        do_sample: bool = True,
-        repetition_penalty: float = 1.05,
+        sampling: Sampling = DEFAULT_SAMPLING,
         chunk_size: int = 12,
         xvec_only: bool = False,
         non_streaming_mode: bool | None = None,
@@ -238,16 +208,15 @@ class FasterQwen3TTS:
         ref_spk_emb: Any = None,
         ref_codes: Any = None,
         voice_clone_prompt: Any = None,
-        *,
-        seed: int | None = None,
     ) -> Iterator[TimedChunk]:
         refuse_ggml(ref_spk, ref_rvq, ref_spk_emb, ref_codes)
         voice = self._references.voice(
             ref_audio, ref_text, xvec_only, append_silence, voice_clone_prompt
         )
         wanted = clone_request(text, language, voice, instruct, non_streaming_mode)
-        yield from timed_chunks(self.tts, wanted, Sampling.of(locals()).ours(), chunk_size)
+        yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
 
+    @takes_sampling()
     def generate_custom_voice_streaming(
         self,
         text: str,
@@ -255,39 +224,24 @@ class FasterQwen3TTS:
         language: str,
         instruct: str | None = None,
         non_streaming_mode: bool | None = None,
-        max_new_tokens: int = 2048,
-        min_new_tokens: int = 2,
-        temperature: float = 0.9,
-        top_k: int = 50,
-        top_p: float = 1.0,
-        do_sample: bool = True,
-        repetition_penalty: float = 1.05,
+        sampling: Sampling = DEFAULT_SAMPLING,
         chunk_size: int = 12,
-        *,
-        seed: int | None = None,
     ) -> Iterator[TimedChunk]:
         wanted = preset_request(self.model, text, speaker, language, instruct, non_streaming_mode)
-        yield from timed_chunks(self.tts, wanted, Sampling.of(locals()).ours(), chunk_size)
+        yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
 
+    @takes_sampling()
     def generate_voice_design_streaming(
         self,
         text: str,
         instruct: str | None,
         language: str,
         non_streaming_mode: bool | None = None,
-        max_new_tokens: int = 2048,
-        min_new_tokens: int = 2,
-        temperature: float = 0.9,
-        top_k: int = 50,
-        top_p: float = 1.0,
-        do_sample: bool = True,
-        repetition_penalty: float = 1.05,
+        sampling: Sampling = DEFAULT_SAMPLING,
         chunk_size: int = 12,
-        *,
-        seed: int | None = None,
     ) -> Iterator[TimedChunk]:
         wanted = design_request(self.model, text, instruct, language, non_streaming_mode)
-        yield from timed_chunks(self.tts, wanted, Sampling.of(locals()).ours(), chunk_size)
+        yield from timed_chunks(self.tts, wanted, sampling.ours(), chunk_size)
 
     # -- calls of TTS -----------------------------------------------------------------
 
@@ -345,4 +299,42 @@ def refuse_ggml(*references: Any) -> None:
         raise NotImplementedError(
             "ref_spk/ref_rvq cached qwentts.cpp references require backend='ggml'. "
             "Use voice_clone_prompt for precomputed prompts."
+        )
+
+
+class Qwen3TTSCudaGraphs(FasterQwen3TTS):
+    """The class of qwen3-tts-cuda-graphs, as faster-qwen3-tts was first called.
+
+    Clones use only the speaker vector by default; the methods take fewer arguments.
+    """
+
+    @takes_sampling("min_new_tokens", "top_p", "seed")
+    def generate_voice_clone(
+        self,
+        text: str,
+        language: str | None,
+        ref_audio: Any = None,
+        ref_text: str = "",
+        sampling: Sampling = DEFAULT_SAMPLING,
+        xvec_only: bool = True,
+        **options: Any,
+    ) -> Waveforms:
+        options = {**asdict(sampling), "xvec_only": xvec_only, **options}
+        return super().generate_voice_clone(text, language, ref_audio, ref_text, **options)
+
+    @takes_sampling("min_new_tokens", "top_p", "seed")
+    def generate_voice_clone_streaming(
+        self,
+        text: str,
+        language: str | None,
+        ref_audio: Any = None,
+        ref_text: str = "",
+        sampling: Sampling = DEFAULT_SAMPLING,
+        chunk_size: int = 12,
+        xvec_only: bool = True,
+        **options: Any,
+    ) -> Iterator[TimedChunk]:
+        options = {**asdict(sampling), "xvec_only": xvec_only, **options}
+        return super().generate_voice_clone_streaming(
+            text, language, ref_audio, ref_text, chunk_size=chunk_size, **options
         )

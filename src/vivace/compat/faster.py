@@ -18,7 +18,7 @@ import torch
 from vivace.compat.arguments import load_tts
 from vivace.compat.chunks import TimedChunk, timed_chunks
 from vivace.compat.official import Qwen3TTSModel, Waveforms
-from vivace.compat.references import References
+from vivace.compat.prompts import References
 from vivace.compat.sampling import DEFAULT_SAMPLING, Sampling, takes_sampling
 from vivace.compat.speaking import request, speak_together
 from vivace.compat.tokenizer import Qwen3TTSTokenizer
@@ -116,7 +116,7 @@ class FasterQwen3TTS:
             width = self.tts.checkpoint.config.talker_config.hidden_size
             voice = Voice(name="warm", speaker=np.zeros(width, np.float32))
         text = "a " * max(1, prefill_len // 2)
-        wanted = request(text, None, voice, None, is_whole=True)
+        wanted = request(text, None, voice, is_whole=True)
         speak_together(self.tts, [wanted], Sampling(max_new_tokens=4, seed=0).ours())
 
     def _warmup(self, prefill_len: int) -> None:
@@ -136,7 +136,7 @@ class FasterQwen3TTS:
                 "Use generate_voice_clone() with reference audio."
             )
         speakers = self.model.model.get_supported_speakers()
-        wanted = request(text, language, next(iter(speakers), None), None, is_whole=True)
+        wanted = request(text, language, next(iter(speakers), None), is_whole=True)
         return self._whole(wanted, sampling)
 
     @takes_sampling()

@@ -25,7 +25,6 @@ from vivace.compat.prompts import VoiceClonePromptItem, item_of, prompt_dict, vo
 from vivace.compat.speaking import request, speak_together
 from vivace.speech import AUTO_LANGUAGE, language_name
 from vivace.tts import TTS
-from vivace.voices.voice import Voice
 
 Waveforms = tuple[list[NDArray[np.float32]], int]
 
@@ -99,20 +98,16 @@ class Qwen3TTSModel:
         **kwargs: Any,
     ) -> Waveforms:
         self._require("base", "generate_voice_clone")
-        texts = listed(text)
-        languages = self._languages(language, len(texts))
-        check_sizes(text=texts, language=languages)
-        self._validate_languages(languages)
+        columns = self._columns(text, language)  # raises before a recording is enrolled
         if voice_clone_prompt is None:
             if ref_audio is None:
                 raise ValueError("Either `voice_clone_prompt` or `ref_audio` must be provided.")
             voice_clone_prompt = self.create_voice_clone_prompt(
                 ref_audio, ref_text, x_vector_only_mode
             )
-        voices = spread(voices_of(voice_clone_prompt, ref_text), len(texts))
-        check_sizes(prompt=voices, text=texts)
-        instructs = [None] * len(texts)
-        return self._speak(texts, languages, voices, instructs, non_streaming_mode, kwargs)
+        voices = spread(voices_of(voice_clone_prompt, ref_text), len(columns["text"]))
+        check_sizes(prompt=voices, text=columns["text"])
+        return self._speak({**columns, "voice": voices}, non_streaming_mode, kwargs)
 
     def generate_voice_design(
         self,
@@ -123,12 +118,8 @@ class Qwen3TTSModel:
         **kwargs: Any,
     ) -> Waveforms:
         self._require("voice_design", "generate_voice_design")
-        texts = listed(text)
-        languages, instructs = self._languages(language, len(texts)), spread(instruct, len(texts))
-        check_sizes(text=texts, language=languages, instruct=instructs)
-        self._validate_languages(languages)
-        voices = [None] * len(texts)
-        return self._speak(texts, languages, voices, instructs, non_streaming_mode, kwargs)
+        columns = self._columns(text, language, instruct=instruct)
+        return self._speak(columns, non_streaming_mode, kwargs)
 
     def generate_custom_voice(
         self,
@@ -140,14 +131,11 @@ class Qwen3TTSModel:
         **kwargs: Any,
     ) -> Waveforms:
         self._require("custom_voice", "generate_custom_voice")
-        texts = listed(text)
-        languages, speakers = self._languages(language, len(texts)), spread(speaker, len(texts))
         followed = instruct if self.model.config.honours_instruct else None
-        instructs = spread(followed, len(texts))
-        check_sizes(text=texts, language=languages, speaker=speakers, instruct=instructs)
-        self._validate_languages(languages)
-        self._validate_speakers(speakers)
-        return self._speak(texts, languages, speakers, instructs, non_streaming_mode, kwargs)
+        columns = self._columns(text, language, speaker=speaker, instruct=followed)
+        columns["voice"] = columns.pop("speaker")
+        self._validate_speakers(columns["voice"])
+        return self._speak(columns, non_streaming_mode, kwargs)
 
     # -- private names that other programs call --------------------------------------------------
 
@@ -195,8 +183,14 @@ class Qwen3TTSModel:
                 f"does not support {method}, Please check Model Card or Readme for more details."
             )
 
-    def _languages(self, language: str | Sequence[str] | None, count: int) -> list[str]:
-        return spread(AUTO_LANGUAGE if language is None else language, count)
+    def _columns(self, text: Any, language: Any, **others: Any) -> dict[str, list[Any]]:
+        """Lists of equal length, one entry for each text. Raises the official errors."""
+        given = {"language": AUTO_LANGUAGE if language is None else language, **others}
+        texts = listed(text)
+        columns = {name: spread(value, len(texts)) for name, value in given.items()}
+        check_sizes(text=texts, **columns)
+        self._validate_languages(columns["language"])
+        return {"text": texts, **columns}
 
     def _enroll(self, audio: Any, text: str | None, is_vector: bool) -> VoiceClonePromptItem:
         transcript = None if is_vector else text
@@ -204,24 +198,14 @@ class Qwen3TTSModel:
         return item_of(voice, text)
 
     def _speak(
-        self,
-        texts: list[str],
-        languages: list[str],
-        voices: Sequence[str | Voice | None],
-        instructs: Sequence[str | None],
-        non_streaming_mode: bool,
-        options: dict[str, Any],
+        self, columns: dict[str, list[Any]], non_streaming_mode: bool, options: dict[str, Any]
     ) -> Waveforms:
         # The last sampled token never becomes a frame. Without a limit, the checkpoint's applies.
         limit = options.get("max_new_tokens")
         sampling = to_sampling(
             self._merge_generate_kwargs(**options), None if limit is None else limit - 1
         )
-        requests = [
-            request(text, language, voice, instruct, is_whole=non_streaming_mode)
-            for text, language, voice, instruct in zip(
-                texts, languages, voices, instructs, strict=True
-            )
-        ]
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        requests = [request(**row, is_whole=non_streaming_mode) for row in rows]
         audios = speak_together(self.tts, requests, sampling)
         return [audio.samples for audio in audios], self.tts.sample_rate

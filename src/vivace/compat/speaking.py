@@ -28,8 +28,8 @@ PINNED = ("seed",)  # disables the retry after a runaway
 def request(
     text: str,
     language: str | None,
-    voice: str | Voice | None,
-    instruct: str | None,
+    voice: str | Voice | None = None,
+    instruct: str | None = None,
     *,
     is_whole: bool,
 ) -> Request:
@@ -50,9 +50,9 @@ def open_stream(
     tts: TTS,
     wanted: Request,
     sampling: Mapping[str, Any],
+    wake: Wake | None = None,
     *,
     chunk_frames: ChunkFrames = RAMP,
-    wake: Wake | None = None,
 ) -> Stream:
     """Speech ends at the caller's `max_frames`; without it, the runaway guard stops speech."""
     is_guarded = "max_frames" not in sampling
@@ -69,7 +69,10 @@ def speak_together(
         open_one = partial(open_stream, tts, requests[0], sampling, chunk_frames=WHOLE)
         audios = [speak_once(open_one, PINNED)]
     else:
-        openers = [partial(_open_awake, tts, wanted, sampling) for wanted in requests]
+        openers = [
+            partial(open_stream, tts, wanted, sampling, chunk_frames=TOGETHER)
+            for wanted in requests
+        ]
         try:
             audios = speak_batch(openers, PINNED, NUM_TOGETHER)
         except BatchError as error:
@@ -77,10 +80,6 @@ def speak_together(
     for audio in audios:
         note_runaway(audio.finish_reason, sampling)
     return audios
-
-
-def _open_awake(tts: TTS, wanted: Request, sampling: Mapping[str, Any], wake: Wake) -> Stream:
-    return open_stream(tts, wanted, sampling, chunk_frames=TOGETHER, wake=wake)
 
 
 def note_runaway(finish_reason: str | None, sampling: Mapping[str, Any]) -> None:

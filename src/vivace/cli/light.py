@@ -9,9 +9,9 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import module_from_spec
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -34,19 +34,14 @@ def import_torch() -> None:
         sys.meta_path.remove(finder)
 
 
-class _Finder(MetaPathFinder):
+class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(name, _DeferringLoader(path)) if name == DEFERRED else None
-
-
-class _DeferringLoader(Loader):
-    def __init__(self, path: Sequence[str] | None) -> None:
-        self._path = path
+        return ModuleSpec(name, self) if name == DEFERRED else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _DeferredModule(spec.name, self._path)
+        return _DeferredModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         pass
@@ -55,16 +50,9 @@ class _DeferringLoader(Loader):
 class _DeferredModule(ModuleType):
     """A placeholder that imports the real module at the first attribute access."""
 
-    def __init__(self, name: str, path: Sequence[str] | None) -> None:
-        super().__init__(name)
-        self.__dict__["_path"] = path
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        spec = PathFinder.find_spec(self.__name__, self._path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules[self.__name__] = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return getattr(module, name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)

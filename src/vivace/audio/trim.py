@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vivace.audio.wav import Samples
 
@@ -20,7 +19,7 @@ class StartTrimmer:
     """
 
     def __init__(self, sample_rate: int) -> None:
-        self._window = round(WINDOW_S * sample_rate)
+        self._sample_rate = sample_rate
         self._num_kept = round(KEPT_S * sample_rate)
         self._held = np.empty(0, dtype=np.float32)
         self._num_searched = 0  # samples of `_held`, in whole windows
@@ -39,11 +38,11 @@ class StartTrimmer:
         return held[max(0, (start or 0) - self._num_kept) :]
 
     def _find_sound(self) -> int | None:
-        end = len(self._held) // self._window * self._window
-        audible = _audible_windows(self._held[self._num_searched : end], self._window)
-        if len(audible):
-            return self._num_searched + int(audible[0]) * self._window
-        self._num_searched = end
+        """The position of the first sound in `_held`, or None."""
+        span, num_searched = find_sound(self._held[self._num_searched :], self._sample_rate)
+        if span is not None:
+            return self._num_searched + span[0]
+        self._num_searched += num_searched
         return None
 
 
@@ -57,12 +56,7 @@ def find_sound(samples: Samples, sample_rate: int) -> tuple[tuple[int, int] | No
     """Start and end of the sound, or None, and the number of searched samples (whole windows)."""
     window = round(WINDOW_S * sample_rate)
     num_searched = len(samples) // window * window
-    audible = _audible_windows(samples[:num_searched], window)
+    windows = samples[:num_searched].reshape(-1, window)
+    audible = np.flatnonzero(np.sqrt(np.square(windows).mean(axis=1)) > AUDIBLE)
     span = (int(audible[0]) * window, (int(audible[-1]) + 1) * window) if len(audible) else None
     return span, num_searched
-
-
-def _audible_windows(samples: Samples, window: int) -> NDArray[np.intp]:
-    """Indices of the windows that contain sound."""
-    windows = samples.reshape(-1, window)
-    return np.flatnonzero(np.sqrt(np.square(windows).mean(axis=1)) > AUDIBLE)

@@ -1,7 +1,7 @@
 """A streaming loudness meter (ITU-R BS.1770) and a peak limiter.
 
-The two K-weighting filters are combined into one impulse response and applied by FFT. The response
-decays below double precision within 0.2 s, so the result equals the recursive filters.
+The two K-weighting filters are combined and applied by FFT. Their impulse response decays below
+double precision within 0.2 s, so the result equals the recursive filters.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ SHELF_SLOPE = 0.4996667741545416
 HIGH_PASS = (38.13547087602444, 0.5003270373238773)  # Hz, Q
 LIMIT_S = 0.005  # on each side of a peak
 
+Coefficients = tuple[float, float, float]
+
 
 class LoudnessMeter:
     """Measures one channel, chunk by chunk. Stores ten numbers per second of audio."""
 
     def __init__(self, sample_rate: int) -> None:
-        response = _impulse_response(sample_rate)
-        self._transfer = np.fft.rfft(response, FFT_SIZE)
-        self._past = np.zeros(len(response) - 1)
+        self._transfer = _transfer_function(sample_rate)
+        self._past = np.zeros(round(RESPONSE_S * sample_rate))
         self._step = round(sample_rate / STEPS_PER_S)
         self._rest = np.zeros(0)  # squares of an incomplete step
         self._steps: list[NDArray[np.float64]] = []  # mean squares
@@ -49,14 +50,11 @@ class LoudnessMeter:
         steps = np.concatenate([np.zeros(0), *self._steps])
         if len(steps) < STEPS_PER_BLOCK:
             return -math.inf
-        sums = np.convolve(steps, np.ones(STEPS_PER_BLOCK), "valid")
-        blocks = sums / STEPS_PER_BLOCK
-        for gate in (_power(ABSOLUTE_GATE), None):
-            if gate is None:
-                gate = float(blocks.mean()) * 10 ** (RELATIVE_GATE / 10)
-            blocks = blocks[blocks > gate]
-            if not len(blocks):
-                return -math.inf
+        blocks = np.convolve(steps, np.ones(STEPS_PER_BLOCK), "valid") / STEPS_PER_BLOCK
+        blocks = blocks[blocks > 10 ** ((ABSOLUTE_GATE - OFFSET_LU) / 10)]
+        if not len(blocks):
+            return -math.inf
+        blocks = blocks[blocks > blocks.mean() * 10 ** (RELATIVE_GATE / 10)]
         return OFFSET_LU + 10 * math.log10(float(blocks.mean()))
 
     def _add(self, samples: NDArray[np.float64]) -> None:
@@ -89,33 +87,22 @@ def limit_peaks(samples: Samples, ceiling: float, sample_rate: int) -> Samples:
     return result
 
 
-def _power(lufs: float) -> float:
-    return float(10 ** ((lufs - OFFSET_LU) / 10))
-
-
-def _impulse_response(rate: int) -> NDArray[np.float64]:
-    response = np.zeros(round(RESPONSE_S * rate))
-    response[0] = 1.0
+def _transfer_function(rate: int) -> NDArray[np.complex128]:
+    """The response of both filters at the frequencies of an FFT."""
     hertz, gain_db, q = SHELF
     k, high = math.tan(math.pi * hertz / rate), 10 ** (gain_db / 20)
     band = high**SHELF_SLOPE
     shelf = (high + band * k / q + k * k, 2 * (k * k - high), high - band * k / q + k * k)
-    response = _filter(response, shelf, _poles(k, q))
+    response = _response(shelf, _poles(k, q))
     k = math.tan(math.pi * HIGH_PASS[0] / rate)
     poles = _poles(k, HIGH_PASS[1])
-    return _filter(response, (poles[0], -2 * poles[0], poles[0]), poles)
+    return response * _response((poles[0], -2 * poles[0], poles[0]), poles)
 
 
-def _poles(k: float, q: float) -> tuple[float, float, float]:
+def _poles(k: float, q: float) -> Coefficients:
     return 1 + k / q + k * k, 2 * (k * k - 1), 1 - k / q + k * k
 
 
-def _filter(
-    signal: NDArray[np.float64], b: tuple[float, float, float], a: tuple[float, float, float]
-) -> NDArray[np.float64]:
-    result, x1, x2, y1, y2 = [], 0.0, 0.0, 0.0, 0.0
-    for x in signal.tolist():
-        y = (b[0] * x + b[1] * x1 + b[2] * x2 - a[1] * y1 - a[2] * y2) / a[0]
-        x1, x2, y1, y2 = x, x1, y, y1
-        result.append(y)
-    return np.array(result)
+def _response(zeros: Coefficients, poles: Coefficients) -> NDArray[np.complex128]:
+    delay = np.exp(-2j * np.pi * np.arange(FFT_SIZE // 2 + 1) / FFT_SIZE)
+    return np.polyval(zeros[::-1], delay) / np.polyval(poles[::-1], delay)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ MAX_DATA_BYTES = 2**32 - 64  # RIFF sizes are 32-bit
 UNKNOWN_BYTES = 2**32 - 1  # size field of a streamed file: read until the end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class WavFile:
     """A parsed header and the undecoded bytes of the samples."""
 
@@ -31,7 +31,7 @@ class WavFile:
     num_channels: int
     tag: int  # PCM or FLOAT
     bits: int  # of one sample
-    data: memoryview
+    data: memoryview | bytes = b""
 
     @property
     def num_frames(self) -> int:
@@ -46,17 +46,14 @@ class WavFile:
 
 def parse_wav(content: bytes) -> WavFile:
     """Parse the header. A data chunk longer than the file is cut at the end of the file."""
-    header: tuple[int, int, int, int] | None = None
+    wav: WavFile | None = None
     for name, body in _chunks(memoryview(content)):
         if name == b"fmt ":
-            header = _parse_format(body)
+            wav = _parse_format(body)
         elif name == b"data":
-            if header is None:
+            if wav is None:
                 raise AudioError("the WAV data chunk precedes the format; the file is damaged")
-            tag, num_channels, sample_rate, bits = header
-            return WavFile(
-                sample_rate=sample_rate, num_channels=num_channels, tag=tag, bits=bits, data=body
-            )
+            return replace(wav, data=body)
     raise AudioError("the WAV has no data chunk; the file is damaged or truncated")
 
 
@@ -99,7 +96,7 @@ def _chunks(content: memoryview) -> Iterator[tuple[bytes, memoryview]]:
         start += 8 + size + size % 2  # chunks start at even offsets
 
 
-def _parse_format(body: memoryview) -> tuple[int, int, int, int]:
+def _parse_format(body: memoryview) -> WavFile:
     if len(body) < 16:
         raise AudioError("the WAV format chunk is truncated; the file is damaged")
     tag, num_channels, sample_rate, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", body)
@@ -116,10 +113,10 @@ def _parse_format(body: memoryview) -> tuple[int, int, int, int]:
             f"the WAV header declares {num_channels} channels of {bits} bits in {frame_bytes} "
             "bytes; the file is damaged"
         )
-    return tag, num_channels, sample_rate, bits
+    return WavFile(sample_rate, num_channels, tag, bits)
 
 
-def _unpack(data: memoryview, tag: int, bits: int) -> NDArray[Any]:
+def _unpack(data: memoryview | bytes, tag: int, bits: int) -> NDArray[Any]:
     if tag == FLOAT:
         return np.frombuffer(data, f"<f{bits // 8}")
     if bits == 24:

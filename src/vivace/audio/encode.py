@@ -17,7 +17,7 @@ from vivace.errors import AudioError
 
 MAX_SAMPLE_RATE = 192_000
 BLOCK_FRAMES = 65_536  # libsndfile's Vorbis encoder overflows its stack with minutes at once
-INSTALL = {"soundfile": "pip install soundfile", "av": 'pip install "vivace[av]"'}
+INSTALL = {"av": 'pip install "vivace[av]"'}  # other packages: by their name
 
 
 def open_encoder(format: str, sample_rate: int, bit_rate: int | None = None) -> Encoder:
@@ -244,22 +244,17 @@ def _mp3_level(bit_rate: int, sample_rate: int) -> float:
 
 
 def import_package(name: str) -> Any:
-    """Import soundfile or av; the AudioError of a missing package says how to install it."""
+    """Import av, soundfile or soxr. The AudioError of a missing package says how to install it."""
     try:
-        if name == "av":
-            import av  # type: ignore[import-not-found, unused-ignore]
-
-            # av imports this module with the first file, when a sandboxed child cannot any more.
+        package = import_module(name)
+        if name == "av":  # imported with the first file, when a sandboxed child cannot any more
             with contextlib.suppress(ImportError):
                 import_module("av.subtitles.stream")
-            return av
-        import soundfile
-
-        return soundfile
+        return package
     except (ImportError, OSError) as error:  # OSError: the wheel has no libsndfile
         raise AudioError(
-            f"the audio format needs the package {name}, which cannot be imported; "
-            f"run: {INSTALL[name]}"
+            f"the audio needs the package {name}, which cannot be imported; "
+            f"run: {INSTALL.get(name, f'pip install {name}')}"
         ) from error
 
 

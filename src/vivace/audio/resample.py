@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from vivace.audio.encode import import_package
 from vivace.audio.wav import Samples
-from vivace.errors import AudioError
 
 
 def resample(samples: Samples, from_rate: int, to_rate: int) -> Samples:
     """Resample [n] samples with the result of librosa.resample: soxr HQ, cut or padded."""
     if from_rate == to_rate:
         return samples
-    soxr = _import_soxr(from_rate, to_rate)
+    soxr = import_package("soxr")
     # librosa rounds the ratio before the product, which sometimes adds a sample.
     num_samples = math.ceil(len(samples) * (to_rate / from_rate))
     output = np.zeros(num_samples, np.float32)
@@ -33,7 +33,7 @@ class StreamResampler:
     def __init__(self, from_rate: int, to_rate: int) -> None:
         self._stream: Any = None  # None: the rates are equal
         if from_rate != to_rate:
-            soxr = _import_soxr(from_rate, to_rate)
+            soxr = import_package("soxr")
             self._stream = soxr.ResampleStream(from_rate, to_rate, 1, dtype="float32", quality="HQ")
 
     def process(self, samples: Samples) -> Samples:
@@ -47,14 +47,3 @@ class StreamResampler:
         """Return the rest of the output and end the stream."""
         rest = np.zeros(0, np.float32)
         return rest if self._stream is None else self._stream.resample_chunk(rest, last=True)
-
-
-def _import_soxr(from_rate: int, to_rate: int) -> Any:
-    try:
-        import soxr
-    except ImportError as error:
-        raise AudioError(
-            f"resampling audio from {from_rate:,} Hz to {to_rate:,} Hz needs soxr; "
-            "run: pip install soxr"
-        ) from error
-    return soxr

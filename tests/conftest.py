@@ -58,6 +58,7 @@ LONGEST_FIRST = (
 # Tiny models gain nothing from more threads and slow down on a busy machine.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start
+os.environ["HF_HUB_OFFLINE"] = "1"  # tests use no network; set before huggingface_hub is imported
 # A test must not fail because the machine is busy or because an example is new.
 # `pytest --hypothesis-profile search` searches for new examples.
 settings.register_profile(

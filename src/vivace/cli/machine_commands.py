@@ -1,4 +1,4 @@
-"""The commands `serve`, `wyoming`, `bench`, `plan` and `doctor`, with their options."""
+"""The commands for servers, models and machines, with their options."""
 
 from __future__ import annotations
 
@@ -107,6 +107,23 @@ def add_plan(commands: Commands) -> None:
         ("--losses", int, "N", 1, "GPUs that may fail at the same time"),
     )
     add_option(plan, "--json", None, "print the plan as JSON")
+
+
+def add_models(commands: Commands) -> None:
+    summary = "list the models with size, licence and abilities"
+    models = add_command(commands, "models", summary, "[--json]", "models:list_models")
+    add_option(models, "--json", None, "print the models as JSON")
+
+
+def add_download(commands: Commands) -> None:
+    summary = "download a model before its first use"
+    download = add_command(commands, "download", summary, "MODEL [OPTIONS]", "models:download")
+    download.description = (
+        "Download a model into the Hugging Face cache and print its folder. After an interruption, "
+        "the same command continues. `vivace models` lists the models."
+    )
+    download.add_argument("name", metavar="MODEL", help="Hugging Face id of a model")
+    add_option(download, "--revision", "REVISION", "branch, tag or commit")
 
 
 def add_doctor(commands: Commands) -> None:

@@ -61,6 +61,8 @@ def build_parser() -> tuple[argparse.ArgumentParser, list[str]]:
     machine_commands.add_wyoming(commands)
     machine_commands.add_bench(commands)
     machine_commands.add_plan(commands)
+    machine_commands.add_models(commands)
+    machine_commands.add_download(commands)
     machine_commands.add_doctor(commands)
     return parser, list(commands.choices)
 

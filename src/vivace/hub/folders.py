@@ -1,34 +1,19 @@
-"""Finds a model's folder: the embedded voice, a local folder, or a download from the hub.
-
-Only weights and text files are downloaded, never pickles or code. An incomplete download is an
-error; the log names the commit.
-"""
+"""Folders of models: finds or downloads them and checks that no file is missing."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from vivace.checkpoint_files import read_json
 from vivace.errors import CheckpointError
+from vivace.hub.catalogue import EMBEDDED, RELEASED, ModelEntry, suggest_name
+from vivace.hub.download import WEIGHTS, download, model_cache
 
-log = logging.getLogger(__name__)
-
-RELEASED = (
-    "Qwen/Qwen3-TTS-12Hz-0.6B-Base",
-    "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice",
-    "Qwen/Qwen3-TTS-12Hz-1.7B-Base",
-    "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",
-    "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign",
-)
-EMBEDDED = Path(__file__).parent / "assets" / "mini"  # the embedded voice
-WEIGHTS = "model.safetensors"
 NEEDED = ("config.json", "vocab.json", "merges.txt", "tokenizer_config.json")
 CODEC = "speech_tokenizer"  # the codec's folder inside a checkpoint folder
-KINDS = ["*.json", "*.txt", "*.safetensors"]
+MAX_SHOWN_CHARS = 200  # of a name that is rejected
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SHARD_NAME = re.compile(r"[\w.-]+\.safetensors")
 
@@ -59,52 +44,27 @@ def find_folder(
     if is_file:
         raise CheckpointError(f"{str(name)!r} is a file; give the checkpoint folder it is in")
     if not HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
+        near = suggest_name(str(name)) or RELEASED[1]
         raise CheckpointError(
-            f"no folder {str(name)!r}; give a checkpoint folder or a hub id such as {RELEASED[1]}"
+            f"no folder {str(name)[:MAX_SHOWN_CHARS]!r}; give a checkpoint folder or a hub id such "
+            f"as {near}"
         )
-    found = _download(str(name), revision, cache_dir, offline, token)
+    found = download(
+        str(name), revision=revision, cache_dir=cache_dir, offline=offline, token=token
+    )
     _check_whole(str(name), found, offline, is_codec)
     return found
 
 
-def _download(
-    name: str,
-    revision: str | None,
-    cache_dir: str | Path | None,
-    offline: bool,
-    token: str | bool | None,
-) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
-
-    options: dict[str, Any] = {} if token is None else {"token": token}
+def cached_share(model: ModelEntry, *, cache_dir: str | Path | None = None) -> float:
+    """How much of a model is in the download cache: 0 to 1. 1 means that it loads offline."""
     try:
-        folder = Path(
-            snapshot_download(
-                name,
-                revision=revision,
-                cache_dir=cache_dir,
-                local_files_only=offline,
-                allow_patterns=KINDS,
-                **options,
-            )
-        )
-    except LocalEntryNotFoundError as error:
-        hint = "it was asked for offline" if offline else "the hub could not be reached"
-        raise CheckpointError(
-            f"{name} is not a local folder, is not in the download cache and {hint}; "
-            "download it once with a connection"
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise CheckpointError(
-            f"no folder or hub model is named {name!r}; "
-            f"the released ones are: {', '.join(RELEASED)}"
-        ) from error
-    except Exception as error:  # the hub client raises many types; all mean that there are no files
-        raise CheckpointError(f"{name} could not be downloaded: {error}") from error
-    # A snapshot's folder is named after its commit. `revision` accepts that name.
-    log.info("%s is commit %s in %s", name, folder.name, folder)
-    return folder
+        find_folder(model.name, revision=None, cache_dir=cache_dir, offline=True)
+    except CheckpointError:
+        blobs = (model_cache(model.name, cache_dir) / "blobs").glob("*")
+        num_bytes = sum(path.stat().st_size for path in blobs if path.suffix != ".lock")
+        return min(num_bytes / model.num_bytes, 0.99)
+    return 1.0
 
 
 def codec_folder(folder: Path) -> Path:

@@ -26,11 +26,11 @@ TEXTS = (
     "Could you tell me when the next train to the city leaves?",
     "She counted one, two, three, and then the lights went out.",
 )
-PARTS = {  # methods of the backend's frame maker, timed one by one
+PARTS = {  # methods of `FrameMaker` and functions of its module, timed one by one
     "_prepare": "noise",
     "_read_rows": "talker",
-    "_draw_first": "first_code",
-    "_draw_rest": "predictor",
+    "draw_first_codes": "first_code",
+    "draw_residual_codes": "predictor",
 }
 
 
@@ -135,12 +135,13 @@ def stream_speed(tts: Any, seed: int) -> float:
 
 def time_parts(tts: Any, repeats: int) -> Iterator[tuple[str, float]]:
     """Milliseconds a frame of each part; of the whole prompt for `prefill`."""
-    from vivace.backends.frame_maker import FrameMaker
+    from vivace.backends import frame_maker
 
     backend = tts.engine.backend
     seconds: dict[str, float] = defaultdict(float)
-    for method, part in PARTS.items():
-        setattr(FrameMaker, method, timed(getattr(FrameMaker, method), part, seconds))
+    for name, part in PARTS.items():
+        owner = frame_maker if hasattr(frame_maker, name) else frame_maker.FrameMaker
+        setattr(owner, name, timed(getattr(owner, name), part, seconds))
     backend.admit = timed(backend.admit, "prefill", seconds)
     backend.render = timed(backend.render, "codec", seconds)
     for seed in range(repeats):
@@ -151,10 +152,10 @@ def time_parts(tts: Any, repeats: int) -> Iterator[tuple[str, float]]:
 
 
 def timed(work: Callable[..., Any], part: str, seconds: dict[str, float]) -> Callable[..., Any]:
-    def wrapped(*args: Any) -> Any:
+    def wrapped(*args: Any, **named: Any) -> Any:
         start = time.perf_counter()
         try:
-            return work(*args)
+            return work(*args, **named)
         finally:
             seconds[part] += time.perf_counter() - start
 

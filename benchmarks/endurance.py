@@ -31,7 +31,8 @@ from shapes import load_configs, random_module
 from torch import Tensor
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
-from vivace.backends.cuda_graph.slot_updates import FrameCodes, KvPositions, SamplingState
+from vivace.backends.cuda_graph.frame import KvPositions, SamplingState
+from vivace.backends.frame_maker import FrameCodes
 from vivace.backends.megakernel.backend import MegakernelBackend
 from vivace.cli.bench.machine import machine
 from vivace.model.codec import Codec

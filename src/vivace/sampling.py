@@ -80,20 +80,25 @@ class Shape:
     ) -> Shape:
         """Build from (temperature, top_k, top_p) of every row, for `num_codes` codes."""
         temperature, top_k, top_p = zip(*rows, strict=True)
-        kept = [min(k, num_codes) if k else num_codes for k in top_k]
+        last = [last_rank(k, num_codes) for k in top_k]
         column = torch.tensor(temperature, dtype=torch.float32, device=device)[:, None]
         return cls(
             temperature=torch.where(column == 0, 1.0, column),
             is_greedy=column == 0,
-            last=torch.tensor(kept, device=device)[:, None] - 1,
+            last=torch.tensor(last, device=device)[:, None],
             top_p=torch.tensor(top_p, dtype=torch.float32, device=device)[:, None],
-            num_ranked=max(kept) if min(kept) < num_codes else 0,
+            num_ranked=max(last) + 1 if min(last) + 1 < num_codes else 0,
             has_top_p=min(top_p) < 1.0,
         )
 
     def quieten(self, noise: Tensor) -> Tensor:
         """Set the noise [B, frames, codes] of greedy rows to 0."""
         return noise.masked_fill(self.is_greedy[..., None], 0.0)
+
+
+def last_rank(top_k: int, num_codes: int) -> int:
+    """The rank of the last code that top-k keeps, from 0; a `top_k` of 0 keeps all codes."""
+    return (min(top_k, num_codes) if top_k else num_codes) - 1
 
 
 def talker_scores(

@@ -21,8 +21,8 @@ from vivace.backends.cuda_graph import codec as codec_module
 from vivace.backends.cuda_graph import layers as layers_module
 from vivace.backends.cuda_graph import prefill as prefill_module
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.frame import KvPositions
 from vivace.backends.cuda_graph.plain import PlainLayers
-from vivace.backends.cuda_graph.slot_updates import KvPositions
 from vivace.backends.cuda_graph.state_cache import StateCache
 from vivace.errors import BackendError, BackendUnavailableError
 from vivace.prompt import Prompt, build_prompt

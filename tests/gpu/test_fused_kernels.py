@@ -15,6 +15,8 @@ from tests.support.slots import stored
 from tests.support.tiny import Tiny
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
 from vivace.backends.cuda_graph.codec_plain import PlainDecoder
+from vivace.backends.cuda_graph.frame import SamplingRows
+from vivace.backends.frame_maker import FrameCodes
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model import ops
 from vivace.model.layers import RMSNorm
@@ -24,7 +26,7 @@ from vivace.speech import SamplingParams
 
 pytest.importorskip("triton")
 from tests.support.teacher_forced import distance, predictor_logits, share_within, talker_states
-from vivace.backends.cuda_graph import launch, products
+from vivace.backends.cuda_graph import draw_kernels, products
 from vivace.backends.cuda_graph.codec_fused import FusedDecoder
 from vivace.backends.cuda_graph.products import Residual
 
@@ -84,7 +86,7 @@ def test_products_round_like_reference_for_any_batch(
 def test_noise_kernel_is_bit_identical_to_noise_table() -> None:
     seeds = torch.tensor([0, 1, 2**40 + 5, 2**63 - 1], device=CUDA)
     frames = torch.tensor([0, 3, 8190, 77], device=CUDA)
-    found = launch.gumbel_noise(seeds, frames, 3072, 2048, 16)
+    found = draw_kernels.gumbel_noise(seeds, frames, 3072, 2048, 16)
     expected = NoiseTable([3072] + [2048] * 15, CUDA).frames(seeds, frames, 1)
     assert torch.equal(found, torch.cat(expected, dim=-1)[:, 0])
 
@@ -101,17 +103,17 @@ def test_draw_kernel_equals_sampling_py(book: int) -> None:
     penalty = torch.full((batch,), 1.05, device=CUDA)
     is_early = torch.arange(batch, device=CUDA) % 2 == 0
     table = random_rows(num_codes, 96)
-    first = launch.FirstCode(history, penalty, is_early, 2150, 2048)
-    sampling_rows = launch.SamplingRows(
-        shape.temperature[:, 0], shape.is_greedy[:, 0].long(), shape.last[:, 0]
+    first = draw_kernels.FirstCode(history, penalty, is_early, 2150, 2048)
+    sampling_rows = SamplingRows(
+        shape.temperature[:, 0], shape.top_p[:, 0], shape.is_greedy[:, 0].long(), shape.last[:, 0]
     )
-    drawn = launch.Drawn(
+    drawn = FrameCodes(
         codes=torch.zeros(batch, 2, dtype=torch.int64, device=CUDA),
         is_finite=torch.ones(batch, dtype=torch.int8, device=CUDA),
         code_sum=torch.zeros(batch, 96, device=CUDA),
     )
     next_x = torch.empty(batch, 96, device=CUDA, dtype=torch.bfloat16)
-    launch.draw_code(
+    draw_kernels.draw_code(
         logits, noise, sampling_rows, first, table, next_x, drawn, book, is_shaped=False
     )
     if book == 0:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from vivace.backends.cuda_graph.frame import DrawKind, SlotUpdater
 from vivace.backends.cuda_graph.slot_table import RING, Number, SlotTable
-from vivace.backends.cuda_graph.slot_updates import DrawKind, FrameCodes, SlotUpdater
+from vivace.backends.frame_maker import FrameCodes
 from vivace.checkpoint import EMBEDDED, Checkpoint
 from vivace.model.config import TalkerConfig
 
@@ -70,15 +71,16 @@ def run_frame(
     seen = [draws.numbers, draws.scales, draws.history, draws.is_early]
     states = None
     if reading is not None:
-        seen += [reading.x, reading.place.position, reading.place.num_keys]
-        states = reading.x * 2
+        x, place = reading
+        seen += [x, place.position, place.num_keys]
+        states = x * 2
     hidden = updater.settle(rows, draws, states)
     updater.end(rows, draws, spoken_codes(table, len(rows), span, rows.device))
     return [*seen, hidden]
 
 
 def check(config: TalkerConfig, device: torch.device, span: int, seed: int) -> None:
-    from vivace.backends.cuda_graph.fused_slot_updates import FusedSlotUpdater
+    from vivace.backends.cuda_graph.slot_kernels import FusedSlotUpdater
 
     texts = torch.randn(64, config.hidden_size, device=device).bfloat16()
     ours, expected = random_table(config, device, seed), random_table(config, device, seed)

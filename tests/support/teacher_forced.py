@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph.backend import CudaGraphBackend
+from vivace.backends.cuda_graph.frame import KvPositions
 from vivace.backends.cuda_graph.fused import FusedLayers
-from vivace.backends.cuda_graph.slot_updates import KvPositions
 from vivace.model.cache import KeyValueCache
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,14 @@ Loudness = NDArray[np.float32]
 """The root mean square of each frame; not finite where a sample is not."""
 
 
+class SlotFrames(NamedTuple):
+    """Frames that one slot made in a step."""
+
+    codes: NDArray[np.int64]  # [frames, codebooks]
+    status: SlotStatus
+    places: Places
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Frames:
     """Result of one step: one row per slot, in the order of the given slots."""
@@ -51,6 +59,16 @@ class Frames:
     lengths: tuple[int, ...]
     status: tuple[SlotStatus, ...]
     places: tuple[Places, ...] | None = None  # one row per slot; None: no head is watched
+
+    @classmethod
+    def stack(cls, rows: Sequence[SlotFrames], num_groups: int, *, has_places: bool) -> Frames:
+        """Combine the frames of several slots."""
+        lengths = tuple(len(row.codes) for row in rows)
+        codes = np.zeros((len(rows), max(lengths, default=0), num_groups), dtype=np.int64)
+        for padded, row in zip(codes, rows, strict=True):
+            padded[: len(row.codes)] = row.codes
+        places = tuple(row.places for row in rows) if has_places else None
+        return cls(codes, lengths, tuple(row.status for row in rows), places)
 
     def of(self, row: int) -> NDArray[np.int64]:
         """The frames of one row: [length, codebooks]."""

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vivace.backends.base import Frames, Immediate, Samples, Slot
-from vivace.backends.frame_maker import FrameMaker, SlotState
+from vivace.backends.base import Frames, Immediate, Samples, Slot, SlotFrames
+from vivace.backends.frame_maker import EagerSlot, FrameMaker
 from vivace.backends.sizes import module_bytes
-from vivace.errors import BackendError
+from vivace.backends.slots import Slots, frame_limit
 from vivace.model.cache import KeyValueCache
 from vivace.model.codec import Codec
 from vivace.model.config import Head
@@ -45,8 +45,7 @@ class EagerBackend(Immediate):
         self._pass_rows = pass_rows or (1 if model.device.type == "cpu" else PASS_ROWS)
         self.shares_work = self._pass_rows > 1
         self.max_streams = max_streams or MAX_STREAMS
-        self._slots: dict[Slot, SlotState] = {}
-        self._next_slot = 0
+        self._slots = Slots[EagerSlot]()
         timing = model.config.timing_config
         self.watched = timing.followed if timing else None
         with torch.inference_mode():
@@ -56,64 +55,54 @@ class EagerBackend(Immediate):
 
     @torch.inference_mode()
     def admit(self, prompt: Prompt, sampling: SamplingParams) -> Slot:
-        if sampling.seed is None:
-            raise BackendError("sampling.seed is None; draw a seed before admitting a prompt")
         config = self.model.config.talker_config
-        num_left = config.max_position_embeddings - len(prompt)
-        if num_left < 1:
-            raise BackendError(
-                f"the prompt has {len(prompt)} rows and the model reads at most "
-                f"{config.max_position_embeddings - 1}"
-            )
+        max_frames = frame_limit(prompt, sampling, config.max_position_embeddings)
         cache = KeyValueCache(config.num_hidden_layers)
-        slot = self._next_slot
-        self._next_slot += 1
-        self._slots[slot] = SlotState(
-            sampling=sampling,
-            seed=sampling.seed,
-            max_frames=min(sampling.max_frames, num_left),
-            cache=cache,
-            hidden=self._prefill(prompt, cache),
-            history=torch.zeros(1, config.vocab_size, dtype=torch.bool, device=self.model.device),
-            texts=self._text_vectors(prompt.trailing_ids),
-            is_complete=prompt.is_complete,
-            codec_state=self._warm_codec(prompt),
-            own_rows=range(prompt.own_row, prompt.own_row + prompt.num_own_ids),
-            head=self.watched,
+        return self._slots.add(
+            EagerSlot(
+                sampling=sampling,
+                num_rows=len(prompt),
+                max_frames=max_frames,
+                is_complete=prompt.is_complete,
+                own_row=prompt.own_row,
+                num_own=prompt.num_own_ids,
+                cache=cache,
+                hidden=self._prefill(prompt, cache),
+                history=torch.zeros(
+                    1, config.vocab_size, dtype=torch.bool, device=self.model.device
+                ),
+                texts=self._text_vectors(prompt.trailing_ids),
+                codec_state=self._warm_codec(prompt),
+                head=self.watched,
+            )
         )
-        return slot
 
     @torch.inference_mode()
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
-        state = self._state(slot)
-        if state.is_complete:
-            raise BackendError("the slot's text is complete; nothing can be appended")
-        ids = [*text_ids, self.model.config.tts_eos_token_id] if is_last else text_ids
+        state = self._slots[slot]
+        ids = state.extend(text_ids, is_last, self.model.config.tts_eos_token_id)
         state.texts += self._text_vectors(ids)
-        state.is_complete = is_last
-        state.own_rows = range(state.own_rows.start, state.own_rows.stop + len(text_ids))
 
     @torch.inference_mode()
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
-        states = [self._state(slot) for slot in slots]
+        states = [self._slots[slot] for slot in slots]
         for start in range(0, len(states), self._pass_rows):
             self._maker.run(states[start : start + self._pass_rows], num_frames)
-        frames = _gather(states, self.model.config.talker_config.num_code_groups)
-        for state in states:
-            state.codes, state.places = [], []
-        return frames
+        num_groups = self.model.config.talker_config.num_code_groups
+        has_places = any(state.head is not None for state in states)
+        made = [_take_frames(state, num_groups) for state in states]
+        return Frames.stack(made, num_groups, has_places=has_places)
 
     @torch.inference_mode()
     def render(self, slots: Sequence[Slot], frames: Frames) -> list[Samples]:
         samples = []
         for row, slot in enumerate(slots):
             codes = torch.from_numpy(frames.of(row)).to(self.codec.device)
-            samples.append(self.codec.decode(codes, self._state(slot).codec_state).cpu().numpy())
+            samples.append(self.codec.decode(codes, self._slots[slot].codec_state).cpu().numpy())
         return samples
 
     def release(self, slot: Slot) -> None:
-        self._state(slot)
-        del self._slots[slot]
+        self._slots.remove(slot)
 
     def watch(self, head: Head) -> None:
         self.watched = head
@@ -128,12 +117,6 @@ class EagerBackend(Immediate):
         return {"passes": f"{self._pass_rows} row(s) at a time, up to {self.max_streams} streams"}
 
     # -- prefill -----------------------------------------------------------------------------
-
-    def _state(self, slot: Slot) -> SlotState:
-        try:
-            return self._slots[slot]
-        except KeyError:
-            raise BackendError(f"slot {slot} was released or never admitted") from None
 
     def _text_vectors(self, ids: Sequence[int]) -> list[Tensor]:
         if not ids:
@@ -164,13 +147,11 @@ class EagerBackend(Immediate):
         return state
 
 
-def _gather(states: Sequence[SlotState], num_groups: int) -> Frames:
-    lengths = tuple(len(state.codes) for state in states)
-    codes = np.zeros((len(states), max(lengths, default=0), num_groups), dtype=np.int64)
-    for row, state in enumerate(states):
-        if state.codes:
-            codes[row, : lengths[row]] = torch.stack(state.codes).cpu().numpy()
-    places = None
-    if any(state.head is not None for state in states):
-        places = tuple(state.places for state in states)
-    return Frames(codes, lengths, tuple(state.status for state in states), places)
+def _take_frames(state: EagerSlot, num_groups: int) -> SlotFrames:
+    """Take the frames of the current step out of the slot."""
+    codes = np.empty((0, num_groups), np.int64)
+    if state.codes:
+        codes = torch.stack(state.codes).cpu().numpy()
+    made = SlotFrames(codes, state.status, state.places)
+    state.codes, state.places = [], []
+    return made

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from vivace.backends.base import SlotStatus
+from vivace.backends.slots import SlotState
 from vivace.model.cache import NO_PLACE, KeyValueCache, RaggedCaches, WatchedCache
 from vivace.model.config import Head
 from vivace.model.conv import CausalState
@@ -23,24 +23,15 @@ from vivace.speech import SamplingParams
 NUM_SPECIAL = 1024  # the last ids of codebook 0 are special ids
 
 
-@dataclass(slots=True, eq=False)
-class SlotState:
-    """State of one admitted prompt."""
-
-    sampling: SamplingParams
-    seed: int
-    max_frames: int
+@dataclass(slots=True, kw_only=True, eq=False)
+class EagerSlot(SlotState):
     cache: KeyValueCache
     hidden: Tensor  # [1, 1, hidden], after the last row read
     history: Tensor  # bool [1, vocabulary], codes of codebook 0 so far
     texts: list[Tensor]  # unread text embeddings, one per frame: [1, 1, hidden]
-    is_complete: bool
     codec_state: CausalState
-    own_rows: range = range(0)  # prompt rows of the request's text
     head: Head | None = None  # watched attention head
-    num_frames: int = 0
     code_sum: Tensor | None = None  # the last frame's embeddings, not yet read by the talker
-    status: SlotStatus = "running"
     codes: list[Tensor] = field(default_factory=list)  # made in the current step
     place: tuple[int, float] = NO_PLACE  # of the next frame
     places: list[tuple[int, float]] = field(default_factory=list)  # of the current step
@@ -50,17 +41,27 @@ class SlotState:
         """The cache, wrapped if an attention head is watched."""
         if self.head is None:
             return self.cache
-        return WatchedCache(self.cache, self.head, self.own_rows)
+        own_rows = range(self.own_row, self.own_row + self.num_own)
+        return WatchedCache(self.cache, self.head, own_rows)
 
     def can_go_on(self) -> bool:
         """Whether the next frame can be made. Sets the status to `running` or `waiting`.
 
         A frame needs a text id, unless the text is complete or the slot was just prefilled.
         """
-        if self.status in ("running", "waiting"):
+        if not self.is_over:
             is_known = self.code_sum is None or bool(self.texts) or self.is_complete
             self.status = "running" if is_known else "waiting"
         return self.status == "running"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameCodes:
+    """The codes drawn for one frame of every row."""
+
+    codes: Tensor  # int64 [B, groups]
+    code_sum: Tensor  # [B, hidden], of the codes' embeddings
+    is_finite: Tensor  # bool or int8 [B]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class FrameMaker:
         pad = torch.tensor([[model.config.tts_pad_token_id]], device=model.device)
         self._pad_vector = model.talker.text_vectors(pad)  # [1, 1, hidden]
 
-    def run(self, states: Sequence[SlotState], num_frames: int) -> None:
+    def run(self, states: Sequence[EagerSlot], num_frames: int) -> None:
         """Make up to `num_frames` frames for each of at most `num_rows` slots."""
         first = [state.num_frames for state in states]
         draws = self._prepare(states, num_frames)
@@ -108,7 +109,7 @@ class FrameMaker:
                 return
             self._make_frame(states, ready, draws, frame)
 
-    def _prepare(self, states: Sequence[SlotState], num_frames: int) -> _StepSampling:
+    def _prepare(self, states: Sequence[EagerSlot], num_frames: int) -> _StepSampling:
         missing = self._num_rows - len(states)
         params = [state.sampling for state in states] + [SamplingParams(seed=0)] * missing
         talker_shape = Shape.of(
@@ -122,7 +123,7 @@ class FrameMaker:
             self._device,
         )
         penalties = [p.repetition_penalty for p in params]
-        seeds = [state.seed for state in states] + [0] * missing
+        seeds = [p.seed for p in params]
         first = [state.num_frames for state in states] + [0] * missing
         noise, *rest = self._noise.frames(
             torch.tensor(seeds, device=self._device),
@@ -138,23 +139,39 @@ class FrameMaker:
         )
 
     def _make_frame(
-        self, states: Sequence[SlotState], ready: Sequence[int], draws: _StepSampling, frame: int
+        self, states: Sequence[EagerSlot], ready: Sequence[int], draws: _StepSampling, frame: int
     ) -> None:
         self._read_rows([states[i] for i in ready if states[i].code_sum is not None])
         hidden = self._stack([state.hidden for state in states])  # [rows, 1, hidden]
-        first, score = self._draw_first(states, hidden, draws, frame)
-        codes, code_sum, scores = self._draw_rest(hidden, first, score, draws, frame)
-        is_finite = torch.isfinite(scores).all(dim=-1).tolist()
-        first_codes = first.tolist()
+        first, score = draw_first_codes(
+            self._talker,
+            hidden,
+            draws.talker_shape,
+            draws.penalty,
+            history=self._stack([state.history for state in states]),
+            is_banned=self._stack([self._banned(state) for state in states]),
+            noise=draws.first_noise[:, frame],
+        )
+        self._predictor_cache.clear()
+        made = draw_residual_codes(
+            self._talker,
+            self._predict,
+            hidden,
+            first,
+            score,
+            draws.predictor_shape,
+            (part[:, frame] for part in draws.rest_noise),
+        )
+        is_finite, first_codes = made.is_finite.tolist(), first.tolist()
         for i in ready:
             if not is_finite[i]:
                 states[i].status = "failed"
             elif first_codes[i] == self._eos:
                 states[i].status = "stop"
             else:
-                _keep(states[i], first_codes[i], codes[i], code_sum[i : i + 1])
+                _keep(states[i], first_codes[i], made.codes[i], made.code_sum[None, i : i + 1])
 
-    def _read_rows(self, states: Sequence[SlotState]) -> None:
+    def _read_rows(self, states: Sequence[EagerSlot]) -> None:
         """Run the talker on the last frame's embeddings plus the next text embedding."""
         if not states:
             return
@@ -178,28 +195,10 @@ class FrameMaker:
             state.hidden = hidden[row : row + 1]
             state.code_sum, state.place = None, _place(attend)
 
-    def _draw_first(
-        self, states: Sequence[SlotState], hidden: Tensor, draws: _StepSampling, frame: int
-    ) -> tuple[Tensor, Tensor]:
-        logits = self._talker.codec_head(hidden[:, 0]).float()
-        history = self._stack([state.history for state in states])
-        is_banned = self._stack([self._banned(state) for state in states])
-        scores = talker_scores(logits, history, draws.penalty, is_banned, draws.talker_shape)
-        return draw(scores, draws.first_noise[:, frame])
-
-    def _banned(self, state: SlotState) -> Tensor:
+    def _banned(self, state: EagerSlot) -> Tensor:
         """Special ids; before `min_frames` the end-of-speech id too."""
         is_early = state.num_frames < state.sampling.min_frames
         return self._early_ban if is_early else self._ban
-
-    def _draw_rest(
-        self, hidden: Tensor, first: Tensor, score: Tensor, draws: _StepSampling, frame: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        self._predictor_cache.clear()
-        noise = (part[:, frame] for part in draws.rest_noise)
-        return draw_residual_codes(
-            self._talker, self._predict, hidden, first, score, draws.predictor_shape, noise
-        )
 
     def _predict(self, x: Tensor) -> Tensor:
         """The hidden state of the last of these rows [rows, T, hidden]: [rows, hidden]."""
@@ -216,6 +215,21 @@ class FrameMaker:
         return torch.cat([*rows, *[torch.zeros_like(rows[0])] * missing])
 
 
+def draw_first_codes(
+    talker: Talker,
+    hidden: Tensor,  # [B, 1, hidden]
+    shape: Shape,
+    penalty: Tensor,  # [B, 1]
+    *,
+    history: Tensor,  # bool [B, codes]
+    is_banned: Tensor,  # bool [B, codes]
+    noise: Tensor,  # [B, codes]
+) -> tuple[Tensor, Tensor]:
+    """Codes of codebook 0 [B], and the score of each draw."""
+    logits = talker.codec_head(hidden[:, 0]).float()
+    return draw(talker_scores(logits, history, penalty, is_banned, shape), noise)
+
+
 def draw_residual_codes(
     talker: Talker,
     predict: Callable[[Tensor], Tensor],  # new rows [B, T, hidden] to the last one's [B, hidden]
@@ -224,8 +238,8 @@ def draw_residual_codes(
     score: Tensor,  # [B], of the draws of codebook 0
     shape: Shape,
     noise: Iterable[Tensor],  # of each codebook from 1 on: [B, codes]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """All codes [B, groups], the sum of their embeddings [B, 1, hidden], and each draw's score."""
+) -> FrameCodes:
+    """Draw the other codebooks."""
     vectors = [talker.model.codec_embedding(first)[:, None]]
     codes, best = [first], [score]
     x = torch.cat((hidden, vectors[0]), dim=1)
@@ -238,8 +252,9 @@ def draw_residual_codes(
         vectors.append(x)
         codes.append(code)
         best.append(score)
-    code_sum = torch.cat(vectors, dim=1).sum(1, keepdim=True)
-    return torch.stack(codes, dim=-1), code_sum, torch.stack(best, dim=-1)
+    code_sum = torch.cat(vectors, dim=1).sum(1)
+    is_finite = torch.isfinite(torch.stack(best, dim=-1)).all(dim=-1)
+    return FrameCodes(torch.stack(codes, dim=-1), code_sum, is_finite)
 
 
 def noise_table(model: Qwen3TTS) -> NoiseTable:
@@ -261,7 +276,7 @@ def _place(attend: KeyValueCache | WatchedCache) -> tuple[int, float]:
     return attend.place if isinstance(attend, WatchedCache) else NO_PLACE
 
 
-def _keep(state: SlotState, first: int, codes: Tensor, code_sum: Tensor) -> None:
+def _keep(state: EagerSlot, first: int, codes: Tensor, code_sum: Tensor) -> None:
     state.history[:, first] = True
     state.codes.append(codes)
     state.places.append(state.place)

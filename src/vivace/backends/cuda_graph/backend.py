@@ -13,12 +13,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from vivace.backends.base import Admission, CodecPrecision, Frames, Rendered, Samples, Slot
-from vivace.backends.cuda_graph.buckets import (
-    BATCHES,
-    PROMPT_ROWS,
-    largest_batch,
+from vivace.backends.base import (
+    Admission,
+    CodecPrecision,
+    Frames,
+    Rendered,
+    Samples,
+    Slot,
+    SlotFrames,
 )
+from vivace.backends.cuda_graph.buckets import BATCHES, PROMPT_ROWS, largest_batch
 from vivace.backends.cuda_graph.codec import CodecGraphs
 from vivace.backends.cuda_graph.graphs import GraphPool
 from vivace.backends.cuda_graph.layers import AUTO_LAYERS, pick_layers
@@ -32,9 +36,10 @@ from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
 from vivace.backends.cuda_graph.prefill import Prefill, join_tables
 from vivace.backends.cuda_graph.rendering import Renderer
 from vivace.backends.cuda_graph.reservations import FRAMES_PER_TEXT, Reservations
-from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable, bytes_per_page
-from vivace.backends.cuda_graph.stepper import LiveSlot, SlotFrames, Stepper, stack
+from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable, bytes_per_page
+from vivace.backends.cuda_graph.stepper import Stepper
 from vivace.backends.sizes import module_bytes
+from vivace.backends.slots import Slots
 from vivace.errors import BackendError, BackendFullError, BackendUnavailableError
 from vivace.model.codec import Codec
 from vivace.model.config import Head
@@ -109,11 +114,10 @@ class CudaGraphBackend:
         pad_id = model.config.tts_pad_token_id
         self._stepper = Stepper(self._table, self._layers, self.graphs, pad_id)
         self._renderer = Renderer(self._codec, self._table.ring, self.graphs)
-        self._slots: dict[Slot, LiveSlot] = {}
+        self._slots = Slots[GraphSlot]()
         self._reservations = Reservations(
             self._table, self._pool, max_streams=self.max_streams, max_frames=max_frames
         )
-        self._next_slot = 0
         if model.config.timing_config is not None:
             self._table.set_head(model.config.timing_config.followed)
         if device.type == "cuda":
@@ -139,32 +143,27 @@ class CudaGraphBackend:
 
         When pages run out, all later prompts wait too: admission is first come, first served.
         """
-        reserved: list[FreshSlot | BackendError] = []
+        reserved: list[GraphSlot | BackendError] = []
         for request in requests:
             is_full = any(isinstance(each, BackendFullError) for each in reserved)
             reserved.append(self._reservations.reserve(*request, is_full=is_full))
         pairs = zip(requests, reserved, strict=True)
-        fresh = [(prompt, slot) for (prompt, _), slot in pairs if isinstance(slot, FreshSlot)]
+        fresh = [(prompt, slot) for (prompt, _), slot in pairs if isinstance(slot, GraphSlot)]
         try:
             self._open(fresh)
         except BaseException:
             for _, slot in fresh:
                 self._reservations.vacate(slot.row)
             raise
-        return [self._enter(r) if isinstance(r, FreshSlot) else r for r in reserved]
+        return [self._slots.add(r) if isinstance(r, GraphSlot) else r for r in reserved]
 
     @torch.inference_mode()
     def extend(self, slot: Slot, text_ids: Sequence[int], is_last: bool) -> None:
-        live = self._live(slot)
-        if live.is_complete:
-            raise BackendError("the slot's text is complete; nothing can be appended")
-        ids = [*text_ids, self.model.config.tts_eos_token_id] if is_last else text_ids
+        live = self._slots[slot]
+        ids = live.extend(text_ids, is_last, self.model.config.tts_eos_token_id)
         with self.graphs.on_stream():
-            live.num_texts = self._table.append_texts(
-                live.row, live.num_texts, ids, is_last, len(text_ids)
-            )
-            self._reservations.grow(live, FRAMES_PER_TEXT * live.num_texts)
-        live.is_complete = is_last
+            self._table.append_texts(live, ids)
+            self._reservations.grow(live, FRAMES_PER_TEXT * len(live.text_ids))
 
     def step(self, slots: Sequence[Slot], num_frames: int) -> Frames:
         return self.start_step(slots, num_frames)()
@@ -175,7 +174,7 @@ class CudaGraphBackend:
         Frames are queued `LOOKAHEAD` at a time, one such group ahead of the host, so that few
         frames are computed after the end of speech. Wait for a slot's step before the next one.
         """
-        live = [self._live(slot) for slot in slots]
+        live = [self._slots[slot] for slot in slots]
         sizes = [min(LOOKAHEAD, num_frames - i) for i in range(0, num_frames, LOOKAHEAD)]
         left = sizes[2:]
         waits = [self._queue(live, size) for size in sizes[:2]]
@@ -196,7 +195,7 @@ class CudaGraphBackend:
         return wait
 
     @torch.inference_mode()
-    def _queue(self, live: Sequence[LiveSlot], num_frames: int) -> Callable[[], Frames]:
+    def _queue(self, live: Sequence[GraphSlot], num_frames: int) -> Callable[[], Frames]:
         size = BATCHES[-1]
         with self.graphs.on_stream():
             for slot in live:
@@ -207,7 +206,7 @@ class CudaGraphBackend:
             ]
         num_groups = self.model.config.talker_config.num_code_groups
         has_places = self.watched is not None
-        return lambda: stack(
+        return lambda: Frames.stack(
             [made for wait in waits for made in wait()], num_groups, has_places=has_places
         )
 
@@ -217,14 +216,13 @@ class CudaGraphBackend:
     @torch.inference_mode()
     def start_render(self, slots: Sequence[Slot], frames: Frames) -> Callable[[], Rendered]:
         """Queue the codec for frames that `start_step` did not queue; the call waits for all."""
-        return self._renderer.start(slots, [self._live(slot) for slot in slots], frames)
+        return self._renderer.start(slots, [self._slots[slot] for slot in slots], frames)
 
     def release(self, slot: Slot) -> None:
-        live = self._live(slot)
+        live = self._slots.remove(slot)
         self._renderer.drop(slot)
         self._reservations.vacate(live.row)
         live.row = self._table.padding  # frames that are queued later use the padding row
-        del self._slots[slot]
 
     @property
     def watched(self) -> Head | None:
@@ -303,13 +301,7 @@ class CudaGraphBackend:
 
     # -- admission ---------------------------------------------------------------------------
 
-    def _live(self, slot: Slot) -> LiveSlot:
-        try:
-            return self._slots[slot]
-        except KeyError:
-            raise BackendError(f"slot {slot} was released or never admitted") from None
-
-    def _open(self, fresh: Sequence[tuple[Prompt, FreshSlot]]) -> None:
+    def _open(self, fresh: Sequence[tuple[Prompt, GraphSlot]]) -> None:
         """Prefill each prompt into its slot and initialise the slot's codec state."""
         if not fresh:
             return
@@ -322,20 +314,6 @@ class CudaGraphBackend:
         for prompt, row in zip(prompts, rows, strict=True):
             if prompt.reference is not None:  # the audio continues that of the reference
                 self._codec.load_reference(row, prompt.reference)
-
-    def _enter(self, fresh: FreshSlot) -> Slot:
-        slot = self._next_slot
-        self._next_slot += 1
-        self._slots[slot] = LiveSlot(
-            row=fresh.row,
-            sampling=fresh.sampling,
-            num_rows=fresh.num_rows,
-            num_pages=len(fresh.pages),
-            max_frames=fresh.max_frames,
-            num_texts=len(fresh.text_ids),
-            is_complete=fresh.is_complete,
-        )
-        return slot
 
 
 def _join(steps: Sequence[Frames]) -> Frames:
@@ -350,4 +328,4 @@ def _join(steps: Sequence[Frames]) -> Frames:
         )
         for row, status in enumerate(steps[-1].status)
     ]
-    return stack(made, steps[-1].codes.shape[2], has_places=steps[-1].places is not None)
+    return Frames.stack(made, steps[-1].codes.shape[2], has_places=steps[-1].places is not None)

@@ -1,13 +1,21 @@
-# mypy: ignore-errors
-"""Triton kernels that draw codes, bit-identical to sampling.py."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+"""Triton kernels that draw codes, bit-identical to sampling.py, and their launches."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 from triton.language.extra import libdevice
 
+from vivace.backends.cuda_graph.frame import SamplingRows
 from vivace.backends.cuda_graph.product_kernels import wait_for_last
+from vivace.backends.cuda_graph.products import options
+from vivace.backends.cuda_graph.tiles import power_of_two
+from vivace.backends.frame_maker import FrameCodes
 
 
 @triton.jit
@@ -108,3 +116,55 @@ def draw_kernel(
         tl.store(at, before + vector.to(tl.float32), mask=w < width)
         was_good = tl.load(is_finite + row)
         tl.store(is_finite + row, was_good & is_good.to(tl.int8))
+
+
+def gumbel_noise(
+    seeds: Tensor, frames: Tensor, num_first: int, num_rest: int, books: int
+) -> Tensor:
+    """Noise of `sampling.NoiseTable` for one frame: [B, codes]; codebooks padded to 4."""
+    first, rest = -(-num_first // 4), -(-num_rest // 4)
+    num_counters = first + rest * (books - 1)
+    noise = torch.empty(len(seeds), 4 * num_counters, device=seeds.device)
+    gumbel_noise_kernel[(len(seeds), -(-num_counters // 256))](
+        seeds, frames, noise, first, rest, num_counters,
+        BLOCK=256, num_warps=4, **options(seeds),
+    )  # fmt: skip
+    return noise
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCode:
+    """Inputs of the draw that only codebook 0 needs."""
+
+    history: Tensor  # bool [B, codes]
+    penalty: Tensor  # float32 [B]
+    is_early: Tensor  # bool [B]
+    eos: int
+    first_special: int
+
+
+def draw_code(
+    logits: Tensor,  # [B, codes]
+    noise: Tensor,  # [B, codes], rows of any stride
+    sampling_rows: SamplingRows,
+    first: FirstCode,  # used if `book` is 0
+    embedding: Tensor,  # [codes, hidden]
+    next_x: Tensor,  # [B, hidden], rows of any stride: output, the code's embedding
+    drawn: FrameCodes,
+    book: int,
+    *,
+    is_shaped: bool,
+) -> None:
+    """Draw one code per row. `is_shaped`: temperature, top-k and top-p are already applied."""
+    batch, num_codes = logits.shape
+    draw_kernel[(batch,)](
+        logits, noise, sampling_rows.temperature, sampling_rows.is_greedy, sampling_rows.last,
+        first.history, first.penalty, first.is_early,
+        embedding, drawn.codes, drawn.is_finite, next_x, drawn.code_sum,
+        noise.stride(0), drawn.codes.stride(0), next_x.stride(0), book, num_codes,
+        embedding.shape[1], first.eos, first.first_special,
+        IS_FIRST=book == 0, IS_SHAPED=is_shaped,
+        NUM_BITS=16 if book and logits.dtype == torch.bfloat16 else 32,
+        BLOCK=power_of_two(num_codes),
+        WIDTH_BLOCK=power_of_two(embedding.shape[1]), num_warps=8, **options(logits),
+    )  # fmt: skip

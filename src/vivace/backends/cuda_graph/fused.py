@@ -11,29 +11,25 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from vivace.backends.cuda_graph import launch, products
-from vivace.backends.cuda_graph.fused_slot_updates import FusedSlotUpdater
-from vivace.backends.cuda_graph.launch import (
-    Drawn,
-    FirstCode,
-    Heads,
-    Pages,
-    SamplingRows,
-    Scratch,
-    SlotKeys,
-    WatchedHead,
-)
-from vivace.backends.cuda_graph.plain import shape_of
-from vivace.backends.cuda_graph.products import Residual
-from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
-from vivace.backends.cuda_graph.slot_updates import (
+from vivace.backends.cuda_graph import draw_kernels, launch, products
+from vivace.backends.cuda_graph.draw_kernels import FirstCode
+from vivace.backends.cuda_graph.frame import (
     DrawKind,
-    FrameCodes,
     KvPositions,
     SamplingState,
     SlotUpdater,
 )
-from vivace.backends.frame_maker import NUM_SPECIAL, bans
+from vivace.backends.cuda_graph.launch import (
+    Heads,
+    Pages,
+    Scratch,
+    SlotKeys,
+    WatchedHead,
+)
+from vivace.backends.cuda_graph.products import Residual
+from vivace.backends.cuda_graph.slot_kernels import FusedSlotUpdater
+from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
+from vivace.backends.frame_maker import NUM_SPECIAL, FrameCodes, bans
 from vivace.model.config import PredictorConfig, TalkerConfig
 from vivace.model.layers import Block, Linear, RMSNorm, Rope
 from vivace.model.talker import Qwen3TTS
@@ -104,7 +100,7 @@ class FusedLayers:
     def draw_frame(self, hidden: Tensor, draws: SamplingState) -> FrameCodes:
         batch, width = hidden.shape
         num_groups, device = self._config.num_code_groups, hidden.device
-        drawn = Drawn(
+        drawn = FrameCodes(
             codes=torch.empty(batch, num_groups, dtype=torch.int64, device=device),
             is_finite=torch.empty(batch, dtype=torch.int8, device=device),
             code_sum=torch.empty(batch, width, device=device),
@@ -115,9 +111,11 @@ class FusedLayers:
         logits = products.linear(hidden, self._talker.codec_head.weight)
         self._draw(logits, noise, draws, 0, x[:, 1], drawn)
         self._draw_residual(x, noise, draws, drawn)
-        return FrameCodes(drawn.codes, drawn.code_sum, drawn.is_finite)
+        return drawn
 
-    def _draw_residual(self, x: Tensor, noise: Tensor, draws: SamplingState, drawn: Drawn) -> None:
+    def _draw_residual(
+        self, x: Tensor, noise: Tensor, draws: SamplingState, drawn: FrameCodes
+    ) -> None:
         """Draw codebooks 1 and up from the talker's hidden state and the first code's embedding."""
         for book in range(1, self._config.num_code_groups):
             logits = self.predict(x, book)
@@ -148,15 +146,15 @@ class FusedLayers:
         draws: SamplingState,
         book: int,
         next_x: Tensor,
-        drawn: Drawn,
+        drawn: FrameCodes,
     ) -> None:
         is_first = book == 0
         if draws.kind.has_top_p:
             logits = self._shape(logits.float(), draws, is_first=is_first)
-        launch.draw_code(
+        draw_kernels.draw_code(
             logits,
             noise[:, self._noise_starts[book] :],
-            sampling_rows(draws, is_first=is_first),
+            draws.talker if is_first else draws.predictor,
             self._first_code(draws),
             self._tables[book].weight,
             next_x,
@@ -176,7 +174,7 @@ class FusedLayers:
 
     def _shape(self, logits: Tensor, draws: SamplingState, *, is_first: bool) -> Tensor:
         """Scores with top-p, computed by sampling.py because the kernel does not support top-p."""
-        shape = shape_of(draws, logits.shape[1], is_predictor=not is_first)
+        shape = draws.shape(draws.talker if is_first else draws.predictor, logits.shape[1])
         if not is_first:
             return shape_scores(logits, shape)
         is_banned = torch.where(draws.is_early[:, None], self._early_ban, self._ban)
@@ -187,7 +185,7 @@ class FusedLayers:
         """Gumbel noise of one frame, all codebooks: [B, codes]."""
         first, rest = self._config.vocab_size, self._predictor.config.vocab_size
         seeds, frames = draws.numbers[Number.SEED], draws.numbers[Number.NUM_FRAMES]
-        return launch.gumbel_noise(seeds, frames, first, rest, self._config.num_code_groups)
+        return draw_kernels.gumbel_noise(seeds, frames, first, rest, self._config.num_code_groups)
 
     def _frame_cache(self, batch: int) -> list[SlotKeys]:
         """The predictor's KV cache of a frame, allocated once per batch size for the graphs."""
@@ -199,19 +197,6 @@ class FusedLayers:
                 for _ in range(config.num_hidden_layers)
             ]
         return self._frame_keys[batch]
-
-
-def sampling_rows(draws: SamplingState, *, is_first: bool) -> SamplingRows:
-    numbers, scales = draws.numbers, draws.scales
-    if is_first:
-        return SamplingRows(
-            scales[Scale.TEMPERATURE], numbers[Number.IS_GREEDY], numbers[Number.LAST]
-        )
-    return SamplingRows(
-        scales[Scale.PREDICTOR_TEMPERATURE],
-        numbers[Number.PREDICTOR_IS_GREEDY],
-        numbers[Number.PREDICTOR_LAST],
-    )
 
 
 def _heads(config: TalkerConfig | PredictorConfig, rope: Rope, length: int, like: Tensor) -> Heads:

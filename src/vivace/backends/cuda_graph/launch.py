@@ -1,4 +1,4 @@
-"""Launches attention and sampling kernels: output allocation, grids and options."""
+"""Launches attention kernels: output allocation, grids and options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph import attention_kernels, draw_kernels
+from vivace.backends.cuda_graph import attention_kernels
 from vivace.backends.cuda_graph.buckets import TILE
 from vivace.backends.cuda_graph.pages import PAGE
 from vivace.backends.cuda_graph.products import options
@@ -175,76 +175,6 @@ def attend_frame(
         **options(qkv, is_rotating=True),
     )  # fmt: skip
     return out
-
-
-def gumbel_noise(
-    seeds: Tensor, frames: Tensor, num_first: int, num_rest: int, books: int
-) -> Tensor:
-    """Noise of `sampling.NoiseTable` for one frame: [B, codes]; codebooks padded to 4."""
-    first, rest = -(-num_first // 4), -(-num_rest // 4)
-    num_counters = first + rest * (books - 1)
-    noise = torch.empty(len(seeds), 4 * num_counters, device=seeds.device)
-    draw_kernels.gumbel_noise_kernel[(len(seeds), -(-num_counters // 256))](
-        seeds, frames, noise, first, rest, num_counters,
-        BLOCK=256, num_warps=4, **options(seeds),
-    )  # fmt: skip
-    return noise
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """Outputs of the draw kernels of one frame."""
-
-    codes: Tensor  # int64 [B, groups]
-    is_finite: Tensor  # int8 [B]
-    code_sum: Tensor  # float32 [B, hidden]
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingRows:
-    """Sampling parameters of each row: [B] each."""
-
-    temperature: Tensor  # float32
-    is_greedy: Tensor  # int64
-    last: Tensor  # int64
-
-
-@dataclass(frozen=True, slots=True)
-class FirstCode:
-    """Inputs of the draw that only codebook 0 needs."""
-
-    history: Tensor  # bool [B, codes]
-    penalty: Tensor  # float32 [B]
-    is_early: Tensor  # bool [B]
-    eos: int
-    first_special: int
-
-
-def draw_code(
-    logits: Tensor,  # [B, codes]
-    noise: Tensor,  # [B, codes], rows of any stride
-    sampling_rows: SamplingRows,
-    first: FirstCode,  # used if `book` is 0
-    embedding: Tensor,  # [codes, hidden]
-    next_x: Tensor,  # [B, hidden], rows of any stride: output, the code's embedding
-    drawn: Drawn,
-    book: int,
-    *,
-    is_shaped: bool,
-) -> None:
-    """Draw one code per row. `is_shaped`: temperature, top-k and top-p are already applied."""
-    batch, num_codes = logits.shape
-    draw_kernels.draw_kernel[(batch,)](
-        logits, noise, sampling_rows.temperature, sampling_rows.is_greedy, sampling_rows.last,
-        first.history, first.penalty, first.is_early,
-        embedding, drawn.codes, drawn.is_finite, next_x, drawn.code_sum,
-        noise.stride(0), drawn.codes.stride(0), next_x.stride(0), book, num_codes,
-        embedding.shape[1], first.eos, first.first_special,
-        IS_FIRST=book == 0, IS_SHAPED=is_shaped,
-        NUM_BITS=16 if book and logits.dtype == torch.bfloat16 else 32,
-        BLOCK=power_of_two(num_codes),
-        WIDTH_BLOCK=power_of_two(embedding.shape[1]), num_warps=8, **options(logits),
-    )  # fmt: skip
 
 
 def _norms(block: Block) -> tuple[RMSNorm, RMSNorm]:

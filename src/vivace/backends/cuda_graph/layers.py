@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from vivace.backends.cuda_graph.buckets import TILE, spans
-from vivace.backends.cuda_graph.frame import FrameLoop, Layers
+from vivace.backends.cuda_graph.frame import FrameLoop, KvPositions, Layers
 from vivace.backends.cuda_graph.plain import PlainLayers
 from vivace.backends.cuda_graph.slot_table import SlotTable
-from vivace.backends.cuda_graph.slot_updates import KvPositions
 from vivace.errors import BackendUnavailableError
 from vivace.model.cache import KeyValueCache
 from vivace.model.talker import Qwen3TTS

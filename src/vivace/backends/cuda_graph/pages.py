@@ -40,14 +40,18 @@ class PagePool:
         return len(self._free)
 
     def open(self, row: int, count: int, most: int) -> list[int] | None:
-        """Reserve `count` pages for a new slot; None if it must wait for other slots to end."""
+        """Reserve `count` pages for a new slot; None if it must wait for other slots to end.
+
+        `grow` appends to the returned list.
+        """
         assert row not in self._reservations
         assert count <= most <= self.size
         self._reservations[row] = PageReservation([], most)
         if count > self.num_free or not self._is_safe(row, count):
             del self._reservations[row]
             return None
-        return self.grow(row, count)
+        self.grow(row, count)
+        return self._reservations[row].pages
 
     def grow(self, row: int, count: int) -> list[int]:
         """Add pages up to `count` in total; fewer if the slot must wait for other slots to end."""

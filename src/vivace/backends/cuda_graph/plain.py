@@ -11,20 +11,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vivace.backends.cuda_graph.pages import PAGE, num_pages
-from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
-from vivace.backends.cuda_graph.slot_updates import (
+from vivace.backends.cuda_graph.frame import (
     DrawKind,
-    FrameCodes,
     KvPositions,
     SamplingState,
     SlotUpdater,
 )
-from vivace.backends.frame_maker import bans, draw_residual_codes, noise_table
+from vivace.backends.cuda_graph.pages import PAGE, num_pages
+from vivace.backends.cuda_graph.slot_table import Number, Scale, SlotTable
+from vivace.backends.frame_maker import (
+    FrameCodes,
+    bans,
+    draw_first_codes,
+    draw_residual_codes,
+    noise_table,
+)
 from vivace.model.cache import KeyValueCache
 from vivace.model.config import Head
 from vivace.model.talker import Qwen3TTS
-from vivace.sampling import Shape, draw, talker_scores
 from vivace.speech import SamplingParams
 
 
@@ -65,38 +69,30 @@ class PlainLayers:
         return hidden
 
     def draw_frame(self, hidden: Tensor, draws: SamplingState) -> FrameCodes:
-        noise = self._noise.frames(
+        first_noise, *rest = self._noise.frames(
             draws.numbers[Number.SEED], draws.numbers[Number.NUM_FRAMES], num_frames=1
         )
-        shape = shape_of(draws, self._config.vocab_size, is_predictor=False)
-        logits = self._talker.codec_head(hidden).float()
-        penalty = draws.scales[Scale.PENALTY, :, None]
-        is_banned = torch.where(draws.is_early[:, None], self._early_ban, self._ban)
-        scores = talker_scores(logits, draws.history, penalty, is_banned, shape)
-        first, score = draw(scores, shape.quieten(noise[0])[:, 0])
-        return self._draw_residual(hidden, first, score, draws, noise[1:])
-
-    def _draw_residual(
-        self,
-        hidden: Tensor,
-        first: Tensor,
-        score: Tensor,
-        draws: SamplingState,
-        noise: list[Tensor],
-    ) -> FrameCodes:
+        shape = draws.shape(draws.talker, self._config.vocab_size)
+        predictor_shape = draws.shape(draws.predictor, self._predictor.config.vocab_size)
+        first, score = draw_first_codes(
+            self._talker,
+            hidden[:, None],
+            shape,
+            draws.scales[Scale.PENALTY, :, None],
+            history=draws.history,
+            is_banned=torch.where(draws.is_early[:, None], self._early_ban, self._ban),
+            noise=shape.quieten(first_noise)[:, 0],
+        )
         cache = self._cache(len(hidden))
-        shape = shape_of(draws, self._predictor.config.vocab_size, is_predictor=True)
-        codes, code_sum, scores = draw_residual_codes(
+        return draw_residual_codes(
             self._talker,
             lambda x: self._predictor(x, cache.length, cache)[:, -1],
             hidden[:, None],
             first,
             score,
-            shape,
-            (shape.quieten(part)[:, 0] for part in noise),
+            predictor_shape,
+            (predictor_shape.quieten(part)[:, 0] for part in rest),
         )
-        is_finite = torch.isfinite(scores).all(dim=-1)
-        return FrameCodes(codes, code_sum[:, 0], is_finite)
 
     def _cache(self, batch: int) -> KeyValueCache:
         """One cache per batch size: a captured graph needs fixed addresses."""
@@ -161,19 +157,3 @@ class StoringAttention:
 def _place(table: SlotTable, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Each row's page and its offset in that page."""
     return table.pages[slots, positions // PAGE], positions % PAGE
-
-
-def shape_of(draws: SamplingState, num_codes: int, *, is_predictor: bool) -> Shape:
-    numbers, scales, num_ranked = draws.numbers, draws.scales, draws.kind.num_ranked
-    greedy = Number.PREDICTOR_IS_GREEDY if is_predictor else Number.IS_GREEDY
-    last = Number.PREDICTOR_LAST if is_predictor else Number.LAST
-    scale = Scale.PREDICTOR_TEMPERATURE if is_predictor else Scale.TEMPERATURE
-    top_p = Scale.PREDICTOR_TOP_P if is_predictor else Scale.TOP_P
-    return Shape(
-        temperature=scales[scale, :, None],
-        is_greedy=numbers[greedy, :, None] > 0,
-        last=numbers[last, :, None],
-        top_p=scales[top_p, :, None],
-        num_ranked=num_codes if num_ranked is None else min(num_ranked, num_codes),
-        has_top_p=draws.kind.has_top_p,
-    )

@@ -22,7 +22,7 @@ from vivace.backends.cuda_graph.buckets import PROMPT_ROWS, TILE, fit
 from vivace.backends.cuda_graph.frame import Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
 from vivace.backends.cuda_graph.pages import num_pages
-from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable
+from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable
 from vivace.backends.cuda_graph.staging import stage
 from vivace.backends.cuda_graph.state_cache import StateCache
 from vivace.model.config import SPEAKER
@@ -87,7 +87,7 @@ class Prefill:
         """Size of the prefix cache."""
         return self._kept.num_bytes
 
-    def run(self, prompts: Sequence[Prompt], slots: Sequence[FreshSlot]) -> None:
+    def run(self, prompts: Sequence[Prompt], slots: Sequence[GraphSlot]) -> None:
         """Prefill these prompts into these slots, and initialise the slots."""
         pairs = list(zip(prompts, slots, strict=True))
         self._write_speakers(pairs)
@@ -105,7 +105,7 @@ class Prefill:
 
     # -- packing -----------------------------------------------------------------------------
 
-    def _columns(self, prompt: Prompt, fresh: FreshSlot, start: int) -> Columns:
+    def _columns(self, prompt: Prompt, fresh: GraphSlot, start: int) -> Columns:
         """The prompt's rows from `start` on, with padding up to a multiple of `TILE`."""
         length, slot = len(prompt) - start, fresh.row
         columns = np.empty((len(self._parked), -(-length // TILE) * TILE), np.int64)
@@ -137,7 +137,7 @@ class Prefill:
             for i in range(0, together.shape[1], size)
         ]
 
-    def _write_speakers(self, pairs: Sequence[tuple[Prompt, FreshSlot]]) -> None:
+    def _write_speakers(self, pairs: Sequence[tuple[Prompt, GraphSlot]]) -> None:
         given = [(slot.row, p.speaker) for p, slot in pairs if p.speaker is not None]
         if given:
             rows = self._table.upload([self._speaker + slot for slot, _ in given], torch.int64)
@@ -202,7 +202,7 @@ class Prefill:
 
     # -- shared prefixes ---------------------------------------------------------------------
 
-    def _recall(self, prompt: Prompt, slot: FreshSlot) -> int:
+    def _recall(self, prompt: Prompt, slot: GraphSlot) -> int:
         """Copy the prefix's keys and values from the cache; returns the number of rows copied."""
         kept = self._kept.get(_shared_key(prompt)) if self._shares(prompt) else None
         if kept is None:
@@ -212,14 +212,14 @@ class Prefill:
         self._table.values.index_copy_(1, pages, kept[1])
         return _num_shared(prompt)
 
-    def _keep(self, prompt: Prompt, slot: FreshSlot) -> None:
+    def _keep(self, prompt: Prompt, slot: GraphSlot) -> None:
         if not self._shares(prompt) or _shared_key(prompt) in self._kept:
             return
         pages = self._shared_pages(prompt, slot)
         state = (self._table.keys.index_select(1, pages), self._table.values.index_select(1, pages))
         self._kept.put(_shared_key(prompt), state)
 
-    def _shared_pages(self, prompt: Prompt, slot: FreshSlot) -> Tensor:
+    def _shared_pages(self, prompt: Prompt, slot: GraphSlot) -> Tensor:
         """The slot's pages that hold the prefix. The rest of the last page is never read."""
         return self._table.upload(slot.pages[: num_pages(_num_shared(prompt))], torch.int64)
 

@@ -12,7 +12,7 @@ from vivace.backends.base import Frames, Rendered, Slot
 from vivace.backends.cuda_graph.buckets import CODEC_FRAMES
 from vivace.backends.cuda_graph.codec import CodecGraphs, Sound, join_sounds
 from vivace.backends.cuda_graph.graphs import GraphPool
-from vivace.backends.cuda_graph.stepper import LiveSlot
+from vivace.backends.cuda_graph.slot_table import GraphSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,9 @@ class Renderer:
         return len(self._ahead)
 
     @torch.inference_mode()
-    def start_ahead(self, slots: Sequence[Slot], live: Sequence[LiveSlot], num_frames: int) -> None:
+    def start_ahead(
+        self, slots: Sequence[Slot], live: Sequence[GraphSlot], num_frames: int
+    ) -> None:
         """Queue the codec behind these frames, so that the device does not wait for the host.
 
         Skipped if a slot may pause for text or pages before the last of these frames: the codec
@@ -59,7 +61,7 @@ class Renderer:
             one.num_coded += num_frames
 
     def start(
-        self, slots: Sequence[Slot], live: Sequence[LiveSlot], frames: Frames
+        self, slots: Sequence[Slot], live: Sequence[GraphSlot], frames: Frames
     ) -> Callable[[], Rendered]:
         """Queue the codec for the other frames; the returned call waits for all audio."""
         ahead = [self._ahead.pop(slot, None) for slot in slots]

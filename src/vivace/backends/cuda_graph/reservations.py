@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from vivace.backends.cuda_graph.pages import PAGE, PagePool, num_pages
-from vivace.backends.cuda_graph.slot_table import FreshSlot, SlotTable
-from vivace.backends.cuda_graph.stepper import LiveSlot
+from vivace.backends.cuda_graph.slot_table import GraphSlot, SlotTable
+from vivace.backends.slots import frame_limit
 from vivace.errors import BackendError, BackendFullError
 from vivace.prompt import Prompt
 from vivace.speech import SamplingParams
@@ -26,16 +26,17 @@ class Reservations:
 
     def reserve(
         self, prompt: Prompt, sampling: SamplingParams, *, is_full: bool
-    ) -> FreshSlot | BackendError:
+    ) -> GraphSlot | BackendError:
         """Reserve a row and pages for the prompt. Returns an error if that is not possible."""
         try:
-            max_frames = self._most_frames(prompt, sampling)
+            max_frames = frame_limit(prompt, sampling, self._table.num_positions)
         except BackendError as error:
             return error
         if not self.free:
             return BackendError(
                 f"all {self._max_streams} slots are taken; release one or raise max_streams"
             )
+        max_frames = min(max_frames, self._max_frames)
         num_firm = round(FIRM * max_frames)
         if not prompt.is_complete:
             num_firm = FRAMES_PER_TEXT * max(LEAST_TEXTS, len(prompt.trailing_ids))
@@ -44,13 +45,13 @@ class Reservations:
         pages = None if is_full else self._pool.open(self.free[-1], count, most)
         if pages is None:
             return BackendFullError(count, most, self._pool.num_free, self._pool.size)
-        return FreshSlot(
+        return GraphSlot(
             row=self.free.pop(),
             sampling=sampling,
             num_rows=len(prompt),
             pages=pages,
             max_frames=max_frames,
-            text_ids=prompt.trailing_ids[: self._table.num_texts],
+            text_ids=[*prompt.trailing_ids[: self._table.num_texts]],
             is_complete=prompt.is_complete,
             own_row=prompt.own_row,
             num_own=prompt.num_own_ids,
@@ -60,29 +61,11 @@ class Reservations:
         self._pool.close(row)
         self.free.append(row)
 
-    def grow(self, slot: LiveSlot, num_frames: int) -> None:
+    def grow(self, slot: GraphSlot, num_frames: int) -> None:
         """Reserve pages for `num_frames` frames, as far as pages are available."""
         num_positions = slot.num_rows + min(num_frames, slot.max_frames)
-        if (
-            num_positions <= PAGE * slot.num_pages
-            or slot.is_over
-            or slot.row == self._table.padding
-        ):
+        is_enough = num_positions <= PAGE * len(slot.pages)
+        if is_enough or slot.is_over or slot.row == self._table.padding:
             return
         if more := self._pool.grow(slot.row, num_pages(num_positions)):
-            start = slot.num_pages
-            slot.num_pages += len(more)
-            num_reserved = min(slot.max_frames, PAGE * slot.num_pages - slot.num_rows)
-            self._table.append_pages(slot.row, start, more, num_reserved)
-
-    def _most_frames(self, prompt: Prompt, sampling: SamplingParams) -> int:
-        """Upper limit of the slot's frames."""
-        if sampling.seed is None:
-            raise BackendError("sampling.seed is None; draw a seed before admitting a prompt")
-        num_left = self._table.num_positions - len(prompt)
-        if num_left < 1:
-            raise BackendError(
-                f"the prompt has {len(prompt)} rows and a slot holds at most "
-                f"{self._table.num_positions - 1}; raise max_frames"
-            )
-        return min(sampling.max_frames, self._max_frames, num_left)
+            self._table.append_pages(slot, more)

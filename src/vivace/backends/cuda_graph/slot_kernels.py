@@ -1,24 +1,42 @@
-# mypy: ignore-errors
-"""Triton kernels of fused_slot_updates.py: one program per row of a batch.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+"""`SlotUpdater` in three Triton kernels instead of about fifty operations.
 
-Several rows may be the padding slot. They write back the values that they read.
+A kernel has one program per row of a batch. Several rows may be the padding slot. They write back
+the values that they read.
 """
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from vivace.backends.cuda_graph.frame import DrawKind, KvPositions, SamplingState, SlotUpdater
 from vivace.backends.cuda_graph.product_kernels import wait_for_last
-from vivace.backends.cuda_graph.slot_table import PROGRESS, STATUSES, TEXT_NUMBERS, Number
+from vivace.backends.cuda_graph.products import options
+from vivace.backends.cuda_graph.slot_table import (
+    PROGRESS,
+    RING,
+    TEXT_NUMBERS,
+    Number,
+    Scale,
+    SlotTable,
+    Status,
+)
+from vivace.backends.cuda_graph.tiles import power_of_two
+from vivace.backends.frame_maker import FrameCodes
+
+SCORE_BLOCK = 512  # scores of one step
+FEW_BLOCK = power_of_two(max(len(Number), len(Scale)))
 
 # Triton reads global numbers only as constexpr.
 STATUS, NUM_FRAMES, HAS_SUM, NEXT_TEXT, POSITION = (tl.constexpr(int(each)) for each in PROGRESS)
-NUM_TEXTS, IS_COMPLETE = (tl.constexpr(int(each)) for each in TEXT_NUMBERS)
-MAX_FRAMES = tl.constexpr(int(Number.MAX_FRAMES))
-MIN_FRAMES = tl.constexpr(int(Number.MIN_FRAMES))
-OWN_ROW, NUM_OWN = tl.constexpr(int(Number.OWN_ROW)), tl.constexpr(int(Number.NUM_OWN))
-RUNNING, WAITING, STOP, LENGTH, FAILED = (tl.constexpr(each) for each in range(len(STATUSES)))
+NUM_TEXTS, IS_COMPLETE, NUM_OWN = (tl.constexpr(int(each)) for each in TEXT_NUMBERS)
+MAX_FRAMES, MIN_FRAMES, OWN_ROW = (
+    tl.constexpr(int(each)) for each in (Number.MAX_FRAMES, Number.MIN_FRAMES, Number.OWN_ROW)
+)
+RUNNING, WAITING, STOP, LENGTH, FAILED = (tl.constexpr(int(each)) for each in Status)
 
 
 @triton.jit
@@ -160,3 +178,65 @@ def end_kernel(
     tl.store(mine + NEXT_TEXT * num_rows, tl.load(numbers + NEXT_TEXT * batch + b) + is_used)
     at = tl.load(numbers + POSITION * batch + b)
     tl.store(mine + POSITION * num_rows, at + is_read.to(tl.int64))
+
+
+class FusedSlotUpdater(SlotUpdater):
+    def __init__(self, table: SlotTable, pad_id: int, texts: Tensor) -> None:  # [ids, hidden]
+        super().__init__(table, pad_id, lambda ids: texts[ids])
+        self._texts = texts
+        self._width = table.hidden.shape[1]
+
+    def begin(
+        self, rows: Tensor, kind: DrawKind, span: int
+    ) -> tuple[SamplingState, tuple[Tensor, KvPositions] | None]:
+        table, batch, width = self._table, len(rows), self._width
+        num_codes = table.history.shape[1]
+        draws = SamplingState(
+            kind=kind,
+            numbers=table.numbers.new_empty(len(Number), batch),
+            scales=table.scales.new_empty(len(Scale), batch),
+            history=table.history.new_empty(batch, num_codes),
+            is_early=table.history.new_empty(batch),
+        )
+        x = table.code_sum.new_empty(batch, width)
+        place = KvPositions(rows, rows.new_empty(batch), rows.new_empty(batch), span)
+        begin_kernel[(batch,)](
+            rows, table.numbers, table.scales, _bytes(table.history), table.text_ids,
+            table.code_sum, self._texts,
+            draws.numbers, draws.scales, _bytes(draws.history), _bytes(draws.is_early),
+            place.position, place.num_keys, x,
+            table.numbers.shape[1], num_codes, table.text_ids.shape[1], table.num_positions,
+            self._pad_id, width,
+            NUM_NUMBERS=len(Number), NUM_SCALES=len(Scale), IS_READING=span > 0,
+            FEW=FEW_BLOCK, CODES=power_of_two(num_codes), WIDTH=power_of_two(width),
+            num_warps=4, **options(x),
+        )  # fmt: skip
+        return draws, (x, place) if span else None
+
+    def settle(self, rows: Tensor, draws: SamplingState, states: Tensor | None) -> Tensor:
+        if states is None:
+            return super().settle(rows, draws, states)
+        hidden = torch.empty_like(states)
+        table = self._table
+        settle_kernel[(len(rows),)](
+            rows, draws.numbers, states, table.hidden, hidden, self._width,
+            table.watch, table.scores, table.places, table.shares, table.scores.shape[1],
+            WIDTH=power_of_two(self._width), RING=RING, BLOCK=SCORE_BLOCK,
+            num_warps=4, **options(states),
+        )  # fmt: skip
+        return hidden
+
+    def end(self, rows: Tensor, draws: SamplingState, spoken: FrameCodes) -> None:
+        table, num_groups = self._table, spoken.codes.shape[1]
+        end_kernel[(len(rows),)](
+            rows, draws.numbers, spoken.codes, spoken.code_sum, _bytes(spoken.is_finite),
+            table.numbers, _bytes(table.history), table.ring, table.code_sum,
+            table.numbers.shape[1], table.history.shape[1], num_groups, self._width, self._eos,
+            RING=RING, GROUPS=power_of_two(num_groups), WIDTH=power_of_two(self._width),
+            num_warps=4, **options(table.hidden),
+        )  # fmt: skip
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Triton would load one bit of a bool."""
+    return tensor.view(torch.int8)

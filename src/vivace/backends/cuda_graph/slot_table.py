@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -17,13 +18,23 @@ from torch import Tensor
 from vivace.backends.base import SlotStatus
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.staging import upload
+from vivace.backends.slots import SlotState
 from vivace.model.config import Head, TalkerConfig
+from vivace.sampling import last_rank
 from vivace.speech import SamplingParams
 
-STATUSES: tuple[SlotStatus, ...] = ("running", "waiting", "stop", "length", "failed")
-RUNNING, WAITING, STOP, LENGTH, FAILED = range(len(STATUSES))
-LAST_OPEN = WAITING  # statuses after this one are final
+STATUSES: tuple[SlotStatus, ...] = get_args(SlotStatus)  # by `Status`
 RING = 16  # frames a slot can make before the host must read them
+
+
+class Status(IntEnum):
+    """Values of `Number.STATUS`; those after WAITING are final."""
+
+    RUNNING = 0
+    WAITING = 1
+    STOP = 2
+    LENGTH = 3
+    FAILED = 4
 
 
 class Number(IntEnum):
@@ -36,18 +47,17 @@ class Number(IntEnum):
     POSITION = 4  # of the next key and value
     NUM_TEXTS = 5
     IS_COMPLETE = 6
-    MAX_FRAMES = 7
-    MIN_FRAMES = 8
-    SEED = 9
-    IS_GREEDY = 10
-    LAST = 11  # rank of the last code that top-k keeps
-    PREDICTOR_IS_GREEDY = 12
-    PREDICTOR_LAST = 13
-    OWN_ROW = 14  # position of the first id of the request's text
-    NUM_OWN = 15  # number of ids of the request's text
+    NUM_OWN = 7  # number of ids of the request's text
+    OWN_ROW = 8  # position of the first of them
+    MAX_FRAMES = 9
+    MIN_FRAMES = 10
+    SEED = 11
+    IS_GREEDY = 12
+    LAST = 13  # rank of the last code that top-k keeps
+    PREDICTOR_IS_GREEDY = 14
+    PREDICTOR_LAST = 15
 
 
-NUMBERS = tuple(Number)
 PROGRESS = (  # updated by every frame
     Number.STATUS,
     Number.NUM_FRAMES,
@@ -55,7 +65,7 @@ PROGRESS = (  # updated by every frame
     Number.NEXT_TEXT,
     Number.POSITION,
 )
-TEXT_NUMBERS = (Number.NUM_TEXTS, Number.IS_COMPLETE)
+TEXT_NUMBERS = (Number.NUM_TEXTS, Number.IS_COMPLETE, Number.NUM_OWN)  # updated by live text
 
 
 def as_slice(numbers: Sequence[Number]) -> slice:
@@ -74,28 +84,37 @@ class Scale(IntEnum):
     PREDICTOR_TOP_P = 4
 
 
-SCALES = tuple(Scale)
-_FLOATS, _BITS = (Struct(f"{len(SCALES)}{kind}") for kind in "dq")
+_FLOATS, _BITS = (Struct(f"{len(Scale)}{kind}") for kind in "dq")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreshSlot:
-    """Initial state of a slot before its first frame."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class GraphSlot(SlotState):
+    """Host state of a slot. `num_frames` counts the frames copied to the host."""
 
     row: int
-    sampling: SamplingParams
-    num_rows: int  # prompt rows
-    pages: Sequence[int]  # reserved so far
-    max_frames: int  # upper limit
-    text_ids: Sequence[int]  # read one per frame, at most `SlotTable.num_texts`
-    is_complete: bool  # no more text will be appended
-    own_row: int = 0
-    num_own: int = 0
+    pages: list[int]  # reserved so far: the page pool's list, which grows
+    text_ids: list[int]  # read one per frame, at most `SlotTable.num_texts`
+    num_queued: int = 0  # frames queued after `num_frames`, upper limit
+    num_coded: int = 0  # frames queued for the codec
 
     @property
     def num_reserved(self) -> int:
         """Number of frames that fit in the reserved pages."""
         return min(self.max_frames, PAGE * len(self.pages) - self.num_rows)
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.num_frames + self.num_queued == 0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether no queued frame can wait for text or pages; the slot may still end early.
+
+        Live text always has an id for the first frame.
+        """
+        num_made = self.num_frames + self.num_queued
+        has_text = self.is_complete or num_made == 1
+        return has_text and self.num_reserved >= min(num_made, self.max_frames)
 
 
 def bytes_per_page(config: TalkerConfig, dtype: torch.dtype) -> int:
@@ -118,7 +137,6 @@ class SlotTable:
         self.device = device
         self.config = config
         self.num_slots, self.num_positions, self.num_texts = num_slots, num_positions, num_texts
-        rows = num_slots + 1
         self.padding = num_slots  # row without a slot
         kv_shape = (
             config.num_hidden_layers,
@@ -129,35 +147,35 @@ class SlotTable:
         )
         self.keys = torch.zeros(kv_shape, dtype=dtype, device=device)
         self.values = torch.zeros(kv_shape, dtype=dtype, device=device)
+        self._no_page = pool_size
+
+        def rows_of(*shape: int, dtype: torch.dtype = torch.int32, value: int = 0) -> Tensor:
+            return torch.full((num_slots + 1, *shape), value, dtype=dtype, device=device)
+
         # Unreserved entries, and the entry of position `num_positions`, are the padding page.
-        self._no_page, width = pool_size, num_pages(num_positions) + 1
-        self.pages = torch.full((rows, width), self._no_page, dtype=torch.int32, device=device)
-        self.hidden = torch.zeros(rows, config.hidden_size, dtype=dtype, device=device)
-        self.code_sum = torch.zeros_like(self.hidden)
-        self.history = torch.zeros(rows, config.vocab_size, dtype=torch.bool, device=device)
-        self.text_ids = torch.zeros(rows, num_texts + 1, dtype=torch.int32, device=device)
-        self.ring = torch.zeros(
-            rows, RING, config.num_code_groups, dtype=torch.int32, device=device
-        )
+        self.pages = rows_of(num_pages(num_positions) + 1, value=self._no_page)
+        self.hidden = rows_of(config.hidden_size, dtype=dtype)
+        self.code_sum = rows_of(config.hidden_size, dtype=dtype)
+        self.history = rows_of(config.vocab_size, dtype=torch.bool)
+        self.text_ids = rows_of(num_texts + 1)
+        self.ring = rows_of(RING, config.num_code_groups)
         self.head: Head | None = None  # watched attention head
         # The watched head for kernels: layer, KV head, query head within the group; -1: none.
         self.watch = torch.full((3,), -1, dtype=torch.int32, device=device)
-        self.scores = torch.zeros(rows, num_positions + 1, dtype=torch.float32, device=device)
-        self.places = torch.full((rows, RING), -1, dtype=torch.int32, device=device)
-        self.shares = torch.zeros(rows, RING, dtype=torch.float32, device=device)
-        self.numbers = torch.zeros(len(Number), rows, dtype=torch.int64, device=device)
-        self.scales = torch.ones(len(Scale), rows, dtype=torch.float32, device=device)
-        self.numbers[Number.STATUS, self.padding] = STOP
+        self.scores = rows_of(num_positions + 1, dtype=torch.float32)
+        self.places = rows_of(RING, value=-1)
+        self.shares = rows_of(RING, dtype=torch.float32)
+        self.numbers = torch.zeros(len(Number), num_slots + 1, dtype=torch.int64, device=device)
+        self.scales = torch.ones(len(Scale), num_slots + 1, dtype=torch.float32, device=device)
+        self.numbers[Number.STATUS, self.padding] = Status.STOP
 
     @property
     def num_bytes(self) -> dict[str, int]:
-        kept = (
-            *(self.hidden, self.code_sum, self.history, self.text_ids, self.ring, self.pages),
-            *(self.scores, self.places, self.shares),
-        )
+        tensors = [each for each in vars(self).values() if isinstance(each, Tensor)]
+        cache = self.keys.nbytes + self.values.nbytes
         return {
-            "keys and values": self.keys.nbytes + self.values.nbytes,
-            "slots": sum(tensor.nbytes for tensor in kept),
+            "keys and values": cache,
+            "slots": sum(tensor.nbytes for tensor in tensors) - cache,
         }
 
     def upload(self, values: object, dtype: torch.dtype) -> Tensor:
@@ -167,16 +185,15 @@ class SlotTable:
     @property
     def line_size(self) -> int:
         """Length of the result of `line`."""
-        return 1 + len(NUMBERS) + len(SCALES) + self.pages.shape[1]
+        return 1 + len(Number) + len(Scale) + self.pages.shape[1]
 
-    def line(self, slot: FreshSlot) -> list[int]:
+    def line(self, slot: GraphSlot) -> list[int]:
         """Initial values of a slot: row, numbers, scales (bits of float64), pages."""
         return self._line(slot.row, self._numbers(slot), _scales(slot.sampling), slot.pages)
 
     def padding_line(self) -> list[int]:
-        numbers = [0] * len(NUMBERS)
-        numbers[Number.STATUS] = STOP
-        return self._line(self.padding, numbers, [1.0] * len(SCALES), ())
+        numbers = [Status.STOP, *[0] * (len(Number) - 1)]
+        return self._line(self.padding, numbers, [1.0] * len(Scale), ())
 
     def _line(
         self,
@@ -191,7 +208,7 @@ class SlotTable:
 
     def write(self, lines: Tensor) -> None:
         """Initialise slots from lines, int64 [slots, line_size]. May be captured in a graph."""
-        sizes = [1, len(NUMBERS), len(SCALES), self.pages.shape[1]]
+        sizes = [1, len(Number), len(Scale), self.pages.shape[1]]
         row, numbers, scales, pages = lines.split(sizes, dim=1)
         rows = row[:, 0]
         self.pages.index_copy_(0, rows, pages.int())
@@ -207,7 +224,7 @@ class SlotTable:
         self.head = head
         self.watch.copy_(self.upload(place, torch.int32))
 
-    def lay_texts(self, fresh: Sequence[FreshSlot]) -> None:
+    def lay_texts(self, fresh: Sequence[GraphSlot]) -> None:
         """Store the text ids that these slots read, one per frame."""
         if not (width := max(len(slot.text_ids) for slot in fresh)):
             return
@@ -215,60 +232,54 @@ class SlotTable:
         block = self.upload(lines, torch.int64)
         self.text_ids[:, :width].index_copy_(0, block[:, 0], block[:, 1:].int())
 
-    def _numbers(self, slot: FreshSlot) -> list[int]:
+    def _numbers(self, slot: GraphSlot) -> list[int]:
         """Initial values of `numbers`."""
         sampling, predictor = slot.sampling, self.config.code_predictor_config
-        numbers = [0] * len(NUMBERS)
-        numbers[Number.POSITION] = slot.num_rows
-        numbers[Number.NUM_TEXTS] = len(slot.text_ids)
-        numbers[Number.IS_COMPLETE] = int(slot.is_complete)
-        numbers[Number.MAX_FRAMES] = slot.num_reserved
-        numbers[Number.MIN_FRAMES] = min(sampling.min_frames, 2**62)
-        numbers[Number.SEED] = sampling.seed or 0
-        numbers[Number.IS_GREEDY] = int(sampling.temperature == 0)
-        numbers[Number.LAST] = _last(sampling.top_k, self.config.vocab_size)
-        numbers[Number.PREDICTOR_IS_GREEDY] = int(sampling.residual_temperature == 0)
-        numbers[Number.PREDICTOR_LAST] = _last(sampling.predictor_top_k, predictor.vocab_size)
-        numbers[Number.OWN_ROW], numbers[Number.NUM_OWN] = slot.own_row, slot.num_own
-        return numbers
+        numbers = dict.fromkeys(Number, 0) | {
+            Number.POSITION: slot.num_rows,
+            Number.NUM_TEXTS: len(slot.text_ids),
+            Number.IS_COMPLETE: int(slot.is_complete),
+            Number.NUM_OWN: slot.num_own,
+            Number.OWN_ROW: slot.own_row,
+            Number.MAX_FRAMES: slot.num_reserved,
+            Number.MIN_FRAMES: min(sampling.min_frames, 2**62),
+            Number.SEED: sampling.seed or 0,
+            Number.IS_GREEDY: int(sampling.temperature == 0),
+            Number.LAST: last_rank(sampling.top_k, self.config.vocab_size),
+            Number.PREDICTOR_IS_GREEDY: int(sampling.residual_temperature == 0),
+            Number.PREDICTOR_LAST: last_rank(sampling.predictor_top_k, predictor.vocab_size),
+        }
+        return list(numbers.values())
 
-    def append_pages(self, row: int, start: int, pages: Sequence[int], num_reserved: int) -> None:
-        """Add pages to a slot. A slot that stopped at the end of its last page resumes."""
-        self.pages[row, start : start + len(pages)] = self.upload(pages, torch.int32)
-        numbers = self.numbers[:, row]
-        is_stopped = numbers[Number.STATUS] == LENGTH
-        goes_on = is_stopped & (numbers[Number.NUM_FRAMES] < num_reserved)
-        numbers[Number.STATUS].masked_fill_(goes_on, RUNNING)
-        numbers[Number.MAX_FRAMES].fill_(num_reserved)
+    def append_pages(self, slot: GraphSlot, pages: Sequence[int]) -> None:
+        """Store the slot's last pages. A slot that stopped at the end of a page resumes."""
+        end = len(slot.pages)
+        self.pages[slot.row, end - len(pages) : end] = self.upload(pages, torch.int32)
+        numbers = self.numbers[:, slot.row]
+        is_stopped = numbers[Number.STATUS] == Status.LENGTH
+        goes_on = is_stopped & (numbers[Number.NUM_FRAMES] < slot.num_reserved)
+        numbers[Number.STATUS].masked_fill_(goes_on, Status.RUNNING)
+        numbers[Number.MAX_FRAMES].fill_(slot.num_reserved)
 
-    def append_texts(
-        self, row: int, start: int, ids: Sequence[int], is_complete: bool, num_own: int
-    ) -> int:
-        """Append text ids after the first `start`; returns the new number of ids.
+    def append_texts(self, slot: GraphSlot, ids: Sequence[int]) -> None:
+        """Append text ids to a slot whose other text fields are up to date.
 
-        The first `num_own` ids are the request's text; an end marker may follow. Ids after the
-        slot's last possible frame are dropped, because no frame would read them.
+        Ids after the slot's last possible frame are dropped, because no frame would read them.
         """
-        self.numbers[Number.NUM_OWN, row].add_(num_own)
-        ids = ids[: self.num_texts - start]
-        end = start + len(ids)
-        if ids:
-            self.text_ids[row, start:end] = self.upload(ids, torch.int32)
-        self.numbers[as_slice(TEXT_NUMBERS), row] = self.upload(
-            [end, int(is_complete)], torch.int64
-        )
-        return end
+        start = len(slot.text_ids)
+        slot.text_ids += ids[: self.num_texts - start]
+        if more := slot.text_ids[start:]:
+            self.text_ids[slot.row, start : start + len(more)] = self.upload(more, torch.int32)
+        numbers = [len(slot.text_ids), int(slot.is_complete), slot.num_own]  # as in TEXT_NUMBERS
+        self.numbers[as_slice(TEXT_NUMBERS), slot.row] = self.upload(numbers, torch.int64)
 
 
 def _scales(sampling: SamplingParams) -> list[float]:
-    scales = [1.0] * len(SCALES)
-    scales[Scale.TEMPERATURE] = sampling.temperature or 1.0
-    scales[Scale.TOP_P] = sampling.top_p
-    scales[Scale.PENALTY] = sampling.repetition_penalty
-    scales[Scale.PREDICTOR_TEMPERATURE] = sampling.residual_temperature or 1.0
-    scales[Scale.PREDICTOR_TOP_P] = sampling.predictor_top_p
-    return scales
-
-
-def _last(top_k: int, num_codes: int) -> int:
-    return (min(top_k, num_codes) if top_k else num_codes) - 1
+    """Initial values of `scales`, in the order of `Scale`."""
+    return [
+        sampling.temperature or 1.0,
+        sampling.top_p,
+        sampling.repetition_penalty,
+        sampling.residual_temperature or 1.0,
+        sampling.predictor_top_p,
+    ]

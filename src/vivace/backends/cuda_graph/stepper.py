@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,63 +10,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vivace.backends.base import Frames, Places, SlotStatus
+from vivace.backends.base import Places, SlotFrames
 from vivace.backends.cuda_graph.buckets import BATCHES, fit, spans
-from vivace.backends.cuda_graph.frame import FrameLoop, Layers
+from vivace.backends.cuda_graph.frame import DrawKind, FrameLoop, Layers
 from vivace.backends.cuda_graph.graphs import GraphPool, Work
-from vivace.backends.cuda_graph.pages import PAGE
-from vivace.backends.cuda_graph.slot_table import RING, STATUSES, Number, SlotTable, as_slice
-from vivace.backends.cuda_graph.slot_updates import DrawKind
+from vivace.backends.cuda_graph.slot_table import (
+    RING,
+    STATUSES,
+    GraphSlot,
+    Number,
+    SlotTable,
+    as_slice,
+)
 from vivace.backends.cuda_graph.staging import RowNumbers
 from vivace.speech import SamplingParams
 
-Codes = NDArray[np.int64]
 REPORT = (Number.STATUS, Number.NUM_FRAMES)  # first columns of the report to the host
 PLACES, SHARES = slice(2, 2 + RING), slice(2 + RING, 2 + 2 * RING)  # next columns, before the codes
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SlotFrames:
-    """Frames made by one slot."""
-
-    codes: Codes
-    status: SlotStatus
-    places: Places
-
-
-@dataclass(slots=True, kw_only=True)
-class LiveSlot:
-    """Host state of an admitted slot."""
-
-    row: int
-    sampling: SamplingParams
-    num_rows: int  # prompt rows
-    num_pages: int  # reserved so far
-    max_frames: int  # upper limit
-    num_texts: int
-    is_complete: bool  # no more text will come
-    num_frames: int = 0  # copied to the host
-    num_queued: int = 0  # queued after those, upper limit
-    num_coded: int = 0  # queued for the codec
-    status: SlotStatus = "running"
-
-    @property
-    def is_fresh(self) -> bool:
-        return self.num_frames + self.num_queued == 0
-
-    @property
-    def is_over(self) -> bool:
-        return self.status not in ("running", "waiting")
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether no queued frame can wait for text or pages; the slot may still end early.
-
-        Live text always has an id for the first frame.
-        """
-        num_made = self.num_frames + self.num_queued
-        has_text = self.is_complete or num_made == 1
-        return has_text and PAGE * self.num_pages - self.num_rows >= min(num_made, self.max_frames)
 
 
 class Stepper:
@@ -77,7 +36,7 @@ class Stepper:
         self._spans = spans(table.num_positions)
         self._rows = RowNumbers(BATCHES[-1], table.padding, table.numbers.device)
 
-    def start(self, live: Sequence[LiveSlot], num_frames: int) -> Callable[[], list[SlotFrames]]:
+    def start(self, live: Sequence[GraphSlot], num_frames: int) -> Callable[[], list[SlotFrames]]:
         """Queue frames for a batch; the returned call waits for the frames of each slot."""
         assert 0 < num_frames <= RING
         batch = fit(len(live), BATCHES)
@@ -155,7 +114,7 @@ class Stepper:
 
 
 def _settle(
-    slot: LiveSlot,
+    slot: GraphSlot,
     row: NDArray[np.int32],
     places: Places,  # of the new frames, perhaps followed by others
     num_before: int,
@@ -186,13 +145,3 @@ def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:
         return host.numpy()
 
     return wait
-
-
-def stack(made: Sequence[SlotFrames], num_groups: int, *, has_places: bool) -> Frames:
-    """Combine the frames of several slots."""
-    lengths = tuple(len(one.codes) for one in made)
-    padded = np.zeros((len(made), max(lengths, default=0), num_groups), dtype=np.int64)
-    for row, one in enumerate(made):
-        padded[row, : len(one.codes)] = one.codes
-    places = tuple(one.places for one in made) if has_places else None
-    return Frames(padded, lengths, tuple(one.status for one in made), places)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vivace.backends.cuda_graph.fused import FusedLayers, sampling_rows
-from vivace.backends.cuda_graph.launch import Drawn, SamplingRows
-from vivace.backends.cuda_graph.slot_table import Scale, SlotTable
-from vivace.backends.cuda_graph.slot_updates import KvPositions, SamplingState
+from vivace.backends.cuda_graph.frame import KvPositions, SamplingRows, SamplingState
+from vivace.backends.cuda_graph.fused import FusedLayers
+from vivace.backends.cuda_graph.slot_table import SlotTable
+from vivace.backends.frame_maker import FrameCodes
 from vivace.backends.megakernel.kernel import compile_kernels
 from vivace.backends.megakernel.predictor import Dimensions, PredictorKernel
 from vivace.backends.megakernel.talker import TalkerDimensions, TalkerKernel
@@ -41,10 +41,10 @@ class MegakernelLayers(FusedLayers):
     def read(self, x: Tensor, place: KvPositions) -> Tensor:
         return self.talker.run(x, place)
 
-    def _draw_residual(self, x: Tensor, noise: Tensor, draws: SamplingState, drawn: Drawn) -> None:
-        rest = noise[:, self._noise_starts[1] :]
-        top_p = draws.scales[Scale.PREDICTOR_TOP_P]
-        self.kernel.run(x, rest, sampling_rows(draws, is_first=False), top_p, drawn)
+    def _draw_residual(
+        self, x: Tensor, noise: Tensor, draws: SamplingState, drawn: FrameCodes
+    ) -> None:
+        self.kernel.run(x, noise[:, self._noise_starts[1] :], draws.predictor, drawn)
 
     def force(self, hidden: Tensor, codes: Tensor) -> Tensor:
         """Teacher-forced logits [B, groups - 1, codes] of hidden states [B, hidden] and codes."""
@@ -55,9 +55,10 @@ class MegakernelLayers(FusedLayers):
         self.kernel.run(
             torch.stack((hidden, self._tables[0](codes[:, 0])), dim=1),
             torch.zeros(batch, num_codes * (num_groups - 1), device=device),
-            SamplingRows(ones, ones.long(), num_codes * ones.long() - 1),
-            ones,
-            Drawn(codes.clone(), ones.to(torch.int8), torch.zeros_like(hidden, dtype=torch.float)),
+            SamplingRows(ones, ones, ones.long(), num_codes * ones.long() - 1),
+            FrameCodes(
+                codes.clone(), torch.zeros_like(hidden, dtype=torch.float), ones.to(torch.int8)
+            ),
             forced=codes,
             logits=logits,
         )

@@ -25,7 +25,8 @@ from vivace.model.layers import Linear
 from vivace.model.talker import Qwen3TTS
 
 if TYPE_CHECKING:
-    from vivace.backends.cuda_graph.launch import Drawn, SamplingRows
+    from vivace.backends.cuda_graph.frame import SamplingRows
+    from vivace.backends.frame_maker import FrameCodes
 
 
 POSITIONS = 16  # maximum per frame
@@ -113,8 +114,7 @@ class PredictorKernel(Kernel):
         x: Tensor,  # [B, 2, hidden]: the talker's hidden state and the first code's embedding
         noise: Tensor,  # [B, codes] from codebook 1 on, rows of any stride
         sampling_rows: SamplingRows,
-        top_p: Tensor,  # float32 [B]
-        drawn: Drawn,  # codebook 0 is filled in
+        drawn: FrameCodes,  # codebook 0 is filled in
         *,
         forced: Tensor | None = None,  # int64 [B, groups]: codes for teacher forcing
         logits: Tensor | None = None,  # bfloat16 [B, groups - 1, codes]: output, all logits
@@ -129,7 +129,7 @@ class PredictorKernel(Kernel):
             temperature=sampling_rows.temperature.data_ptr(),
             is_greedy=sampling_rows.is_greedy.data_ptr(),
             last=sampling_rows.last.data_ptr(),
-            top_p=top_p.data_ptr(),
+            top_p=sampling_rows.top_p.data_ptr(),
             codes=drawn.codes.data_ptr(),
             is_finite=drawn.is_finite.data_ptr(),
             code_sum=drawn.code_sum.data_ptr(),

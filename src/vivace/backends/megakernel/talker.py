@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from vivace.backends.cuda_graph.frame import KvPositions
 from vivace.backends.cuda_graph.pages import PAGE, num_pages
 from vivace.backends.cuda_graph.slot_table import SlotTable
-from vivace.backends.cuda_graph.slot_updates import KvPositions
 from vivace.backends.megakernel.kernel import (
     CHUNK_BYTES,
     MAX_BATCH,

@@ -130,7 +130,7 @@ def test_whole_runaway_is_retried_once_if_its_text_is_known(
 
     async def check() -> None:
         async with started(tmp_path, Plan(never_ends=True)) as context:
-            speech = await prepare(context, PCM)
+            speech = await prepare(context, SpeechRequest.read({**PCM, "input": "later"}))
             text = LiveText(100)
             text.add("Hello.")
             text.end()
@@ -148,7 +148,7 @@ def test_empty_live_text_calls_nothing_and_blank_text_fails(tmp_path: Path) -> N
 
     async def check() -> None:
         async with started(tmp_path) as context:
-            speech = await prepare(context, PCM)
+            speech = await prepare(context, SpeechRequest.read({**PCM, "input": "later"}))
             text = LiveText(100)
             text.end()
             await speech.speak(text, empty)

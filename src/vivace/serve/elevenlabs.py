@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter
+from pydantic import ConfigDict, Field, field_validator, model_validator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vivace.serve.alignment import Aligner, as_seconds
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
-from vivace.serve.lists import find_voices
+from vivace.serve.lists import find_voices, no_such_voice
 from vivace.serve.request import SpeechRequest
-from vivace.serve.schema import audio_response, json_response
+from vivace.serve.schema import audio_response, json_response, request_body
 from vivace.serve.speak import Words
 from vivace.serve.speech import JsonLines, speech_response
 from vivace.serve.strict_json import read_json
+from vivace.serve.validation import ClientInput
 from vivace.serve.voices import ListedVoice
 
 DEFAULT_OUTPUT = "mp3_44100_128"
@@ -57,78 +60,107 @@ TIMED_SPEECH = {
         "normalized_alignment": ALIGNMENT,
     },
 }
-BODY = {
-    "type": "object",
-    "required": ["text"],
-    "properties": {
-        "text": {"type": "string", "description": "The text to speak."},
-        "model_id": {"type": "string"},
-        "language_code": {"type": "string"},
-        "seed": {"type": "integer"},
-        "voice_settings": {"type": "object", "properties": {"speed": {"type": "number"}}},
-    },
-}
+
+
+class VoiceSettings(ClientInput):
+    speed: float | None = None
+
+
+class SpeechFields(ClientInput):
+    """Fields of a body, and of the first message of a context."""
+
+    model_id: str | None = None
+    language_code: str | None = None
+    seed: int | None = None
+    voice_settings: VoiceSettings = VoiceSettings()
+
+
+class TextToSpeech(SpeechFields):
+    text: str = Field(description="The text to speak.")
+
+
+class SpeechQuery(ClientInput):
+    """The query of a route or of a WebSocket; its values are text."""
+
+    model_config = ConfigDict(strict=False)
+
+    output_format: str = DEFAULT_OUTPUT
+    model_id: str | None = None
+    language_code: str | None = None
+    seed: int | None = None
+    sync_alignment: bool | None = None
+    inactivity_timeout: int | None = Field(None, ge=1, le=3_600)  # in seconds
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, fields: Any) -> Any:
+        return {name: value for name, value in fields.items() if value}
+
+    @field_validator("output_format")
+    @classmethod
+    def _check_output(cls, name: str) -> str:
+        if name not in OUTPUTS:
+            raise RefusedError(
+                f"output_format {name[:80]!r} is not supported; try one of: {', '.join(OUTPUTS)}",
+                param="output_format",
+                code="invalid_output_format",
+            )
+        return name
+
+
 OUTPUT_FORMAT = {
     "name": "output_format",
     "in": "query",
     "schema": {"type": "string", "enum": list(OUTPUTS), "default": DEFAULT_OUTPUT},
 }
-REQUEST = {
-    "parameters": [OUTPUT_FORMAT],
-    "requestBody": {"required": True, "content": {"application/json": {"schema": BODY}}},
-}
+REQUEST = {"parameters": [OUTPUT_FORMAT], **request_body(TextToSpeech)}
 AUDIO_FORMATS = tuple(dict.fromkeys(name for name, *_ in OUTPUTS.values()))
-AUDIO_ROUTE: dict[str, Any] = {
-    "response_class": Response,
-    "responses": {200: audio_response("Audio in `output_format`.", AUDIO_FORMATS)},
-    "openapi_extra": REQUEST,
-}
-TIMED_ROUTE: dict[str, Any] = {
-    "response_class": Response,
-    "responses": {
-        200: json_response("Audio and its alignment, one object per line.", TIMED_SPEECH)
-    },
-    "openapi_extra": REQUEST,
-}
+AUDIO = audio_response("Audio in `output_format`.", AUDIO_FORMATS)
+TIMED = json_response("Audio and its alignment, one object per line.", TIMED_SPEECH)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechRoute:
+    suffix: str  # of its path
+    name: str
+    description: str
+    is_stream: bool
+    is_timed: bool
+
+
+SPEECH_ROUTES = (
+    SpeechRoute("", "convert", "The complete speech.", False, False),
+    SpeechRoute("/stream", "stream", "The speech as a stream.", True, False),
+    SpeechRoute(
+        "/with-timestamps",
+        "convert_timed",
+        "The complete speech in JSON, with the time of every character.",
+        False,
+        True,
+    ),
+    SpeechRoute(
+        "/stream/with-timestamps",
+        "stream_timed",
+        "The speech as a stream of JSON lines, with the time of every character.",
+        True,
+        True,
+    ),
+)
 
 
 def routes(context: ServeContext) -> APIRouter:
     router = APIRouter()
-
-    async def answer(
-        http: Request, voice_id: str, *, is_stream: bool, is_timed: bool = False
-    ) -> Response:
-        context.streams.check_open()
-        context.admission.check()
-        fields = await read_json(http)
-        text = fields.get("text")
-        if not isinstance(text, str):
-            raise RefusedError("text must be a string", param="text", code="missing_field")
-        fields = {**speech_fields(voice_id, http.query_params, fields), "input": text}
-        fields |= {"stream": is_stream, "word_timestamps": is_timed}
-        request = SpeechRequest.parse(fields, context.settings)
-        body = TimedSpeech(text) if is_timed else None
-        return speech_response(context, request, body)
-
-    @router.post("/v1/text-to-speech/{voice_id}", **AUDIO_ROUTE)
-    async def convert(http: Request, voice_id: str) -> Response:
-        """The complete speech."""
-        return await answer(http, voice_id, is_stream=False)
-
-    @router.post("/v1/text-to-speech/{voice_id}/with-timestamps", **TIMED_ROUTE)
-    async def convert_timed(http: Request, voice_id: str) -> Response:
-        """The complete speech in JSON, with the time of every character."""
-        return await answer(http, voice_id, is_stream=False, is_timed=True)
-
-    @router.post("/v1/text-to-speech/{voice_id}/stream", **AUDIO_ROUTE)
-    async def stream(http: Request, voice_id: str) -> Response:
-        """The speech as a stream."""
-        return await answer(http, voice_id, is_stream=True)
-
-    @router.post("/v1/text-to-speech/{voice_id}/stream/with-timestamps", **TIMED_ROUTE)
-    async def stream_timed(http: Request, voice_id: str) -> Response:
-        """The speech as a stream of JSON lines, with the time of every character."""
-        return await answer(http, voice_id, is_stream=True, is_timed=True)
+    for route in SPEECH_ROUTES:
+        router.add_api_route(
+            f"/v1/text-to-speech/{{voice_id}}{route.suffix}",
+            _speak_endpoint(context, route),
+            methods=["POST"],
+            name=route.name,
+            description=route.description,
+            response_class=Response,
+            responses={200: TIMED if route.is_timed else AUDIO},
+            openapi_extra=REQUEST,
+        )
 
     @router.get("/v1/voices")
     async def voices() -> Response:
@@ -136,54 +168,52 @@ def routes(context: ServeContext) -> APIRouter:
         return JSONResponse({"voices": [voice_object(voice) for voice in listed]})
 
     @router.get("/v2/voices")
-    async def search_voices(http: Request) -> Response:
+    async def search_voices(search: str = "") -> Response:
         """All voices as one page. `?search=` filters by name."""
-        wanted = http.query_params.get("search", "").lower()
         listed = await asyncio.to_thread(find_voices, context)
-        found = [voice_object(voice) for voice in listed if wanted in voice.id.lower()]
+        found = [voice_object(voice) for voice in listed if search.lower() in voice.id.lower()]
         page = {"has_more": False, "total_count": len(found), "next_page_token": None}
         return JSONResponse({"voices": found, **page})
 
     @router.get("/v1/voices/{voice_id}")
     async def voice(voice_id: str) -> Response:
-        for listed in await asyncio.to_thread(find_voices, context):
-            if listed.id == voice_id:
-                return JSONResponse(voice_object(listed))
-        raise RefusedError(
-            f"no voice named {voice_id[:200]!r}; see GET /v1/voices",
-            status=404,
-            code="voice_not_found",
-        )
+        listed = await asyncio.to_thread(find_voices, context)
+        for voice in listed:
+            if voice.id == voice_id:
+                return JSONResponse(voice_object(voice))
+        raise no_such_voice(voice_id, [voice.id for voice in listed])
 
     return router
 
 
-def speech_fields(
-    voice_id: str, query: Mapping[str, str], message: Mapping[str, Any]
-) -> dict[str, Any]:
+def _speak_endpoint(
+    context: ServeContext, route: SpeechRoute
+) -> Callable[[Request, str], Awaitable[Response]]:
+    async def speak(http: Request, voice_id: str) -> Response:
+        context.streams.check_open()
+        context.admission.check()
+        body = TextToSpeech.read(await read_json(http))
+        fields = speech_fields(voice_id, SpeechQuery.read(http.query_params), body)
+        fields |= {"input": body.text, "stream": route.is_stream, "word_timestamps": route.is_timed}
+        request = SpeechRequest.parse(fields, context.settings)
+        return speech_response(context, request, TimedSpeech(body.text) if route.is_timed else None)
+
+    return speak
+
+
+def speech_fields(voice_id: str, query: SpeechQuery, body: SpeechFields) -> dict[str, Any]:
     """The fields of a `SpeechRequest` except its text."""
-    name = query.get("output_format") or DEFAULT_OUTPUT
-    if name not in OUTPUTS:
-        raise RefusedError(
-            f"output_format {name[:80]!r} is not supported; try one of: {', '.join(OUTPUTS)}",
-            param="output_format",
-            code="invalid_output_format",
-        )
-    format, rate, bit_rate = OUTPUTS[name]
-    settings = message.get("voice_settings")
-    if not (settings is None or isinstance(settings, dict)):
-        raise RefusedError("voice_settings must be an object", param="voice_settings")
-    fields = {
+    format, rate, bit_rate = OUTPUTS[query.output_format]
+    return {
         "voice": voice_id,
-        "model": message.get("model_id") or query.get("model_id"),
-        "language": message.get("language_code") or query.get("language_code"),
-        "speed": (settings or {}).get("speed"),
-        "seed": read_seed(message.get("seed", query.get("seed"))),
+        "model": body.model_id or query.model_id,
+        "language": body.language_code or query.language_code,
+        "speed": body.voice_settings.speed,
+        "seed": query.seed if body.seed is None else body.seed,
         "response_format": format,
         "sample_rate": rate,
         "bit_rate": bit_rate,
     }
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 class TimedSpeech(JsonLines):
@@ -199,11 +229,6 @@ class TimedSpeech(JsonLines):
             aligned = as_seconds(*self._aligner.take(self._text, words, is_last=is_last))
         encoded = base64.b64encode(audio).decode("ascii")
         return {"audio_base64": encoded, "alignment": aligned, "normalized_alignment": aligned}
-
-
-def read_seed(seed: object) -> object:
-    """A seed in a query is text; other values are left to the check of SpeechRequest."""
-    return int(seed) if isinstance(seed, str) and seed.isdecimal() and len(seed) < 20 else seed
 
 
 def voice_object(voice: ListedVoice) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from vivace.speech import (
 TASKS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
 MAX_EMBEDDING = 8_192  # numbers
 MAX_LEXICON = 500  # entries
+LATER = "later"  # stands for a text that follows, in messages or events
 SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")
 OPTIONS = (*SAMPLING, "language", "lexicon", "live", "on_unsupported", "speed")
 

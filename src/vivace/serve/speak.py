@@ -119,12 +119,8 @@ async def speak(context: ServeContext, request: SpeechRequest, sink: SpeechSink)
             await prepared.send(model, encoder, request.input, sink, place)
 
 
-async def prepare(
-    context: ServeContext, fields: dict[str, Any], text: str | None = None
-) -> PreparedSpeech:
-    """Check a request and clone its recording. A text of None comes later."""
-    text = "later" if text is None else text
-    request = SpeechRequest.parse({**fields, "input": text}, context.settings)
+async def prepare(context: ServeContext, request: SpeechRequest) -> PreparedSpeech:
+    """Choose model and voice, and clone a recording, for a text that may come later."""
     model = await _get_model(context, request)
     _open_encoder(context, model, request)  # refuses an unsupported format
     return await _prepare(context, model, request)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from vivace.serve.errors import RefusedError
 from vivace.speech import shown
@@ -13,36 +13,70 @@ from vivace.speech import shown
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-PREFIX = "Value error, "  # of messages that a validator raises
+T = TypeVar("T")
+
+UNKNOWN_TYPE = "unknown_type"
 
 
 class ClientInput(BaseModel):
-    """Fields of a body, a form or a message.
+    """Fields of a body, a form, a query or a message.
 
-    Types are strict, null means absent, and unknown fields are ignored.
+    Types are strict, null means absent, and unknown fields are ignored. A validator may raise a
+    RefusedError, which becomes the response.
     """
 
     model_config = ConfigDict(
         strict=True, frozen=True, allow_inf_nan=False, extra="ignore", loc_by_alias=False
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        return {name: value for name, value in fields.items() if value is not None}
+
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Self:
         """Raises a RefusedError that names the first wrong field and its value."""
         try:
-            return cls.model_validate({k: v for k, v in fields.items() if v is not None})
+            return cls.model_validate(dict(fields))
         except ValidationError as error:
-            raise _refusal(error) from None
+            raise refusal(error) from None
 
 
-def _refusal(error: ValidationError) -> RefusedError:
-    first = error.errors(include_url=False, include_context=False)[0]
-    param, message = str(first["loc"][0]), first["msg"]
-    if first["type"] == "missing" and len(first["loc"]) == 1:
-        return RefusedError(f"{param} is missing", param=param, code="missing_field")
-    if first["type"] == "value_error":
-        message = message.removeprefix(PREFIX)
-        text = message if message.startswith(param) else f"{param}: {message}"
-        return RefusedError(text, param=param)
-    text = f"{message[:1].lower()}{message[1:]}"
-    return RefusedError(f"{param}: {text}, not {shown(first['input'])}", param=param)
+def read_message(
+    union: TypeAdapter[T], message: Mapping[str, Any], unknown_code: str = UNKNOWN_TYPE
+) -> T:
+    """Read one message of a union that `type` discriminates. Errors name the path of the field."""
+    try:
+        return union.validate_python(message)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if not first["type"].startswith("union_tag"):
+            raise refusal(error, is_message=True) from None
+        known = first.get("ctx", {}).get("expected_tags")
+        text = f"type {shown(message.get('type'))} is unknown; try one of: {known}"
+        text = text if known else "type is missing"
+        raise RefusedError(text, code=unknown_code, param="type") from None
+
+
+def refusal(error: ValidationError, *, is_message: bool = False) -> RefusedError:
+    """Describe the first error. The path of a message's field begins with the message's type."""
+    first = error.errors(include_url=False)[0]
+    cause, path, text = first.get("ctx", {}).get("error"), first["loc"], first["msg"]
+    if isinstance(cause, RefusedError):
+        return cause
+    param = where = str(path[0])
+    if is_message:
+        param = ".".join(map(str, path[1:]))
+        where = f"{param} of {path[0]}"
+    if first["type"] == "missing" and (is_message or len(path) == 1):
+        return RefusedError(f"{where} is missing", param=param, code="missing_field")
+    if cause is not None:
+        text = str(cause)
+        return RefusedError(text if text.startswith(param) else f"{where}: {text}", param=param)
+    if first["type"] == "model_type":
+        text = "must be an object"
+    text = f"{text[:1].lower()}{text[1:]}"
+    return RefusedError(f"{where}: {text}, not {shown(first['input'])}", param=param)

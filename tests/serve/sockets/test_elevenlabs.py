@@ -26,9 +26,7 @@ from tests.support.raw_http import LIMIT_S
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import Message, Talk, talking, wait_until
-from vivace.serve.errors import RefusedError
 from vivace.serve.settings import ServeSettings
-from vivace.serve.sockets.elevenlabs import read_idle
 
 pytestmark = pytest.mark.filterwarnings("ignore:ConnectionClosed")  # raised inside the package
 
@@ -384,11 +382,15 @@ def test_inactivity_timeout_of_the_query_closes_an_idle_session(server: Running)
         assert (messages[-1]["error"], code) == ("idle", 1008)
 
 
-def test_inactivity_timeout_is_limited_by_the_server() -> None:
-    assert read_idle("20", 300.0) == 20.0
-    assert read_idle("180", 30.0) == 30.0
-    with pytest.raises(RefusedError, match="inactivity_timeout"):
-        read_idle("-1", 30.0)
+@pytest.mark.parametrize("timeout", ["-1", "0", "3601", "soon"])
+def test_invalid_inactivity_timeout_is_refused(server: Running, timeout: str) -> None:
+    with open_talk(server, "stream-input", f"inactivity_timeout={timeout}") as talk:
+        talk.send(text=" ")
+        [message], code = talk.until_closed()
+    assert isinstance(message, dict)
+    assert message["message"].startswith("inactivity_timeout: ")
+    assert repr(timeout) in message["message"]
+    assert code == 1008
 
 
 def test_contexts_are_spoken_concurrently_and_end_separately(server: Running) -> None:

@@ -296,7 +296,7 @@ def test_unexpected_exception_returns_generic_error_and_closes(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a secret")
 
-    monkeypatch.setattr(OmniSession, "_add", fail)
+    monkeypatch.setattr(OmniSession, "_find_or_begin", fail)
     with talking(scripted) as talk:
         configure(talk)
         talk.send("input.text", text="One.")

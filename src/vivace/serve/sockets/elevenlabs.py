@@ -18,20 +18,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import AliasChoices, Field
 from starlette.websockets import WebSocket
 
 from vivace.live_text import LiveText
 from vivace.serve.alignment import Aligner, as_milliseconds
 from vivace.serve.context import ServeContext
-from vivace.serve.elevenlabs import speech_fields
+from vivace.serve.elevenlabs import SpeechFields, SpeechQuery, speech_fields
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.sockets.omni import read_context_id
+from vivace.serve.request import LATER, SpeechRequest
+from vivace.serve.sockets.omni import ContextId
 from vivace.serve.sockets.session import BROKEN, FULL, POLICY, SocketSession
 from vivace.serve.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
 from vivace.speech import Word
 
 MAX_CONTEXTS = 8  # per connection
 MAX_UTTERANCES = 64  # pending flushes per context
+
+
+class TextMessage(SpeechFields):
+    """Every message. The fields of a voice count in the first message of a context."""
+
+    text: str | None = None
+    flush: bool = False
+    context_id: ContextId | None = Field(
+        None, validation_alias=AliasChoices("context_id", "contextId")
+    )
+    close_context: bool = False
+    close_socket: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -84,71 +98,65 @@ class ElevenLabsSession(SocketSession):
         await self.close(close_code(failure), failure.message)
 
     async def handle(self, message: dict[str, Any]) -> None:
-        text = message.get("text")
-        if text is not None and not isinstance(text, str):
-            raise RefusedError("text must be a string", param="text")
-        if self._has_contexts and message.get("close_socket"):
+        read = TextMessage.read(message)
+        key = read.context_id if self._has_contexts else None
+        if self._has_contexts and read.close_socket:
             self._is_over = True
             for context in list(self._contexts.values()):
                 self._end(context)
             await self._close_if_over()
-            return
-        if self._is_over:
-            if text or message.get("flush"):
+        elif self._is_over:
+            if read.text or read.flush:
                 raise RefusedError("text was sent after the end", code="text_after_end")
-            return
-        key = self._key(message)
-        if self._has_contexts and message.get("close_context"):
+        elif self._has_contexts and read.close_context:
             if key in self._contexts:
                 self._end(self._contexts[key])
-            return
-        if text == "":
-            await self._take_empty(key, message)
-            return
-        if text is None and not message.get("flush"):
+        elif read.text == "":
+            await self._take_empty(key, read)
+        elif read.text is None and not read.flush:
             raise RefusedError("text is missing", param="text", code="missing_field")
+        else:
+            await self._take_text(key, read)
+
+    # -- messages ----------------------------------------------------------------------------
+
+    async def _take_text(self, key: str | None, message: TextMessage) -> None:
         context = self._contexts.get(key) or await self._open(key, message)
         try:
-            self._add(context, text or "")
+            self._add(context, message.text or "")
         except RefusedError as error:
             if not self._has_contexts:
                 raise
             # Other contexts go on, as in `fail`.
             await self.send(context.tag(error_message(describe(error))))
-        if message.get("flush"):
+        if message.flush:
             self._flush(context)
 
-    # -- messages ----------------------------------------------------------------------------
-
-    def _key(self, message: dict[str, Any]) -> str | None:
-        if not self._has_contexts:
-            return None
-        return read_context_id({"context_id": message.get("context_id", message.get("contextId"))})
-
-    async def _take_empty(self, key: str | None, message: dict[str, Any]) -> None:
+    async def _take_empty(self, key: str | None, message: TextMessage) -> None:
         """The end of the text; with contexts a keep-alive or a flush."""
         context = self._contexts.get(key)
         if self._has_contexts:
-            if context is not None and message.get("flush"):
+            if context is not None and message.flush:
                 self._flush(context)
             return
         self._is_over = True
         self._end(context or await self._open(key, message))
 
-    async def _open(self, key: str | None, message: dict[str, Any]) -> VoiceContext:
+    async def _open(self, key: str | None, message: TextMessage) -> VoiceContext:
         if len(self._contexts) >= MAX_CONTEXTS:
             raise RefusedError(
                 f"{MAX_CONTEXTS} contexts are open; close one first", status=429,
                 code="too_many_contexts",
             )  # fmt: skip
-        fields = speech_fields(self._voice_id, self._query, message)
-        is_synced = read_flag(self._query, "sync_alignment")
+        query, settings = SpeechQuery.read(self._query), self.context.settings
         # Agents need word times even if they do not request them, e.g. pipecat.
-        is_timed = self._has_contexts if is_synced is None else is_synced
-        speech = await prepare(self.context, {**fields, "word_timestamps": is_timed})
-        context = VoiceContext(key, speech, bool(is_synced))
-        if seconds := self._query.get("inactivity_timeout", ""):
-            self.idle_s = read_idle(seconds, self.context.settings.socket_idle_s)
+        is_timed = self._has_contexts if query.sync_alignment is None else query.sync_alignment
+        fields = speech_fields(self._voice_id, query, message)
+        fields |= {"input": LATER, "word_timestamps": is_timed}
+        speech = await prepare(self.context, SpeechRequest.parse(fields, settings))
+        context = VoiceContext(key, speech, bool(query.sync_alignment))
+        if query.inactivity_timeout is not None:
+            self.idle_s = min(float(query.inactivity_timeout), settings.socket_idle_s)
         self._contexts[key] = context
         return context
 
@@ -240,14 +248,6 @@ class ContextUtterance(SpeechSink):
         await self._session.fail(self._context, describe(error))
 
 
-def read_flag(query: Mapping[str, str], name: str) -> bool | None:
-    """None if the query has no such flag."""
-    value = query.get(name, "").lower()
-    if value not in ("", "true", "false"):
-        raise RefusedError(f"{name} must be true or false, not {value[:20]!r}", param=name)
-    return value == "true" if value else None
-
-
 def error_message(failure: Failure) -> dict[str, Any]:
     return {"message": failure.message, "error": failure.code, "code": close_code(failure)}
 
@@ -256,12 +256,3 @@ def close_code(failure: Failure) -> int:
     if failure.status in (429, 503):
         return FULL
     return BROKEN if failure.status >= 500 else POLICY
-
-
-def read_idle(seconds: str, most_s: float) -> float:
-    if not seconds.isdecimal() or not 1 <= int(seconds[:6]) <= 3_600:
-        raise RefusedError(
-            f"inactivity_timeout must be from 1 to 3600 whole seconds, not {seconds[:20]!r}",
-            param="inactivity_timeout",
-        )
-    return min(float(seconds), most_s)

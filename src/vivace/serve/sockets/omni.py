@@ -13,40 +13,65 @@ with word_timestamps, instead of bytes:       {"type": "audio.chunk", "audio_b64
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field, StringConstraints, TypeAdapter
 from starlette.websockets import WebSocket
 
+from vivace.audio.formats import SpeechFormat
 from vivace.live_text import LiveText
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.request import LATER, SpeechRequest
 from vivace.serve.sockets.session import BROKEN, SocketSession
 from vivace.serve.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
 from vivace.serve.sse import as_json
+from vivace.serve.utterance_queue import UtteranceQueue
+from vivace.serve.validation import ClientInput, read_message
 from vivace.speech import Word
 
-MAX_UTTERANCES = 8  # of one connection: being written, waiting or being spoken
-MAX_CONTEXT_CHARS = 128
-DEFAULT_FORMAT = "wav"
-TYPES = "session.config, input.text, input.done, input.cancel, session.close"
+ContextId = Annotated[str, StringConstraints(max_length=128)]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionConfig:
-    """A checked `session.config`."""
-
-    speech: PreparedSpeech
-    is_whole: bool  # the audio is one message with the whole file
-    has_events: bool  # words are messages between the audio
+class SessionConfig(SpeechRequest):
+    type: Literal["session.config"]
+    input: str = LATER
+    response_format: SpeechFormat = "wav"
+    stream_audio: bool = True  # false: the audio is one message with the whole file
+    word_events: bool = False  # words are messages between the audio
 
     @property
     def has_chunks(self) -> bool:
         """Audio is base64 in JSON, and the words follow the audio."""
-        return self.speech.request.word_timestamps and not self.has_events
+        return self.word_timestamps and not self.word_events
+
+
+class InputMessage(ClientInput):
+    context_id: ContextId | None = None
+
+
+class InputText(InputMessage):
+    type: Literal["input.text"]
+    text: str
+
+
+class InputDone(InputMessage):
+    type: Literal["input.done"]
+
+
+class InputCancel(InputMessage):
+    type: Literal["input.cancel"]
+
+
+class SessionClose(ClientInput):
+    type: Literal["session.close"]
+
+
+Message = SessionConfig | InputText | InputDone | InputCancel | SessionClose
+MESSAGES: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 
 
 @dataclass(slots=True, eq=False)
@@ -57,8 +82,8 @@ class OmniUtterance(SpeechSink):
     index: int
     context_id: str | None
     config: SessionConfig
+    speech: PreparedSpeech
     text: LiveText
-    task: asyncio.Task[None] | None = None
     num_bytes: int = 0
     num_chunks: int = 0
     has_sent_null: bool = False  # in `audio.words`, for a checkpoint without timings
@@ -66,7 +91,7 @@ class OmniUtterance(SpeechSink):
 
     @property
     def is_whole(self) -> bool:
-        return self.config.is_whole
+        return not self.config.stream_audio
 
     async def send(self, type: str, **fields: Any) -> None:
         name = {} if self.context_id is None else {"context_id": self.context_id}
@@ -86,7 +111,7 @@ class OmniUtterance(SpeechSink):
         )
 
     async def write(self, audio: bytes, words: Words) -> None:
-        if self.config.has_events and (words or (words is None and not self.has_sent_null)):
+        if self.config.word_events and (words or (words is None and not self.has_sent_null)):
             self.has_sent_null = words is None
             rows = None if words is None else list(map(as_json, words))
             await self.send("audio.words", words=rows)
@@ -134,118 +159,73 @@ class OmniUtterance(SpeechSink):
 class OmniSession(SocketSession):
     def __init__(self, websocket: WebSocket, context: ServeContext) -> None:
         super().__init__(websocket, context)
-        self._config: SessionConfig | None = None
-        self._utterances: list[OmniUtterance] = []  # in the order of their first text
+        self._config: tuple[SessionConfig, PreparedSpeech] | None = None
         self._num_utterances = 0
-        self._turn = asyncio.Lock()  # utterances are spoken one after another
+        self._utterances = UtteranceQueue[OmniUtterance](self.start, self._speak)
 
     def is_busy(self) -> bool:
-        return bool(self._utterances) and self._utterances[0].text.is_ended
+        return self._utterances.is_busy
 
     async def refuse(self, failure: Failure) -> None:
         await self.send({"type": "error", **error_fields(failure)})
 
     async def handle(self, message: dict[str, Any]) -> None:
-        kind = message.get("type")
-        if kind == "session.config":
-            await self._configure(message)
-        elif kind == "input.text":
-            self._add(message)
-        elif kind == "input.done":
-            context_id = read_context_id(message)
-            (self._find_open(context_id) or self._begin(context_id)).text.end()
-        elif kind == "input.cancel":
-            await self._cancel(read_context_id(message))
-        elif kind == "session.close":
-            await self.close()
-        else:
-            raise RefusedError(
-                f"type {str(kind)[:80]!r} is unknown; try one of: {TYPES}",
-                code="unknown_type",
-                param="type",
-            )
+        match read_message(MESSAGES, message):
+            case SessionConfig() as config:
+                await self._configure(config)
+            case InputText(text=text, context_id=context_id):
+                if text:
+                    self._find_or_begin(context_id).text.add(text)
+            case InputDone(context_id=context_id):
+                self._find_or_begin(context_id).text.end()
+            case InputCancel(context_id=context_id):
+                await self._cancel(context_id)
+            case SessionClose():
+                await self.close()
 
     # -- messages ----------------------------------------------------------------------------
 
-    async def _configure(self, message: dict[str, Any]) -> None:
+    async def _configure(self, config: SessionConfig) -> None:
         if any(not utterance.text.is_ended for utterance in self._utterances):
             raise RefusedError(
                 "session.config inside an utterance; send input.done or input.cancel first",
                 code="utterance_open",
             )
-        is_whole = message.get("stream_audio") is False
-        if message.get("word_timestamps") and (is_whole or message.get("response_format") != "pcm"):
+        if config.word_timestamps and not (config.stream_audio and config.response_format == "pcm"):
             raise RefusedError(
                 "word_timestamps need response_format 'pcm' and stream_audio",
                 param="word_timestamps",
             )
-        fields = {name: value for name, value in message.items() if value is not None}
-        has_events = fields.get("word_events", False)
-        if not isinstance(has_events, bool):
-            raise RefusedError("word_events must be true or false", param="word_events")
-        if has_events:
-            fields["word_timestamps"] = True
-        speech = await prepare(self.context, {"response_format": DEFAULT_FORMAT, **fields})
-        self._config = SessionConfig(speech, is_whole, has_events)
-
-    def _add(self, message: dict[str, Any]) -> None:
-        text, context_id = message.get("text"), read_context_id(message)
-        if not isinstance(text, str):
-            raise RefusedError("text must be a string", param="text")
-        utterance = self._find_open(context_id)
-        if utterance is None and text:
-            utterance = self._begin(context_id)
-        if utterance is not None:
-            utterance.text.add(text)
+        if config.word_events:
+            config = config.model_copy(update={"word_timestamps": True})
+        self._config = config, await prepare(self.context, config)
 
     async def _cancel(self, context_id: str | None) -> None:
         """Cancel one context, or all. After `audio.cancelled` none of its audio is sent."""
-        cancelled = [
-            utterance
-            for utterance in self._utterances
-            if context_id is None or utterance.context_id == context_id
-        ]
+        cancelled = [one for one in self._utterances if context_id in (None, one.context_id)]
         for utterance in cancelled:
-            self._utterances.remove(utterance)
-            assert utterance.task is not None
-            utterance.task.cancel()
+            self._utterances.cancel(utterance)
         index = cancelled[0].index if cancelled else None
         name = {} if context_id is None else {"context_id": context_id}
         await self.send({"type": "audio.cancelled", "utterance_index": index, **name})
 
-    def _find_open(self, context_id: str | None) -> OmniUtterance | None:
+    def _find_or_begin(self, context_id: str | None) -> OmniUtterance:
+        """The context's utterance whose text has not ended, or a new one."""
         for utterance in self._utterances:
             if utterance.context_id == context_id and not utterance.text.is_ended:
                 return utterance
-        return None
-
-    def _begin(self, context_id: str | None) -> OmniUtterance:
         if self._config is None:
             raise RefusedError("send session.config first", code="no_config")
-        if len(self._utterances) >= MAX_UTTERANCES:
-            raise RefusedError(
-                f"{MAX_UTTERANCES} utterances are pending; read their audio first",
-                status=429,
-                code="too_many_utterances",
-            )
         text = LiveText(self.context.settings.max_text_chars)
-        utterance = OmniUtterance(self, self._num_utterances, context_id, self._config, text)
+        utterance = OmniUtterance(self, self._num_utterances, context_id, *self._config, text)
+        self._utterances.add(utterance)
         self._num_utterances += 1
-        self._utterances.append(utterance)
-        utterance.task = self.start(self._speak(utterance))
         return utterance
 
-    # -- speech ------------------------------------------------------------------------------
-
     async def _speak(self, utterance: OmniUtterance) -> None:
-        try:
-            async with self._turn:
-                await utterance.config.speech.speak(utterance.text, utterance)
-                if not self.is_closed:
-                    await utterance.send("session.done", total_sentences=int(utterance.is_spoken))
-        finally:
-            if utterance in self._utterances:
-                self._utterances.remove(utterance)
+        await utterance.speech.speak(utterance.text, utterance)
+        if not self.is_closed:
+            await utterance.send("session.done", total_sentences=int(utterance.is_spoken))
 
 
 def _in_milliseconds(word: Word) -> dict[str, Any]:
@@ -263,12 +243,3 @@ def error_fields(failure: Failure) -> dict[str, Any]:
     if failure.retry_s is not None:
         fields["retry_after_ms"] = round(failure.retry_s * 1000)
     return fields
-
-
-def read_context_id(message: dict[str, Any]) -> str | None:
-    context_id = message.get("context_id")
-    if context_id is None or (isinstance(context_id, str) and len(context_id) <= MAX_CONTEXT_CHARS):
-        return context_id
-    raise RefusedError(
-        f"context_id must be a string of at most {MAX_CONTEXT_CHARS} characters", param="context_id"
-    )

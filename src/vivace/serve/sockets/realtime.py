@@ -9,20 +9,101 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from starlette.websockets import WebSocket
 
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.request import LATER, SpeechRequest, VoiceName
 from vivace.serve.sockets.session import SocketSession
 from vivace.serve.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
-from vivace.speech import SAMPLE_RATE
+from vivace.serve.validation import ClientInput, read_message
+from vivace.speech import SAMPLE_RATE, shown
 
 PCM = {"type": "audio/pcm", "rate": SAMPLE_RATE}
 MAX_ITEMS = 256  # of a conversation
-TYPES = "session.update, conversation.item.create, response.create, response.cancel"
 AUDIO_INPUT = ("input_audio_buffer.", "output_audio_buffer.")
+
+
+def _check_format(format: object) -> object:
+    """PCM, in the current or OpenAI's former notation."""
+    if format not in ("pcm16", PCM, {"type": "audio/pcm"}):
+        raise ValueError(f"must be {PCM}, not {shown(format)}")
+    return format
+
+
+class OutputFields(ClientInput):
+    voice: VoiceName | None = None
+    speed: float | None = None
+    format: Annotated[Any, AfterValidator(_check_format)] = "pcm16"
+
+
+class AudioFields(ClientInput):
+    output: OutputFields = OutputFields()
+
+
+class SessionFields(ClientInput):
+    """A session or a response. The fields of `audio.output` take precedence."""
+
+    model: str | None = None
+    voice: VoiceName | None = None
+    speed: float | None = None
+    audio: AudioFields = AudioFields()
+
+    @property
+    def output(self) -> dict[str, Any]:
+        """The given fields among `model`, `voice` and `speed`."""
+        own = self.model_dump(include={"model", "voice", "speed"}, exclude_none=True)
+        inner = self.audio.output.model_dump(include={"voice", "speed"}, exclude_none=True)
+        return own | inner
+
+
+class ContentPart(ClientInput):
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["input_text", "text", "output_text"] = "input_text"
+    text: str
+
+
+class Item(ClientInput):
+    model_config = ConfigDict(extra="allow")
+
+    content: list[ContentPart]
+
+    @property
+    def texts(self) -> list[str]:
+        return [part.text for part in self.content]
+
+
+class ResponseFields(SessionFields):
+    input: list[Item] | None = None
+    metadata: Any = None
+
+
+class SessionUpdate(ClientInput):
+    type: Literal["session.update"]
+    session: SessionFields = SessionFields()
+
+
+class ItemCreate(ClientInput):
+    type: Literal["conversation.item.create"]
+    item: Item
+
+
+class ResponseCreate(ClientInput):
+    type: Literal["response.create"]
+    response: ResponseFields = ResponseFields()
+
+
+class ResponseCancel(ClientInput):
+    type: Literal["response.cancel"]
+    response_id: str | None = None
+
+
+Event = SessionUpdate | ItemCreate | ResponseCreate | ResponseCancel
+EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
 
 
 class RealtimeResponse(SpeechSink):
@@ -95,9 +176,11 @@ class RealtimeResponse(SpeechSink):
 class RealtimeSession(SocketSession):
     def __init__(self, websocket: WebSocket, context: ServeContext) -> None:
         super().__init__(websocket, context)
-        self._model = websocket.query_params.get("model")
-        self._voice: str | None = None
-        self._speed = 1.0
+        self._fields: dict[str, Any] = {
+            "model": websocket.query_params.get("model"),
+            "voice": None,
+            "speed": 1.0,
+        }
         self._id = new_id("sess")
         self._unspoken: list[str] = []  # texts of the conversation since the last response
         self._client_event: object = None  # the id of the message that is being handled
@@ -116,58 +199,53 @@ class RealtimeSession(SocketSession):
     async def handle(self, message: dict[str, Any]) -> None:
         kind, event_id = message.get("type"), message.get("event_id")
         self._client_event = event_id if isinstance(event_id, str) else None
-        if kind == "session.update":
-            await self._update(read_object(message, "session"))
-        elif kind == "conversation.item.create":
-            await self._add_item(read_object(message, "item"))
-        elif kind == "response.create":
-            await self._create(read_object(message, "response"))
-        elif kind == "response.cancel":
-            await self._cancel(message.get("response_id"))
-        elif isinstance(kind, str) and kind.startswith(AUDIO_INPUT):
+        if isinstance(kind, str) and kind.startswith(AUDIO_INPUT):
             raise RefusedError("audio input is not supported", code="no_audio_input")
-        else:
-            raise RefusedError(
-                f"type {str(kind)[:80]!r} is unknown; try one of: {TYPES}",
-                code="unknown_event",
-                param="type",
-            )
+        match read_message(EVENTS, message, "unknown_event"):
+            case SessionUpdate(session=session):
+                await self._update(session)
+            case ItemCreate(item=item):
+                await self._add_item(item)
+            case ResponseCreate(response=response):
+                await self._create(response)
+            case ResponseCancel(response_id=response_id):
+                await self._cancel(response_id)
 
     # -- events of the client ----------------------------------------------------------------
 
-    async def _update(self, session: dict[str, Any]) -> None:
-        output = read_output(session)
-        voice = output.get("voice", session.get("voice", self._voice))
-        speed = output.get("speed", session.get("speed", self._speed))
-        model = session.get("model", self._model)
-        await self._prepare(model, voice, speed)
-        self._model, self._voice, self._speed = model, voice, speed
+    async def _update(self, session: SessionFields) -> None:
+        fields = {**self._fields, **session.output}
+        await self._prepare(fields, LATER)
+        self._fields = fields
         await self.send_event("session.updated", session=self._session())
 
-    async def _add_item(self, item: dict[str, Any]) -> None:
+    async def _add_item(self, item: Item) -> None:
         if len(self._unspoken) >= MAX_ITEMS:
             raise RefusedError(f"{MAX_ITEMS} items are pending; send response.create", status=429)
-        self._unspoken += read_texts([item])
-        shown = {"id": new_id("item"), "object": "realtime.item", "status": "completed", **item}
+        self._unspoken += item.texts
+        known = {"id": new_id("item"), "object": "realtime.item", "status": "completed"}
+        shown = {**known, **item.model_dump(exclude_unset=True)}
         await self.send_event("conversation.item.added", item=shown)
         await self.send_event("conversation.item.done", item=shown)
 
-    async def _create(self, response: dict[str, Any]) -> None:
+    async def _create(self, response: ResponseFields) -> None:
         if self._response is not None:
             raise RefusedError(
                 f"the response {self._response.id} is still active",
                 code="conversation_already_has_active_response",
             )
-        output, given = read_output(response), response.get("input")
-        voice = output.get("voice", response.get("voice", self._voice))
-        text = "\n".join(self._unspoken if given is None else read_texts(given))
-        speech = await self._prepare(self._model, voice, output.get("speed", self._speed), text)
-        if given is None:
+        texts = self._unspoken
+        if response.input is not None:
+            texts = [text for item in response.input for text in item.texts]
+        text = "\n".join(texts)
+        model = self._fields["model"]  # a response cannot change it
+        speech = await self._prepare({**self._fields, **response.output, "model": model}, text)
+        if response.input is None:
             self._unspoken = []
-        self._response = RealtimeResponse(self, text, response.get("metadata"))
+        self._response = RealtimeResponse(self, text, response.metadata)
         self._response.task = self.start(self._speak(self._response, speech, text))
 
-    async def _cancel(self, response_id: object) -> None:
+    async def _cancel(self, response_id: str | None) -> None:
         response = self._response
         if response is None or response_id not in (None, response.id):
             raise RefusedError(
@@ -177,12 +255,11 @@ class RealtimeSession(SocketSession):
         response.task.cancel()
         await self.end(response.as_json("cancelled"))
 
-    async def _prepare(
-        self, model: object, voice: object, speed: object, text: str | None = None
-    ) -> PreparedSpeech:
-        fields = {"model": model, "voice": voice, "speed": speed}
-        fields |= {"response_format": "pcm", "sample_rate": SAMPLE_RATE}
-        return await prepare(self.context, fields, text)
+    async def _prepare(self, fields: dict[str, Any], text: str) -> PreparedSpeech:
+        pcm = {"response_format": "pcm", "sample_rate": SAMPLE_RATE, "input": text}
+        return await prepare(
+            self.context, SpeechRequest.parse({**fields, **pcm}, self.context.settings)
+        )
 
     # -- speech ------------------------------------------------------------------------------
 
@@ -199,53 +276,19 @@ class RealtimeSession(SocketSession):
         await self.send({"type": type, "event_id": new_id("event"), **fields})
 
     def _session(self) -> dict[str, Any]:
-        output = {"format": PCM, "voice": self._voice, "speed": self._speed}
+        fields = self._fields
+        output = {"format": PCM, "voice": fields["voice"], "speed": fields["speed"]}
         return {
             "id": self._id,
             "object": "realtime.session",
             "type": "realtime",
-            "model": self._model or self.context.models.default,
+            "model": fields["model"] or self.context.models.default,
             "output_modalities": ["audio"],
             "instructions": "",
             "tools": [],
             "tool_choice": "none",
             "audio": {"input": {"turn_detection": None, "transcription": None}, "output": output},
         }
-
-
-def read_object(message: dict[str, Any], name: str) -> dict[str, Any]:
-    value = message.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise RefusedError(f"{name} must be an object, not {type(value).__name__}", param=name)
-    return value
-
-
-def read_texts(items: object) -> list[str]:
-    """The texts of the content parts `input_text` and `text`."""
-    if not isinstance(items, list):
-        raise RefusedError("input must be a list of items", param="input")
-    texts = []
-    for item in items:
-        content = item.get("content") if isinstance(item, dict) else None
-        if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-            raise RefusedError("an item must be a message with a list of content", param="item")
-        for part in content:
-            text = part.get("text")
-            if not isinstance(text, str):
-                kind = str(part.get("type"))[:40]
-                raise RefusedError(f"content must be input_text, not {kind!r}", param="content")
-            texts.append(text)
-    return texts
-
-
-def read_output(fields: dict[str, Any]) -> dict[str, Any]:
-    """The object `audio.output`. Its format is PCM, in the current or OpenAI's former notation."""
-    output = read_object(read_object(fields, "audio"), "output")
-    if (format := output.get("format")) not in (None, "pcm16", PCM, {"type": "audio/pcm"}):
-        raise RefusedError(f"format must be {PCM}, not {str(format)[:80]}", param="format")
-    return output
 
 
 def new_id(kind: str) -> str:

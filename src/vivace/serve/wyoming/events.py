@@ -1,16 +1,17 @@
-"""Reads the data of Wyoming events, and builds the `info` event."""
+"""The events of Wyoming clients, and the `info` event."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field, TypeAdapter, model_validator
 from wyoming.event import Event
 from wyoming.info import Attribution, Info, TtsProgram, TtsVoice
 
 from vivace._version import __version__
 from vivace.serve.context import ServeContext
-from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices
+from vivace.serve.validation import ClientInput
 from vivace.serve.voices import ListedVoice
 from vivace.speech import LANGUAGES, shown
 
@@ -18,35 +19,63 @@ PROGRAM = "vivace"
 CODES = {name: code for code, name in LANGUAGES.items()}
 
 
-def read_text(event: Event) -> str:
-    text = event.data.get("text")
-    if not isinstance(text, str):
-        raise RefusedError(
-            f"text of {event.type} must be a string, not {shown(text)}", param="text"
-        )
-    return text
+class EventVoice(ClientInput):
+    name: str | None = None  # empty if no voice is chosen in Home Assistant
+    language: str | None = None
+    speaker: str | None = None
+
+    @model_validator(mode="after")
+    def _check_speaker(self) -> EventVoice:
+        if self.speaker and self.speaker != self.name:
+            raise ValueError(
+                f"speaker {shown(self.speaker)} does not exist; voice {shown(self.name)} has one "
+                "speaker only"
+            )
+        return self
 
 
-def read_speech(event: Event) -> dict[str, Any]:
-    """Voice and language as fields of a `SpeechRequest`."""
-    text_format = event.data.get("text_format")
-    if text_format not in (None, "text"):
-        raise RefusedError(
-            f"text_format {shown(text_format)} is not supported; send plain text",
-            param="text_format",
-        )
-    voice = event.data.get("voice") or {}
-    if not isinstance(voice, dict):
-        raise RefusedError(f"voice must be an object, not {shown(voice)}", param="voice")
-    name, speaker = voice.get("name"), voice.get("speaker")
-    name = None if name == "" else name  # sent by Home Assistant if no voice is chosen
-    if speaker not in (None, "", name):
-        raise RefusedError(
-            f"speaker {shown(speaker)} does not exist; voice {shown(name)} has one speaker only",
-            param="speaker",
-        )
-    fields = {"voice": name, "language": voice.get("language"), "response_format": "pcm"}
-    return {key: value for key, value in fields.items() if value is not None}
+class SpeechEvent(ClientInput):
+    text_format: Literal["text"] = "text"
+    voice: EventVoice = EventVoice()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Fields of a `SpeechRequest` except its text."""
+        voice = self.voice
+        return {"voice": voice.name or None, "language": voice.language, "response_format": "pcm"}
+
+
+class Synthesize(SpeechEvent):
+    type: Literal["synthesize"]
+    text: str
+
+
+class SynthesizeStart(SpeechEvent):
+    type: Literal["synthesize-start"]
+
+
+class SynthesizeChunk(ClientInput):
+    type: Literal["synthesize-chunk"]
+    text: str
+
+
+class SynthesizeStop(ClientInput):
+    type: Literal["synthesize-stop"]
+
+
+class Describe(ClientInput):
+    type: Literal["describe"]
+
+
+class Ping(ClientInput):
+    type: Literal["ping"]
+    text: str | None = None
+
+
+ClientEvent = Synthesize | SynthesizeStart | SynthesizeChunk | SynthesizeStop | Describe | Ping
+CLIENT_EVENTS: TypeAdapter[ClientEvent] = TypeAdapter(
+    Annotated[ClientEvent, Field(discriminator="type")]
+)
 
 
 def describe_server(context: ServeContext) -> Event:

@@ -10,16 +10,24 @@ import asyncio
 import json
 from typing import Any
 
+from pydantic import Field
 from wyoming.event import Event
 from wyoming.version import __version__ as PROTOCOL
 
 from vivace.serve.errors import RefusedError
 from vivace.serve.strict_json import parse_content, parse_object
+from vivace.serve.validation import ClientInput
 
 MAX_HEADER_BYTES = 65_536  # the limit of asyncio's reader, also in the package's clients
 MAX_PAYLOAD_BYTES = 2**20  # of ignored events, such as microphone audio
-MAX_TYPE_CHARS = 64
 SKIP_BYTES = 65_536
+
+
+class EventHeader(ClientInput):
+    type: str = Field(min_length=1, max_length=64)
+    data: dict[str, Any] = Field(default_factory=dict)
+    data_length: int = Field(0, ge=0)
+    payload_length: int = Field(0, ge=0)
 
 
 async def read_event(reader: asyncio.StreamReader, first: bytes, max_data: int) -> Event | None:
@@ -28,28 +36,22 @@ async def read_event(reader: asyncio.StreamReader, first: bytes, max_data: int) 
         line = first + await reader.readuntil(b"\n") if first != b"\n" else first
         if len(line) > MAX_HEADER_BYTES:
             raise _line_too_long()
-        header = parse_object(line)
-        kind, data = header.get("type"), header.get("data") or {}
-        if not isinstance(kind, str) or not 0 < len(kind) <= MAX_TYPE_CHARS:
-            raise RefusedError(
-                f"an event's type must be a string of 1 to {MAX_TYPE_CHARS} characters"
-            )
-        data_length = _read_length(header, "data_length", max_data)
-        payload_length = _read_length(header, "payload_length", MAX_PAYLOAD_BYTES)
-        if not isinstance(data, dict):
-            raise RefusedError(f"an event's data must be an object, not {type(data).__name__}")
-        if data_length:
-            data |= await parse_content(await reader.readexactly(data_length))
-        while payload_length:
-            skipped = await reader.read(min(payload_length, SKIP_BYTES))
+        header = EventHeader.read(parse_object(line))
+        _check_length("data_length", header.data_length, max_data)
+        _check_length("payload_length", header.payload_length, MAX_PAYLOAD_BYTES)
+        data, num_left = header.data, header.payload_length
+        if header.data_length:
+            data = data | await parse_content(await reader.readexactly(header.data_length))
+        while num_left:
+            skipped = await reader.read(min(num_left, SKIP_BYTES))
             if not skipped:
                 return None
-            payload_length -= len(skipped)
+            num_left -= len(skipped)
     except asyncio.IncompleteReadError:
         return None
     except asyncio.LimitOverrunError as error:
         raise _line_too_long() from error
-    return Event(kind, data)
+    return Event(header.type, data)
 
 
 def _line_too_long() -> RefusedError:
@@ -71,16 +73,8 @@ def encode_event(event: Event) -> bytes:
     return b"".join((json.dumps(header).encode(), b"\n", data, payload))
 
 
-def _read_length(header: dict[str, Any], name: str, most: int) -> int:
-    length = header.get(name)
-    if length is None:
-        return 0
-    if not isinstance(length, int) or isinstance(length, bool) or length < 0:
-        raise RefusedError(
-            f"{name} must be a number of bytes, not {str(length)[:40]!r}", param=name
-        )
+def _check_length(name: str, length: int, most: int) -> None:
     if length > most:
         raise RefusedError(
             f"{name} is {length:,} bytes and the limit is {most:,}", param=name, code="too_large"
         )
-    return length

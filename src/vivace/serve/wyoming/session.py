@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -30,15 +30,27 @@ from wyoming.tts import SynthesizeStopped
 from vivace.live_text import LiveText
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
-from vivace.serve.request import SpeechRequest
+from vivace.serve.request import LATER, SpeechRequest
 from vivace.serve.response import num_unsent
 from vivace.serve.speak import SpeechReport, SpeechSink, Words, prepare, speak
-from vivace.serve.wyoming.events import describe_server, read_speech, read_text
+from vivace.serve.utterance_queue import UtteranceQueue
+from vivace.serve.validation import UNKNOWN_TYPE, read_message
+from vivace.serve.wyoming.events import (
+    CLIENT_EVENTS,
+    ClientEvent,
+    Describe,
+    Ping,
+    SpeechEvent,
+    Synthesize,
+    SynthesizeChunk,
+    SynthesizeStart,
+    SynthesizeStop,
+    describe_server,
+)
 from vivace.serve.wyoming.frames import encode_event, read_event
 
 log = logging.getLogger(__name__)
 
-MAX_UTTERANCES = 8  # per connection: being written, waiting or being spoken
 CLOSE_TIMEOUT_S = 2.0  # for the client to read the last event
 WIDTH = 2  # bytes per sample
 
@@ -87,9 +99,8 @@ class WyomingSession:
     ) -> None:
         self._reader, self._writer, self._context = reader, writer, context
         self._settings = context.settings
-        self._utterances: list[WyomingUtterance] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()  # texts are spoken one after another
+        self._utterances = UtteranceQueue[WyomingUtterance](self._start, self._speak)
         self._sending = asyncio.Lock()
         self._ended: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
         self._is_draining = False
@@ -191,89 +202,91 @@ class WyomingSession:
         while self._reader.exception() is None:
             await asyncio.sleep(0)  # a reader with a full buffer never yields
             timeout_s = limit_s
-            if not self._is_busy:
+            if not self._utterances.is_busy:
                 timeout_s = max(0.0, self._last_active + limit_s - time.monotonic())
             try:
                 return await asyncio.wait_for(self._reader.read(1), timeout_s)
             except asyncio.TimeoutError:
-                if not self._is_busy and time.monotonic() >= self._last_active + limit_s:
+                is_idle = not self._utterances.is_busy
+                if is_idle and time.monotonic() >= self._last_active + limit_s:
                     raise RefusedError(
                         f"no event for {limit_s:g} s", status=408, code="idle"
                     ) from None
         return b""
 
-    @property
-    def _is_busy(self) -> bool:
-        """Whether speech is pending that needs no further input from the client."""
-        return bool(self._utterances) and self._utterances[0].text.is_ended
-
     # -- events ------------------------------------------------------------------------------
 
     async def _handle(self, event: Event, check_rate: Callable[[], None]) -> None:
         """Handle an event. Unknown types are ignored, as the protocol requires."""
-        if event.type == "describe":
-            await self.send(await asyncio.to_thread(describe_server, self._context))
-        elif event.type == "ping":
-            text = event.data.get("text")
-            await self.send(Pong(text if isinstance(text, str) else None).event())
-        elif event.type == "synthesize":
-            self._add_whole(event, check_rate)
-        elif event.type == "synthesize-start":
-            if self._open is not None:
-                raise RefusedError("synthesize-start inside a stream; send synthesize-stop first")
-            check_rate()
-            self._begin(self._new_utterance(event, is_streamed=True))
-        elif event.type == "synthesize-chunk":
-            self._need_open(event).text.add(read_text(event))
-        elif event.type == "synthesize-stop":
-            self._need_open(event).text.end()
+        try:
+            read: ClientEvent = read_message(CLIENT_EVENTS, {**event.data, "type": event.type})
+        except RefusedError as error:
+            if error.code == UNKNOWN_TYPE:
+                return
+            raise
+        match read:
+            case Describe():
+                await self.send(await asyncio.to_thread(describe_server, self._context))
+            case Ping(text=text):
+                await self.send(Pong(text).event())
+            case Synthesize():
+                self._add_whole(read, check_rate)
+            case SynthesizeStart():
+                if self._open is not None:
+                    raise RefusedError(
+                        "synthesize-start inside a stream; send synthesize-stop first"
+                    )
+                self._begin(read, check_rate, is_streamed=True)
+            case SynthesizeChunk(text=text):
+                self._need_open(read.type).text.add(text)
+            case SynthesizeStop():
+                self._need_open(read.type).text.end()
 
-    def _add_whole(self, event: Event, check_rate: Callable[[], None]) -> None:
+    def _add_whole(self, event: Synthesize, check_rate: Callable[[], None]) -> None:
         """Inside a stream the event repeats the whole text; it is spoken only if no chunk came."""
-        text = read_text(event)
-        if self._open is not None:
-            if self._open.text.is_blank:
-                self._open.text.add(text)
-            return
-        check_rate()
-        utterance = self._new_utterance(event, is_streamed=False)
-        utterance.text.add(text)
-        utterance.text.end()
-        self._begin(utterance)
+        if self._open is None:
+            text = self._begin(event, check_rate, is_streamed=False).text
+            text.add(event.text)
+            text.end()
+        elif self._open.text.is_blank:
+            self._open.text.add(event.text)
 
     @property
     def _open(self) -> WyomingUtterance | None:
         """The stream whose text is incomplete."""
-        last = self._utterances[-1] if self._utterances else None
-        return None if last is None or last.text.is_ended else last
+        return next((one for one in self._utterances if not one.text.is_ended), None)
 
-    def _need_open(self, event: Event) -> WyomingUtterance:
+    def _need_open(self, kind: str) -> WyomingUtterance:
         if self._open is None:
-            raise RefusedError(f"{event.type} without synthesize-start")
+            raise RefusedError(f"{kind} without synthesize-start")
         return self._open
 
-    def _new_utterance(self, event: Event, *, is_streamed: bool) -> WyomingUtterance:
+    def _begin(
+        self, event: SpeechEvent, check_rate: Callable[[], None], *, is_streamed: bool
+    ) -> WyomingUtterance:
+        check_rate()
         text = LiveText(self._settings.max_text_chars)
-        return WyomingUtterance(self, read_speech(event), text, is_streamed)
+        utterance = WyomingUtterance(self, event.fields, text, is_streamed)
+        self._utterances.add(utterance)
+        return utterance
 
     # -- speech ------------------------------------------------------------------------------
 
-    def _begin(self, utterance: WyomingUtterance) -> None:
-        if len(self._utterances) >= MAX_UTTERANCES:
-            raise RefusedError(f"{MAX_UTTERANCES} texts are pending; read their audio first")
-        self._utterances.append(utterance)
-        task = self._context.streams.run_held(self._speak(utterance))
+    def _start(self, speech: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._context.streams.run_held(speech)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._last_active = time.monotonic()
+        if self._is_draining and not self._tasks:
+            self.end()
 
     async def _speak(self, utterance: WyomingUtterance) -> None:
         try:
-            async with self._turn:
-                await self._send_speech(utterance)
-            self._utterances.remove(utterance)
-            self._last_active = time.monotonic()
-            if self._is_draining and not self._utterances:
-                self.end()
+            await self._send_speech(utterance)
         except ConnectionError:
             self.end()
         except Exception as error:
@@ -282,13 +295,12 @@ class WyomingSession:
     async def _send_speech(self, utterance: WyomingUtterance) -> None:
         text, began = utterance.text, time.perf_counter()
         if utterance.is_streamed:
-            speech = await prepare(self._context, utterance.fields)
+            speech = await prepare(self._context, self._request(utterance, LATER))
             await speech.speak(text, utterance)
             await text.wait_end()
             await self.send(SynthesizeStopped().event())
         else:
-            fields = {**utterance.fields, "input": text.received}
-            await speak(self._context, SpeechRequest.parse(fields, self._settings), utterance)
+            await speak(self._context, self._request(utterance, text.received), utterance)
         log.info(
             "wyoming %s %d characters, %.2f s of audio in %.2f s",
             "stream" if utterance.is_streamed else "synthesize",
@@ -296,3 +308,6 @@ class WyomingSession:
             utterance.milliseconds / 1_000,
             time.perf_counter() - began,
         )
+
+    def _request(self, utterance: WyomingUtterance, text: str) -> SpeechRequest:
+        return SpeechRequest.parse({**utterance.fields, "input": text}, self._settings)

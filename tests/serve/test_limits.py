@@ -26,7 +26,7 @@ from vivace.serve import (
     middleware,
     otel,
     request,
-    speech,
+    response,
     strict_json,
     voices,
 )
@@ -204,9 +204,10 @@ def test_text_with_its_respellings_at_the_limit_is_taken_and_beyond_it_refused()
 
 
 def test_context_id_at_its_limit_is_taken_and_beyond_it_refused() -> None:
-    assert omni.read_context_id({"context_id": "x" * omni.MAX_CONTEXT_CHARS})
-    with pytest.raises(RefusedError):
-        omni.read_context_id({"context_id": "x" * (omni.MAX_CONTEXT_CHARS + 1)})
+    most = omni.MAX_CONTEXT_CHARS
+    assert omni.InputDone.read({"type": "input.done", "context_id": "x" * most})
+    with pytest.raises(RefusedError, match="context_id"):
+        omni.InputDone.read({"type": "input.done", "context_id": "x" * (most + 1)})
 
 
 def test_description_at_its_limit_is_taken_and_beyond_it_refused() -> None:
@@ -243,11 +244,11 @@ def test_error_repeats_a_voice_name_up_to_its_limit(embedded: Voices) -> None:
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_skipped_characters_are_named_up_to_the_limit_and_all_are_counted(extra: int) -> None:
-    num_chars = speech.MAX_SKIPPED_CHARS + extra
+    num_chars = response.MAX_SKIPPED_CHARS + extra
     characters = [chr(0x430 + number) for number in range(num_chars)]
-    count, _, names = speech.skipped_header(characters)[speech.SKIPPED].partition("; ")
+    count, _, names = response.skipped_header(characters)[response.SKIPPED].partition("; ")
     assert int(count) == num_chars
-    assert unquote(names) == "".join(characters[: speech.MAX_SKIPPED_CHARS])
+    assert unquote(names) == "".join(characters[: response.MAX_SKIPPED_CHARS])
 
 
 # -- what is remembered --------------------------------------------------------------------------

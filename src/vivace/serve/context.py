@@ -6,7 +6,7 @@
         @router.post("/v1/audio/speech")
         async def create_speech(http: Request) -> Response:
             request = SpeechRequest.parse(await read_json(http), context.settings)
-            return speech_response(context, request)
+            return SpeechResponse(context, request)
 
 A route raises errors of `vivace.errors`; until the response begins, `app.py` turns them into
 OpenAI's error responses.

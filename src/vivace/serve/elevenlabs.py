@@ -7,7 +7,6 @@ A request becomes one of `POST /v1/audio/speech`. Fields that Qwen3-TTS does not
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +17,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vivace.serve.alignment import Aligner, as_seconds
+from vivace.serve.bodies import JsonLines, as_base64
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import RefusedError
 from vivace.serve.lists import find_voices, no_such_voice
 from vivace.serve.request import SpeechRequest
+from vivace.serve.response import SpeechResponse
 from vivace.serve.schema import audio_response, json_response, request_body
 from vivace.serve.speak import Words
-from vivace.serve.speech import JsonLines, speech_response
 from vivace.serve.strict_json import read_json
 from vivace.serve.validation import ClientInput
 from vivace.serve.voices import ListedVoice
@@ -196,7 +196,7 @@ def _speak_endpoint(
         fields = speech_fields(voice_id, SpeechQuery.read(http.query_params), body)
         fields |= {"input": body.text, "stream": route.is_stream, "word_timestamps": route.is_timed}
         request = SpeechRequest.parse(fields, context.settings)
-        return speech_response(context, request, TimedSpeech(body.text) if route.is_timed else None)
+        return SpeechResponse(context, request, TimedSpeech(body.text) if route.is_timed else None)
 
     return speak
 
@@ -227,7 +227,7 @@ class TimedSpeech(JsonLines):
         aligned: dict[str, list[Any]] | None = None
         if words or (is_last and words is not None):
             aligned = as_seconds(*self._aligner.take(self._text, words, is_last=is_last))
-        encoded = base64.b64encode(audio).decode("ascii")
+        encoded = as_base64(audio)
         return {"audio_base64": encoded, "alignment": aligned, "normalized_alignment": aligned}
 
 

@@ -6,7 +6,6 @@ a whole response is one object. `audio` is base64; `timestamps` count seconds fr
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from vivace.audio.formats import FORMATS
+from vivace.serve.bodies import JsonLines, as_base64
 from vivace.serve.context import ServeContext
 from vivace.serve.request import SpeechRequest
+from vivace.serve.response import SpeechResponse
 from vivace.serve.schema import json_response, request_body
 from vivace.serve.speak import Words
-from vivace.serve.speech import JsonLines, speech_response
 from vivace.serve.strict_json import read_json
 from vivace.serve.validation import ClientInput
 from vivace.speech import Word
@@ -76,7 +76,7 @@ def routes(context: ServeContext) -> APIRouter:
         request = SpeechRequest.parse(speech_fields(body), context.settings)
         captions = Captions(request.response_format, is_stream=request.stream)
         ignored = [name for name, neutral in UNSUPPORTED.items() if body.get(name) not in neutral]
-        return speech_response(context, request, captions, ignored=ignored)
+        return SpeechResponse(context, request, captions, ignored=ignored)
 
     return router
 
@@ -100,7 +100,7 @@ class Captions(JsonLines):
         """Without timings, `timestamps` is empty in a stream and null in a whole response."""
         rows = None if words is None else [_as_json(word) for word in words]
         return {
-            "audio": base64.b64encode(audio).decode("ascii"),
+            "audio": as_base64(audio),
             "audio_format": self._content_type,
             "timestamps": rows or [] if self._is_stream else rows,
         }

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from vivace.serve.errors import Failure
 from vivace.serve.exchange import new_request_id
-from vivace.serve.response import num_unsent
 from vivace.serve.settings import ServeSettings
 
+if sys.platform != "win32":
+    import fcntl
+    import termios
 if TYPE_CHECKING:
     Mixed = asyncio.Protocol
 else:
@@ -88,3 +91,24 @@ def error_response(failure: Failure) -> bytes:
     )
     phrase = HTTPStatus(failure.status).phrase.encode()
     return head % (failure.status, phrase, len(body), request_id) + body
+
+
+def num_unsent(transport: asyncio.WriteTransport) -> int:
+    """Bytes that the peer has not acknowledged.
+
+    Most are in the kernel, which buffers megabytes and accepts no more until a third of them is
+    acknowledged. A client that plays audio in real time takes longer than
+    `send_timeout_s` for that.
+    """
+    try:
+        num_buffered = transport.get_write_buffer_size()
+    except AttributeError:  # asyncio's TLS transport after a second close
+        return 0
+    connection = transport.get_extra_info("socket")
+    if sys.platform == "win32" or connection is None or connection.fileno() < 0:
+        return num_buffered
+    try:
+        queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:  # not supported by this socket
+        return num_buffered
+    return num_buffered + int.from_bytes(queued, sys.byteorder)

@@ -21,10 +21,10 @@ from websockets.frames import Frame, Opcode
 from tests.support.scripted_tts import Plan, ScriptedSpeech
 from tests.support.serving import Running, running
 from tests.support.websocket_client import OMNI, Talk, audio, talking, types, wait_until
+from vivace.serve import utterance_queue
 from vivace.serve.encoders import SpeechEncoder
 from vivace.serve.settings import ServeSettings
 from vivace.serve.sockets import session
-from vivace.serve.utterance_queue import MAX_UTTERANCES
 
 REALTIME = "/v1/realtime"
 ELEVENLABS = "/v1/text-to-speech/alloy/stream-input?output_format=pcm_24000"
@@ -205,7 +205,7 @@ def test_too_many_invalid_messages_close_the_connection(server: Running) -> None
 def test_too_many_pending_utterances_are_refused(server: Running) -> None:
     with talking(server) as talk:
         configure(talk, seed=LONG)
-        for _ in range(MAX_UTTERANCES + 1):
+        for _ in range(utterance_queue.MAX_UTTERANCES + 1):
             talk.send("input.text", text="One.")
             talk.send("input.done")
         refused = talk.until("error")[-1]

@@ -13,7 +13,6 @@ an empty text only keeps the connection open.
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +22,7 @@ from starlette.websockets import WebSocket
 
 from vivace.live_text import LiveText
 from vivace.serve.alignment import Aligner, as_milliseconds
+from vivace.serve.bodies import as_base64
 from vivace.serve.context import ServeContext
 from vivace.serve.elevenlabs import SpeechFields, SpeechQuery, speech_fields
 from vivace.serve.errors import Failure, RefusedError, describe
@@ -234,7 +234,7 @@ class ContextUtterance(SpeechSink):
             text = self._text.received
             aligned = self._context.align(self._aligner, text, words, is_last=is_last)
         if audio or aligned:
-            encoded = base64.b64encode(audio).decode("ascii") if audio else None
+            encoded = as_base64(audio) if audio else None
             times = {"alignment": aligned, "normalizedAlignment": aligned}
             message = {"audio": encoded, "isFinal": None, **times}
             await self._session.send(self._context.tag(message))

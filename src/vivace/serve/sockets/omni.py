@@ -13,7 +13,6 @@ with word_timestamps, instead of bytes:       {"type": "audio.chunk", "audio_b64
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -23,17 +22,18 @@ from starlette.websockets import WebSocket
 
 from vivace.audio.formats import SpeechFormat
 from vivace.live_text import LiveText
+from vivace.serve.bodies import as_base64, word_as_json
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.request import LATER, SpeechRequest
 from vivace.serve.sockets.session import BROKEN, SocketSession
 from vivace.serve.speak import PreparedSpeech, SpeechReport, SpeechSink, Words, prepare
-from vivace.serve.sse import as_json
 from vivace.serve.utterance_queue import UtteranceQueue
 from vivace.serve.validation import ClientInput, read_message
 from vivace.speech import Word
 
-ContextId = Annotated[str, StringConstraints(max_length=128)]
+MAX_CONTEXT_CHARS = 128
+ContextId = Annotated[str, StringConstraints(max_length=MAX_CONTEXT_CHARS)]
 
 
 class SessionConfig(SpeechRequest):
@@ -113,7 +113,7 @@ class OmniUtterance(SpeechSink):
     async def write(self, audio: bytes, words: Words) -> None:
         if self.config.word_events and (words or (words is None and not self.has_sent_null)):
             self.has_sent_null = words is None
-            rows = None if words is None else list(map(as_json, words))
+            rows = None if words is None else list(map(word_as_json, words))
             await self.send("audio.words", words=rows)
         if audio:
             self.num_bytes += len(audio)
@@ -147,7 +147,7 @@ class OmniUtterance(SpeechSink):
             "audio.chunk",
             sentence_index=0,
             chunk_id=self.num_chunks,
-            audio_b64=base64.b64encode(audio).decode("ascii"),
+            audio_b64=as_base64(audio),
             timestamps=rows,
         )
         self.num_chunks += 1

@@ -7,13 +7,13 @@ are meant for a language model, are ignored.
 from __future__ import annotations
 
 import asyncio
-import base64
 import secrets
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from starlette.websockets import WebSocket
 
+from vivace.serve.bodies import as_base64
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
 from vivace.serve.request import LATER, SpeechRequest, VoiceName
@@ -150,8 +150,7 @@ class RealtimeResponse(SpeechSink):
 
     async def write(self, audio: bytes, words: Words) -> None:
         if audio:
-            delta = base64.b64encode(audio).decode("ascii")
-            await self._send("response.output_audio.delta", delta=delta)
+            await self._send("response.output_audio.delta", delta=as_base64(audio))
 
     async def finish(self, audio: bytes, words: Words, report: SpeechReport) -> None:
         await self.write(audio, words)

@@ -30,8 +30,8 @@ from wyoming.tts import SynthesizeStopped
 from vivace.live_text import LiveText
 from vivace.serve.context import ServeContext
 from vivace.serve.errors import Failure, RefusedError, describe
+from vivace.serve.protocol import num_unsent
 from vivace.serve.request import LATER, SpeechRequest
-from vivace.serve.response import num_unsent
 from vivace.serve.speak import SpeechReport, SpeechSink, Words, prepare, speak
 from vivace.serve.utterance_queue import UtteranceQueue
 from vivace.serve.validation import UNKNOWN_TYPE, read_message

@@ -17,9 +17,7 @@ from tests.support.serving import Running, running
 from tests.support.websocket_client import talking
 from vivace.engine.utterance import MAX_RETRIES
 from vivace.serve.logs import JsonFormatter
-from vivace.serve.metrics import Metrics
 from vivace.serve.settings import ServeSettings
-from vivace.speech import Usage
 
 TEXT = "Seven grey herons stood beside the old canal."
 BROKEN = 7  # a seed whose speech always ends early
@@ -115,22 +113,6 @@ def test_counters_start_at_zero_and_count_words_and_retries(
             len(usage["missing_words"]),
             MAX_RETRIES,
         ]
-
-
-def test_completeness_metrics_add_up_by_model() -> None:
-    metrics, usage = Metrics(), Usage(text_tokens=1, frames=1, audio_s=1.0, wall_s=1.0, seed=1)
-    metrics.count_completeness("one", usage)
-    for _ in range(2):
-        lost = Usage(**{**_fields(usage), "missing_words": ("a", "b"), "retries": 3})
-        metrics.count_completeness("two", lost)
-    text = metrics.render()[0].decode()
-    assert 'vivace_words_missing_total{model="one"} 0' in text
-    assert 'vivace_words_missing_total{model="two"} 4' in text
-    assert 'vivace_utterance_retries_total{model="two"} 6' in text
-
-
-def _fields(usage: Usage) -> dict[str, Any]:
-    return {name: getattr(usage, name) for name in usage.__dataclass_fields__}
 
 
 def test_log_line_of_lost_words_counts_them_without_the_text(server: Running) -> None:

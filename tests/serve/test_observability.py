@@ -130,7 +130,7 @@ def test_metrics_format_follows_the_accept_header(server: Running) -> None:
 
 def test_two_applications_have_separate_registries() -> None:
     first, second = Metrics(), Metrics()
-    first.count_stream("vivace")
+    first.streams.labels("vivace").inc()
     assert 'vivace_streams_total{model="vivace"} 1.0' in first.render()[0].decode()
     assert "vivace_streams_total{" not in second.render()[0].decode()
 

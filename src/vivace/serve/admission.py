@@ -90,7 +90,7 @@ class Admission:
         return model.tts.engine.capacity(num_expected)
 
     def _refusal(self, load: LoadEstimate) -> RefusedError:
-        self._metrics.count_failure(429, CODE)
+        self._metrics.failures.labels(429, CODE).inc()
         if load.is_full:
             retry_s = max(MIN_RETRY_S, load.wait_s)
             reason = f"{load.num_waiting} requests are waiting (--max-queue)"

@@ -59,7 +59,9 @@ def create_app(context: ServeContext, *, sends_request_id: bool = True) -> FastA
             app.router.routes.extend(routes(context).routes)
     for route in app.routes:
         if isinstance(route, (Route, WebSocketRoute)):
-            context.metrics.expose_route(route.path, 200 if isinstance(route, Route) else 101)
+            status = 200 if isinstance(route, Route) else 101
+            context.metrics.requests.labels(route.path, status)  # the series starts at 0
+            context.metrics.request_seconds.labels(route.path)
     app.add_exception_handler(TTSError, _respond)
     app.add_exception_handler(RequestValidationError, _respond_invalid)
     app.add_exception_handler(HTTPException, _respond_http)

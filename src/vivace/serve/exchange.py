@@ -90,7 +90,8 @@ class Exchange:
         route = getattr(self._scope.get("route"), "path", self.route)
         status = self._status or CLIENT_LEFT
         seconds = time.perf_counter() - self._began
-        self._metrics.count_request(route, status, seconds)
+        self._metrics.requests.labels(route, status).inc()
+        self._metrics.request_seconds.labels(route).observe(seconds)
         level = logging.DEBUG if route.startswith("/health") else logging.INFO
         method = self._scope.get("method", "WS")[:8]
         fields = {"request_id": self.request_id, "method": method, "route": route}

@@ -15,7 +15,6 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from vivace._version import __version__
-from vivace.speech import Usage
 
 FIRST_AUDIO_BOUNDS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 REQUEST_BOUNDS_S = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -47,18 +46,20 @@ class TurnMetrics(Protocol):
 
 
 class Metrics:
+    """Counters and histograms are attributes. All series of `by_model` have the label `model`."""
+
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._by_model: list[Counter | Histogram] = []
         self._gauges: dict[str, tuple[str, str, ReadValues]] = {}  # help text, label, values
         self._pools: dict[str, list[Callable[[], tuple[int, int]]]] = {}
-        self._requests = self._counter(
+        self.requests = self._counter(
             "http_requests_total", "HTTP requests by route and status.", "route", "status"
         )
-        self._request_seconds = self._histogram(
+        self.request_seconds = self._histogram(
             "request_seconds", "Time to the end of the response.", REQUEST_BOUNDS_S, "route"
         )
-        self._failures = self._counter(
+        self.failures = self._counter(
             "stream_failures_total", "Failed streams by error status and code.", "status", "code"
         )
         self._add_model_metrics()
@@ -70,21 +71,21 @@ class Metrics:
 
     def _add_model_metrics(self) -> None:
         """Create the metrics with the label `model`."""
-        self._streams = self._counter("streams_total", "Completed streams.")
-        self._audio = self._counter("audio_seconds_total", "Seconds of generated audio.")
-        self._missing = self._counter(
+        self.streams = self._counter("streams_total", "Completed streams.")
+        self.audio_seconds = self._counter("audio_seconds_total", "Seconds of generated audio.")
+        self.missing_words = self._counter(
             "words_missing_total", "Words that were not spoken, even after a retry."
         )
-        self._retries = self._counter(
+        self.retries = self._counter(
             "utterance_retries_total", "Parts of utterances that were spoken again."
+        )
+        self.rebuilds = self._counter("rebuilds_total", "Models loaded again after a failure.")
+        self.crashes = self._counter("engine_deaths_total", "Engine crashes.")
+        self.first_audio_seconds = self._histogram(
+            "first_audio_seconds", "Time from a request to its first audio.", FIRST_AUDIO_BOUNDS_S
         )
         self._turns = self._counter("turns_total", "Engine turns.")
         self._frames = self._counter("frames_total", "Generated frames of 80 ms.")
-        self._rebuilds = self._counter("rebuilds_total", "Models loaded again after a failure.")
-        self._crashes = self._counter("engine_deaths_total", "Engine crashes.")
-        self._first_audio = self._histogram(
-            "first_audio_seconds", "Time from a request to its first audio.", FIRST_AUDIO_BOUNDS_S
-        )
         self._slot_wait = self._histogram(
             "slot_wait_seconds", "Time that an utterance waited for a slot.", WAIT_BOUNDS_S
         )
@@ -113,46 +114,13 @@ class Metrics:
             self._by_model.append(histogram)
         return histogram
 
-    # -- series that start at 0 ----------------------------------------------------------------
-
-    def expose_models(self, names: Iterable[str]) -> None:
-        """Start every series that has the label `model` at 0, for each of `names`."""
-        for model in names:
+    def start_at_zero(self, models: Iterable[str], failures: Iterable[tuple[int, str]]) -> None:
+        """Expose the series of the models, and of failures by status and code."""
+        for model in models:
             for metric in self._by_model:
                 metric.labels(model)
-
-    def expose_route(self, route: str, status: int) -> None:
-        """Start the series of a route at 0; `status` is its status on success."""
-        self._requests.labels(route, status)
-        self._request_seconds.labels(route)
-
-    def expose_failure(self, status: int, code: str) -> None:
-        self._failures.labels(status, code)
-
-    # -- counting ------------------------------------------------------------------------------
-
-    def count_request(self, route: str, status: int, seconds: float) -> None:
-        self._requests.labels(route, status).inc()
-        self._request_seconds.labels(route).observe(seconds)
-
-    def count_failure(self, status: int, code: str | None) -> None:
-        self._failures.labels(status, code or "").inc()
-
-    def count_stream(self, model: str) -> None:
-        self._streams.labels(model).inc()
-
-    def count_audio(self, model: str, seconds: float) -> None:
-        self._audio.labels(model).inc(seconds)
-
-    def count_completeness(self, model: str, usage: Usage) -> None:
-        self._missing.labels(model).inc(len(usage.missing_words))
-        self._retries.labels(model).inc(usage.retries)
-
-    def count_rebuild(self, model: str) -> None:
-        self._rebuilds.labels(model).inc()
-
-    def count_crash(self, model: str) -> None:
-        self._crashes.labels(model).inc()
+        for status, code in failures:
+            self.failures.labels(status, code)
 
     def count_turn(self, model: str, turn: TurnMetrics) -> None:
         """Called by the engine's thread."""
@@ -163,9 +131,6 @@ class Metrics:
             self._turn_streams.labels(model).observe(turn.num_stepped)
         for seconds in turn.waits_s:
             self._slot_wait.labels(model).observe(seconds)
-
-    def observe_first_audio(self, model: str, seconds: float) -> None:
-        self._first_audio.labels(model).observe(seconds)
 
     # -- gauges --------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class Recovery:
                 await asyncio.to_thread(probe, model.tts)
                 if model.tts.engine.num_rebuilds != entry.num_rebuilds:
                     entry.num_rebuilds = model.tts.engine.num_rebuilds
-                    self._metrics.count_rebuild(model.name)
+                    self._metrics.rebuilds.labels(model.name).inc()
                     self._record_crash(entry, "its backend was rebuilt")
                 entry.suspects.clear()
                 return
@@ -100,7 +100,7 @@ class Recovery:
         Returns false if this process must not load the model again; `on_lost` has been called then.
         """
         self.crashes.add()
-        self._metrics.count_crash(entry.spec.name)
+        self._metrics.crashes.labels(entry.spec.name).inc()
         in_flight = entry.suspects | self.quarantine.in_flight(entry.spec.name)
         entry.suspects = set()
         if rejected := self.quarantine.strike(in_flight):
@@ -125,7 +125,7 @@ class Recovery:
         for pause_s in (*BACKOFF_S, None):
             try:
                 await self._load(entry)
-                self._metrics.count_rebuild(name)
+                self._metrics.rebuilds.labels(name).inc()
                 return
             except Exception as error:
                 reason = f"{name} crashed and cannot be loaded again: {error}"

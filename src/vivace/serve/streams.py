@@ -62,9 +62,7 @@ class Streams:
         self.draining = asyncio.Event()  # set: the server stops when the last stream ends
         active = "Open streams, running or waiting."
         metrics.watch("active_streams", active, lambda: {"": self._num_active})
-        metrics.expose_models(models.names)
-        for status, code in ENGINE_FAILURES:
-            metrics.expose_failure(status, code)
+        metrics.start_at_zero(models.names, ENGINE_FAILURES)
 
     @property
     def num_active(self) -> int:
@@ -90,8 +88,34 @@ class Streams:
         """
         self.check_open()
         with self.hold():
-            async with self._open(model, text, place, options) as chunks:
-                yield chunks
+            self._num_active += 1
+            stream: Any = None
+            options = replace(options, live=options.live or self._live)
+            digest = digest_of(model.name, text, options.changed())
+            try:
+                async with self._models.recovery.quarantine.running(model.name, digest):
+                    with self._models.in_use(model), self._traced(model) as trace:
+                        stream = model.tts.synthesizer.stream_async(text, options)
+                        place.stream, place.has_whole_text = stream, isinstance(text, str)
+                        if trace is not None:
+                            stream.on_turn = trace.note
+                        yield self._count(stream, model, trace)
+                    if stream.finish_reason not in (None, "cancelled"):
+                        self._models.recovery.quarantine.clear(digest)
+            except (WebSocketDisconnect, ConnectionError):  # the client disconnected
+                raise
+            except Exception as error:
+                failure = describe(error)
+                self._metrics.failures.labels(failure.status, failure.code or "").inc()
+                if _is_suspect(error):
+                    self._models.recovery.suspect(model, digest)
+                raise
+            finally:
+                try:
+                    if stream is not None:
+                        await stream.aclose()
+                finally:
+                    self._num_active -= 1
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -113,43 +137,6 @@ class Streams:
         task.add_done_callback(lambda _: held.close())
         return task
 
-    @asynccontextmanager
-    async def _open(
-        self,
-        model: ServedModel,
-        text: str | Iterable[str] | AsyncIterable[str],
-        place: AdmittedRequest,
-        options: StreamOptions,
-    ) -> AsyncIterator[AsyncIterator[AudioChunk]]:
-        self._num_active += 1
-        stream: Any = None
-        options = replace(options, live=options.live or self._live)
-        digest = digest_of(model.name, text, options.changed())
-        try:
-            async with self._models.recovery.quarantine.running(model.name, digest):
-                with self._models.in_use(model), self._traced(model) as trace:
-                    stream = model.tts.synthesizer.stream_async(text, options)
-                    place.stream, place.has_whole_text = stream, isinstance(text, str)
-                    if trace is not None:
-                        stream.on_turn = trace.note
-                    yield self._count(stream, model, trace)
-                if stream.finish_reason not in (None, "cancelled"):
-                    self._models.recovery.quarantine.clear(digest)
-        except (WebSocketDisconnect, ConnectionError):  # the client disconnected
-            raise
-        except Exception as error:
-            failure = describe(error)
-            self._metrics.count_failure(failure.status, failure.code)
-            if _is_suspect(error):
-                self._models.recovery.suspect(model, digest)
-            raise
-        finally:
-            try:
-                if stream is not None:
-                    await stream.aclose()
-            finally:
-                self._num_active -= 1
-
     def _traced(self, model: ServedModel) -> AbstractContextManager[SpeechTrace | None]:
         return nullcontext() if self.traces is None else self.traces.speech(model.name)
 
@@ -161,9 +148,9 @@ class Streams:
         async for chunk in stream:
             if first_s is None:
                 first_s = time.perf_counter() - began
-                self._metrics.observe_first_audio(model.name, first_s)
+                self._metrics.first_audio_seconds.labels(model.name).observe(first_s)
             seconds = len(chunk.samples) / chunk.sample_rate
-            self._metrics.count_audio(model.name, seconds)
+            self._metrics.audio_seconds.labels(model.name).inc(seconds)
             if chunk.usage is not None:
                 self._note_completeness(model.name, chunk.usage)
             if trace is not None:
@@ -171,11 +158,12 @@ class Streams:
                 trace.audio_s += seconds
                 trace.usage = chunk.usage
             yield chunk
-        self._metrics.count_stream(model.name)
+        self._metrics.streams.labels(model.name).inc()
 
     def _note_completeness(self, model: str, usage: Usage) -> None:
-        self._metrics.count_completeness(model, usage)
+        self._metrics.retries.labels(model).inc(usage.retries)
         if num_missing := len(usage.missing_words):
+            self._metrics.missing_words.labels(model).inc(num_missing)
             log.warning(
                 "%s: %d of %d words are missing from the speech",
                 model,

@@ -1,4 +1,4 @@
-"""`vivace doctor`: shows installed packages, available devices and usable backends."""
+"""`vivace doctor`: shows packages, devices and backends, and how to fix the problems it finds."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 import platform
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib import metadata
 
 import torch
 
 from vivace._version import __version__
-from vivace.audio.play import find_output
 from vivace.backends import survey
+from vivace.cli.findings import Machine, find_problems
 from vivace.cli.request import load_model
 from vivace.cli.streams import print_json, print_table
 from vivace.device import pick_device, pick_dtype
-from vivace.errors import AudioError
 from vivace.voices.library import VoiceLibrary
 
 PACKAGES = (
@@ -27,16 +27,21 @@ PACKAGES = (
 
 
 def doctor(arguments: argparse.Namespace) -> None:
-    facts = list(_facts())
+    machine = Machine.inspect()
+    facts = list(_facts(machine))
     if arguments.model is not None:
         facts += _model_facts(arguments)
+    problems = find_problems(machine)
     if arguments.json:
-        print_json(dict(facts), indent=2)
-    else:
-        print_table(facts, width=20)
+        print_json({**dict(facts), "problems": [asdict(one) for one in problems]}, indent=2)
+        return
+    print_table(facts, width=20)
+    print_table([("problems", len(problems) or "none")], width=20)
+    for one in problems:
+        print_table([("  problem", one.problem), ("  fix", one.fix)], width=20)
 
 
-def _facts() -> Iterator[tuple[str, str]]:
+def _facts(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "vivace", __version__
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     for package in PACKAGES:
@@ -56,7 +61,7 @@ def _facts() -> Iterator[tuple[str, str]]:
         elif refusal is None and not has_default:
             state, has_default = "available, selected by auto", True
         yield f"backend {entry.name}", f"{state} ({entry.summary})"
-    yield "sound", _sound()
+    yield "sound", f"plays through {machine.player}" if machine.player else machine.sound_error
     yield "model", os.environ.get("VIVACE_MODEL") or "the embedded voice (default)"
     yield "voices", str(VoiceLibrary().folder)
 
@@ -83,10 +88,3 @@ def _cuda() -> str:
         return f"not available (torch built for CUDA {torch.version.cuda or 'none'})"
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return f"{', '.join(names)}; CUDA {torch.version.cuda}"
-
-
-def _sound() -> str:
-    try:
-        return f"plays through {find_output().name}"
-    except AudioError as error:
-        return str(error)

@@ -127,14 +127,14 @@ def add_download(commands: Commands) -> None:
 
 
 def add_doctor(commands: Commands) -> None:
-    summary = "show packages, devices and backends; or check a server"
+    summary = "check this machine and propose fixes; or check a server"
     doctor = add_command(
         commands, "doctor", summary, "[--url URL] [OPTIONS]", "server_check:doctor"
     )
     doctor.description = (
-        "Show installed packages, devices and available backends. With --model, also load the "
-        "model and warm up its backend. With --url, check a running server with typical requests; "
-        "the exit code is 1 if a check fails."
+        "Show installed packages, devices and available backends, and for each problem a command "
+        "that fixes it. With --model, also load the model and warm up its backend. With --url, "
+        "check a running server with typical requests; the exit code is 1 if a check fails."
     )
     add_option(doctor, "--json", None, "print the result as JSON")
     group = doctor.add_argument_group("server check")
